@@ -8,6 +8,7 @@ includes of a layer that the table does not allow, torch in a layer without it, 
 files and functions that are too long.
 """
 
+import collections
 import re
 import sys
 from pathlib import Path
@@ -19,41 +20,26 @@ TORCH_HEADERS = re.compile(r"(torch|ATen|c10|caffe2|cuda_runtime|nccl|gloo)[/_.]
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
-class Layer:
-    def __init__(self, name, may_include, torch):
-        self.name, self.may_include, self.torch = name, may_include, torch
+Layer = collections.namedtuple("Layer", "name may_include torch")
 
 
 def read_table(readme):
-    """The layers of the table by name, in its order. `may include` is a list of layers, "–",
-    "all but a, b", or "all that is free of torch"."""
-    rows = []
+    """The layers of the table by name, in its order. `may include` is a list of layers or "–"."""
+    layers = {}
     for line in readme.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         match = re.fullmatch(r"`(\w+)/`", cells[0])
         if match and len(cells) == 4:
-            rows.append((match[1], cells[2], cells[3] == "yes"))
-    names = [name for name, _, _ in rows]
-    layers = {}
-    for name, text, torch in rows:
-        if text == "all that is free of torch":
-            may = {other for other, _, has_torch in rows if not has_torch}
-        elif text.startswith("all but "):
-            may = set(names) - set(re.split(r",\s*", text[len("all but ") :]))
-        else:
-            may = set() if text == "–" else set(re.split(r",\s*", text))
-        layers[name] = Layer(name, may - {name}, torch)
+            may_include = set() if cells[2] == "–" else set(re.split(r",\s*", cells[2]))
+            layers[match[1]] = Layer(match[1], may_include, cells[3] == "yes")
     return layers
 
 
 def without_comments(text):
-    """The same lines with comments and string contents blanked."""
+    """The same lines with comments blanked."""
 
     def blank(match):
-        token = match[0]
-        if token.startswith("/"):
-            return re.sub(r"[^\n]", " ", token)
-        return token
+        return re.sub(r"[^\n]", " ", match[0]) if match[0].startswith("/") else match[0]
 
     token = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"'
     return re.sub(token, blank, text, flags=re.DOTALL)

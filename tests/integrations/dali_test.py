@@ -8,7 +8,7 @@ import shutil
 import numpy
 import pytest
 from pictures import read_png
-from support import (MNIST, REPOSITORY, SMALL_MNIST, merged, read_idx, relative_difference, run, small_mnist, train,
+from support import (own_data, MNIST, REPOSITORY, SMALL_MNIST, merged, read_idx, relative_difference, run, small_mnist, train,
                      write_config)
 
 dali = pytest.importorskip("nvidia.dali", reason="scripts/test --integrations installs DALI")
@@ -147,9 +147,8 @@ def picture(height, width, phase):
     return Image.fromarray((numpy.stack(planes, -1) * 110 + 128).astype(numpy.uint8))
 
 
-@pytest.mark.parametrize("size", (None, [48, 40], [150, 170]))
-@pytest.mark.parametrize("channels, most", ((3, 4), (1, 4)))
-def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels, most):
+@pytest.mark.parametrize("size, channels", ((None, 3), ([48, 40], 1), ([150, 170], 3)))
+def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels):
     for number in range(6):
         folder = tmp_path / "set" / "ab"[number % 2]
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,8 +157,7 @@ def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels, most
         picture(height, width, -number).save(folder / f"{number}.png")
     grids = []
     for decode in ("stream", "dali"):
-        data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "set"), "test": str(tmp_path / "set"),
-                "limit_train": None, "limit_test": None, "size": size, "channels": channels, "decode": decode}
+        data = own_data("image-folder", tmp_path / "set", size=size, channels=channels, decode=decode)
         config = write_config(tmp_path, {"batch_size": 12, "data": data})
         result = run("preview", "--config", config, "--output", tmp_path / f"{decode}.png", "--scale", 1,
                      "--nproc-per-node", 2, expect=0)
@@ -170,13 +168,12 @@ def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels, most
         for image in process["images"]:
             place = numpy.s_[image["top"]:image["top"] + facts["height"], image["left"]:image["left"] + facts["width"]]
             difference = numpy.abs(ours[place] - dalis[place])
-            assert difference.max() <= most and difference.mean() < 1
+            assert difference.max() <= 4 and difference.mean() < 1
 
 
 DAMAGE = {
     "cut.png": (lambda file: file.write_bytes(file.read_bytes()[:-40]), "a broken PNG image"),
     "cut.jpg": (lambda file: file.write_bytes(file.read_bytes()[:-400]), "a broken JPEG image"),
-    "text.jpg": (lambda file: file.write_bytes(b"no picture"), "byte 0: neither a PNG nor a JPEG image"),
     "huge.png": (lambda file: file.write_bytes(file.read_bytes()[:16] + (100_000).to_bytes(4, "big") * 2 +
                                                file.read_bytes()[24:]), "an image of 100000 x 100000 pixels"),
     "other.png": (lambda file: picture(70, 90, 1).save(file), "70 x 90 pixels among images of 60 x 80"),
@@ -195,8 +192,7 @@ def test_a_bad_image_is_named_or_left_out(tmp_path, name):
     bad = tmp_path / "train" / "b" / name
     shutil.copy(tmp_path / "train" / "b" / {"png": "101.png", "jpg": "103.jpg"}[name[-3:]], bad)
     damage(bad)
-    data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "train"), "test": str(tmp_path / "test"),
-            "limit_train": None, "limit_test": None, "decode": "dali"}
+    data = own_data("image-folder", tmp_path / "train", tmp_path / "test", decode="dali")
     config = write_config(tmp_path, {"epochs": 1, "batch_size": 8, "model": {"name": "mlp", "hidden": [8]}, "data": data})
     result = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, expect=3)
     assert f"{bad}: " in result.stderr and message in result.stderr

@@ -59,17 +59,17 @@ def frame(page, width, height=4000):
     return path
 
 
-def probed(page):
-    """A copy of the page that tells about itself; only who knows the page's number can add a script."""
+def with_script(page, script):
+    """A copy of the page with one more script; only who knows the page's nonce can add one."""
     text = page.read_text()
     nonce = re.search(r'<script nonce="(\w+)">', text)[1]
-    path = page.with_name("probed.html")
-    path.write_text(text.replace("</body>", f'<script nonce="{nonce}">{PROBE}</script></body>'))
+    path = page.with_name("with_script.html")
+    path.write_text(text.replace("</body>", f'<script nonce="{nonce}">{script}</script></body>'))
     return path
 
 
 def numbers_of(page, width):
-    dom = chromium(f"--window-size={max(width, 500)},1000", "--dump-dom", frame(probed(page), width).as_uri())
+    dom = chromium(f"--window-size={max(width, 500)},1000", "--dump-dom", frame(with_script(page, PROBE), width).as_uri())
     said = re.search(r'<p id="said">([-\d ]+)</p>', dom)
     assert said, dom[:2000]
     return dict(zip(("overflow", "cut", "broken", "images", "charts", "selects"),
@@ -100,11 +100,8 @@ def test_a_page_fits_its_window(runs, width):
 
 def asked(page, script):
     """What a script that runs in the page, and ends in say(…), finds there."""
-    text = page.read_text()
-    nonce = re.search(r'<script nonce="(\w+)">', text)[1]
-    path = page.with_name("asked.html")
     script = f'const say = what => {{ document.title = "said " + JSON.stringify(what) + " end"; }};{script}'
-    path.write_text(text.replace("</body>", f'<script nonce="{nonce}">{script}</script></body>'))
+    path = with_script(page, script)
     title = re.search(r"<title>said (.*) end</title>", chromium("--dump-dom", path.as_uri()))[1]
     return json.loads(html.unescape(title))
 

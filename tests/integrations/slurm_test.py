@@ -115,6 +115,14 @@ def slurm(tmp_path_factory):
     cluster.stop()
 
 
+LONGER = {**CONFIG, "epochs": 12, "data": {"limit_train": 2560, "limit_test": 100}, "checkpoint": {"every_steps": 7}}
+
+
+@pytest.fixture(scope="module")
+def expected_longer(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("longer"), LONGER, processes=2)
+
+
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
     return train(tmp_path_factory.mktemp("own"), CONFIG, processes=2)
@@ -187,11 +195,8 @@ def test_a_killed_task_ends_the_step(slurm, tmp_path):
     assert slurm.state(job) == "FAILED"
 
 
-def test_the_ready_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_bits(slurm, tmp_path):
-    changes = {**CONFIG, "epochs": 8, "data": {"limit_train": 2560, "limit_test": 100}, "checkpoint": {"every_steps": 7}}
-    (tmp_path / "own").mkdir()
-    uninterrupted = train(tmp_path / "own", changes, processes=2)
-    job = slurm.submit(ready_job(write_config(tmp_path, changes), tmp_path / "run"), "--requeue", "--open-mode=append",
+def test_the_ready_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
+    job = slurm.submit(ready_job(write_config(tmp_path, LONGER), tmp_path / "run"), "--requeue", "--open-mode=append",
                        "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 10)
@@ -201,14 +206,11 @@ def test_the_ready_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_
     assert slurm.state(job) == "COMPLETED", log
     assert "resuming from" in log
     assert folder.summary()["restarts"] == 1
-    assert folder.digest() == uninterrupted.digest()
+    assert folder.digest() == expected_longer.digest()
 
 
-def test_scancel_saves_and_ends_the_job(slurm, tmp_path):
-    changes = {**CONFIG, "epochs": 12, "data": {"limit_train": 2560, "limit_test": 100}}
-    (tmp_path / "own").mkdir()
-    uninterrupted = train(tmp_path / "own", changes, processes=2)
-    config = write_config(tmp_path, changes)
+def test_scancel_saves_and_ends_the_job(slurm, expected_longer, tmp_path):
+    config = write_config(tmp_path, LONGER)
     job = slurm.submit(ready_job(config, tmp_path / "run"), "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 10)
@@ -217,7 +219,7 @@ def test_scancel_saves_and_ends_the_job(slurm, tmp_path):
     assert folder.summary()["status"] == "stopped", (tmp_path / "log").read_text()
     assert int(folder.checkpoints()[-1].stem[5:]) == folder.last_step()
     assert run("--config", config, "--output", folder.path, "--resume", "auto", "--nproc-per-node", 2).returncode == 0
-    assert folder.digest() == uninterrupted.digest()
+    assert folder.digest() == expected_longer.digest()
 
 
 def test_a_job_whose_time_is_over_has_saved(slurm, tmp_path):
@@ -231,11 +233,8 @@ def test_a_job_whose_time_is_over_has_saved(slurm, tmp_path):
     assert int(folder.checkpoints()[-1].stem[5:]) == folder.last_step()
 
 
-def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, tmp_path):
-    changes = {**CONFIG, "epochs": 12, "data": {"limit_train": 2560, "limit_test": 100}}
-    (tmp_path / "own").mkdir()
-    uninterrupted = train(tmp_path / "own", changes, processes=2)
-    config = write_config(tmp_path, changes)
+def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
+    config = write_config(tmp_path, LONGER)
     job = slurm.submit(f"srun {BINARY} --config {config} --output {tmp_path}/run\n", "--requeue",
                        "--open-mode=append", "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
@@ -244,4 +243,4 @@ def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, tmp_
     wait_until(lambda: slurm.state(job) == "COMPLETED", "the end of the job", 200)
     assert "is back in the queue" in (tmp_path / "log").read_text()
     assert "resuming from" in (tmp_path / "log").read_text()
-    assert folder.digest() == uninterrupted.digest()
+    assert folder.digest() == expected_longer.digest()

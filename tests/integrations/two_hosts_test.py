@@ -66,8 +66,7 @@ def rank_on(host, rank, folder, changes):
 
 
 def test_two_hosts_give_the_weights_of_two_processes_on_one(tmp_path, hosts):
-    (tmp_path / "own").mkdir()
-    expected = train(tmp_path / "own", CONFIG, processes=2)
+    expected = train(tmp_path, CONFIG, processes=2, output="own")
     with rank_on(hosts[1], 1, tmp_path, CONFIG) as second, rank_on(hosts[0], 0, tmp_path, CONFIG) as first:
         assert first.wait() == 0, first.stderr
         assert second.wait() == 0, second.stderr

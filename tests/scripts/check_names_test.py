@@ -65,11 +65,8 @@ def test_uses_of_a_layers_name_that_hide_nothing_pass(repository, text):
 @pytest.mark.parametrize("text, finding", [
     ("struct Options {\n};\n", "src/data/file.h:8: a second type Options; the first is in src/base/new.h:1"),
     ("class Reader::Color {\n};\n", "a second type Color"),
-    ("enum Color : int { kBlue };\n", "a second type Color"),
     ("void f(const Bytes& data);\n", "src/base/new.h:1: data is the name of a layer's namespace"),
-    ("int base = 3;\n", "base is the name"),
     ("std::vector<int> data;\n", "data is the name"),
-    ("char* data{};\n", "data is the name"),
     ("for (const auto& [name, data] : parts) {\n", "data is the name"),
     ("for (int data : numbers) {\n", "data is the name"),
 ])

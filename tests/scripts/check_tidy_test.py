@@ -1,4 +1,4 @@
-"""scripts/lib/check_tidy puts sources together that do not use a name twice, and says where a finding comes from."""
+"""scripts/lib/check_tidy checks sources together, and says where a finding comes from."""
 
 import importlib.machinery
 import importlib.util
@@ -17,47 +17,26 @@ def tidy():
     return module
 
 
-def write(folder, name, inside, namespace="project"):
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"namespace {namespace} {{\nnamespace {{\n\n{inside}\n\n}}  // namespace\n}}  // namespace {namespace}\n")
-    return path
-
-
-def test_sources_that_use_a_name_twice_are_apart(tidy, tmp_path):
-    sources = [write(tmp_path, "a/one.cpp", "int helper(int a) {\n  return a;\n}"), write(tmp_path, "a/two.cpp", "constexpr int kLimit = 3;"),
-               write(tmp_path, "a/three.cpp", "int helper() {\n  return 0;\n}"), write(tmp_path, "a/four.cpp", "struct kLimit {\n};"),
-               write(tmp_path, "b/five.cpp", "int helper() {\n  return 0;\n}", "other")]
-    commands = {path: {"command": f"c++ -I x -o {path.name}.o -c {path}"} for path in sources}
-    assert [[path.name for path in group.sources] for group in tidy.group(sources, commands)] == [
-        ["one.cpp", "two.cpp", "five.cpp"], ["three.cpp", "four.cpp"]]
-
-
-def test_programs_are_apart_and_folders_of_one_namespace_are_not_taken_for_two(tidy, tmp_path):
-    main = "int main() {\n  return 0;\n}\n"
-    sources = [tmp_path / f"{name}.cpp" for name in ("one", "two")]
+def commands_of(*sources, flag=""):
     for source in sources:
-        source.write_text(main)
-    commands = {path: {"command": f"c++ -o {path.name}.o -c {path}"} for path in sources}
-    assert len(tidy.group(sources, commands)) == 2
-    sources = [write(tmp_path, f"{name}/x.cpp", "int helper();") for name in ("a", "b")]
-    commands = {path: {"command": f"c++ -o {path.name}.o -c {path}"} for path in sources}
-    assert len(tidy.group(sources, commands)) == 2
+        source.parent.mkdir(exist_ok=True)
+        source.write_text(f"int {source.stem};\nint more;\nint last;\n")
+    return {source: {"command": f"c++ {flag} -o {source.name}.o -c {source}"} for source in sources}
 
 
-def test_sources_that_are_compiled_otherwise_are_apart(tidy, tmp_path):
-    sources = [write(tmp_path, f"a/{name}.cpp", "") for name in ("one", "two")]
-    commands = {path: {"command": f"c++ {flag} -o {path.name}.o -c {path}"} for path, flag in zip(sources, ("-O2", "-mavx512f"))}
-    assert len(tidy.group(sources, commands)) == 2
+def test_sources_of_one_compile_command_are_together_and_programs_apart(tidy, tmp_path):
+    commands = commands_of(tmp_path / "a/one.cpp", tmp_path / "b/two.cpp", tmp_path / "a/main.cpp", tmp_path / "b/main.cpp")
+    commands |= commands_of(tmp_path / "a/fast.cpp", flag="-mavx512f")
+    groups = tidy.group(commands, commands)
+    assert [[path.name for path in group.sources] for group in groups] == [["one.cpp", "two.cpp"], ["main.cpp"], ["main.cpp"], ["fast.cpp"]]
 
 
 def test_a_finding_is_reported_where_it_comes_from(tidy, tmp_path, monkeypatch):
-    sources = [write(tmp_path, f"a/{name}.cpp", f"int {name};") for name in ("one", "two")]
+    commands = commands_of(tmp_path / "a/one.cpp", tmp_path / "a/two.cpp")
     program = tmp_path / "clang-tidy"
-    program.write_text('#!/bin/sh\nfor path; do :; done\necho "$path:11:5: error: bad name [check]"\nexit 1\n')
+    program.write_text('#!/bin/sh\nfor path; do :; done\necho "$path:5:5: error: bad name [check]"\nexit 1\n')
     program.chmod(0o755)
     monkeypatch.setattr(tidy, "BUILD_FOLDER", tmp_path / "build")
     monkeypatch.setattr(tidy, "find_clang_tidy", lambda: (str(program), "version 14"))
-    commands = {path: {"command": f"c++ -o {path.name}.o -c {path}"} for path in sources}
-    (group,) = tidy.group(sources, commands)
-    assert tidy.Tidy(commands).check(group) == f"{sources[1]}:4:5: error: bad name [check]\n"
+    (group,) = tidy.group(commands, commands)
+    assert tidy.Tidy(commands).check(group) == f"{tmp_path}/a/two.cpp:2:5: error: bad name [check]\n"

@@ -13,7 +13,7 @@ torch = import_torch()
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; scripts/test installs it")
 
-from drawn_networks import drawn_network, torch_network  # noqa: E402  (needs torch)
+from torch_networks import LAST, NETWORKS, torch_network  # noqa: E402  (needs torch)
 
 TOLERANCE = 1e-5
 BUILT_IN = {  # changes, images that are compared
@@ -111,15 +111,13 @@ def train_layers(folder, layers, data, **changes):
                           "report": {"html": False, "tensorboard": False}, **changes})
 
 
-@pytest.mark.parametrize("seed", [0, 5, 9, 14, 16])
-def test_drawn_networks_compute_the_same_elsewhere(tmp_path, small_images, seed):
-    layers, build = drawn_network(seed, SHAPE)
-    print(json.dumps(layers))
+@pytest.mark.parametrize("layers", [*NETWORKS.values(), ["flatten", {"name": "dropout", "p": 0.1}, LAST]], ids=[*NETWORKS, "dropout"])
+def test_networks_of_layers_compute_the_same_elsewhere(tmp_path, small_images, layers):
     data, pixels, labels = small_images
     folder = train_layers(tmp_path, layers, data)
     assert_exports_compute_the_same(tmp_path, folder, pixels, labels, 0.4, 0.3)
     weights = torch.load(folder.path / "model.pt", weights_only=True)
-    assert list(weights) == list(build().state_dict())
+    assert list(weights) == list(torch_network(layers, SHAPE).state_dict())
 
 
 def weights_of(build, folder):
@@ -190,8 +188,7 @@ def test_an_onnx_file_says_what_it_holds(tmp_path, small_images):
 
 def test_the_scores_of_predict_are_those_of_the_logits(tmp_path, small_images):
     data, pixels, _ = small_images
-    layers, _ = drawn_network(3, SHAPE)
-    folder = train_layers(tmp_path, layers, data)
+    folder = train_layers(tmp_path, NETWORKS["blocks"], data)
     files = [write_png(tmp_path / f"{number}.png", image) for number, image in enumerate(pixels[:20])]
     result = run("predict", "--checkpoint", folder.checkpoints()[-1], *files, expect=0)
     scores = [json.loads(line)["scores"] for line in result.stdout.splitlines()]
@@ -301,20 +298,6 @@ def test_the_source_is_never_overwritten(tmp_path, small_images, form):
     for output in (weights, tmp_path / "link", tmp_path / "hard", tmp_path / ".." / tmp_path.name / "model"):
         said = refused(tmp_path, weights, form, output, 2, "--config", config)
         assert "never overwritten" in said, said
-
-
-@pytest.mark.parametrize("form", ["onnx", "python"])
-def test_weights_need_their_config(tmp_path, form):
-    said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / "net", 2)
-    assert "model.pt" in said and "--config" in said, said
-
-
-@pytest.mark.parametrize("form", ["onnx", "python"])
-def test_weights_of_another_network_are_listed(tmp_path, small_images, form):
-    config = config_of(tmp_path, [{"name": "conv2d", "out_channels": 2, "kernel_size": 1}, *LINEAR], small_images[0])
-    said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / "net", 5, "--config", config)
-    for line in ("missing: 0.weight", "missing: 2.weight [10, 364]", "unexpected: 1.weight [10, 182]"):
-        assert line in said, said
 
 
 @pytest.mark.parametrize("form", ["onnx", "python"])

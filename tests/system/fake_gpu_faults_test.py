@@ -1,5 +1,6 @@
 """Ranks on stand-in GPUs that are lost, stopped or fail, under our own launcher and under others, which watch nothing."""
 
+import os
 import re
 import signal
 import time
@@ -103,7 +104,9 @@ def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp
         killed_s = time.monotonic()
         assert process.wait() == 0, process.stderr
         assert "restart 1 of 1" in process.stderr and time.monotonic() - killed_s < 30
+    assert "resuming from memory" in process.stderr or phase != "evaluation", process.stderr
     assert process.run_folder.summary()["steps"] == 60
+    assert not [name for name in os.listdir("/dev/shm") if "fake" in name]
 
 
 @pytest.mark.clock

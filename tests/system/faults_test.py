@@ -2,15 +2,12 @@
 
 import re
 import resource
-import shutil
 import signal
-import struct
 import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_RUN, MNIST, Process, assert_gone, averaging, merged, run, send, start, train,
-                     write_config)
+from support import BINARY, LONG_RUN, Process, assert_gone, averaging, merged, send, start, train, write_config
 
 
 def the_one_block(process):
@@ -154,54 +151,7 @@ def test_a_loss_that_is_no_number_ends_all_ranks_at_the_same_step(tmp_path):
     assert not [line for line in failed.steps() if line["step"] >= int(step)]
 
 
-# Data
-
-
-@pytest.fixture
-def data(tmp_path):
-    """A folder of MNIST's own files to break."""
-    for path in MNIST.glob("*.gz"):
-        shutil.copy(path, tmp_path)
-    return tmp_path
-
-
-def from_folder(folder):
-    limits = {"dataset": None, "limit_train": None, "limit_test": None}
-    return {"max_steps": 1, "data": limits | {"format": "idx", "train": str(folder), "test": str(folder)}}
-
-
-def cut_in_half(path):
-    path.write_bytes(path.read_bytes()[:path.stat().st_size // 2])
-
-
-def swap_magic(path):
-    path.unlink()
-    path.with_suffix("").write_bytes(struct.pack(">II", 0x804, 3) + bytes(3))
-
-
-@pytest.mark.parametrize("damage, name", [
-    (cut_in_half, "train-images-idx3-ubyte.gz"), (Path.unlink, "train-labels-idx1-ubyte.gz"),
-    (swap_magic, "train-labels-idx1-ubyte.gz"),
-], ids=lambda value: getattr(value, "__name__", value))
-def test_broken_data_ends_the_run_with_3_and_the_file(data, damage, name):
-    damage(data / name)
-    with start(data, from_folder(data), processes=2) as process:
-        assert process.wait() == 3, process.stderr
-        assert_gone(process, within_s=1)
-        assert name.removesuffix(".gz") in process.stderr
-        assert str(data) in process.stderr
-
-
 # Places and means
-
-
-def test_an_output_that_cannot_be_written_is_refused_at_once(tmp_path):
-    (tmp_path / "file").write_text("")
-    begin = time.monotonic()
-    for output in ("/proc/mnist-train-run", tmp_path / "file" / "run", tmp_path / "file"):
-        result = run("--config", write_config(tmp_path), "--output", output, "--nproc-per-node", 2, expect=2)
-        assert str(output) in result.stderr
-    assert time.monotonic() - begin < 5
 
 
 def test_a_disk_that_fills_up_never_ends_well_and_leaves_no_half_file(tmp_path):

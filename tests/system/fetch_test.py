@@ -84,12 +84,6 @@ def test_fetches_four_files_once(tmp_path):
         assert [name for name, _ in mirror.requests] == NAMES
 
 
-def test_file_urls_work_in_closed_networks(tmp_path):
-    done = fetch(tmp_path, MNIST.as_uri())
-    assert done.returncode == 0, done.stderr
-    assert_whole(tmp_path)
-
-
 def test_a_transfer_that_breaks_off_is_taken_up_where_it_ended(tmp_path):
     with Mirror(break_after=4_000_000) as mirror:
         done = fetch(tmp_path, mirror.url)

@@ -8,14 +8,13 @@ from support import own_data, MNIST, import_torch, read_idx, run, train, write_c
 
 torch = import_torch()
 
-from drawn_networks import KINDS, drawn_network  # noqa: E402  (needs torch)
+from torch_networks import NETWORKS, torch_network  # noqa: E402  (needs torch)
 
 SHAPE = (1, 14, 13)
 SAMPLES = 60
 STEPS = 20
 FULL_BATCH = {"epochs": STEPS, "batch_size": SAMPLES, "learning_rate": 0.002, "sgd_momentum": 0.9,
               "checkpoint": {"every_epochs": 0, "keep_best": False}, "report": {"html": False, "tensorboard": False}}
-TRAINED = [kind for kind in KINDS if kind != "dropout"]  # whose draws are our own
 WITH_DROPOUT = [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "relu", {"name": "max_pool2d", "kernel_size": 2},
                 {"name": "dropout", "p": 0.3}, "flatten", {"name": "linear", "out_features": 20}, "relu", "dropout",
                 {"name": "linear", "out_features": "classes"}]
@@ -30,13 +29,12 @@ def cropped(tmp_path_factory):
     return own_data("idx", folder), torch.from_numpy(images[:, None]) / 255.0, torch.from_numpy(labels.astype("int64"))
 
 
-@pytest.mark.parametrize("number", [0, 7, 15, 16])
-def test_a_drawn_network_follows_the_same_modules_of_pytorch(tmp_path, cropped, number):
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_network_follows_the_same_modules_of_pytorch(tmp_path, cropped, name):
     data, images, labels = cropped
-    layers, build = drawn_network(number, SHAPE, TRAINED)
-    config = FULL_BATCH | {"seed": number + 1, "data": data, "model": {"layers": layers}}
-    torch.manual_seed(number + 1)
-    model = build()
+    config = FULL_BATCH | {"seed": 5, "data": data, "model": {"layers": NETWORKS[name]}}
+    torch.manual_seed(5)
+    model = torch_network(NETWORKS[name], SHAPE)
 
     begun = train(tmp_path, config | {"epochs": 1, "learning_rate": 1e-40, "sgd_momentum": 0}, output="begun").weights()
     expected = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
@@ -97,14 +95,6 @@ def test_describe_shows_a_table_for_people(tmp_path):
     assert rows[-1] == ["sum", "11,854", "69,320"]
 
 
-def test_an_own_network_is_evaluated_and_loaded_by_python(tmp_path):
-    layers, build = drawn_network(3, (1, 28, 28))
-    folder = train(tmp_path, {"max_steps": 5, "model": {"layers": layers}}, processes=2)
-    build().load_state_dict(torch.load(folder.path / "model.pt", weights_only=True), strict=True)
-    evaluated = run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", 1)
-    assert json.loads(evaluated.stdout)["test_accuracy"] == folder.epochs()[-1]["test_accuracy"], evaluated.stderr
-
-
 def test_every_kind_of_initial_weights_is_drawn(tmp_path):
     layers = ["flatten", {"name": "linear", "out_features": 400}, "relu",
               {"name": "linear", "out_features": "classes", "init": {"name": "normal", "std": 0.5}}]
@@ -154,13 +144,6 @@ def test_names_that_a_module_of_pytorch_has_itself_are_refused(tmp_path):
     for name in taken:
         refused = run("describe", "--config", config, "--set", f'model.layers=[{{"name":"flatten","as":"{name}"}}]')
         assert f'no module of PyTorch can be called "{name}"' in refused.stderr, name
-
-
-def test_layers_are_checked_against_the_files_of_a_data_set(tmp_path, cropped):
-    changes = {"data": cropped[0], "model": {"layers": ["flatten", {"name": "linear", "out_features": 11}]}}
-    refused = run("--config", write_config(tmp_path, changes), "--output", tmp_path / "run")
-    assert refused.returncode == 2 and not (tmp_path / "run").exists()
-    assert "/model/layers/1: the network ends with [N,11], but the data has 10 classes" in refused.stderr
 
 
 @pytest.mark.parametrize("changes, message", [

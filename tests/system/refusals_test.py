@@ -233,6 +233,6 @@ def test_what_cannot_be_written_is_a_mistake_of_the_command_line_whatever_writes
             refused = run(*command, folder=tmp_path)
             assert refused.returncode == 2 and f"{command[-1]}: cannot create" in refused.stderr, (command, refused.stderr)
     for command in (["convert", "--from", f"idx:{MNIST}", "--to", "lmdb:/proc/set"], ["fetch", "mnist", "--to", "/proc/set"],
-                    ["--config", config, "--output", "/proc/set"]):
+                    ["--config", config, "--output", "/proc/set", "--nproc-per-node", 2]):
         refused = run(*command, folder=tmp_path)
         assert refused.returncode == 2 and "/proc/set: cannot make the" in refused.stderr, (command, refused.stderr)

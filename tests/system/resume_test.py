@@ -189,14 +189,6 @@ def test_an_older_checkpoint_of_the_same_folder_takes_the_run_back(tmp_path, uni
     same_outcome(resumed, uninterrupted(2, "flat"))
 
 
-def test_the_comparison_sees_a_run_that_starts_from_scratch_from_the_weights_alone(tmp_path, uninterrupted, with_checkpoints):
-    weights = with_checkpoints.path / "checkpoints" / "step-00000024.safetensors"
-    changes = merged(CONFIG, {"model": {"name": "net", "weights": str(weights)}, "max_steps": TOTAL - 24})
-    from_scratch = train(tmp_path, changes, processes=2)
-    assert from_scratch.digest() != uninterrupted(2, "flat").digest()
-    assert relative_difference(from_scratch.weights(), uninterrupted(2, "flat").weights()) > 1e-2
-
-
 def test_more_epochs_resume_where_a_finished_run_ended(tmp_path, uninterrupted):
     changes = CONFIG | averaging("flat")
     train(tmp_path, changes | {"epochs": 1}, processes=2)

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 import struct
 import subprocess
 import time
@@ -66,15 +65,6 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, trained, config):
             result = run(*command)
             assert result.returncode == 5 and f"{path}: tensor {name} has values that are NaN or infinite" in result.stderr
             assert not result.stdout
-
-
-def test_the_content_of_a_file_counts_not_its_name(tmp_path, trained, config):
-    path = tmp_path / "weights.safetensors"
-    shutil.copy(trained.path / "model.pt", path)
-    assert evaluate(path, config) == evaluate(trained.path / "model.pt", config)
-    path.write_bytes(b"no such thing")
-    result = run("evaluate", "--checkpoint", path, "--config", config)
-    assert result.returncode == 5 and "is damaged: its header cannot be read; there is no intact checkpoint in its folder" in result.stderr
 
 
 def export(source, target, form="pt"):

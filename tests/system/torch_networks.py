@@ -1,0 +1,90 @@
+"""Networks as lists of layers of a config, and the modules of PyTorch that they mean."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
+               "leaky_relu": nn.LeakyReLU}
+# How PyTorch makes a layer of its arguments and of the shape that it takes, without the batch.
+MODULES = {
+    "conv2d": lambda shape, out_channels, **others: nn.Conv2d(shape[0], out_channels, **others),
+    "linear": lambda shape, out_features, **others: nn.Linear(shape[0], out_features, **others),
+    "batch_norm": lambda shape, **others: (nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d)(shape[0], **others),
+    "group_norm": lambda shape, num_groups, **others: nn.GroupNorm(num_groups, shape[0], **others),
+    "max_pool2d": lambda _, **others: nn.MaxPool2d(**others),
+    "avg_pool2d": lambda _, **others: nn.AvgPool2d(**others),
+    "adaptive_avg_pool2d": lambda _, output_size=1: nn.AdaptiveAvgPool2d(output_size),
+    "flatten": lambda _: nn.Flatten(),
+    "dropout": lambda _, p=0.5: nn.Dropout(p),
+    "sequential": lambda shape, layers: torch_network(layers, shape),
+    "repeat": lambda shape, times, layers: torch_network(times * layers, shape),
+    "residual": lambda shape, layers, shortcut=None, activation=None: Residual(
+        torch_network(layers, shape), shortcut and torch_network(shortcut, shape),
+        activation and ACTIVATIONS[activation]()),
+} | {name: lambda _, make=make, **others: make(**others) for name, make in ACTIVATIONS.items()}
+
+
+class Residual(nn.Module):
+    def __init__(self, layers, shortcut, activation):
+        super().__init__()
+        self.layers, self.shortcut, self.activation = layers, shortcut, activation
+
+    def forward(self, x):
+        y = self.layers(x) + (self.shortcut(x) if self.shortcut else x)
+        return self.activation(y) if self.activation else y
+
+
+def torch_network(layers, shape, classes=10):
+    """The nn.Sequential that a list of layers means for images, or what else it gets, of this shape [C,H,W]. Its
+    weights are drawn in the order of the list."""
+    modules = OrderedDict()
+    for index, entry in enumerate(layers):
+        arguments = {"name": entry} if isinstance(entry, str) else dict(entry)
+        name, own_name = arguments.pop("name"), arguments.pop("as", str(index))
+        modules[own_name] = MODULES[name](shape, **{key: plain(value, classes) for key, value in arguments.items()})
+        shape = shape_behind(modules[own_name], shape)
+    return nn.Sequential(modules)
+
+
+def plain(value, classes):
+    """An argument as PyTorch takes it: [height, width] is a tuple there."""
+    if value == "classes":
+        return classes
+    return tuple(value) if isinstance(value, list) and isinstance(value[0], int) else value
+
+
+def shape_behind(module, shape):
+    training = module.training
+    with torch.no_grad():
+        shape = tuple(module.eval()(torch.zeros(1, *shape)).shape[1:])
+    module.train(training)
+    return shape
+
+
+LAST = {"name": "linear", "out_features": "classes"}
+# Together they have every kind of layer and argument; for images [1,14,13], which are neither square nor of even sides.
+NETWORKS = {
+    "pools": [
+        {"name": "conv2d", "out_channels": 4, "kernel_size": [3, 2], "padding": [1, 2], "bias": False},
+        {"name": "sequential", "layers": [{"name": "group_norm", "num_groups": 2, "eps": 1e-3}, "relu", {"name": "gelu", "approximate": "none"}]},
+        {"name": "max_pool2d", "kernel_size": 3, "ceil_mode": True, "dilation": [1, 2]},
+        {"name": "avg_pool2d", "kernel_size": 2, "stride": 1, "padding": 1, "count_include_pad": False},
+        {"name": "adaptive_avg_pool2d", "output_size": [3, 2]}, {"name": "gelu", "approximate": "tanh"},
+        "flatten", {"name": "linear", "out_features": 9, "bias": False}, {"name": "group_norm", "num_groups": 3}, LAST],
+    "blocks": [
+        {"name": "conv2d", "out_channels": 4, "kernel_size": 3, "dilation": 2, "padding": "same"},
+        {"name": "residual", "layers": [{"name": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1}, "batch_norm", "silu"],
+         "activation": "sigmoid"},
+        {"name": "residual", "layers": [{"name": "conv2d", "out_channels": 2, "kernel_size": 3, "padding": 1, "stride": 2}, "tanh"],
+         "shortcut": [{"name": "conv2d", "out_channels": 2, "kernel_size": 1, "stride": 2}], "activation": "gelu"},
+        {"name": "sequential", "as": "end", "layers": [{"name": "leaky_relu", "negative_slope": 0.2}, "flatten"]}, LAST],
+    "repeats": [
+        {"name": "batch_norm", "as": "norm", "eps": 1e-3, "momentum": 0.5},
+        {"name": "repeat", "times": 2, "layers": [{"name": "conv2d", "out_channels": 1, "kernel_size": [2, 1], "padding": "same"},
+                                                  {"name": "group_norm", "num_groups": 1}]},
+        {"name": "conv2d", "out_channels": 4, "kernel_size": 2, "dilation": [1, 2], "padding": 2, "stride": 2},
+        {"name": "conv2d", "out_channels": 6, "kernel_size": 3, "groups": 2}, "leaky_relu",
+        "flatten", {"name": "linear", "out_features": 9}, "relu", LAST],
+}
