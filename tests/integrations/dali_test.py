@@ -8,8 +8,8 @@ import shutil
 import numpy
 import pytest
 from pictures import read_png
-from support import (own_data, MNIST, REPOSITORY, SMALL_MNIST, merged, read_idx, relative_difference, run, small_mnist, train,
-                     write_config)
+from support import (MNIST, REPOSITORY, SMALL_MNIST, merged, own_data, read_idx, relative_difference, run, small_mnist,
+                     train, write_config)
 
 dali = pytest.importorskip("nvidia.dali", reason="scripts/test --integrations installs DALI")
 Image = pytest.importorskip("PIL.Image")

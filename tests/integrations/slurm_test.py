@@ -7,8 +7,8 @@ import socket
 import subprocess
 
 import pytest
-from support import (BINARY, REPOSITORY, RunFolder, all_pids, environment_of, executable_of, free_port, run, send, train,
-                     wait_until, write_config)
+from support import (BINARY, REPOSITORY, RunFolder, all_pids, environment_of, executable_of, free_port, run, send,
+                     train, wait_until, write_config)
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("slurmctld") is None or shutil.which("munged") is None,

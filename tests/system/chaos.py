@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from support import MNIST, PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until, write_config
+from support import (MNIST, PHASES, Process, RunFolder, averaging, merged, send, train, train_command, wait_until,
+                     write_config)
 
 # Three epochs of 20 steps, a checkpoint every 7 steps; evaluations of a few dozen batches.
 CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40,

@@ -6,7 +6,7 @@ import subprocess
 
 import numpy
 import pytest
-from support import own_data, BINARY, environment, run, write_config, write_idx_folder
+from support import BINARY, environment, own_data, run, write_config, write_idx_folder
 
 
 def findings(result):

@@ -6,7 +6,8 @@ import shutil
 import numpy
 import pytest
 from pictures import read_png, write_png
-from support import own_data, MNIST, idx_bytes, merged, read_idx, relative_difference, run, train, write_config, write_idx_folder
+from support import (MNIST, idx_bytes, merged, own_data, read_idx, relative_difference, run, train, write_config,
+                     write_idx_folder)
 
 HALVES = ("train", "test")
 COUNT = 700  # of each half

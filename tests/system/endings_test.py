@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import Process, assert_gone, run, send, start, stop_by_sigterm, train, train_command, wait_until, write_config
+from support import (Process, assert_gone, run, send, start, stop_by_sigterm, train, train_command, wait_until,
+                     write_config)
 
 STEPS = 20  # an epoch of 2,560 samples in batches of 128
 
@@ -153,23 +154,18 @@ def test_a_run_that_starts_from_scratch_shows_nothing_of_the_lost_one(tmp_path):
     assert not (tmp_path / "run" / "accuracies.json").exists()
 
 
-@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_stopped_before_its_first_step_says_so(tmp_path, number, code):
-    with start(tmp_path, {"epochs": 1000}) as process:
+@pytest.mark.parametrize("number, code, resumed", [(signal.SIGTERM, 143, False), (signal.SIGINT, 130, True)])
+def test_a_run_that_is_stopped_before_its_first_step_says_so_and_how_to_continue(tmp_path, number, code, resumed):
+    if resumed:
+        train(tmp_path, {"epochs": 1})
+    with start(tmp_path, {"epochs": 1000}, "--resume", "auto") as process:
         process.wait_for_phase(0, "starting")  # LibTorch is still being loaded
         process.stop(number, code)
     assert f"stopped by {number.name} before the first step: nothing was saved" in process.stderr
-    assert not process.run_folder.checkpoints()
-
-
-def test_a_resumed_run_that_is_stopped_before_its_first_step_says_how_to_continue(tmp_path):
-    train(tmp_path, {"epochs": 1})
-    with start(tmp_path, {"epochs": 1000}, "--resume", "auto") as process:
-        process.wait_for_phase(0, "starting")
-        process.stop(signal.SIGINT, 130)
-    assert "before the first step: nothing was saved" in process.stderr
-    assert f"newest checkpoint: {process.run_folder.checkpoints()[-1]}" in process.stderr
-    assert "continue with: " in process.stderr
+    assert bool(process.run_folder.checkpoints()) == resumed
+    if resumed:
+        assert f"newest checkpoint: {process.run_folder.checkpoints()[-1]}" in process.stderr
+        assert "continue with: " in process.stderr
 
 
 def test_ctrl_c_reaches_a_run_that_a_shell_started_in_the_background(tmp_path):

@@ -7,7 +7,7 @@ import py_compile
 import numpy
 import pytest
 from pictures import write_png
-from support import own_data, MNIST, import_torch, read_idx, run, train, write_config, write_idx_folder
+from support import MNIST, import_torch, own_data, read_idx, run, train, write_config, write_idx_folder
 
 torch = import_torch()
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from fake_gpus import ON_GPU, RESNET18, devices_in, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
-from support import own_data, MNIST, free_port, merged, read_idx, run, train, worker, write_config, write_idx_folder
+from support import MNIST, free_port, merged, own_data, read_idx, run, train, worker, write_config, write_idx_folder
 
 pytestmark = needs_fake_gpus
 

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from support import own_data, MNIST, import_torch, read_idx, run, train, write_config, write_idx_folder
+from support import MNIST, import_torch, own_data, read_idx, run, train, write_config, write_idx_folder
 
 torch = import_torch()
 

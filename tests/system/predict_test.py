@@ -6,7 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import write_png
-from support import own_data, MNIST, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
+from support import MNIST, own_data, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
 
 COUNT = 200
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from support import own_data, BINARY, MNIST, Process, environment, free_port, run, train, wait_until, write_config
+from support import BINARY, MNIST, Process, environment, free_port, own_data, run, train, wait_until, write_config
 
 
 def alone(port):
@@ -56,30 +56,28 @@ def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_place_in_the_config(tm
         assert refused.stderr.startswith(f"mnist-train failed: {config}:1:{column}: /model/torchscript: "), refused.stderr
 
 
+LINEAR = ["flatten", {"name": "linear", "out_features": 10}]
+
+
 @pytest.mark.parametrize("changes, place, key", [
     ({"data": {"augment": [{"name": "random_crop", "size": 40}]}}, '{"name": "random_crop"', "/data/augment/0"),
+    ({"data": own_data("idx", MNIST, augment=[{"name": "random_crop", "size": 40}]), "model": {"layers": LINEAR}},
+     '{"name": "random_crop"', "/data/augment/0"),
     ({"data": {"size": 4}, "model": {"name": "net"}}, '"net"', "/model/name"),
     ({"model": {"layers": ["flatten", {"name": "linear", "out_features": 7}]}}, '{"name": "linear"', "/model/layers/1"),
-    ({"data": {"dataset": None, "format": "idx", "train": None, "train_per_process": [str(MNIST)] * 2, "test": str(MNIST),
-               "limit_train": None, "limit_test": None}},
-     f'["{MNIST}"', "/data/train_per_process")])
+    ({"data": own_data("idx", MNIST) | {"train": None, "train_per_process": [str(MNIST)] * 2}}, f'["{MNIST}"', "/data/train_per_process")])
 @pytest.mark.parametrize("launcher", ["own", "another"])
 def test_a_mistake_that_data_or_processes_show_is_told_with_its_place_in_the_config(tmp_path, changes, place, key, launcher):
     config = write_config(tmp_path, changes)
     column = config.read_text().index(place) + 1
     flags = ["--nproc-per-node", 1] if launcher == "own" else []
-    refused = run("--config", config, *flags, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None, expect=2)
+    variables = alone(free_port()) if launcher == "another" else None
+    refused = run("--config", config, *flags, folder=tmp_path, variables=variables, expect=2)
     assert f"{config}:1:{column}: {key}: " in refused.stderr.splitlines()[0], refused.stderr
-
-
-def test_a_mistake_that_only_the_files_of_a_data_set_show_is_told_with_its_place(tmp_path):
-    data = own_data("idx", MNIST, augment=[{"name": "random_crop", "size": 40}])
-    config = write_config(tmp_path, {"model": {"layers": ["flatten", {"name": "linear", "out_features": 10}]}, "data": data})
-    column = config.read_text().index('{"name": "random_crop"') + 1
-    for command in ([], ["preview", "--output", tmp_path / "grid.png"], ["describe"]):
-        arguments = command[:1] + ["--config", config] + command[1:]
-        refused = run(*arguments, folder=tmp_path, expect=2)
-        assert f"{config}:1:{column}: /data/augment/0: random_crop takes 40x40" in refused.stderr, (command, refused.stderr)
+    if launcher == "own" and key.startswith("/data/augment"):
+        for command in (["preview", "--output", tmp_path / "grid.png"], ["describe"]):
+            refused = run(command[0], "--config", config, *command[1:], folder=tmp_path, expect=2)
+            assert f"{config}:1:{column}: /data/augment/0: random_crop takes 40x40" in refused.stderr, (command, refused.stderr)
 
 
 @pytest.mark.parametrize("data_format", ["idx", "cifar", "image-folder", "lmdb"])

@@ -8,8 +8,7 @@ import numpy
 import pytest
 
 from pictures import read_data_uri, write_png
-from support import (MNIST, RunFolder, read_idx, run, run_on_terminal, send, start, train, wait_until,
-                     write_idx_folder)
+from support import MNIST, RunFolder, read_idx, run, run_on_terminal, send, start, train, wait_until, write_idx_folder
 
 SHOWN = {
     "epochs": 1,

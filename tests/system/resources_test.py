@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (own_data, BINARY, LONG_S, Process, RunFolder, environment, environment_of, free_port, run, send, start,
-                     swept, train, train_command, wait_until, worker, write_config)
+from support import (BINARY, LONG_S, Process, RunFolder, environment, environment_of, free_port, own_data, run, send,
+                     start, swept, train, train_command, wait_until, worker, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},

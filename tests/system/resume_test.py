@@ -11,7 +11,7 @@ import time
 
 import numpy
 import pytest
-from support import (own_data, BINARY, RunFolder, averaging, environment, merged, relative_difference, run, start,
+from support import (BINARY, RunFolder, averaging, environment, merged, own_data, relative_difference, run, start,
                      stop_by_sigterm, train, wait_until, write_config, write_idx_folder)
 
 PER_EPOCH = 20
