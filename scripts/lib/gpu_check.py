@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Everything that only a machine with a GPU can show: the doctor, the [gpu] tests, the smoke test, parity with the CPU, timings.
 
-usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,speed,parity,smoke,features,training,kernels]
+usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,speed,parity,smoke,features,training]
 
 Runs from a built repository, or from an unpacked bundle on a node that has nothing but PyTorch. Writes what it found as
 JSON (default: scripts/bench/results/gpu-<model>.json), with what the commands printed in <the same name>-logs.tar.gz, both
@@ -11,7 +11,6 @@ python_net, python_lenet, python_mlp.
 """
 
 import argparse
-import csv
 import functools
 import importlib.util
 import json
@@ -49,7 +48,6 @@ class Checks:
         self.part_ends_s = 0.0
         self.results = []
         self.timings = {}
-        self.kernels = {}
 
     def report(self, name, ok, detail):
         self.results.append({"check": name, "ok": bool(ok), "detail": detail})
@@ -206,27 +204,6 @@ def check_features(checks):
         checks.report(name, run.summary()["status"] == "finished", run.summary()["execution"])
 
 
-def check_kernels(checks):
-    """Nsight Compute's list of the kernels of 8 steps of `net`, each with its count and microseconds."""
-    if not shutil.which("ncu"):
-        checks.report("kernels", True, "left out: no ncu here")
-        return
-    config = checks.folder / "kernels.json"
-    config.write_text(json.dumps(runs.merged(runs.SMALL, SHORT | {"device": "cuda", "precision": "bf16", "cuda_graphs": "off",
-                                                                  "max_steps": 8})))
-    checks.command("kernels", "ncu", "--target-processes", "all", "--metrics", "gpu__time_duration.sum", "--csv",
-                   "--clock-control", "none", "--print-units", "base", str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output", str(checks.folder / "kernels"))
-    lines = (checks.logs / "kernels.log").read_text(errors="replace").splitlines()
-    start = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), None)
-    for row in csv.DictReader(lines[start:]) if start is not None else ():
-        if row.get("Metric Name") == "gpu__time_duration.sum":
-            time_us = float(row["Metric Value"].replace(",", "")) / 1000  # the base unit is a nanosecond
-            entry = checks.kernels.setdefault(row["Kernel Name"][:120], {"count": 0, "microseconds": 0.0})
-            entry["count"] += 1
-            entry["microseconds"] += time_us
-    checks.kernels = dict(sorted(checks.kernels.items(), key=lambda item: -item[1]["microseconds"]))
-
-
 def check_against_python(checks, case):
     """scripts/bench/run on one GPU, with the peers that this Python can run; its result lies beside this one's."""
     missing = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
@@ -249,7 +226,6 @@ PARTS = {
     "smoke": check_smoke,
     "features": check_features,
     "training": check_training,
-    "kernels": check_kernels,
 }
 BY_NAME = {f"python_{case}": functools.partial(check_against_python, case=case) for case in ("net", "lenet", "mlp")}
 
@@ -298,8 +274,7 @@ def main():
             except (Exception, SystemExit) as error:  # pylint: disable=broad-exception-caught
                 checks.report(name, False, f"{type(error).__name__}: {error}")
             seconds[name] = round(time.monotonic() - begin_s, 1)
-            result = machine | {"part_seconds": seconds, "checks": checks.results, "timings": checks.timings,
-                                "kernels": checks.kernels}
+            result = machine | {"part_seconds": seconds, "checks": checks.results, "timings": checks.timings}
             output.write_text(json.dumps(result, indent=2) + "\n")
             with tarfile.open(output.with_name(f"{output.stem}-logs.tar.gz"), "w:gz") as tar:
                 tar.add(checks.logs, arcname=f"{output.stem}-logs")
