@@ -4,7 +4,7 @@ from support import import_torch, read_mnist, train
 
 torch = import_torch()
 
-from torch_models import resnet18  # noqa: E402  (needs torch)
+from torch_models import resnet18, training  # noqa: E402  (needs torch)
 
 STEPS, BATCH, RATE = 200, 16, 0.002
 
@@ -16,14 +16,8 @@ def losses_of_pytorch(weights, dtype):
     model.load_state_dict(weights)
     model.to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    losses = []
-    for batch in order.split(BATCH):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images[batch].to(dtype)), labels[batch])
-        losses.append(loss.item())
-        loss.backward()
-        optimizer.step()
-    return torch.tensor(losses, dtype=torch.float64)
+    batches = ((images[batch].to(dtype), labels[batch]) for batch in order.split(BATCH))
+    return torch.tensor(list(training(model, optimizer, batches)), dtype=torch.float64)
 
 
 def test_the_first_200_steps_are_as_near_to_exact_as_pytorchs_own(tmp_path):

@@ -59,47 +59,6 @@ def test_standard_input_and_pipes_are_read():
     assert effective("--config", "/dev/stdin", input='{"epochs": 3}')["epochs"] == 3
 
 
-def test_paths_are_meant_from_where_they_are_written(tmp_path):
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "configs/cfg.json").write_text('{"output": "out", "data": {"root": "../data"}}')
-    folder = tmp_path / "elsewhere"
-    config = effective("-c", "../configs/cfg.json", folder=folder)
-    assert config["output"] == str(tmp_path / "configs/out")
-    assert config["data"]["root"] == str(tmp_path / "data")
-    assert effective("-c", "../configs/cfg.json", "--output", "out", folder=folder)["output"] == str(folder / "out")
-    config = effective("-c", "../configs/cfg.json", "--set", "data.root=d", folder=folder)
-    assert config["data"]["root"] == str(folder / "d")
-
-
-def test_several_configs_are_laid_over_one_another(tmp_path):
-    for folder, config in (("base", {"epochs": 3, "seed": 5, "data": {"root": "d"}, "output": "o"}),
-                           ("over", {"seed": 6, "output": "o"})):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "cfg.json").write_text(json.dumps(config))
-    both = ("-c", "base/cfg.json", "--config", "over/cfg.json")
-    config = effective(*both, folder=tmp_path)
-    assert (config["epochs"], config["seed"]) == (3, 6)
-    assert config["data"]["root"] == str(tmp_path / "base/d") and config["output"] == str(tmp_path / "over/o")
-    config = effective(*both, "-c", "-", "--set", "seed=8", input='{"seed": 7, "epochs": 4}', folder=tmp_path)
-    assert (config["epochs"], config["seed"]) == (4, 8)
-    (tmp_path / "bad.json").write_text('{"epochs": 0}')
-    result = run("-c", "bad.json", *both, "-c", "-", input='{"sed": 1}', folder=tmp_path)
-    assert result.returncode == 2
-    assert [line.split(": ")[0] for line in result.stderr.splitlines()] == ["bad.json:1:12", "<stdin>:1:2"]
-    assert run("-c", "-", "-c", "-", input="{}").returncode == 2
-
-
-def test_later_layers_win():
-    layers = [
-        ({}, [], 10),
-        ({"MNIST_TRAIN_SET": '{"epochs": 2}'}, [], 2),
-        ({"MNIST_TRAIN_SET": '{"epochs": 2}'}, ["--set", "epochs=3", "--set", "epochs=4"], 4),
-    ]
-    for environment, flags, epochs in layers:
-        assert effective("-c", "-", *flags, input='{"epochs": 10}', variables=environment)["epochs"] == epochs
-
-
 def test_all_errors_are_reported_at_once_one_a_line(tmp_path):
     (tmp_path / "bad.json").write_text('{\n  "epochs": "ten",\n  "lr": 0.1,\n  "launch": {"keep": 3}\n}\n')
     result = run("--config", "bad.json", "--set", "seed=-1", folder=tmp_path)
@@ -182,40 +141,6 @@ def test_paths_that_begin_with_a_tilde_are_in_the_home_folder(tmp_path):
         refused = run(*command, input="{}", folder=tmp_path, variables=home)
         assert str(tmp_path / "home") in refused.stderr, (command, refused.stderr)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
-
-
-def test_names_that_are_expected_are_all_listed():
-    result = run("-c", "-", "--dry-run", input='{"zzzz": 1, "model": {"layers": ["flaten"]}}')
-    assert all(f'"{name}"' in result.stderr for name in ("conv2d", "silu", "flatten", "repeat")), result.stderr
-    assert all(f" {name}," in result.stderr for name in ("epochs", "learning_rate", "schedule", "data", "model_file"))
-    assert "names" not in result.stderr
-
-
-def test_wrong_calls_exit_2_with_a_line_and_a_hint():
-    calls = [
-        [],
-        ["--set", "epochs=1"],
-        ["trian", "--config", "x"],
-        ["--config", "x", "--epochs", "3"],
-        ["evaluate"],
-        ["export"],
-        ["--config", "x", "--log-level", "loud"],
-    ]
-    for arguments in calls:
-        result = run(*arguments)
-        assert result.returncode == 2, arguments
-        assert result.stdout == ""
-        lines = result.stderr.splitlines()
-        assert len(lines) == 2, result.stderr
-        assert lines[1].startswith("Try `mnist-train") and lines[1].endswith("--help`.")
-
-
-def test_help_and_version_are_results():
-    for arguments in (["--help"], ["train", "--help"], ["evaluate", "--help"], ["export", "--help"]):
-        result = run(*arguments)
-        assert result.returncode == 0
-        assert "mnist-train " in result.stdout
-    assert run("--version").stdout.startswith("mnist-train ")
 
 
 def test_old_launchers_local_rank_is_ignored():

@@ -40,16 +40,6 @@ def test_two_real_processes_averaged_both_ways(healthy):
         assert entry["bytes_per_second"] > 1e7
 
 
-def test_people_get_a_table(tmp_path):
-    result = run("doctor", "--output", tmp_path / "run", "--set", "device=cpu", expect=0)
-    lines = result.stdout.splitlines()
-    assert any(line.startswith("ok       LibTorch") for line in lines), result.stdout
-    assert f"{tmp_path}/run" in result.stdout
-    assert lines[-1].endswith("warnings") or lines[-1].endswith("warning")
-    assert "\x1b" not in result.stdout
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("topic, settings, variables", [
     ("a run here", ['launch.devices=["cuda:63"]'], {}),
     ("run folder", ["device=cpu", "output=/proc/nothing/run"], {}),

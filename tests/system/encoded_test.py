@@ -6,8 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import read_png, write_png
-from support import (MNIST, idx_bytes, merged, own_data, read_idx, relative_difference, run, train, write_config,
-                     write_idx_folder)
+from support import MNIST, idx_bytes, merged, own_data, read_idx, relative_difference, run, train, write_config
 
 HALVES = ("train", "test")
 COUNT = 700  # of each half
@@ -55,18 +54,6 @@ def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
     processes = preview(tmp_path, {"batch_size": 128, "data": data, "launch": {"processes_per_node": 2}})
     assert [len(images) for images in processes] == [64, 64]
     assert processes[1][63]["pixels"].shape == (244, 244, 3) and processes[1][63]["pixels"].any()
-
-
-def test_labels_that_only_the_test_set_has_are_refused_and_classes_without_samples_named(tmp_path):
-    images = numpy.zeros((12, 28, 28), numpy.uint8)
-    write_idx_folder(tmp_path / "set", images, numpy.arange(12) % 6 + 1)
-    config = {"epochs": 1, "data": own_data("idx", tmp_path / "set")}
-    result = train(tmp_path, config, output="gap")
-    assert "no training sample is of class 0 (of 7 classes" in result.stderr
-    labels = tmp_path / "set" / "t10k-labels-idx1-ubyte"
-    labels.write_bytes(idx_bytes((numpy.arange(12) % 6 + 2).astype(numpy.uint8)))
-    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "refused", expect=3)
-    assert f"{labels}: sample 5: label 7, a class that the training set does not have" in refused.stderr
 
 
 def test_an_lmdb_trains_the_same_bits_as_idx_and_so_does_it_with_two_processes(tmp_path, sets):
@@ -173,22 +160,6 @@ def test_bad_files_end_the_run_before_it_begins_or_are_skipped_and_listed(tmp_pa
     assert f"skipped {count} unusable images (data.on_bad_sample: skip)\n" in skipped.stderr and message in skipped.stderr
     seen = json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"]
     assert seen == (40 if name in ("loop", "no class") else 39)
-
-
-def test_what_is_no_lmdb_and_what_lacks_a_class_is_named(tmp_path, sets):
-    folder = tmp_path / "lmdb"
-    shutil.copytree(sets[0] / "lmdb", folder)
-    content = (folder / "train" / "data.mdb").read_bytes()
-    for damaged, message in ((b"x" * 9000, "not an LMDB file"), (content[:40_000], "data.mdb: "), (b"", "data.mdb: ")):
-        (folder / "train" / "data.mdb").write_bytes(damaged)
-        config = data(sets, "lmdb", train=str(folder / "train"))
-        result = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run")
-        assert (result.returncode, message in result.stderr) == (3, True), result.stderr
-    test = tmp_path / "test"
-    shutil.copytree(sets[0] / "image-folder" / "test", test)
-    shutil.rmtree(test / "4")
-    result = run("--config", write_config(tmp_path, data(sets, "image-folder", test=str(test))), expect=3)
-    assert "has no folder for the training set's class 4" in result.stderr
 
 
 def test_fewer_samples_than_processes_leave_some_without(tmp_path, sets):

@@ -118,15 +118,6 @@ def test_a_process_lost_in_the_evaluation_after_max_steps_costs_no_results(tmp_p
         epoch["test_accuracy"] for epoch in done.epochs()]
 
 
-def test_going_back_to_an_older_checkpoint_keeps_the_newer_ones_aside(tmp_path):
-    first = train(tmp_path, {"epochs": 3})
-    older = first.checkpoints()[0]
-    names = {path.name for path in first.checkpoints()}
-    train(tmp_path, {"max_steps": STEPS + 2, "epochs": 3}, "--resume", older)
-    aside = {path.name for path in (first.path / "checkpoints" / "abandoned").iterdir()}
-    assert aside == names - {older.name} | {"best.safetensors", "model.pt"}
-
-
 def test_a_run_that_goes_back_shows_nothing_of_what_it_left(tmp_path):
     first = train(tmp_path, {"epochs": 3})
     older = first.checkpoints()[0]

@@ -283,12 +283,6 @@ def test_what_onnx_cannot_express_is_named(tmp_path, small_images, layer, reason
     exported(tmp_path / "model.pt", "python", tmp_path / "net.py", "--config", config)
 
 
-@pytest.mark.parametrize("form, name", [("onnx", "net.pt"), ("python", "net.onnx"), ("safetensors", "net.pth"), ("pt", "net.BIN")])
-def test_an_extension_of_another_format_is_refused(tmp_path, form, name):
-    said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / name, 2)
-    assert name in said and f"export --format {form} writes" in said, said
-
-
 @pytest.mark.parametrize("form", ["pt", "safetensors", "onnx", "python"])
 def test_the_source_is_never_overwritten(tmp_path, small_images, form):
     weights = linear_weights(tmp_path).rename(tmp_path / "model")
@@ -307,16 +301,3 @@ def test_a_network_that_is_not_of_layers_is_refused(tmp_path, small_images, form
     config = write_config(tmp_path, {"data": small_images[0], "model": {key: str(tmp_path / name)}})
     said = refused(tmp_path, linear_weights(tmp_path), form, tmp_path / "net", 2, "--config", config)
     assert f"model.{key}" in said and name in said, said
-
-
-@pytest.mark.parametrize("form", ["onnx", "python"])
-def test_a_file_that_cannot_be_written_is_not_begun(tmp_path, small_images, form):
-    config = config_of(tmp_path, LINEAR, small_images[0])
-    weights = linear_weights(tmp_path)
-    said = refused(tmp_path, weights, form, tmp_path / "nowhere" / "net", 2, "--config", config)
-    assert "nowhere" in said, said
-    (tmp_path / "folder").mkdir()
-    said = refused(tmp_path, weights, form, tmp_path / "folder", 2, "--config", config)
-    assert "is a folder" in said, said
-    said = refused(tmp_path, weights, form, "/proc/net.x", 2, "--config", config)
-    assert "/proc/net.x: cannot" in said, said

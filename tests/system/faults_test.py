@@ -122,7 +122,7 @@ def test_sigterm_ends_an_evaluation(tmp_path):
 @pytest.mark.clock
 @pytest.mark.parametrize("first", ["launcher", "ranks", "launcher alone"])
 def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, first):
-    changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 4}})
+    changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 2}})
     with start(tmp_path, changes, processes=2) as process:
         process.wait_for_step(5)
         ranks = list(process.ranks().values())
@@ -132,7 +132,7 @@ def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, first):
                 for pid in pids:
                     send(pid, number)
                 time.sleep(0.3)
-            time.sleep(4.1 if number == signal.SIGSTOP else 0)
+            time.sleep(2.2 if number == signal.SIGSTOP else 0)
         assert process.wait() == 0, process.stderr
         assert "restart" not in process.stderr
 

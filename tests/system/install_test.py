@@ -64,10 +64,3 @@ def test_its_processes_find_mnist_themselves_under_torchrun(prefix):
                            prefix / "worker", *sets, RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1,
                            MASTER_ADDR="127.0.0.1", MASTER_PORT=29612)
     assert result.returncode == 0, result.stderr
-
-
-def test_it_fetches_with_the_program_that_lies_beside_the_worker(prefix):
-    mirror = prefix / "share/mnist-train/mnist"
-    result = run_installed(prefix, "fetch", "mnist", "--to", prefix / "fetched", "--mirror", mirror.as_uri())
-    assert result.returncode == 0, result.stderr
-    assert len(list((prefix / "fetched").glob("*.gz"))) == 4

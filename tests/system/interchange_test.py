@@ -8,7 +8,7 @@ from support import import_torch, read_mnist, run, train, write_config
 torch = import_torch()
 
 from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
-from torch_models import MODELS, Net  # noqa: E402
+from torch_models import MODELS, Net, training  # noqa: E402
 
 torch.set_num_threads(1)  # more wait for one another where something else runs
 
@@ -47,10 +47,8 @@ def test_what_is_trained_in_python_gives_the_same_accuracy_here(tmp_path):
     model = MODELS[name]()
     images, labels = map(torch.from_numpy, read_mnist("train", 4 * BATCH[name]))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    for batch, target in zip(images.split(BATCH[name]), labels.split(BATCH[name])):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(batch), target).backward()
-        optimizer.step()
+    for _ in training(model, optimizer, zip(images.split(BATCH[name]), labels.split(BATCH[name]))):
+        pass
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     write_safetensors(tmp_path / "weights.safetensors", model.state_dict())
     expected = evaluate_in_python(model, name)
@@ -110,13 +108,7 @@ def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer,
     assert set(saved["optimizer_state_dict"]["param_groups"][0]) == expected_keys
     python.load_state_dict(saved["optimizer_state_dict"])
     images, labels = map(torch.from_numpy, read_mnist("train", samples))
-    losses = []
-    for _ in ours:
-        python.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images), labels)
-        losses.append(loss.item())
-        loss.backward()
-        python.step()
+    losses = list(training(model, python, len(ours) * [(images, labels)]))
     assert ours == pytest.approx(losses, rel=1e-4)
 
 

@@ -130,7 +130,7 @@ def test_in_shared_memory_a_lost_rank_is_noticed_while_another_one_is_waited_for
 @pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
 def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, strategy):
     import_torch()
-    changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 3}})
+    changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
     port = free_port()
     with contextlib.ExitStack() as stack:
         stack.enter_context(served_store(port))
@@ -139,7 +139,7 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
         ranks[0].wait_for_step(3)
         send(ranks[2].pid, signal.SIGSTOP)
         for rank in ranks[:2]:
-            assert rank.wait(3 + BUSY_S) == 4, rank.stderr
+            assert rank.wait(2 + BUSY_S) == 4, rank.stderr
             assert "rank 2 did not respond\n" in rank.stderr, rank.stderr
             assert rank.stderr.count("mnist-train failed") == 1, rank.stderr
 
@@ -147,13 +147,13 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
 @pytest.mark.clock
 @pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
 def test_without_our_launcher_a_job_that_is_stopped_for_long_continues(tmp_path, strategy):
-    changes = merged(CONFIG, averaging(strategy) | {"epochs": 3, "launch": {"hang_timeout_s": 4}})
+    changes = merged(CONFIG, averaging(strategy) | {"epochs": 3, "launch": {"hang_timeout_s": 2}})
     port = free_port()
     with worker(tmp_path, 0, port, changes) as first, worker(tmp_path, 1, port, changes) as second:
         first.wait_for_step(3)
         for rank in (first, second):
             rank.send(signal.SIGSTOP)
-        time.sleep(5.5)
+        time.sleep(3)
         for rank in (first, second):
             rank.send(signal.SIGCONT)
             time.sleep(0.5)
@@ -205,49 +205,14 @@ def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
                 assert_gone(rank, within_s=BUSY_S)
 
 
-@pytest.mark.parametrize("answer, said", [(None, "accepts connections but sends nothing"), (b"", "closes the connection"),
-                                          (b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100, "sends something else")],
-                         ids=["silence", "nothing", "HTTP"])
-def test_a_port_of_strangers_is_not_taken_for_the_store(tmp_path, answer, said):
-    with socket.socket() as stranger:
-        stranger.bind(("127.0.0.1", 0))
-        stranger.listen()
-        stranger.settimeout(20)
-        port = stranger.getsockname()[1]
-        held = []
-
-        def serve():
-            try:
-                while True:
-                    connection, _ = stranger.accept()
-                    if answer is None:
-                        held.append(connection)
-                        continue
-                    connection.sendall(answer)
-                    connection.close()
-            except OSError:
-                pass
-
-        server = threading.Thread(target=serve, daemon=True)
-        server.start()
-        with worker(tmp_path, 1, port, {"launch": {"rendezvous_timeout_s": 2}}) as process:
-            begin_s = time.monotonic()
-            assert process.wait(30) == 4, process.stderr
-            assert time.monotonic() - begin_s < 2 + BUSY_S
-            assert "mnist-train failed: rank 1" in process.stderr
-            assert f"127.0.0.1:{port} (MASTER_ADDR, MASTER_PORT)" in process.stderr, process.stderr
-            assert f"the program that listens there is not a store: it {said}" in process.stderr, process.stderr
-        stranger.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.mark.clock
 def test_ranks_of_a_job_that_is_stopped_while_it_meets_still_meet(tmp_path):
     port = free_port()
-    changes = CONFIG | {"launch": {"rendezvous_timeout_s": 5}}
+    changes = CONFIG | {"launch": {"rendezvous_timeout_s": 3}}
     with worker(tmp_path, 0, port, changes) as first:
         wait_until(lambda: ("127.0.0.1", port) in first.listening(), "the store")
         first.send(signal.SIGSTOP)
-        time.sleep(5.5)
+        time.sleep(3.5)
         first.send(signal.SIGCONT)
         time.sleep(0.2)
         with worker(tmp_path, 1, port, changes) as second:

@@ -1,11 +1,13 @@
 """Losses and weights follow those that PyTorch computes here, from the same initial weights."""
 
+import functools
+
 import pytest
 from support import averaging, import_torch, read_mnist, relative_difference, train
 
 torch = import_torch()
 
-from torch_models import Net  # noqa: E402  (needs torch)
+from torch_models import Net, training  # noqa: E402  (needs torch)
 
 STEPS = 20
 SAMPLES = 250  # all of them in every batch, so that their order does not matter; 3 processes take 84, 83 and 83
@@ -31,8 +33,8 @@ def initial_weights(tmp_path_factory):
 def pytorch(initial_weights):
     """The 20 losses and the final weights, computed once for each optimizer."""
     images, labels = map(torch.from_numpy, read_mnist("train", SAMPLES))
-    known = {}
 
+    @functools.cache
     def compute(name):
         options = OPTIMIZERS[name]
         model = Net()
@@ -40,21 +42,10 @@ def pytorch(initial_weights):
         optimizer = torch.optim.SGD(model.parameters(), lr=options["learning_rate"], momentum=options["sgd_momentum"],
                                     nesterov=options.get("nesterov", False),
                                     weight_decay=options.get("weight_decay", 0))
-        losses = []
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            loss = torch.nn.functional.nll_loss(model(images), labels)
-            losses.append(loss.item())
-            loss.backward()
-            optimizer.step()
+        losses = list(training(model, optimizer, STEPS * [(images, labels)], torch.nn.functional.nll_loss))
         return losses, {key: tensor.numpy() for key, tensor in model.state_dict().items()}
 
-    def result_of(name):
-        if name not in known:
-            known[name] = compute(name)
-        return known[name]
-
-    return result_of
+    return compute
 
 
 @pytest.mark.parametrize("name, processes, strategy", [

@@ -177,16 +177,6 @@ def test_one_standard_input_is_not_read_twice():
     assert "one standard input" in result.stderr
 
 
-def test_a_checkpoint_with_a_damaged_header_is_no_mistake_of_the_call(tmp_path, checkpoint, digits):
-    content = checkpoint.read_bytes()
-    damaged = tmp_path / "damaged.safetensors"
-    for broken in (content[:8], content[:100], content[:12] + bytes([content[12] ^ 0x80]) + content[13:]):
-        damaged.write_bytes(broken)
-        result = run("predict", "--checkpoint", damaged, digits[0][0])
-        assert (result.returncode, result.stdout) == (5, "")
-        assert f"{damaged}: is damaged" in result.stderr
-
-
 def test_transparent_pixels_are_white_and_that_is_said_once(tmp_path, checkpoint, digits):
     ink = 255 - read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:3]  # black on white
     opaque = [write_png(tmp_path / f"opaque-{number}.png", image) for number, image in enumerate(ink)]

@@ -9,7 +9,7 @@ from support import averaging, import_torch, read_mnist, relative_difference, ru
 
 torch = import_torch()
 
-from torch_models import MODELS  # noqa: E402  (needs torch)
+from torch_models import MODELS, training  # noqa: E402  (needs torch)
 
 DECAY = 0.6  # the warm-up reaches it in step 13
 # Per model: samples (all of them in every batch), steps, which tensors are compared, and their relative tolerance. Rounding
@@ -26,10 +26,7 @@ def averaged_by_pytorch(name, path):
     for each in (model, average):
         each.load_state_dict(torch.load(path, weights_only=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    for step in range(1, steps + 1):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
+    for step, _ in enumerate(training(model, optimizer, steps * [(images, labels)]), 1):
         for mean, value in zip(average.state_dict().values(), model.state_dict().values()):
             if value.is_floating_point():
                 mean.lerp_(value, 1 - min(DECAY, (1 + step) / (10 + step)))

@@ -1,7 +1,6 @@
 """Starts that are refused: what is said, to whom, and that nothing is left behind."""
 
 import json
-import pickle
 import re
 import signal
 import subprocess
@@ -11,19 +10,15 @@ from pathlib import Path
 
 import numpy
 import pytest
-from support import BINARY, MNIST, Process, environment, free_port, own_data, run, train, wait_until, write_config
-
-
-def alone(port):
-    """What a launcher of one process sets."""
-    return {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+from support import (BINARY, MNIST, Process, environment, free_port, own_data, rank_variables, run, train, wait_until,
+                     write_config)
 
 
 @pytest.mark.parametrize("launcher", ["own", "another"])
 def test_a_mistake_of_the_user_names_no_process_and_leaves_no_folder(tmp_path, launcher):
     config = write_config(tmp_path, {"data": own_data("idx", "/nowhere")})
     before = sorted(tmp_path.iterdir())
-    refused = run("--config", config, folder=tmp_path, variables=alone(free_port()) if launcher == "another" else None, expect=3)
+    refused = run("--config", config, folder=tmp_path, variables=rank_variables() if launcher == "another" else None, expect=3)
     assert re.match(r"mnist-train failed: (loading data: )?/nowhere: no such file", refused.stderr), refused.stderr
     assert "checkpoint" not in refused.stderr and "pid" not in refused.stderr
     assert sorted(tmp_path.iterdir()) == before
@@ -49,7 +44,7 @@ def test_a_shipped_config_without_its_data_says_what_makes_them(tmp_path, config
 def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_place_in_the_config(tmp_path):
     (tmp_path / "model.ts").write_text("junk")
     config = tmp_path / "config.json"
-    for launcher in (None, alone(free_port())):
+    for launcher in (None, rank_variables()):
         write_config(tmp_path, {"model": {"torchscript": "model.ts"}})
         column = config.read_text().index('"model.ts"') + 1
         refused = run("--config", config, folder=tmp_path, variables=launcher, expect=2)
@@ -71,7 +66,7 @@ def test_a_mistake_that_data_or_processes_show_is_told_with_its_place_in_the_con
     config = write_config(tmp_path, changes)
     column = config.read_text().index(place) + 1
     flags = ["--nproc-per-node", 1] if launcher == "own" else []
-    variables = alone(free_port()) if launcher == "another" else None
+    variables = rank_variables() if launcher == "another" else None
     refused = run("--config", config, *flags, folder=tmp_path, variables=variables, expect=2)
     assert f"{config}:1:{column}: {key}: " in refused.stderr.splitlines()[0], refused.stderr
     if launcher == "own" and key.startswith("/data/augment"):
@@ -96,20 +91,6 @@ def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, n
         assert refused.returncode == 3 and 'data.format "image-folder"' in first, first
         expected = f"; it holds {name}, {kind}: " if place == folder else f"{place}: is {kind}, not what data.format reads; "
         assert expected in first, first
-
-
-def test_the_labels_file_and_the_python_version_of_cifar_10_are_named_too(tmp_path):
-    def refuse(**data):
-        text = json.dumps({"device": "cpu", "data": data})
-        refused = run("--config", "-", input=text, folder=tmp_path, expect=3)
-        return refused.stderr.splitlines()[0]
-
-    (tmp_path / "labels.csv").write_text("label\n5\n")
-    images = {"images": str(MNIST / "t10k-images-idx3-ubyte.gz"), "labels": "labels.csv"}
-    assert "labels.csv: is a table of text (CSV)" in refuse(format="idx", train=images, test=images)
-    (tmp_path / "batches").mkdir()
-    (tmp_path / "batches/data_batch_1").write_bytes(pickle.dumps({}, 2))
-    assert "CIFAR-10's Python version" in refuse(format="cifar", train="batches", test="batches")
 
 
 def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
@@ -139,11 +120,11 @@ def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
 def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
     occupied = train(tmp_path, {"max_steps": 1}).path
     config = write_config(tmp_path, {"max_steps": 1, "launch": {"rendezvous_timeout_s": 50}})
-    common = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    port = free_port()
     begin = time.monotonic()
     with ExitStack() as stack:
         ranks = [stack.enter_context(Process([BINARY, "--config", config, "--output", occupied], tmp_path,
-                                             variables=common | {"RANK": rank})) for rank in (0, 1)]
+                                             variables=rank_variables(rank, 2, port))) for rank in (0, 1)]
         assert [rank.wait() for rank in ranks] == [2, 2], ranks[1].stderr
         assert time.monotonic() - begin < 40
         for rank in ranks:
@@ -188,14 +169,6 @@ def test_a_shipped_config_looks_for_its_data_here(tmp_path):
     assert json.loads(done.stdout)["data"]["train"] == str(tmp_path / "data/mnist-lmdb/train"), done.stderr
 
 
-@pytest.mark.parametrize("key, name, meant", [("data", "fashion-mnist", "data.dataset=fashion-mnist"),
-                                              ("data", "cifar10", "data.dataset=cifar10"),
-                                              ("model", "resnet18", "model.name=resnet18")])
-def test_a_name_in_place_of_an_object_is_answered_with_its_key(tmp_path, key, name, meant):
-    refused = run("--config", "mnist", "--set", f"{key}={name}", "--dry-run", folder=tmp_path)
-    assert refused.returncode == 2 and f"--set {meant}" in refused.stderr, refused.stderr
-
-
 def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
     config = write_config(tmp_path, {"model": {"name": "mlp", "hidden": [1048576] * 3}})
     refused = run("--config", config, "--dry-run", folder=tmp_path)
@@ -206,7 +179,7 @@ def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
 @pytest.mark.parametrize("address, why", [("127.0.0.1", ""), ("nowhere.invalid", "the host name does not resolve")])
 def test_a_store_that_nobody_serves_is_named_without_stack_frames(tmp_path, address, why):
     config = write_config(tmp_path, {"launch": {"rendezvous_timeout_s": 3}})
-    launcher = alone(free_port()) | {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": address}
+    launcher = rank_variables() | {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": address}
     refused = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, variables=launcher, expect=4)
     assert f"cannot reach the store at {address}:" in refused.stderr and why in refused.stderr, refused.stderr
     assert "frame #" not in refused.stderr and "Exception raised" not in refused.stderr, refused.stderr

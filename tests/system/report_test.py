@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import numpy
 import pytest
 
-from pictures import read_data_uri, write_png
-from support import MNIST, RunFolder, read_idx, run, run_on_terminal, send, start, train, wait_until, write_idx_folder
+from pictures import read_data_uri
+from support import MNIST, RunFolder, read_idx, run, run_on_terminal, start, train, wait_until
 
 SHOWN = {
     "epochs": 1,
@@ -153,30 +153,6 @@ def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_
     assert "2 runs" in both.words and "(ran) world_size13" in both.words.replace(" 1", "1").replace(" 3", "3")
 
 
-def test_classes_go_by_their_names(tmp_path):
-    """Fashion-MNIST's by heart, a folder's by its folders."""
-    images, labels = (read_idx(MNIST / f"t10k-{name}-ubyte.gz")[:400] for name in ("images-idx3", "labels-idx1"))
-    write_idx_folder(tmp_path / "fashion-mnist", images, labels)
-    for name in ("even", "odd"):
-        (tmp_path / "folder" / name).mkdir(parents=True)
-    for number, (label, image) in enumerate(zip(labels, images)):
-        write_png(tmp_path / "folder" / ("even", "odd")[label % 2] / f"{number}.png", image)
-    folder = str(tmp_path / "folder")
-    for name, data, known in (
-        ("fashion", {"dataset": "fashion-mnist", "root": str(tmp_path)}, {"T-shirt/top", "Ankle boot"}),
-        ("parity", {"format": "image-folder", "train": folder, "test": folder}, {"even", "odd"}),
-    ):
-        data = {"dataset": None, "limit_train": 400, "limit_test": 400} | data
-        of_run = train(tmp_path, {"epochs": 1, "data": data}, output=name)
-        mistakes = [json.loads(line) for line in (of_run.path / "mistakes.jsonl").read_text().splitlines()]
-        rows = predictions(of_run) + mistakes
-        named = {row["truth_name"] for row in rows} | {row["guess_name"] for row in rows}
-        assert known <= named
-        page = Page(of_run.path / "report.html")
-        assert all(word in page.words for word in known)
-        assert {attributes["alt"].split(": ")[1] for attributes in page.all("img")} <= named
-
-
 def test_the_report_command_skips_what_is_no_run_and_says_so(finished, tmp_path):
     nothing, empty = tmp_path / "nothing", tmp_path / "empty"
     nothing.symlink_to("removed")  # as `latest` is where its run was removed
@@ -232,16 +208,6 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
     assert [start["world_size"] for start in starts] == [2, 1]
     assert starts[0]["resumed_from"] is None
     assert starts[1]["resumed_from"].endswith(f"step-{starts[1]['step']:08}.safetensors")
-
-
-def test_the_page_of_a_failed_run_names_the_cause(tmp_path):
-    with start(tmp_path, {"epochs": 50}) as process:
-        process.wait_for_step(3)
-        ranks = process.wait_for_ranks(2)
-        send(ranks[1], signal.SIGKILL)
-        assert process.wait() == 4
-    words = Page(process.run_folder.path / "report.html").words
-    assert "failed" in words and "rank 1" in words and "killed by signal 9" in words
 
 
 def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_path):

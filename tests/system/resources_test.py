@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_S, Process, RunFolder, environment, environment_of, free_port, own_data, run, send,
-                     start, swept, train, train_command, wait_until, worker, write_config)
+from support import (BINARY, LONG_S, Process, RunFolder, environment, environment_of, free_port, run, send, start,
+                     swept, train, train_command, wait_until, worker, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -259,16 +258,6 @@ def test_a_clock_that_jumps_by_a_day_changes_nothing(tmp_path, undisturbed):
     assert max(times) - min(times) > 86400  # the clock did jump
 
 
-def test_the_newest_checkpoint_is_that_of_the_latest_step_whatever_the_clock_said(tmp_path, undisturbed):
-    shutil.copytree(undisturbed.path, tmp_path / "run")
-    oldest, *_, newest = RunFolder(tmp_path / "run").checkpoints()
-    day = 86400
-    os.utime(oldest, (time.time() + day, time.time() + day))
-    os.utime(newest, (time.time() - day, time.time() - day))
-    resumed = train(tmp_path, CONFIG, "--resume", "auto", processes=2)
-    assert f"resuming from {newest}" in resumed.stderr
-
-
 @pytest.mark.clock
 def test_a_config_that_never_ends_is_refused(tmp_path):
     begin = time.monotonic()
@@ -297,19 +286,6 @@ def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
     refused = run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, expect=3)
     assert "\x1b" not in refused.stderr and "\\x1b[31m" in refused.stderr
     assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
-
-
-@pytest.mark.parametrize("name, shown", [(b"\xff\x9b31m.png", r"\xff\x9b31m.png"),
-                                         ("a\u202egnp.png".encode(), r"a\u202egnp.png"),
-                                         ("b\u009b31m.png".encode(), r"b\u009b31m.png"),
-                                         ("ÿ手.png".encode(), "ÿ手.png")])
-def test_names_that_are_not_text_or_turn_it_are_shown_as_escapes(tmp_path, name, shown):
-    folder = tmp_path / "set" / "class"
-    folder.mkdir(parents=True)
-    Path(os.fsdecode(os.fsencode(folder) + b"/" + name)).write_bytes(b"no image")
-    config = write_config(tmp_path, {"data": own_data("image-folder", folder.parent)})
-    refused = run("--config", config, "--output", tmp_path / "run")
-    assert refused.returncode == 3 and f"{folder}/{shown}: " in refused.stderr, refused.stderr
 
 
 # Makes pidfd_open fail with ENOSYS, as it does before Linux 5.3 and in some sandboxes, and becomes the command behind it.

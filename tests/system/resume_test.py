@@ -1,6 +1,5 @@
 """A run that was interrupted and resumed ends as if nothing had happened."""
 
-import json
 import math
 import re
 import shlex
@@ -237,12 +236,6 @@ def test_a_damaged_checkpoint_named_by_hand_is_refused_with_an_intact_one(tmp_pa
     assert run(*weights).stderr.endswith(f"{before} is intact\n")
 
 
-def test_automatic_resume_without_a_checkpoint_starts_from_scratch(tmp_path, uninterrupted):
-    resumed = train(tmp_path, CONFIG | averaging("flat"), *RESUME, processes=2)
-    assert "starting from scratch" in resumed.stderr
-    same_outcome(resumed, uninterrupted(2, "flat"))
-
-
 def test_a_checkpoint_of_another_model_is_refused_in_a_line(tmp_path, with_checkpoints):
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     newest = RunFolder(tmp_path / "run").checkpoints()[-1]
@@ -305,16 +298,3 @@ def test_a_folder_in_use_is_refused_naming_the_holder_and_free_when_that_was_kil
         first.wait()
         wait_until(lambda: not first.alive(), "the end of the workers", timeout=5)
     train(tmp_path, CONFIG | {"epochs": 1}, *RESUME, processes=2)
-
-
-def test_the_newest_and_the_best_are_kept(tmp_path):
-    changes = merged(CONFIG, {"epochs": 5, "learning_rate": 0.1, "checkpoint": {"keep": 2}})
-    folder = train(tmp_path, changes)
-    accuracies = folder.read_json("accuracies.json")
-    assert len(accuracies) == 5
-    assert [path.name for path in folder.checkpoints()] == ["step-00000080.safetensors", "step-00000100.safetensors"]
-    names = {path.name for path in (folder.path / "checkpoints").iterdir()}
-    assert names == {"step-00000080.safetensors", "step-00000100.safetensors", "best.safetensors"}
-    result = run("evaluate", "--checkpoint", folder.path / "checkpoints/best.safetensors", "--config",
-                 tmp_path / "run.json", "--nproc-per-node", 1, expect=0)
-    assert json.loads(result.stdout)["test_accuracy"] == max(accuracies)

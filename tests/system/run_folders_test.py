@@ -1,12 +1,11 @@
 """Run folders in place of files: what stands for them, what their files know, and which are refused before a start."""
 
 import json
-import shlex
 import shutil
 
 import numpy
 import pytest
-from pictures import read_png, write_png
+from pictures import write_png
 from support import MNIST, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
 
 
@@ -96,21 +95,6 @@ def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
     assert json.loads(text)["samples"] == facts["samples"]
 
 
-def test_a_dry_run_refuses_the_folder_that_a_run_would_refuse(tmp_path, trained):
-    config = write_config(tmp_path)
-    for flags in (["--output", trained.path], ["--set", f"output={trained.path}"]):
-        wet, dry = (run("--config", config, *flags, *more) for more in ([], ["--dry-run"]))
-        assert (dry.returncode, dry.stdout, dry.stderr) == (2, "", wet.stderr)
-        assert "--resume auto" in dry.stderr and "--dry-run" not in dry.stderr
-        another = shlex.split(dry.stderr.splitlines()[-1].partition(": ")[2])
-        assert json.loads(run(*another[1:], "--dry-run").stdout)["output"] == f"{trained.path}-2"
-    before = sorted(tmp_path.iterdir())
-    for flags in (["--output", trained.path, "--resume", "auto"], ["--output", tmp_path / "new"], []):
-        dry = run("--config", config, *flags, "--dry-run", folder=tmp_path)
-        assert dry.returncode == 0 and json.loads(dry.stdout)
-    assert sorted(tmp_path.iterdir()) == before
-
-
 @pytest.mark.parametrize("form, model", [("idx", "net"), ("image-folder", "lenet"), ("lmdb", "net")])
 def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tmp_path, form, model):
     pixels = numpy.arange(40 * 8 * 8, dtype=numpy.uint8).reshape(40, 8, 8)
@@ -128,30 +112,6 @@ def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tm
     assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
     config.write_text(json.dumps({"data": data | {"size": 28}, "model": {"name": model}, "epochs": 1, "device": "cpu"}))
     assert run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 1).returncode == 0
-
-
-def test_a_preview_enlarges_small_images_and_names_what_it_drew(tmp_path):
-    config = write_config(tmp_path, {"batch_size": 6})
-    facts, pages = {}, {}
-    for name, flags in (("default", []), ("same", ["--scale", 1]), ("three", ["--scale", 3])):
-        page = tmp_path / f"{name}.png"
-        result = run("preview", "--config", config, "--output", page, "--nproc-per-node", 2, *flags, expect=0)
-        facts[name], pages[name] = json.loads(result.stdout), read_png(page.read_bytes())
-    assert [facts[name]["scale"] for name in facts] == [4, 1, 3]
-    images = read_idx(MNIST / "train-images-idx3-ubyte.gz")
-    for name, page in pages.items():
-        scale = facts[name]["scale"]
-        shown = [image for process in facts[name]["processes"] for image in process["images"]]
-        assert len(shown) == 6
-        for image in shown:
-            top, left = image["top"], image["left"]
-            expected = images[image["sample"]].repeat(scale, 0).repeat(scale, 1)
-            assert (page[top:top + 28 * scale, left:left + 28 * scale, 0] == expected).all()
-    code, text, _ = run_on_terminal("preview", "--config", config, "--output", tmp_path / "x.png", "--nproc-per-node", 2)
-    assert code == 0
-    labels = [[image["label"] for image in grid["images"]] for grid in facts["default"]["processes"]]
-    grids = [f"process {rank}, classes by row:\n  {a}  {b}\n  {c}\n" for rank, (a, b, c) in enumerate(labels)]
-    assert text == f"{tmp_path / 'x.png'}: 6 images of 1x28x28, enlarged 4 times\n{''.join(grids)}"
 
 
 def test_no_command_overwrites_what_a_run_has_written(tmp_path):

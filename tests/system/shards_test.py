@@ -110,9 +110,3 @@ def test_more_processes_than_shards_are_refused(tmp_path):
     run("--config", write_config(tmp_path, config(deterministic={"shards": 1})), "--output", alone, "--set",
         "max_steps=1", folder=tmp_path, expect=0)
     assert '"world_size": 1' in (alone / "summary.json").read_text()
-
-
-def test_other_shards_at_a_resume_are_told(tmp_path):
-    stop_by_sigterm(tmp_path, config(epochs=100), processes=2, step=3)
-    resumed = train(tmp_path, config(epochs=100, max_steps=60, deterministic={"shards": 2}), "--resume", "auto", processes=2)
-    assert "deterministic.shards was 4 and is 2" in resumed.stderr

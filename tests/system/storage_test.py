@@ -13,7 +13,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import BINARY, MNIST, environment, free_port, run, swept, train, wait_until, write_config
+from support import BINARY, MNIST, environment, rank_variables, run, swept, train, wait_until, write_config
 
 FULL = bool(os.environ.get("MNIST_TRAIN_FULL_SWEEP"))
 CONFIG = {"epochs": 1, "batch_size": 32, "max_steps": 4, "data": {"limit_train": 256, "limit_test": 10},
@@ -58,11 +58,10 @@ def half(tmp_path_factory):
 
 def resume(folder, config, fault):
     """As the only rank of a launcher, so that it is one process whose number is known before it starts."""
-    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     command = ["bash", "-c", SCRIPT, "bash", folder / "run", folder / "trace", BINARY, config]
     quickly = "" if "signal" in fault else "--seccomp-bpf"  # which keeps strace 6.1 from sending signals
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60,
-                          env=environment(**place, CALLS=CALLS, FAULT=fault, QUICKLY=quickly))
+                          env=environment(**rank_variables(), CALLS=CALLS, FAULT=fault, QUICKLY=quickly))
     # The tracer is a process of its own, which may have a line to write yet.
     wait_until(lambda: (folder / "trace").read_text().rstrip().endswith("+++"), "the end of the trace", 10)
     return done, (folder / "trace").read_text()
@@ -139,18 +138,6 @@ def test_a_run_trains_without_file_locks_with_one_warning(tmp_path):
     assert done.returncode == 0 and "(INJECTED)" in trace, done.stderr
     (warning,) = re.findall(r".*cannot be locked.*", done.stderr)
     assert str(tmp_path / "run") in warning and str(pid) not in done.stderr
-
-
-def test_a_run_is_refused_where_the_lock_is_held_but_no_ended_process_is_named(tmp_path):
-    (tmp_path / "run").mkdir()
-    pid = ended_process()
-    with open(tmp_path / "run/.lock", "w", encoding="utf-8") as lock:
-        lock.write(f"process {pid} on {os.uname().nodename}")
-        lock.flush()
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = run("--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run", "--nproc-per-node", 1)
-    assert done.returncode == 2
-    assert "is in use by another process;" in done.stderr and str(pid) not in done.stderr
 
 
 def test_a_report_takes_no_lock_and_knows_a_run_that_lasts(tmp_path, half):

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import BINARY, environment, merged, relative_difference, run, small_mnist, train, write_config
+from support import (BINARY, environment, merged, rank_variables, relative_difference, run, small_mnist, train,
+                     write_config)
 
 COUNT = 900
 TOLERANCE = 1e-5
@@ -121,9 +122,7 @@ def test_without_dali_a_config_that_needs_it_says_what_installs_it(tmp_path, set
     for name in ("mnist-train", "mnist-train-worker"):
         shutil.copy(Path(BINARY).with_name(name), tmp_path / name)
     path = write_config(tmp_path, config_of(sets, decode="dali"))
-    alone = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1",
-             "MASTER_PORT": 1, "TORCHELASTIC_RUN_ID": "none"}
-    for variables in ({}, alone):
+    for variables in ({}, rank_variables() | {"TORCHELASTIC_RUN_ID": "none"}):
         result = subprocess.run([tmp_path / "mnist-train", "--config", path, "--output", tmp_path / "run"],
                                 capture_output=True, text=True, env=environment(**variables), check=False)
         assert result.returncode == 2, result.stderr

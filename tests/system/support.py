@@ -310,13 +310,17 @@ def stop_by_sigterm(folder, changes, processes, step):
     return process.run_folder
 
 
+def rank_variables(rank=0, world_size=1, port=None):
+    """The environment of a rank on this machine, as a launcher like torchrun sets it."""
+    return {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size,
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port or free_port()}
+
+
 def worker(folder, rank, port, changes, world_size=2, before=(), variables=None):
     """One rank, as a launcher like torchrun would start it; `before` is a command that becomes it."""
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size,
-             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     config = write_config(folder, changes, f"rank{rank}.json")
     return Process([*before, BINARY, "--config", config, "--output", folder / "run"], folder, folder / "run",
-                   place | (variables or {}))
+                   rank_variables(rank, world_size, port) | (variables or {}))
 
 
 def torchrun(folder, changes, *flags, variables=None):

@@ -5,7 +5,7 @@ from support import import_torch, read_mnist, relative_difference, train
 
 torch = import_torch()
 
-from torch_models import MODELS  # noqa: E402  (needs torch)
+from torch_models import MODELS, training  # noqa: E402  (needs torch)
 
 SAMPLES = {"net": 100, "mlp": 100, "lenet": 100, "resnet18": 32}
 STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 4}
@@ -30,32 +30,28 @@ def initial(tmp_path_factory):
     return paths
 
 
-def losses_of_pytorch(name, path, make_optimizer, factor=lambda step: 1, smoothing=0.0, clip=None):
+def losses_of_pytorch(name, path, make_optimizer, factor=lambda step: 1, smoothing=0.0, clip=float("inf")):
     images, labels = read_batch(SAMPLES[name])
     model = MODELS[name]()
     model.load_state_dict(torch.load(path, weights_only=True))
     optimizer = make_optimizer(model.parameters())
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor) if callable(factor) else factor(optimizer)
     losses = []
-    for _ in range(STEPS[name]):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images), labels, label_smoothing=smoothing)
-        losses.append(loss.item())
-        loss.backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
+    for loss in training(model, optimizer, STEPS[name] * [(images, labels)],
+                         torch.nn.CrossEntropyLoss(label_smoothing=smoothing),
+                         lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), clip)):
+        losses.append(loss)
         scheduler.step()
     return losses, {key: tensor.numpy() for key, tensor in model.state_dict().items()}
 
 
-def train_ours(folder, name, path, changes, processes):
+def train_ours(folder, name, path, changes, processes, output="run"):
     samples = SAMPLES[name]
     config = {
         "epochs": STEPS[name], "batch_size": samples, "sgd_momentum": 0, "model": {"name": name, "weights": str(path)},
         "data": {"limit_train": samples, "limit_test": 10}, "checkpoint": {"every_epochs": 0, "keep_best": False},
     }
-    return train(folder, config | changes, processes=processes)
+    return train(folder, config | changes, processes=processes, output=output)
 
 
 def check(folder, name, initial, changes, processes, make_optimizer, **others):
@@ -89,13 +85,11 @@ def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial
 
 
 def test_batch_norm_of_one_process_each_differs_from_the_synchronised(tmp_path, initial):
-    def losses(output, synchronised):
+    def first_loss(output, synchronised):
         changes = {"learning_rate": 0.01, "sync_batch_norm": synchronised, "max_steps": 2}
-        folder = tmp_path / output
-        folder.mkdir()
-        return [step["loss"] for step in train_ours(folder, "resnet18", initial["resnet18"], changes, 2).steps()]
+        return train_ours(tmp_path, "resnet18", initial["resnet18"], changes, 2, output=output).steps()[0]["loss"]
 
-    assert losses("each", False)[0] != pytest.approx(losses("all", True)[0], rel=1e-4)
+    assert first_loss("each", False) != pytest.approx(first_loss("all", True), rel=1e-4)
 
 
 @pytest.mark.parametrize("name, processes", [("adam", 3), ("adamw", 1)])
@@ -145,11 +139,9 @@ def test_warm_up_smoothing_and_clipping_follow_pytorch(tmp_path, initial):
 
 def test_accumulated_batches_are_one_large_batch(tmp_path, initial):
     def weights(output, changes, processes):
-        folder = tmp_path / output
-        folder.mkdir()
         config = {"model": {"name": "lenet", "weights": str(initial["lenet"])}, "max_steps": 6, "sgd_momentum": 0.5,
                   "data": {"limit_train": 500, "limit_test": 10}}
-        return train(folder, config | changes, processes=processes).weights()
+        return train(tmp_path, config | changes, processes=processes, output=output).weights()
 
     whole = weights("whole", {"batch_size": 120}, 1)
     for strategy in ("flat", "bucketed"):

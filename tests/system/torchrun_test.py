@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
 
 import pytest
-from support import (BINARY, Process, RunFolder, assert_gone, executable_of, free_port, import_torch, run, send,
+from support import (BINARY, Process, assert_gone, executable_of, free_port, import_torch, rank_variables, send,
                      torchrun, train, wait_until, worker, write_config)
 
 import_torch()
@@ -132,34 +131,6 @@ def test_ranks_in_user_namespaces_of_their_own_send_messages_and_shards_keep_the
         assert first.run_folder.digest() == shared.digest()
 
 
-def test_ranks_with_different_configs_are_refused(tmp_path):
-    port = free_port()
-    with worker(tmp_path, 0, port, {"epochs": 1000}) as first, worker(tmp_path, 1, port, {"epochs": 999}) as second:
-        assert first.wait(30) == 2, first.stderr
-        assert "rank 1 runs with another config than rank 0" in first.stderr
-        assert second.wait(30) in (2, 4)  # 4: rank 0, which serves the store, was gone already
-        assert not first.run_folder.checkpoints()
-
-
-@pytest.mark.clock
-def test_a_missing_rank_is_named_after_the_time_out(tmp_path):
-    begin = time.monotonic()
-    with worker(tmp_path, 0, free_port(), {"launch": {"rendezvous_timeout_s": 2}}) as alone:
-        assert alone.wait() == 4
-        assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
-    assert 2 <= time.monotonic() - begin < 7
-
-
-def test_a_master_port_in_use_is_named(tmp_path):
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        port = holder.getsockname()[1]
-        with worker(tmp_path, 0, port, {"launch": {"rendezvous_timeout_s": 2}}) as process:
-            assert process.wait(30) == 4
-            assert f"cannot serve the store at 127.0.0.1:{port}" in process.stderr, process.stderr
-
-
 def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
     error_file = tmp_path / "error.json"
     port = free_port()
@@ -173,21 +144,13 @@ def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
     assert before - 1 <= int(message["extraInfo"]["timestamp"]) <= time.time() + 1
 
 
-def test_half_of_the_variables_are_refused(tmp_path):
-    command = [BINARY, "--config", write_config(tmp_path), "--output", tmp_path / "run"]
-    with Process(command, tmp_path, variables={"RANK": 0, "WORLD_SIZE": 2}) as process:
-        assert process.wait() == 2
-        assert "LOCAL_RANK, MASTER_ADDR, MASTER_PORT" in process.stderr
-
-
 def test_a_restart_does_not_undo_the_refusal(tmp_path, own_launcher):
     """torchrun starts again what refused to start; the run that is there belongs to nobody of this launch."""
     before = own_launcher.digest()
     agent = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1",
              "TORCHELASTIC_ERROR_FILE": f"{tmp_path}/none_x/attempt_1/0/error.json"}
-    place = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     command = [BINARY, "--config", write_config(tmp_path, CONFIG), "--output", own_launcher.path]
-    with Process(command, tmp_path, variables=place | agent) as process:
+    with Process(command, tmp_path, variables=rank_variables() | agent) as process:
         assert process.wait() == 2
         assert "holds a run already" in process.stderr and "--resume auto" in process.stderr
     assert own_launcher.digest() == before
@@ -245,22 +208,3 @@ def test_processes_of_one_mpirun_meet_on_one_host(tmp_path, own_launcher, names,
     for rank in range(2):  # what was decided, and by which variables
         log = (tmp_path / "run" / "logs" / f"rank-{rank}.log").read_text()
         assert f"rank {rank} of 2" in log and ", ".join(names[:3]) in log, log
-
-
-@pytest.mark.parametrize("variables", [
-    {"PMI_RANK": 1}, {"PMI_SIZE": 4}, {"MPI_LOCALRANKID": 1},
-    {"SLURM_JOB_ID": 7, "SLURM_STEP_ID": 4294967290, "SLURM_PROCID": 0, "SLURM_LOCALID": 0, "SLURM_NTASKS": 4,
-     "SLURM_STEP_NUM_TASKS": 1, "SLURM_STEP_NODELIST": "here", "SLURM_JOB_NAME": "interactive", "PMI_RANK": 0, "PMI_SIZE": 1},
-], ids=["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "interactive step"])
-def test_a_shell_with_variables_of_a_launcher_starts_its_own_ranks(tmp_path, variables):
-    run("--config", write_config(tmp_path, CONFIG | {"max_steps": 1}), "--output", tmp_path / "run", variables=variables, expect=0)
-    assert RunFolder(tmp_path / "run").summary()["launcher"] == "mnist-train"
-
-
-@pytest.mark.parametrize("variables, said", [
-    ({"PMI_RANK": 0, "PMI_SIZE": 2}, "MPI_LOCALRANKID are not"),
-    ({"PMI_RANK": 0, "PMI_SIZE": 4, "MPI_LOCALRANKID": 0, "MPI_LOCALNRANKS": 2}, "-genv MASTER_ADDR HOST"),
-    ({"PMI_RANK": 2, "PMI_SIZE": 2, "MPI_LOCALRANKID": 0, "MPI_LOCALNRANKS": 2}, "PMI_RANK: expected an integer from 0 to 1")])
-def test_an_mpiexec_that_says_too_little_is_refused(tmp_path, variables, said):
-    failed = train(tmp_path, variables=variables, expect=2)
-    assert said in failed.stderr, failed.stderr

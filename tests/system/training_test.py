@@ -110,28 +110,6 @@ def test_weights_are_a_state_dict_of_net(two_epochs):
     assert {str(tensor.dtype) for tensor in two_epochs.weights().values()} == {"float32"}
 
 
-def test_no_link_is_made_beside_a_folder_that_the_user_has_named(tmp_path):
-    (tmp_path / "named").mkdir()
-    named = train(tmp_path, {"max_steps": 1}, output="named/run")
-    for checkpoint in (named.path, named.checkpoints()[-1]):
-        run("--config", named.path / "config.json", "--set", "max_steps=2", "--resume", checkpoint, folder=tmp_path, expect=0)
-    assert [path.name for path in (tmp_path / "named").iterdir() if path.is_symlink()] == []
-    assert not (tmp_path / "runs").exists()
-
-
-def test_without_an_output_each_run_gets_a_folder_by_its_time_and_latest_is_the_last(tmp_path):
-    write_config(tmp_path, {"max_steps": 2}, "tiny.json")
-    for _ in range(2):
-        run("--config", "tiny.json", folder=tmp_path, expect=0)
-    parent = tmp_path / "runs/tiny"
-    assert (parent / "latest").is_symlink()
-    runs = sorted(path.name for path in parent.iterdir() if path.name != "latest")
-    assert len(runs) == 2
-    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d)?", name) for name in runs), runs
-    assert (parent / "latest").resolve().name == runs[-1]
-    assert all((parent / name / "summary.json").exists() for name in runs)
-
-
 def test_the_written_config_repeats_the_run_to_the_bit(tmp_path):
     first = train(tmp_path, {"learning_rate": 0.03, "data": {"limit_train": 1280}}, processes=2, output="first")
     written = first.read_json("config.json")
