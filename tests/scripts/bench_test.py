@@ -67,22 +67,6 @@ def test_every_result_says_on_what_it_was_measured_and_is_in_the_folder_of_that_
         assert set(seen["load_average"]) == {"before", "during", "after"}, path
 
 
-def test_the_load_is_sampled_while_a_benchmark_runs(monkeypatch):
-    rates = {"bf16_flops": 2e12, "fp32_flops": 1e12, "memory_bytes_per_s": 1e10}
-    monkeypatch.setattr(machine, "rates", lambda cores, device: rates | {"cores": cores})
-    loads = iter([(0.5, 0.4, 0.3), (3.0, 1.0, 0.5)])
-    monkeypatch.setattr(machine.os, "getloadavg", lambda: next(loads, (7.0, 2.0, 1.0)))
-    monkeypatch.setattr(machine.Machine, "SAMPLE_EVERY_S", 3600)
-    monkeypatch.setattr(machine, "commit", lambda binary: binary)
-    watched = machine.Machine("abc", 2)
-    while not watched.samples:
-        pass
-    seen = watched.describe()["machine"]
-    assert seen["load_average"] == {"before": (0.5, 0.4, 0.3), "during": {"median": 3.0, "min": 3.0, "max": 3.0, "count": 1},
-                                    "after": (7.0, 2.0, 1.0)}
-    assert seen["rates"]["cores"] == seen["cores_used"] == 2
-
-
 def test_the_output_goes_to_the_folder_of_this_processor(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "RESULTS", tmp_path)
     parser = argparse.ArgumentParser()

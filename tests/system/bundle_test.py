@@ -103,7 +103,7 @@ def test_every_library_is_found_on_a_bare_system(bare_system):
 
 @needs_fake_gpus
 def test_the_bundles_check_of_gpus_runs_on_a_bare_system(bare_system):
-    """What a lent machine runs first; its devices only pretend to compute, so parts that compare numbers are left out."""
+    """What a lent machine runs first; its devices are mocks, so parts that compare numbers are left out."""
     done = bare_system("/with_fake_gpu/with_fake_gpus -n 1 /bundle/scripts/gpu_check --parts nccl,features --output /tmp/result.json; "
                        "code=$?; cat /tmp/result.json; ls /tmp; exit $code")
     assert done.returncode == 0, done.stdout + done.stderr

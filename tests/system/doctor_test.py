@@ -48,7 +48,7 @@ def test_two_real_processes_averaged_both_ways(healthy):
     ("MASTER_ADDR", ["device=cpu"], {"MASTER_ADDR": "no-such-host.invalid"}),
     ("launcher", ["device=cpu"], {"RANK": "0"}),
 ])
-def test_what_would_fail_is_a_problem_with_a_remedy(tmp_path, topic, settings, variables):
+def test_each_cause_of_a_failure_is_a_problem_with_a_remedy(tmp_path, topic, settings, variables):
     variables = {"MNIST_TRAIN_DATA": tmp_path, "XDG_CACHE_HOME": tmp_path} | variables
     flags = [flag for setting in settings for flag in ("--set", setting)]
     result = run("doctor", "--json", *flags, folder=tmp_path, variables=variables, expect=1)

@@ -258,7 +258,7 @@ def test_warnings_do_not_mix_with_results(tmp_path):
     assert list((tmp_path / "logs").iterdir()) == []
 
 
-def test_what_the_front_end_refuses_is_told_to_torchrun_too(tmp_path):
+def test_torchrun_is_told_the_refusals_of_the_front_end_too(tmp_path):
     file = tmp_path / "error.json"
     run("--config", "absent.json", folder=tmp_path, variables={"TORCHELASTIC_ERROR_FILE": str(file)}, expect=2)
     assert "absent.json" in json.loads(file.read_text())["message"]["message"]

@@ -274,7 +274,7 @@ def refused(folder, source, form, output, code, *flags):
     ({"name": "adaptive_avg_pool2d", "output_size": 5}, "adaptive_avg_pool2d from [N,1,14,13] to [N,1,5,5]"),
     ({"name": "max_pool2d", "kernel_size": 2, "padding": 1, "dilation": 14}, "only padding"),
 ])
-def test_what_onnx_cannot_express_is_named(tmp_path, small_images, layer, reason):
+def test_a_layer_that_onnx_cannot_express_is_named(tmp_path, small_images, layer, reason):
     layers = ["relu", {"name": "sequential", "layers": [layer]}, *LINEAR]
     weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
     config = config_of(tmp_path, layers, small_images[0])

@@ -1,4 +1,4 @@
-"""What a step costs a GPU in launches, copies and waits, counted on stand-in GPUs. A number that grows turns a test red;
+"""What a step costs a GPU in launches, copies and waits, counted on mock GPUs. A number that grows turns a test red;
 one that falls is to be lowered here."""
 
 import pytest

@@ -1,4 +1,4 @@
-"""Ranks on stand-in GPUs that are lost, stopped or fail, under our own launcher and under others, which watch nothing."""
+"""Ranks on mock GPUs that are lost, stopped or fail, under our own launcher and under others, which watch nothing."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The program's own kernels, compiled and computed on stand-in GPUs: when they are used, and what takes their place."""
+"""The program's own kernels, compiled and computed on mock GPUs: when they are used, and what takes their place."""
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus, reports
@@ -25,7 +25,7 @@ def test_own_kernels_are_checked_used_and_computed(tmp_path):
     summary = folder.summary()
     assert summary["gpu_kernels"] == OWN and summary["rejected_gpu_kernels"] == {}
     assert launches(tmp_path) > 2  # and not only to check it
-    # All products are 0 on a stand-in, so all classes are as likely.
+    # All products are 0 on a mock, so all classes are as likely.
     assert [line["train_loss"] for line in folder.epochs()] == [pytest.approx(2.302585, abs=1e-5)]
 
 
@@ -42,7 +42,7 @@ def test_they_are_compiled_once(tmp_path):
 
 
 @pytest.mark.parametrize("why", ["off", "no compiler", "a kernel differs", "another rank cannot"])
-def test_where_they_cannot_be_used_libtorch_computes_and_the_run_says_so(tmp_path, why):
+def test_if_they_cannot_be_used_libtorch_computes_and_the_run_says_so(tmp_path, why):
     changes, variables, gpus = {}, {}, 1
     if why == "off":
         changes, reason = {"gpu_kernels": "off"}, 'gpu_kernels is "off"'

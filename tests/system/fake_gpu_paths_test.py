@@ -1,4 +1,4 @@
-"""Every path that host code decides on a GPU, on stand-in GPUs: it runs to its end and takes the way that was asked for.
+"""Every path that host code decides on a GPU, on mock GPUs: it runs to its end and takes the way that was asked for.
 
 What kernels compute means nothing here, so nothing is compared with it."""
 

@@ -1,4 +1,4 @@
-"""Runs on GPUs that only pretend to compute: starting, capturing, talking over NCCL, failing and ending are the real thing."""
+"""Runs on mock GPUs: starting, capturing, talking over NCCL, failing and ending are the real thing."""
 
 import signal
 

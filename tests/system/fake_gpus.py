@@ -1,4 +1,4 @@
-"""Runs on stand-in GPUs: how the binary is started on them, and what they report of it. See tests/support/fake_gpu/README.md."""
+"""Runs on mock GPUs: how the binary is started on them, and what they report of it. See tests/support/fake_gpu/README.md."""
 
 import functools
 import json
@@ -13,7 +13,7 @@ from support import BINARY, REPOSITORY
 WITH_FAKE_GPUS = REPOSITORY / "tests" / "support" / "fake_gpu" / "with_fake_gpus"
 LIBRARIES = Path(os.environ.get("MNIST_TRAIN_FAKE_GPU_LIBRARIES") or Path(BINARY).resolve().parents[1] / "lib" / "fake_gpu")
 
-# On top of support.SMALL, which is on CPUs. Numbers mean nothing here, so no run is compared to the bit. An epoch has as many steps
+# On top of support.SMALL, which is on CPUs. Numbers mean nothing here, so no run is compared bit by bit. An epoch has as many steps
 # as there, of smaller batches: the emulated kernels are slow.
 ON_GPU = {"device": "cuda", "deterministic": False, "batch_size": 16, "data": {"limit_train": 320, "limit_test": 100}}
 RESNET18 = {"model": {"name": "resnet18"}, "batch_size": 8, "data": {"limit_train": 64, "limit_test": 50}}
@@ -24,7 +24,7 @@ def why_none():
     if not (Path(BINARY).resolve().parent / "libmnist-train-cuda.so").exists():
         return "this build has no CUDA module"
     if not (LIBRARIES / "libfake_gpu.so").exists():
-        return f"this build has no stand-in GPUs in {LIBRARIES}"
+        return f"this build has no mock GPUs in {LIBRARIES}"
     return None
 
 

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import BINARY, LONG_RUN, Process, assert_gone, averaging, merged, send, start, train, write_config
+from support import (BINARY, LONG_RUN, Process, assert_gone, averaging, merged, send, start, train, wait_until,
+                     write_config)
 
 
 def the_one_block(process):
@@ -42,14 +43,6 @@ def test_a_killed_rank_ends_the_run_by_its_name(tmp_path, processes, rank, step)
         assert "no checkpoint was written" in block
 
 
-def wait_gone(process, pid, timeout=5):
-    deadline = time.monotonic() + timeout
-    while pid in process.alive():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return True
-
-
 def test_page_and_summary_agree_on_the_time_of_a_run_that_lost_an_attempt(tmp_path):
     with start(tmp_path, {"epochs": 3, "launch": {"max_restarts": 1}}, processes=2) as process:
         process.wait_for_step(45)
@@ -69,7 +62,7 @@ def test_restarts_come_to_an_end(tmp_path):
         for _ in range(2):
             pid = process.wait_for_ranks(2)[1]
             send(pid, signal.SIGKILL)
-            wait_gone(process, pid)
+            wait_until(lambda: pid not in process.alive(), "the end of the rank")
         assert process.wait() == 4
         assert process.stderr.count("restart 1 of 1") == 1
         the_one_block(process)
@@ -177,7 +170,7 @@ def test_a_gpu_asked_for_by_name_is_not_replaced(tmp_path):
         assert not refused.path.exists()
 
 
-def test_processes_are_refused_where_they_contradict_the_devices(tmp_path):
+def test_processes_that_contradict_the_devices_are_refused(tmp_path):
     refused = train(tmp_path, {"launch": {"devices": ["cpu", "cpu", "cpu"]}}, processes=2, expect=2)
     assert "devices" in refused.stderr
 

@@ -198,7 +198,7 @@ def test_the_files_of_another_data_set_are_not_replaced(tmp_path):
     assert_whole(tmp_path)
 
 
-def test_what_somebody_planted_in_the_place_of_a_part_is_refused(tmp_path):
+def test_links_and_pipes_in_place_of_a_partial_download_are_refused(tmp_path):
     folder, victim = tmp_path / "data", tmp_path / "victim"
     with Mirror(break_after=1000, ranges=False) as mirror:
         fetch(folder, mirror.url)

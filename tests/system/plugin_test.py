@@ -120,7 +120,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_fitting_plug_in_is_refused(tmp_path, stub, case):
+def test_a_plug_in_that_does_not_fit_is_refused(tmp_path, stub, case):
     how, parts = REFUSED[case]
     library = stub(**how)
     refused = train(tmp_path, with_plugin(library, {}), processes=2, expect=2)
@@ -128,7 +128,7 @@ def test_what_is_no_fitting_plug_in_is_refused(tmp_path, stub, case):
         assert part in refused.stderr
 
 
-def test_what_is_no_library_is_refused(tmp_path):
+def test_a_file_that_is_no_library_is_refused(tmp_path):
     (tmp_path / "text.so").write_text("int main() {}\n" * 99)
     for name, part in (("missing.so", "No such file"), ("text.so", "invalid ELF header")):
         refused = train(tmp_path, with_plugin(tmp_path / name), output=name + ".run", expect=2)

@@ -41,7 +41,7 @@ def test_a_shipped_config_without_its_data_says_what_makes_them(tmp_path, config
     assert "no such file or folder (data.train)" in first and made.format(tmp_path) in first, first
 
 
-def test_a_mistake_in_a_file_of_ones_own_is_told_with_its_place_in_the_config(tmp_path):
+def test_an_unusable_file_of_the_user_is_reported_with_its_place_in_the_config(tmp_path):
     (tmp_path / "model.ts").write_text("junk")
     config = tmp_path / "config.json"
     for launcher in (None, rank_variables()):
@@ -62,7 +62,7 @@ LINEAR = ["flatten", {"name": "linear", "out_features": 10}]
     ({"model": {"layers": ["flatten", {"name": "linear", "out_features": 7}]}}, '{"name": "linear"', "/model/layers/1"),
     ({"data": own_data("idx", MNIST) | {"train": None, "train_per_process": [str(MNIST)] * 2}}, f'["{MNIST}"', "/data/train_per_process")])
 @pytest.mark.parametrize("launcher", ["own", "another"])
-def test_a_mistake_that_data_or_processes_show_is_told_with_its_place_in_the_config(tmp_path, changes, place, key, launcher):
+def test_a_mistake_that_data_or_processes_reveal_is_reported_with_its_place_in_the_config(tmp_path, changes, place, key, launcher):
     config = write_config(tmp_path, changes)
     column = config.read_text().index(place) + 1
     flags = ["--nproc-per-node", 1] if launcher == "own" else []
@@ -132,7 +132,7 @@ def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
         assert "rank 0 cannot start the run" in ranks[1].stderr
 
 
-def test_a_result_that_nobody_can_get_is_a_failure(tmp_path):
+def test_a_result_that_cannot_be_printed_is_a_failure(tmp_path):
     train(tmp_path, {"max_steps": 1})
     for arguments in ("evaluate --checkpoint run/checkpoints/step-00000001.safetensors", "--config run.json --dry-run"):
         done = subprocess.run(f"exec '{BINARY}' {arguments} >&-", shell=True, cwd=tmp_path, env=environment(),
@@ -193,7 +193,7 @@ def test_a_network_interface_that_is_not_there_is_named_before_a_start(tmp_path)
     assert not (tmp_path / "run").exists()
 
 
-def test_what_cannot_be_written_is_a_mistake_of_the_command_line_whatever_writes_it(tmp_path):
+def test_every_command_refuses_an_output_that_cannot_be_written(tmp_path):
     trained = train(tmp_path, {"max_steps": 1}).path
     config = trained / "config.json"
     for place in (tmp_path / "nowhere/deep", Path("/proc")):

@@ -153,7 +153,7 @@ def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_
     assert "2 runs" in both.words and "(ran) world_size13" in both.words.replace(" 1", "1").replace(" 3", "3")
 
 
-def test_the_report_command_skips_what_is_no_run_and_says_so(finished, tmp_path):
+def test_the_report_command_skips_folders_without_a_run_and_says_so(finished, tmp_path):
     nothing, empty = tmp_path / "nothing", tmp_path / "empty"
     nothing.symlink_to("removed")  # as `latest` is where its run was removed
     empty.mkdir()
@@ -176,7 +176,7 @@ def test_a_folder_that_does_not_exist_is_a_mistake_of_the_call(finished, tmp_pat
     assert not (tmp_path / "page.html").exists()
 
 
-def test_what_is_no_run_has_no_page(tmp_path):
+def test_a_folder_without_a_run_has_no_page(tmp_path):
     result = run("report", tmp_path, "--output", tmp_path / "page.html")
     assert result.returncode == 2 and "holds no run" in result.stderr
     (tmp_path / "metrics.jsonl").write_text("no JSON\n")
@@ -221,7 +221,7 @@ def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_p
     assert "predictions.jsonl" in broken.stderr
 
 
-def test_what_is_not_wanted_is_not_written(tmp_path):
+def test_reports_that_are_off_are_not_written(tmp_path):
     folder = train(tmp_path, {"epochs": 1, "data": {"limit_train": 256}, "report": {"html": False, "predictions": {"batches": 0}}})
     assert not (folder.path / "report.html").exists()
     assert not (folder.path / "predictions.jsonl").exists() and not (folder.path / "mistakes.jsonl").exists()

@@ -112,7 +112,7 @@ def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninte
     same_outcome(resumed, uninterrupted(3, "flat"))
 
 
-def test_what_a_killed_writer_left_is_cleared_away_also_by_a_resume_that_saves_nothing(tmp_path):
+def test_a_resume_removes_the_files_of_a_killed_writer_even_if_it_saves_nothing(tmp_path):
     folder = train(tmp_path, CONFIG | {"max_steps": 3})
     left = [folder.path / name for name in ("checkpoints/.best.partial-77", "summary.json.partial-77")]
     for steps in (3, 5):

@@ -153,7 +153,7 @@ def test_a_report_takes_no_lock_and_knows_a_run_that_lasts(tmp_path, half):
     assert "interrupted" in (tmp_path / "page.html").read_text()
 
 
-def test_doctor_says_where_files_cannot_be_locked(tmp_path):
+def test_doctor_reports_a_folder_whose_files_cannot_be_locked(tmp_path):
     def finding(calls):
         done, _ = inject(tmp_path, calls, "doctor", "--json", "--set", "device=cpu")
         (found,) = [entry for entry in json.loads(done.stdout)["findings"] if entry["topic"] == "file locks"]
@@ -165,7 +165,7 @@ def test_doctor_says_where_files_cannot_be_locked(tmp_path):
     assert f"{tmp_path} has no file locks (No locks available)" in lacking["text"]
 
 
-def test_fetch_works_where_there_are_no_file_locks(tmp_path):
+def test_fetch_works_without_file_locks(tmp_path):
     done, trace = inject(tmp_path, "flock:error=ENOSYS", "fetch", "mnist", "--to", tmp_path / "data", "--mirror",
                          MNIST.as_uri())
     assert done.returncode == 0 and "(INJECTED)" in trace, done.stderr

@@ -222,7 +222,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_trained_is_refused_by_name(tmp_path, case):
+def test_a_script_that_cannot_be_trained_is_refused_by_name(tmp_path, case):
     model, parts = REFUSED[case]
     refused = train(tmp_path, with_script(script(model, tmp_path / "model.ts")), expect=2)
     for part in ["/model/torchscript: ", str(tmp_path / "model.ts"), *parts]:
@@ -230,7 +230,7 @@ def test_what_cannot_be_trained_is_refused_by_name(tmp_path, case):
     assert not (tmp_path / "run" / "model.pt").exists()
 
 
-def test_what_cannot_compute_in_bf16_is_told_to_use_fp32(tmp_path):
+def test_a_script_that_cannot_compute_in_bf16_is_told_to_use_fp32(tmp_path):
     changes = with_script(script(ComputesInFloat(), tmp_path / "model.ts"), max_steps=1)
     refused = train(tmp_path, changes | {"precision": "bf16"}, expect=2)
     assert "BFloat16" in refused.stderr and "set precision to fp32" in refused.stderr
@@ -242,7 +242,7 @@ def test_a_frozen_script_is_refused(tmp_path):
     assert "torch.jit.freeze" in train(tmp_path, with_script(tmp_path / "frozen.ts"), expect=2).stderr
 
 
-def test_batch_norm_of_a_script_is_refused_where_it_must_be_synchronised(tmp_path, small):
+def test_a_script_with_batch_norm_that_must_be_synchronised_is_refused(tmp_path, small):
     refused = train(tmp_path, with_script(small, sync_batch_norm=True), processes=2, expect=2)
     assert "body.1 (BatchNorm2d)" in refused.stderr
 
