@@ -16,7 +16,6 @@ Image = pytest.importorskip("PIL.Image")
 lmdb = pytest.importorskip("lmdb")
 
 COUNT = 900
-DALI = {"data": {"decode": "dali"}}
 ACCURACIES = (0.674, 0.784, 0.824, 0.8455, 0.860)
 
 

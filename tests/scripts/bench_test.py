@@ -1,7 +1,6 @@
 """scripts/bench: the peers that mnist-train is compared with, what results say about the machine, and the tables in README.md
 and scripts/bench/README.md."""
 
-import argparse
 import copy
 import json
 import os
@@ -65,18 +64,6 @@ def test_every_result_says_on_what_it_was_measured_and_is_in_the_folder_of_that_
         assert set(seen["processor"]) == {"name", "family", "model", "flags"}, path
         assert set(machine.RATES) <= set(seen["rates"]), path
         assert set(seen["load_average"]) == {"before", "during", "after"}, path
-
-
-def test_the_output_goes_to_the_folder_of_this_processor(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "RESULTS", tmp_path)
-    parser = argparse.ArgumentParser()
-    machine.add_output(parser, "cpu.json")
-    assert parser.parse_args([]).output is None
-    assert parser.parse_args(["--output", "there.json"]).output == Path("there.json")
-    place = parser.parse_args(["--output"]).output
-    assert place == tmp_path / machine.folder_name(machine.processor()) / "cpu.json"
-    machine.write(place, {"what": "nothing"})
-    assert json.loads(place.read_text()) == {"what": "nothing"}
 
 
 def other_processor():

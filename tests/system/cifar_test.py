@@ -8,8 +8,8 @@ import tarfile
 
 import numpy
 import pytest
-from pictures import read_png, write_png
-from support import merged, run, train, write_config
+from pictures import write_png
+from support import run, train, write_config
 
 BATCHES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -71,28 +71,6 @@ def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, t
         assert all(row["class"] == NAMES[row["guess"]] for row in rows)
     shown = [json.loads(line) for line in (trained.path / "predictions.jsonl").read_text().splitlines()]
     assert {row["truth_name"] for row in shown if "truth_name" in row} <= set(NAMES)
-
-
-def test_preview_shows_the_bytes_of_the_batches(tmp_path, cifar):
-    for channels in (3, 1):
-        path = write_config(tmp_path, merged(config(cifar), {"data": {"channels": channels}}))
-        result = run("preview", "--config", path, "--output", tmp_path / "grid.png", "--scale", 1,
-                     "--nproc-per-node", 1, expect=0)
-        facts = json.loads(result.stdout)
-        page = read_png((tmp_path / "grid.png").read_bytes())
-        (process,) = facts["processes"]
-        assert (facts["channels"], facts["height"], facts["width"]) == (channels, 32, 32)
-        for image in process["images"]:
-            labels, images = records(seed=image["sample"] // COUNT)
-            assert image["label"] == labels[image["sample"] % COUNT]
-            assert image["class"] == NAMES[image["label"]]
-            shown = page[image["top"]:image["top"] + 32, image["left"]:image["left"] + 32]
-            planes = images[image["sample"] % COUNT].transpose(1, 2, 0)
-            if channels == 3:
-                assert (shown == planes).all()
-            else:
-                gray = (planes.astype(int) @ [19595, 38470, 7471] + 0x8000) >> 16
-                assert (shown[..., 0] == gray).all()
 
 
 def test_figures_for_another_number_of_channels_are_exit_2_and_name_the_key(tmp_path, cifar):

@@ -126,21 +126,13 @@ def test_a_config_in_another_notation_is_named(tmp_path, text, notation):
 
 
 def test_paths_that_begin_with_a_tilde_are_in_the_home_folder(tmp_path):
-    home = {"HOME": str(tmp_path / "home"), "MNIST_TRAIN_SET": '{"data": {"root": "~/set"}}'}
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home/cfg.json").write_text('{"output": "~/out", "model": {"weights": "~/w.pt"}}')
-    config = effective("--config=~/cfg.json", folder=tmp_path, variables=home)
-    assert config["output"] == str(tmp_path / "home/out") and config["model"]["weights"] == str(tmp_path / "home/w.pt")
-    assert config["data"]["root"] == str(tmp_path / "home/set")
-    for flags in (["--output=~/x"], ["--set", "output=~/x"]):
-        config = effective("-c", "-", *flags, input="{}", folder=tmp_path, variables=home)
-        assert config["output"] == str(tmp_path / "home/x")
+    home = {"HOME": str(tmp_path / "home")}
+    assert effective("-c", "-", "--output=~/x", input="{}", folder=tmp_path, variables=home)["output"] == str(tmp_path / "home/x")
     for command in (["evaluate", "--checkpoint=~/w.pt"], ["train", "--config", "-", "--resume=~/w.pt"], ["report", "~/r", "--output=o"],
-                    ["convert", "--from=idx:~/none", "--to=lmdb:~/made"],
-                    ["predict", "--checkpoint=~/w.pt", "i.png"]):
+                    ["convert", "--from=idx:~/none", "--to=lmdb:~/made"], ["predict", "--checkpoint=~/w.pt", "i.png"]):
         refused = run(*command, input="{}", folder=tmp_path, variables=home)
         assert str(tmp_path / "home") in refused.stderr, (command, refused.stderr)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["home"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_old_launchers_local_rank_is_ignored():

@@ -72,8 +72,3 @@ def test_data_of_every_format_are_opened(tmp_path):
         config = write_config(tmp_path, {"data": own_data(form, tmp_path / form / "train", tmp_path / form / "test")})
         result = run("doctor", "--json", "--config", config, folder=tmp_path, expect=0)
         assert findings(result)["data"]["values"] == {"train": 12, "test": 12}
-
-
-def test_a_wrong_config_is_exit_2():
-    result = run("doctor", "--set", "learning_rat=1", expect=2)
-    assert "learning_rate" in result.stderr

@@ -65,16 +65,6 @@ def test_an_lmdb_trains_the_same_bits_as_idx_and_so_does_it_with_two_processes(t
     assert relative_difference(pair.weights(), plain.weights()) < TOLERANCE
 
 
-def test_an_image_folder_is_evaluated_as_it_was_trained(tmp_path, sets):
-    config = merged({"epochs": 1}, data(sets, "image-folder"))
-    folder = train(tmp_path, config)
-    assert folder.summary()["samples_seen"] == COUNT
-    result = run("evaluate", "--checkpoint", folder.path / "model.pt", "--config", write_config(tmp_path, config),
-                 "--nproc-per-node", 1)
-    assert json.loads(result.stdout) == {"test_loss": folder.epochs()[-1]["test_loss"], "samples": COUNT,
-                                         "test_accuracy": folder.epochs()[-1]["test_accuracy"]}
-
-
 def test_preview_shows_the_first_batch_of_each_process(tmp_path, sets):
     images, labels = sets[1]["train", "images-idx3"], sets[1]["train", "labels-idx1"]
     for processes, counts in ((1, [7]), (3, [3, 2, 2])):
@@ -160,16 +150,6 @@ def test_bad_files_end_the_run_before_it_begins_or_are_skipped_and_listed(tmp_pa
     assert f"skipped {count} unusable images (data.on_bad_sample: skip)\n" in skipped.stderr and message in skipped.stderr
     seen = json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"]
     assert seen == (40 if name in ("loop", "no class") else 39)
-
-
-def test_fewer_samples_than_processes_leave_some_without(tmp_path, sets):
-    config = data(sets, "lmdb", limit_train=2)
-    losses = []
-    for processes in (1, 3):
-        output = tmp_path / f"run{processes}"
-        run("--config", write_config(tmp_path, config), "--nproc-per-node", processes, "--output", output, expect=0)
-        losses.append(json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])["train_loss"])
-    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_a_folder_of_one_class_is_warned_of(tmp_path):

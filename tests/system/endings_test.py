@@ -97,13 +97,6 @@ def test_a_run_that_was_lost_at_its_end_is_finished_by_a_resume(tmp_path, change
     assert [epoch["test_accuracy"] for epoch in done.epochs()] == [epoch["test_accuracy"] for epoch in expected]
 
 
-def test_a_finished_run_whose_model_is_gone_makes_it_again(tmp_path):
-    folder = train(tmp_path, {"max_steps": 4})
-    digest = folder.digest()
-    (folder.path / "model.pt").unlink()
-    assert resumed(tmp_path, "auto").digest() == digest
-
-
 def test_a_process_lost_in_the_evaluation_after_max_steps_costs_no_results(tmp_path):
     changes = {"max_steps": 3, "batch_size": 64, "model": {"name": "resnet18"}, "launch": {"max_restarts": 1},
                "data": {"limit_train": 640, "limit_test": 600}}  # a snapshot after every other step

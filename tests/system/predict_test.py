@@ -6,7 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import write_png
-from support import MNIST, own_data, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
+from support import MNIST, own_data, read_idx, run, run_on_terminal, train, write_config
 
 COUNT = 200
 
@@ -119,16 +119,6 @@ def test_images_go_through_what_test_images_go_through(tmp_path, digits):
     assert accuracy == pytest.approx(run_folder.summary()["test_accuracy"]) and accuracy > 0.5
     config = run_folder.path / "config.json"
     assert predict(run_folder.path / "model.pt", "--config", config, *files) == rows
-
-
-def test_weights_learn_their_images_from_the_data(tmp_path):
-    source = write_idx_folder(tmp_path / "idx", numpy.full((40, 20, 24), 99, numpy.uint8), numpy.arange(40) % 10)
-    data = own_data("idx", source)
-    run_folder = train(tmp_path, {"model": {"name": "mlp"}, "epochs": 1, "data": data})
-    images = [write_png(tmp_path / f"{width}.png", numpy.full((30, width), 200, numpy.uint8)) for width in (24, 60)]
-    rows = predict(run_folder.path / "model.pt", "--config", run_folder.path / "config.json", *images)
-    assert rows == predict(run_folder.checkpoints()[-1], *images)
-    assert rows[0]["scores"] == rows[1]["scores"]
 
 
 def test_a_list_comes_on_standard_input(checkpoint, digits):

@@ -164,11 +164,6 @@ def test_a_diagnosis_that_is_stopped_finds_no_problem(tmp_path):
         assert "problem" not in process.stdout and "stopped by SIGINT" in process.stderr
 
 
-def test_a_shipped_config_looks_for_its_data_here(tmp_path):
-    done = run("--config", "dali_mlp", "--dry-run", folder=tmp_path)
-    assert json.loads(done.stdout)["data"]["train"] == str(tmp_path / "data/mnist-lmdb/train"), done.stderr
-
-
 def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
     config = write_config(tmp_path, {"model": {"name": "mlp", "hidden": [1048576] * 3}})
     refused = run("--config", config, "--dry-run", folder=tmp_path)

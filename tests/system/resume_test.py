@@ -96,13 +96,6 @@ def test_a_schedule_ends_with_the_run_where_the_steps_of_an_epoch_change(tmp_pat
     assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * step / 20)) for step in range(10, 20)])
 
 
-def test_a_run_with_several_buckets_resumes_to_the_same_bits(tmp_path):
-    changes = merged(CONFIG, {"gradient_averaging": {"strategy": "bucketed", "bucket_mb": 0.3}})
-    expected = train(tmp_path, changes, processes=3, output="whole")
-    stop_by_sigterm(tmp_path, changes, 3, 5)
-    same_outcome(train(tmp_path, changes, *RESUME, processes=3), expected)
-
-
 def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted):
     changes = CONFIG | averaging("flat") | {"checkpoint": {"every_steps": 8, "every_epochs": 0, "keep_best": False}}
     folder = cut_short(tmp_path, changes, 3, PER_EPOCH + 9)
