@@ -12,10 +12,9 @@ torch = import_torch()
 from torch_models import MODELS, training  # noqa: E402  (needs torch)
 
 DECAY = 0.6  # the warm-up reaches it in step 13
-# Per model: samples (all of them in every batch), steps, which tensors are compared, and their relative tolerance. Rounding
+# Per model: samples (all of them in every batch), steps, test images, which tensors are compared, and their relative tolerance. Rounding
 # grows through twenty batch norms (see surface_test.py), whose biases are almost nothing but it.
-AVERAGED = {"net": (100, 20, "", 1e-3), "resnet18": (32, 2, "running_", 5e-3)}
-TEST_IMAGES = 200
+AVERAGED = {"net": (100, 20, 200, "", 1e-3), "resnet18": (32, 2, 20, "running_", 5e-3)}
 
 
 def averaged_by_pytorch(name, path):
@@ -38,7 +37,7 @@ def averaged_by_pytorch(name, path):
 @pytest.mark.parametrize("name, processes, strategy", [
     ("resnet18", 1, "auto"), ("net", 2, "shared_memory"), ("net", 3, "bucketed")])
 def test_the_average_of_the_weights_is_that_of_tensorflow(tmp_path, name, processes, strategy):
-    samples, steps, compared, tolerance = AVERAGED[name]
+    samples, steps, test_images, compared, tolerance = AVERAGED[name]
     path = tmp_path / "initial.pt"
     torch.manual_seed(7)
     torch.save(MODELS[name]().state_dict(), path)
@@ -46,14 +45,14 @@ def test_the_average_of_the_weights_is_that_of_tensorflow(tmp_path, name, proces
     folder = train(tmp_path, averaging(strategy) | {
         "epochs": steps, "batch_size": samples, "learning_rate": 0.02, "ema": {"decay": DECAY},
         "model": {"name": name, "weights": str(path)},
-        "data": {"limit_train": samples, "limit_test": TEST_IMAGES}}, processes=processes)
+        "data": {"limit_train": samples, "limit_test": test_images}}, processes=processes)
 
     def difference(theirs):
         expected = {key: tensor.numpy() for key, tensor in theirs.state_dict().items() if compared in key}
         return relative_difference({key: folder.weights()[key] for key in expected}, expected)
 
     assert difference(average) < tolerance < difference(model) / 10
-    images, labels = map(torch.from_numpy, read_mnist("t10k", TEST_IMAGES))
+    images, labels = map(torch.from_numpy, read_mnist("t10k", test_images))
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(average(images), labels).item()
     assert folder.epochs()[-1]["test_loss"] == pytest.approx(loss, rel=1e-4)

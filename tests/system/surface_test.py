@@ -86,7 +86,7 @@ def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial
 
 def test_batch_norm_of_one_process_each_differs_from_the_synchronised(tmp_path, initial):
     def first_loss(output, synchronised):
-        changes = {"learning_rate": 0.01, "sync_batch_norm": synchronised, "max_steps": 2}
+        changes = {"learning_rate": 0.01, "sync_batch_norm": synchronised, "max_steps": 1}
         return train_ours(tmp_path, "resnet18", initial["resnet18"], changes, 2, output=output).steps()[0]["loss"]
 
     assert first_loss("each", False) != pytest.approx(first_loss("all", True), rel=1e-4)
