@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 
 import numpy
 import pytest
@@ -51,9 +52,12 @@ def preview(folder, config, *arguments):
 
 def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
     data = {"dataset": None, "format": "synthetic", "size": 244, "channels": 3, "limit_train": 128, "limit_test": 1}
-    processes = preview(tmp_path, {"batch_size": 128, "data": data, "launch": {"processes_per_node": 2}})
-    assert [len(images) for images in processes] == [64, 64]
-    assert processes[1][63]["pixels"].shape == (244, 244, 3) and processes[1][63]["pixels"].any()
+    config = write_config(tmp_path, {"batch_size": 128, "data": data})
+    page = tmp_path / "grid.png"
+    result = run("preview", "--config", config, "--output", page, "--nproc-per-node", 2, expect=0)
+    assert [len(process["images"]) for process in json.loads(result.stdout)["processes"]] == [64, 64]
+    width, height = struct.unpack(">II", page.read_bytes()[16:24])
+    assert width * height > 128 * 244 * 244 and page.stat().st_size > 1e6
 
 
 def test_an_lmdb_trains_the_same_bits_as_idx_and_so_does_it_with_two_processes(tmp_path, sets):

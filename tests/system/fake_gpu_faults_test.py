@@ -42,15 +42,12 @@ def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_wh
 
 
 # Other launchers have no status board to tell a phase by. A step is slow enough to be hit, and an evaluation has 50 batches.
-PHASES = {
-    "training": (10, {}),
-    "evaluation": (20, {"test_batch_size": 10, "data": {"limit_test": 500}}),
-}
+EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the step before it
 
 
 @pytest.mark.clock
 def test_without_our_launcher_a_rank_killed_in_the_evaluation_ends_the_other_in_time(tmp_path):
-    step, changes = PHASES["evaluation"]
+    step, changes = EVALUATION
     first, second = ranks_by_hand(tmp_path, merged(ENDLESS, changes), kernel_us=300)
     with first, second:
         first.wait_for_step(step)
@@ -80,17 +77,14 @@ def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("phase, number", [("evaluation", signal.SIGKILL), ("training", signal.SIGSTOP)])
-def test_torchrun_ends_when_a_rank_is_killed_or_stopped(tmp_path, phase, number):
+def test_torchrun_ends_when_a_rank_is_killed(tmp_path):
     import_torch()
-    step, changes = PHASES[phase]
+    step, changes = EVALUATION
     with torchrun(tmp_path, merged(ENDLESS, changes), "--standalone", variables=fake_gpus(2, kernel_us=300)) as process:
         process.wait_for_step(step)
-        send(process.wait_for_ranks(2)[1], number)
+        send(process.wait_for_ranks(2)[1], signal.SIGKILL)
         assert process.wait() != 0
         assert_gone(process, within_s=2)
-        if number == signal.SIGSTOP:
-            assert "rank 1 did not respond" in process.stderr, process.stderr
 
 
 @pytest.mark.parametrize("phase", ["rendezvous", "evaluation"])

@@ -56,7 +56,7 @@ def test_the_path_trains_as_asked(tmp_path, path):
     assert ranks == 1 or devices_of_ranks(result) == {rank: rank for rank in range(ranks)}
     for report in reports(tmp_path / "report"):
         assert bool(report["replays"]) == (execution == "graph")
-        assert ranks == 1 or report["kernels"]["ncclAllReduce"] >= (1 if execution == "graph" else summary["steps"])
+        assert ranks == 1 or report["kernels"]["ncclAllReduce"] > 0
         # Work of a second stream inside a graph would cost an edge at each end.
         assert [graph["streams"] for graph in report["graphs"]] == ([1] if execution == "graph" else [])
 
