@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Returns the number behind `key` in a file of lines "key number".
+/// Returns the number after `key` in a file of lines "key number".
 std::optional<double> counter(const fs::path& file, std::string_view key) {
   std::ifstream stream(file);
   std::string name;
@@ -32,12 +32,12 @@ bool lists(const std::string& commas, const std::string& name) {
   return ("," + commas + ",").find("," + name + ",") != std::string::npos;
 }
 
-/// Where a hierarchy of cgroups is mounted, and which of its folders is there.
+/// A mounted folder of a cgroup hierarchy, and its mount point.
 struct Mount {
   std::string folder, point;
 };
 
-/// Returns the path of a cgroup below a mount: nothing if it cannot be seen there.
+/// Returns the path of a cgroup below a mount, or nothing if it is not visible there.
 std::optional<std::string> path_below(const Mount& mount, const std::string& path) {
   if (path.find("/..") != std::string::npos) return std::nullopt;  // outside of our namespace
   if (mount.folder == "/") return path;
@@ -64,7 +64,7 @@ std::vector<Mount> mounts_of(const std::string& controller, int version, const f
   return mounts;
 }
 
-/// Returns the path of this process's cgroup as the kernel calls it; nothing in other versions.
+/// Returns the kernel's path of this process's cgroup, or nothing in other versions.
 std::optional<std::string> own_path(const std::string& controller, int version,
                                     const fs::path& root) {
   std::ifstream file(root / "proc/self/cgroup");
@@ -80,7 +80,7 @@ std::optional<std::string> own_path(const std::string& controller, int version,
   return std::nullopt;
 }
 
-/// Returns the processors that a cgroup's quota is worth; nothing without one.
+/// Returns the CPU quota of a cgroup in cores, or nothing without one.
 std::optional<double> quota(const Cgroup& group) {
   std::istringstream line(first_line(group.folder / "cpu.max").value_or(""));
   double time_us = 0;
@@ -99,7 +99,7 @@ const char* limit_file(const Cgroup& group) {
   return group.version == 2 ? "memory.max" : "memory.limit_in_bytes";
 }
 
-/// Returns the bytes that a cgroup uses, without files that the kernel drops if memory is short.
+/// Returns the bytes used by a cgroup, without reclaimable file cache.
 double used_memory(const Cgroup& group) {
   const bool is_new = group.version == 2;
   const fs::path current = group.folder / (is_new ? "memory.current" : "memory.usage_in_bytes");
@@ -126,7 +126,7 @@ std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root)
     if (!path || mounts.empty()) continue;
     const auto shows_it = [&](const Mount& mount) { return path_below(mount, *path).has_value(); };
     auto mount = std::find_if(mounts.begin(), mounts.end(), shows_it);
-    if (mount == mounts.end()) mount = mounts.begin();  // a container's, named as outside of it
+    if (mount == mounts.end()) mount = mounts.begin();  // a container's, with its path on the host
     const fs::path top = root / fs::path(mount->point).relative_path();
     fs::path below = fs::path(path_below(*mount, *path).value_or("")).relative_path();
     for (; !below.empty(); below = below.parent_path()) {
@@ -174,7 +174,7 @@ MemoryKills::Counters MemoryKills::read() const {
         counter(folder / (is_new ? "memory.events" : "memory.oom_control"), "oom_kill");
     Counts counts{kills.value_or(0)};
     if (is_new) {
-      // Without the file of the group alone those that lie deeper count as well.
+      // memory.events includes descendants, unlike memory.events.local.
       const auto local = counter(folder / "memory.events.local", "oom");
       counts.hits = local ? *local : counter(folder / "memory.events", "oom").value_or(0);
     } else {

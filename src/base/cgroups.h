@@ -7,40 +7,40 @@
 
 namespace mnist_train {
 
-// `root` stands before the kernel's own paths; tests give a folder with copies of its files.
+// `root` is prepended to the kernel's paths; tests pass a folder with copies of its files.
 
-/// A cgroup that this process belongs to.
+/// A cgroup of this process.
 struct Cgroup {
   std::filesystem::path folder;
   int version = 2;
 };
 
 /// Returns the cgroups that limit this process by a controller ("memory", "pids", "cpu"): its own,
-/// then those above it as far as they can be seen here.
+/// then its visible ancestors.
 std::vector<Cgroup> cgroups(const std::string& controller, const std::filesystem::path& root = "/");
 
-/// Returns how many processors this process may use: its affinity mask, cut by the CPU quotas of
-/// its cgroups. At least 1.
+/// Returns the number of cores that this process may use, according to its affinity mask and the
+/// CPU quotas of its cgroups. At least 1.
 int usable_cores(const std::filesystem::path& root = "/");
 
-/// Memory of this machine, in bytes, cut by the limits of this process's cgroups.
+/// Memory of this machine in bytes, within the limits of this process's cgroups.
 struct SystemMemory {
   double total = 0;
-  double available = 0;  // to one more process
+  double available = 0;  // to another process
   bool limited = false;  // by a cgroup
 };
 
-/// Returns the memory that there is at this moment.
+/// Returns the current memory.
 SystemMemory system_memory(const std::filesystem::path& root = "/");
 
-/// Tells whether the kernel killed a process because memory had run out, from the counters of this
+/// Detects that the kernel killed a process because memory ran out, by the counters of this
 /// process's cgroups and of the machine.
 class MemoryKills {
  public:
   explicit MemoryKills(std::filesystem::path root = "/");
 
-  /// Returns which memory was used up ("the 512 MiB that memory.max of cgroup … allows") if the
-  /// kernel has killed a process for it since the last call, or since this was made.
+  /// Returns the exhausted memory ("the 512 MiB that memory.max of cgroup … allows") if the kernel
+  /// killed a process since the last call or construction.
   std::optional<std::string> new_kill();
 
  private:
@@ -50,8 +50,8 @@ class MemoryKills {
   };
   struct Counters {
     std::vector<Counts> of_groups;
-    bool has_groups = false;  // the groups count kills
-    double of_machine = 0;    // kills in all its cgroups
+    bool has_groups = false;  // whether the groups count kills
+    double of_machine = 0;    // kills in all cgroups
   };
   Counters read() const;
 
@@ -60,7 +60,7 @@ class MemoryKills {
   Counters seen_;
 };
 
-/// Returns a number of bytes as limits are given: "512 MiB", "1.5 GiB".
+/// Returns a number of bytes for messages: "512 MiB", "1.5 GiB".
 std::string memory_text(double bytes);
 
 }  // namespace mnist_train

@@ -28,7 +28,7 @@ std::optional<std::int64_t> step_of(const std::string& name) {
 bool is_whole(const fs::path& path) {
   try {
     return matches_seal(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
-  } catch (const Error&) {  // is gone, or cannot be read
+  } catch (const Error&) {  // missing or unreadable
     return false;
   }
 }
@@ -49,7 +49,7 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
        entry.increment(error)) {
     if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
   }
-  // Taken for a folder without checkpoints, it would make a run start from scratch.
+  // Otherwise a run would start from scratch.
   if (error && error != std::errc::no_such_file_or_directory) {
     throw Error(ExitCode::kCheckpoint, folder.string() + ": cannot be read: " + error.message());
   }
@@ -94,7 +94,7 @@ bool is_zip_file(std::span<const std::uint8_t> file) {
 }
 
 bool is_legacy_torch_file(std::span<const std::uint8_t> file) {
-  // Its first pickle is the number 0x1950a86a20f9469cfc6c, in bytes or, in old protocols, in
+  // The first pickle is the number 0x1950a86a20f9469cfc6c, as bytes or, in old protocols, as
   // digits.
   constexpr std::string_view kBytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   constexpr std::string_view kDigits = "119547037146038801333356";

@@ -15,8 +15,8 @@ namespace {
 
 #if defined(__x86_64__)
 
-/// Some compilers' __builtin_cpu_supports does not know AMX, and Linux lets a process use its
-/// registers only after it asked for them.
+/// Some compilers' __builtin_cpu_supports does not know AMX, and a process must request its
+/// registers from Linux.
 bool may_use_amx() {
   constexpr unsigned kFeatures = 7;
   constexpr unsigned kTilesOfBf16 = (1U << 24U) | (1U << 22U);

@@ -2,13 +2,12 @@
 
 namespace mnist_train {
 
-/// Instruction sets that kernels of this program use, if both the processor and Linux have them.
-/// Tests hide some of them by MNIST_TRAIN_TEST_WITHOUT ("amx", "bf16" or "avx512": each also hides
-/// those that come before it).
+/// Instruction sets for our kernels that both the CPU and Linux support. For tests,
+/// MNIST_TRAIN_TEST_WITHOUT hides "amx", "bf16" or "avx512", each including those before it.
 struct CpuFeatures {
   bool avx512 = false;       // F, BW and VL
-  bool avx512_bf16 = false;  // besides
-  bool amx_bf16 = false;     // besides
+  bool avx512_bf16 = false;  // implies avx512
+  bool amx_bf16 = false;     // implies avx512_bf16
 };
 
 const CpuFeatures& cpu_features();

@@ -18,14 +18,16 @@ namespace {
 constexpr std::size_t kReadBytes = 1024;
 constexpr std::size_t kMostLookedAt = 1000;
 
-/// Where a file's content is arrays or tables: they have to be written as images.
+/// Advice for arrays and tables.
 constexpr const char* kConvert =
     "write its images as PNG files into a folder for each class (data.format \"image-folder\"), or "
     "as IDX files (\"idx\"); configs/README.md shows both in Python";
 constexpr const char* kUnpack = "unpack it, and name the folder or file that comes out";
 constexpr const char* kDownload = "download the file itself";
+constexpr const char* kClassFolders =
+    "name the folder that holds a folder of images for each class";
 
-/// The bytes at `offset` by which a kind of file is known.
+/// The bytes at `offset` that identify a kind of file.
 struct Magic {
   std::size_t offset;
   std::string_view bytes;
@@ -53,16 +55,12 @@ constexpr std::array<Magic, 32> kMagics{{
     {257, "ustar"sv, "a tar archive", kUnpack},
     {0, "\x1f\x8b"sv, "a file compressed by gzip", kUnpack},
     {0, "BZh"sv, "a file compressed by bzip2", kUnpack},
-    {0,
-     "\xFD"
-     "7zXZ"sv,
-     "a file compressed by xz", kUnpack},
+    {0, "\xFD\x37zXZ"sv, "a file compressed by xz", kUnpack},
     {0, "\x28\xB5\x2F\xFD"sv, "a file compressed by zstd", kUnpack},
     {0, "7z\xBC\xAF"sv, "a 7-Zip archive", kUnpack},
     {0, "Rar!"sv, "a RAR archive", kUnpack},
-    {0, "\x89PNG"sv, "a PNG image", "name the folder that holds a folder of images for each class"},
-    {0, "\xFF\xD8\xFF"sv, "a JPEG image",
-     "name the folder that holds a folder of images for each class"},
+    {0, "\x89PNG"sv, "a PNG image", kClassFolders},
+    {0, "\xFF\xD8\xFF"sv, "a JPEG image", kClassFolders},
     {0, "%PDF"sv, "a PDF document", kDownload},
     {0, "<!DOCTYPE"sv, "a web page", kDownload},
     {0, "<!doctype"sv, "a web page", kDownload},
@@ -72,7 +70,7 @@ constexpr std::array<Magic, 32> kMagics{{
     {8, "{\"__metadata__\""sv, "a safetensors file", "name images; weights are for model.weights"},
 }};
 
-/// Returns whether the first line is one of several cells of ASCII. Pixels are hardly ever.
+/// Returns whether the first line has several cells of ASCII, which is unlikely for pixels.
 bool is_table(std::string_view begin) {
   const std::string_view line = begin.substr(0, begin.find_first_of("\r\n"));
   return line.find_first_of(",;\t") != std::string_view::npos &&
@@ -92,7 +90,7 @@ std::optional<FileKind> binary_kind(std::string_view begin) {
     if (begin.size() < magic.offset || !begin.substr(magic.offset).starts_with(magic.bytes)) {
       continue;
     }
-    // The name of an archive's first file is 30 bytes behind its beginning.
+    // The name of the first file starts at byte 30 of an archive.
     const bool holds_arrays = magic.bytes == "PK\x03\x04"sv &&
                               begin.substr(0, 256).find(".npy") != std::string_view::npos;
     if (holds_arrays) return FileKind{"a NumPy archive (.npz)", kConvert};

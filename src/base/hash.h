@@ -9,8 +9,7 @@
 
 namespace mnist_train {
 
-/// Hashes bytes by XXH3 with 128 bits, which notices every accidental change at the speed of
-/// memory, but does not protect against forgers.
+/// XXH3 with 128 bits: detects accidental changes at memory speed, but is not cryptographic.
 class Hasher {
  public:
   static constexpr std::size_t kDigestBytes = 16;
@@ -23,7 +22,7 @@ class Hasher {
   void update(const void* bytes, std::size_t size);
   /// Returns 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex_digest() const;
-  /// Returns the digits with the method's name, as files of a run have them: "xxh3-128:…".
+  /// Returns the digits after the name of the algorithm, for files of a run: "xxh3-128:…".
   std::string named_digest() const;
 
  private:
@@ -31,7 +30,7 @@ class Hasher {
   std::unique_ptr<Xxh3> xxh3_;
 };
 
-/// Returns the hash of a text or of bytes as `Hasher::hex_digest` writes it.
+/// Returns the hash of a text or of bytes in the format of `Hasher::hex_digest`.
 std::string hash_hex(std::string_view text);
 std::string hash_hex(std::span<const std::uint8_t> bytes);
 

@@ -24,8 +24,8 @@ std::optional<rlim_t> soft_limit(__rlimit_resource resource) {
   return limit.rlim_cur;
 }
 
-/// Returns whether ulimit -u binds this process: the kernel exempts root, but not root of a
-/// namespace of users.
+/// Returns whether ulimit -u applies to this process: the kernel exempts root, but not root of a
+/// user namespace.
 bool is_bound_by_ulimit() {
   std::istringstream map(first_line("/proc/self/uid_map").value_or(""));
   std::string inside, outside;
@@ -33,7 +33,7 @@ bool is_bound_by_ulimit() {
   return ::getuid() != 0 || outside != "0";
 }
 
-/// Returns how many processes and threads this user has, of those that can be seen here.
+/// Returns the number of visible processes and threads of this user.
 double own_threads() {
   double threads = 0;
   std::error_code error;
@@ -60,7 +60,7 @@ std::string process_limit_text(const ProcessLimit& limit) {
       limit.name, limit.most, limit.used);
 }
 
-/// A thread takes address space for its stack, and is refused in the same words.
+/// A thread needs address space for its stack, and fails with the same error without it.
 std::optional<std::string> reached_address_space() {
   const auto most = soft_limit(RLIMIT_AS);
   if (!most) return std::nullopt;
@@ -113,7 +113,7 @@ std::optional<std::string> refusing_limit(const fs::path& root) {
   if (!is_known || share(*nearest) < kReached) {
     if (auto space = reached_address_space()) return space;
   }
-  // Of a container's processes and threads not all that count need be visible there.
+  // Outside of this container, more processes and threads may count.
   return is_known ? std::optional(process_limit_text(*nearest)) : std::nullopt;
 }
 

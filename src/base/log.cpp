@@ -18,8 +18,7 @@ namespace mnist_train {
 
 namespace {
 
-/// Writes finished lines to a descriptor at once, so that nothing is lost when the process is
-/// killed.
+/// Writes each line to a descriptor immediately, so that none is lost if the process is killed.
 class FdSink : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FdSink(int fd) : fd_(fd) {}
@@ -32,7 +31,7 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
     escaped.payload = payload;
     spdlog::memory_buf_t line;
     formatter_->format(escaped, line);
-    // A reader that went away must not end the run: results are in files.
+    // Ignore errors: a closed pipe must not end the run, whose results are in files.
     (void)write_all(fd_, line.data(), line.size());
   }
   void flush_() override {}
@@ -44,21 +43,20 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
 
 UniqueFd open_log_file(const std::filesystem::path& path) {
   std::error_code ignored;
-  std::filesystem::create_directories(path.parent_path(), ignored);  // opening says what is wrong
+  std::filesystem::create_directories(path.parent_path(), ignored);  // open() reports errors
   return UniqueFd(
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
 }
 
-/// Returns whether a terminal or a reader would take the character for a command or for none:
-/// controls, line separators, and what turns the direction of the text or is invisible. Joiners are
-/// spelling.
+/// Returns whether a character is a control, a line separator, bidirectional or invisible. Joiners
+/// are allowed: some languages need them.
 bool is_unsafe(std::uint32_t code) {
-  const auto lies_in = [code](std::uint32_t low, std::uint32_t high) {
+  const auto is_in = [code](std::uint32_t low, std::uint32_t high) {
     return code >= low && code <= high;
   };
-  return code < 0x20 || lies_in(0x7f, 0x9f) || code == 0x61c || code == 0x200b ||
-         lies_in(0x200e, 0x200f) || lies_in(0x2028, 0x202e) || lies_in(0x2060, 0x206f) ||
-         code == 0xfeff || lies_in(0xfff9, 0xfffb);
+  return code < 0x20 || is_in(0x7f, 0x9f) || code == 0x61c || code == 0x200b ||
+         is_in(0x200e, 0x200f) || is_in(0x2028, 0x202e) || is_in(0x2060, 0x206f) ||
+         code == 0xfeff || is_in(0xfff9, 0xfffb);
 }
 
 std::string escape_all_but(std::string_view text, std::string_view kept) {
@@ -80,9 +78,9 @@ std::string escape_all_but(std::string_view text, std::string_view kept) {
   return escaped;
 }
 
-/// Cuts lines that nobody would read, and says how much they lack.
+/// Truncates very long lines and appends the number of missing bytes.
 std::string with_bounded_lines(std::string_view text) {
-  constexpr std::size_t kMostBytes = 8192;  // two paths of the greatest length
+  constexpr std::size_t kMostBytes = 8192;  // two paths of maximum length
   std::string bounded;
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));

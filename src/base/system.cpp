@@ -38,7 +38,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(" \t\r\n") - begin + 1);
 }
 
-/// Returns what the kernel says of a process behind its name: state, parent and so on.
+/// Returns the fields of /proc/PID/stat after the name: state, parent and so on.
 std::string process_status(pid_t pid) {
   const std::string line = first_line("/proc/" + std::to_string(pid) + "/stat").value_or("");
   const std::size_t name_end = line.rfind(')');  // a name may hold blanks and brackets
@@ -76,7 +76,7 @@ std::string expand_home(const std::string& path) {
 
 std::optional<std::filesystem::path> user_cache_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
-  // The specification has relative paths ignored.
+  // Relative paths are ignored, as specified.
   if (cache != nullptr && *cache == '/') return std::filesystem::path(cache) / "mnist-train";
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home != '/') return std::nullopt;
@@ -90,9 +90,9 @@ std::optional<std::filesystem::path> own_cache_folder(const char* name) {
   std::filesystem::create_directories(*parent, failed);
   std::filesystem::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
-  // A user's own group may write to what is made with the usual permissions of some systems.
+  // Default permissions of some systems let the user's own group write.
   if (is_own_folder(*parent, S_IWOTH) && is_own_folder(folder, S_IWGRP | S_IWOTH)) return folder;
-  spdlog::debug("{}: nothing is kept here, it is not this user's alone", folder.string());
+  spdlog::debug("{}: not used as a cache, because others could write to it", folder.string());
   return std::nullopt;
 }
 
@@ -177,7 +177,7 @@ std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::strin
     throw Error(ExitCode::kData, name + ": no memory for its " + std::to_string(bytes) +
                                      " bytes: " + error_text(errno));
   }
-  // Fewer page faults; a kernel that cannot says so, and nothing is lost.
+  // For fewer page faults; failure is harmless.
   ::madvise(memory, bytes, MADV_HUGEPAGE);
   return {static_cast<std::uint8_t*>(memory), [bytes](std::uint8_t* p) { ::munmap(p, bytes); }};
 }

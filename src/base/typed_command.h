@@ -5,13 +5,13 @@
 
 namespace mnist_train {
 
-// Words of commands that a user is to type.
+// Commands for users to type.
 
-/// Quotes the text where a shell would not take it for one plain word.
+/// Quotes the text unless it is a plain word for a shell.
 std::string shell_word(const std::string& text);
-/// Returns what a user types to start this program: its name where a shell finds it, else its path.
+/// Returns the command that starts this program: its name if it is in PATH, else its path.
 std::string program_to_type();
-/// Returns a path for a command: relative to the working directory where it lies in it.
+/// Returns a path for a command: relative if it is inside the working directory.
 std::filesystem::path path_to_type(const std::filesystem::path& path);
 
 }  // namespace mnist_train

@@ -1,9 +1,8 @@
 #pragma once
 
-/// Stands before a function whose loops the compiler turns into vectors: it is compiled for several
-/// processors, of which the program takes the best when it starts. Its file is under VECTORIZED in
-/// the layer's CMakeLists.txt, where products and sums stay apart, so that the bits are the same on
-/// all processors.
+/// Marks a function with vectorizable loops: it is compiled for several CPUs, and the best version
+/// is selected at startup. List its file under VECTORIZED in the layer's CMakeLists.txt, which
+/// disables fused multiply-add, so that results are bit-identical on all CPUs.
 #if defined(__x86_64__)
 #define MNIST_TRAIN_VECTORIZED [[gnu::target_clones("avx512f", "avx2", "default")]]
 #else

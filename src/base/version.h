@@ -4,7 +4,7 @@
 
 namespace mnist_train {
 
-/// What this build is and what it was compiled against; empty strings where a part is not in it.
+/// Versions of this build and its dependencies; empty strings for parts that are not included.
 struct BuildInfo {
   const char* version;   // "0.1.0"
   const char* commit;    // "1a2b3c4d5e6f", "-dirty" after it for a changed tree; empty outside git
@@ -15,7 +15,6 @@ struct BuildInfo {
   const char* dali;      // "2.4.0": the headers that the DALI module was compiled with
 };
 
-/// Returns what this build is.
 const BuildInfo& build_info();
 
 /// Returns the same on one line, as `mnist-train --version` prints it.
