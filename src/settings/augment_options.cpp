@@ -95,8 +95,7 @@ AugmentRow mixup() {
   schema.add("weight", &Options::weight, optional_of(number({0, 1})),
              "A fixed weight of the sample itself, instead of alpha.", {"lambda", "lam"});
   schema.add(
-      "scope", &Options::scope,
-      one_of<MixupScope>({{MixupScope::kLocal, "local"}, {MixupScope::kGlobal, "global"}}),
+      "scope", &Options::scope, one_of<MixupScope>({"local", "global"}),
       "Partner: the next sample of the epoch's order (local), or the next process's sample at "
       "the same position (global).");
   schema.check([](Options& options, const JsonCursor& cursor) {

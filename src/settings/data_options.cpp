@@ -1,5 +1,6 @@
 #include "settings/data_options.h"
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -51,20 +52,21 @@ Type<std::vector<DataLocation>> locations_by_rank() {
 }
 
 void add_sources(Schema<DataOptions>& schema) {
-  std::vector<std::pair<std::string, std::string>> names;
-  for (const NamedDataset& row : named_datasets()) names.emplace_back(row.name, row.name);
-  auto& dataset = schema.add("dataset", &DataOptions::dataset, optional_of(one_of(names)),
+  std::vector<std::string> names;
+  for (const NamedDataset& row : named_datasets()) names.push_back(row.name);
+  const auto name = converted<std::string>(
+      one_of<std::size_t>(names), [names](std::size_t index) { return names[index]; },
+      [names](const std::string& value) {
+        return static_cast<std::size_t>(std::ranges::find(names, value) - names.begin());
+      });
+  auto& dataset = schema.add("dataset", &DataOptions::dataset, optional_of(name),
                              "A data set by name; mnist unless a format is given.", {"name"});
   dataset.key.use = kStepsAndSamples;
   dataset.key.drops = {"format", "train", "test", "train_per_process"};
   schema.add("root", &DataOptions::root, optional_of(path()),
              "Folder that is searched first for the data set's folder.",
              {"data_dir", "dir", "folder"}, kSamples);
-  const auto formats = one_of<DataFormat>({{DataFormat::kIdx, "idx"},
-                                           {DataFormat::kCifar, "cifar"},
-                                           {DataFormat::kImageFolder, "image-folder"},
-                                           {DataFormat::kLmdb, "lmdb"},
-                                           {DataFormat::kSynthetic, "synthetic"}});
+  const auto formats = one_of<DataFormat>({"idx", "cifar", "image-folder", "lmdb", "synthetic"});
   auto& format = schema.add(
       "format", &DataOptions::format, optional_of(formats),
       "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
@@ -91,15 +93,12 @@ void add_sources(Schema<DataOptions>& schema) {
   add_location("train_per_process", &DataOptions::train_per_process, locations_by_rank(),
                "Instead of train: one training set per process, by rank.")
       .drops = {"train"};
-  schema.add("on_bad_sample", &DataOptions::on_bad_sample,
-             one_of<OnBadSample>({{OnBadSample::kError, "error"}, {OnBadSample::kSkip, "skip"}}),
+  schema.add("on_bad_sample", &DataOptions::on_bad_sample, one_of<OnBadSample>({"error", "skip"}),
              "An unusable image or record is an error before the run begins, or is skipped and "
              "listed. For image-folder and lmdb.",
              {}, kStepsAndSamples);
   schema.add(
-      "decode", &DataOptions::decode,
-      one_of<Decode>(
-          {{Decode::kOnce, "once"}, {Decode::kStream, "stream"}, {Decode::kDali, "dali"}}),
+      "decode", &DataOptions::decode, one_of<Decode>({"once", "stream", "dali"}),
       "When images of image-folder and lmdb are decoded: once, into memory, before training; "
       "or during training, a few batches ahead, by our decoders (stream) or NVIDIA DALI "
       "(dali).",
@@ -132,8 +131,7 @@ void add_preparation(Schema<DataOptions>& schema) {
              "Augmentations of training images, in order, drawn anew every epoch from seed, epoch "
              "and sample.",
              {"augmentation", "augmentations", "transforms"});
-  schema.add("split", &DataOptions::split,
-             one_of<Split>({{Split::kEven, "even"}, {Split::kThroughput, "throughput"}}),
+  schema.add("split", &DataOptions::split, one_of<Split>({"even", "throughput"}),
              "Division of a batch among processes: even, or by their measured speed.");
   schema.add("limit_train", &DataOptions::limit_train, optional_of(integer(1, kMaxSteps)),
              "Uses only the first N training samples.", {}, kStepsAndSamples);

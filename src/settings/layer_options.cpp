@@ -1,6 +1,5 @@
 #include "settings/layer_options.h"
 
-#include <array>
 #include <utility>
 
 #include "settings/schemas.h"
@@ -12,7 +11,8 @@ namespace {
 using LayerRow = Alternative<Layer>;
 using Names = std::vector<std::string>;
 
-constexpr std::array kActivations{"tanh", "relu", "sigmoid", "gelu", "silu", "leaky_relu"};
+const std::vector<std::string> kActivations{"tanh", "relu", "sigmoid",
+                                            "gelu", "silu", "leaky_relu"};
 constexpr const char* kInferred = "input sizes are inferred: remove the key";
 constexpr const char* kOneOrTwo = "One number, or [height, width].";
 
@@ -168,8 +168,8 @@ LayerRow activation(Activation function, const Schema<ActivationLayer>& keys = {
 
 LayerRow gelu() {
   Schema<ActivationLayer> keys;
-  keys.add("approximate", &ActivationLayer::tanh_approximates,
-           one_of<bool>({{false, "none"}, {true, "tanh"}}), "Exact (none) or by tanh.");
+  keys.add("approximate", &ActivationLayer::tanh_approximates, one_of<bool>({"none", "tanh"}),
+           "Exact (none) or by tanh.");
   return activation(Activation::kGelu, keys);
 }
 
@@ -234,10 +234,7 @@ LayerRow residual() {
   keys.add("layers", &Kind::layers, nested_layers(), "Consecutive layers.");
   keys.add("shortcut", &Kind::shortcut, nested_layers(),
            "Layers applied to the input before it is added; empty: none.", {"downsample"});
-  keys.add("activation", &Kind::activation,
-           optional_of(
-               activation_type({Activation::kRelu, Activation::kGelu, Activation::kSilu,
-                                Activation::kTanh, Activation::kSigmoid, Activation::kLeakyRelu})),
+  keys.add("activation", &Kind::activation, optional_of(one_of<Activation>(kActivations)),
            "Applied to the sum.");
   keys.add("modules", &Kind::modules, list_of(module_name()),
            "Names of all layers with weights, in state_dict order; their names there then have no "
@@ -294,17 +291,8 @@ std::string name_of(Activation function) {
   return kActivations[static_cast<std::size_t>(function)];
 }
 
-Type<Activation> activation_type(const std::vector<Activation>& functions) {
-  std::vector<std::pair<Activation, std::string>> names;
-  for (const Activation function : functions) names.emplace_back(function, name_of(function));
-  return one_of<Activation>(names);
-}
-
 Type<InitOptions> init() {
-  const auto name = one_of<InitName>({{InitName::kDefault, "default"},
-                                      {InitName::kNormal, "normal"},
-                                      {InitName::kXavierUniform, "xavier_uniform"},
-                                      {InitName::kKaimingNormal, "kaiming_normal"}});
+  const auto name = one_of<InitName>({"default", "normal", "xavier_uniform", "kaiming_normal"});
   Schema<InitOptions> schema;
   schema.add("name", &InitOptions::name, name, "The distribution.");
   schema.add("std", &InitOptions::std, optional_of(number({0, kMaxFloat, true})),

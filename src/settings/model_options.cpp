@@ -8,10 +8,7 @@ namespace mnist_train::settings {
 
 namespace {
 
-const std::vector<std::pair<ModelName, std::string>> kNames{{ModelName::kNet, "net"},
-                                                            {ModelName::kMlp, "mlp"},
-                                                            {ModelName::kLeNet, "lenet"},
-                                                            {ModelName::kResNet18, "resnet18"}};
+const std::vector<std::string> kModelNames{"net", "mlp", "lenet", "resnet18"};
 
 /// Adds a key that is written only for models that have it.
 template <class T>
@@ -41,7 +38,7 @@ Type<std::string> json_object() {
 /// later layer drops the others, and keys that belong to them.
 void add_networks(Schema<ModelOptions>& schema) {
   const auto is_named = [](const ModelOptions& options) { return !options.is_own(); };
-  add_model_key(schema, is_named, "name", &ModelOptions::name, one_of<ModelName>(kNames),
+  add_model_key(schema, is_named, "name", &ModelOptions::name, one_of<ModelName>(kModelNames),
                 "A built-in network.", {"architecture", "arch", "type"})
       .drops = {"layers", "torchscript", "plugin", "options"};
   add_model_key(
@@ -74,12 +71,7 @@ void add_networks(Schema<ModelOptions>& schema) {
 
 }  // namespace
 
-std::string name_of(ModelName name) {
-  for (const auto& [value, text] : kNames) {
-    if (value == name) return text;
-  }
-  return "";
-}
+std::string name_of(ModelName name) { return kModelNames.at(static_cast<std::size_t>(name)); }
 
 Schema<ModelOptions> model_schema() {
   Schema<ModelOptions> schema;
@@ -93,7 +85,7 @@ Schema<ModelOptions> model_schema() {
                 "Sizes of mlp's hidden layers.")
       .owner = {"name", "mlp"};
   add_model_key(schema, is_mlp, "activation", &ModelOptions::activation,
-                activation_type({Activation::kTanh, Activation::kRelu, Activation::kSigmoid}),
+                one_of<Activation>({"tanh", "relu", "sigmoid"}),
                 "Activation after each hidden layer of mlp.")
       .owner = {"name", "mlp"};
   for (const char* key : {"hidden", "activation"}) {

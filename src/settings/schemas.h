@@ -71,9 +71,6 @@ Json layer_list_schema();
 /// Returns the type of lists of layers; it is described by a reference to `layer_list_schema`.
 Type<LayerList> layer_list();
 
-/// Returns the type of the names of these functions.
-Type<Activation> activation_type(const std::vector<Activation>& functions);
-
 /// Returns the type of initial weights: a name, or {"name": "normal", "std": 0.1}.
 Type<InitOptions> init();
 

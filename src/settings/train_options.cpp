@@ -58,12 +58,7 @@ void add_plateau(Schema<ScheduleOptions>& schema) {
 
 Type<ScheduleOptions> schedule() {
   using Name = ScheduleName;
-  const auto name = one_of<Name>({{Name::kConstant, "constant"},
-                                  {Name::kStep, "step"},
-                                  {Name::kLinear, "linear"},
-                                  {Name::kCosine, "cosine"},
-                                  {Name::kOneCycle, "one_cycle"},
-                                  {Name::kPlateau, "plateau"}});
+  const auto name = one_of<Name>({"constant", "step", "linear", "cosine", "one_cycle", "plateau"});
   Schema<ScheduleOptions> schema;
   schema.add("name", &ScheduleOptions::name, name, "The shape of the learning rate over the run.");
   schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs, number({0, kMaxFloat}),
@@ -82,12 +77,8 @@ Type<ScheduleOptions> schedule() {
 
 Type<AveragingOptions> averaging() {
   using Strategy = AveragingStrategy;
-  const auto strategy = one_of<Strategy>({{Strategy::kAuto, "auto"},
-                                          {Strategy::kBucketed, "bucketed"},
-                                          {Strategy::kFlat, "flat"},
-                                          {Strategy::kSharedMemory, "shared_memory"}});
-  const auto compression = one_of<Compression>(
-      {{Compression::kNone, "none"}, {Compression::kFp16, "fp16"}, {Compression::kBf16, "bf16"}});
+  const auto strategy = one_of<Strategy>({"auto", "bucketed", "flat", "shared_memory"});
+  const auto compression = one_of<Compression>({"none", "fp16", "bf16"});
   Schema<AveragingOptions> schema;
   schema.add("strategy", &AveragingOptions::strategy, strategy,
              "bucketed: in buckets during the backward pass; flat: in one buffer after it; "
@@ -182,9 +173,7 @@ void add_length(Schema<TrainOptions>& schema) {
 }
 
 void add_optimizer(Schema<TrainOptions>& schema) {
-  const auto optimizer = one_of<OptimizerName>({{OptimizerName::kSgd, "sgd"},
-                                                {OptimizerName::kAdam, "adam"},
-                                                {OptimizerName::kAdamW, "adamw"}});
+  const auto optimizer = one_of<OptimizerName>({"sgd", "adam", "adamw"});
   schema.add("optimizer", &TrainOptions::optimizer, optimizer, "The update rule.");
   schema.add("learning_rate", &TrainOptions::learning_rate, number({0, kMaxFloat}),
              "Step size of the optimizer.", {"lr", "base_lr", "initial_lr", "init_lr"});
@@ -224,35 +213,24 @@ void add_machine(Schema<TrainOptions>& schema) {
              "Seed of the initial weights and the order of samples.", {"random_seed"},
              kStepsAndSamples);
   schema.add(deterministic_field());
-  schema.add(
-      "device", &TrainOptions::device,
-      one_of<DeviceName>(
-          {{DeviceName::kAuto, "auto"}, {DeviceName::kCpu, "cpu"}, {DeviceName::kCuda, "cuda"}},
-          {{"gpu", "cuda"}}),
-      "Device of the processes; auto: GPUs if there are any.", {"accelerator"});
-  schema.add("backend", &TrainOptions::backend,
-             one_of<BackendName>({{BackendName::kAuto, "auto"},
-                                  {BackendName::kNccl, "nccl"},
-                                  {BackendName::kGloo, "gloo"}}),
+  schema.add("device", &TrainOptions::device,
+             one_of<DeviceName>({"auto", "cpu", "cuda"}, {{"gpu", "cuda"}}),
+             "Device of the processes; auto: GPUs if there are any.", {"accelerator"});
+  schema.add("backend", &TrainOptions::backend, one_of<BackendName>({"auto", "nccl", "gloo"}),
              "Communication library; auto: NCCL on GPUs, Gloo on CPUs.",
              {"dist_backend", "distributed_backend"}, kNever);
-  const auto precision = one_of<PrecisionName>({{PrecisionName::kAuto, "auto"},
-                                                {PrecisionName::kFp32, "fp32"},
-                                                {PrecisionName::kBf16, "bf16"}},
-                                               {{"float32", "fp32"}, {"bfloat16", "bf16"}});
+  const auto precision =
+      one_of<PrecisionName>({"auto", "fp32", "bf16"}, {{"float32", "fp32"}, {"bfloat16", "bf16"}});
   schema.add("precision", &TrainOptions::precision, precision,
              "Type in which layers compute during training; master weights and optimizer state are "
              "fp32. auto: bf16 if the CPU or GPU supports it natively.",
              {"dtype"});
-  schema.add("cuda_graphs", &TrainOptions::cuda_graphs,
-             one_of<CudaGraphs>(
-                 {{CudaGraphs::kAuto, "auto"}, {CudaGraphs::kOn, "on"}, {CudaGraphs::kOff, "off"}}),
+  schema.add("cuda_graphs", &TrainOptions::cuda_graphs, one_of<CudaGraphs>({"auto", "on", "off"}),
              "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "
              "config prevents it.",
              {"cuda_graph", "use_cuda_graphs"}, kNever);
   schema.add(
-      "gpu_kernels", &TrainOptions::gpu_kernels,
-      one_of<GpuKernels>({{GpuKernels::kAuto, "auto"}, {GpuKernels::kOff, "off"}}),
+      "gpu_kernels", &TrainOptions::gpu_kernels, one_of<GpuKernels>({"auto", "off"}),
       "Fused GPU kernels in place of several LibTorch operations; auto: those that agree with "
       "LibTorch on a small test case.");
 }

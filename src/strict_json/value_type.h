@@ -65,23 +65,18 @@ Json to_json(const Node& node);
 /// Returns the number as JSON, without a fraction if it has none.
 Json number_to_json(double value);
 
-/// Returns the type of an enum with these names. `meant` maps names in other programs to the one to
-/// suggest.
+/// Returns the type of an enum that counts from 0, with the names of its values in order. `meant`
+/// maps names in other programs to the one to suggest.
 template <class E>
-Type<E> one_of(const std::vector<std::pair<E, std::string>>& table,
+Type<E> one_of(const std::vector<std::string>& names,
                const std::vector<std::pair<std::string, std::string>>& meant = {}) {
-  std::vector<std::string> names;
-  for (const auto& row : table) names.push_back(row.second);
-  return {.read = [table, names, meant](const JsonCursor& cursor) -> std::optional<E> {
+  return {.read = [names, meant](const JsonCursor& cursor) -> std::optional<E> {
             const std::optional<std::size_t> index = choose_name(cursor, names, meant);
             if (!index) return std::nullopt;
-            return table[*index].first;
+            return static_cast<E>(*index);
           },
-          .write = [table](const E& value) -> Json {
-            for (const auto& row : table) {
-              if (row.first == value) return row.second;
-            }
-            return nullptr;
+          .write = [names](const E& value) -> Json {
+            return names.at(static_cast<std::size_t>(value));
           },
           .fragment = {{"enum", names}}};
 }

@@ -81,8 +81,8 @@ TEST_CASE("a built-in network, written as layers, is read back as it was") {
                           settings::ModelName::kLeNet, settings::ModelName::kResNet18}) {
     settings::ModelOptions options;
     options.name = name;
-    const settings::LayerList layers = layers_of(options);
-    CHECK(list(settings::write_layers(layers)) == layers);
+    const std::string written = settings::write_layers(layers_of(options));
+    CHECK(settings::write_layers(list(written)) == written);
   }
 }
 

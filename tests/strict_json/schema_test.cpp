@@ -41,8 +41,7 @@ Schema<Outer> outer_schema() {
   schema.add("count", &Outer::count, integer(1, 100), "A count.");
   schema.add("limit", &Outer::limit, optional_of(integer(1, 5)), "A limit.");
   schema.add("workers", &Outer::workers, optional_of(integer(1, 5), "auto"), "Workers.");
-  schema.add("colour", &Outer::colour,
-             one_of<Colour>({{Colour::kRed, "red"}, {Colour::kGreen, "green"}}), "A colour.");
+  schema.add("colour", &Outer::colour, one_of<Colour>({"red", "green"}), "A colour.");
   schema.add("file", &Outer::file, file_name(), "A file.");
   schema.add("folder", &Outer::folder, path(), "A folder.");
   schema.add("inner", &Outer::inner, group(std::move(inner)), "A group.");
