@@ -78,16 +78,15 @@ Schema<ModelOptions> model_schema() {
   add_networks(schema);
   schema.add("weights", &ModelOptions::weights, optional_of(path()),
              "A file with the initial weights.", {"pretrained", "init_from"}, kNever);
-  const auto is_mlp = [](const ModelOptions& options) {
-    return !options.is_own() && options.name == ModelName::kMlp;
-  };
-  add_model_key(schema, is_mlp, "hidden", &ModelOptions::hidden, list_of(integer(1, kMaxLayerSize)),
-                "Sizes of mlp's hidden layers.")
-      .owner = {"name", "mlp"};
-  add_model_key(schema, is_mlp, "activation", &ModelOptions::activation,
-                one_of<Activation>({"tanh", "relu", "sigmoid"}),
-                "Activation after each hidden layer of mlp.")
-      .owner = {"name", "mlp"};
+  const strict_json::KeyOwner mlp{"name", "mlp"};
+  schema
+      .add("hidden", &ModelOptions::hidden, list_of(integer(1, kMaxLayerSize)),
+           "Sizes of mlp's hidden layers.")
+      .key.owner = mlp;
+  schema
+      .add("activation", &ModelOptions::activation, one_of<Activation>({"tanh", "relu", "sigmoid"}),
+           "Activation after each hidden layer of mlp.")
+      .key.owner = mlp;
   for (const char* key : {"hidden", "activation"}) {
     schema.forbid(key, all_of({given(key), none_of(equal("name", "mlp"))}),
                   "is only for model mlp");

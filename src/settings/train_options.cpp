@@ -8,24 +8,18 @@ namespace mnist_train::settings {
 
 namespace {
 
-/// Adds a key of one schedule: others refuse it, and it is not written for them.
+/// Adds a key of one schedule, which the others refuse.
 template <class T>
-void add_schedule_key(const std::pair<ScheduleName, std::string>& schedule,
-                      Schema<ScheduleOptions>& schema, const std::string& key,
-                      T ScheduleOptions::*member, const Type<T>& type, const std::string& doc,
-                      const std::vector<std::string>& other_names = {}) {
-  auto& field = schema.add(key, member, type, schedule.second + ": " + doc, other_names);
-  field.key.owner = {"name", schedule.second};
-  field.write = [=, name = schedule.first](const ScheduleOptions& options) -> std::optional<Json> {
-    if (options.name != name) return std::nullopt;
-    return type.write(options.*member);
-  };
-  schema.forbid(key, all_of({given(key), none_of(equal("name", schedule.second))}),
-                "is only for schedule " + schedule.second);
+void add_schedule_key(const std::string& schedule, Schema<ScheduleOptions>& schema,
+                      const std::string& key, T ScheduleOptions::*member, const Type<T>& type,
+                      const std::string& doc, const std::vector<std::string>& other_names = {}) {
+  schema.add(key, member, type, schedule + ": " + doc, other_names).key.owner = {"name", schedule};
+  schema.forbid(key, all_of({given(key), none_of(equal("name", schedule))}),
+                "is only for schedule " + schedule);
 }
 
 void add_one_cycle(Schema<ScheduleOptions>& schema) {
-  const std::pair one_cycle{ScheduleName::kOneCycle, std::string("one_cycle")};
+  const std::string one_cycle = "one_cycle";
   const auto divisor = number({0, kMaxFloat, true});
   add_schedule_key(one_cycle, schema, "max_learning_rate", &ScheduleOptions::max_learning_rate,
                    number({0, kMaxFloat, true}),
@@ -47,7 +41,7 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
 }
 
 void add_plateau(Schema<ScheduleOptions>& schema) {
-  const std::pair plateau{ScheduleName::kPlateau, std::string("plateau")};
+  const std::string plateau = "plateau";
   add_schedule_key(plateau, schema, "factor", &ScheduleOptions::factor, number({0, 1, false, true}),
                    "factor of the rate at each drop; 0.1 by default.");
   add_schedule_key(plateau, schema, "patience", &ScheduleOptions::patience, integer(0, kMaxCount),

@@ -151,11 +151,15 @@ class Schema {
     return owner;
   }
 
+  /// Writes the object, without keys whose `KeyOwner`, an earlier key, has another value.
   Json write(const Owner& owner) const {
     Json object = Json::object();
     for (const Field<Owner>& field : fields_) {
-      std::optional<Json> value = field.write(owner);
-      if (value) object[field.key.name] = std::move(*value);
+      const auto& [key, value, is_any_other] = field.key.owner;
+      if (!key.empty() && !is_any_other && object.value(key, Json()) != value) continue;
+      if (std::optional<Json> written = field.write(owner)) {
+        object[field.key.name] = std::move(*written);
+      }
     }
     return object;
   }

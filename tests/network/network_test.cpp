@@ -133,7 +133,7 @@ TEST_CASE("layers that do not fit are refused with their place and both shapes")
        "a second module is called \"a\""},
       {R"(["relu", {"name": "relu", "as": "0"}])", "/1", "a second module is called \"0\""},
       {R"([{"name": "repeat", "times": 2, "layers": [{"name": "relu", "as": "a"}]}])",
-       "/0/layers/0", "put what is repeated into a sequential"},
+       "/0/layers/0", "put the repeated layers into a sequential"},
       {R"([{"name": "repeat", "times": 1000000, "layers": ["relu"]}])", "/0/layers",
        "more than 10000 layers"},
       {R"([{"name": "repeat", "times": 200, "layers": [{"name": "repeat", "times": 200,
