@@ -75,9 +75,9 @@ void add_sources(Schema<DataOptions>& schema) {
       "synthetic: generated digits, without files.");
   format.key.use = kStepsAndSamples;
   format.key.drops = {"dataset", "root"};
-  const auto add_location = [&](const std::string& name, auto member, const auto& type,
+  const auto add_location = [&](const std::string& key_name, auto member, const auto& type,
                                 const char* doc) -> KnownKey& {
-    KnownKey& key = schema.add(name, member, type, doc).key;
+    KnownKey& key = schema.add(key_name, member, type, doc).key;
     key.use = kSamples;
     key.owner = {"format", "synthetic", /*is_any_other=*/true};
     return key;

@@ -156,7 +156,8 @@ class Schema {
     Json object = Json::object();
     for (const Field<Owner>& field : fields_) {
       const auto& [key, value, is_any_other] = field.key.owner;
-      if (!key.empty() && !is_any_other && object.value(key, Json()) != value) continue;
+      const bool has_owner = object.contains(key) && object.at(key) == value;
+      if (!key.empty() && !is_any_other && !has_owner) continue;
       if (std::optional<Json> written = field.write(owner)) {
         object[field.key.name] = std::move(*written);
       }

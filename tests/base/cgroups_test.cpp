@@ -61,7 +61,7 @@ struct Kernel : TempFolder {
   int version;
 };
 
-TEST_CASE("a process is limited by its cgroup and by those above it") {
+TEST_CASE("a process is limited by its cgroup and its ancestors") {
   for (const int version : {1, 2}) {
     INFO("version " << version);
     const Kernel kernel(version);
@@ -76,7 +76,7 @@ TEST_CASE("a process is limited by its cgroup and by those above it") {
   }
 }
 
-TEST_CASE("a container sees its cgroup as the top, whatever the host calls it") {
+TEST_CASE("a container sees its cgroup as the root") {
   const TempFolder root;
   const auto top = root.write("sys/fs/cgroup/pids/pids.max", "40\n").parent_path();
   root.write("proc/self/mountinfo",
@@ -91,7 +91,7 @@ TEST_CASE("a container sees its cgroup as the top, whatever the host calls it") 
   CHECK(cgroups("memory", root.path()).empty());
 }
 
-TEST_CASE("the smallest CPU quota above a process says how many cores it may use") {
+TEST_CASE("the smallest CPU quota limits the usable cores") {
   cpu_set_t mask;
   REQUIRE(::sched_getaffinity(0, sizeof mask, &mask) == 0);
   const int all = CPU_COUNT(&mask);
@@ -114,7 +114,7 @@ TEST_CASE("the smallest CPU quota above a process says how many cores it may use
   CHECK(usable_cores(kernel.path()) == 1);
 }
 
-TEST_CASE("a process that is bound to one processor has one core") {
+TEST_CASE("a process with an affinity of one CPU has one core") {
   cpu_set_t before;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
   const int all = usable_cores();
@@ -133,7 +133,7 @@ TEST_CASE("a process that is bound to one processor has one core") {
   CHECK(bound == 1);
 }
 
-TEST_CASE("memory is what the cgroups leave, of which cached files are free") {
+TEST_CASE("memory is limited by the cgroups, without the file cache") {
   for (const int version : {1, 2}) {
     INFO("version " << version);
     const Kernel kernel(version);
@@ -156,7 +156,7 @@ TEST_CASE("memory is what the cgroups leave, of which cached files are free") {
   CHECK(system_memory().available > 0);
 }
 
-TEST_CASE("a kill for lack of memory names the limit that was hit, once") {
+TEST_CASE("an out-of-memory kill names the limit, once") {
   for (const int version : {1, 2}) {
     INFO("version " << version);
     const Kernel kernel(version);
@@ -179,7 +179,7 @@ TEST_CASE("a kill for lack of memory names the limit that was hit, once") {
   }
 }
 
-TEST_CASE("a kill without a limit of ours is for the machine's memory") {
+TEST_CASE("a kill without a limit is due to the machine's memory") {
   const Kernel kernel(2);
   MemoryKills kills(kernel.path());
   kernel.write("proc/vmstat", "oom_kill 4\n");
@@ -195,7 +195,7 @@ TEST_CASE("a kill without a limit of ours is for the machine's memory") {
   CHECK(of_machine.new_kill());
 }
 
-TEST_CASE("sizes of limits are written in binary units") {
+TEST_CASE("limits are written in binary units") {
   CHECK(memory_text(512) == "512 bytes");
   CHECK(memory_text(1023 * kMiB) == "1023 MiB");
   CHECK(memory_text(1536 * kMiB) == "1.5 GiB");

@@ -11,12 +11,12 @@ using Catch::Matchers::ContainsSubstring;
 using testing::TempFolder;
 using Steps = std::vector<std::int64_t>;
 
-TEST_CASE("a checkpoint's name holds its step with at least eight digits") {
+TEST_CASE("a checkpoint's name contains its step with at least eight digits") {
   CHECK(checkpoint_name(938) == "step-00000938.safetensors");
   CHECK(checkpoint_name(1234567890) == "step-1234567890.safetensors");
 }
 
-TEST_CASE("saved steps are found in the order of their numbers, the newest is the last") {
+TEST_CASE("saved steps are sorted numerically") {
   const TempFolder folder;
   for (const char* name : {"step-100000000.safetensors", "step-00000005.safetensors",
                            "step-99999999.safetensors", "step-5.safetensors", "step-00000007.pt",
@@ -48,7 +48,7 @@ std::span<const std::uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
-TEST_CASE("a seal notices every change of the bytes before it") {
+TEST_CASE("a seal detects every changed byte") {
   const std::string whole = sealed("weights");
   CHECK(matches_seal(bytes_of(whole)));
   for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -59,7 +59,7 @@ TEST_CASE("a seal notices every change of the bytes before it") {
   }
 }
 
-TEST_CASE("the newest whole checkpoint is the last one that is not damaged, else the best one") {
+TEST_CASE("the newest whole checkpoint is the last intact one, else the best one") {
   const TempFolder folder;
   CHECK_FALSE(newest_whole_checkpoint(folder.path()));
   folder.write("step-00000003.safetensors", "damaged, which is long enough for a seal");
@@ -72,7 +72,7 @@ TEST_CASE("the newest whole checkpoint is the last one that is not damaged, else
   CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "best.safetensors");
 }
 
-TEST_CASE("files of torch.save's old format are known, whatever protocol their pickles have") {
+TEST_CASE("the legacy format of torch.save is recognised with any pickle protocol") {
   const std::string number = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
   CHECK(is_legacy_torch_file(bytes_of("\x80\x02" + number)));
   CHECK(is_legacy_torch_file(bytes_of(std::string("\x80\x04\x95\x0d\0\0\0\0\0\0\0", 11) + number)));

@@ -8,7 +8,7 @@
 namespace mnist_train {
 namespace {
 
-TEST_CASE("a message is one line, without the place in somebody's sources") {
+TEST_CASE("a short message is one line without source location") {
   const auto said = [](const std::string& text) { return short_message(std::runtime_error(text)); };
   CHECK(
       said("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Read error [::1]:7: gone") ==

@@ -16,7 +16,7 @@ UniqueFd opened(const std::filesystem::path& path) {
   return UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
 }
 
-TEST_CASE("a lock keeps others out, and all can see it, for as long as its file is open") {
+TEST_CASE("a lock excludes others and is visible until its file is closed") {
   const testing::TempFolder folder;
   const std::filesystem::path path = folder.path() / "lock";
   const UniqueFd other = opened(path);
@@ -31,7 +31,7 @@ TEST_CASE("a lock keeps others out, and all can see it, for as long as its file 
   CHECK(take_file_lock(other.get(), /*wait=*/true) == FileLock::kTaken);
 }
 
-TEST_CASE("the lock of a program that uses flock alone is seen, a shared one is none") {
+TEST_CASE("an exclusive flock of other programs is detected, a shared one is not") {
   const testing::TempFolder folder;
   const std::filesystem::path path = folder.path() / "lock";
   const UniqueFd other = opened(path);
@@ -42,7 +42,7 @@ TEST_CASE("the lock of a program that uses flock alone is seen, a shared one is 
   CHECK(is_file_locked(other.get()));
 }
 
-TEST_CASE("whoever asks for a lock never keeps anybody from taking it") {
+TEST_CASE("querying a lock does not block others") {
   const testing::TempFolder folder;
   const std::filesystem::path path = folder.path() / "lock";
   const UniqueFd other = opened(path);
@@ -55,7 +55,7 @@ TEST_CASE("whoever asks for a lock never keeps anybody from taking it") {
   }
 }
 
-TEST_CASE("a file that cannot be locked is not one that is held") {
+TEST_CASE("an unsupported lock is not a held one") {
   CHECK(take_file_lock(-1) == FileLock::kUnsupported);
   CHECK_FALSE(is_file_locked(-1));
 }

@@ -33,7 +33,7 @@ std::string read(const fs::path& path) { return read_file(path, kPlenty, ExitCod
 
 bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
 
-TEST_CASE("a full disk is answered with what to do, and other failures are not") {
+TEST_CASE("errors on a full disk come with advice") {
   const auto said = [](int error) {
     return error_of([&] {
              errno = error;
@@ -70,7 +70,7 @@ TEST_CASE("a descriptor is closed once, by its last owner") {
   ::close(kept);
 }
 
-TEST_CASE("a file under a guessable name is made, or continued if it is our own") {
+TEST_CASE("a private file is created, or opened if it is ours") {
   const TempFolder folder;
   const fs::path path = folder.path() / ".file.part";
   for (const char* half : {"one", "two"}) {
@@ -82,7 +82,7 @@ TEST_CASE("a file under a guessable name is made, or continued if it is our own"
   CHECK(read_file(path, 3, ExitCode::kData, /*offset=*/9).empty());
 }
 
-TEST_CASE("what others planted under a guessable name is refused and left as it is") {
+TEST_CASE("files planted by others are refused and left unchanged") {
   const TempFolder folder;
   const fs::path victim = folder.write("victim", "precious");
   const fs::path planted = folder.path() / ".file.part";
@@ -117,7 +117,7 @@ TEST_CASE("what others planted under a guessable name is refused and left as it 
   CHECK_NOTHROW(open_private_file(planted, ExitCode::kData));
 }
 
-TEST_CASE("a file system that cannot sync is no error, one that fails to is") {
+TEST_CASE("an unsupported sync is not an error, a failed one is") {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const UniqueFd ends[] = {UniqueFd(pipe[0]), UniqueFd(pipe[1])};
@@ -130,7 +130,7 @@ TEST_CASE("a file system that cannot sync is no error, one that fails to is") {
   }
 }
 
-TEST_CASE("a file is mapped and read as it is") {
+TEST_CASE("a file is mapped and read unchanged") {
   const TempFolder folder;
   const std::string content = std::string("a\0b\n", 4) + std::string(100000, 'x');
   const fs::path path = folder.write("file", content);
@@ -144,14 +144,14 @@ TEST_CASE("a file is mapped and read as it is") {
   }));
 }
 
-TEST_CASE("an empty file gives nothing") {
+TEST_CASE("an empty file is an empty view") {
   const TempFolder folder;
   const fs::path path = folder.write("empty", "");
   CHECK(MappedFile::open(path, ExitCode::kData).bytes().empty());
   CHECK(read(path).empty());
 }
 
-TEST_CASE("what is no regular file is refused at once, with its name") {
+TEST_CASE("anything but a regular file is refused with its name") {
   const TempFolder folder;
   const fs::path fifo = folder.path() / "fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
@@ -173,7 +173,7 @@ TEST_CASE("what is no regular file is refused at once, with its name") {
   }
 }
 
-TEST_CASE("nothing but a file is replaced by one") {
+TEST_CASE("only a regular file is replaced") {
   const TempFolder folder;
   const fs::path pipe = folder.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
@@ -184,7 +184,7 @@ TEST_CASE("nothing but a file is replaced by one") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }
 
-TEST_CASE("a file of more bytes than allowed is refused, one of as many is read") {
+TEST_CASE("a file above the limit is refused, one of exactly that size is read") {
   const TempFolder folder;
   const fs::path path = folder.write("file", "12345");
   CHECK(read_file(path, 5, ExitCode::kData) == "12345");
@@ -193,13 +193,13 @@ TEST_CASE("a file of more bytes than allowed is refused, one of as many is read"
   CHECK_THAT(failure.message, ContainsSubstring("5 bytes"));
 }
 
-TEST_CASE("a file in /proc, which claims to be empty, is read whole") {
+TEST_CASE("a file in /proc with size 0 is read completely") {
   CHECK_THAT(read("/proc/self/status"), ContainsSubstring("VmHWM"));
   CHECK_THAT(error_of([] { read_file("/proc/self/status", 10, ExitCode::kData); }).message,
              ContainsSubstring("grew beyond 10 bytes"));
 }
 
-TEST_CASE("an atomic write replaces the file and leaves nothing beside it") {
+TEST_CASE("an atomic write replaces the file and leaves no temporary file") {
   const TempFolder folder;
   const fs::path path = folder.write("result.json", "old");
   write_file_atomically(path, "new content", ExitCode::kRunFailed);
@@ -208,7 +208,7 @@ TEST_CASE("an atomic write replaces the file and leaves nothing beside it") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"other", "result.json"});
 }
 
-TEST_CASE("nothing is seen of an atomic file before its commit, or without one") {
+TEST_CASE("an atomic file is invisible without a commit") {
   const TempFolder folder;
   const fs::path path = folder.write("result", "old");
   {
@@ -227,7 +227,7 @@ TEST_CASE("nothing is seen of an atomic file before its commit, or without one")
   CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
 }
 
-TEST_CASE("a leftover of a dead process is no obstacle") {
+TEST_CASE("a leftover of a dead process is replaced") {
   const TempFolder folder;
   folder.write("result.partial-" + std::to_string(::getpid()), "leftover");
   write_file_atomically(folder.path() / "result", "new", ExitCode::kRunFailed);
@@ -235,7 +235,7 @@ TEST_CASE("a leftover of a dead process is no obstacle") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
 }
 
-TEST_CASE("a disk that runs full leaves the old file and no temporary one") {
+TEST_CASE("a full disk keeps the old file and removes the temporary one") {
   const TempFolder folder;
   const fs::path path = folder.write("result", "old");
   Failure failure;
@@ -250,7 +250,7 @@ TEST_CASE("a disk that runs full leaves the old file and no temporary one") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
 }
 
-TEST_CASE("an atomic write that cannot be put in place names the path and cleans up") {
+TEST_CASE("a failed rename names the path and cleans up") {
   const TempFolder folder;
   fs::create_directories(folder.path() / "taken" / "inside");
   const Failure taken =
@@ -263,7 +263,7 @@ TEST_CASE("an atomic write that cannot be put in place names the path and cleans
   CHECK_THAT(absent.message, ContainsSubstring("no folder " + (folder.path() / "no").string()));
 }
 
-TEST_CASE("a link in the place of the temporary file is not followed") {
+TEST_CASE("a link with the temporary file's name is not followed") {
   const TempFolder folder;
   const fs::path precious = folder.write("precious", "precious");
   fs::create_symlink(precious, folder.path() / ("result.partial-" + std::to_string(::getpid())));
@@ -272,7 +272,7 @@ TEST_CASE("a link in the place of the temporary file is not followed") {
   CHECK(read(folder.path() / "result") == "new");
 }
 
-TEST_CASE("all bytes reach a reader that takes them slowly") {
+TEST_CASE("all bytes reach a slow reader") {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const std::string content(1 << 20, 'z');  // many times what a pipe holds
@@ -292,13 +292,13 @@ TEST_CASE("all bytes reach a reader that takes them slowly") {
   CHECK(seen == content);
 }
 
-TEST_CASE("writing to a closed descriptor says so") {
+TEST_CASE("writing to a closed descriptor fails") {
   CHECK_FALSE(write_all(-1, "x", 1));
   CHECK(errno == EBADF);
   CHECK(write_all(-1, "", 0));
 }
 
-TEST_CASE("the executable's folder holds this executable") {
+TEST_CASE("the executable's folder contains this executable") {
   CHECK(fs::exists(executable_folder() / fs::read_symlink("/proc/self/exe").filename()));
 }
 

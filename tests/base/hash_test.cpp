@@ -27,7 +27,7 @@ TEST_CASE("pieces hash like the whole") {
   }
 }
 
-TEST_CASE("a digest can be taken on the way") {
+TEST_CASE("a digest can be taken between updates") {
   Hasher hasher;
   hasher.update("ab", 2);
   CHECK(hasher.hex_digest() == hash_hex("ab"));

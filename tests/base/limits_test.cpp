@@ -15,7 +15,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("the limit that refuses processes is the one of which most is used") {
+TEST_CASE("the refusing limit is the one closest to exhaustion") {
   const testing::TempFolder root;
   root.write("proc/self/cgroup", "0::/job\n");
   root.write("proc/self/mountinfo", "31 24 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n");
@@ -38,7 +38,7 @@ TEST_CASE("the limit that refuses processes is the one of which most is used") {
              ContainsSubstring("kernel.threads-max allows 301"));
 }
 
-TEST_CASE("an error names the limit behind it and how to raise it") {
+TEST_CASE("an error names the limit that caused it and how to raise it") {
   CHECK(error_text(ENOENT) == "No such file or directory");
   CHECK_THAT(error_text(ENOSPC), ContainsSubstring("free some space"));
   CHECK_THAT(error_text(EMFILE), ContainsSubstring("ulimit -n is "));

@@ -42,7 +42,7 @@ struct Console {
   }
 };
 
-TEST_CASE("the console shows messages alone, from its level on") {
+TEST_CASE("the console shows messages from its level up, without time") {
   struct Case {
     const char* level;
     const char* shown;
@@ -62,7 +62,7 @@ TEST_CASE("the console shows messages alone, from its level on") {
   }
 }
 
-TEST_CASE("a prefix stands before each line of the console") {
+TEST_CASE("each line of the console starts with the prefix") {
   const Console console;
   LogSetup setup = console.setup();
   setup.console_prefix = "rank 1: ";
@@ -71,7 +71,7 @@ TEST_CASE("a prefix stands before each line of the console") {
   CHECK(console.text() == "rank 1: one 2\n");
 }
 
-TEST_CASE("the log file takes everything from debug on, with time and level, and is appended to") {
+TEST_CASE("the log file gets lines from debug up, with time and level, appended") {
   const Console console;
   LogSetup setup = console.setup("error");
   setup.file = console.folder.path() / "logs" / "rank-0.log";
@@ -99,7 +99,7 @@ TEST_CASE("without a console nothing is written there") {
   spdlog::error("goes nowhere");
 }
 
-TEST_CASE("control bytes in messages cannot drive a terminal") {
+TEST_CASE("control bytes in messages cannot control a terminal") {
   const Console console;
   const ScopedLogging logging(console.setup());
   spdlog::info("{}", std::string("\x1b[31mred\r\x07\0\x7f tab\t", 17));
@@ -123,7 +123,7 @@ TEST_CASE("escaping leaves text, tabs, newlines and UTF-8 alone") {
   CHECK(escaped.size() == 30 * 4 + 2);
 }
 
-TEST_CASE("what turns, hides or controls text is shown as escapes, and so is what is not UTF-8") {
+TEST_CASE("control, bidirectional and invisible characters and invalid UTF-8 are escaped") {
   struct Case {
     std::string text;
     std::string escaped;
@@ -180,7 +180,7 @@ TEST_CASE("a log folder that cannot be made is an error with its name") {
   CHECK_THAT(failure.message, ContainsSubstring(setup.file->string()));
 }
 
-TEST_CASE("a reader that went away does not end the process") {
+TEST_CASE("a closed pipe does not end the process") {
   // In a process of its own: what SIGPIPE does there is the worker's business, which ignores it.
   const pid_t child = ::fork();
   if (child == 0) {

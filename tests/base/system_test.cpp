@@ -27,7 +27,7 @@ TEST_CASE("sizes are rounded up to whole cache lines") {
   CHECK(cache_aligned(65) == 128);
 }
 
-TEST_CASE("a started thread takes no signals, and its starter takes those that it took before") {
+TEST_CASE("a started thread blocks all signals, its starter keeps its mask") {
   sigset_t before;
   REQUIRE(::pthread_sigmask(SIG_SETMASK, nullptr, &before) == 0);
   sigset_t inside;
@@ -41,7 +41,7 @@ TEST_CASE("a started thread takes no signals, and its starter takes those that i
   }
 }
 
-TEST_CASE("the state of a process tells one that has ended from one that runs") {
+TEST_CASE("the state tells running processes from zombies") {
   CHECK(process_state(::getpid()) == 'R');
   CHECK_FALSE(process_is_ending(::getpid()));
   const pid_t pid = ::fork();

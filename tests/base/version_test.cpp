@@ -14,6 +14,6 @@ TEST_CASE("a build knows its version, compiler and LibTorch") {
   CHECK_THAT(build_info().torch, Matches("([0-9]+\\.[0-9]+\\.[0-9]+)?"));
 }
 
-TEST_CASE("a commit is a short hash, marked when the tree differs from it") {
+TEST_CASE("a commit is a short hash, marked if the tree differs") {
   CHECK_THAT(build_info().commit, Catch::Matchers::Matches("([0-9a-f]{12}(-dirty)?)?"));
 }

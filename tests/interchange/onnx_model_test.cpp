@@ -20,7 +20,7 @@ network::Network mlp(std::vector<std::int64_t> hidden) {
   return network::make_network(options, {});
 }
 
-TEST_CASE("a network that no ONNX file can hold is refused before its weights are asked for") {
+TEST_CASE("a network above the size limit of ONNX is refused before its weights are read") {
   int asked = 0;
   const FindWeight find_weight = [&](const std::string&) {
     ++asked;
@@ -34,7 +34,7 @@ TEST_CASE("a network that no ONNX file can hold is refused before its weights ar
   CHECK(asked == 0);
 }
 
-TEST_CASE("every parameter and every running statistic is asked for once, by its name") {
+TEST_CASE("every parameter and running statistic is read once, by name") {
   settings::ModelOptions options;
   options.name = settings::ModelName::kResNet18;
   std::vector<std::string> asked;
@@ -49,7 +49,7 @@ TEST_CASE("every parameter and every running statistic is asked for once, by its
   CHECK(std::count(asked.begin(), asked.end(), "resnet_block2.0.bn1.running_var") == 1);
 }
 
-TEST_CASE("the normalisation is named in Python as in ONNX") {
+TEST_CASE("Python and ONNX describe the same normalisation") {
   const std::string text =
       python_module(mlp({3}), {std::vector<double>{0.5, 0.25}, std::vector<double>{1, 2}});
   CHECK_THAT(text, ContainsSubstring("with mean [0.5, 0.25] and std [1, 2]"));

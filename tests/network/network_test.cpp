@@ -23,7 +23,7 @@ Network sized(const std::string& json, const ImageShape& images = {}) {
   return infer_sizes(list(json), images);
 }
 
-TEST_CASE("sizes are inferred as PyTorch computes them") {
+TEST_CASE("sizes are inferred as in PyTorch") {
   const auto first = [](const std::string& layer) {
     return sized("[" + layer + R"(, "flatten", {"name": "linear", "out_features": "classes"}])",
                  {4, 30, 21, 7})
@@ -76,7 +76,7 @@ TEST_CASE("the built-in networks are lists with the documented sums") {
         20LL * 25 * 24 * 24 + 50LL * 20 * 25 * 8 * 8 + 800LL * 500 + 5000);
 }
 
-TEST_CASE("a built-in network, written as layers, is read back as it was") {
+TEST_CASE("a built-in network written as layers is read back unchanged") {
   for (const auto name : {settings::ModelName::kNet, settings::ModelName::kMlp,
                           settings::ModelName::kLeNet, settings::ModelName::kResNet18}) {
     settings::ModelOptions options;
@@ -86,7 +86,7 @@ TEST_CASE("a built-in network, written as layers, is read back as it was") {
   }
 }
 
-TEST_CASE("modules are called as torch.nn.Sequential calls them") {
+TEST_CASE("modules are named as in torch.nn.Sequential") {
   const Network network = sized(R"([
       {"name": "conv2d", "out_channels": 4, "kernel_size": 3, "as": "first"}, "relu",
       {"name": "residual", "layers": [{"name": "conv2d", "out_channels": 4, "kernel_size": 1}]},
@@ -100,7 +100,7 @@ TEST_CASE("modules are called as torch.nn.Sequential calls them") {
   CHECK(network.layers[5].path == "5");
 }
 
-TEST_CASE("layers that do not fit are refused with their place and both shapes") {
+TEST_CASE("layers that do not fit are refused with their pointer and both shapes") {
   struct Bad {
     const char* json;
     const char* pointer;

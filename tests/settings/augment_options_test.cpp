@@ -28,7 +28,7 @@ TEST_CASE("the list keeps its order, and every kind is read") {
   CHECK(read_list("[]").empty());
 }
 
-TEST_CASE("what is left out has its default") {
+TEST_CASE("omitted keys have their defaults") {
   CHECK(
       read_list(R"(["mixup",{"name":"normalize"}])") ==
       AugmentList{MixupOptions{1.0, std::nullopt, MixupScope::kLocal}, NormalizeOptions{0.0, 1.0}});
@@ -45,7 +45,7 @@ TEST_CASE("the list in the effective config is read back as the same list") {
   CHECK(config.data.augment.size() == 7);
 }
 
-TEST_CASE("an entry that is wrong is refused where it stands") {
+TEST_CASE("an invalid entry is refused with its pointer") {
   using Case = std::pair<const char*, const char*>;
   const auto [list, message] = GENERATE(values<Case>({
       {R"("mixup")", R"(: expected a list, found the string "mixup")"},
@@ -121,7 +121,7 @@ TEST_CASE("all wrong entries are reported at once") {
             .size() == 3);
 }
 
-TEST_CASE("normalize stands in one place") {
+TEST_CASE("normalize is set only once") {
   const auto lines =
       lines_for(R"({"data":{"normalize":{"mean":0},"augment":["mixup",{"name":"normalize"}]}})");
   REQUIRE(lines.size() == 1);
@@ -132,7 +132,7 @@ TEST_CASE("normalize stands in one place") {
   CHECK(effective_normalize(listed.data, 1) == NormalizeOptions{0.5, 2.0});
 }
 
-TEST_CASE("figures for each channel are written as they were given") {
+TEST_CASE("statistics per channel are written as given") {
   const std::string figures = R"({"mean":[0.5,0.25,0.5],"std":2})";
   const RunConfig config =
       read(R"({"data":{"format":"cifar","train":"a","test":"b","normalize":)" + figures + "}}");
@@ -162,7 +162,7 @@ TEST_CASE("a list of another length than the data's channels names its key") {
              Catch::Matchers::ContainsSubstring("mean: lists 3 numbers, but the images have 4"));
 }
 
-TEST_CASE("the list says what size images end with") {
+TEST_CASE("the list determines the final image size") {
   const ImageSize mnist{28, 28};
   CHECK(augmented_size({}, mnist) == mnist);
   CHECK(augmented_size({RandomCropOptions{std::nullopt, 4}, RotateOptions{5}}, mnist) == mnist);
@@ -179,7 +179,7 @@ TEST_CASE("the list says what size images end with") {
         "fewer");
 }
 
-TEST_CASE("every kind has the name that the config gives it") {
+TEST_CASE("every kind has its name in the config") {
   CHECK(name_of(RandomCropOptions{}) == "random_crop");
   CHECK(name_of(HorizontalFlipOptions{}) == "horizontal_flip");
   CHECK(name_of(RotateOptions{}) == "rotate");

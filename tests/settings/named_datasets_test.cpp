@@ -15,7 +15,7 @@ bool is_sha256(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-TEST_CASE("every row of the table of data sets is whole, and its name is unique") {
+TEST_CASE("every row of the table of data sets is complete, with a unique name") {
   std::set<std::string> names;
   for (const NamedDataset& row : named_datasets()) {
     CAPTURE(row.name);
@@ -40,7 +40,7 @@ TEST_CASE("every row of the table of data sets is whole, and its name is unique"
   }
 }
 
-TEST_CASE("every data set of the table can be named in a config, with its own normalisation") {
+TEST_CASE("every data set can be used in a config, with its normalisation") {
   for (const NamedDataset& row : named_datasets()) {
     CAPTURE(row.name);
     const RunConfig config = read(R"({"data":{"dataset":")" + row.name + R"("}})");
@@ -50,7 +50,7 @@ TEST_CASE("every data set of the table can be named in a config, with its own no
   }
 }
 
-TEST_CASE("an unknown name is answered with those that are known") {
+TEST_CASE("an unknown name is refused with the list of known ones") {
   const auto failure = testing::error_of([] { (void)named_dataset("imagenet"); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK(failure.message == "unknown data set imagenet; known are mnist, fashion-mnist, cifar10");
