@@ -51,15 +51,19 @@ Type<std::vector<DataLocation>> locations_by_rank() {
       [](const Locations& value) { return value.empty() ? std::nullopt : std::optional(value); });
 }
 
-void add_sources(Schema<DataOptions>& schema) {
+/// Returns the type of names of data sets.
+Type<std::string> dataset_name() {
   std::vector<std::string> names;
   for (const NamedDataset& row : named_datasets()) names.push_back(row.name);
-  const auto name = converted<std::string>(
+  return converted<std::string>(
       one_of<std::size_t>(names), [names](std::size_t index) { return names[index]; },
-      [names](const std::string& value) {
-        return static_cast<std::size_t>(std::ranges::find(names, value) - names.begin());
+      [names](const std::string& name) {
+        return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
       });
-  auto& dataset = schema.add("dataset", &DataOptions::dataset, optional_of(name),
+}
+
+void add_sources(Schema<DataOptions>& schema) {
+  auto& dataset = schema.add("dataset", &DataOptions::dataset, optional_of(dataset_name()),
                              "A data set by name; mnist unless a format is given.", {"name"});
   dataset.key.use = kStepsAndSamples;
   dataset.key.drops = {"format", "train", "test", "train_per_process"};
@@ -75,9 +79,9 @@ void add_sources(Schema<DataOptions>& schema) {
       "synthetic: generated digits, without files.");
   format.key.use = kStepsAndSamples;
   format.key.drops = {"dataset", "root"};
-  const auto add_location = [&](const std::string& key_name, auto member, const auto& type,
+  const auto add_location = [&](const std::string& name, auto member, const auto& type,
                                 const char* doc) -> KnownKey& {
-    KnownKey& key = schema.add(key_name, member, type, doc).key;
+    KnownKey& key = schema.add(name, member, type, doc).key;
     key.use = kSamples;
     key.owner = {"format", "synthetic", /*is_any_other=*/true};
     return key;
