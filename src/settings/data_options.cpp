@@ -75,8 +75,7 @@ void add_sources(Schema<DataOptions>& schema) {
       "format", &DataOptions::format, optional_of(formats),
       "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
       "batches of CIFAR-10; image-folder: class folders of PNG and JPEG files; lmdb: a Caffe2 "
-      "LMDB; "
-      "synthetic: generated digits, without files.");
+      "LMDB; synthetic: generated digits, without files.");
   format.key.use = kStepsAndSamples;
   format.key.drops = {"dataset", "root"};
   const auto add_location = [&](const std::string& name, auto member, const auto& type,
