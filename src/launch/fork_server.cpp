@@ -106,6 +106,7 @@ void become_rank(const RankPlan& plan, char* title) {
   overwrite(title, std::strlen(kTitle), {plan.title});
   const pid_t pid = ::getpid();
   if (::write(kFailureFd, &pid, sizeof pid) != sizeof pid) ::_exit(kCannotStart);
+  accept_signals();  // not before: a rank that Ctrl-C ends now has a pid to be reaped by
 }
 
 /// Tells the launcher why there will be no rank.

@@ -64,6 +64,7 @@ class Attempt {
       warn_of_stragglers();
       if (failed() && monotonic_seconds() >= failed_at_s_ + grace_s()) kill_all();
     }
+    collect_exits();  // sending a signal may find that a rank never began
     return result();
   }
 
@@ -114,9 +115,9 @@ class Attempt {
 
   void collect_exits() {
     for (WorkerProcess& worker : workers_) {
-      if (!worker.running()) continue;
       worker.reap();
-      if (worker.running()) continue;
+      if (worker.running() || std::ranges::count(ends_, worker.rank(), &RankEnd::rank) > 0)
+        continue;
       ends_.push_back(
           {worker.rank(), worker.pid(), *worker.exit(), killed_, has_succeeded(worker)});
       if (ends_.back().succeeded || killed_) continue;

@@ -14,8 +14,8 @@
 #include <sstream>
 #include <vector>
 
-#include "base/print.h"
 #include "base/error.h"
+#include "base/print.h"
 
 namespace mnist_train::launch {
 

@@ -84,6 +84,7 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
 [[noreturn]] void become_worker(const RankPlan& plan, const char* executable, char** arguments,
                                 char** environment) {
   apply_plan(plan);
+  accept_signals();
   ::execve(executable, arguments, environment);
   ::_exit(kCannotStart);
 }
@@ -180,6 +181,9 @@ void apply_plan(const RankPlan& plan) {
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
   }
+}
+
+void accept_signals() {
   // Shells start background jobs with SIGINT ignored; one that is sent is meant.
   for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
   sigset_t waiting;  // stays blocked until the rank has something to save

@@ -135,8 +135,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts);
 /// runs out. Makes system calls only.
 void die_before_launcher();
 
-/// Gives this process, a child of the launcher, its signals and descriptors, and ties its life to
-/// the launcher's. Makes system calls only, and ends the process if one fails.
+/// Gives this process, a child of the launcher, its descriptors, and ties its life to the
+/// launcher's. Makes system calls only, and ends the process if one fails.
 void apply_plan(const RankPlan& plan);
+
+/// Lets stop signals end this process, except SIGUSR1, which waits until there is something to
+/// save. Makes system calls only.
+void accept_signals();
 
 }  // namespace mnist_train::launch

@@ -67,6 +67,7 @@ struct MaxPool2dLayer {
   ImageSize padding{0, 0};
   ImageSize dilation{1, 1};
   bool ceil_mode = false;
+  bool operator==(const MaxPool2dLayer&) const = default;
 };
 
 struct AvgPool2dLayer {

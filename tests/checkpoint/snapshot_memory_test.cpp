@@ -35,7 +35,7 @@ std::vector<char> content_of_file(int fd) {
 }
 
 /// Flips the byte in the middle of the only place that holds these bytes.
-void damage(int fd, const at::Tensor& tensor) {
+void damage_snapshot(int fd, const at::Tensor& tensor) {
   const auto bytes = content_of_file(fd);
   const auto* begin = static_cast<const char*>(tensor.data_ptr());
   const auto found = std::search(bytes.begin(), bytes.end(), begin, begin + tensor.nbytes());
@@ -114,7 +114,7 @@ TEST_CASE("a damaged snapshot is never used") {
   SnapshotMemory memory(file.get(), rig.trainer, one_rank());
   rig.run_to(4);
   memory.take(rig.trainer, {rig.trainer.progress()});
-  damage(file.get(), rig.weights());
+  damage_snapshot(file.get(), rig.weights());
   TrainerRig after(small_run(), one_rank(), tiny_model(2, true));
   const at::Tensor weights = after.weights();
   CHECK_FALSE(SnapshotMemory(file.get(), after.trainer, one_rank()).restore(after.trainer, 4));

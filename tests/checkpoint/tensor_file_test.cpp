@@ -73,7 +73,7 @@ fs::path small_sealed_file(const TempFolder& folder) {
   return path;
 }
 
-Failure reading(const fs::path& path, bool require_seal) {
+Failure reading_tensors(const fs::path& path, bool require_seal) {
   return error_of([&] { read_safetensors(path, require_seal); });
 }
 
@@ -135,18 +135,18 @@ TEST_CASE("the file is what every safetensors reader expects") {
 TEST_CASE("every flipped bit of a sealed file is noticed") {
   const TempFolder folder;
   const fs::path path = small_sealed_file(folder);
-  CHECK(reading(path, kSealed).message.empty());
+  CHECK(reading_tensors(path, kSealed).message.empty());
   for (std::size_t byte = 0; byte < fs::file_size(path); ++byte) {
     for (unsigned bit = 0; bit < 8; ++bit) {
       flip_bit(path, byte, bit);
-      const Failure failure = reading(path, kSealed);
+      const Failure failure = reading_tensors(path, kSealed);
       flip_bit(path, byte, bit);
       INFO("bit " << bit << " of byte " << byte);
       REQUIRE(failure.code == ExitCode::kCheckpoint);
       REQUIRE_THAT(failure.message, ContainsSubstring(path.string()));
     }
   }
-  CHECK(reading(path, kSealed).message.empty());
+  CHECK(reading_tensors(path, kSealed).message.empty());
 }
 
 TEST_CASE("a sealed file that was cut off at any byte is refused") {
@@ -155,8 +155,8 @@ TEST_CASE("a sealed file that was cut off at any byte is refused") {
   for (std::size_t size = fs::file_size(path); size-- > 0;) {
     fs::resize_file(path, size);
     INFO(size << " bytes");
-    REQUIRE(reading(path, kSealed).code == ExitCode::kCheckpoint);
-    REQUIRE(reading(path, kOpen).code == ExitCode::kCheckpoint);
+    REQUIRE(reading_tensors(path, kSealed).code == ExitCode::kCheckpoint);
+    REQUIRE(reading_tensors(path, kOpen).code == ExitCode::kCheckpoint);
   }
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("bytes added to or removed from a sealed file are noticed") {
   const TempFolder folder;
   const std::string bytes = bytes_of(small_sealed_file(folder));
   const auto refused = [&](const std::string& changed) {
-    return reading(folder.write("changed", changed), kSealed).code == ExitCode::kCheckpoint;
+    return reading_tensors(folder.write("changed", changed), kSealed).code == ExitCode::kCheckpoint;
   };
   for (const std::size_t more : {1U, 16U, 1000U}) CHECK(refused(bytes + std::string(more, '\0')));
   const std::size_t data = header_end(bytes);
@@ -200,7 +200,7 @@ std::string foreign_file(const std::string& header, std::size_t data_bytes) {
 }
 
 Failure reading_bytes(const TempFolder& folder, const std::string& bytes) {
-  return reading(folder.write("changed", bytes), kOpen);
+  return reading_tensors(folder.write("changed", bytes), kOpen);
 }
 
 TEST_CASE("a file of another program is read, but not as a sealed one") {
@@ -229,7 +229,7 @@ struct Malformed {
   const char* reason;
 };
 
-void check_refused(const std::vector<Malformed>& cases) {
+void check_tensor_files_refused(const std::vector<Malformed>& cases) {
   const TempFolder folder;
   for (const Malformed& bad : cases) {
     const Failure failure = reading_bytes(folder, foreign_file(bad.header, bad.data_bytes));
@@ -243,7 +243,7 @@ void check_refused(const std::vector<Malformed>& cases) {
 TEST_CASE("invalid headers, types and shapes are refused with the reason") {
   const std::string nested = std::string(100000, '[') + std::string(100000, ']');
   const std::string tensor = kTensor;
-  check_refused({
+  check_tensor_files_refused({
       {"", 4, "not a JSON object"},
       {"[]", 4, "not a JSON object"},
       {"{\"a\":" + tensor, 4, "not a JSON object"},
@@ -270,16 +270,16 @@ TEST_CASE("invalid headers, types and shapes are refused with the reason") {
 
 TEST_CASE("impossible offsets, metadata and seals are refused with the reason") {
   const std::string tensor = kTensor;
-  check_refused({
+  check_tensor_files_refused({
       {R"({"a":{"dtype":"U8","shape":[4]}})", 4, "a has no data_offsets"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4]}})", 4, "a has no data_offsets"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4,4]}})", 4, "a has no data_offsets"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[-4,0]}})", 4, "a has no data_offsets"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0.0,4]}})", 4, "a has no data_offsets"},
-      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}})", 4, "lies outside the file"},
-      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[1,5]}})", 4, "lies outside the file"},
+      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}})", 4, "is outside the file"},
+      {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[1,5]}})", 4, "is outside the file"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,18446744073709551615]}})", 4,
-       "lies outside the file"},
+       "is outside the file"},
       {R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
        R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}})",
        6, "overlap or leave gaps"},

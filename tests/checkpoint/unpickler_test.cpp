@@ -31,7 +31,7 @@ struct Hostile {
   const char* reason;
 };
 
-void check_refused(const std::vector<Hostile>& cases) {
+void check_pickles_refused(const std::vector<Hostile>& cases) {
   for (const Hostile& bad : cases) {
     INFO(bad.reason);
     CHECK_THAT(refusal(bad.pickle).value_or(""), ContainsSubstring(bad.reason));
@@ -184,7 +184,7 @@ const std::string kOrdered = global("collections", "OrderedDict");
 const std::string kRebuild = global("torch._utils", "_rebuild_tensor_v2");
 
 TEST_CASE("functions and opcodes that no state_dict needs are refused by name") {
-  check_refused({
+  check_pickles_refused({
       {"\x80\x02" + global("os", "system") + tuple(text("touch /tmp/x")) + "R.",
        "asks for os.system"},
       {"\x80\x02" + global("posix", "system") + ".", "asks for posix.system"},
@@ -235,7 +235,7 @@ TEST_CASE("invalid calls, storages and tensors are refused with the reason") {
     for (int i = 0; i < count; ++i) items += integer(1);
     return items;
   };
-  check_refused({
+  check_pickles_refused({
       {"\x80\x02N" + tuple("") + "R.", "not a function"},
       {"\x80\x02" + kOrdered + "NR.", "not a function"},
       {"\x80\x02" + kOrdered + tuple("N") + "R.", "in an unknown way"},

@@ -19,13 +19,13 @@ using testing::Failure;
 using testing::gzip;
 using testing::noise;
 
-std::span<const std::uint8_t> bytes_of(const std::string& text) {
+std::span<const std::uint8_t> gzip_bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
 /// Inflates everything, `piece` bytes at a time.
 std::string inflate(const std::string& packed, std::size_t piece) {
-  GzipStream stream(bytes_of(packed), "name");
+  GzipStream stream(gzip_bytes_of(packed), "name");
   std::string text;
   std::vector<std::uint8_t> buffer(piece);
   for (;;) {
@@ -39,9 +39,9 @@ std::string inflate(const std::string& packed, std::size_t piece) {
 
 TEST_CASE("a gzip file is recognised by its first bytes") {
   const std::string packed = gzip("text");
-  CHECK(GzipStream::recognizes(bytes_of(packed)));
+  CHECK(GzipStream::recognizes(gzip_bytes_of(packed)));
   for (const std::string& other : {std::string(), packed.substr(0, 1), std::string("PK\x03\x04")}) {
-    CHECK_FALSE(GzipStream::recognizes(bytes_of(other)));
+    CHECK_FALSE(GzipStream::recognizes(gzip_bytes_of(other)));
   }
 }
 
@@ -107,7 +107,7 @@ TEST_CASE("damaged gzip streams and members are refused") {
 
 TEST_CASE("a stream that continues is not at its end") {
   const std::string packed = gzip("text");
-  GzipStream stream(bytes_of(packed), "name");
+  GzipStream stream(gzip_bytes_of(packed), "name");
   std::vector<std::uint8_t> half(2);
   CHECK(stream.read(half) == 2);
   CHECK(error_of([&] { stream.expect_end(); }).code == ExitCode::kData);

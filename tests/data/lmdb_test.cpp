@@ -34,7 +34,7 @@ std::map<std::string, std::string> three_samples() {
           {"00000002", write_caffe2_record("third", 300)}};
 }
 
-std::string message_of(const std::filesystem::path& path) {
+std::string open_error(const std::filesystem::path& path) {
   BadSamples bad(false);
   const auto failure = error_of([&] { open_lmdb(path, bad); });
   CHECK(failure.code == ExitCode::kData);
@@ -92,7 +92,7 @@ TEST_CASE("a broken record is refused with its key, or listed and skipped") {
   auto entries = three_samples();
   entries["00000001"] = "no record";
   write(folder.path() / "db", entries);
-  CHECK_THAT(message_of(folder.path() / "db"), ContainsSubstring("data.mdb: key 00000001: byte "));
+  CHECK_THAT(open_error(folder.path() / "db"), ContainsSubstring("data.mdb: key 00000001: byte "));
   BadSamples bad(true);
   const auto set = open_lmdb(folder.path() / "db", bad);
   CHECK(set->labels() == std::vector<std::int32_t>{3, 300});
@@ -102,23 +102,23 @@ TEST_CASE("a broken record is refused with its key, or listed and skipped") {
 
 TEST_CASE("databases that are missing, empty, cut off, damaged or of another kind are refused") {
   const TempFolder folder;
-  CHECK_THAT(message_of(folder.path() / "missing"), ContainsSubstring("missing"));
+  CHECK_THAT(open_error(folder.path() / "missing"), ContainsSubstring("missing"));
   write(folder.path() / "empty", {});
-  CHECK_THAT(message_of(folder.path() / "empty"), ContainsSubstring("holds no samples"));
+  CHECK_THAT(open_error(folder.path() / "empty"), ContainsSubstring("holds no samples"));
   folder.write("text/data.mdb", std::string(100'000, 't'));
-  CHECK_THAT(message_of(folder.path() / "text"), ContainsSubstring("not an LMDB file"));
+  CHECK_THAT(open_error(folder.path() / "text"), ContainsSubstring("not an LMDB file"));
   folder.write("nothing/data.mdb", "");
-  CHECK_THAT(message_of(folder.path() / "nothing"), ContainsSubstring("data.mdb"));
+  CHECK_THAT(open_error(folder.path() / "nothing"), ContainsSubstring("data.mdb"));
 
   write(folder.path() / "db", three_samples());
   const auto file = folder.path() / "db" / "data.mdb";
   const std::string whole = read_file(file, 1 << 24, ExitCode::kData);
   folder.write("cut/data.mdb", whole.substr(0, whole.size() - 4096));
-  CHECK_THAT(message_of(folder.path() / "cut"), ContainsSubstring("truncated"));
+  CHECK_THAT(open_error(folder.path() / "cut"), ContainsSubstring("truncated"));
   std::string newer = whole;
   for (const std::size_t page : {0, 4096}) newer[page + 16 + 4] = 9;  // both meta pages' version
   folder.write("newer/data.mdb", newer);
-  CHECK_THAT(message_of(folder.path() / "newer"), ContainsSubstring("another version"));
+  CHECK_THAT(open_error(folder.path() / "newer"), ContainsSubstring("another version"));
 }
 
 TEST_CASE("no damage of a database crashes its reader, and messages about it are short") {
@@ -168,7 +168,7 @@ TEST_CASE("a database that another process has locked is refused at once") {
   char held = 'n';
   REQUIRE(::read(pipe_ends[0], &held, 1) == 1);
   REQUIRE(held == 'y');
-  const std::string message = message_of(folder.path() / "db");
+  const std::string message = open_error(folder.path() / "db");
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   ::close(pipe_ends[0]);
@@ -176,17 +176,17 @@ TEST_CASE("a database that another process has locked is refused at once") {
   CHECK_THAT(message, ContainsSubstring("locked by process " + std::to_string(child)));
 }
 
-std::span<const std::uint8_t> bytes_of(const std::string& text) {
+std::span<const std::uint8_t> span_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
 }
 
 std::string refusal_of(const std::string& bytes) {
-  const auto failure = error_of([&] { parse_caffe2_record(bytes_of(bytes), "db: key 7"); });
+  const auto failure = error_of([&] { parse_caffe2_record(span_of(bytes), "db: key 7"); });
   if (!failure.message.empty()) CHECK(failure.code == ExitCode::kData);
   return failure.message;
 }
 
-std::string text_of(const Caffe2Record& record) {
+std::string record_text(const Caffe2Record& record) {
   return {reinterpret_cast<const char*>(record.image.data()), record.image.size()};
 }
 
@@ -201,8 +201,8 @@ const std::string kLabel = field(1, "\x08\x01\x10\x02" + field(4, "\x05"));
 TEST_CASE("an image and its label come back as they were written") {
   for (const std::int32_t label : {0, 1, 127, 128, 999, INT32_MAX}) {
     const std::string bytes = write_caffe2_record("some bytes", label);
-    const Caffe2Record record = parse_caffe2_record(bytes_of(bytes), "name");
-    CHECK(text_of(record) == "some bytes");
+    const Caffe2Record record = parse_caffe2_record(span_of(bytes), "name");
+    CHECK(record_text(record) == "some bytes");
     CHECK(record.label == label);
   }
 }
@@ -218,8 +218,8 @@ TEST_CASE("tensors may come in either order, with unpacked or 64-bit labels and 
   for (const std::string& label : {kLabel, unpacked, wide, named}) {
     for (const std::string& bytes :
          {kImage + label, label + kImage, kImage + label + field(9, "x")}) {
-      const Caffe2Record record = parse_caffe2_record(bytes_of(bytes), "name");
-      CHECK(text_of(record) == "JPEG");
+      const Caffe2Record record = parse_caffe2_record(span_of(bytes), "name");
+      CHECK(record_text(record) == "JPEG");
       CHECK(record.label == 5);
     }
   }

@@ -28,7 +28,7 @@ using testing::error_of;
 using testing::SmallDataset;
 using testing::TempFolder;
 
-settings::DataOptions at(const std::filesystem::path& folder) {
+settings::DataOptions shared_at(const std::filesystem::path& folder) {
   settings::DataOptions options;
   options.format = settings::DataFormat::kIdx;
   options.train = settings::DataLocation{folder, {}};
@@ -75,7 +75,7 @@ bool same(const Dataset& a, const Dataset& b) {
 TEST_CASE("waiting workers get the launcher's samples, held-out ones included") {
   const TempFolder folder;
   SmallDataset{.compressed = true}.write(folder.path());
-  settings::DataOptions options = at(folder.path());
+  settings::DataOptions options = shared_at(folder.path());
   options.limit_train = 13;
   options.validation = 0.25;
   const Dataset expected = open_dataset(options);
@@ -98,18 +98,18 @@ TEST_CASE("a late worker finds the samples, even after the launcher has ended") 
   SharedDatasetHandle late;
   {
     SharedDataset shared;
-    shared.publish(at(folder.path()));
+    shared.publish(shared_at(folder.path()));
     shared.wait();
     late = copy_of(shared.handle());
   }
-  CHECK(same(attach(late, milliseconds(0)), open_dataset(at(folder.path()))));
+  CHECK(same(attach(late, milliseconds(0)), open_dataset(shared_at(folder.path()))));
 }
 
 TEST_CASE("published samples are read-only") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   SharedDataset shared;
-  shared.publish(at(folder.path()));
+  shared.publish(shared_at(folder.path()));
   shared.wait();
   const int fd = shared.handle().memory_fd;
   CHECK(::mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
@@ -124,7 +124,7 @@ TEST_CASE("samples are sealed once a process that is being started lets go of th
   const int fd = shared.handle().memory_fd;
   void* const held = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   REQUIRE(held != MAP_FAILED);
-  shared.publish(at(folder.path()));
+  shared.publish(shared_at(folder.path()));
   std::this_thread::sleep_for(milliseconds(200));
   CHECK(::fcntl(fd, F_GET_SEALS) == 0);
   ::munmap(held, 4096);
@@ -171,7 +171,7 @@ TEST_CASE("broken data fail the launcher, and the workers only because of it") {
   SmallDataset{}.write(folder.path());
   folder.write("train-labels-idx1-ubyte", "not labels");
   SharedDataset shared;
-  shared.publish(at(folder.path()));
+  shared.publish(shared_at(folder.path()));
   const auto worker = error_of([&] { attach(copy_of(shared.handle()), milliseconds(20000)); });
   CHECK(worker.is_peer_error);
   const auto launcher = error_of([&] { shared.wait(); });
@@ -183,7 +183,7 @@ TEST_CASE("memory that was not written by a launcher is refused") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   SharedDataset shared;  // for a pipe that is ready
-  shared.publish(at(folder.path()));
+  shared.publish(shared_at(folder.path()));
   shared.wait();
   const int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   const auto refusal = [&](off_t bytes, const std::string& head, int sealed) {

@@ -26,7 +26,7 @@ using namespace mnist_train;
 namespace {
 
 constexpr double kEpsilon = 1e-5;
-constexpr double kMomentum = 0.3;
+constexpr double kNewWeight = 0.3;
 
 struct NormCase {
   std::vector<std::int64_t> sizes;
@@ -47,11 +47,11 @@ kernels::BatchNormParameters layer_of(std::int64_t channels) {
           at::rand({channels}),
           at::ones({}, at::kLong),
           kEpsilon,
-          kMomentum};
+          kNewWeight};
 }
 
 /// Compares the kernels with LibTorch's batch norm in f64.
-void check(const NormCase& tried) {
+void check_batch_norm(const NormCase& tried) {
   const std::int64_t channels = tried.sizes[1];
   const auto drawn = [&] { return like_images(at::randn(tried.sizes).to(tried.type)); };
   const at::Tensor x = like_images(
@@ -75,7 +75,7 @@ void check(const NormCase& tried) {
   const at::Tensor running_var = layer.running_var.to(at::kDouble);
   at::Tensor exact_y =
       at::batch_norm((exact_x.transpose(1, -1) + left_out).transpose(1, -1), weight, bias,
-                     running_mean, running_var, /*training=*/true, kMomentum, kEpsilon, false);
+                     running_mean, running_var, /*training=*/true, kNewWeight, kEpsilon, false);
   const at::Tensor exact_residual = tried.has_residual ? exact(residual) : at::Tensor();
   if (tried.has_residual) exact_y = exact_y + exact_residual;
 
@@ -130,7 +130,7 @@ TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
       for (const bool has_residual : {false, true}) {
         for (const bool relu : {false, true}) {
           for (const bool lacks_bias : {false, true}) {
-            check({sizes, type, has_residual, relu, lacks_bias});
+            check_batch_norm({sizes, type, has_residual, relu, lacks_bias});
           }
         }
       }

@@ -48,7 +48,7 @@ at::Tensor derivative(LinearFunction function, const at::Tensor& y, const at::Te
       .to(y.scalar_type());
 }
 
-void check(const Sizes& sizes, at::ScalarType type, LinearFunction function) {
+void check_linear_activation(const Sizes& sizes, at::ScalarType type, LinearFunction function) {
   const at::Tensor z = at::randn({sizes.rows, sizes.channels}).to(type);
   const at::Tensor y = function == LinearFunction::kRelu ? at::relu(z) : at::tanh(z);
   const at::Tensor dy = at::randn({sizes.rows, sizes.channels}).to(type);
@@ -70,7 +70,7 @@ std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t 
       torch::nn::LinearOptions(inputs, outputs).bias(bias));
 }
 
-settings::Layer linear_layer(std::int64_t outputs, bool bias = true) {
+settings::Layer small_linear_layer(std::int64_t outputs, bool bias = true) {
   settings::LinearLayer layer;
   layer.out_features = outputs;
   layer.bias = bias;
@@ -88,19 +88,19 @@ settings::ModelOptions with_linear_layers() {
   settings::ModelOptions options;
   options.layers = {
       {"", settings::FlattenLayer{}},
-      linear_layer(64),
+      small_linear_layer(64),
       function(Activation::kRelu),
-      {"", settings::SequentialLayer{{linear_layer(33), function(Activation::kTanh)}}},
-      linear_layer(24, /*bias=*/false),
+      {"", settings::SequentialLayer{{small_linear_layer(33), function(Activation::kTanh)}}},
+      small_linear_layer(24, /*bias=*/false),
       function(Activation::kRelu),
-      linear_layer(16),
+      small_linear_layer(16),
       function(Activation::kSigmoid),
-      linear_layer(10)};
+      small_linear_layer(10)};
   return options;
 }
 
 /// Returns scores and all gradients of one training step.
-std::vector<at::Tensor> train_once(at::ScalarType type, at::Tensor& scores) {
+std::vector<at::Tensor> train_linear_once(at::ScalarType type, at::Tensor& scores) {
   const auto model = models::make_model(with_linear_layers(), {1, 6, 6, 10}, /*seed=*/3);
   if (type == at::kBFloat16) model->compute_in_bfloat16();
   torch::manual_seed(5);
@@ -122,7 +122,7 @@ TEST_CASE("the kernel of linear layers with activations agrees with LibTorch's o
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
         spoil_memory();
-        check(sizes, type, function);
+        check_linear_activation(sizes, type, function);
       }
     }
   }
@@ -167,10 +167,10 @@ TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {
 TEST_CASE("networks with linear layers train alike with and without the kernel") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   at::Tensor scores;
-  const std::vector<at::Tensor> expected = train_once(type, scores);
+  const std::vector<at::Tensor> expected = train_linear_once(type, scores);
   CHECK(count_operations(scores, "LinearActivation") == 4);  // a CPU has it for all linear layers
   const EmulatedKernels emulated;
-  const std::vector<at::Tensor> found = train_once(type, scores);
+  const std::vector<at::Tensor> found = train_linear_once(type, scores);
   CHECK(count_operations(scores, "LinearActivation") == 4);
   REQUIRE(found.size() == expected.size());
   const at::NoGradGuard no_grad;

@@ -31,7 +31,7 @@ enum class Name { kSgd, kMomentum, kNesterov, kAdam, kAdamW, kWithoutMemory };
 constexpr auto kNames = {Name::kSgd,  Name::kMomentum, Name::kNesterov,
                          Name::kAdam, Name::kAdamW,    Name::kWithoutMemory};
 
-struct Case {
+struct UpdateCase {
   Name name;
   std::int64_t count;
   std::int64_t offset;  // of the first element in each buffer
@@ -62,7 +62,7 @@ bool is_whole(const at::Tensor& view) {
 /// An optimizer's rule, and the same by LibTorch in f64.
 class Subject {
  public:
-  explicit Subject(const Case& tried) : tried_(tried) {
+  explicit Subject(const UpdateCase& tried) : tried_(tried) {
     if (tried.name == Name::kSgd) rule_ = kernels::SgdRule{0, tried.weight_decay, false, {}};
     if (tried.name == Name::kMomentum || tried.name == Name::kNesterov) {
       rule_ = kernels::SgdRule{0.9, tried.weight_decay, tried.name == Name::kNesterov, first()};
@@ -123,7 +123,7 @@ class Subject {
     return placed(first_, tried_.offset);
   }
 
-  Case tried_;
+  UpdateCase tried_;
   kernels::UpdateRule rule_;
   at::Tensor first_;
   at::Tensor second_;
@@ -131,7 +131,7 @@ class Subject {
 };
 
 /// Compares some steps by the kernels with LibTorch's.
-void check(const Case& tried, int steps = 3) {
+void check_update(const UpdateCase& tried, int steps = 3) {
   CAPTURE(tried.name, tried.count, tried.offset, tried.weight_decay, tried.max_norm, tried.copied,
           tried.average_weight);
   Subject subject(tried);
@@ -182,9 +182,9 @@ TEST_CASE("the kernels of the update agree with LibTorch's operations") {
   for (const Name name : kNames) {
     for (const std::int64_t count : {1, 3, 4, 5, 257, 1023, 1024, 3001}) {
       for (const std::int64_t offset : {0, 1, 4}) {
-        check({name, count, offset, /*weight_decay=*/0, /*max_norm=*/0, /*copied=*/0, 0});
-        check({name, count, offset, 0.01, 0.25, (count + 1) / 2, 0.001});
-        check({name, count, offset, 0.01, 4, count, 0.75});
+        check_update({name, count, offset, /*weight_decay=*/0, /*max_norm=*/0, /*copied=*/0, 0});
+        check_update({name, count, offset, 0.01, 0.25, (count + 1) / 2, 0.001});
+        check_update({name, count, offset, 0.01, 4, count, 0.75});
       }
     }
   }
@@ -193,8 +193,8 @@ TEST_CASE("the kernels of the update agree with LibTorch's operations") {
 TEST_CASE("threads of the update take several weights each where there are many") {
   const EmulatedKernels emulated;
   torch::manual_seed(5);
-  check({Name::kNesterov, 1'060'003, /*offset=*/0, 0.01, 0.25, 600'001, 0.01}, /*steps=*/1);
-  check({Name::kAdamW, 270'003, /*offset=*/1, 0.01, 0.25, 150'001, 0.01}, /*steps=*/1);
+  check_update({Name::kNesterov, 1'060'003, /*offset=*/0, 0.01, 0.25, 600'001, 0.01}, /*steps=*/1);
+  check_update({Name::kAdamW, 270'003, /*offset=*/1, 0.01, 0.25, 150'001, 0.01}, /*steps=*/1);
 }
 
 TEST_CASE("the scale of gradients that are not finite is not hidden, and that of none is 1") {

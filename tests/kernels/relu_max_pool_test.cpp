@@ -26,13 +26,13 @@ namespace {
 
 constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
 
-struct Case {
+struct PoolingCase {
   std::int64_t images, channels, height, width;
 };
 
 /// Two at the least, odd sides, channels for each number of neighbours, more channels than a block
 /// has threads, and more windows than the blocks take at once.
-const std::vector<Case> kCases{
+const std::vector<PoolingCase> kCases{
     {1, 1, 2, 2},  {2, 1, 3, 3},     {3, 3, 2, 5},   {2, 20, 24, 24}, {3, 50, 8, 8},
     {4, 8, 7, 6},  {1, 16, 5, 9},    {2, 6, 9, 4},   {2, 33, 3, 4},   {1, 24, 11, 2},
     {2, 64, 6, 6}, {1, 130, 4, 2},   {1, 517, 2, 3}, {1, 1030, 3, 3}, {1, 4800, 2, 2},
@@ -61,7 +61,7 @@ at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
 /// Few distinct values, so most windows have equal ones.
 at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
 
-void check(const Case& tried, at::ScalarType type, bool has_bias, bool planar) {
+void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias, bool planar) {
   const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
                            .to(type, false, false, kChannelsLast);
   const at::Tensor bias = has_bias ? at::randn({tried.channels}).to(type) : at::Tensor();
@@ -93,12 +93,12 @@ TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   torch::manual_seed(8);
-  for (const Case& tried : kCases) {
+  for (const PoolingCase& tried : kCases) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const bool has_bias : {false, true}) {
         for (const bool planar : {false, true}) {
           spoil_memory();
-          check(tried, type, has_bias, planar);
+          check_pooling(tried, type, has_bias, planar);
         }
       }
     }
@@ -269,7 +269,7 @@ TEST_CASE("networks that flatten pooled images train alike with and without a co
 TEST_CASE("the kernels flatten pooled images like LibTorch's operations") {
   torch::manual_seed(13);
   const auto check_vectors = [] {
-    for (const Case& tried : kCases) {
+    for (const PoolingCase& tried : kCases) {
       const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
                                .contiguous(kChannelsLast);
       CHECK(models::relu_max_pool(x, {}, /*flatten=*/true).equal(reference(x, {}).flatten(1)));

@@ -21,7 +21,7 @@ using namespace mnist_train;
 
 namespace {
 
-struct Case {
+struct LossCase {
   std::int64_t samples;
   std::int64_t classes;
   at::ScalarType type;
@@ -34,7 +34,7 @@ at::Tensor losses(const at::Tensor& logits, const at::Tensor& labels, double smo
 }
 
 /// Compares the kernel with LibTorch's operations.
-void check(const Case& tried) {
+void check_loss(const LossCase& tried) {
   constexpr double kScale = 0.125;
   kernels::SoftmaxLossInput input;
   input.logits = (at::randn({tried.samples, tried.classes}) * 4).to(tried.type);
@@ -76,8 +76,8 @@ TEST_CASE("the kernel of the loss agrees with LibTorch's operations") {
   for (const std::int64_t samples : {1, 7, 8, 9, 128, 301}) {
     for (const std::int64_t classes : {2, 10, 31, 32, 33, 100}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-        check({samples, classes, type, /*mixed=*/false, 0});
-        check({samples, classes, type, /*mixed=*/true, 0.1});
+        check_loss({samples, classes, type, /*mixed=*/false, 0});
+        check_loss({samples, classes, type, /*mixed=*/true, 0.1});
       }
     }
   }

@@ -81,7 +81,7 @@ WorkerExit reported(ExitCode code, const std::string& message, bool victim = fal
   return {static_cast<int>(code), 0, FailureReport{code, message, "host", victim}};
 }
 
-RankEnd end_of(int rank, WorkerExit exit) {
+RankEnd rank_end(int rank, WorkerExit exit) {
   return {rank, 100 + rank, std::move(exit), false, false};
 }
 RankEnd succeeded(int rank) { return {rank, 100 + rank, exited(0), false, true}; }
@@ -96,8 +96,8 @@ StatusBoard training_board() {
 TEST_CASE("a killed rank is the cause, and ranks that lost it are victims") {
   const StatusBoard board = training_board();
   const std::vector<RankEnd> ends{
-      end_of(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim)),
-      end_of(1, killed(SIGKILL)), killed_by_us(2)};
+      rank_end(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim)),
+      rank_end(1, killed(SIGKILL)), killed_by_us(2)};
   const RunFailure failure = summarize_failure(ends, {}, board);
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK(failure.rank == 1);
@@ -112,8 +112,8 @@ TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
   const StatusBoard board = training_board();
   for (const ExitCode code : {ExitCode::kRunFailed, ExitCode::kCheckpoint}) {
     const std::vector<RankEnd> ends{
-        end_of(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
-        end_of(3, reported(code, "the loss became NaN"))};
+        rank_end(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
+        rank_end(3, reported(code, "the loss became NaN"))};
     const RunFailure failure = summarize_failure(ends, {}, board);
     CHECK(failure.code == code);
     CHECK(failure.rank == 3);
@@ -128,9 +128,9 @@ TEST_CASE("a user's mistake is reported without the process that met it first") 
   update(board.of(3), Phase::kLoadingWeights, 0, 0);
   for (const ExitCode code : {ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
     const std::vector<RankEnd> ends{
-        end_of(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
-        end_of(3, reported(code, "a.png: is not an image")),
-        end_of(1, reported(code, "a.png: is not an image")), end_of(0, killed(SIGKILL))};
+        rank_end(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
+        rank_end(3, reported(code, "a.png: is not an image")),
+        rank_end(1, reported(code, "a.png: is not an image")), rank_end(0, killed(SIGKILL))};
     const RunFailure failure = summarize_failure(ends, {}, board);
     CHECK(failure.code == code);
     CHECK_FALSE(failure.rank);
@@ -144,15 +144,16 @@ TEST_CASE("a user's mistake is reported without the process that met it first") 
 TEST_CASE("a file that a rank cannot write while it trains is reported with rank and step") {
   const StatusBoard board = training_board();
   const RunFailure failure =
-      summarize_failure({end_of(0, reported(ExitCode::kCheckpoint, "no space left"))}, {}, board);
+      summarize_failure({rank_end(0, reported(ExitCode::kCheckpoint, "no space left"))}, {}, board);
   CHECK(failure.rank == 0);
   CHECK(failure.cause == "rank 0 (pid 100) in step 120 (epoch 2): no space left");
 }
 
 TEST_CASE("of several ranks that failed by themselves the first is the cause") {
   const StatusBoard board = training_board();
-  const std::vector<RankEnd> ends{succeeded(0), end_of(3, reported(ExitCode::kRunFailed, "first")),
-                                  end_of(1, reported(ExitCode::kConfig, "second"))};
+  const std::vector<RankEnd> ends{succeeded(0),
+                                  rank_end(3, reported(ExitCode::kRunFailed, "first")),
+                                  rank_end(1, reported(ExitCode::kConfig, "second"))};
   const RunFailure failure = summarize_failure(ends, {}, board);
   CHECK(failure.rank == 3);
   CHECK(failure.code == ExitCode::kRunFailed);
@@ -162,7 +163,7 @@ TEST_CASE("of several ranks that failed by themselves the first is the cause") {
 TEST_CASE("a rank that exited early without a report is a lost process") {
   const StatusBoard board = training_board();
   for (const int code : {0, 1, 126}) {
-    const RunFailure failure = summarize_failure({end_of(1, exited(code))}, {}, board);
+    const RunFailure failure = summarize_failure({rank_end(1, exited(code))}, {}, board);
     CHECK(failure.code == ExitCode::kDistributed);
     CHECK(failure.cause == "rank 1 (pid 101) exited with status " + std::to_string(code) +
                                " before the run was over, in step 121 (epoch 2)");
@@ -174,8 +175,8 @@ TEST_CASE("a rank that exited early without a report is a lost process") {
 TEST_CASE("if all are victims, of a rank on another machine, the first is the cause") {
   const StatusBoard board = training_board();
   const RunFailure failure = summarize_failure(
-      {end_of(1, reported(ExitCode::kDistributed, "lost another rank in broadcast", kVictim)),
-       end_of(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim))},
+      {rank_end(1, reported(ExitCode::kDistributed, "lost another rank in broadcast", kVictim)),
+       rank_end(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim))},
       {}, board);
   CHECK(failure.rank == 1);
   CHECK(failure.code == ExitCode::kDistributed);

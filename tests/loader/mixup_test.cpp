@@ -20,11 +20,11 @@ using settings::AugmentList;
 using settings::MixupOptions;
 using settings::MixupScope;
 
-constexpr settings::ImageSize kSize{4, 5};
+constexpr settings::ImageSize kImageSize{4, 5};
 constexpr std::int64_t kPixels = 2 * 4 * 5;
 
-at::Tensor noise_bytes(std::int64_t count) {
-  return at::randint(0, 256, {count, 2, kSize.height, kSize.width}, at::kByte);
+at::Tensor mixed_bytes(std::int64_t count) {
+  return at::randint(0, 256, {count, 2, kImageSize.height, kImageSize.width}, at::kByte);
 }
 
 std::uint8_t byte_at(const at::Tensor& images, std::int64_t sample, std::int64_t pixel) {
@@ -47,8 +47,8 @@ std::vector<std::int64_t> order_of(std::int64_t count) {
 }
 
 TEST_CASE("bytes are mixed in fp32, clipped and truncated") {
-  const at::Tensor a = noise_bytes(6);
-  const at::Tensor b = noise_bytes(6);
+  const at::Tensor a = mixed_bytes(6);
+  const at::Tensor b = mixed_bytes(6);
   const at::Tensor weights = at::tensor({0.5F, 0.3F, 0.0F, 1.0F, 0.9F, 1.0F / 3});
   const at::Tensor mixed = mix(a, b, weights);
   CHECK(mixed.scalar_type() == at::kByte);
@@ -72,9 +72,9 @@ TEST_CASE("numbers are mixed as they are") {
 
 TEST_CASE("local mixup takes the next sample of the order, and the first for the last") {
   const std::int64_t count = 7;
-  const at::Tensor images = noise_bytes(count);
+  const at::Tensor images = mixed_bytes(count);
   const at::Tensor labels = at::arange(count, at::kLong);
-  Augmenter augmenter({MixupOptions{}}, kSize, 9, at::kCPU);
+  Augmenter augmenter({MixupOptions{}}, kImageSize, 9, at::kCPU);
   REQUIRE(augmenter.samples_beyond() == 1);
   augmenter.begin_epoch(order_of(count), 2);
   const Batch batch = augmenter.apply(
@@ -119,7 +119,7 @@ std::vector<Share> mixed_globally(const AugmentList& list,
                                   const std::vector<std::int64_t>& counts) {
   std::vector<Share> shares;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    shares.push_back({noise_bytes(counts[rank]),
+    shares.push_back({mixed_bytes(counts[rank]),
                       at::arange(counts[rank], at::kLong) + static_cast<std::int64_t>(100 * rank),
                       {}});
   }
@@ -127,7 +127,7 @@ std::vector<Share> mixed_globally(const AugmentList& list,
       static_cast<int>(counts.size()), [&](comm::Communicator& communicator) {
         const auto rank = static_cast<std::size_t>(communicator.rank());
         Share& mine = shares[rank];
-        Augmenter augmenter(list, kSize, 3, at::kCPU,
+        Augmenter augmenter(list, kImageSize, 3, at::kCPU,
                             [&](const at::Tensor& tensor, std::int64_t count) {
                               return communicator.receive_from_next(tensor, count);
                             });
@@ -179,9 +179,10 @@ TEST_CASE("global mixup exchanges the results of earlier entries") {
 }
 
 TEST_CASE("one process alone leaves samples as they are in global mixup") {
-  Augmenter augmenter({MixupOptions{std::nullopt, 0.3, MixupScope::kGlobal}}, kSize, 3, at::kCPU);
+  Augmenter augmenter({MixupOptions{std::nullopt, 0.3, MixupScope::kGlobal}}, kImageSize, 3,
+                      at::kCPU);
   augmenter.begin_epoch({0, 1}, 0);
-  const at::Tensor images = noise_bytes(2);
+  const at::Tensor images = mixed_bytes(2);
   const at::Tensor labels = at::tensor({4, 7}, at::kLong);
   const Batch batch = augmenter.apply({images, labels}, {.range = {0, 2}, .next = {0, 2}});
   CHECK(batch.images.equal(images));

@@ -79,14 +79,14 @@ std::shared_ptr<Model> model_of(const settings::ModelOptions& options, std::int6
 }
 
 /// What a step of training makes of a network.
-struct Outcome {
+struct FusedOutcome {
   at::Tensor scores;
   std::map<std::string, at::Tensor> tensors;  // scores, gradients and buffers
   std::set<std::string> biases;               // of convolutions
 };
 
-Outcome train_once(Model& model, const at::Tensor& images) {
-  Outcome outcome;
+FusedOutcome train_once(Model& model, const at::Tensor& images) {
+  FusedOutcome outcome;
   outcome.scores = model.forward(images);
   torch::manual_seed(6);
   (outcome.scores * at::randn(outcome.scores.sizes())).sum().backward();
@@ -103,8 +103,8 @@ Outcome train_once(Model& model, const at::Tensor& images) {
   return outcome;
 }
 
-Outcome train_once(const settings::ModelOptions& options, at::ScalarType type,
-                   std::int64_t channels = 3) {
+FusedOutcome train_once(const settings::ModelOptions& options, at::ScalarType type,
+                        std::int64_t channels = 3) {
   const auto model = model_of(options, channels);
   if (type == at::kBFloat16) model->compute_in_bfloat16();
   torch::manual_seed(5);
@@ -119,9 +119,9 @@ TEST_CASE("networks with batch norm, ReLU and residual blocks train by kernels a
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   const bool bias = GENERATE(false, true);
   const settings::ModelOptions options = with_batch_norms(behind_sums, bias);
-  const Outcome expected = train_once(options, type);
+  const FusedOutcome expected = train_once(options, type);
   CHECK(count_operations(expected.scores, "FusedBatchNorm") == 0);
-  Outcome found;
+  FusedOutcome found;
   {
     const EmulatedKernels emulated;
     found = train_once(options, type);
@@ -151,9 +151,9 @@ TEST_CASE("networks with batch norm, ReLU and residual blocks train by kernels a
 
 TEST_CASE("a convolution of images with one channel leaves its bias to the kernels of batch norm") {
   const settings::ModelOptions options = with_batch_norms(Activation::kRelu, /*bias=*/true);
-  const Outcome expected = train_once(options, at::kFloat, /*channels=*/1);
+  const FusedOutcome expected = train_once(options, at::kFloat, /*channels=*/1);
   const EmulatedKernels emulated;
-  Outcome found = train_once(options, at::kFloat, /*channels=*/1);
+  FusedOutcome found = train_once(options, at::kFloat, /*channels=*/1);
   CHECK(count_operations(found.scores, "FusedBatchNorm") == kBatchNorms);
   REQUIRE(found.biases.contains("0.bias"));
   for (const auto& name : found.biases) CHECK(found.tensors[name].eq(0).all().item<bool>());

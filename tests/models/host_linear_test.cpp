@@ -15,7 +15,7 @@ namespace mnist_train::models {
 namespace {
 
 /// Numbers whose sums of products fp32 holds exactly, in any order.
-at::Tensor small_integers(at::IntArrayRef sizes, at::ScalarType type) {
+at::Tensor integers_up_to(at::IntArrayRef sizes, at::ScalarType type) {
   return at::randint(-2, 3, sizes, at::kFloat).to(type);
 }
 
@@ -31,10 +31,10 @@ struct Layer {
   at::Tensor x, weight, bias, gradient;
 
   Layer(std::int64_t batch, std::int64_t in, std::int64_t out, at::ScalarType type)
-      : x(small_integers({batch, in}, type)),
-        weight(small_integers({out, in}, type)),
-        bias(small_integers({out}, type)),
-        gradient(small_integers({batch, out}, type)) {}
+      : x(integers_up_to({batch, in}, type)),
+        weight(integers_up_to({out, in}, type)),
+        bias(integers_up_to({out}, type)),
+        gradient(integers_up_to({batch, out}, type)) {}
 
   Products products(bool relu) const {
     return {host_linear(x, weight, bias, relu), host_linear_input_gradient(gradient, weight),

@@ -21,17 +21,17 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-at::Tensor reference(const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2); }
+at::Tensor pooling_reference(const at::Tensor& x) { return at::max_pool2d(at::relu(x), 2); }
 
 /// Few distinct values, so most windows have equal ones.
 at::Tensor with_ties(at::IntArrayRef sizes) { return at::randn(sizes).round(); }
 
-struct Passes {
+struct PoolingPasses {
   at::Tensor out, gradient;
 };
 
 template <class Function>
-Passes both_passes(Function function, const at::Tensor& x, const at::Tensor& upstream) {
+PoolingPasses pooling_passes(Function function, const at::Tensor& x, const at::Tensor& upstream) {
   const at::Tensor leaf = x.detach().clone().requires_grad_();
   const at::Tensor out = function(leaf);
   out.backward(upstream);
@@ -50,9 +50,9 @@ TEST_CASE("ReLU with pooling agrees with LibTorch, forward and backward") {
         const at::Tensor x = with_ties(shape).to(type).contiguous(format);
         const at::Tensor upstream =
             at::randn({shape[0], shape[1], shape[2] / 2, shape[3] / 2}).to(type);
-        const Passes ours =
-            both_passes([](const auto& leaf) { return relu_max_pool(leaf); }, x, upstream);
-        const Passes expected = both_passes(reference, x, upstream);
+        const PoolingPasses ours =
+            pooling_passes([](const auto& leaf) { return relu_max_pool(leaf); }, x, upstream);
+        const PoolingPasses expected = pooling_passes(pooling_reference, x, upstream);
         INFO(x.toString() << " " << x.sizes());
         CHECK(ours.out.equal(expected.out));
         CHECK(ours.gradient.equal(expected.gradient));

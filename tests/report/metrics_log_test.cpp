@@ -20,19 +20,19 @@ using testing::error_of;
 using testing::TempFolder;
 using Json = nlohmann::json;
 
-constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5, 0.625};
-constexpr EpochRecord kEpoch{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}};
+constexpr StepRecord kStepRecord{2, 150, 0.25, 0.01, 12345.5, 0.625};
+constexpr EpochRecord kEpochRecord{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}};
 
-std::string content(const fs::path& path) { return read_file(path, 1 << 20, ExitCode::kData); }
+std::string log_content(const fs::path& path) { return read_file(path, 1 << 20, ExitCode::kData); }
 
-std::vector<Json> lines_of(const fs::path& path) {
-  std::istringstream stream(content(path));
+std::vector<Json> log_lines(const fs::path& path) {
+  std::istringstream stream(log_content(path));
   std::vector<Json> lines;
   for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
   return lines;
 }
 
-std::int64_t bytes_of(const Sink& log) {
+std::int64_t log_bytes(const Sink& log) {
   LogPositions positions;
   log.add_position(positions);
   return positions.metrics_bytes;
@@ -42,9 +42,9 @@ TEST_CASE("each record is a line with the documented keys") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
-  log->step(kStep);
-  log->epoch({.record = kEpoch});
-  auto lines = lines_of(path);
+  log->step(kStepRecord);
+  log->epoch({.record = kEpochRecord});
+  auto lines = log_lines(path);
   REQUIRE(lines.size() == 2);
   for (Json& line : lines) {
     CHECK(line.at("time").get<double>() > 1.7e9);
@@ -68,8 +68,8 @@ TEST_CASE("an epoch record has the time split, the ranks' times and the confusio
   details.ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}};
   details.classes = 2;
   details.confusion = {40, 1, 2, 57};
-  log->epoch({.record = kEpoch, .details = details});
-  const Json line = lines_of(path).at(0);
+  log->epoch({.record = kEpochRecord, .details = details});
+  const Json line = log_lines(path).at(0);
   CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
                                           R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
   REQUIRE(line.at("rank_seconds").size() == 2);
@@ -82,35 +82,35 @@ TEST_CASE("a NaN is null") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
-  StepRecord record = kStep;
+  StepRecord record = kStepRecord;
   record.loss = std::numeric_limits<double>::quiet_NaN();
   log->step(record);
-  CHECK(lines_of(path).at(0).at("loss").is_null());
+  CHECK(log_lines(path).at(0).at("loss").is_null());
 }
 
 TEST_CASE("a repeated evaluation is recorded only in an empty file") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
-  EpochRecord record = kEpoch;
+  EpochRecord record = kEpochRecord;
   record.train_loss = std::numeric_limits<double>::quiet_NaN();
   for (int start = 0; start < 2; ++start) {
     metrics_sink(path, 1 << 20)->epoch({.record = record, .is_repeated = true});
-    CHECK(lines_of(path).size() == 1);
+    CHECK(log_lines(path).size() == 1);
   }
-  CHECK(lines_of(path).at(0).at("train_loss").is_null());
+  CHECK(log_lines(path).at(0).at("train_loss").is_null());
   metrics_sink(path, 1 << 20)->epoch({.record = record});
-  CHECK(lines_of(path).size() == 2);
+  CHECK(log_lines(path).size() == 2);
 }
 
 TEST_CASE("lines are written at once and counted") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
-  CHECK(bytes_of(*log) == 0);
+  CHECK(log_bytes(*log) == 0);
   for (int line = 1; line <= 3; ++line) {
-    log->step(kStep);
-    CHECK(lines_of(path).size() == static_cast<std::size_t>(line));
-    CHECK(static_cast<std::uintmax_t>(bytes_of(*log)) == fs::file_size(path));
+    log->step(kStepRecord);
+    CHECK(log_lines(path).size() == static_cast<std::size_t>(line));
+    CHECK(static_cast<std::uintmax_t>(log_bytes(*log)) == fs::file_size(path));
   }
 }
 
@@ -120,17 +120,17 @@ TEST_CASE("a resumed run rewrites the lines after its checkpoint") {
   std::int64_t keep = 0;
   {
     const auto log = metrics_sink(path, 0);
-    log->step(kStep);
-    keep = bytes_of(*log);
-    log->epoch({.record = kEpoch});
-    log->epoch({.record = kEpoch});
+    log->step(kStepRecord);
+    keep = log_bytes(*log);
+    log->epoch({.record = kEpochRecord});
+    log->epoch({.record = kEpochRecord});
   }
   const auto resumed = metrics_sink(path, keep);
-  CHECK(bytes_of(*resumed) == keep);
-  CHECK(lines_of(path).size() == 1);
-  resumed->epoch({.record = kEpoch});
-  CHECK(lines_of(path).size() == 2);
-  CHECK(static_cast<std::uintmax_t>(bytes_of(*resumed)) == fs::file_size(path));
+  CHECK(log_bytes(*resumed) == keep);
+  CHECK(log_lines(path).size() == 1);
+  resumed->epoch({.record = kEpochRecord});
+  CHECK(log_lines(path).size() == 2);
+  CHECK(static_cast<std::uintmax_t>(log_bytes(*resumed)) == fs::file_size(path));
 }
 
 TEST_CASE("a fresh run truncates an old file, and a short file is continued at its end") {
@@ -138,12 +138,12 @@ TEST_CASE("a fresh run truncates an old file, and a short file is continued at i
   const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
   {
     const auto log = metrics_sink(path, 1000000);
-    CHECK(bytes_of(*log) == 17);
-    log->step(kStep);
-    CHECK(lines_of(path).size() == 2);
+    CHECK(log_bytes(*log) == 17);
+    log->step(kStepRecord);
+    CHECK(log_lines(path).size() == 2);
   }
   metrics_sink(path, 0);
-  CHECK(content(path).empty());
+  CHECK(log_content(path).empty());
 }
 
 TEST_CASE("an error names the path, and links are not followed") {
@@ -155,7 +155,7 @@ TEST_CASE("an error names the path, and links are not followed") {
     CHECK(failure.code == ExitCode::kRunFailed);
     CHECK_THAT(failure.message, ContainsSubstring(path.string()));
   }
-  CHECK(content(precious) == "precious");
+  CHECK(log_content(precious) == "precious");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ std::string page_of(const TempFolder& folder, const std::string& name = "run") {
   return page_on({folder.path() / name});
 }
 
-std::size_t count_of(const std::string& text, const std::string& part) {
+std::size_t occurrences(const std::string& text, const std::string& part) {
   std::size_t count = 0;
   for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
   return count;
@@ -140,13 +140,13 @@ TEST_CASE("a page loads nothing, and no text of a run becomes code") {
   std::string page = make_page({&run, 1});
   run.summary["status"] = "<blink>";
   page += make_page({&run, 1});
-  CHECK(count_of(page, "<script") == 2);
+  CHECK(occurrences(page, "<script") == 2);
   for (const char* tag : {"'\"<b>", "<i>", "<u>", "<s>", "<h>", "<blink>", "onerror=alert(2)>",
                           "http://", "https://"}) {
     INFO(tag);
-    CHECK(count_of(page, tag) == 0);
+    CHECK(occurrences(page, tag) == 0);
   }
-  CHECK(count_of(page, " style=") == 0);
+  CHECK(occurrences(page, " style=") == 0);
   CHECK_THAT(page, ContainsSubstring("default-src 'none'; img-src data:; style-src 'nonce-"));
   const std::regex nonce("<script nonce=\"([0-9a-f]{32})\">");
   std::smatch first;
@@ -223,7 +223,7 @@ TEST_CASE("classes have accuracy, precision and F1; the matrix has images and pe
   check_contains(page, {"<span class=\"n\">40</span><span class=\"p\">93.0</span>",
                         "<td>93.0</td><td>93.0</td><td>93.0</td></tr>",
                         "<span>90</span><span>100</span>", "<a href=\"#kind-0-1\""});
-  CHECK(count_of(page, "id=\"kind-0-1\"") == 1);
+  CHECK(occurrences(page, "id=\"kind-0-1\"") == 1);
   CHECK_THAT(page, !ContainsSubstring("#kind-1-0"));  // there is no picture of that kind
 }
 
@@ -238,8 +238,8 @@ TEST_CASE("24 wrong predictions are shown, the others on demand") {
   const std::string page = page_of(folder);
   const std::size_t more = page.find("<details id=\"more-wrong\"><summary>36 more</summary>");
   REQUIRE(more != std::string::npos);
-  CHECK(count_of(page.substr(0, more), "<li data-truth") == 24);
-  CHECK(count_of(page, "<li data-truth") == 60);
+  CHECK(occurrences(page.substr(0, more), "<li data-truth") == 24);
+  CHECK(occurrences(page, "<li data-truth") == 60);
 }
 
 TEST_CASE("non-default hyperparameters are shown with their defaults") {
@@ -276,7 +276,7 @@ TEST_CASE("a comparison has results, curves and settings") {
                   "<td data-label=\"test loss\"><span class=\"best\">★ 0.2</span></td>",
                   "<td data-label=\"samples/s\">17,000</td>"});
   const std::string alike = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "a"});
-  CHECK(count_of(alike, "class=\"best\"") == 0);
+  CHECK(occurrences(alike, "class=\"best\"") == 0);
 }
 
 TEST_CASE("the page of a long run is small and made within a second") {
@@ -307,7 +307,7 @@ TEST_CASE("the size of the page is bounded for thousands of epochs") {
   const std::string page = page_of(folder);
   CHECK(page.size() < 600'000);
   const std::string rows = page.substr(page.find("<details id=\"epochs\""));
-  CHECK(count_of(rows.substr(0, rows.find("</details>")), "<tr>") <= 203);
+  CHECK(occurrences(rows.substr(0, rows.find("</details>")), "<tr>") <= 203);
   CHECK_THAT(rows, ContainsSubstring("201 of 5,000 epochs in numbers; metrics.jsonl has all"));
   check_contains(rows, {"</span> 1</th>", "</span> 5000</th>"});
   CHECK_THAT(
@@ -324,8 +324,8 @@ TEST_CASE("images beyond 2.5 MB are omitted, but not their text") {
   write_pretended_run(folder, "run", run);
   const std::string page = page_of(folder);
   CHECK(page.size() < 4'200'000);
-  CHECK(count_of(page, "<li data-truth") == 10);
-  CHECK(count_of(page, "omitted") > 0);
+  CHECK(occurrences(page, "<li data-truth") == 10);
+  CHECK(occurrences(page, "omitted") > 0);
 }
 
 TEST_CASE("the header says what ended a run early, and that the EMA model was evaluated") {

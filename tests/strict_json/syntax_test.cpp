@@ -23,7 +23,7 @@ struct Parsed {
   std::vector<std::string> lines;
 };
 
-Parsed parse(const std::string& text) {
+Parsed parse_syntax(const std::string& text) {
   Problems problems;
   const auto source = std::make_shared<const Source>(Source{"f", text, "/"});
   Parsed parsed;
@@ -65,7 +65,7 @@ TEST_CASE("strict JSON is read") {
       "\xEF\xBB\xBF{}",
   }));
   CAPTURE(text);
-  const Parsed parsed = parse(text);
+  const Parsed parsed = parse_syntax(text);
   CHECK(parsed.is_json);
   CHECK(parsed.lines.empty());
 }
@@ -118,7 +118,7 @@ TEST_CASE("syntax errors are reported with their position") {
       {std::string("{\0}", 3), "f:1:2: /: expected a key in double quotes, found \\x00"},
   }));
   CAPTURE(text);
-  const Parsed parsed = parse(text);
+  const Parsed parsed = parse_syntax(text);
   CHECK_FALSE(parsed.is_json);
   REQUIRE(parsed.lines.size() == 1);
   CHECK(parsed.lines[0] == line);
@@ -153,19 +153,19 @@ TEST_CASE("a malformed scalar is reported with its position, and the rest is rea
       {"[\"ä\xF4\x90\x80\x80\"]", bad_string(5)},
   }));
   CAPTURE(text);
-  const Parsed parsed = parse(text);
+  const Parsed parsed = parse_syntax(text);
   CHECK(parsed.is_json);
   CHECK(parsed.lines == std::vector<std::string>{line});
 }
 
 TEST_CASE("all malformed scalars and other mistakes are reported") {
-  CHECK(parse(R"({"a":NaN,"b":[cpu,1,{"c":-Infinity}],"a":1})").lines ==
+  CHECK(parse_syntax(R"({"a":NaN,"b":[cpu,1,{"c":-Infinity}],"a":1})").lines ==
         std::vector<std::string>{
             "f:1:6: /a: expected a value, found NaN (JSON has no such number)",
             "f:1:15: /b/0: expected a value, found cpu",
             "f:1:26: /b/2/c: expected a value, found -Infinity (JSON has no such number)",
             "f:1:38: /a: duplicate key \"a\""});
-  CHECK(parse("{\"a\":\"\xFF\",\"b\":[NaN}").lines ==
+  CHECK(parse_syntax("{\"a\":\"\xFF\",\"b\":[NaN}").lines ==
         std::vector<std::string>{
             "f:1:7: /a: malformed string: expected UTF-8 without control characters, and only "
             "escapes such as \\n and \\u00e9",
@@ -177,21 +177,21 @@ TEST_CASE("a malformed scalar with an uncertain end causes no false alarms") {
   for (const char* text :
        {"{\"a\":runs/b,\"c\":x}", "{\"a\":- 5}", "{\"a\":\"b\n,\"c\":1}", "NaN"}) {
     CAPTURE(text);
-    const Parsed parsed = parse(text);
+    const Parsed parsed = parse_syntax(text);
     CHECK_FALSE(parsed.is_json);
     CHECK(parsed.lines.size() == 1);
   }
 }
 
 TEST_CASE("a syntax error names its value") {
-  CHECK(parse(R"({"a":{"b":[0,{"c":}]}})").lines ==
+  CHECK(parse_syntax(R"({"a":{"b":[0,{"c":}]}})").lines ==
         std::vector<std::string>{"f:1:19: /a/b/1/c: expected a value, found }"});
 }
 
 TEST_CASE("lines are counted, and columns in characters") {
-  CHECK(parse("{\n  \"ä😀\" 1}").lines ==
+  CHECK(parse_syntax("{\n  \"ä😀\" 1}").lines ==
         std::vector<std::string>{"f:2:8: /ä😀: expected ':' after the key, found 1"});
-  CHECK(parse("\xEF\xBB\xBFx").lines ==
+  CHECK(parse_syntax("\xEF\xBB\xBFx").lines ==
         std::vector<std::string>{"f:1:1: /: expected a value, found x"});
 }
 
@@ -199,9 +199,9 @@ TEST_CASE("64 levels are read, and one more is refused however many follow") {
   const auto nested = [](std::size_t depth) {
     return std::string(depth, '[') + std::string(depth, ']');
   };
-  CHECK(parse(nested(64)).is_json);
+  CHECK(parse_syntax(nested(64)).is_json);
   for (const std::string& text : {nested(65), nested(100000), std::string(100000, '[')}) {
-    const Parsed parsed = parse(text);
+    const Parsed parsed = parse_syntax(text);
     CHECK_FALSE(parsed.is_json);
     REQUIRE(parsed.lines.size() == 1);
     CHECK_THAT(parsed.lines[0], Catch::Matchers::StartsWith("f:1:65: /0/0/"));
@@ -210,14 +210,14 @@ TEST_CASE("64 levels are read, and one more is refused however many follow") {
 }
 
 TEST_CASE("every duplicate key is reported at its second position, and the document is read") {
-  const Parsed parsed = parse(R"({"a":1,"b":{"c":1,"c":2},"\u0061":3})");
+  const Parsed parsed = parse_syntax(R"({"a":1,"b":{"c":1,"c":2},"\u0061":3})");
   CHECK(parsed.is_json);
   CHECK(parsed.lines == std::vector<std::string>{"f:1:19: /b/c: duplicate key \"c\"",
                                                  "f:1:26: /a: duplicate key \"a\""});
 }
 
 TEST_CASE("control bytes in a document do not reach the message") {
-  CHECK(parse(R"({"a\u001b\n":1,"a\u001b\n":2})").lines ==
+  CHECK(parse_syntax(R"({"a\u001b\n":1,"a\u001b\n":2})").lines ==
         std::vector<std::string>{"f:1:16: /a\\x1b\\x0a: duplicate key \"a\\x1b\\x0a\""});
 }
 

@@ -301,3 +301,20 @@ def test_no_handler_of_a_signal_runs_where_a_rank_computes(tmp_path):
             assert int(caught[1], 16) & stop_signals == 0
         process.send(signal.SIGTERM)
         assert process.wait() == 143
+
+
+def test_a_rank_that_is_lost_before_it_begins_is_a_failure_even_if_the_run_is_stopped(tmp_path):
+    def fork_server():
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        return next((int(pid) for pid in children if b"fork server" in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
+
+    with start(tmp_path, {"epochs": 1000}) as process:
+        wait_until(lambda: process.board() and fork_server(), "the fork server", interval=0)
+        server = fork_server()
+        process.send(signal.SIGSTOP)  # it sees both at once
+        send(server, signal.SIGKILL)
+        process.send(signal.SIGTERM)
+        wait_until(lambda: not Path(f"/proc/{server}/fd/0").exists(), "the end of the fork server")
+        process.send(signal.SIGCONT)
+        assert process.wait() != 0, process.stderr
+        assert "mnist-train" in process.stderr

@@ -126,7 +126,7 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
     assert "DefaultCPUAllocator" in (tmp_path / "run/logs/rank-0.log").read_text()
 
 
-@pytest.mark.parametrize("mebibytes", [70, 90])
+@pytest.mark.parametrize("mebibytes", [70, 80])
 def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_path, mebibytes):
     with cgroup("memory", mebibytes << 20) as folder:
         done = run_within(inside(folder), tmp_path, {"launch": {"max_restarts": 2}})

@@ -24,8 +24,8 @@ using testing::TrainerRig;
 at::Tensor weight_of(double weight) { return at::scalar_tensor(weight, at::kDouble); }
 
 /// A model, its flat parameters, and its EMA model.
-struct Subject {
-  Subject()
+struct EmaSubject {
+  EmaSubject()
       : model(tiny_model(1, /*with_batch_norm=*/true)),
         parameters(*model, /*statistics=*/0),
         average(*model, parameters, tiny_model(2, /*with_batch_norm=*/true)) {}
@@ -58,7 +58,7 @@ TEST_CASE("the decay warms up by TensorFlow's rule, from the first step on") {
 
 TEST_CASE("the distance to weights that stay shrinks by the decay in every step") {
   const double decay = GENERATE(0.0, 0.5, 0.999);
-  Subject subject;
+  EmaSubject subject;
   subject.set(0);
   subject.average.restart();
   subject.set(1);
@@ -78,7 +78,7 @@ TEST_CASE("the distance to weights that stay shrinks by the decay in every step"
 }
 
 TEST_CASE("the average starts as the weights and buffers are") {
-  const Subject subject;
+  const EmaSubject subject;
   CHECK(subject.average.values().equal(subject.parameters.values()));
   const auto names = subject.model->named_parameters();
   for (const auto& item : subject.average.model().named_parameters()) {
@@ -87,7 +87,7 @@ TEST_CASE("the average starts as the weights and buffers are") {
 }
 
 TEST_CASE("only the owned shard is updated") {
-  Subject subject;
+  EmaSubject subject;
   subject.set(0);
   subject.average.restart();
   subject.set(1);

@@ -27,7 +27,8 @@ at::Tensor in_f32(const comm::GradientRow& row) {
   return row.bf16.defined() ? at::cat({row.bf16.to(at::kFloat), row.f32}) : row.f32;
 }
 
-comm::GradientSum gradients_of(std::size_t rows, std::int64_t count, std::int64_t bf16, int step) {
+comm::GradientSum drawn_gradients(std::size_t rows, std::int64_t count, std::int64_t bf16,
+                                  int step) {
   comm::GradientSum sum;
   for (std::size_t i = 0; i < rows; ++i) {
     const at::Tensor values =
@@ -39,7 +40,7 @@ comm::GradientSum gradients_of(std::size_t rows, std::int64_t count, std::int64_
 }
 
 /// Weights, an optimizer with its state, EMA model and bf16 copy.
-struct Subject {
+struct UpdateSubject {
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1);
   FlatParameters parameters{*model, 0};
   comm::Slice slice;
@@ -47,7 +48,7 @@ struct Subject {
   at::Tensor average = parameters.values().mul(0.5);
   at::Tensor bf16_copy;
 
-  Subject(const settings::TrainOptions& options, comm::Slice updated, std::int64_t copied)
+  UpdateSubject(const settings::TrainOptions& options, comm::Slice updated, std::int64_t copied)
       : slice(updated),
         optimizer(make_optimizer(options, parameters, updated)),
         bf16_copy(at::zeros({copied}, at::kBFloat16)) {}
@@ -63,7 +64,7 @@ struct Subject {
   }
 };
 
-void take_step_by_libtorch(Subject& subject, const comm::GradientSum& sum) {
+void take_step_by_libtorch(UpdateSubject& subject, const comm::GradientSum& sum) {
   const kernels::WeightUpdate update = subject.update();
   at::Tensor gradients = subject.slice.of(subject.parameters.gradients());
   std::vector<at::Tensor> rows;
@@ -98,11 +99,11 @@ TEST_CASE("one pass takes the step that LibTorch's operations take") {
   for (const std::size_t rows : {1, 2, 3}) {
     for (const std::int64_t bf16 : {std::int64_t{0}, std::int64_t{1025}, slice.size}) {
       CAPTURE(rows, bf16, slice.size);
-      Subject expected(options, slice, bf16);
-      Subject own(options, slice, bf16);
+      UpdateSubject expected(options, slice, bf16);
+      UpdateSubject own(options, slice, bf16);
       kernels::Agreement agreement;
       for (int step = 0; step < 4; ++step) {
-        const comm::GradientSum sum = gradients_of(rows, slice.size, bf16, step);
+        const comm::GradientSum sum = drawn_gradients(rows, slice.size, bf16, step);
         CHECK(update_on_host(own.update(), own.optimizer->rule(), sum));
         take_step_by_libtorch(expected, sum);
       }
@@ -128,7 +129,7 @@ TEST_CASE("one pass gives the same bits with any number of threads") {
     kernels::WeightUpdate update;
     update.values = at::arange(kCount, at::kFloat).cos();
     update.learning_rate = at::scalar_tensor(0.1, at::kDouble);
-    CHECK(update_on_host(update, kernels::SgdRule{}, gradients_of(2, kCount, kCount / 2, 0)));
+    CHECK(update_on_host(update, kernels::SgdRule{}, drawn_gradients(2, kCount, kCount / 2, 0)));
     results.push_back(update.values);
   }
   at::set_num_threads(threads);
@@ -156,8 +157,8 @@ TEST_CASE(
 bool is_finite_with(const settings::TrainOptions& options, std::size_t rows, std::int64_t bf16,
                     std::int64_t at, float broken) {
   const std::int64_t all = FlatParameters(*testing::tiny_model(1), 0).values().numel();
-  Subject subject(options, {0, all}, 0);
-  const comm::GradientSum sum = gradients_of(rows, all, bf16, 0);
+  UpdateSubject subject(options, {0, all}, 0);
+  const comm::GradientSum sum = drawn_gradients(rows, all, bf16, 0);
   const comm::GradientRow& last = sum.rows.back();
   (at < bf16 ? last.bf16[at] : last.f32[at - bf16]).fill_(broken);
   return update_on_host(subject.update(), subject.optimizer->rule(), sum);

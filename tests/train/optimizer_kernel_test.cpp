@@ -34,7 +34,7 @@ class PartialAverager : public comm::GradientAverager {
   comm::Slice slice_;
 };
 
-struct Case {
+struct KernelCase {
   OptimizerName optimizer;
   bool bf16;
   std::optional<double> max_norm;
@@ -60,7 +60,7 @@ at::Tensor pattern(const at::Tensor& like) {
 }
 
 /// Takes a step, with state that earlier steps could have left.
-Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
+Outcome outcome_of(const KernelCase& tried, const loader::Batch& batch) {
   settings::TrainOptions options;
   options.optimizer = tried.optimizer;
   options.sgd_momentum = 0.9;
@@ -97,7 +97,7 @@ Outcome outcome_of(const Case& tried, const loader::Batch& batch) {
   return outcome;
 }
 
-void check(const Case& tried) {
+void check(const KernelCase& tried) {
   CAPTURE(tried.optimizer, tried.bf16, tried.averages, tried.slice.begin);
   const loader::Batch batch{at::randn({6, 1, 16, 16}).to(tried.bf16 ? at::kBFloat16 : at::kFloat),
                             at::randint(0, 10, {6}, at::kLong)};

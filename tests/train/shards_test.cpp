@@ -22,12 +22,12 @@ using testing::small_run;
 using testing::tiny_model;
 using testing::TrainerRig;
 
-struct Outcome {
+struct ShardOutcome {
   at::Tensor weights;
   at::Tensor buffers;
   StepSums sums;  // of the last epoch's steps so far
 
-  bool operator==(const Outcome& other) const {
+  bool operator==(const ShardOutcome& other) const {
     return weights.equal(other.weights) && buffers.equal(other.buffers) &&
            sums.loss == other.sums.loss && sums.correct == other.sums.correct &&
            sums.samples == other.sums.samples;
@@ -35,9 +35,9 @@ struct Outcome {
 };
 
 /// Trains 8 steps, into the third epoch. Returns the outcome on each rank.
-std::vector<Outcome> train_on(int ranks, const TrainOptions& options,
-                              const settings::DataOptions& data = {}) {
-  std::vector<Outcome> outcomes(static_cast<std::size_t>(ranks));
+std::vector<ShardOutcome> train_on(int ranks, const TrainOptions& options,
+                                   const settings::DataOptions& data = {}) {
+  std::vector<ShardOutcome> outcomes(static_cast<std::size_t>(ranks));
   on_connected_ranks(ranks, [&](const comm::Communicator& communicator) {
     TrainerRig rig(options, communicator, tiny_model(1, /*with_batch_norm=*/true), {.count = 50},
                    at::kCPU, data, {}, nullptr,
@@ -60,13 +60,13 @@ TrainOptions with_shards(std::int64_t shards) {
 }
 
 void check_same_on_any_ranks(const TrainOptions& options, const settings::DataOptions& data = {}) {
-  const Outcome expected = train_on(1, options, data).front();
+  const ShardOutcome expected = train_on(1, options, data).front();
   for (int ranks = 2; ranks <= *options.shards; ++ranks) {
     for (const AveragingStrategy strategy :
          {AveragingStrategy::kSharedMemory, AveragingStrategy::kFlat}) {
       TrainOptions averaged = options;
       averaged.gradient_averaging.strategy = strategy;
-      for (const Outcome& outcome : train_on(ranks, averaged, data)) {
+      for (const ShardOutcome& outcome : train_on(ranks, averaged, data)) {
         INFO(ranks << " ranks, strategy " << static_cast<int>(strategy));
         CHECK(outcome == expected);
       }
@@ -116,8 +116,8 @@ TEST_CASE("mixup goes by shard") {
 }
 
 TEST_CASE("another number of shards gives other bits and nearly the same weights") {
-  const Outcome three = train_on(1, with_shards(3)).front();
-  const Outcome four = train_on(1, with_shards(4)).front();
+  const ShardOutcome three = train_on(1, with_shards(3)).front();
+  const ShardOutcome four = train_on(1, with_shards(4)).front();
   CHECK_FALSE(three.weights.equal(four.weights));
   CHECK(at::allclose(three.weights, four.weights, 0.1, 0.05));
 }

@@ -40,7 +40,7 @@ settings::TrainOptions with_momentum() {
 }
 
 /// One rank's step with all its parts.
-struct Subject {
+struct StepSubject {
   bool with_batch_norm = false;
   settings::TrainOptions options = with_momentum();
   double learning_rate = kLearningRate;
@@ -83,7 +83,7 @@ Batch broken_batch() {
 }
 
 TEST_CASE("the sums of a step are those of its samples, before the update") {
-  Subject subject;
+  StepSubject subject;
   const Batch batch = batch_of(9);
   const auto expected = models::batch_loss(subject.model->forward(batch.images), batch.labels);
   subject.run({batch}, 9);
@@ -97,7 +97,7 @@ TEST_CASE("the sums of a step are those of its samples, before the update") {
 TEST_CASE("the update follows the gradient of the mean over the global batch") {
   const Batch batch = batch_of(5);
   for (const std::int64_t global_batch_size : {5, 20}) {
-    Subject subject;
+    StepSubject subject;
     const at::Tensor before = subject.parameters.values().clone();
     const auto reference = testing::tiny_model(1);
     FlatParameters gradients(*reference, 0);
@@ -112,8 +112,8 @@ TEST_CASE("the update follows the gradient of the mean over the global batch") {
 }
 
 TEST_CASE("the gradients of a step do not leak into the next one") {
-  Subject once;
-  Subject twice;
+  StepSubject once;
+  StepSubject twice;
   const Batch first = batch_of(3);
   const Batch second = batch_of(3);
   twice.run({first}, 3);
@@ -124,7 +124,7 @@ TEST_CASE("the gradients of a step do not leak into the next one") {
 }
 
 TEST_CASE("the sums of steps are kept until they are taken") {
-  Subject subject;
+  StepSubject subject;
   StepSums totals{100.5, 7, 30, 0};
   subject.log.synchronize(totals);
   CHECK(totals.samples == 30);
@@ -156,8 +156,8 @@ TEST_CASE("the sums of steps are kept until they are taken") {
 }
 
 TEST_CASE("batches that are accumulated make the step of one batch") {
-  Subject whole;
-  Subject parts;
+  StepSubject whole;
+  StepSubject parts;
   const Batch batch = batch_of(7);
   whole.run({batch}, 7);
   parts.run({{batch.images.narrow(0, 0, 4), batch.labels.narrow(0, 0, 4)},
@@ -170,11 +170,11 @@ TEST_CASE("batches that are accumulated make the step of one batch") {
 
 TEST_CASE("gradients above the maximum norm are scaled down to it, shorter ones stay") {
   const Batch batch = batch_of(5);
-  Subject free;
+  StepSubject free;
   free.run({batch}, 5);
   const double norm = free.parameters.gradients().norm().item<double>();
   for (const double factor : {0.25, 4.0}) {
-    Subject clipped{.options = with_momentum()};
+    StepSubject clipped{.options = with_momentum()};
     clipped.options.max_gradient_norm = factor * norm;
     clipped.step = clipped.make_step();
     clipped.run({batch}, 5);
@@ -184,7 +184,7 @@ TEST_CASE("gradients above the maximum norm are scaled down to it, shorter ones 
 }
 
 TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
-  Subject subject{.options = with_momentum()};
+  StepSubject subject{.options = with_momentum()};
   subject.options.label_smoothing = 0.2;
   subject.step = subject.make_step();
   const Batch batch = batch_of(6);
@@ -197,7 +197,7 @@ TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
 }
 
 TEST_CASE("a loss that is not finite leaves weights and momentum as they were") {
-  Subject subject;
+  StepSubject subject;
   subject.run({batch_of(4)}, 4);
   const at::Tensor weights = subject.parameters.values().clone();
   const at::Tensor momentum = subject.momentum().clone();
@@ -229,7 +229,7 @@ TEST_CASE("gradients that are not finite under a finite loss leave everything as
       GENERATE_COPY(Case{infinity, {}, true}, Case{std::nan(""), {}, true},
                     Case{infinity, 1, false}, Case{1e30, 1, false}, Case{1e30, 1, true});
   CAPTURE(factor, max_norm.has_value(), early);
-  Subject subject;
+  StepSubject subject;
   if (early) {
     subject.averager = std::make_unique<EarlyAverager>(subject.parameters.gradient_buffer());
   }
@@ -251,7 +251,7 @@ TEST_CASE("gradients that are not finite under a finite loss leave everything as
 TEST_CASE("infinite gradients that are added up late, and infinite weights, are noticed") {
   const auto [factor, learning_rate] = GENERATE(table<double, double>(
       {{std::numeric_limits<double>::infinity(), kLearningRate}, {1e6, 1e38}}));
-  Subject subject;
+  StepSubject subject;
   subject.model->parameters().back().register_hook(
       [times = factor](const at::Tensor& gradient) { return gradient * times; });
   subject.learning_rate = learning_rate;
@@ -261,7 +261,7 @@ TEST_CASE("infinite gradients that are added up late, and infinite weights, are 
 }
 
 TEST_CASE("a rank without samples adds nothing and keeps its batch statistics") {
-  Subject subject{.with_batch_norm = true};
+  StepSubject subject{.with_batch_norm = true};
   subject.model->train();
   const at::Tensor weights = subject.parameters.values().clone();
   std::vector<at::Tensor> before;
@@ -277,7 +277,7 @@ TEST_CASE("a rank without samples adds nothing and keeps its batch statistics") 
 }
 
 TEST_CASE("a rank without samples adds nothing even if a weight is not finite") {
-  Subject subject;
+  StepSubject subject;
   subject.parameters.values()[0] = std::numeric_limits<float>::infinity();
   subject.run({batch_of(0)}, 10);
   CHECK(subject.last().loss == 0);
