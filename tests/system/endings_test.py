@@ -283,7 +283,7 @@ def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(
         assert time.monotonic() - asked_at < 1
         assert_gone(process, within_s=1)
         said = process.stderr
-    assert "SIGINT a second time" in said and "was not saved" in said, said
+    assert "SIGINT a second time" in said and "was lost" in said, said
     newest = process.run_folder.checkpoints()[-1]
     assert f"newest checkpoint: {newest}" in said and "--resume auto" in said, said
     assert not list(process.run_folder.path.rglob("*.partial-*"))

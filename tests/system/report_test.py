@@ -198,7 +198,7 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
     assert "stopped by a signal" in Page(page).words
     folder = train(tmp_path, changes, "--resume", "auto", processes=1)
     words = Page(page).words
-    assert "2 times: restarts after a lost process, and resumes." in words and "3 of 3" in words
+    assert "2 times, including restarts after a lost process and resumes." in words and "3 of 3" in words
     starts = [json.loads(line) for line in (folder.path / "lineage.jsonl").read_text().splitlines()]
     assert [start["world_size"] for start in starts] == [2, 1]
     assert starts[0]["resumed_from"] is None
