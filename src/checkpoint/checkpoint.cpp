@@ -143,7 +143,7 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   throw Error(ExitCode::kCheckpoint, source + ": " + text.substr(1));
 }
 
-/// Adds the accuracies, which are stored beside the progress; earlier versions kept them in it.
+/// Adds the accuracies, which are stored beside the progress.
 train::Progress with_accuracies(train::Progress progress, const TensorFile& file) {
   if (const at::Tensor* found = file.find(kAccuraciesName)) {
     if (found->scalar_type() != at::kDouble || found->dim() != 1) {
@@ -151,7 +151,7 @@ train::Progress with_accuracies(train::Progress progress, const TensorFile& file
     }
     const auto* first = found->const_data_ptr<double>();
     progress.accuracies.assign(first, first + found->numel());
-  } else if (progress.epoch > 0 && progress.accuracies.empty()) {
+  } else if (progress.epoch > 0) {
     throw Error(ExitCode::kCheckpoint, std::string("missing: ") + kAccuraciesName);
   }
   return progress;
@@ -181,11 +181,6 @@ void for_each_member(SomeProgress& progress, const Visit& visit) {
   visit("/plateau/drops", progress.plateau.drops);
   visit("/early_stopping/best_accuracy", progress.early_stopping.best_accuracy);
   visit("/early_stopping/bad_epochs", progress.early_stopping.bad_epochs);
-}
-
-/// Checkpoints of earlier versions lack these groups.
-bool may_be_missing(const std::string& group) {
-  return group == "/best" || group == "/plateau" || group == "/early_stopping";
 }
 
 /// Calls `visit(path, member)` for the facts that are numbers, text or names.
@@ -326,10 +321,7 @@ OrderedJson progress_to_json(const train::Progress& progress) {
 train::Progress progress_from_json(const OrderedJson& json) try {
   train::Progress progress;
   for_each_member(progress, [&](const char* path, auto& value) {
-    const OrderedJson::json_pointer pointer(path);
-    const auto group = pointer.parent_pointer();
-    if (may_be_missing(group.to_string()) && !json.contains(group)) return;
-    json.at(pointer).get_to(value);
+    json.at(OrderedJson::json_pointer(path)).get_to(value);
   });
   return progress;
 } catch (const nlohmann::json::exception& error) {
@@ -418,18 +410,8 @@ NamedTensors trained_weights(const TensorFile& file) {
 }
 
 std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source) try {
-  if (const std::string* text = file.find_metadata(kBuffersKey)) {
-    return Json::parse(*text).get<std::vector<std::string>>();
-  }
-  // Checkpoints of earlier versions, whose models have no other buffers than these.
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : checkpoint_weights(file)) {
-    if (name.ends_with("running_mean") || name.ends_with("running_var") ||
-        name.ends_with("num_batches_tracked")) {
-      names.push_back(name);
-    }
-  }
-  return names;
+  const std::string* text = file.find_metadata(kBuffersKey);
+  return Json::parse(text == nullptr ? "" : *text).get<std::vector<std::string>>();
 } catch (const nlohmann::json::exception& error) {
   throw Error(ExitCode::kCheckpoint,
               source + ": its list of buffers cannot be read: " + error.what());
