@@ -1,4 +1,5 @@
 #include "app/run_recorder.h"
+
 #include "support/catch.h"
 
 namespace mnist_train::app {
