@@ -14,8 +14,8 @@
 
 #include "app/commands.h"
 #include "app/worker.h"
+#include "base/cgroups.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/system.h"
 #include "comm/failures.h"

@@ -14,7 +14,6 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/print.h"
-#include "base/typed_command.h"
 #include "checkpoint/checkpoint.h"
 #include "imaging/codec.h"
 #include "imaging/image.h"

@@ -2,6 +2,15 @@
 
 #include <cstdint>
 
+/// Marks a function with vectorizable loops: it is compiled for several CPUs, and the best version
+/// is selected at startup. List its file under VECTORIZED in the layer's CMakeLists.txt, which
+/// disables fused multiply-add, so that results are bit-identical on all CPUs.
+#if defined(__x86_64__)
+#define MNIST_TRAIN_VECTORIZED [[gnu::target_clones("avx512f", "avx2", "default")]]
+#else
+#define MNIST_TRAIN_VECTORIZED
+#endif
+
 namespace mnist_train {
 
 // Arrays of bf16 values as bits, the upper half of a float. Arguments must not overlap.

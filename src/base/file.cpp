@@ -15,7 +15,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "base/limits.h"
+#include "base/cgroups.h"
 
 namespace mnist_train {
 

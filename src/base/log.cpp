@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/cgroups.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "base/print.h"
 
 namespace mnist_train {

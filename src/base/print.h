@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 
@@ -41,6 +42,12 @@ std::string replaced(std::string text, std::string_view part, std::string_view b
 
 /// Returns the text quoted as one word of a shell.
 std::string shell_quoted(std::string_view text);
+/// Does the same unless the text is a plain word.
+std::string shell_word(const std::string& text);
+/// Returns the command that starts this program: its name if it is in PATH, else its path.
+std::string program_to_type();
+/// Returns a path for a command: relative if it is inside the working directory.
+std::filesystem::path path_to_type(const std::filesystem::path& path);
 
 /// Writes a result to standard output. Throws Error(kRunFailed) if that fails.
 void print_text(std::string_view text);

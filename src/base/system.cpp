@@ -17,8 +17,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/cgroups.h"
 #include "base/error.h"
-#include "base/limits.h"
 
 namespace mnist_train {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "base/system.h"
-#include "base/typed_command.h"
 #include "cli/commands.h"
 #include "cli/named_files.h"
 #include "strict_json/json_cursor.h"

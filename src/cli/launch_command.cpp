@@ -19,7 +19,6 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "base/typed_command.h"
 #include "cli/commands.h"
 #include "cli/named_files.h"
 #include "cli/network_check.h"

@@ -11,7 +11,6 @@
 
 #include "base/bf16.h"
 #include "base/parallel.h"
-#include "base/vectorized.h"
 
 namespace mnist_train::comm {
 

@@ -15,8 +15,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "base/cgroups.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "base/shared_barrier.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"

@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "base/typed_command.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {

@@ -21,7 +21,6 @@
 
 #include "base/cgroups.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "base/system.h"
 #include "data/dataset.h"
 #include "data/image_decoder.h"

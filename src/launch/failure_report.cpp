@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "base/cgroups.h"
 #include "base/file.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "base/typed_command.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::launch {

@@ -12,7 +12,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "base/limits.h"
+#include "base/cgroups.h"
 #include "base/shared_library.h"
 #include "base/system.h"
 #include "launch/fork_server.h"

@@ -7,7 +7,6 @@
 
 #include "base/bf16.h"
 #include "base/parallel.h"
-#include "base/vectorized.h"
 #include "models/gradient_places.h"
 #include "models/host_linear.h"
 #include "models/tensor_memory.h"

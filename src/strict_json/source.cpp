@@ -16,7 +16,6 @@
 #include "base/file_kind.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "base/typed_command.h"
 
 namespace mnist_train::strict_json {
 

@@ -7,7 +7,6 @@
 
 #include "base/bf16.h"
 #include "base/parallel.h"
-#include "base/vectorized.h"
 #include "train/optimizer.h"
 
 namespace mnist_train::train {

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/typed_command.h"
+#include "base/print.h"
 #include "support/catch.h"
 #include "support/scoped_environment.h"
 #include "support/temp_folder.h"

@@ -5,8 +5,8 @@
 #include <regex>
 
 #include "base/file.h"
+#include "base/print.h"
 #include "base/system.h"
-#include "base/typed_command.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "support/catch.h"

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "base/typed_command.h"
+#include "base/print.h"
 #include "report/page/html.h"
 #include "report/page/sections.h"
 #include "settings/run_config.h"

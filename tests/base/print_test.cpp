@@ -1,4 +1,4 @@
-#include "base/typed_command.h"
+#include "base/print.h"
 
 #include "support/catch.h"
 #include "support/scoped_environment.h"
