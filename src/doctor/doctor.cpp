@@ -124,15 +124,4 @@ std::string to_json(const Findings& findings) {
   return json_text(json, 2) + "\n";
 }
 
-std::string bytes_text(double bytes) {
-  constexpr std::array kUnits{"B", "kB", "MB", "GB", "TB"};
-  constexpr double kStep = 1000;
-  std::size_t unit = 0;
-  while (bytes >= kStep && unit + 1 < kUnits.size()) {
-    bytes /= kStep;
-    ++unit;
-  }
-  return fmt::format("{:.{}f} {}", bytes, bytes < 10 && unit > 0 ? 1 : 0, kUnits[unit]);
-}
-
 }  // namespace mnist_train::doctor

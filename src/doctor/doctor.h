@@ -63,9 +63,6 @@ Finding problem_if_throws(const char* topic, const char* remedy, const Check& ch
   }
 }
 
-/// Returns a number of bytes in decimal units: "1.2 GB", "12 GB", "431 kB".
-std::string bytes_text(double bytes);
-
 /// A GPU as the NVIDIA driver describes it.
 struct Gpu {
   std::string name;
@@ -88,8 +85,8 @@ struct Driver {
 /// Examines the driver of this machine.
 Driver examine_driver();
 
-/// Checks the CPU, the cores that this process may use, memory, and the limits on open files,
-/// processes and locked memory.
+/// Checks the CPU, the cores that this process may use, memory, and the limits on open files and
+/// processes.
 Findings check_host();
 
 /// Checks that processes of this host can connect to each other, the address that other hosts would
@@ -115,7 +112,7 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build);
 /// other's memory. `free_bytes` is its free space, if it is there. CPU ranks do not use it.
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes);
 
-/// Checks which transports NCCL can use here: peer access, shared memory, InfiniBand, sockets.
+/// Checks which transports NCCL can use here: peer access, shared memory, sockets.
 Finding check_nccl(const Driver& driver, const BuildInfo& build);
 
 /// Starts real workers as a run does, two on CPUs and one for each GPU. They load LibTorch,

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/cgroups.h"
 #include "base/shared_library.h"
 #include "base/system.h"
 #include "doctor/doctor.h"
@@ -133,13 +134,6 @@ Finding explain_no_gpu(const Driver& driver) {
   return finding(Verdict::kNote, "none", "");
 }
 
-/// Returns NVIDIA's first Linux driver for a major version of CUDA, according to its release notes.
-const char* least_driver(int cuda_major) {
-  constexpr int kFirstKnown = 11;
-  if (cuda_major <= kFirstKnown) return "450";
-  return cuda_major == kFirstKnown + 1 ? "525" : "580";
-}
-
 Finding check_driver(const Driver& driver, const BuildInfo& build) {
   constexpr int kVersionStep = 1000;
   Finding finding{"driver"};
@@ -159,8 +153,9 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
   std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
   if (driver.cuda_version / kVersionStep >= needed) return finding;
   return finding.with(Verdict::kProblem, "",
-                      fmt::format("install driver {} or newer (CUDA {}), or set device to \"cpu\"",
-                                  least_driver(needed), needed));
+                      fmt::format("install a driver for CUDA {} (580 or newer for CUDA 13), or set "
+                                  "device to \"cpu\"",
+                                  needed));
 }
 
 Finding check_peers(const Driver& driver) {
@@ -174,23 +169,6 @@ Finding check_peers(const Driver& driver) {
   return {"peer access", Verdict::kNote, fmt::format("not between GPUs {}", fmt::join(pairs, ", ")),
           "NCCL uses shared memory there, which is slower; PCI access control (ACS, IOMMU) in the "
           "BIOS can be the reason"};
-}
-
-/// Returns the names of the InfiniBand devices that have an active port, such as "mlx5_0".
-std::vector<std::string> active_infiniband() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& device : fs::directory_iterator("/sys/class/infiniband", error)) {
-    std::error_code no_ports;
-    for (const auto& port : fs::directory_iterator(device.path() / "ports", no_ports)) {
-      if (first_line(port.path() / "state").value_or("").find("ACTIVE") == std::string::npos) {
-        continue;
-      }
-      names.push_back(device.path().filename().string());
-      break;
-    }
-  }
-  return names;
 }
 
 bool is_set(const char* variable) { return environment_variable(variable).value_or("0") != "0"; }
@@ -219,7 +197,7 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build) {
   Findings findings;
   for (std::size_t index = 0; index < driver.gpus.size(); ++index) {
     const Gpu& gpu = driver.gpus[index];
-    const std::string memory = bytes_text(static_cast<double>(gpu.memory_bytes));
+    const std::string memory = memory_text(static_cast<double>(gpu.memory_bytes));
     Finding& finding = findings.emplace_back(Finding{fmt::format("GPU {}", index)});
     finding.text = fmt::format("{}, {}, compute {}.{}", gpu.name, memory, gpu.compute_major,
                                gpu.compute_minor);
@@ -235,7 +213,7 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
   Finding finding{"shared memory", Verdict::kGood, "there is no /dev/shm"};
   if (free_bytes) {
     finding.values["free_bytes"] = *free_bytes;
-    finding.text = bytes_text(*free_bytes) + " free in /dev/shm";
+    finding.text = memory_text(*free_bytes) + " free in /dev/shm";
   }
   if (driver.gpus.size() < 2) {
     return finding.with(Verdict::kGood, ", not used without several GPUs", "");
@@ -254,18 +232,6 @@ Finding check_nccl(const Driver& driver, const BuildInfo& build) {
   const bool peers = driver.gpus.size() > 1 && driver.without_peer_access.empty();
   if (peers && !is_set("NCCL_P2P_DISABLE")) transports.emplace_back("peer access");
   if (!is_set("NCCL_SHM_DISABLE")) transports.emplace_back("shared memory");
-  const std::vector<std::string> infiniband = active_infiniband();
-  if (!infiniband.empty() && !is_set("NCCL_IB_DISABLE")) {
-    transports.push_back(fmt::format("InfiniBand ({})", fmt::join(infiniband, ", ")));
-    finding.values["infiniband"] = infiniband;
-    std::error_code ignored;
-    if (!fs::exists("/dev/infiniband/uverbs0", ignored)) {
-      finding.verdict = Verdict::kWarning;
-      finding.remedy =
-          "/dev/infiniband is missing, so NCCL will use sockets: pass it into the container "
-          "(--device /dev/infiniband)";
-    }
-  }
   transports.emplace_back("sockets");
   finding.text += fmt::format(", by {}", fmt::join(transports, ", "));
   return finding;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/cgroups.h"
+#include "base/cpu_features.h"
 #include "base/file.h"
 #include "base/system.h"
 #include "data/dataset.h"
@@ -39,21 +40,13 @@ namespace {
 
 constexpr double kMega = 1e6;
 
-std::string limit_text(rlim_t limit) {
-  return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit);
-}
-
-rlim_t soft_limit(int resource) {
-  rlimit limit{};
-  return ::getrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0 ? limit.rlim_cur
-                                                                            : RLIM_INFINITY;
-}
-
 Finding check_open_files() {
   constexpr rlim_t kLeast = 64;  // sockets, pipes, libraries and data of one rank
   constexpr rlim_t kComfortable = 1024;
-  const rlim_t files = soft_limit(RLIMIT_NOFILE);
-  Finding finding{"open files", Verdict::kGood, limit_text(files), "", {{"limit", files}}};
+  rlimit limit{};
+  const rlim_t files = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+  Finding finding{"open files", Verdict::kGood, "unlimited", "", {{"limit", files}}};
+  if (files != RLIM_INFINITY) finding.text = std::to_string(files);
   if (files >= kComfortable) return finding;
   return finding.with(files < kLeast ? Verdict::kProblem : Verdict::kWarning, " for each process",
                       "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf");
@@ -71,37 +64,14 @@ Finding check_processes() {
   return {"processes", Verdict::kGood, "enough"};
 }
 
-Finding check_locked_memory() {
-  const rlim_t bytes = soft_limit(RLIMIT_MEMLOCK);
-  std::error_code ignored;
-  const bool infiniband = fs::exists("/sys/class/infiniband", ignored) &&
-                          !fs::is_empty("/sys/class/infiniband", ignored);
-  Finding finding{"locked memory", Verdict::kGood, limit_text(bytes)};
-  if (bytes != RLIM_INFINITY) finding.text = bytes_text(static_cast<double>(bytes));
-  if (!infiniband || bytes == RLIM_INFINITY) return finding;
-  return finding.with(Verdict::kWarning, ", but InfiniBand needs it to be unlimited",
-                      "ulimit -l unlimited, memlock in /etc/security/limits.conf, or "
-                      "LimitMEMLOCK=infinity of slurmd");
-}
-
 Finding check_processor() {
   const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
-  const std::string flags = " " + value_of("/proc/cpuinfo", "flags").value_or("") + " ";
-  const auto has = [&](const char* flag) {
-    return flags.find(" " + std::string(flag) + " ") != std::string::npos;
-  };
   const int usable = usable_cores();
   const auto present = static_cast<int>(std::thread::hardware_concurrency());
   Finding finding{"processor", Verdict::kGood, "", "", {{"cores", usable}}};
   finding.text = fmt::format("{}, {} core{}{}, bf16 {}", model, usable, usable == 1 ? "" : "s",
                              usable < present ? fmt::format(" of {}", present) : "",
-                             has("avx512_bf16") ? "native" : "not native");
-#if defined(__x86_64__)
-  if (!has("avx2")) {
-    return finding.with(Verdict::kWarning, ", without AVX2",
-                        "LibTorch is several times slower on it; use a CPU from after 2013");
-  }
-#endif
+                             cpu_features().avx512_bf16 ? "native" : "not native");
   return finding;
 }
 
@@ -109,7 +79,7 @@ Finding check_memory() {
   const SystemMemory memory = system_memory();
   Finding finding{"memory", Verdict::kGood, "", "", {{"available_bytes", memory.available}}};
   finding.text =
-      fmt::format("{} of {} free{}", bytes_text(memory.available), bytes_text(memory.total),
+      fmt::format("{} of {} free{}", memory_text(memory.available), memory_text(memory.total),
                   memory.limited ? " (the limit of its cgroup)" : "");
   if (memory.available >= 2000 * kMega) return finding;
   return finding.with(
@@ -302,8 +272,7 @@ Finding check_format(const settings::DataOptions& options) {
 }  // namespace
 
 Findings check_host() {
-  return {check_processor(), check_memory(), check_open_files(), check_processes(),
-          check_locked_memory()};
+  return {check_processor(), check_memory(), check_open_files(), check_processes()};
 }
 
 Findings check_network() {
@@ -327,7 +296,7 @@ Finding check_run_folder(const settings::RunConfig& config) {
   finding.values["free_bytes"] = free;
   finding.values["bytes_per_second"] = *speed;
   finding.text = fmt::format("{}: {} free, {}/s written and synced", output.string(),
-                             bytes_text(free), bytes_text(*speed));
+                             memory_text(free), memory_text(*speed));
   if (free >= 1000 * kMega) {
     if (!config.output) return finding;
     try {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cgroups.h"
 #include "base/file.h"
 #include "base/system.h"
 #include "doctor/doctor.h"
@@ -86,7 +87,7 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
   for (const Json& measured : diagnosis.result.at("all_reduce")) {
     const auto speed = measured.at("bytes_per_second").get<double>();
     texts.push_back(fmt::format("{}: {:.2f} ms, {}/s", measured.at("name").get<std::string>(),
-                                measured.at("latency_s").get<double>() * 1e3, bytes_text(speed)));
+                                measured.at("latency_s").get<double>() * 1e3, memory_text(speed)));
     if (speed >= kSlow) continue;
     finding.verdict = Verdict::kWarning;
     finding.remedy = "slower than 50 MB/s: see whether something else keeps the cores busy";

@@ -39,14 +39,6 @@ TEST_CASE("the report is a JSON object for programs") {
   CHECK(json.at("findings").at(2).at("remedy") == "free some");
 }
 
-TEST_CASE("numbers of bytes are written with their unit") {
-  CHECK(bytes_text(0) == "0 B");
-  CHECK(bytes_text(999) == "999 B");
-  CHECK(bytes_text(1500) == "1.5 kB");
-  CHECK(bytes_text(431e3) == "431 kB");
-  CHECK(bytes_text(1.25e10) == "12 GB");
-}
-
 TEST_CASE("a run folder that cannot be written is a problem") {
   settings::RunConfig config;
   config.output = "/proc/nothing/run";

@@ -34,7 +34,7 @@ Finding of_topic(const Findings& findings, const std::string& topic) {
 TEST_CASE("GPUs with a driver that is new enough are fine") {
   const Findings findings = check_gpus(healthy(2), kWithCuda);
   for (const Finding& finding : findings) CHECK(finding.verdict == Verdict::kGood);
-  CHECK(of_topic(findings, "GPU 1").text == "NVIDIA H200, 150 GB, compute 9.0");
+  CHECK(of_topic(findings, "GPU 1").text == "NVIDIA H200, 139.7 GiB, compute 9.0");
   CHECK_THAT(of_topic(findings, "driver").text, ContainsSubstring("CUDA up to 13.0"));
   CHECK_THAT(check_nccl(healthy(2), kWithCuda).text, ContainsSubstring("by peer access"));
 }
