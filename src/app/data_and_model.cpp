@@ -127,12 +127,7 @@ data::ImageSet images_trained_on(Worker& worker) {
   }
   if (!shape) shape = network::known_images(worker.config.data);
   if (!shape) return data::shape_of_images(worker.config.data);
-  data::ImageSet set;
-  set.channels = shape->channels;
-  set.height = shape->height;
-  set.width = shape->width;
-  set.classes = shape->classes;
-  return set;
+  return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
 }
 
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,

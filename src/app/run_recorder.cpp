@@ -85,14 +85,6 @@ std::string describe_dataset(const data::Dataset& dataset) {
                      images.width, images.classes);
 }
 
-void make_parent_folder(const fs::path& file) {
-  std::error_code error;
-  fs::create_directories(file.parent_path(), error);
-  if (!error) return;
-  throw Error(ExitCode::kRunFailed,
-              file.parent_path().string() + ": cannot make the folder: " + error.message());
-}
-
 report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& trainer) {
   report::ConsoleSetup setup;
   setup.quiet = worker.job.quiet;
@@ -395,8 +387,8 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
 
 void RunRecorder::begin(const ResumedRun& resumed) {
   const fs::path& folder = worker_.run_folder;
-  make_parent_folder(folder / worker_.config.model_file);
-  make_parent_folder(folder / worker_.config.accuracies_file);
+  make_folder((folder / worker_.config.model_file).parent_path(), ExitCode::kRunFailed);
+  make_folder((folder / worker_.config.accuracies_file).parent_path(), ExitCode::kRunFailed);
   write_file_atomically(folder / files::kConfig, config_to_repeat(worker_), ExitCode::kRunFailed);
   make_sinks(resumed);
   add_progress(summary_, "running", worker_, trainer_);

@@ -3,6 +3,7 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace mnist_train {
 
@@ -48,6 +49,15 @@ class ConfigKeyError : public Error {
 /// Returns the message of LibTorch or a backend on one line, without stack trace and source
 /// location:
 /// "[/pytorch/.../pair.cc:538] Read error" is "Read error".
-std::string short_message(const std::exception& error);
+inline std::string short_message(const std::exception& error) {
+  std::string_view line = error.what();
+  line = line.substr(0, line.find('\n'));
+  const std::size_t end = line.find("] ");
+  const std::string_view place = line.substr(0, end);
+  const bool names_place = line.starts_with('[') && end != std::string_view::npos &&
+                           (place.find(".cpp:") != std::string_view::npos ||
+                            place.find(".cc:") != std::string_view::npos);
+  return std::string(names_place ? line.substr(end + 2) : line);
+}
 
 }  // namespace mnist_train

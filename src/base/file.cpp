@@ -225,6 +225,13 @@ void sync_file(int fd, const fs::path& path, ExitCode code) {
       path.string(), std::strerror(errno));
 }
 
+void make_folder(const fs::path& folder, ExitCode code) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return;
+  throw Error(code, folder.string() + ": cannot make the folder: " + error.message());
+}
+
 void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {

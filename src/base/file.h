@@ -93,6 +93,9 @@ void sync_file(int fd, const std::filesystem::path& path, ExitCode code);
 /// Returns whether `error`, of fsync or open, means that the file system cannot sync.
 bool means_no_sync(int error);
 
+/// Makes a folder and those above it. Throws Error(code) naming it.
+void make_folder(const std::filesystem::path& folder, ExitCode code);
+
 /// Removes the partial files of killed processes from `folder`. The run folder must be locked, so
 /// that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);

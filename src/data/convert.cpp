@@ -8,7 +8,7 @@
 #include <optional>
 #include <system_error>
 
-#include "base/error.h"
+#include "base/file.h"
 #include "data/lmdb.h"
 #include "data/sources.h"
 #include "imaging/codec.h"
@@ -29,9 +29,8 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
                  const fs::path& folder) {
   const ImageGeometry& geometry = *source.geometry();
   if (geometry.channels != 1 && geometry.channels != 3) {
-    throw Error(ExitCode::kData, source.name() + ": images of " +
-                                     std::to_string(geometry.channels) +
-                                     " channels; only 1 and 3 can be encoded");
+    fail_data(fmt::format("{}: images of {} channels; only 1 and 3 can be encoded", source.name(),
+                          geometry.channels));
   }
   const std::size_t digits = std::to_string(classes - 1).size();  // names then sort as numbers do
   const auto class_folder = [&](std::int64_t label) {
@@ -75,18 +74,14 @@ Converted convert(const ConvertOptions& options) {
   fs::path folder = fs::absolute(options.to).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   const fs::path part = folder.string() + ".part-" + std::to_string(::getpid());
-  std::error_code error;
-  fs::create_directories(part, error);
-  if (error) {
-    throw Error(ExitCode::kConfig,
-                folder.string() + ": cannot make the folder: " + error.message());
-  }
+  make_folder(part, ExitCode::kConfig);
   try {
     write_split(*train, options, classes, part / "train");
     write_split(*test, options, classes, part / "test");
     fs::rename(part, folder);  // replaces an empty folder
   } catch (const std::exception& failure) {
-    fs::remove_all(part, error);
+    std::error_code ignored;
+    fs::remove_all(part, ignored);
     if (dynamic_cast<const fs::filesystem_error*>(&failure) == nullptr) throw;
     throw Error(ExitCode::kRunFailed, failure.what());
   }

@@ -1,5 +1,7 @@
 #include "data/dataset.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -18,9 +20,8 @@ namespace {
 SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key) {
   if (!limit) return samples;
   if (*limit > samples.count()) {
-    throw Error(ExitCode::kData, samples.name() + ": data." + key + " is " +
-                                     std::to_string(*limit) + ", but there are " +
-                                     std::to_string(samples.count()) + " images");
+    fail_data(fmt::format("{}: data.{} is {}, but there are {} images", samples.name(), key, *limit,
+                          samples.count()));
   }
   return samples.select(positions({0, *limit}));
 }
@@ -57,15 +58,6 @@ void hash_split(Hasher& hasher, const ImageSet& set) {
   }
   hasher.update(set.images.data(), set.images.size());
   hasher.update(set.labels.data(), set.labels.size());
-}
-
-ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes) {
-  ImageSet set;
-  set.channels = geometry.channels;
-  set.height = geometry.height;
-  set.width = geometry.width;
-  set.classes = classes;
-  return set;
 }
 
 }  // namespace
@@ -110,14 +102,11 @@ void DatasetReader::require_memory() const {
   const SystemMemory memory = system_memory();
   const auto available = static_cast<std::int64_t>(memory.available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
-  throw Error(ExitCode::kData,
-              train_.name() + ": decoded to " + geometry_.text() + ", the images take " +
-                  std::to_string(bytes() >> 20U) + " MiB, but " + std::to_string(available >> 20) +
-                  " MiB of memory are free" +
-                  (memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup"
-                                  : std::string()) +
-                  "; data.decode \"stream\" decodes during training, a "
-                  "smaller data.size or data.limit_train takes less");
+  fail_data(fmt::format(
+      "{}: decoded to {}, the images take {} MiB, but {} MiB of memory are free{}; data.decode "
+      "\"stream\" decodes during training, a smaller data.size or data.limit_train takes less",
+      train_.name(), geometry_.text(), bytes() >> 20U, available >> 20,
+      memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup" : ""));
 }
 
 std::size_t DatasetReader::bytes_of(const SampleView& samples) const {
@@ -246,9 +235,7 @@ void DatasetReader::skip(OpenSplit& split, std::span<const SampleFailure> failed
       good.push_back(position);
     }
   }
-  if (good.empty()) {
-    throw Error(ExitCode::kData, split.samples.name() + ": none of its images can be used");
-  }
+  if (good.empty()) fail_data(split.samples.name() + ": none of its images can be used");
   if (!split.images.empty()) arrange(split.images, image_bytes(), good);
   split.samples = split.samples.select(good);
 }
@@ -300,9 +287,13 @@ Dataset DatasetReader::finish(OpenSplit train_split, OpenSplit test_split) const
   return dataset;
 }
 
-Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed, Splits splits) {
-  DatasetReader reader(options, seed, splits);
-  return options.decode == settings::Decode::kOnce ? reader.read() : reader.stream();
+ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes) {
+  ImageSet set;
+  set.channels = geometry.channels;
+  set.height = geometry.height;
+  set.width = geometry.width;
+  set.classes = classes;
+  return set;
 }
 
 ImageSet shape_of_images(settings::DataOptions options) {

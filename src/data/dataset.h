@@ -125,9 +125,8 @@ class DatasetReader {
   SampleView test_;
 };
 
-/// Opens a data set for this process alone, as DatasetReader does.
-Dataset open_dataset(const settings::DataOptions& options, std::int64_t seed = 1,
-                     Splits splits = Splits::kBoth);
+/// Returns a set without samples.
+ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes);
 
 /// Returns a set without samples that has the shape and the number of classes of a data set's
 /// images. Its files are opened, but no image is decoded. Throws Error(kData).

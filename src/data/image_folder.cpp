@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "data/sources.h"
 
 namespace mnist_train::data {
@@ -25,14 +25,12 @@ namespace {
 
 constexpr std::uintmax_t kMostImageBytes = std::uintmax_t{1} << 30U;  // of one image file
 
-bool is_plain_text(const std::string& name) {
-  for (const char letter : name) {
-    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7F) return false;
-  }
-  try {
-    (void)nlohmann::json(name).dump();
-  } catch (const nlohmann::json::exception&) {
-    return false;
+/// Returns whether a name is UTF-8 without control characters.
+bool is_plain_text(std::string_view name) {
+  while (!name.empty()) {
+    const Utf8Character character = first_character(name);
+    if (character.size == 0 || character.code < 0x20 || character.code == 0x7F) return false;
+    name.remove_prefix(character.size);
   }
   return true;
 }
@@ -73,9 +71,7 @@ std::vector<FolderEntry> list_folder(const fs::path& folder, BadSamples& bad) {
     }
     entries.push_back(std::move(found));
   }
-  if (error)
-    throw Error(ExitCode::kData,
-                on_one_line(folder.string()) + ": cannot list: " + error.message());
+  if (error) fail_data(on_one_line(folder.string()) + ": cannot list: " + error.message());
   std::sort(entries.begin(), entries.end(),
             [](const FolderEntry& a, const FolderEntry& b) { return a.name < b.name; });
   return entries;
@@ -87,8 +83,7 @@ class ImageFolder : public ImageSource {
     name_ = on_one_line(folder_.string());
     std::error_code ignored;  // listing says what is wrong
     if (fs::is_regular_file(folder_, ignored)) {
-      throw Error(ExitCode::kData,
-                  name_ + ": a file; expected a folder of class folders with images");
+      fail_data(name_ + ": a file; expected a folder of class folders with images");
     }
     bool has_images = false;
     std::vector<std::string> folders;
@@ -97,15 +92,13 @@ class ImageFolder : public ImageSource {
       if (is_folder) folders.push_back(entry.name);
       has_images = has_images || (!is_folder && is_image_file(entry.name));
     }
-    if (has_images && !folders.empty()) {
-      throw Error(ExitCode::kData, name_ + ": holds images beside class folders");
-    }
+    if (has_images && !folders.empty()) fail_data(name_ + ": holds images beside class folders");
     if (has_images) add_class(fs::weakly_canonical(folder_).filename().string(), "");
     for (const std::string& name : folders) add_class(name, name);
     classes_ = static_cast<std::int64_t>(class_names_.size());
     if (labels_.empty()) {
-      throw Error(ExitCode::kData, name_ + ": no class folders with images (.jpg, .jpeg, .png)" +
-                                       other_files_in(folder_));
+      fail_data(name_ + ": no class folders with images (.jpg, .jpeg, .png)" +
+                other_files_in(folder_));
     }
   }
 
@@ -127,9 +120,8 @@ class ImageFolder : public ImageSource {
       done += static_cast<std::size_t>(count);
     }
     if (done == buffer.size()) return buffer;
-    throw Error(ExitCode::kData, sample_name(sample) + ": cannot be read: " +
-                                     (!file.valid() ? std::strerror(errno)
-                                                    : "shorter than when the folder was listed"));
+    fail_data(sample_name(sample) + ": cannot be read: " +
+              (file.valid() ? "shorter than when the folder was listed" : std::strerror(errno)));
   }
 
  private:

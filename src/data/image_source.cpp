@@ -1,5 +1,7 @@
 #include "data/image_source.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -32,22 +34,19 @@ void fit(imaging::Image image, const ImageGeometry& geometry, const std::string&
 }  // namespace
 
 std::string ImageGeometry::text() const {
-  return std::to_string(channels) + " x " + std::to_string(height) + " x " + std::to_string(width);
+  return fmt::format("{} x {} x {}", channels, height, width);
 }
 
 void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
                       const std::string& name) {
   if (!wanted.fits_channels && own.channels != wanted.channels) {
-    throw Error(ExitCode::kData, name + ": is " +
-                                     (own.channels == 1 ? "grayscale while others are RGB"
-                                                        : "RGB while others are grayscale") +
-                                     "; set data.channels to convert");
+    const char* both =
+        own.channels == 1 ? "grayscale while others are RGB" : "RGB while others are grayscale";
+    fail_data(name + ": is " + both + "; set data.channels to convert");
   }
   if (!wanted.fits_size && (own.height != wanted.height || own.width != wanted.width)) {
-    throw Error(ExitCode::kData, name + ": is " + std::to_string(own.height) + " x " +
-                                     std::to_string(own.width) + " pixels while others are " +
-                                     std::to_string(wanted.height) + " x " +
-                                     std::to_string(wanted.width) + "; set data.size to resize");
+    fail_data(fmt::format("{}: is {} x {} pixels while others are {} x {}; set data.size to resize",
+                          name, own.height, own.width, wanted.height, wanted.width));
   }
 }
 
@@ -82,8 +81,7 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
   for (const std::string& name : class_names_) {
     const auto found = std::lower_bound(names.begin(), names.end(), name);
     if (found == names.end() || *found != name) {
-      throw Error(ExitCode::kData,
-                  name_ + "/" + name + ": a class that the training set does not have");
+      fail_data(name_ + "/" + name + ": a class that the training set does not have");
     }
     numbers.push_back(static_cast<std::int32_t>(found - names.begin()));
   }

@@ -13,6 +13,10 @@
 
 namespace mnist_train::data {
 
+[[noreturn]] inline void fail_data(const std::string& message) {
+  throw Error(ExitCode::kData, message);
+}
+
 /// Channels and size of images, and whether images that differ are converted.
 struct ImageGeometry {
   std::int64_t channels = 1;
@@ -47,7 +51,7 @@ class BadSamples {
   /// Takes a message that begins with the sample's name. Throws Error(kData) with it unless bad
   /// samples are skipped.
   void add(const std::string& message) {
-    if (!skip_) throw Error(ExitCode::kData, message);
+    if (!skip_) fail_data(message);
     skipped_.push_back(message);
   }
   const std::vector<std::string>& skipped() const { return skipped_; }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <lmdb.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <cstring>
@@ -64,8 +65,8 @@ void refuse_locked(const fs::path& file) {
   probe.l_type = F_RDLCK;
   probe.l_whence = SEEK_SET;
   if (!lock.valid() || ::fcntl(lock.get(), F_GETLK, &probe) != 0 || probe.l_type == F_UNLCK) return;
-  throw Error(ExitCode::kData, lock_path.string() + ": locked by process " +
-                                   std::to_string(probe.l_pid) + "; the database is in use");
+  fail_data(fmt::format("{}: locked by process {}; the database is in use", lock_path.string(),
+                        probe.l_pid));
 }
 
 /// An LMDB, memory-mapped. Its pages are read without LMDB's library, which trusts them: in a
@@ -79,7 +80,7 @@ class LmdbReader {
     const fs::path file = fs::is_directory(path, ignored) ? path / "data.mdb" : path;
     name_ = file.string();
     if (file != path && !fs::exists(file, ignored)) {
-      throw Error(ExitCode::kData, name_ + ": no such file" + other_files_in(path));
+      fail_data(name_ + ": no such file" + other_files_in(path));
     }
     file_ = MappedFile::open(file, ExitCode::kData);
     refuse_locked(file);
@@ -95,8 +96,8 @@ class LmdbReader {
     std::int64_t visited = 0;
     if (entries_ > 0) visit_page(root_, levels_, visit, visited);
     if (visited == entries_) return;
-    throw Error(ExitCode::kData, name_ + ": the LMDB is damaged: " + std::to_string(visited) +
-                                     " of its " + std::to_string(entries_) + " entries are there");
+    fail_data(fmt::format("{}: the LMDB is damaged: {} of its {} entries are there", name_, visited,
+                          entries_));
   }
 
  private:
@@ -116,10 +117,9 @@ class LmdbReader {
     const std::size_t meta = first_is_later ? 0 : page_size_;
     const auto last_page = number<std::uint64_t>(bytes, meta + kLastPageAt);
     if (bytes.size() / page_size_ <= last_page) {
-      throw Error(ExitCode::kData, name_ + ": truncated: " + std::to_string(bytes.size()) +
-                                       " bytes, but its last page, counted from 0, is " +
-                                       std::to_string(last_page) + " of " +
-                                       std::to_string(page_size_) + " bytes each");
+      fail_data(fmt::format(
+          "{}: truncated: {} bytes, but its last page, counted from 0, is {} of {} bytes each",
+          name_, bytes.size(), last_page, page_size_));
     }
     levels_ = number<std::uint16_t>(bytes, meta + kLevelsAt);
     root_ = number<std::uint64_t>(bytes, meta + kRootAt);
@@ -141,7 +141,7 @@ class LmdbReader {
       problem = "written by another version of LMDB";
     }
     if (problem == nullptr) return;
-    throw Error(ExitCode::kData, name_ + ": cannot open the LMDB: " + problem);
+    fail_data(name_ + ": cannot open the LMDB: " + problem);
   }
 
   /// Returns a page of one kind, and everything after it in the file.
@@ -200,8 +200,7 @@ class LmdbReader {
   }
 
   [[noreturn]] void fail(std::uint64_t page, const std::string& problem) const {
-    throw Error(ExitCode::kData,
-                name_ + ": page " + std::to_string(page) + ": the LMDB is damaged: " + problem);
+    fail_data(fmt::format("{}: page {}: the LMDB is damaged: {}", name_, page, problem));
   }
 
   std::string name_;
@@ -293,7 +292,7 @@ class LmdbSource : public ImageSource {
       labels_.push_back(label);
       classes_ = std::max<std::int64_t>(classes_, record.label + 1);
     });
-    if (samples_.empty()) throw Error(ExitCode::kData, name_ + ": holds no samples");
+    if (samples_.empty()) fail_data(name_ + ": holds no samples");
     hash_ = hasher.named_digest();
   }
 
@@ -334,8 +333,7 @@ Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
   std::optional<std::int64_t> label;
   std::size_t offset = 0;
   const auto refuse = [&](const std::string& problem) {
-    throw Error(ExitCode::kData,
-                name + ": byte " + std::to_string(offset) + " of the record: " + problem);
+    fail_data(fmt::format("{}: byte {} of the record: {}", name, offset, problem));
   };
   try {
     while (message.next()) {
@@ -397,9 +395,7 @@ LmdbWriter::LmdbWriter(const fs::path& folder)
       transaction_(nullptr, &mdb_txn_abort) {
   // Address space, not memory or disk: pages come as they are written.
   constexpr std::size_t kMostBytes = std::size_t{1} << (sizeof(void*) >= 8 ? 40U : 30U);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw Error(ExitCode::kRunFailed, name_ + ": " + error.message());
+  make_folder(folder, ExitCode::kRunFailed);
   MDB_env* environment = nullptr;
   require(mdb_env_create(&environment), "create");
   environment_.reset(environment);

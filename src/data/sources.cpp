@@ -46,8 +46,6 @@ const SplitNames& names_of(SplitName split) {
   return split == SplitName::kTrain ? kTrain : kTest;
 }
 
-[[noreturn]] void fail_data(const std::string& message) { throw Error(ExitCode::kData, message); }
-
 bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);

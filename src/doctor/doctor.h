@@ -85,8 +85,7 @@ struct Driver {
 /// Examines the driver of this machine.
 Driver examine_driver();
 
-/// Checks the CPU, the cores that this process may use, memory, and the limits on open files and
-/// processes.
+/// Checks the CPU, the cores that this process may use, memory, and the limit on open files.
 Findings check_host();
 
 /// Checks that processes of this host can connect to each other, the address that other hosts would

@@ -52,18 +52,6 @@ Finding check_open_files() {
                       "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf");
 }
 
-Finding check_processes() {
-  constexpr double kComfortable = 512;  // threads count as well
-  for (const ProcessLimit& limit : process_limits()) {
-    if (limit.most - limit.used >= kComfortable) continue;
-    return {"processes", Verdict::kWarning,
-            fmt::format("{} allows {:.0f}, threads included, and {:.0f} are in use", limit.name,
-                        limit.most, limit.used),
-            "raise ulimit -u, or the container's limit (docker run --pids-limit)"};
-  }
-  return {"processes", Verdict::kGood, "enough"};
-}
-
 Finding check_processor() {
   const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
   const int usable = usable_cores();
@@ -215,19 +203,6 @@ UniqueFd scratch_file(const fs::path& folder) {
   return file;
 }
 
-/// Measures the bytes per second that are written and synced; returns nothing, with errno set, if
-/// that fails.
-std::optional<double> write_speed(const fs::path& folder) {
-  constexpr std::size_t kBytes = 8 << 20;
-  const UniqueFd file = scratch_file(folder);
-  if (!file.valid()) return std::nullopt;
-  const std::vector<char> content(kBytes, 'x');
-  const double begin_s = monotonic_seconds();
-  if (!write_all(file.get(), content.data(), kBytes)) return std::nullopt;
-  if (::fsync(file.get()) != 0 && !means_no_sync(errno)) return std::nullopt;
-  return static_cast<double>(kBytes) / std::max(1e-6, monotonic_seconds() - begin_s);
-}
-
 /// Names the features that the file system of a folder lacks, "" if none; nothing if no file can be
 /// made there.
 std::optional<std::string> missing_in(const fs::path& folder) {
@@ -271,9 +246,7 @@ Finding check_format(const settings::DataOptions& options) {
 
 }  // namespace
 
-Findings check_host() {
-  return {check_processor(), check_memory(), check_open_files(), check_processes()};
-}
+Findings check_host() { return {check_processor(), check_memory(), check_open_files()}; }
 
 Findings check_network() {
   Findings findings{check_loopback(), check_interface()};
@@ -286,17 +259,14 @@ Finding check_run_folder(const settings::RunConfig& config) {
   const fs::path output = output_of(config);
   const fs::path folder = nearest_existing(output);
   Finding finding{"run folder", Verdict::kGood, "", "", {{"folder", folder.string()}}};
-  const auto speed = write_speed(folder);
-  if (!speed) {
+  if (!scratch_file(folder).valid()) {
     return finding.with(Verdict::kProblem,
                         folder.string() + " cannot be written: " + std::strerror(errno),
                         "name another folder: --output DIR");
   }
   const double free = free_space(folder).value_or(0);
   finding.values["free_bytes"] = free;
-  finding.values["bytes_per_second"] = *speed;
-  finding.text = fmt::format("{}: {} free, {}/s written and synced", output.string(),
-                             memory_text(free), memory_text(*speed));
+  finding.text = fmt::format("{}: {} free", output.string(), memory_text(free));
   if (free >= 1000 * kMega) {
     if (!config.output) return finding;
     try {

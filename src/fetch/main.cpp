@@ -321,12 +321,7 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 /// folder cannot be written.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
-  std::error_code reason;
-  fs::create_directories(folder, reason);
-  if (reason) {
-    throw Error(ExitCode::kConfig,
-                folder.string() + ": cannot make the folder: " + reason.message());
-  }
+  make_folder(folder, ExitCode::kConfig);
   try {
     const FolderLock held(folder);
     refuse_other_dataset(dataset, folder);

@@ -291,6 +291,33 @@ std::string name_of(Activation function) {
   return kActivations[static_cast<std::size_t>(function)];
 }
 
+Type<ImageSize> image_size() { return height_and_width(1, kMaxImageSide); }
+
+Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
+  const auto side = integer(min, max);
+  const auto square = converted<ImageSize>(
+      side,
+      [](std::int64_t both) {
+        return ImageSize{both, both};
+      },
+      [](const ImageSize& size) { return size.height; });
+  auto pair = converted<ImageSize>(
+      list_of(side),
+      [](const Sides& read) {
+        return ImageSize{read.front(), read.back()};
+      },
+      sides);
+  pair.fragment["minItems"] = 2;
+  pair.fragment["maxItems"] = 2;
+  pair.read = [read = pair.read](const JsonCursor& cursor) -> std::optional<ImageSize> {
+    if (cursor.node().items.size() == 2) return read(cursor);
+    cursor.add_mismatch("one number or [height, width]");
+    return std::nullopt;
+  };
+  return brief_or_full(square, pair, "[height, width]",
+                       [](const ImageSize& size) { return size.height == size.width; });
+}
+
 Type<InitOptions> init() {
   const auto name = one_of<InitName>({"default", "normal", "xavier_uniform", "kaiming_normal"});
   Schema<InitOptions> schema;

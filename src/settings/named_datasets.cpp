@@ -18,10 +18,7 @@ std::vector<DatasetFile> idx_files(const char* train_images, const char* train_l
 NamedDataset mnist() {
   return {
       .name = "mnist",
-      .format = DataFormat::kIdx,
-      .channels = 1,
       .size = {28, 28},
-      .classes = 10,
       .normalize = {0.1307, 0.3081},
       .files = idx_files("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
                          "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -35,10 +32,7 @@ NamedDataset mnist() {
 NamedDataset fashion_mnist() {
   return {
       .name = "fashion-mnist",
-      .format = DataFormat::kIdx,
-      .channels = 1,
       .size = {28, 28},
-      .classes = 10,
       .class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
                       "Sneaker", "Bag", "Ankle boot"},
       .normalize = {0.2860, 0.3530},
@@ -61,7 +55,6 @@ NamedDataset cifar10() {
       .format = DataFormat::kCifar,
       .channels = 3,
       .size = {32, 32},
-      .classes = 10,
       .class_names = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse",
                       "ship", "truck"},
       .normalize = {std::vector<double>{0.4914, 0.4822, 0.4465},

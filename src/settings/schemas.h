@@ -58,6 +58,12 @@ Schema<DataOptions> data_schema();
 /// Returns the keys of `model`.
 Schema<ModelOptions> model_schema();
 
+/// Returns the type of two numbers from `min` to `max`: [height, width], or one for both.
+Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max);
+
+/// Returns the type of an image's size.
+Type<ImageSize> image_size();
+
 /// Returns all keys of a config, in the order of the tables.
 const std::vector<KnownKey>& config_keys();
 

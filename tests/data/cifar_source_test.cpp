@@ -7,6 +7,7 @@
 #include "support/catch.h"
 #include "support/cifar_bytes.h"
 #include "support/error_of.h"
+#include "support/open_dataset.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::data {

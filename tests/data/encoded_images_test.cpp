@@ -10,6 +10,7 @@
 #include "data/lmdb.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/open_dataset.h"
 #include "support/picture_files.h"
 #include "support/temp_folder.h"
 

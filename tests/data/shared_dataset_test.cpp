@@ -17,6 +17,7 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
+#include "support/open_dataset.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::data {

@@ -5,6 +5,7 @@
 #include "data/dataset.h"
 #include "data/sources.h"
 #include "support/catch.h"
+#include "support/open_dataset.h"
 
 namespace mnist_train::data {
 namespace {
