@@ -1,6 +1,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/tensor.h>
@@ -67,8 +68,7 @@ Json state_of(const TensorFile& file, const std::string& source) {
   const std::string* text = file.find_metadata(kCheckpointState);
   Json state = text == nullptr ? Json() : Json::parse(*text, nullptr, false);
   if (!state.is_object() || state.find("version") == state.end() || state["version"] != kVersion) {
-    throw Error(ExitCode::kCheckpoint,
-                source + ": is not a checkpoint that this version of mnist-train can read");
+    fail_checkpoint(source + ": is not a checkpoint that this version of mnist-train can read");
   }
   return state;
 }
@@ -140,19 +140,19 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   if (!of_average.empty()) text += "\ndoes not fit ema, the average of the weights:" + of_average;
   if (text.empty()) return;
   if (of_model.empty()) text += "\nto start from its weights alone use model.weights";
-  throw Error(ExitCode::kCheckpoint, source + ": " + text.substr(1));
+  fail_checkpoint(source + ": " + text.substr(1));
 }
 
 /// Adds the accuracies, which are stored beside the progress.
 train::Progress with_accuracies(train::Progress progress, const TensorFile& file) {
   if (const at::Tensor* found = file.find(kAccuraciesName)) {
     if (found->scalar_type() != at::kDouble || found->dim() != 1) {
-      throw Error(ExitCode::kCheckpoint, std::string(kAccuraciesName) + " is no list of numbers");
+      fail_checkpoint(std::string(kAccuraciesName) + " is no list of numbers");
     }
     const auto* first = found->const_data_ptr<double>();
     progress.accuracies.assign(first, first + found->numel());
   } else if (progress.epoch > 0) {
-    throw Error(ExitCode::kCheckpoint, std::string("missing: ") + kAccuraciesName);
+    fail_checkpoint(std::string("missing: ") + kAccuraciesName);
   }
   return progress;
 }
@@ -201,9 +201,8 @@ void for_each_fact(Facts& facts, const Visit& visit) {
 void check_image_shape(const network::ImageShape& shape, const std::string& source) {
   const auto check = [&](const char* key, std::int64_t value, std::int64_t most) {
     if (value >= 1 && value <= most) return;
-    throw Error(ExitCode::kCheckpoint, source + ": says that its images' " + key + " is " +
-                                           std::to_string(value) + ", not 1 to " +
-                                           std::to_string(most));
+    fail_checkpoint(
+        fmt::format("{}: says that its images' {} is {}, not 1 to {}", source, key, value, most));
   };
   check("channels", shape.channels, kMostChannels);
   check("height", shape.height, settings::kMaxImageSide);
@@ -230,6 +229,67 @@ NamedTensors without_wrappers(NamedTensors weights) {
 /// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
 bool is_pt_file(const std::filesystem::path& path) {
   return is_zip_file(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
+}
+
+using PythonDict = c10::impl::GenericDict;
+using PythonList = c10::impl::GenericList;
+
+PythonDict make_dict(std::initializer_list<std::pair<const char*, c10::IValue>> entries = {}) {
+  PythonDict dict(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [name, value] : entries) dict.insert(name, value);
+  return dict;
+}
+
+/// The names of the state that PyTorch's optimizer keeps of a parameter.
+std::vector<std::string> state_names(const settings::TrainOptions& options) {
+  if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
+  if (options.sgd_momentum != 0) return {"momentum_buffer"};
+  return {};
+}
+
+PythonDict state_of_parameter(const TensorFile& file, const std::string& parameter,
+                              const settings::TrainOptions& options, std::int64_t step,
+                              const std::string& source, std::vector<at::Tensor>& tensors) {
+  PythonDict state = make_dict();
+  if (options.optimizer != settings::OptimizerName::kSgd) {
+    // A tensor for each parameter, because Python counts each of them up in place.
+    tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
+    state.insert("step", tensors.back());
+  }
+  for (const std::string& name : state_names(options)) {
+    const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
+    const at::Tensor* tensor = file.find(key);
+    if (tensor == nullptr) fail_checkpoint(source + ": lacks " + key);
+    tensors.push_back(*tensor);
+    state.insert(name, *tensor);
+  }
+  return state;
+}
+
+/// All entries that the constructors of PyTorch 2.x make.
+PythonDict parameter_group(const settings::TrainOptions& options, std::int64_t parameters) {
+  PythonDict group = make_dict({{"lr", options.learning_rate}});
+  if (options.optimizer == settings::OptimizerName::kSgd) {
+    group.insert("momentum", options.sgd_momentum);
+    group.insert("dampening", std::int64_t{0});
+    group.insert("weight_decay", options.weight_decay);
+    group.insert("nesterov", options.nesterov);
+  } else {
+    group.insert("betas", c10::ivalue::Tuple::create({options.adam_beta1, options.adam_beta2}));
+    group.insert("eps", options.adam_epsilon);
+    group.insert("weight_decay", options.weight_decay);
+    group.insert("amsgrad", false);
+    group.insert("capturable", false);
+    group.insert("decoupled_weight_decay", options.optimizer == settings::OptimizerName::kAdamW);
+  }
+  group.insert("maximize", false);
+  group.insert("foreach", c10::IValue());
+  group.insert("differentiable", false);
+  group.insert("fused", c10::IValue());
+  PythonList indices(c10::AnyType::get());
+  for (std::int64_t index = 0; index < parameters; ++index) indices.push_back(index);
+  group.insert("params", indices);
+  return group;
 }
 
 }  // namespace
@@ -272,9 +332,7 @@ std::string differences(const NamedTensors& expected, const NamedTensors& found)
 
 void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source) {
   const std::string wrong = differences(model_tensors(model), weights);
-  if (!wrong.empty()) {
-    throw Error(ExitCode::kCheckpoint, source + ": does not fit the model:" + wrong);
-  }
+  if (!wrong.empty()) fail_checkpoint(source + ": does not fit the model:" + wrong);
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : model_tensors(model)) {
     target.copy_(*find_named(weights, name));
@@ -284,8 +342,7 @@ void load_state_dict(models::Model& model, const NamedTensors& weights, const st
 void require_finite(const models::Model& model, const std::string& source) {
   const auto check = [&](const std::string& name, const at::Tensor& wrong) {
     if (!wrong.any().item<bool>()) return;
-    throw Error(ExitCode::kCheckpoint,
-                source + ": tensor " + name +
+    fail_checkpoint(source + ": tensor " + name +
                     " has values that are NaN or infinite: the training that wrote it has failed; "
                     "take weights that it saved earlier");
   };
@@ -325,8 +382,7 @@ train::Progress progress_from_json(const OrderedJson& json) try {
   });
   return progress;
 } catch (const nlohmann::json::exception& error) {
-  throw Error(ExitCode::kCheckpoint,
-              std::string("the progress of the run cannot be read: ") + error.what());
+  fail_checkpoint(std::string("the progress of the run cannot be read: ") + error.what());
 }
 
 void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) {
@@ -372,10 +428,6 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   return file;
 }
 
-void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot) {
-  write_safetensors(path, snapshot, /*seal=*/true);
-}
-
 TensorFile read_checkpoint(const std::filesystem::path& path) {
   TensorFile file = read_safetensors(path, /*require_seal=*/true);
   state_of(file, path.string());
@@ -413,16 +465,13 @@ std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::s
   const std::string* text = file.find_metadata(kBuffersKey);
   return Json::parse(text == nullptr ? "" : *text).get<std::vector<std::string>>();
 } catch (const nlohmann::json::exception& error) {
-  throw Error(ExitCode::kCheckpoint,
-              source + ": its list of buffers cannot be read: " + error.what());
+  fail_checkpoint(source + ": its list of buffers cannot be read: " + error.what());
 }
 
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {
   const Json state = state_of(file, source);
   const auto progress = state.find("progress");
-  if (progress == state.end()) {
-    throw Error(ExitCode::kCheckpoint, source + ": does not say how far its run had come");
-  }
+  if (progress == state.end()) fail_checkpoint(source + ": does not say how far its run had come");
   try {
     return with_accuracies(progress_from_json(*progress), file);
   } catch (const Error& error) {
@@ -441,8 +490,7 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   if (state.contains("class_names")) state["class_names"].get_to(facts.class_names);
   return facts;
 } catch (const nlohmann::json::exception& error) {
-  throw Error(ExitCode::kCheckpoint,
-              source + ": what it says about its run cannot be read: " + error.what());
+  fail_checkpoint(source + ": what it says about its run cannot be read: " + error.what());
 }
 
 void load_weights(models::Model& model, const std::filesystem::path& path) {
@@ -475,6 +523,48 @@ void write_weights(const std::filesystem::path& path, const NamedTensors& weight
   } else {
     write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false);
   }
+}
+
+void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
+                             const settings::TrainOptions& options, const std::string& source) {
+  const train::Progress progress = checkpoint_progress(file, source);
+  const std::vector<std::string> buffers = checkpoint_buffers(file, source);
+  const NamedTensors weights = trained_weights(file);
+  const NamedTensors evaluated = checkpoint_weights(file);
+  std::vector<at::Tensor> tensors;
+  PythonDict model = make_dict();
+  PythonDict state(c10::IntType::get(), c10::AnyType::get());
+  std::int64_t parameters = 0;
+  // Python numbers the parameters in the order of the state_dict, without the buffers.
+  for (const auto& [name, tensor] : weights) {
+    model.insert(name, tensor);
+    tensors.push_back(tensor);
+    if (std::ranges::find(buffers, name) != buffers.end()) continue;
+    PythonDict entry = state_of_parameter(file, name, options, progress.step, source, tensors);
+    if (!entry.empty()) state.insert(parameters, entry);
+    ++parameters;
+  }
+  const auto saved = std::ranges::count_if(
+      file.tensors, [](const auto& tensor) { return tensor.first.starts_with("optimizer."); });
+  if (saved != parameters * static_cast<std::int64_t>(state_names(options).size())) {
+    fail_checkpoint(source + ": has more optimizer state than PyTorch's optimizer of that kind");
+  }
+  PythonList groups(c10::AnyType::get());
+  groups.push_back(parameter_group(options, parameters));
+  PythonDict all = make_dict(
+      {{"epoch", progress.epoch},
+       {"step", progress.step},
+       {"model_state_dict", model},
+       {"optimizer_state_dict", make_dict({{"state", state}, {"param_groups", groups}})}});
+  if (options.ema) {
+    PythonDict average = make_dict();
+    for (const auto& [name, tensor] : evaluated) {
+      average.insert(name, tensor);
+      tensors.push_back(tensor);
+    }
+    all.insert("ema_state_dict", average);
+  }
+  write_pt_value(path, all, tensors);
 }
 
 }  // namespace mnist_train::checkpoint

@@ -64,10 +64,6 @@ struct RunFacts {
 /// Returns a copy, on the host, of the trainer's weights, optimizer state and progress.
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 
-/// Writes a snapshot as a sealed safetensors file. Throws Error(kCheckpoint), which leaves an
-/// earlier file of that name intact.
-void write_checkpoint(const std::filesystem::path& path, const TensorFile& snapshot);
-
 /// Returns the content of a checkpoint file. Throws Error(kCheckpoint) if it is damaged or not a
 /// checkpoint.
 TensorFile read_checkpoint(const std::filesystem::path& path);

@@ -36,7 +36,7 @@ void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   std::error_code ignored;
   fs::create_directories(folder_, ignored);  // writing reports what is wrong
   remove_leftovers(folder_);
-  write_checkpoint(path_of(step), snapshot);
+  write_safetensors(path_of(step), snapshot, /*seal=*/true);
   read_checkpoint(path_of(step));
   const std::vector<std::int64_t> steps = saved_steps(folder_);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
@@ -54,8 +54,8 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   std::error_code ignored;
   fs::remove(temporary, ignored);  // remains if `best` was the same file already, or on failure
   if (error) {
-    throw Error(ExitCode::kCheckpoint,
-                best().string() + ": cannot put the best checkpoint in place: " + error.message());
+    fail_checkpoint(best().string() +
+                    ": cannot put the best checkpoint in place: " + error.message());
   }
 }
 
@@ -65,10 +65,9 @@ void CheckpointFolder::set_aside(const fs::path& file) const {
   fs::create_directories(aside, error);
   fs::rename(file, aside / file.filename(), error);
   if (!error) return;
-  throw Error(ExitCode::kCheckpoint, file.string() +
-                                         ": is later than the checkpoint to resume from and "
-                                         "cannot be moved to " +
-                                         aside.string() + ": " + error.message());
+  fail_checkpoint(file.string() +
+                  ": is later than the checkpoint to resume from and cannot be moved to " +
+                  aside.string() + ": " + error.message());
 }
 
 std::int64_t CheckpointFolder::set_aside_later_than(std::int64_t step) const {
@@ -135,8 +134,8 @@ std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
     }
   }
   if (steps.empty()) return std::nullopt;
-  throw Error(ExitCode::kCheckpoint, folder.string() + ": no checkpoint can be read:" + damage +
-                                         "\nmove them away to start from scratch");
+  fail_checkpoint(folder.string() + ": no checkpoint can be read:" + damage +
+                  "\nmove them away to start from scratch");
 }
 
 }  // namespace mnist_train::checkpoint

@@ -537,9 +537,9 @@ NamedTensors read_pt(const std::filesystem::path& path) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw Error(ExitCode::kCheckpoint,
-                path.string() + ": is not a state_dict as torch.save(model.state_dict(), path) " +
-                    "writes one: " + short_message(error));
+    fail_checkpoint(path.string() +
+                    ": is not a state_dict as torch.save(model.state_dict(), path) writes one: " +
+                    short_message(error));
   }
 }
 

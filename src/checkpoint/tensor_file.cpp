@@ -73,7 +73,7 @@ class SafetensorsReader {
 
  private:
   [[noreturn]] void refuse(const std::string& reason) const {
-    throw Error(ExitCode::kCheckpoint, path_.string() + ": " + reason);
+    fail_checkpoint(path_.string() + ": " + reason);
   }
   [[noreturn]] void refuse(const std::string& tensor, const std::string& reason) const {
     refuse("tensor " + tensor + " " + reason);

@@ -13,6 +13,10 @@
 
 namespace mnist_train::checkpoint {
 
+[[noreturn]] inline void fail_checkpoint(const std::string& message) {
+  throw Error(ExitCode::kCheckpoint, message);
+}
+
 template <class Value>
 using NamedValues = std::vector<std::pair<std::string, Value>>;
 using NamedTensors = NamedValues<at::Tensor>;

@@ -60,7 +60,7 @@ bool same_state(const TrainerRig& a, const TrainerRig& b) {
 
 TensorFile through_file(const TensorFile& file) {
   const TempFolder folder;
-  write_checkpoint(folder.path() / "checkpoint", file);
+  write_safetensors(folder.path() / "checkpoint", file, /*seal=*/true);
   return read_checkpoint(folder.path() / "checkpoint");
 }
 

@@ -164,7 +164,8 @@ TEST_CASE("the content tells the format of a file, not its name") {
   write_weights(folder.path() / "a.safetensors", weights, WeightsFormat::kPt);
   write_weights(folder.path() / "b.pt", weights, WeightsFormat::kSafetensors);
   testing::TrainerRig rig(testing::small_run(), testing::one_rank(), tiny_model(3));
-  write_checkpoint(folder.path() / "c", snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}));
+  write_safetensors(folder.path() / "c", snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}),
+                    /*seal=*/true);
   for (const char* name : {"a.safetensors", "b.pt", "c"}) {
     INFO(name);
     CHECK(same(read_weights(folder.path() / name), weights));
@@ -175,7 +176,7 @@ TEST_CASE("a checkpoint with any flipped bit in its header gives no weights") {
   const TempFolder folder;
   testing::TrainerRig rig(testing::small_run());
   const fs::path path = folder.path() / "checkpoint";
-  write_checkpoint(path, snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}));
+  write_safetensors(path, snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}), /*seal=*/true);
   std::uint64_t header_bytes = 0;
   const std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
   std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
