@@ -10,7 +10,7 @@
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"
-#include "report/result_text.h"
+#include "report/console.h"
 
 namespace mnist_train::app {
 

@@ -20,12 +20,11 @@
 #include "base/system.h"
 #include "comm/failures.h"
 #include "launch/failure_report.h"
-#include "launch/fork_server.h"
-#include "launch/progress_watch.h"
+#include "launch/supervisor.h"
 #include "launch/worker_process.h"
 #include "report/page/page.h"
+#include "report/records.h"
 #include "report/run_folder.h"
-#include "report/summary.h"
 
 namespace mnist_train::app {
 
@@ -105,8 +104,7 @@ ExitCode report_failure(const std::exception& error, Worker* worker) {
       !failure.is_victim && launch::is_users_mistake(failure.code, phase_of(worker));
   std::string block = "mnist-train failed: " + (is_mistake ? "" : process_text(failure, worker)) +
                       as_block(failure.message) + "\n";
-  if (worker != nullptr && worker->is_rank0() &&
-      worker->job.command == launch::WorkerCommand::kTrain) {
+  if (worker != nullptr && worker->is_rank0() && worker->job.command == launch::Command::kTrain) {
     block += end_run_folder(*worker, failure, is_mistake);
   }
   (void)write_all(STDERR_FILENO, block.data(), block.size());
@@ -160,12 +158,12 @@ ExitCode run(Worker& worker) {
   ending_worker = &worker;
   const auto progress_watch = watch_progress(worker);
   if (worker.placement.backend == "nccl") std::set_terminate(report_and_end);
-  using launch::WorkerCommand;
-  static const std::map<WorkerCommand, void (*)(Worker&)> kCommands{
-      {WorkerCommand::kEvaluate, run_evaluation}, {WorkerCommand::kPredict, run_predictions},
-      {WorkerCommand::kPreview, run_preview},     {WorkerCommand::kDescribe, run_description},
-      {WorkerCommand::kExport, run_export},       {WorkerCommand::kDiagnose, run_diagnosis}};
-  if (worker.job.command == WorkerCommand::kTrain) return run_training(worker);
+  using launch::Command;
+  static const std::map<Command, void (*)(Worker&)> kCommands{
+      {Command::kEvaluate, run_evaluation}, {Command::kPredict, run_predictions},
+      {Command::kPreview, run_preview},     {Command::kDescribe, run_description},
+      {Command::kExport, run_export},       {Command::kDiagnose, run_diagnosis}};
+  if (worker.job.command == Command::kTrain) return run_training(worker);
   kCommands.at(worker.job.command)(worker);
   return ExitCode::kDone;
 }

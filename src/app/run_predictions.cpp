@@ -18,7 +18,7 @@
 #include "imaging/codec.h"
 #include "imaging/image.h"
 #include "loader/batch_source.h"
-#include "report/result_text.h"
+#include "report/console.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::app {

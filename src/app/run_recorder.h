@@ -14,7 +14,6 @@
 #include "eval/evaluator.h"
 #include "report/records.h"
 #include "report/sink.h"
-#include "report/summary.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {

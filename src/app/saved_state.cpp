@@ -13,8 +13,8 @@
 #include "checkpoint/checkpoint.h"
 #include "data/sampler.h"
 #include "launch/worker_process.h"
+#include "report/records.h"
 #include "report/run_folder.h"
-#include "report/summary.h"
 #include "settings/run_config.h"
 #include "train/schedule.h"
 

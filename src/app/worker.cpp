@@ -246,7 +246,7 @@ std::vector<std::string> Worker::all_gather_text(const std::string& text) {
 
 std::unique_ptr<Worker> start_worker() {
   launch::Job job = launch::read_job(handed_over_or("job", launch::kJobFd, -1));
-  end_on_stop_signals(/*trains=*/job.command == launch::WorkerCommand::kTrain);
+  end_on_stop_signals(/*trains=*/job.command == launch::Command::kTrain);
   silence_libtorch(job.log_level);
   settings::RunConfig config = settings::parse_run_config(
       {job.config_path.string(), job.config, job.config_path.parent_path()});
@@ -273,7 +273,7 @@ std::unique_ptr<Worker> start_worker() {
   launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
   worker->communicator = connect(*worker);
   worker->communicator.report_to(worker->status());
-  if (worker->job.command == launch::WorkerCommand::kTrain &&
+  if (worker->job.command == launch::Command::kTrain &&
       identity.launcher != launch::LauncherKind::kOwn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
     if (!worker->is_rank0()) set_up_log(*worker);  // the folder of its file is known now

@@ -6,12 +6,13 @@
 #include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <ranges>
 #include <sstream>
 #include <utility>
 
 #include "base/print.h"
 #include "base/version.h"
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "settings/run_config.h"
 
@@ -358,10 +359,8 @@ std::string man_page(const std::vector<CommandHelp>& commands) {
 std::vector<ConfigKey> describe_config_keys() {
   std::map<std::string, ConfigKey> found;
   collect_keys(nlohmann::json::parse(settings::write_run_config_schema()), "", found);
-  std::vector<ConfigKey> keys;
-  keys.reserve(found.size());
-  for (auto& [name, key] : found) keys.push_back(std::move(key));
-  return keys;
+  const auto keys = found | std::views::values;
+  return {keys.begin(), keys.end()};
 }
 
 std::vector<std::string> config_keys() {

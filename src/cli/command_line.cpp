@@ -11,8 +11,7 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "cli/commands.h"
-#include "cli/named_files.h"
+#include "cli/config_layers.h"
 #include "strict_json/json_cursor.h"
 
 namespace mnist_train::cli {

@@ -1,21 +1,17 @@
-#include "cli/commands.h"
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "base/version.h"
+#include "cli/command_line.h"
 #include "settings/named_datasets.h"
 
 namespace mnist_train::cli {
 
 namespace {
-
-using launch::WorkerCommand;
 
 /// Adds a flag with a value, or a positional argument if `names` has no dash. A flag that may be
 /// repeated takes one value each time.
@@ -233,31 +229,28 @@ void add_man_page(CLI::App& command, CommandLine& /*line*/) {
 }
 
 constexpr std::array kCommands{
-    CommandEntry{"train", Command::kTrain, WorkerCommand::kTrain,
-                 "Trains a network as a config describes (the default)", &add_train},
-    CommandEntry{"evaluate", Command::kEvaluate, WorkerCommand::kEvaluate,
+    CommandEntry{"train", Command::kTrain, "Trains a network as a config describes (the default)",
+                 &add_train},
+    CommandEntry{"evaluate", Command::kEvaluate,
                  "Computes test loss and accuracy of a checkpoint or a weights file",
                  &add_evaluate},
-    CommandEntry{"predict", Command::kPredict, WorkerCommand::kPredict, "Classifies image files",
-                 &add_predict},
-    CommandEntry{"preview", Command::kPreview, WorkerCommand::kPreview,
-                 "Writes the first batch as a grid of images", &add_preview},
-    CommandEntry{"describe", Command::kDescribe, WorkerCommand::kDescribe,
-                 "Shows the network layer by layer", &add_describe},
-    CommandEntry{"export", Command::kExport, WorkerCommand::kExport,
-                 "Writes weights or the network for other programs", &add_export},
-    CommandEntry{"fetch", Command::kFetch, std::nullopt, "Downloads a data set", &add_fetch},
-    CommandEntry{"convert", Command::kConvert, std::nullopt,
-                 "Converts IDX files to other data formats", &add_convert},
-    CommandEntry{"report", Command::kReport, std::nullopt,
-                 "Writes a page on one run or a comparison of several", &add_report},
-    CommandEntry{"doctor", Command::kDoctor, std::nullopt, "Checks this machine for problems",
-                 &add_doctor},
-    CommandEntry{"config-schema", Command::kConfigSchema, std::nullopt,
+    CommandEntry{"predict", Command::kPredict, "Classifies image files", &add_predict},
+    CommandEntry{"preview", Command::kPreview, "Writes the first batch as a grid of images",
+                 &add_preview},
+    CommandEntry{"describe", Command::kDescribe, "Shows the network layer by layer", &add_describe},
+    CommandEntry{"export", Command::kExport, "Writes weights or the network for other programs",
+                 &add_export},
+    CommandEntry{"fetch", Command::kFetch, "Downloads a data set", &add_fetch},
+    CommandEntry{"convert", Command::kConvert, "Converts IDX files to other data formats",
+                 &add_convert},
+    CommandEntry{"report", Command::kReport, "Writes a page on one run or a comparison of several",
+                 &add_report},
+    CommandEntry{"doctor", Command::kDoctor, "Checks this machine for problems", &add_doctor},
+    CommandEntry{"config-schema", Command::kConfigSchema,
                  "Prints the JSON Schema of the config (draft 2020-12)", &add_config_schema},
-    CommandEntry{"completion", Command::kCompletion, std::nullopt,
-                 "Prints a completion script for a shell", &add_completion},
-    CommandEntry{"man-page", Command::kManPage, std::nullopt, "Prints the man page", &add_man_page},
+    CommandEntry{"completion", Command::kCompletion, "Prints a completion script for a shell",
+                 &add_completion},
+    CommandEntry{"man-page", Command::kManPage, "Prints the man page", &add_man_page},
 };
 
 /// CLI11 takes the argument after an option as its value, even if it is a flag.
@@ -277,12 +270,6 @@ void refuse_flags_as_values(CLI::App& command) {
 }  // namespace
 
 std::span<const CommandEntry> command_table() { return kCommands; }
-
-const CommandEntry& entry_of(Command command) {
-  const auto* const entry = std::ranges::find(kCommands, command, &CommandEntry::command);
-  if (entry == kCommands.end()) throw std::logic_error("a command without a row in the table");
-  return *entry;
-}
 
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(

@@ -19,30 +19,26 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "cli/commands.h"
-#include "cli/named_files.h"
-#include "cli/network_check.h"
+#include "cli/command_line.h"
+#include "cli/config_layers.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/failure_report.h"
-#include "launch/fork_server.h"
 #include "launch/job.h"
-#include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
 #include "launch/worker_identity.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
 #include "report/page/page.h"
+#include "report/records.h"
 #include "report/run_folder.h"
-#include "report/summary.h"
 
 namespace mnist_train::cli {
 
 namespace {
 
 namespace fs = std::filesystem;
-using launch::WorkerCommand;
 
 /// Returns the first config file; empty if none is named.
 fs::path first_config(const CommandLine& line) {
@@ -97,7 +93,7 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
 
 launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   launch::Job job;
-  job.command = entry_of(line.command).worker_command.value();
+  job.command = line.command;
   job.config = settings::write_run_config(layered.config, /*with_output=*/true);
   job.config_path = first_config(line);
   job.resume = line.resume.value_or("");
@@ -125,7 +121,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
 UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& config,
                           const launch::WorkerIdentity& identity, launch::Job& job) {
   check_named_files(line, config);
-  if (job.command != WorkerCommand::kTrain) return {};
+  if (job.command != Command::kTrain) return {};
   report::RunFolder folder = report::prepare_run_folder(config, name_of_config(line), job.resume,
                                                         job.after_restart, identity.launch);
   job.run_folder = folder.path;
@@ -195,7 +191,7 @@ struct LaunchState {
   UniqueFd snapshots{};  // training that may restart: memory for the ranks' snapshots
   launch::RestartPolicy restart_policy{};
 
-  bool trains() const { return job.command == WorkerCommand::kTrain; }
+  bool trains() const { return job.command == Command::kTrain; }
   bool may_restart() const { return trains() && job.restarts < config.launch.max_restarts; }
   /// Erases the progress bar, if there is one.
   const char* new_line() const { return job.progress_bar ? kEraseLine : ""; }
@@ -211,7 +207,7 @@ void place_ranks(LaunchState& state, bool reads_data) {
     state.processes = launch::choose_process_count(config, machine);
     data::require_decoder(config.data.decode);
   }
-  if (reads_data && state.job.command != WorkerCommand::kEvaluate) {
+  if (reads_data && state.job.command != Command::kEvaluate) {
     settings::require_set_for_each(config.data, state.processes);
   }
   for (int rank = 0; rank < state.processes; ++rank) {
@@ -221,9 +217,9 @@ void place_ranks(LaunchState& state, bool reads_data) {
 
 LaunchState prepare(launch::Job job, const settings::RunConfig& config, const std::string& name) {
   LaunchState state{std::move(job), config};
-  const WorkerCommand command = state.job.command;
-  const bool reads_data = command == WorkerCommand::kTrain || command == WorkerCommand::kEvaluate ||
-                          command == WorkerCommand::kPreview;
+  const Command command = state.job.command;
+  const bool reads_data =
+      command == Command::kTrain || command == Command::kEvaluate || command == Command::kPreview;
   if (!launch::needs_one_cpu(command)) place_ranks(state, reads_data);
   if (state.trains()) {
     state.folder = std::make_unique<report::RunFolder>(
@@ -241,9 +237,9 @@ LaunchState prepare(launch::Job job, const settings::RunConfig& config, const st
   return state;
 }
 
-data::Splits needed_splits(WorkerCommand command) {
-  if (command == WorkerCommand::kPreview) return data::Splits::kTrain;
-  return command == WorkerCommand::kEvaluate ? data::Splits::kTest : data::Splits::kBoth;
+data::Splits needed_splits(Command command) {
+  if (command == Command::kPreview) return data::Splits::kTrain;
+  return command == Command::kEvaluate ? data::Splits::kTest : data::Splits::kBoth;
 }
 
 /// Returns the task that decodes the data set into memory that all ranks share.
@@ -266,8 +262,7 @@ launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
 
 launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
   if (state.trains() && !(state.fork_server && state.fork_server->is_alive())) {
-    state.fork_server = std::make_unique<launch::ForkServer>(
-        launch::ForkServer::start(launch::worker_executable()));
+    state.fork_server = std::make_unique<launch::ForkServer>(launch::worker_executable());
   }
   const auto board = launch::StatusBoard::create(state.processes);
   const launch::ListenSocket socket = launch::listen_on_loopback();
@@ -363,7 +358,7 @@ std::string failure_block(const launch::RunFailure& failure, const launch::Job& 
   std::string text = "mnist-train failed: " + as_block(failure.cause) + "\n";
   if (failure.rank) text += "  host: " + host_name() + "\n";
   if (!failure.victims.empty()) text += "  as a result:\n" + indented_lines(failure.victims);
-  if (job.command != WorkerCommand::kTrain) return text;
+  if (job.command != Command::kTrain) return text;
   if (failure.rank && failure.died_without_report) text += log_tail(job.run_folder, *failure.rank);
   if (is_refused_start(failure, job)) return text;
   return text + launch::recovery_advice(job.run_folder, job.program);

@@ -23,14 +23,14 @@
 #include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "cli/launch_command.h"
-#include "cli/named_files.h"
-#include "cli/network_check.h"
 #include "data/convert.h"
+#include "data/dataset.h"
 #include "doctor/doctor.h"
 #include "launch/failure_report.h"
 #include "launch/job.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
+#include "network/network.h"
 #include "report/console.h"
 #include "report/page/page.h"
 #include "report/run_folder.h"
@@ -170,6 +170,82 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   const doctor::Findings findings = doctor::examine(config);
   print_text(line.json ? doctor::to_json(findings) : doctor::to_text(findings, colours));
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
+}
+
+/// Returns the network with its sizes. Opens the data set's files only if they alone tell the size
+/// of the images.
+network::Network checked_network(const settings::RunConfig& config) {
+  auto images = network::known_images(config.data);
+  if (!images) {
+    const data::ImageSet found = data::shape_of_images(config.data);
+    images = network::ImageShape{found.channels, found.height, found.width, found.classes};
+  }
+  return network::make_network(config.model, network::model_input(config.data, *images));
+}
+
+std::vector<std::int64_t> sizes_of(const network::SampleShape& shape) {
+  if (!shape.is_image) return {shape.channels};
+  return {shape.channels, shape.height, shape.width};
+}
+
+/// Adds a row for each layer, before those of the layers in it.
+void add_rows(const std::vector<network::SizedLayer>& layers,
+              std::vector<report::ModuleRow>& rows) {
+  for (const network::SizedLayer& sized : layers) {
+    rows.push_back({sized.path, settings::name_of(sized.kind), sizes_of(sized.out),
+                    sized.parameters, sized.multiply_adds, !sized.layers.empty()});
+    add_rows(sized.layers, rows);
+    add_rows(sized.shortcut, rows);
+  }
+}
+
+void name_init(settings::LayerList& layers, const settings::InitOptions& init) {
+  for (settings::Layer& layer : layers) {
+    std::visit(
+        [&](auto& kind) {
+          if constexpr (requires { kind.init; }) kind.init = kind.init.value_or(init);
+          if constexpr (requires { kind.layers; }) name_init(kind.layers, init);
+          if constexpr (requires { kind.shortcut; }) name_init(kind.shortcut, init);
+        },
+        layer.kind);
+  }
+}
+
+/// Returns the layers in the form of `model.layers`. If a built-in network does not use PyTorch's
+/// default initialisation, each layer names its own.
+settings::LayerList printed_layers(const settings::ModelOptions& options) {
+  settings::LayerList layers = network::layers_of(options);
+  const settings::InitName usual = network::init_defaults(options).name;
+  const bool is_default = options.init.name == settings::InitName::kDefault;
+  if (is_default && usual != settings::InitName::kDefault) name_init(layers, {usual, {}});
+  return layers;
+}
+
+/// Refuses a network whose layers do not fit before any process starts, if the image size is known:
+/// by the data set's name or, for `model.layers`, from its files. Throws ConfigKeyError, and
+/// Error(kData) if the files cannot be read.
+void check_network(const CommandLine& line, const settings::RunConfig& config) {
+  const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
+  if (!uses_model || !config.model.has_layers()) return;
+  // Opening a data set may take a while; for built-in networks the ranks report the same.
+  const bool may_open_data = !line.dry_run && config.model.layers;
+  if (network::known_images(config.data) || may_open_data) (void)checked_network(config);
+}
+
+/// Returns the output of `describe` for a network of layers: a table for people, or a JSON object
+/// that also has the layers in the form of `model.layers`. Throws as `check_network` does.
+std::string describe(const CommandLine& line, const settings::RunConfig& config) {
+  const network::Network described = checked_network(config);
+  report::ModuleTable table;
+  table.input = sizes_of(described.layers.front().in);
+  add_rows(described.layers, table.rows);
+  table.parameters = described.parameters;
+  table.multiply_adds = described.multiply_adds;
+  if (!line.json) return report::to_text(table);
+  nlohmann::ordered_json json = report::to_json(table);
+  const settings::LayerList layers = printed_layers(config.model);
+  json["layers"] = nlohmann::ordered_json::parse(settings::write_layers(layers));
+  return json_text(json, 2) + "\n";
 }
 
 int run_with_config(const CommandLine& line, LayeredConfig& layered) {

@@ -27,9 +27,9 @@
 #include "data/image_decoder.h"
 #include "data/sources.h"
 #include "doctor/doctor.h"
-#include "launch/listen_socket.h"
 #include "launch/placement.h"
 #include "launch/worker_identity.h"
+#include "launch/worker_process.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::doctor {

@@ -11,8 +11,8 @@
 #include "base/system.h"
 #include "doctor/doctor.h"
 #include "launch/job.h"
-#include "launch/listen_socket.h"
 #include "launch/supervisor.h"
+#include "launch/worker_process.h"
 
 namespace mnist_train::doctor {
 
@@ -31,7 +31,7 @@ struct Diagnosis {
 
 Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   launch::Job job;
-  job.command = launch::WorkerCommand::kDiagnose;
+  job.command = launch::Command::kDiagnose;
   job.config = settings::write_run_config(config, /*with_output=*/false);
   job.quiet = true;
   job.started_s = monotonic_seconds();

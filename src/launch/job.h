@@ -11,17 +11,33 @@
 
 namespace mnist_train::launch {
 
-/// The commands of a worker.
-enum class WorkerCommand { kTrain, kEvaluate, kPredict, kPreview, kDescribe, kExport, kDiagnose };
+/// The commands: those of workers, then those that the front end runs itself.
+enum class Command {
+  kTrain,
+  kEvaluate,
+  kPredict,
+  kPreview,
+  kDescribe,
+  kExport,
+  kDiagnose,  // for the doctor
+  kDoctor,
+  kFetch,
+  kConvert,
+  kReport,
+  kConfigSchema,
+  kCompletion,
+  kManPage,
+  kShowText
+};
 
 /// Returns whether a single process on the CPU runs the command.
-constexpr bool needs_one_cpu(WorkerCommand command) {
-  return command == WorkerCommand::kDescribe || command == WorkerCommand::kExport;
+constexpr bool needs_one_cpu(Command command) {
+  return command == Command::kDescribe || command == Command::kExport;
 }
 
 /// What the front end hands to every worker: a validated command with absolute paths.
 struct Job {
-  WorkerCommand command = WorkerCommand::kTrain;
+  Command command = Command::kTrain;
   std::string config;                 // the effective config as JSON
   std::filesystem::path config_path;  // its file, for messages
   std::filesystem::path run_folder;   // train: prepared by the front end; empty if rank 0 does that

@@ -143,4 +143,51 @@ void apply_plan(const RankPlan& plan);
 /// save. Makes system calls only.
 void accept_signals();
 
+/// A process that has loaded LibTorch and forks the ranks, which takes milliseconds instead of the
+/// fifth of a second of a new program. The ranks become children of the launcher and survive the
+/// server; the server ends with the launcher.
+class ForkServer {
+ public:
+  /// Starts the server, which loads LibTorch while the launcher continues. From then on this
+  /// process adopts its descendants' orphans. Must be called on the main thread, before memory is
+  /// mapped that children must not inherit. Throws Error(kRunFailed).
+  explicit ForkServer(const std::filesystem::path& executable);
+  ForkServer(const ForkServer&) = delete;
+  ForkServer& operator=(const ForkServer&) = delete;
+  ~ForkServer();
+
+  bool is_alive() const;
+  /// Requests a rank, which writes its process id to the pipe of its failure report when it begins.
+  /// If the server cannot fork, it writes the negated errno there; if it has ended, the pipe is
+  /// closed. Throws Error(kRunFailed).
+  void ask_for(const RankPlan& plan) const;
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd requests_;
+};
+
+/// Serves requests if this process is a fork server; does nothing in any other. Returns in each
+/// rank, once it has its environment and descriptors; the server itself ends here, with its
+/// launcher. `title`: argv[0], which is overwritten. Must be called before the process has a second
+/// thread.
+void serve_forks(char* title);
+
+/// A listening TCP socket. Rank 0 of our own launcher inherits one on 127.0.0.1: nothing is
+/// exposed, and no other process can take the port in between.
+struct ListenSocket {
+  UniqueFd fd;
+  int port = 0;
+};
+
+/// Listens on a free port of 127.0.0.1. Throws Error(kDistributed).
+ListenSocket listen_on_loopback();
+
+/// Listens on the one address that `host`, a name or an address, has on this machine. Returns
+/// nothing if it has none here, as behind a load balancer. With `serves_other_hosts` loopback
+/// addresses do not count: Debian gives one to the machine's own name. Throws Error(kDistributed)
+/// that names a port in use.
+std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
+                                           bool serves_other_hosts);
+
 }  // namespace mnist_train::launch

@@ -13,7 +13,6 @@
 
 #include "base/system.h"
 #include "base/version.h"
-#include "report/event_file.h"
 #include "report/run_folder.h"
 #include "report/sink.h"
 

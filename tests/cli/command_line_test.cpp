@@ -1,9 +1,7 @@
 #include "cli/command_line.h"
 
 #include <CLI/CLI.hpp>
-#include <set>
 
-#include "cli/commands.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -119,19 +117,6 @@ TEST_CASE("an extension that contradicts the format of an export is refused") {
     INFO(output);
     CHECK(parse(format, output).output == output);
   }
-}
-
-TEST_CASE("every command that the front end does not run is one of the worker's, each once") {
-  std::set<launch::WorkerCommand> taken;
-  for (const CommandEntry& entry : command_table()) {
-    CAPTURE(entry.name);
-    CHECK(&entry_of(entry.command) == &entry);
-    if (entry.worker_command) CHECK(taken.insert(*entry.worker_command).second);
-  }
-  // All but kDiagnose, which is the doctor's.
-  CHECK(taken == std::set{launch::WorkerCommand::kTrain, launch::WorkerCommand::kEvaluate,
-                          launch::WorkerCommand::kPredict, launch::WorkerCommand::kPreview,
-                          launch::WorkerCommand::kDescribe, launch::WorkerCommand::kExport});
 }
 
 TEST_CASE("help and version are printed, and examples name their command") {

@@ -1,6 +1,6 @@
 #include <CLI/CLI.hpp>
 
-#include "cli/commands.h"
+#include "cli/command_line.h"
 #include "cli/config_layers.h"
 #include "support/catch.h"
 

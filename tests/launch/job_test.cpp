@@ -19,7 +19,7 @@ using testing::error_of;
 
 TEST_CASE("a job arrives unchanged, as often as it is read") {
   Job job;
-  job.command = WorkerCommand::kPreview;
+  job.command = Command::kPreview;
   job.config = "{\"epochs\": 3}\n" + std::string(200000, ' ');
   job.config_path = "/configs/a \"b\" \xff\xfe.json";  // not UTF-8
   job.run_folder = "/runs/\xe9t\xe9";

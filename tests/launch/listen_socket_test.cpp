@@ -1,11 +1,10 @@
-#include "launch/listen_socket.h"
-
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "launch/worker_process.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

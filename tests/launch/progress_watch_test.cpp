@@ -1,5 +1,3 @@
-#include "launch/progress_watch.h"
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "base/system.h"
+#include "launch/supervisor.h"
 #include "support/catch.h"
 
 namespace mnist_train::launch {

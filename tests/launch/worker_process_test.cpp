@@ -9,7 +9,6 @@
 #include <string>
 
 #include "launch/job.h"
-#include "launch/listen_socket.h"
 #include "launch/status_board.h"
 #include "support/catch.h"
 #include "support/error_of.h"

@@ -1,5 +1,3 @@
-#include "report/event_file.h"
-
 #include <fstream>
 
 #include "report/sink.h"

@@ -1,8 +1,7 @@
-#include "report/page/line_chart.h"
-
 #include <algorithm>
 #include <cmath>
 
+#include "report/page/sections.h"
 #include "support/catch.h"
 
 namespace mnist_train::report {

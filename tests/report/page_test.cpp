@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "report/page/html.h"
 #include "report/page/sections.h"
 #include "support/catch.h"
 #include "support/error_of.h"

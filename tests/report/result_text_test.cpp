@@ -1,5 +1,4 @@
-#include "report/result_text.h"
-
+#include "report/console.h"
 #include "support/catch.h"
 
 namespace mnist_train::report {

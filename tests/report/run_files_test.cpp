@@ -149,7 +149,7 @@ TEST_CASE("incomplete records of older programs are read") {
   CHECK(run.config.is_null());
 }
 
-TEST_CASE("mistakes of older runs are taken from their predictions") {
+TEST_CASE("at most 240 mistakes are read") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const auto read_ids = [&] {

@@ -1,5 +1,3 @@
-#include "report/summary.h"
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/version.h"
+#include "report/records.h"
 #include "report/sink.h"
 #include "support/catch.h"
 #include "support/error_of.h"

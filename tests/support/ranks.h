@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "comm/communicator.h"
-#include "launch/listen_socket.h"
+#include "launch/worker_process.h"
 
 namespace mnist_train::testing {
 

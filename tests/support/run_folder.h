@@ -54,11 +54,24 @@ inline std::string pretended_predictions(const PretendedRun& run) {
   return text;
 }
 
+/// The wrong ones of the predictions, most confident first.
+inline std::string pretended_mistakes(const PretendedRun& run) {
+  std::string text;
+  for (int i = run.predictions - 1; i >= 0; --i) {
+    if (i % 4 != 1) continue;
+    text += fmt::format(R"({{"id":{},"image":"{}","guess":1,"truth":0,"confidence":{}}})"
+                        "\n",
+                        i, run.picture, 0.5 + 0.4 * i / run.predictions);
+  }
+  return text;
+}
+
 inline void write_pretended_run(const TempFolder& folder, const std::string& name,
                                 const PretendedRun& run = {}) {
   folder.write(name + "/config.json", settings::write_run_config({}, /*with_output=*/false));
   folder.write(name + "/metrics.jsonl", pretended_metrics(run));
   folder.write(name + "/predictions.jsonl", pretended_predictions(run));
+  folder.write(name + "/mistakes.jsonl", pretended_mistakes(run));
   folder.write(
       name + "/lineage.jsonl",
       R"({"time":1.8e9,"host":"here","resumed_from":null,"step":0,"world_size":2,"device":"cpu","precision":"fp32",)"

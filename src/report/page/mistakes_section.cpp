@@ -4,7 +4,6 @@
 #include <cmath>
 #include <set>
 
-#include "report/page/html.h"
 #include "report/page/sections.h"
 
 namespace mnist_train::report {

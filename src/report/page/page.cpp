@@ -1,20 +1,24 @@
 #include "report/page/page.h"
 
+#include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <type_traits>
+#include <utility>
 
 #include "base/file.h"
 #include "base/system.h"
 #include "base/version.h"
-#include "report/page/html.h"
 #include "report/page/sections.h"
 #include "report/run_folder.h"
 #include "report/sink.h"
 
 namespace mnist_train::report {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -161,6 +165,155 @@ class PageSink : public Sink {
   std::filesystem::path page_;  // empty if the last update failed
 };
 
+constexpr std::size_t kMaxSmallFile = 16 << 20;
+constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
+constexpr std::size_t kMaxClasses = 1024;
+
+const nlohmann::json kNull;
+
+[[noreturn]] void refuse_content(const std::string& where, const std::string& reason) {
+  throw Error(ExitCode::kData, where + ": " + reason);
+}
+
+/// Reads the fields of a record of metrics.jsonl; see records.h for missing ones.
+template <typename Record>
+Record record_of(const nlohmann::json& json) {
+  Record record;
+  Record::visit(record, [&](const char* key, auto& member) {
+    const double number = number_in(json, key);
+    if constexpr (std::is_same_v<decltype(member), std::int64_t&>) {
+      if (std::abs(number) < 9e15) member = static_cast<std::int64_t>(number);
+    } else {
+      if (std::isfinite(number)) member = number;
+    }
+  });
+  return record;
+}
+
+void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std::string& where) {
+  const std::size_t classes = rows.is_array() ? rows.size() : 0;
+  if (classes == 0 || classes > kMaxClasses) {
+    refuse_content(where, "confusion is not a matrix of counts");
+  }
+  details.classes = static_cast<std::int64_t>(classes);
+  for (const nlohmann::json& row : rows) {
+    if (!row.is_array() || row.size() != classes) refuse_content(where, "confusion is not square");
+    for (const nlohmann::json& cell : row) {
+      if (!cell.is_number_unsigned()) {
+        refuse_content(where, "confusion holds something other than counts");
+      }
+      details.confusion.push_back(cell.get<std::int64_t>());
+    }
+  }
+}
+
+/// Reads a line of metrics.jsonl with "event": "epoch".
+EpochResult epoch_of(const nlohmann::json& json, const std::string& where) {
+  EpochResult epoch{.record = record_of<EpochRecord>(json)};
+  const nlohmann::json seconds = json.value("seconds", nlohmann::json::object());
+  const nlohmann::json ranks = json.value("rank_seconds", nlohmann::json::array());
+  if (!seconds.is_object() || !ranks.is_array()) {
+    refuse_content(where, "seconds is not an object, or rank_seconds is not a list");
+  }
+  epoch.details.seconds = record_of<TimeSplit>(seconds);
+  for (const auto& rank : ranks) epoch.details.ranks.push_back(record_of<RankTimes>(rank));
+  if (json.contains("confusion")) read_confusion(json["confusion"], epoch.details, where);
+  return epoch;
+}
+
+/// Whether the URI is a PNG or JPEG in base64, which loads nothing from elsewhere.
+bool is_picture(std::string_view uri) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+  for (const std::string_view prefix : {"data:image/png;base64,", "data:image/jpeg;base64,"}) {
+    if (!uri.starts_with(prefix)) continue;
+    return uri.find_first_not_of(kDigits, prefix.size()) == std::string_view::npos;
+  }
+  return false;
+}
+
+/// Reads a line of predictions.jsonl. The image is empty unless it is a PNG or JPEG.
+Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
+  const auto integer = [&](const char* key) {
+    const double number = number_in(json, key);
+    if (std::isnan(number)) refuse_content(where, std::string("has no number ") + key);
+    return std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
+  };
+  Prediction prediction{
+      integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
+  if (!is_picture(prediction.image)) prediction.image.clear();
+  for (std::size_t label = 0; label < kMaxClasses; ++label) {
+    const auto score = json.find("score_" + std::to_string(label));
+    if (score == json.end()) break;
+    prediction.scores.push_back(score->is_number() ? score->get<double>() : 0);
+  }
+  return prediction;
+}
+
+/// Reads a line of mistakes.jsonl.
+Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
+  Prediction prediction = prediction_of(json, where);
+  const double confidence = number_in(json, "confidence");
+  return {prediction.id, prediction.guess, prediction.truth,
+          std::isnan(confidence) ? 0 : confidence, std::move(prediction.image)};
+}
+
+/// Returns the content of a file, nothing if it does not exist.
+std::string read_if_there(const fs::path& path, std::size_t max_bytes, std::size_t offset = 0) {
+  std::error_code error;
+  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData, offset) : "";
+}
+
+nlohmann::json parse_file(const fs::path& path, const std::string& text) {
+  if (text.empty()) return {};
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse_content(path.string(), "is not a JSON object");
+  return json;
+}
+
+/// Calls `take(object, "FILE:LINE")` for each whole line that is a JSON object; throws for other
+/// lines unless `lenient`. Returns the number of the last line.
+template <typename Take>
+std::int64_t for_each_line(const fs::path& path, const std::string& text, std::int64_t lines_before,
+                           bool lenient, const Take& take) {
+  std::size_t begin = 0;
+  std::int64_t line = lines_before;
+  for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    ++line;
+    const nlohmann::json json =
+        nlohmann::json::parse(text.data() + begin, text.data() + end, nullptr,
+                              /*allow_exceptions=*/false);
+    const std::string where = path.string() + ":" + std::to_string(line);
+    if (json.is_object()) take(json, where);
+    if (!json.is_object() && !lenient) refuse_content(where, "is not a JSON object");
+  }
+  return line;
+}
+
+/// Returns the class names in a run's description of its data; none unless all of them are text.
+std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
+  std::vector<std::string> names;
+  if (!dataset.is_object() || !dataset.contains("class_names")) return names;
+  for (const nlohmann::json& name : dataset["class_names"]) {
+    if (!name.is_string()) return {};
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+/// Whether a process holds the folder's lock, as a run does while it lasts.
+bool is_locked(const fs::path& folder) {
+  const UniqueFd fd(
+      ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  return fd.valid() && is_file_locked(fd.get());
+}
+
+std::string display_name(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
+  return (path.parent_path().filename() / path.filename()).string();
+}
+
 }  // namespace
 
 std::string make_page(std::span<const RunFiles> runs) {
@@ -186,6 +339,137 @@ std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder) {
 void write_last_page(const std::filesystem::path& folder) try {
   PageSink(folder).end({});
 } catch (const Error&) {
+}
+
+double number_in(const nlohmann::json& object, const std::string& key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_number() ? found->get<double>() : kUnknown;
+}
+
+std::string text_in(const nlohmann::json& object, const std::string& key) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+double RunFiles::last(double EpochRecord::*figure) const {
+  return epochs.empty() ? kUnknown : epochs.back().record.*figure;
+}
+
+bool RunFiles::holds_out() const {
+  return std::any_of(epochs.begin(), epochs.end(), [](const EpochResult& epoch) {
+    return epoch.record.validation_accuracy.has_value();
+  });
+}
+
+std::optional<BestEpoch> RunFiles::best_epoch() const {
+  if (epochs.empty()) return std::nullopt;
+  // Epochs are missing here if the run resumed in another folder, or within an epoch that had been
+  // evaluated unfinished. While a run lasts, its summary may be older than its epochs.
+  const bool is_over = status() == "finished" || status() == "stopped";
+  const double number = number_in(summary, "best_epoch");
+  const double accuracy = number_in(summary, "best_test_accuracy");
+  if (is_over && number > 0 && number < 1e15 && std::isfinite(accuracy)) {
+    return BestEpoch{static_cast<std::int64_t>(number), accuracy};
+  }
+  const auto score = [by_validation = holds_out()](const EpochRecord& record) {
+    return by_validation ? record.validation_accuracy.value_or(NAN) : record.test_accuracy;
+  };
+  const EpochRecord* best = &epochs.front().record;
+  for (const EpochResult& epoch : epochs) {
+    if (std::isnan(score(*best)) || score(epoch.record) > score(*best)) best = &epoch.record;
+  }
+  return BestEpoch{best->epoch, best->test_accuracy};
+}
+
+std::string RunFiles::class_name(std::int64_t label) const {
+  const auto at = static_cast<std::size_t>(label);
+  return label >= 0 && at < class_names.size() ? class_names[at] : std::to_string(label);
+}
+
+std::string RunFiles::status() const {
+  if (live) return "running";
+  const std::string said = text_in(summary, "status");
+  return said.empty() || said == "running" ? "interrupted" : said;
+}
+
+const nlohmann::json& RunFiles::fact(const std::string& key) const {
+  if (summary.is_object() && summary.contains(key)) return summary[key];
+  return !starts.empty() && starts.back().contains(key) ? starts.back()[key] : kNull;
+}
+
+double RunFiles::number(const std::string& key) const { return number_in({{key, fact(key)}}, key); }
+
+std::string RunFiles::text(const std::string& key) const {
+  return text_in({{key, fact(key)}}, key);
+}
+
+RunReader::RunReader(const fs::path& folder) {
+  run_.folder = folder;
+  run_.name = display_name(folder);
+}
+
+bool has_page_data(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / files::kConfig, error) || fs::exists(folder / files::kMetrics, error);
+}
+
+RunFiles& RunReader::read() {
+  const fs::path& folder = run_.folder;
+  if (!has_page_data(folder)) {
+    throw Error(ExitCode::kConfig,
+                folder.string() + ": holds no run: neither config.json nor metrics.jsonl exists");
+  }
+  run_.live = is_locked(folder);
+  run_.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
+  run_.config = parse_file(folder / files::kConfig, run_.config_text);
+  run_.summary =
+      parse_file(folder / files::kSummary, read_if_there(folder / files::kSummary, kMaxSmallFile));
+  run_.starts.clear();
+  const fs::path lineage = folder / files::kLineage;
+  for_each_line(
+      lineage, read_if_there(lineage, kMaxSmallFile), 0, /*lenient=*/true,
+      [&](const nlohmann::json& json, const std::string&) { run_.starts.push_back(json); });
+  run_.class_names = class_names_in(run_.fact("data"));
+  const auto for_each_row = [&](const char* file, std::size_t max_bytes, const auto& take) {
+    const fs::path path = folder / file;
+    for_each_line(path, read_if_there(path, max_bytes), 0, /*lenient=*/false, take);
+  };
+  run_.predictions.clear();
+  for_each_row(files::kPredictions, kMaxLargeFile, [&](const auto& json, const auto& where) {
+    run_.predictions.push_back(prediction_of(json, where));
+  });
+  run_.mistakes.clear();
+  for_each_row(files::kMistakes, kMaxSmallFile, [&](const auto& json, const auto& where) {
+    if (run_.mistakes.size() < kMostMistakes) run_.mistakes.push_back(mistake_of(json, where));
+  });
+  read_metrics();
+  const double started = run_.starts.empty() ? 0 : number_in(run_.starts.back(), "time");
+  run_.seconds_since_start = run_.live ? wall_clock_seconds() - started : 0;
+  return run_;
+}
+
+void RunReader::read_metrics() {
+  const fs::path path = run_.folder / files::kMetrics;
+  std::error_code error;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error || size < static_cast<std::uintmax_t>(metrics_bytes_)) {  // truncated by a resume
+    metrics_bytes_ = metrics_lines_ = 0;
+    run_.steps.clear();
+    run_.epochs.clear();
+  }
+  const std::string fresh =
+      read_if_there(path, kMaxLargeFile, static_cast<std::size_t>(metrics_bytes_));
+  metrics_lines_ =
+      for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
+                    [&](const nlohmann::json& json, const std::string& where) {
+                      const std::string event = text_in(json, "event");
+                      if (event == "step") run_.steps.push_back(record_of<StepRecord>(json));
+                      if (event != "epoch") return;
+                      if (!run_.epochs.empty())
+                        run_.epochs.back().details.confusion = {};  // the last is shown
+                      run_.epochs.push_back(epoch_of(json, where));
+                    });
+  metrics_bytes_ += static_cast<std::int64_t>(fresh.rfind('\n') + 1);  // npos + 1 is 0
 }
 
 }  // namespace mnist_train::report

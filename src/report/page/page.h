@@ -30,7 +30,7 @@ struct RunFiles {
   std::vector<StepRecord> steps;
   std::vector<EpochResult> epochs;  // of metrics.jsonl; only the last has its confusion matrix
   std::vector<Prediction> predictions;
-  std::vector<Mistake> mistakes;         // from `predictions` if the run kept no others
+  std::vector<Mistake> mistakes;
   std::vector<std::string> class_names;  // by number; empty if the data have no names
   double seconds_since_start = 0;        // since the last start; 0 if not live
 
@@ -73,7 +73,6 @@ class RunReader {
   RunFiles& read();
 
  private:
-  void read_mistakes();
   void read_metrics();
 
   RunFiles run_;

@@ -6,14 +6,167 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "report/page/line_chart.h"
 #include "report/page/page.h"
 
-/// The sections of a page as HTML. A section answers one question, or says why it cannot yet.
+/// The sections of a page as HTML, and the parts that they are made of.
 namespace mnist_train::report {
+
+/// Escapes text for HTML elements and quoted attributes: &, <, > and quotes become entities,
+/// control characters and invalid UTF-8 become U+FFFD.
+std::string escape_html(std::string_view text);
+
+// Numbers as text. Each function returns "–" for a number that is not finite.
+
+/// Returns a fraction such as 0.9905 as "99.05 %".
+std::string percent(double fraction, int digits = 2);
+/// Returns "0.12 s", "78.7 s", "21 min 5 s" or "3 h 12 min".
+std::string duration(double seconds);
+/// Returns "12.3 ms" or "1.25 s".
+std::string short_duration(double seconds);
+/// Returns four significant digits: "0.03174", "1.2e-05".
+std::string decimal(double value);
+/// Returns "323 MB" or "1.5 GB", in powers of 1000.
+std::string byte_size(double bytes);
+/// Returns a rounded number with separators: "10,574".
+std::string count(double number);
+/// Returns seconds since 1970 as "2026-01-31 12:00:00 UTC".
+std::string date_and_time(double seconds);
+
+// Parts of a page. Apart from ids and classes, all arguments are HTML.
+
+/// Returns a section with a heading, for links to `id`.
+std::string section(const std::string& id, const std::string& heading, const std::string& content);
+
+/// Returns a figure with a caption.
+std::string figure(const std::string& caption, const std::string& content,
+                   const std::string& css_class = "");
+
+/// Returns a paragraph of the class "lead" or "soft".
+std::string paragraph(const std::string& css_class, const std::string& text);
+
+/// Returns a cell of a table's head.
+std::string head_cell(const std::string& content, const std::string& css_class = "");
+std::string head_cells(const std::vector<std::string>& contents);
+
+/// Returns a row of a table. In tables of the class "stack", phones show the cells as a list, each
+/// with its label.
+std::string table_row(const std::string& head, const std::vector<std::string>& cells,
+                      const std::vector<std::string>& labels = {});
+
+/// Returns a table in a region called `label`, which scrolls if the table is wider than the page.
+std::string scrolling_table(const std::string& label, const std::string& css_class,
+                            const std::string& head, const std::string& rows);
+
+struct ChartPoint {
+  double x = 0;
+  double y = 0;  // not finite: a gap
+};
+
+/// Number format of an axis.
+enum class AxisFormat { kPercent, kDecimal, kCount, kSeconds };
+
+/// One line of a chart.
+struct ChartSeries {
+  std::string name;
+  int colour = 0;                  // one of eight, each with its own dash pattern
+  std::vector<ChartPoint> points;  // sorted by x
+  bool faint = false;              // drawn in the background, without an entry in the legend
+};
+
+struct LineChart {
+  std::string title;
+  std::string x_name;  // "epoch", "step"
+  AxisFormat y_format = AxisFormat::kDecimal;
+  bool logarithmic = false;  // if the values span a factor of ten or more
+  bool from_zero = false;
+  std::vector<ChartSeries> series = {};
+};
+
+/// Returns an HTML figure: title, legend with the last values, and an SVG drawing with a
+/// description as text. Lines are thinned to 1,000 points; spikes are kept. Returns nothing if no
+/// two points differ in x.
+std::string line_chart(const LineChart& chart);
+
+/// Returns the exponential running mean of the finite points, with a time constant of `window`
+/// points.
+std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double window);
+
+/// The scale of one axis.
+class ChartScale {
+ public:
+  /// Covers the finite ones of `values`, or 0 to 1 if there are none. A scale is logarithmic only
+  /// if all values are positive.
+  ChartScale(const std::vector<double>& values, bool logarithmic, bool whole_numbers = false);
+
+  /// Position of a value on the axis, in [0,1].
+  double at(double value) const;
+  bool logarithmic() const { return logarithmic_; }
+  /// Round values on the axis, usually three to seven.
+  const std::vector<double>& ticks() const { return ticks_; }
+  double high() const { return high_; }
+
+ private:
+  void add_linear_ticks(bool whole_numbers);
+  void add_logarithmic_ticks();
+
+  bool logarithmic_ = false;
+  double low_ = 0;
+  double high_ = 1;
+  std::vector<double> ticks_;
+};
+
+/// Parts of a chart as HTML and SVG. Coordinates are about one pixel, so all charts have letters of
+/// the same size; y grows downwards.
+namespace plot {
+
+inline constexpr double kWidth = 360;
+inline constexpr double kHeight = 210;
+inline constexpr double kLeft = 58;
+inline constexpr double kRight = kWidth - 18;
+inline constexpr double kTop = 10;
+inline constexpr double kBottom = kHeight - 38;
+
+/// A value and its position in the drawing.
+struct Reading {
+  ChartPoint point;
+  double place_x = 0;
+  double place_y = 0;
+  bool is_last = false;  // before a gap
+};
+
+/// An entry of a legend with its last value. The page's script shows the value at the cursor
+/// instead.
+struct LegendEntry {
+  std::string key;  // a drawing
+  std::string name;
+  std::string value;
+};
+
+/// A chart's figure. `last_x` is the position on the horizontal axis of the legend's values.
+std::string figure(const std::string& title, const std::string& last_x,
+                   const std::vector<LegendEntry>& legend, const std::string& svg);
+/// The opening tag of a drawing with a description for screen readers.
+std::string open_svg(const std::string& description, AxisFormat format, const std::string& x_name);
+/// A line through the readings. A readable one carries their values: the n-th readable line belongs
+/// to the n-th entry of the legend.
+std::string path(const std::string& css_class, const std::vector<Reading>& readings,
+                 bool is_readable);
+/// A horizontal line with its value on the left.
+std::string grid_line(double y, const std::string& text);
+/// A value below the horizontal axis.
+std::string x_tick(double x, const std::string& text);
+/// The horizontal axis with its name.
+std::string x_axis(const std::string& name);
+/// A sample of a line in one of the eight colours, for legends and tables.
+std::string line_key(int colour);
+
+}  // namespace plot
+
+// The sections. Each answers one question, or says why it cannot yet.
 
 /// Did it learn? Accuracy, loss and learning rate over time.
 std::string learning_section(const RunFiles& run);
