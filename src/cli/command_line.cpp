@@ -107,8 +107,15 @@ class Parser {
     std::ranges::replace(plain, '-', '_');
     const auto flag = key == plain ? std::nullopt : strict_json::closest_name(name, known);
     if (flag) return "; did you mean --" + *flag + "?";
-    if (key) return "; did you mean --set " + *key + "=VALUE?";
+    if (key) return "; did you mean --set " + *key + (is_group(*key) ? ".KEY" : "") + "=VALUE?";
     return sets_keys ? kHowToSetKeys : "";
+  }
+
+  /// Returns whether a key of the config is an object that no word can stand for.
+  static bool is_group(const std::string& key) {
+    const std::vector<ConfigKey> keys = describe_config_keys();  // a group's own follow it
+    const auto found = std::ranges::find(keys, key, &ConfigKey::name);
+    return found->values.empty() && found + 1 < keys.end() && found[1].name.starts_with(key + ".");
   }
 
   /// Suggests the flag for arguments that the command does not take.

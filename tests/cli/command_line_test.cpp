@@ -75,6 +75,10 @@ TEST_CASE("a config or checkpoint without its flag, or for a command without one
   }
   CHECK_THAT(refusal({"-c", "c", "--checkpoint", folder}),
              ContainsSubstring("; did you mean --resume?\n"));
+  CHECK_THAT(refusal({"-c", "c", "--launch", "2"}),
+             ContainsSubstring("; did you mean --set launch.KEY=VALUE?\n"));
+  CHECK_THAT(refusal({"-c", "c", "--deterministic", "true"}),
+             ContainsSubstring("; did you mean --set deterministic=VALUE?\n"));
 }
 
 TEST_CASE("several configs keep their order, and each flag takes one") {
