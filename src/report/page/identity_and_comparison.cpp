@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "base/typed_command.h"
+#include "base/print.h"
 #include "report/page/sections.h"
 #include "settings/run_config.h"
 
