@@ -4,8 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include "support/fake_gpu/device.h"
-#include "support/fake_gpu/library_stub.h"
-#include "support/fake_gpu/zero_columns.h"
+#include "support/fake_gpu/library.h"
+#include "support/fake_gpu/message.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -50,35 +50,21 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
-  handle_of(handle).stream = stream;
-  return CUBLAS_STATUS_SUCCESS;
-}
+#define FAKE_GPU_SETTING(name, type, member)                           \
+  cublasStatus_t cublasSet##name(cublasHandle_t handle, type value) {  \
+    handle_of(handle).member = value;                                  \
+    return CUBLAS_STATUS_SUCCESS;                                      \
+  }                                                                    \
+  cublasStatus_t cublasGet##name(cublasHandle_t handle, type* value) { \
+    *value = handle_of(handle).member;                                 \
+    return CUBLAS_STATUS_SUCCESS;                                      \
+  }
 
-cublasStatus_t cublasGetStream_v2(cublasHandle_t handle, cudaStream_t* stream) {
-  *stream = handle_of(handle).stream;
-  return CUBLAS_STATUS_SUCCESS;
-}
+FAKE_GPU_SETTING(Stream_v2, cudaStream_t, stream)
+FAKE_GPU_SETTING(MathMode, cublasMath_t, math_mode)
+FAKE_GPU_SETTING(PointerMode_v2, cublasPointerMode_t, pointer_mode)
 
-cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode) {
-  handle_of(handle).math_mode = mode;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
-  *mode = handle_of(handle).math_mode;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasSetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t mode) {
-  handle_of(handle).pointer_mode = mode;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t cublasGetPointerMode_v2(cublasHandle_t handle, cublasPointerMode_t* mode) {
-  *mode = handle_of(handle).pointer_mode;
-  return CUBLAS_STATUS_SUCCESS;
-}
+#undef FAKE_GPU_SETTING
 
 cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, std::size_t) {
   return CUBLAS_STATUS_SUCCESS;

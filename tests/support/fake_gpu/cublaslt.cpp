@@ -4,8 +4,7 @@
 #include <cstdint>
 
 #include "support/fake_gpu/device.h"
-#include "support/fake_gpu/opaque_object.h"
-#include "support/fake_gpu/zero_columns.h"
+#include "support/fake_gpu/library.h"
 
 namespace mnist_train::fake_gpu {
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "support/fake_gpu/device.h"
-#include "support/fake_gpu/library_stub.h"
-#include "support/fake_gpu/opaque_object.h"
+#include "support/fake_gpu/library.h"
+#include "support/fake_gpu/message.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -184,62 +184,31 @@ cudnnStatus_t tell_workspace(std::size_t* bytes) {
 
 extern "C" {
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* tensor) {
-  return make_opaque<cudnnStatus_t>(tensor);
-}
+#define FAKE_GPU_DESCRIPTOR(name)                                                      \
+  cudnnStatus_t cudnnCreate##name##Descriptor(cudnn##name##Descriptor_t* descriptor) { \
+    return make_opaque<cudnnStatus_t>(descriptor);                                     \
+  }                                                                                    \
+  cudnnStatus_t cudnnDestroy##name##Descriptor(cudnn##name##Descriptor_t descriptor) { \
+    return destroy_opaque<cudnnStatus_t>(descriptor);                                  \
+  }
 
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t tensor) {
-  return destroy_opaque<cudnnStatus_t>(tensor);
-}
+FAKE_GPU_DESCRIPTOR(Tensor)
+FAKE_GPU_DESCRIPTOR(Filter)
+FAKE_GPU_DESCRIPTOR(Convolution)
+FAKE_GPU_DESCRIPTOR(Activation)
+FAKE_GPU_DESCRIPTOR(Pooling)
+FAKE_GPU_DESCRIPTOR(Dropout)
+
+#undef FAKE_GPU_DESCRIPTOR
 
 cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t, cudnnDataType_t, int, const int[],
                                          const int[]) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-cudnnStatus_t cudnnCreateFilterDescriptor(cudnnFilterDescriptor_t* filter) {
-  return make_opaque<cudnnStatus_t>(filter);
-}
-
-cudnnStatus_t cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t filter) {
-  return destroy_opaque<cudnnStatus_t>(filter);
-}
-
-cudnnStatus_t cudnnCreateConvolutionDescriptor(cudnnConvolutionDescriptor_t* convolution) {
-  return make_opaque<cudnnStatus_t>(convolution);
-}
-
-cudnnStatus_t cudnnDestroyConvolutionDescriptor(cudnnConvolutionDescriptor_t convolution) {
-  return destroy_opaque<cudnnStatus_t>(convolution);
-}
-
-cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t* activation) {
-  return make_opaque<cudnnStatus_t>(activation);
-}
-
-cudnnStatus_t cudnnDestroyActivationDescriptor(cudnnActivationDescriptor_t activation) {
-  return destroy_opaque<cudnnStatus_t>(activation);
-}
-
 cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t, cudnnActivationMode_t,
                                            cudnnNanPropagation_t, double) {
   return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnCreatePoolingDescriptor(cudnnPoolingDescriptor_t* pooling) {
-  return make_opaque<cudnnStatus_t>(pooling);
-}
-
-cudnnStatus_t cudnnDestroyPoolingDescriptor(cudnnPoolingDescriptor_t pooling) {
-  return destroy_opaque<cudnnStatus_t>(pooling);
-}
-
-cudnnStatus_t cudnnCreateDropoutDescriptor(cudnnDropoutDescriptor_t* dropout) {
-  return make_opaque<cudnnStatus_t>(dropout);
-}
-
-cudnnStatus_t cudnnDestroyDropoutDescriptor(cudnnDropoutDescriptor_t dropout) {
-  return destroy_opaque<cudnnStatus_t>(dropout);
 }
 
 cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(

@@ -6,7 +6,7 @@
 #include <functional>
 
 /// What libfake_gpu.so offers to the libraries that stand in for CUDA's. Those of the runtime
-/// (runtime_*.cpp) use the other headers, too.
+/// (runtime*.cpp) use the other headers, too.
 namespace mnist_train::fake_gpu {
 
 /// Work of a stream, which runs on the stream's thread. It may run more than once, in a graph.

@@ -13,7 +13,6 @@ import re
 import subprocess
 
 HEADER = """// Written by make_stubs.py from the functions of {library}.
-#include "support/fake_gpu/library_stub.h"
 #include "support/fake_gpu/message.h"
 
 using mnist_train::fake_gpu::launch_with_handle;

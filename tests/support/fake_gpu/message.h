@@ -34,4 +34,9 @@ void say_misuse(std::string_view call, std::string_view reason);
 /// be a literal of the function's library.
 int not_implemented(const char* function, int error);
 
+/// For the stubs that make_stubs.py writes: launches a kernel of this library for a function that
+/// computes something, whose first argument is the library's handle. Returns the library's status.
+/// Each library that has such functions defines it; `function` is a literal.
+int launch_with_handle(void* handle, const char* function);
+
 }  // namespace mnist_train::fake_gpu

@@ -1,14 +1,16 @@
-/// NCCL: communicators and collectives. A collective is a kernel that exchanges bytes with the
-/// other ranks while it runs.
+/// NCCL: communicators, collectives, and messages from one rank to another. A collective is a
+/// kernel that exchanges bytes with the other ranks while it runs.
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
+#include <vector>
 
+#include "support/fake_gpu/bfloat16.h"
 #include "support/fake_gpu/message.h"
 #include "support/fake_gpu/nccl_communicator.h"
-#include "support/fake_gpu/nccl_reduction.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -28,20 +30,25 @@ ncclResult_t make_communicator(ncclComm_t* handle, const ncclUniqueId& id, int r
   return ncclSuccess;
 }
 
-}  // namespace
-
+/// Returns the communicator behind a handle of the program. Work of a stream or of a graph keeps it
+/// alive after the program has destroyed it.
 const Handle& communicator_of(ncclComm_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
+/// Launches an operation of NCCL's as a kernel of the stream.
 ncclResult_t launch_nccl(cudaStream_t stream, const char* name, Operation operation) {
   const cudaError_t error = launch_library_kernel(stream, name, std::move(operation));
   return error == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+/// Returns ncclInvalidArgument, and says so, unless both addresses are of a device's memory, as an
+/// all-reduce of the host's memory would be refused or crash.
 ncclResult_t check_buffers(const char* call, const void* from, const void* to) {
   if (device_of(from) >= 0 && device_of(to) >= 0) return ncclSuccess;
   say_misuse(call, "a buffer is not memory of a device");
   return ncclInvalidArgument;
 }
+
+}  // namespace
 
 extern "C" {
 
@@ -128,6 +135,91 @@ ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
 }  // extern "C"
 
 namespace {
+
+/// `Element` is what is stored, `Sum` what is computed with.
+template <class Element, class Sum>
+void reduce_as(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
+               ncclRedOp_t operation) {
+  const auto element_of = [&](const std::byte* input, std::size_t index) {
+    Element element;
+    std::memcpy(&element, input + index * sizeof element, sizeof element);
+    return static_cast<Sum>(element);
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    Sum sum = element_of(inputs.front(), i);
+    for (const std::byte* input : inputs.subspan(1)) {
+      const Sum value = element_of(input, i);
+      if (operation == ncclMax) {
+        sum = std::max(sum, value);
+      } else if (operation == ncclMin) {
+        sum = std::min(sum, value);
+      } else {
+        sum = static_cast<Sum>(sum + value);
+      }
+    }
+    if (operation == ncclAvg) sum = static_cast<Sum>(sum / static_cast<Sum>(inputs.size()));
+    const auto result = static_cast<Element>(sum);
+    std::memcpy(output + i * sizeof result, &result, sizeof result);
+  }
+}
+
+/// Returns the size of an element in bytes; 0 for a type that the stand-in cannot send.
+std::size_t bytes_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32:
+      return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+/// Returns whether `reduce` can combine elements of that type in that way.
+bool can_reduce(ncclDataType_t type, ncclRedOp_t operation) {
+  const bool known_operation =
+      operation == ncclSum || operation == ncclMax || operation == ncclMin || operation == ncclAvg;
+  return known_operation && bytes_of(type) > 0;
+}
+
+/// Combines `count` elements of each of `inputs` into `output`, in the order of the inputs.
+void reduce(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
+            ncclDataType_t type, ncclRedOp_t operation) {
+  switch (type) {
+    case ncclFloat32:
+      return reduce_as<float, float>(inputs, output, count, operation);
+    case ncclFloat64:
+      return reduce_as<double, double>(inputs, output, count, operation);
+    case ncclFloat16:
+      return reduce_as<_Float16, float>(inputs, output, count, operation);
+    case ncclBfloat16:
+      return reduce_as<BFloat16, float>(inputs, output, count, operation);
+    case ncclInt8:
+      return reduce_as<std::int8_t, std::int8_t>(inputs, output, count, operation);
+    case ncclUint8:
+      return reduce_as<std::uint8_t, std::uint8_t>(inputs, output, count, operation);
+    case ncclInt32:
+      return reduce_as<std::int32_t, std::int32_t>(inputs, output, count, operation);
+    case ncclUint32:
+      return reduce_as<std::uint32_t, std::uint32_t>(inputs, output, count, operation);
+    case ncclInt64:
+      return reduce_as<std::int64_t, std::int64_t>(inputs, output, count, operation);
+    case ncclUint64:
+      return reduce_as<std::uint64_t, std::uint64_t>(inputs, output, count, operation);
+    default:
+      return;  // can_reduce is false
+  }
+}
 
 const std::byte* readable(const void* address) {
   return static_cast<const std::byte*>(host_address(address));
@@ -238,6 +330,137 @@ ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDa
           }
         });
   });
+}
+
+}  // extern "C"
+
+namespace {
+
+/// A message that this rank sends or receives.
+struct Transfer {
+  enum class Direction { kSend, kReceive };
+
+  Direction direction;
+  std::byte* buffer;  // where the stand-in can reach it
+  std::size_t bytes;
+  int peer;
+  std::shared_ptr<Communicator> communicator;
+  cudaStream_t stream;
+  std::size_t done = 0;  // bytes
+
+  bool is_finished() const { return done == bytes; }
+};
+
+/// Moves the next part of a message, if the other rank is ready for it; returns whether it was.
+bool advance(Transfer& transfer) {
+  const int own = transfer.communicator->rank();
+  if (transfer.direction == Transfer::Direction::kSend) {
+    MessageSlot& slot = transfer.communicator->slot(own, transfer.peer);
+    if (slot.waiting != 0) return false;
+    const std::size_t part = std::min(MessageSlot::kCapacity_bytes, transfer.bytes - transfer.done);
+    std::memcpy(slot.part, transfer.buffer + transfer.done, part);
+    slot.message = transfer.bytes;
+    slot.waiting = part;
+    transfer.done += part;
+    return true;
+  }
+  MessageSlot& slot = transfer.communicator->slot(transfer.peer, own);
+  if (slot.waiting == 0) return false;
+  if (slot.message != transfer.bytes) {
+    say_misuse("ncclRecv", "the sizes of the message that was sent and the one received differ");
+    transfer.communicator->abort();
+    return false;
+  }
+  std::memcpy(transfer.buffer + transfer.done, slot.part, slot.waiting);
+  transfer.done += slot.waiting;
+  slot.waiting = 0;
+  return true;
+}
+
+/// Moves all messages of a group at the same time. Those between the same ranks keep their order.
+void run_group(std::vector<Transfer> transfers) {
+  Backoff backoff;
+  while (!transfers.empty()) {
+    bool moved = false;
+    for (auto transfer = transfers.begin(); transfer != transfers.end(); ++transfer) {
+      if (transfer->communicator->aborted()) return;
+      const bool is_first = std::none_of(transfers.begin(), transfer, [&](const Transfer& earlier) {
+        return earlier.communicator == transfer->communicator && earlier.peer == transfer->peer &&
+               earlier.direction == transfer->direction;
+      });
+      if (is_first && advance(*transfer)) moved = true;
+    }
+    std::erase_if(transfers, [](const Transfer& transfer) { return transfer.is_finished(); });
+    if (moved) {
+      backoff = {};
+    } else {
+      backoff.pause();
+    }
+  }
+}
+
+thread_local int group_depth = 0;
+thread_local std::vector<Transfer> group;
+
+/// Launches what was gathered since the group began, as one kernel of its first stream.
+ncclResult_t launch_group() {
+  std::vector<Transfer> transfers;
+  transfers.swap(group);
+  std::erase_if(transfers, [](const Transfer& transfer) { return transfer.is_finished(); });
+  if (transfers.empty()) return ncclSuccess;
+  const cudaStream_t stream = transfers.front().stream;
+  return launch_nccl(stream, "ncclSendRecv",
+                     [transfers = std::move(transfers)] { run_group(transfers); });
+}
+
+ncclResult_t add_transfer(Transfer::Direction direction, const void* buffer, std::size_t bytes,
+                          int peer, ncclComm_t handle, cudaStream_t stream) {
+  const char* call = direction == Transfer::Direction::kSend ? "ncclSend" : "ncclRecv";
+  if (const auto error = check_buffers(call, buffer, buffer)) return error;
+  group.push_back({direction, static_cast<std::byte*>(host_address(buffer)), bytes, peer,
+                   communicator_of(handle), stream});
+  return group_depth == 0 ? launch_group() : ncclSuccess;
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() { return --group_depth == 0 ? launch_group() : ncclSuccess; }
+
+ncclResult_t ncclSend(const void* buffer, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t handle, cudaStream_t stream) {
+  return add_transfer(Transfer::Direction::kSend, buffer, count * bytes_of(type), peer, handle,
+                      stream);
+}
+
+ncclResult_t ncclRecv(void* buffer, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t handle, cudaStream_t stream) {
+  return add_transfer(Transfer::Direction::kReceive, buffer, count * bytes_of(type), peer, handle,
+                      stream);
+}
+
+ncclResult_t ncclAlltoAll(const void* from, void* to, std::size_t count, ncclDataType_t type,
+                          ncclComm_t handle, cudaStream_t stream) {
+  const std::size_t bytes = count * bytes_of(type);
+  ncclGroupStart();
+  ncclResult_t result = ncclSuccess;
+  for (int peer = 0; peer < communicator_of(handle)->size(); ++peer) {
+    const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
+    const auto* sent = static_cast<const std::byte*>(from) + offset;
+    auto* received = static_cast<std::byte*>(to) + offset;
+    for (const ncclResult_t one : {ncclSend(sent, count, type, peer, handle, stream),
+                                   ncclRecv(received, count, type, peer, handle, stream)}) {
+      if (one != ncclSuccess) result = one;
+    }
+  }
+  const ncclResult_t launched = ncclGroupEnd();
+  return result == ncclSuccess ? launched : result;
 }
 
 }  // extern "C"

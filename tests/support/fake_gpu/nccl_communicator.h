@@ -87,15 +87,4 @@ class Backoff {
   int pauses_ = 0;
 };
 
-/// Returns the communicator behind a handle of the program. Work of a stream or of a graph keeps it
-/// alive after the program has destroyed it.
-const std::shared_ptr<Communicator>& communicator_of(ncclComm_t handle);
-
-/// Launches an operation of NCCL's as a kernel of the stream.
-ncclResult_t launch_nccl(cudaStream_t stream, const char* name, Operation operation);
-
-/// Returns ncclInvalidArgument, and says so, unless both addresses are of a device's memory, as an
-/// all-reduce of the host's memory would be refused or crash.
-ncclResult_t check_buffers(const char* call, const void* from, const void* to);
-
 }  // namespace mnist_train::fake_gpu

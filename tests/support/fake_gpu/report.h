@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "support/fake_gpu/graph.h"
+#include "support/fake_gpu/capture.h"
 
 namespace mnist_train::fake_gpu {
 

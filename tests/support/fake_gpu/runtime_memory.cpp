@@ -1,19 +1,115 @@
-/// The CUDA runtime: memory, streams and events.
+/// The CUDA runtime: memory, copies, streams and events.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <limits>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "support/fake_gpu/capture.h"
-#include "support/fake_gpu/copy.h"
 #include "support/fake_gpu/device_memory.h"
-#include "support/fake_gpu/event.h"
 #include "support/fake_gpu/message.h"
 #include "support/fake_gpu/report.h"
 #include "support/fake_gpu/runtime.h"
+#include "support/fake_gpu/settings.h"
 #include "support/fake_gpu/stream.h"
 
 namespace mnist_train::fake_gpu {
 
 namespace {
+
+/// A copy of `rows` rows of `width` bytes, whose beginnings are the pitches apart.
+struct CopyRequest {
+  void* to = nullptr;
+  const void* from = nullptr;
+  std::size_t width = 0;
+  std::size_t rows = 1;
+  std::size_t to_pitch = 0;
+  std::size_t from_pitch = 0;
+  const char* call = "";    // a literal
+  bool host_waits = false;  // whatever the memory
+};
+
+/// How many steps' sums mnist-train reads at once (train::GraphedStep), and how many bytes those of
+/// one step have (train::StepSums): loss, correct predictions, samples and requests to stop, f32.
+constexpr std::array<std::size_t, 2> kStepsOfReads{1, 16};
+constexpr std::size_t kSums = 4;
+constexpr std::size_t kBytesOfStep = kSums * sizeof(float);
+
+bool reads_step_sums(const CopyRequest& request) {
+  const bool to_host = device_of(request.from) >= 0 && device_of(request.to) < 0;
+  return to_host && request.rows == 1 &&
+         std::any_of(kStepsOfReads.begin(), kStepsOfReads.end(),
+                     [&](std::size_t steps) { return request.width == steps * kBytesOfStep; });
+}
+
+/// Overwrites sums with NaN if FAKE_GPU_NAN_AFTER_READS says so for this read.
+void spoil_step_sums(void* sums, std::size_t bytes) {
+  static std::atomic<long> reads{0};
+  if (++reads < settings().nan_after_reads) return;
+  auto* const values = static_cast<float*>(sums);
+  for (std::size_t i = 0; i < bytes / sizeof(float); ++i) {
+    if (i % kSums >= settings().nan_from) values[i] = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+void run_copy(const CopyRequest& request) {
+  auto* to = static_cast<std::byte*>(host_address(request.to));
+  const auto* from = static_cast<const std::byte*>(host_address(request.from));
+  for (std::size_t row = 0; row < request.rows; ++row) {
+    std::memmove(to + row * request.to_pitch, from + row * request.from_pitch, request.width);
+  }
+  if (settings().nan_after_reads > 0 && reads_step_sums(request)) {
+    spoil_step_sums(to, request.width);
+  }
+}
+
+bool is_pageable(const void* address) { return device_of(address) < 0 && !is_pinned(address); }
+
+std::size_t reach(const CopyRequest& request, std::size_t pitch) {
+  return (request.rows - 1) * pitch + request.width;
+}
+
+const char* place_of(const void* address) { return device_of(address) < 0 ? "host" : "device"; }
+
+/// Gives the stream a copy. The host waits for it where the memory of the host is pageable, as it
+/// does with CUDA. Fails where the memory of a device is not allocated.
+cudaError_t copy(Stream& stream, const CopyRequest& request) {
+  if (request.width == 0 || request.rows == 0) return cudaSuccess;
+  trace(request.call, " of ", request.rows * request.width, " bytes, ", place_of(request.from),
+        " to ", place_of(request.to));
+  if (!is_valid_memory(request.to, reach(request, request.to_pitch)) ||
+      !is_valid_memory(request.from, reach(request, request.from_pitch))) {
+    say_misuse(request.call, "memory of a device that is not allocated");
+    return cudaErrorInvalidValue;
+  }
+  const bool captured = is_capturing(stream);
+  const bool pageable = is_pageable(request.to) || is_pageable(request.from);
+  if (captured && pageable) say_misuse(request.call, "note: a graph copies pageable memory");
+  const cudaError_t error =
+      submit(stream, {NodeKind::kCopy, request.call, [request] { run_copy(request); }});
+  if (error != cudaSuccess || captured) return error;
+  count(Counter::kCopies);
+  if (pageable) count(Counter::kPageableCopies);
+  if (pageable || request.host_waits) stream.wait(stream.end());
+  return cudaSuccess;
+}
+
+/// Gives the stream a fill with bytes of that value.
+cudaError_t fill(Stream& stream, void* address, int value, std::size_t bytes, const char* call) {
+  if (!is_valid_memory(address, bytes)) {
+    say_misuse(call, "memory of a device that is not allocated");
+    return cudaErrorInvalidValue;
+  }
+  if (!is_capturing(stream)) count(Counter::kFills);
+  return submit(stream, {NodeKind::kFill, call, [address, value, bytes] {
+                           std::memset(host_address(address), value, bytes);
+                         }});
+}
 
 constexpr std::size_t kSymbol_bytes = 1 << 16;
 
@@ -143,6 +239,135 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_
 }  // extern "C"
 
 namespace {
+
+/// An event: a position in a stream, or, where it was recorded while the stream captured, a point
+/// of that capture, which streams can join and the host cannot look at.
+class Event {
+ public:
+  /// `flags` are those of cudaEventCreateWithFlags.
+  Event(int device, unsigned flags) : device_(device), flags_(flags) {}
+
+  /// `flags` are those of cudaEventRecordWithFlags.
+  cudaError_t record(Stream& stream, unsigned flags);
+  /// Makes the stream wait for the event; `flags` are those of cudaStreamWaitEvent.
+  cudaError_t make_wait(Stream& stream, unsigned flags);
+  /// Returns cudaErrorNotReady while the stream has not come so far.
+  cudaError_t query();
+  cudaError_t synchronize();
+  /// Sets `milliseconds` to the time between two events that were recorded with timing.
+  static cudaError_t get_elapsed(Event& begin, Event& end, float& milliseconds);
+
+ private:
+  struct Record {
+    Stream* stream = nullptr;  // null: never recorded
+    Stream::Position position = 0;
+    CapturePoint captured;                           // of no capture where it was not captured
+    std::shared_ptr<std::atomic<double>> reached_s;  // null without timing
+  };
+
+  Record last_record();
+  void set_record(Record record);
+  cudaError_t check_look(const Record& record, const char* call);
+
+  const int device_;
+  const unsigned flags_;
+  std::mutex mutex_;  // for record_
+  Record record_;
+};
+
+double now_s() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+cudaError_t refuse_external(const char* call) {
+  say_misuse(call, "external events in a capture are not implemented by the stand-in");
+  return cudaErrorNotSupported;
+}
+
+cudaError_t Event::record(Stream& stream, unsigned flags) {
+  constexpr const char* kCall = "cudaEventRecord";
+  if (device_ != stream.device()) {
+    say_misuse(kCall, "the event and the stream are of different devices");
+    return cudaErrorInvalidResourceHandle;
+  }
+  Record record;
+  record.stream = &stream;
+  if (const cudaError_t error = get_capture_point(stream, record.captured)) return error;
+  if (record.captured.capture) {
+    if ((flags & cudaEventRecordExternal) != 0) return refuse_external(kCall);
+    set_record(std::move(record));
+    return cudaSuccess;
+  }
+  if (const cudaError_t error = check_legacy_stream(stream, kCall)) return error;
+  if ((flags_ & cudaEventDisableTiming) == 0) {
+    record.reached_s = std::make_shared<std::atomic<double>>(0);
+    stream.enqueue([reached_s = record.reached_s] { *reached_s = now_s(); });
+  }
+  record.position = stream.end();
+  set_record(std::move(record));
+  return cudaSuccess;
+}
+
+cudaError_t Event::make_wait(Stream& stream, unsigned flags) {
+  const Record record = last_record();
+  if (record.captured.capture) return join_capture(stream, record.captured);
+  if (is_capturing(stream) && (flags & cudaEventWaitExternal) != 0) {
+    return refuse_external("cudaStreamWaitEvent");
+  }
+  if (record.stream == nullptr) return cudaSuccess;
+  if (const cudaError_t error = check_no_outside_event(stream)) return error;
+  if (record.stream == &stream || record.stream->has_completed(record.position)) {
+    return cudaSuccess;
+  }
+  stream.enqueue([record] { record.stream->wait(record.position); });
+  return cudaSuccess;
+}
+
+cudaError_t Event::query() {
+  const Record record = last_record();
+  if (const cudaError_t error = check_look(record, "cudaEventQuery")) return error;
+  if (record.stream == nullptr || record.stream->has_completed(record.position)) {
+    return cudaSuccess;
+  }
+  return cudaErrorNotReady;
+}
+
+cudaError_t Event::synchronize() {
+  const Record record = last_record();
+  if (const cudaError_t error = check_look(record, "cudaEventSynchronize")) return error;
+  count(Counter::kSynchronizations);
+  if (record.stream != nullptr) record.stream->wait(record.position);
+  return cudaSuccess;
+}
+
+cudaError_t Event::get_elapsed(Event& begin, Event& end, float& milliseconds) {
+  const Record first = begin.last_record();
+  const Record last = end.last_record();
+  for (const Record* record : {&first, &last}) {
+    if (record->captured.capture) return cudaErrorCapturedEvent;
+    if (!record->reached_s) return cudaErrorInvalidResourceHandle;
+    if (!record->stream->has_completed(record->position)) return cudaErrorNotReady;
+  }
+  milliseconds = static_cast<float>(1e3 * (*last.reached_s - *first.reached_s));
+  return cudaSuccess;
+}
+
+Event::Record Event::last_record() {
+  const std::lock_guard lock(mutex_);
+  return record_;
+}
+
+void Event::set_record(Record record) {
+  const std::lock_guard lock(mutex_);
+  record_ = std::move(record);
+}
+
+/// Returns the error of the host that looks at the event where it must not.
+cudaError_t Event::check_look(const Record& record, const char* call) {
+  if (record.captured.capture) return refuse_captured_event(record.captured, call);
+  return check_unsafe_call(call);
+}
 
 Event& event_of(cudaEvent_t handle) { return *reinterpret_cast<Event*>(handle); }
 

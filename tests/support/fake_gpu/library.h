@@ -10,6 +10,21 @@
 
 namespace mnist_train::fake_gpu {
 
+/// Makes a handle or descriptor of a vendor's library that holds nothing. `Status` is the library's
+/// type of results; its zero is success. The program ends it by `destroy_opaque`.
+template <class Status, class Handle>
+Status make_opaque(Handle* handle) {
+  void* const nothing = new char;  // of no type: gcc compares sizes, but the object is never read
+  *handle = static_cast<Handle>(nothing);
+  return Status{};
+}
+
+template <class Status, class Handle>
+Status destroy_opaque(Handle handle) {
+  delete reinterpret_cast<char*>(handle);
+  return Status{};
+}
+
 /// Returns what makes a product's result 0: a matrix of `rows` x `columns` elements, whose columns
 /// begin `column_stride` elements behind each other. So a loss that is computed of it is finite.
 inline Operation zero_columns(void* result, cudaDataType type, std::uint64_t rows,

@@ -1,0 +1,463 @@
+/// The CUDA runtime: devices, errors, kernels of host code that nvcc compiled (which calls the
+/// functions with underscores), entry points of the driver, captures and graphs.
+#include "support/fake_gpu/runtime.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "support/fake_gpu/capture.h"
+#include "support/fake_gpu/device.h"
+#include "support/fake_gpu/kernels.h"
+#include "support/fake_gpu/message.h"
+#include "support/fake_gpu/report.h"
+#include "support/fake_gpu/settings.h"
+#include "support/fake_gpu/stream.h"
+
+namespace mnist_train::fake_gpu {
+
+namespace {
+
+// An H100's, where LibTorch asks for them.
+constexpr int kWarpSize = 32;
+constexpr int kMaxThreadsPerMultiprocessor = 2048;
+constexpr int kMaxBlocksPerMultiprocessor = 32;
+constexpr int kMaxGridWidth = 2147483647;
+constexpr int kMaxGridHeight = 65535;
+constexpr int kRegisters = 65536;
+constexpr int kShared_bytes = 48 * 1024;
+constexpr int kSharedOptIn_bytes = 227 * 1024;
+constexpr int kSharedPerMultiprocessor_bytes = 228 * 1024;
+constexpr int kL2Cache_bytes = 50 << 20;
+
+bool is_device(int device) { return device >= 0 && device < device_count(); }
+
+int pci_bus_of(int device) { return visible_devices().at(static_cast<std::size_t>(device)) + 1; }
+
+/// Attributes that LibTorch asks for. Others are features that this device does not have.
+constexpr std::array kAttributes{
+    std::pair{cudaDevAttrComputeCapabilityMajor, kComputeMajor},
+    std::pair{cudaDevAttrComputeCapabilityMinor, kComputeMinor},
+    std::pair{cudaDevAttrMultiProcessorCount, kMultiprocessors},
+    std::pair{cudaDevAttrMaxThreadsPerBlock, kMaxThreadsPerBlock},
+    std::pair{cudaDevAttrWarpSize, kWarpSize},
+    std::pair{cudaDevAttrMaxSharedMemoryPerBlock, kShared_bytes},
+    std::pair{cudaDevAttrMaxSharedMemoryPerBlockOptin, kSharedOptIn_bytes},
+    std::pair{cudaDevAttrMaxSharedMemoryPerMultiprocessor, kSharedPerMultiprocessor_bytes},
+    std::pair{cudaDevAttrMaxThreadsPerMultiProcessor, kMaxThreadsPerMultiprocessor},
+    std::pair{cudaDevAttrMaxBlocksPerMultiprocessor, kMaxBlocksPerMultiprocessor},
+    std::pair{cudaDevAttrL2CacheSize, kL2Cache_bytes},
+    std::pair{cudaDevAttrMaxGridDimX, kMaxGridWidth},
+    std::pair{cudaDevAttrMaxGridDimY, kMaxGridHeight},
+    std::pair{cudaDevAttrMaxGridDimZ, kMaxGridHeight}};
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = device_count();
+  return remember(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device();
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (!is_device(device)) return remember(cudaErrorInvalidDevice);
+  set_current_device(device);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (!is_device(device)) return remember(cudaErrorInvalidDevice);
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "%s", kDeviceName);
+  std::memset(properties->uuid.bytes, 0x40 + pci_bus_of(device), sizeof properties->uuid.bytes);
+  properties->pciBusID = pci_bus_of(device);
+  properties->totalGlobalMem = device_memory_bytes();
+  properties->major = kComputeMajor;
+  properties->minor = kComputeMinor;
+  properties->multiProcessorCount = kMultiprocessors;
+  properties->totalConstMem = 65536;
+  properties->textureAlignment = 512;
+  properties->l2CacheSize = kL2Cache_bytes;
+  properties->memoryBusWidth = 5120;
+  properties->unifiedAddressing = 1;
+  properties->asyncEngineCount = 3;
+  properties->concurrentKernels = 1;
+  properties->cooperativeLaunch = 1;
+  properties->sharedMemPerBlock = kShared_bytes;
+  properties->sharedMemPerBlockOptin = kSharedOptIn_bytes;
+  properties->sharedMemPerMultiprocessor = kSharedPerMultiprocessor_bytes;
+  properties->regsPerBlock = kRegisters;
+  properties->regsPerMultiprocessor = kRegisters;
+  properties->warpSize = kWarpSize;
+  properties->memPitch = kMaxGridWidth;
+  properties->maxThreadsPerBlock = kMaxThreadsPerBlock;
+  properties->maxThreadsDim[0] = kMaxThreadsPerBlock;
+  properties->maxThreadsDim[1] = kMaxThreadsPerBlock;
+  properties->maxThreadsDim[2] = 64;
+  properties->maxGridSize[0] = kMaxGridWidth;
+  properties->maxGridSize[1] = kMaxGridHeight;
+  properties->maxGridSize[2] = kMaxGridHeight;
+  properties->maxThreadsPerMultiProcessor = kMaxThreadsPerMultiprocessor;
+  properties->maxBlocksPerMultiProcessor = kMaxBlocksPerMultiprocessor;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  if (!is_device(device)) return remember(cudaErrorInvalidDevice);
+  const auto* const found =
+      std::ranges::find(kAttributes, attribute, [](const auto& entry) { return entry.first; });
+  *value = found == kAttributes.end() ? 0 : found->second;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+  if (!is_device(device)) return remember(cudaErrorInvalidDevice);
+  std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0",
+                static_cast<unsigned>(pci_bus_of(device)));
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = -5;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can_access, int, int) {
+  *can_access = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+  return remember(cudaErrorPeerAccessUnsupported);
+}
+
+cudaError_t cudaDeviceSynchronize() {
+  constexpr const char* kCall = "cudaDeviceSynchronize";
+  if (const cudaError_t error = check_unsafe_call(kCall)) return remember(error);
+  if (const cudaError_t error = check_device_not_capturing(current_device(), kCall)) {
+    return remember(error);
+  }
+  trace(kCall);
+  count(Counter::kSynchronizations);
+  wait_for_device(current_device());
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+}  // extern "C"
+
+namespace {
+
+struct ErrorText {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+#define FAKE_GPU_ERROR(name, text) \
+  ErrorText { name, #name, text }
+
+constexpr ErrorText kUnknown = FAKE_GPU_ERROR(cudaErrorUnknown, "unknown error");
+
+/// The errors that the mock returns, in CUDA's words.
+constexpr std::array kErrors{
+    FAKE_GPU_ERROR(cudaSuccess, "no error"),
+    FAKE_GPU_ERROR(cudaErrorInvalidValue, "invalid argument"),
+    FAKE_GPU_ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    FAKE_GPU_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    FAKE_GPU_ERROR(cudaErrorMissingConfiguration, "__global__ function call is not configured"),
+    FAKE_GPU_ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    FAKE_GPU_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    FAKE_GPU_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    FAKE_GPU_ERROR(cudaErrorPeerAccessUnsupported,
+                   "peer access is not supported between these two devices"),
+    FAKE_GPU_ERROR(cudaErrorHostMemoryNotRegistered,
+                   "pointer does not correspond to a registered memory region"),
+    FAKE_GPU_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    FAKE_GPU_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    FAKE_GPU_ERROR(cudaErrorNotReady, "device not ready"),
+    FAKE_GPU_ERROR(cudaErrorNotSupported, "operation not supported"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureUnsupported,
+                   "operation not permitted when stream is capturing"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureInvalidated,
+                   "operation failed due to a previous error during capture"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureMerge,
+                   "operation would result in a merge of separate capture sequences"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureUnmatched,
+                   "capture was not ended in the same stream as it began"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureIsolation,
+                   "dependency created on uncaptured work in another stream"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureImplicit,
+                   "operation would make the legacy stream depend on a capturing blocking stream"),
+    FAKE_GPU_ERROR(cudaErrorStreamCaptureWrongThread,
+                   "attempt to terminate a thread-local capture sequence from another thread"),
+    FAKE_GPU_ERROR(cudaErrorCapturedEvent,
+                   "operation not permitted on an event last recorded in a capturing stream")};
+
+#undef FAKE_GPU_ERROR
+
+const ErrorText& text_of(cudaError_t error) {
+  const auto* const found = std::find_if(
+      kErrors.begin(), kErrors.end(), [&](const ErrorText& entry) { return entry.error == error; });
+  return found == kErrors.end() ? kUnknown : *found;
+}
+
+thread_local cudaError_t last_error = cudaSuccess;
+
+}  // namespace
+
+cudaError_t remember(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = last_error;
+  last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+const char* cudaGetErrorName(cudaError_t error) { return text_of(error).name; }
+
+const char* cudaGetErrorString(cudaError_t error) { return text_of(error).text; }
+
+}  // extern "C"
+
+namespace {
+
+/// What nvcc's host code passes from the `<<<…>>>` of a launch to the launch itself.
+struct CallConfiguration {
+  LaunchShape shape;
+  cudaStream_t stream;
+};
+
+thread_local std::vector<CallConfiguration> call_configurations;
+
+}  // namespace
+
+extern "C" {
+
+void** __cudaRegisterFatBinary(void* binary) { return new void*(binary); }
+
+void __cudaRegisterFatBinaryEnd(void**) {}
+
+void __cudaUnregisterFatBinary(void** handle) { delete handle; }
+
+char __cudaInitModule(void**) { return 1; }
+
+void __cudaRegisterFunction(void**, const char* host_function, char*, const char* name, int, uint3*,
+                            uint3*, dim3*, dim3*, int*) {
+  register_kernel(host_function, name);
+}
+
+void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_bytes,
+                                     CUstream_st* stream) {
+  call_configurations.push_back({{grid, block, shared_bytes}, stream});
+  return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_bytes,
+                                       void* stream) {
+  if (call_configurations.empty()) return remember(cudaErrorMissingConfiguration);
+  const CallConfiguration configuration = call_configurations.back();
+  call_configurations.pop_back();
+  *grid = configuration.shape.grid;
+  *block = configuration.shape.block;
+  *shared_bytes = configuration.shape.shared_bytes;
+  *static_cast<cudaStream_t*>(stream) = configuration.stream;
+  return cudaSuccess;
+}
+
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
+  *kernel = reinterpret_cast<cudaKernel_t>(find_kernel(host_function));
+  return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, const void** arguments,
+                               std::size_t shared_bytes, cudaStream_t stream) {
+  return remember(launch_kernel(reinterpret_cast<Kernel*>(kernel), {grid, block, shared_bytes},
+                                const_cast<void**>(arguments), stream));
+}
+
+cudaError_t cudaLaunchKernel(const void* host_function, dim3 grid, dim3 block, void** arguments,
+                             std::size_t shared_bytes, cudaStream_t stream) {
+  bind_context();
+  return remember(
+      launch_kernel(find_kernel(host_function), {grid, block, shared_bytes}, arguments, stream));
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void* host_function, dim3 grid, dim3 block,
+                                        void** arguments, std::size_t shared_bytes,
+                                        cudaStream_t stream) {
+  return cudaLaunchKernel(host_function, grid, block, arguments, shared_bytes, stream);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* host_function,
+                                void** arguments) {
+  return cudaLaunchKernel(host_function, config->gridDim, config->blockDim, arguments,
+                          config->dynamicSmemBytes, config->stream);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};
+  attributes->maxThreadsPerBlock = kMaxThreadsPerBlock;
+  attributes->numRegs = 32;
+  attributes->binaryVersion = 10 * kComputeMajor + kComputeMinor;
+  attributes->ptxVersion = attributes->binaryVersion;
+  attributes->maxDynamicSharedSizeBytes = kSharedOptIn_bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block_size,
+                                                          std::size_t) {
+  *blocks = std::max(1, kMaxThreadsPerMultiprocessor / std::max(block_size, 1));
+  return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, const void* host_function, int block_size, std::size_t shared_bytes, unsigned) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, host_function, block_size,
+                                                       shared_bytes);
+}
+
+/// Looks a function of the driver up; libcuda.so.1 says so where there is none.
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* result) {
+  using Lookup = int(const char*, void**, int, unsigned long long, void*);
+  static void* const kDriver = ::dlopen("libcuda.so.1", RTLD_NOW);
+  auto* lookup = kDriver == nullptr
+                     ? nullptr
+                     : reinterpret_cast<Lookup*>(::dlsym(kDriver, "cuGetProcAddress_v2"));
+  *function = nullptr;
+  if (lookup != nullptr) lookup(name, function, static_cast<int>(version), flags, nullptr);
+  if (result != nullptr) {
+    *result =
+        *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+  }
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+namespace {
+
+GraphHandle& handle_of_graph(cudaGraph_t graph) { return *reinterpret_cast<GraphHandle*>(graph); }
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  exchange_capture_mode(*mode);
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+  trace("cudaStreamBeginCapture, mode ", static_cast<int>(mode));
+  return remember(begin_capture(stream_of(stream), mode));
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = nullptr;
+  std::shared_ptr<Graph> captured;
+  if (const cudaError_t error = end_capture(stream_of(stream), captured)) return remember(error);
+  *graph = reinterpret_cast<cudaGraph_t>(new GraphHandle{std::move(captured)});
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  CaptureInfo info;
+  if (const cudaError_t error = get_capture_info(stream_of(stream), info)) return remember(error);
+  *status = info.status;
+  return cudaSuccess;
+}
+
+/// Tells of no dependencies: graphs have no edges here.
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long* id, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** dependencies,
+                                     const cudaGraphEdgeData** edges, std::size_t* count) {
+  CaptureInfo info;
+  if (const cudaError_t error = get_capture_info(stream_of(stream), info)) return remember(error);
+  *status = info.status;
+  if (id != nullptr) *id = info.id;
+  if (graph != nullptr) *graph = reinterpret_cast<cudaGraph_t>(info.graph);
+  if (dependencies != nullptr) *dependencies = nullptr;
+  if (edges != nullptr) *edges = nullptr;
+  if (count != nullptr) *count = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t*, std::size_t* count) {
+  *count = handle_of_graph(graph).graph->nodes();
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t*, cudaGraphEdgeData*,
+                                         std::size_t* count) {
+  *count = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete &handle_of_graph(graph);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned) { return cudaSuccess; }
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                          unsigned long long) {
+  if (const cudaError_t error = check_unsafe_call("cudaGraphInstantiate")) return remember(error);
+  *executable = reinterpret_cast<cudaGraphExec_t>(new GraphHandle(handle_of_graph(graph)));
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete reinterpret_cast<GraphHandle*>(executable);
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  const GraphHandle& handle = *reinterpret_cast<GraphHandle*>(executable);
+  return remember(launch_graph(handle.graph, stream));
+}
+
+}  // extern "C"
+
+}  // namespace mnist_train::fake_gpu
