@@ -7,7 +7,6 @@
 namespace mnist_train {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
 using testing::TempFolder;
 using Steps = std::vector<std::int64_t>;
 
@@ -32,9 +31,8 @@ TEST_CASE("a folder that does not exist has no checkpoints, one that cannot be r
   CHECK(saved_steps(folder.path() / "absent").empty());
   CHECK_FALSE(newest_checkpoint(folder.path() / "absent"));
   const auto file = folder.write("checkpoints", "not a folder");
-  const auto failure = testing::error_of([&] { newest_checkpoint(file); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring(file.string() + ": cannot be read"));
+  CHECK_THAT(testing::error_of([&] { newest_checkpoint(file); }),
+             testing::IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
 }
 
 std::string sealed(const std::string& content) {

@@ -24,6 +24,7 @@ using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::Failure;
 using testing::FileSizeLimit;
+using testing::IsError;
 using testing::names_in;
 using testing::TempFolder;
 
@@ -177,9 +178,8 @@ TEST_CASE("only a regular file is replaced") {
   const TempFolder folder;
   const fs::path pipe = folder.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  const Failure failure = error_of([&] { write_file_atomically(pipe, "x", ExitCode::kRunFailed); });
-  CHECK(failure.code == ExitCode::kRunFailed);
-  CHECK_THAT(failure.message, ContainsSubstring(pipe.string() + ": exists already"));
+  CHECK_THAT(error_of([&] { write_file_atomically(pipe, "x", ExitCode::kRunFailed); }),
+             IsError(ExitCode::kRunFailed, pipe.string() + ": exists already"));
   CHECK(fs::is_fifo(pipe));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }
@@ -188,9 +188,8 @@ TEST_CASE("a file above the limit is refused, one of exactly that size is read")
   const TempFolder folder;
   const fs::path path = folder.write("file", "12345");
   CHECK(read_file(path, 5, ExitCode::kData) == "12345");
-  const Failure failure = error_of([&] { read_file(path, 4, ExitCode::kConfig); });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("5 bytes"));
+  CHECK_THAT(error_of([&] { read_file(path, 4, ExitCode::kConfig); }),
+             IsError(ExitCode::kConfig, "5 bytes"));
 }
 
 TEST_CASE("a file in /proc with size 0 is read completely") {
@@ -244,8 +243,7 @@ TEST_CASE("a full disk keeps the old file and removes the temporary one") {
     failure = error_of(
         [&] { write_file_atomically(path, std::string(5000, 'x'), ExitCode::kCheckpoint); });
   }
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring("cannot write: File too large"));
+  CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, "cannot write: File too large"));
   CHECK(read(path) == "old");
   CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
 }
@@ -255,8 +253,7 @@ TEST_CASE("a failed rename names the path and cleans up") {
   fs::create_directories(folder.path() / "taken" / "inside");
   const Failure taken =
       error_of([&] { write_file_atomically(folder.path() / "taken", "x", ExitCode::kRunFailed); });
-  CHECK(taken.code == ExitCode::kRunFailed);
-  CHECK_THAT(taken.message, ContainsSubstring((folder.path() / "taken").string()));
+  CHECK_THAT(taken, IsError(ExitCode::kRunFailed, (folder.path() / "taken").string()));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"taken"});
   const Failure absent = error_of(
       [&] { write_file_atomically(folder.path() / "no" / "file", "x", ExitCode::kRunFailed); });

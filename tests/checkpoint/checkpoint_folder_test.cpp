@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::Failure;
+using testing::IsError;
 using testing::names_in;
 using testing::SilentLog;
 using testing::TempFolder;
@@ -108,8 +109,7 @@ TEST_CASE("a best checkpoint that cannot be put in place leaves nothing behind")
   const TempFolder folder;
   CheckpointFolder checkpoints(folder.path(), 2);
   const Failure failure = error_of([&] { checkpoints.mark_best(9); });  // was not saved
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring("best.safetensors"));
+  CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, "best.safetensors"));
   CHECK(names_in(folder.path()).empty());
   checkpoints.save(checkpoint_of(1), 1);
   fs::create_directory(checkpoints.best());
@@ -155,9 +155,8 @@ TEST_CASE("other files are not taken for checkpoints") {
 TEST_CASE("a checkpoint folder that cannot be read is an error") {
   const TempFolder folder;
   const fs::path file = folder.write("checkpoints", "no folder");
-  const Failure failure = error_of([&] { newest_valid(file); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring(file.string() + ": cannot be read"));
+  CHECK_THAT(error_of([&] { newest_valid(file); }),
+             IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
 }
 
 TEST_CASE("a checkpoint that cannot be written removes nothing") {
@@ -228,9 +227,7 @@ TEST_CASE("the next call throws an error of the thread, once, and the old file s
   fs::create_directories(folder.path() / "checkpoints" / "step-00000002.safetensors" / "x");
   const auto refused = [&](const auto& ask) {
     writer.start(snapshot_of(rig), 2, false);
-    const testing::Failure failure = failure_in_time(ask);
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("step-00000002.safetensors"));
+    CHECK_THAT(failure_in_time(ask), IsError(ExitCode::kCheckpoint, "step-00000002.safetensors"));
   };
   refused([&] { writer.check(); });
   writer.check();

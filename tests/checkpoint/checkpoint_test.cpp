@@ -28,6 +28,7 @@ using Json = nlohmann::ordered_json;
 using settings::TrainOptions;
 using testing::error_of;
 using testing::Failure;
+using testing::IsError;
 using testing::one_rank;
 using testing::same_progress;
 using testing::same_tensors;
@@ -154,8 +155,7 @@ TEST_CASE("every tensor and every fact missing from a checkpoint is noticed") {
   untouched.run_to(1);
   const auto refuses = [&](const TensorFile& file) {
     const Failure failure = error_of([&] { restore(target.trainer, file, "the/file"); });
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("the/file"));
+    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, "the/file"));
     CHECK(same_state(target, untouched));
     return failure.message;
   };
@@ -239,8 +239,7 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
   for (const Case& bad : cases) {
     const Failure failure = error_of([&] { restore(target.trainer, bad.file, "the/file"); });
     INFO(bad.reason);
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
+    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, bad.reason));
     CHECK(same_state(target, untouched));
   }
 }
@@ -372,9 +371,8 @@ TEST_CASE("the state of another optimizer is refused, even if its tensors have t
     const at::Tensor before = target.weights();
     const Failure failure =
         error_of([&] { restore(target.trainer, checkpoint_with(source), "the/file"); });
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("the/file: does not fit the optimizer:"));
-    CHECK_THAT(failure.message, ContainsSubstring("use model.weights"));
+    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint,
+                                "the/file: does not fit the optimizer:", "use model.weights"));
     for (const char* reason : bad.reasons) CHECK_THAT(failure.message, ContainsSubstring(reason));
     CHECK(target.weights().equal(before));
     CHECK(target.trainer.progress().step == 0);

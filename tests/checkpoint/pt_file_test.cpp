@@ -26,9 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace pickles = testing::pickles;
-using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::Failure;
+using testing::IsError;
 using testing::TempFolder;
 
 /// An archive as `torch.save` lays it out.
@@ -110,8 +110,7 @@ TEST_CASE("a file that was cut off anywhere is refused") {
     fs::resize_file(path, size);
     const Failure failure = reading(path);
     INFO(size << " bytes");
-    REQUIRE(failure.code == ExitCode::kCheckpoint);
-    REQUIRE_THAT(failure.message, ContainsSubstring(path.string()));
+    REQUIRE_THAT(failure, IsError(ExitCode::kCheckpoint, path.string()));
   }
 }
 
@@ -141,10 +140,8 @@ TEST_CASE("a changed bit of a tensor is noticed") {
   const std::size_t data = content.find(std::string(256, '\0'));
   REQUIRE(data != std::string::npos);
   testing::flip_bit(path, data + 128, 3);
-  const Failure failure = reading(path);
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message,
-             ContainsSubstring("record data/0 is damaged: its bytes do not match its CRC-32"));
+  CHECK_THAT(reading(path), IsError(ExitCode::kCheckpoint,
+                                    "record data/0 is damaged: its bytes do not match its CRC-32"));
 }
 
 TEST_CASE("inconsistent archives are refused with the reason") {
@@ -179,9 +176,7 @@ TEST_CASE("inconsistent archives are refused with the reason") {
     const fs::path path = bad.archive.write(folder);
     const Failure failure = reading(path);
     INFO(bad.reason);
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring(path.string()));
-    CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
+    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, path.string(), bad.reason));
   }
 }
 
@@ -209,8 +204,7 @@ TEST_CASE("a full disk is an error that names the file, at any byte") {
       failure = error_of([&] { write_pt(path, weights); });
     }
     INFO(bytes);
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("model.pt: cannot write: File too large"));
+    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, "model.pt: cannot write: File too large"));
     CHECK(fs::is_empty(folder.path()));
   }
 }
@@ -233,9 +227,7 @@ TEST_CASE("a small file cannot unfold to much memory") {
     const fs::path path = bomb.write(folder);
     testing::reset_peak_memory();
     const std::size_t before = testing::peak_memory();
-    const Failure failure = reading(path);
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("larger than the file"));
+    CHECK_THAT(reading(path), IsError(ExitCode::kCheckpoint, "larger than the file"));
     CHECK(testing::peak_memory() < before + (std::size_t{100} << 20));
   }
 }
@@ -247,8 +239,7 @@ TEST_CASE("a file that is not an archive is refused by name") {
         folder.write("magic", "PK\x03\x04"), folder.path() / "absent", folder.path()}) {
     const Failure failure = reading(path);
     INFO(path.string());
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring(path.string()));
+    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, path.string()));
   }
 }
 

@@ -21,6 +21,7 @@ using Catch::Matchers::ContainsSubstring;
 using settings::OptimizerName;
 using settings::TrainOptions;
 using testing::error_of;
+using testing::IsError;
 using testing::one_rank;
 using testing::TempFolder;
 using testing::TrainerRig;
@@ -95,9 +96,8 @@ TEST_CASE("a checkpoint lists its buffers") {
                 [](const auto& item) { return item.first == "mnist-train.buffers"; });
   for (const char* state : {"missing", "broken"}) {
     INFO(state);
-    const auto failure = error_of([&] { checkpoint_buffers(file, "source"); });
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("source: its list of buffers cannot be read"));
+    CHECK_THAT(error_of([&] { checkpoint_buffers(file, "source"); }),
+               IsError(ExitCode::kCheckpoint, "source: its list of buffers cannot be read"));
     file.metadata.emplace_back("mnist-train.buffers", "{]");
   }
 }

@@ -27,10 +27,10 @@ namespace mnist_train::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::Failure;
 using testing::flip_bit;
+using testing::IsError;
 using testing::TempFolder;
 
 constexpr bool kSealed = true;
@@ -142,8 +142,7 @@ TEST_CASE("every flipped bit of a sealed file is noticed") {
       const Failure failure = reading_tensors(path, kSealed);
       flip_bit(path, byte, bit);
       INFO("bit " << bit << " of byte " << byte);
-      REQUIRE(failure.code == ExitCode::kCheckpoint);
-      REQUIRE_THAT(failure.message, ContainsSubstring(path.string()));
+      REQUIRE_THAT(failure, IsError(ExitCode::kCheckpoint, path.string()));
     }
   }
   CHECK(reading_tensors(path, kSealed).message.empty());
@@ -181,9 +180,8 @@ TEST_CASE("bytes added to or removed from a sealed file are noticed") {
 TEST_CASE("a path that cannot be written is an error that names it") {
   const TempFolder folder;
   const fs::path path = folder.path() / "no" / "file";
-  const Failure failure = error_of([&] { write(path, every_type(), kSealed); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring(path.string()));
+  CHECK_THAT(error_of([&] { write(path, every_type(), kSealed); }),
+             IsError(ExitCode::kCheckpoint, path.string()));
 }
 
 constexpr const char* kTensor = R"({"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
@@ -218,9 +216,8 @@ TEST_CASE("a file of another program is read, but not as a sealed one") {
   CHECK(file.find("a")->scalar_type() == at::kHalf);
   CHECK(file.find("b")->sizes().vec() == std::vector<std::int64_t>{2});
   CHECK(file.metadata.empty());
-  const Failure failure = error_of([&] { read_safetensors(path, kSealed); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring("has no seal"));
+  CHECK_THAT(error_of([&] { read_safetensors(path, kSealed); }),
+             IsError(ExitCode::kCheckpoint, "has no seal"));
 }
 
 struct Malformed {
@@ -234,9 +231,8 @@ void check_tensor_files_refused(const std::vector<Malformed>& cases) {
   for (const Malformed& bad : cases) {
     const Failure failure = reading_bytes(folder, foreign_file(bad.header, bad.data_bytes));
     INFO(bad.header.substr(0, 200));
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
-    CHECK_THAT(failure.message, ContainsSubstring((folder.path() / "changed").string()));
+    CHECK_THAT(failure,
+               IsError(ExitCode::kCheckpoint, bad.reason, (folder.path() / "changed").string()));
   }
 }
 
@@ -307,8 +303,7 @@ TEST_CASE("dimensions whose product overflows are refused, even beside a 0") {
                                R"("b":{"dtype":"U8","shape":[65536],"data_offsets":[0,65536]}})";
     const Failure failure = reading_bytes(folder, foreign_file(header, kBytes));
     INFO(shape);
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("an impossible shape"));
+    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, "an impossible shape"));
   }
 }
 
@@ -318,9 +313,8 @@ TEST_CASE("a header length beyond the file is refused before anything is allocat
   const std::size_t before = testing::peak_memory();
   for (const std::uint64_t length :
        {std::uint64_t{9}, std::uint64_t{1} << 32, std::uint64_t{1} << 62, UINT64_MAX}) {
-    const Failure failure = reading_bytes(folder, length_bytes(length) + "{}");
-    CHECK(failure.code == ExitCode::kCheckpoint);
-    CHECK_THAT(failure.message, ContainsSubstring("cut short, or is not a safetensors file"));
+    CHECK_THAT(reading_bytes(folder, length_bytes(length) + "{}"),
+               IsError(ExitCode::kCheckpoint, "cut short, or is not a safetensors file"));
   }
   CHECK(reading_bytes(folder, "").code == ExitCode::kCheckpoint);
   CHECK(reading_bytes(folder, "1234567").code == ExitCode::kCheckpoint);
@@ -340,9 +334,8 @@ TEST_CASE("tensors over the same bytes are refused before any memory is taken fo
       folder.write("overlapping", length_bytes(header.size()) + header + std::string(kBytes, 'x'));
   testing::reset_peak_memory();
   const std::size_t before = testing::peak_memory();
-  const Failure failure = error_of([&] { read_safetensors(path, kOpen); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring("overlap"));
+  CHECK_THAT(error_of([&] { read_safetensors(path, kOpen); }),
+             IsError(ExitCode::kCheckpoint, "overlap"));
   CHECK(testing::peak_memory() < before + 2 * kBytes);
 }
 

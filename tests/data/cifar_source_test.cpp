@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::cifar_record;
 using testing::error_of;
+using testing::IsError;
 using testing::TempFolder;
 using testing::write_cifar;
 
@@ -52,9 +53,10 @@ TEST_CASE("batches that are empty, cut off or labelled wrongly are refused with 
   const auto whole = folder.write("whole.bin", good);
   for (const auto& [content, problem] : table) {
     const auto bad = folder.write("bad.bin", content);
-    const auto failure = error_of([&] { open_cifar({whole, bad}); });
-    CHECK(failure.code == ExitCode::kData);
-    CHECK_THAT(failure.message, ContainsSubstring(bad.string() + ": " + problem));
+    CHECK_THAT(error_of([&] {
+                 open_cifar({whole, bad});
+               }),
+               IsError(ExitCode::kData, bad.string() + ": " + problem));
   }
   CHECK(error_of([&] { open_cifar({folder.path() / "missing.bin"}); }).code == ExitCode::kData);
 }

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
 using testing::idx_header;
+using testing::IsError;
 using testing::SmallDataset;
 using testing::TempFolder;
 
@@ -220,9 +221,8 @@ TEST_CASE("a data set known by name has ten classes") {
   settings::DataOptions options;
   options.dataset = "fashion-mnist";
   options.root = folder.path();
-  const auto failure = error_of([&] { open_dataset(options); });
-  CHECK(failure.code == ExitCode::kData);
-  CHECK_THAT(failure.message, ContainsSubstring("train-labels-idx1-ubyte: byte 9: label 10"));
+  CHECK_THAT(error_of([&] { open_dataset(options); }),
+             IsError(ExitCode::kData, "train-labels-idx1-ubyte: byte 9: label 10"));
 }
 
 TEST_CASE("the classes of Fashion-MNIST have names, those of MNIST and of other files none") {
@@ -297,9 +297,8 @@ TEST_CASE("the seed decides which samples are held out, and the hash depends on 
 
 TEST_CASE("a fraction that leaves one side empty is an error") {
   for (const double fraction : {0.001, 0.999}) {
-    const auto failure = error_of([&] { open_dataset(drawn(fraction)); });
-    CHECK(failure.code == ExitCode::kData);
-    CHECK_THAT(failure.message, ContainsSubstring("data.validation holds out"));
+    CHECK_THAT(error_of([&] { open_dataset(drawn(fraction)); }),
+               IsError(ExitCode::kData, "data.validation holds out"));
   }
 }
 

@@ -26,6 +26,7 @@ using testing::error_of;
 using testing::Failure;
 using testing::gzip;
 using testing::idx_header;
+using testing::IsError;
 using testing::noise;
 using testing::peak_memory;
 using testing::reset_peak_memory;
@@ -41,8 +42,7 @@ std::string read_malformed(const std::filesystem::path& path) {
   const auto started = std::chrono::steady_clock::now();
   const Failure failure = error_of([&] { IdxReader(path).read(); });
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
-  CHECK(failure.code == ExitCode::kData);
-  CHECK_THAT(failure.message, ContainsSubstring(path.string()));
+  CHECK_THAT(failure, IsError(ExitCode::kData, path.string()));
   CHECK(elapsed.count() < 1.0);
   CHECK(peak_memory() < memory_before + kMemoryBound);
   return failure.message;

@@ -26,6 +26,7 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using std::chrono::milliseconds;
 using testing::error_of;
+using testing::IsError;
 using testing::SmallDataset;
 using testing::TempFolder;
 
@@ -175,9 +176,8 @@ TEST_CASE("broken data fail the launcher, and the workers only because of it") {
   shared.publish(shared_at(folder.path()));
   const auto worker = error_of([&] { attach(copy_of(shared.handle()), milliseconds(20000)); });
   CHECK(worker.is_peer_error);
-  const auto launcher = error_of([&] { shared.wait(); });
-  CHECK(launcher.code == ExitCode::kData);
-  CHECK_THAT(launcher.message, ContainsSubstring("train-labels-idx1-ubyte: byte 0:"));
+  CHECK_THAT(error_of([&] { shared.wait(); }),
+             IsError(ExitCode::kData, "train-labels-idx1-ubyte: byte 0:"));
 }
 
 TEST_CASE("memory that was not written by a launcher is refused") {

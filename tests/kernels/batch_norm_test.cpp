@@ -138,44 +138,6 @@ TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
   }
 }
 
-TEST_CASE("gradients of batch norm by the kernels agree with finite differences") {
-  const EmulatedKernels emulated;
-  torch::manual_seed(11);
-  const at::NoGradGuard no_grad;
-  const kernels::BatchNormParameters layer = layer_of(3);
-  const at::Tensor x = like_images(at::randn({4, 3, 3, 2}));
-  const at::Tensor residual = like_images(at::randn({4, 3, 3, 2}));
-  const at::Tensor slope = like_images(at::randn({4, 3, 3, 2}));
-  kernels::NormalizedBatch batch{x, {}, at::empty({2, 3}), layer.weight, layer.bias, true};
-  batch.y = kernels::batch_norm(layer, x, residual, true, batch.statistics);
-  const auto found = kernels::batch_norm_gradients(batch, slope, /*needs_x=*/true);
-  const auto loss = [&] {
-    const at::Tensor y = kernels::batch_norm(layer, x, residual, true, batch.statistics);
-    return (y.to(at::kDouble) * slope).sum().item<double>();
-  };
-  constexpr float kStep = 2e-3F;
-  const auto compare = [&](const at::Tensor& of, const at::Tensor& gradient) {
-    float* const values = of.data_ptr<float>();
-    const at::Tensor in_memory = gradient.as_strided({gradient.numel()}, {1});
-    double largest_error = 0;
-    for (std::int64_t i = 0; i < of.numel(); ++i) {
-      const float before = values[i];
-      values[i] = before + kStep;
-      const double above = loss();
-      values[i] = before - kStep;
-      const double below = loss();
-      values[i] = before;
-      const double difference = (above - below) / (2.0 * kStep);
-      largest_error = std::max(largest_error, std::abs(difference - in_memory[i].item<double>()));
-    }
-    CHECK(largest_error < 5e-3 * gradient.abs().max().item<double>());
-  };
-  compare(x, found.x);
-  compare(residual, found.residual);
-  compare(layer.weight, found.weight);
-  compare(layer.bias, found.bias);
-}
-
 TEST_CASE("the kernels' variance is precise for any first row") {
   const EmulatedKernels emulated;
   torch::manual_seed(13);

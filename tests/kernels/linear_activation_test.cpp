@@ -128,19 +128,6 @@ TEST_CASE("the kernel of linear layers with activations agrees with LibTorch's o
   }
 }
 
-TEST_CASE("gradients of linear layers with activations agree with finite differences") {
-  const EmulatedKernels emulated;
-  torch::manual_seed(9);
-  for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
-    const auto layer = linear(5, 8);
-    models::GradientPlaces places;
-    const at::Tensor x = at::randn({7, 5}).requires_grad_();
-    check_gradients(
-        [&] { return models::linear_activation(*layer, function, x, places).square().sum(); },
-        {x, layer->weight, layer->bias});
-  }
-}
-
 TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {
   const EmulatedKernels emulated;
   torch::manual_seed(10);

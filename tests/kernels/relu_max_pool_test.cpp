@@ -105,14 +105,6 @@ TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
   }
 }
 
-TEST_CASE("gradients of ReLU and pooling agree with finite differences") {
-  const EmulatedKernels emulated;
-  torch::manual_seed(9);
-  const at::Tensor x = at::randn({2, 3, 5, 4}).contiguous(kChannelsLast).requires_grad_();
-  const at::Tensor bias = at::randn({3}).requires_grad_();
-  check_gradients([&] { return models::relu_max_pool(x, bias).square().sum(); }, {x, bias});
-}
-
 TEST_CASE("parameters and images need no alignment") {
   const EmulatedKernels emulated;
   torch::manual_seed(10);
@@ -264,20 +256,6 @@ TEST_CASE("networks that flatten pooled images train alike with and without a co
                   without_kernels.gradients[i], type);
   }
   CHECK(agreement.difference() == "");
-}
-
-TEST_CASE("the kernels flatten pooled images like LibTorch's operations") {
-  torch::manual_seed(13);
-  const auto check_vectors = [] {
-    for (const PoolingCase& tried : kCases) {
-      const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
-                               .contiguous(kChannelsLast);
-      CHECK(models::relu_max_pool(x, {}, /*flatten=*/true).equal(reference(x, {}).flatten(1)));
-    }
-  };
-  check_vectors();
-  const EmulatedKernels emulated;
-  check_vectors();
 }
 
 TEST_CASE("LibTorch computes ReLU and pooling that the kernels do not support") {

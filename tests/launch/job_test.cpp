@@ -14,8 +14,8 @@
 namespace mnist_train::launch {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
+using testing::IsError;
 
 TEST_CASE("a job arrives unchanged, as often as it is read") {
   Job job;
@@ -52,9 +52,8 @@ TEST_CASE("a job arrives unchanged, as often as it is read") {
 }
 
 TEST_CASE("a worker that was started by hand says so") {
-  const auto failure = error_of([] { read_job(-1); });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("started by mnist-train, not by hand"));
+  CHECK_THAT(error_of([] { read_job(-1); }),
+             IsError(ExitCode::kConfig, "started by mnist-train, not by hand"));
 }
 
 TEST_CASE("a descriptor without a job is an error") {

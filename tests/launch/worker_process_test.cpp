@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using testing::error_of;
+using testing::IsError;
 using testing::ScopedEnvironment;
 using testing::shell_worker;
 using testing::TempFolder;
@@ -223,9 +224,8 @@ TEST_CASE("a log that cannot be opened is an error, and no worker is started") {
   WorkerSetup setup;
   setup.executable = "/bin/true";
   setup.log_folder = folder.path() / "absent";
-  const auto failure = error_of([&] { WorkerProcess::start(setup, 0); });
-  CHECK(failure.code == ExitCode::kRunFailed);
-  CHECK_THAT(failure.message, ContainsSubstring("rank-0.log"));
+  CHECK_THAT(error_of([&] { WorkerProcess::start(setup, 0); }),
+             IsError(ExitCode::kRunFailed, "rank-0.log"));
 }
 
 TEST_CASE("a worker knows which descriptors it was handed") {

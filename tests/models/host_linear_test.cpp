@@ -96,12 +96,6 @@ TEST_CASE("results of a sample do not depend on other samples") {
   }
 }
 
-TEST_CASE("an empty batch has zero gradients in a linear layer") {
-  const Layer layer(0, 12, 5, at::kBFloat16);
-  CHECK(layer.products(true).y.sizes() == at::IntArrayRef({0, 5}));
-  CHECK(layer.products(true).of_weight.equal(at::zeros({5, 12}, at::kBFloat16)));
-}
-
 TEST_CASE("a ReLU keeps NaN and has no negative zero") {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     Layer layer(2, 3, 40, type);

@@ -19,6 +19,7 @@ using Catch::Matchers::ContainsSubstring;
 using settings::RunConfig;
 using testing::error_of;
 using testing::Failure;
+using testing::IsError;
 using testing::TempFolder;
 
 RunConfig into(const fs::path& folder) {
@@ -56,9 +57,8 @@ TEST_CASE("a named folder is created with a folder for logs") {
 }
 
 TEST_CASE("the root of the file system is refused") {
-  const auto failure = error_of([] { check_run_folder(into("/"), "mnist", ""); });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("root of the file system"));
+  CHECK_THAT(error_of([] { check_run_folder(into("/"), "mnist", ""); }),
+             IsError(ExitCode::kConfig, "root of the file system"));
 }
 
 TEST_CASE("an error names the obstacle to creating a run folder") {
@@ -91,9 +91,8 @@ TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
              ContainsSubstring("is in use by"));
   const fs::path taken = temp.path() / "taken";
   temp.write("taken/config.json", "{}");
-  const Failure failure = error_of([&] { check_run_folder(into(taken), "mnist", ""); });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("holds a run already"));
+  CHECK_THAT(error_of([&] { check_run_folder(into(taken), "mnist", ""); }),
+             IsError(ExitCode::kConfig, "holds a run already"));
   CHECK_NOTHROW(check_run_folder(into(taken), "mnist", "auto"));
   const ScopedDirectory here(temp.path());
   CHECK_NOTHROW(check_run_folder({}, "mnist", ""));
@@ -107,10 +106,8 @@ TEST_CASE("a folder that holds a run is refused with the two alternatives") {
     temp.write(trace, "");
     const Failure failure = error_of([&] { prepare(temp.path()); });
     INFO(trace);
-    CHECK(failure.code == ExitCode::kConfig);
-    CHECK_THAT(failure.message, ContainsSubstring(temp.path().string()));
-    CHECK_THAT(failure.message, ContainsSubstring("--resume auto"));
-    CHECK_THAT(failure.message, ContainsSubstring("--output"));
+    CHECK_THAT(failure,
+               IsError(ExitCode::kConfig, temp.path().string(), "--resume auto", "--output"));
     CHECK_NOTHROW(prepare(temp.path(), "auto"));
   }
 }
@@ -142,9 +139,8 @@ TEST_CASE("a run continues from its own checkpoint, and another folder can start
 TEST_CASE("a missing checkpoint is an error before a folder is created") {
   const TempFolder temp;
   const std::string absent = (temp.path() / "absent.safetensors").string();
-  const Failure failure = error_of([&] { prepare(temp.path() / "run", absent); });
-  CHECK(failure.code == ExitCode::kCheckpoint);
-  CHECK_THAT(failure.message, ContainsSubstring(absent));
+  CHECK_THAT(error_of([&] { prepare(temp.path() / "run", absent); }),
+             IsError(ExitCode::kCheckpoint, absent));
   CHECK_FALSE(fs::exists(temp.path() / "run"));
 }
 
@@ -152,10 +148,9 @@ TEST_CASE("two runs cannot use one folder at a time") {
   const TempFolder temp;
   {
     const RunFolder run = prepare(temp.path());
-    const Failure failure = error_of([&] { prepare(temp.path(), "auto"); });
-    CHECK(failure.code == ExitCode::kConfig);
-    CHECK_THAT(failure.message,
-               ContainsSubstring("is in use by process " + std::to_string(::getpid()) + " on "));
+    CHECK_THAT(
+        error_of([&] { prepare(temp.path(), "auto"); }),
+        IsError(ExitCode::kConfig, "is in use by process " + std::to_string(::getpid()) + " on "));
   }
   CHECK(prepare(temp.path(), "auto").lock.valid());
 }
@@ -225,9 +220,7 @@ TEST_CASE("an unnamed resumed run is the latest, or that of the checkpoint") {
 TEST_CASE("an error names a folder that cannot be created") {
   const TempFolder temp;
   const fs::path folder = temp.write("file", "") / "run";
-  const Failure failure = error_of([&] { prepare(folder); });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring(folder.string()));
+  CHECK_THAT(error_of([&] { prepare(folder); }), IsError(ExitCode::kConfig, folder.string()));
 }
 
 TEST_CASE("only what was created for a run that could not start is removed") {

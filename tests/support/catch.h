@@ -37,6 +37,8 @@ using Detail::Approx;
 
 namespace Matchers {
 
+using Impl::MatcherBase;
+
 inline auto ContainsSubstring(const std::string& text,
                               CaseSensitive::Choice case_sensitivity = CaseSensitive::Choice::Yes) {
   return Contains(text, case_sensitivity);

@@ -1,8 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <ostream>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
+#include "support/catch.h"
 
 namespace mnist_train::testing {
 
@@ -11,6 +15,10 @@ struct Failure {
   ExitCode code = ExitCode::kDone;
   std::string message;
   bool is_peer_error = false;
+
+  friend std::ostream& operator<<(std::ostream& out, const Failure& failure) {
+    return out << "exit code " << static_cast<int>(failure.code) << ": " << failure.message;
+  }
 };
 
 /// Runs an action that should throw an Error; other exceptions pass.
@@ -25,5 +33,27 @@ Failure error_of(const Action& action) {
   }
   return {};
 }
+
+/// Matches a failure with this exit code whose message contains all of `parts`.
+class IsError : public Catch::Matchers::MatcherBase<Failure> {
+ public:
+  template <typename... Parts>
+  explicit IsError(ExitCode code, const Parts&... parts) : code_(code), parts_{parts...} {}
+
+  bool match(const Failure& failure) const override {
+    return failure.code == code_ && std::ranges::all_of(parts_, [&](const std::string& part) {
+             return failure.message.find(part) != std::string::npos;
+           });
+  }
+  std::string describe() const override {
+    std::string text = "has exit code " + std::to_string(static_cast<int>(code_)) + " and contains";
+    for (const std::string& part : parts_) text += " \"" + part + "\"";
+    return text;
+  }
+
+ private:
+  ExitCode code_;
+  std::vector<std::string> parts_;
+};
 
 }  // namespace mnist_train::testing

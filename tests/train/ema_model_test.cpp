@@ -77,15 +77,6 @@ TEST_CASE("the distance to weights that stay shrinks by the decay in every step"
   }
 }
 
-TEST_CASE("the average starts as the weights and buffers are") {
-  const EmaSubject subject;
-  CHECK(subject.average.values().equal(subject.parameters.values()));
-  const auto names = subject.model->named_parameters();
-  for (const auto& item : subject.average.model().named_parameters()) {
-    CHECK(item.value().equal(names[item.key()]));
-  }
-}
-
 TEST_CASE("only the owned shard is updated") {
   EmaSubject subject;
   subject.set(0);
