@@ -4,10 +4,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
+#include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -19,6 +22,7 @@
 #include "support/error_of.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
+#include "support/scoped_environment.h"
 
 namespace mnist_train::comm {
 namespace {
@@ -30,6 +34,7 @@ using testing::Failure;
 using testing::have_gpu;
 using testing::IsError;
 using testing::on_connected_ranks;
+using testing::ScopedEnvironment;
 
 /// Local addresses of this process's listening TCP sockets, as /proc shows them.
 std::set<std::string> listening_addresses() {
@@ -216,6 +221,56 @@ TEST_CASE("NCCL sums over one rank", "[gpu]") {
   std::vector<at::Tensor> tensors{at::arange(1000, at::kFloat).to(at::kCUDA)};
   backend->allreduce(tensors)->wait();
   CHECK(accelerator::to_host(tensors[0]).equal(at::arange(1000, at::kFloat)));
+}
+
+constexpr std::array kVariables{"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
+                                "TORCH_FR_BUFFER_SIZE",
+                                "TORCH_NCCL_TRACE_BUFFER_SIZE",
+                                "TORCH_NCCL_DUMP_ON_TIMEOUT",
+                                "TORCH_FR_DUMP_TEMP_FILE",
+                                "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+                                "NCCL_SOCKET_IFNAME"};
+
+/// All of them as `value`, and as they were afterwards.
+std::vector<std::unique_ptr<ScopedEnvironment>> all_set_to(const char* value) {
+  std::vector<std::unique_ptr<ScopedEnvironment>> scopes;
+  for (const char* name : kVariables) {
+    scopes.push_back(std::make_unique<ScopedEnvironment>(name, value));
+  }
+  return scopes;
+}
+
+std::string value_of(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+TEST_CASE("on one host NCCL uses loopback, and its last collectives are recorded for a time-out") {
+  const auto clean = all_set_to(nullptr);
+  set_nccl_defaults(/*one_host=*/true, "/run/logs");
+  CHECK(value_of("NCCL_SOCKET_IFNAME") == "lo");
+  CHECK(value_of("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC") == "1000");
+  CHECK(value_of("TORCH_FR_BUFFER_SIZE") == "2000");
+  CHECK(value_of("TORCH_NCCL_DUMP_ON_TIMEOUT") == "1");
+  CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE") == "/run/logs/nccl-rank-");
+}
+
+TEST_CASE("on several hosts the interface is NCCL's choice, without a folder nothing is dumped") {
+  const auto clean = all_set_to(nullptr);
+  set_nccl_defaults(/*one_host=*/false, "");
+  CHECK(value_of("NCCL_SOCKET_IFNAME").empty());
+  CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE").empty());
+}
+
+TEST_CASE("variables that the user set stay, under their earlier names, too") {
+  const auto mine = all_set_to("mine");
+  set_nccl_defaults(/*one_host=*/true, "/run/logs");
+  for (const char* name : kVariables) CHECK(value_of(name) == "mine");
+  const ScopedEnvironment buffer("TORCH_FR_BUFFER_SIZE", nullptr);
+  const ScopedEnvironment dump("TORCH_FR_DUMP_TEMP_FILE", nullptr);
+  set_nccl_defaults(/*one_host=*/true, "/run/logs");
+  CHECK(value_of("TORCH_FR_BUFFER_SIZE").empty());
+  CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE").empty());
 }
 
 }  // namespace

@@ -1,7 +1,9 @@
 #include "data/sources.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,11 +20,36 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
 using testing::error_of;
 using testing::IsError;
 using testing::ScopedEnvironment;
 using testing::SmallDataset;
 using testing::TempFolder;
+
+/// A record of CIFAR-10: the label and an image of noise.
+std::string cifar_record(int label, std::uint64_t salt = 1) {
+  return static_cast<char>(label) + testing::noise(3072, salt);
+}
+
+/// The six files of CIFAR-10 with this many records each. The label of a record is its number
+/// modulo 10, its salt is its number; test records continue the numbers of the training records.
+void write_cifar(const testing::TempFolder& folder, const std::string& name, int batch_records,
+                 int test_records) {
+  int number = 0;
+  const auto write = [&](const char* file, int records) {
+    std::string content;
+    for (int i = 0; i < records; ++i, ++number) {
+      content += cifar_record(number % 10, static_cast<std::uint64_t>(number));
+    }
+    folder.write(name + '/' + file, content);
+  };
+  for (const char* file : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                           "data_batch_4.bin", "data_batch_5.bin"}) {
+    write(file, batch_records);
+  }
+  write("test_batch.bin", test_records);
+}
 
 fs::path find(const char* name, const std::optional<fs::path>& root = std::nullopt) {
   return find_named_dataset(settings::named_dataset(name), root);
@@ -212,6 +239,257 @@ TEST_CASE("the batches of CIFAR-10 are found in their order, and none may be mis
              ContainsSubstring("nothing: no such file or folder (data.train)"));
   const fs::path one = root / "data_batch_2.bin";
   CHECK(find_cifar_files({one, {}}, SplitName::kTest) == std::vector<fs::path>{one});
+}
+
+TEST_CASE("records of several batches are one set, with planes red, green and blue") {
+  const TempFolder folder;
+  const auto first = folder.write("1.bin", cifar_record(3, 1) + cifar_record(9, 2));
+  const auto second = folder.write("2.bin", cifar_record(0, 3));
+  const auto source = open_cifar({first, second});
+  CHECK(source->labels() == std::vector<std::int32_t>{3, 9, 0});
+  CHECK(source->classes() == 10);
+  CHECK(source->geometry()->text() == "3 x 32 x 32");
+  CHECK(source->sample_name(1) == first.string() + ": record 1");
+  CHECK(source->sample_name(2) == second.string() + ": record 0");
+  std::vector<std::uint8_t> buffer;
+  for (const std::int64_t sample : {0, 1, 2}) {
+    const auto planes = source->read(sample, buffer);
+    CHECK(std::string(planes.begin(), planes.end()) ==
+          cifar_record(0, static_cast<std::uint64_t>(sample + 1)).substr(1));
+  }
+}
+
+TEST_CASE("batches that are empty, cut off or labelled wrongly are refused with file and offset") {
+  const TempFolder folder;
+  const std::string good = cifar_record(1) + cifar_record(2);
+  const std::vector<std::pair<std::string, const char*>> table{
+      {"", "byte 0: an empty file"},
+      {good.substr(0, 3073 + 1000), "byte 4073: the file ends within record 1"},
+      {good + "x", "byte 6147: the file ends within record 2"},
+      {good.substr(0, 1), "byte 1: the file ends within record 0"},
+      {cifar_record(1) + cifar_record(10), "byte 3073: label 10, expected 0 to 9"},
+      {cifar_record(255), "byte 0: label 255, expected 0 to 9"},
+  };
+  const auto whole = folder.write("whole.bin", good);
+  for (const auto& [content, problem] : table) {
+    const auto bad = folder.write("bad.bin", content);
+    CHECK_THAT(error_of([&] {
+                 open_cifar({whole, bad});
+               }),
+               IsError(ExitCode::kData, bad.string() + ": " + problem));
+  }
+  CHECK(error_of([&] { open_cifar({folder.path() / "missing.bin"}); }).code == ExitCode::kData);
+}
+
+TEST_CASE("a folder of batches is read as a data set, by format and by name") {
+  const TempFolder folder;
+  write_cifar(folder, "cifar10", 4, 3);
+  settings::DataOptions options;
+  options.format = settings::DataFormat::kCifar;
+  options.train = options.test = settings::DataLocation{folder.path() / "cifar10", {}};
+  const Dataset dataset = open_dataset(options);
+  CHECK(dataset.train.count == 20);
+  CHECK(dataset.test.count == 3);
+  CHECK(dataset.train.classes == 10);
+  CHECK(dataset.train.bytes_per_image() == 3072);
+  CHECK(dataset.class_names.empty());
+  CHECK(dataset.train.labels[13] == 3);  // the second of the fourth batch
+  const auto pixels = dataset.train.image(13);
+  CHECK(std::string(pixels.begin(), pixels.end()) == cifar_record(0, 13).substr(1));
+
+  settings::DataOptions named;
+  named.dataset = "cifar10";
+  named.root = folder.path();
+  CHECK(open_dataset(named).hash == dataset.hash);
+  CHECK(open_dataset(named).class_names.at(3) == "cat");
+  named.channels = 1;
+  named.size = settings::ImageSize{8, 8};
+  named.validation = 0.25;
+  const Dataset gray = open_dataset(named);
+  CHECK(gray.train.count == 15);
+  CHECK(gray.validation.bytes_per_image() == 64);
+  fs::remove(folder.path() / "cifar10/data_batch_4.bin");
+  CHECK_THAT(error_of([&] { open_dataset(named); }).message,
+             ContainsSubstring("data_batch_4.bin: missing"));
+}
+
+std::string message_of(const fs::path& path) {
+  BadSamples bad(false);
+  const auto failure = error_of([&] { open_image_folder(path, bad); });
+  CHECK(failure.code == ExitCode::kData);
+  return failure.message;
+}
+
+TEST_CASE("class folders become classes in the order of their names") {
+  const TempFolder folder;
+  folder.write("b/2.png", "b2");
+  folder.write("b/1.JPG", "b1");
+  folder.write("a/deep/er/x.jpeg", "ax");
+  folder.write("a/notes.txt", "no image");
+  folder.write("a/.hidden.png", "hidden");
+  folder.write(".cache/y.png", "hidden");
+  folder.write("README", "no class");
+  BadSamples bad(false);
+  const auto set = open_image_folder(folder.path(), bad);
+  CHECK(set->class_names() == std::vector<std::string>{"a", "b"});
+  CHECK(set->labels() == std::vector<std::int32_t>{0, 1, 1});
+  CHECK_THAT(set->sample_name(0), EndsWith("/a/deep/er/x.jpeg"));
+  CHECK_THAT(set->sample_name(1), EndsWith("/b/1.JPG"));
+  std::vector<std::uint8_t> buffer;
+  const auto bytes = set->read(2, buffer);
+  CHECK(std::string(bytes.begin(), bytes.end()) == "b2");
+}
+
+TEST_CASE("a folder of images alone is one class of its name") {
+  const TempFolder folder;
+  folder.write("train/cat/1.png", "1");
+  folder.write("train/cat/2.png", "2");
+  BadSamples bad(false);
+  const auto set = open_image_folder(folder.path() / "train/cat/", bad);
+  CHECK(set->class_names() == std::vector<std::string>{"cat"});
+  CHECK(set->count() == 2);
+  BadSamples skipping(true);
+  set->use_classes({"ant", "cat", "dog"}, skipping);
+  CHECK(set->labels() == std::vector<std::int32_t>{1, 1});
+  CHECK(set->classes() == 3);
+  CHECK(skipping.skipped().size() == 2);
+}
+
+TEST_CASE("test classes are numbered as in training, and must be the same ones") {
+  const TempFolder folder;
+  folder.write("dog/1.png", "1");
+  folder.write("cat/1.png", "1");
+  BadSamples bad(false);
+  const auto set = open_image_folder(folder.path(), bad);
+  CHECK_THAT(error_of([&] { set->use_classes({"cat"}, bad); }).message,
+             ContainsSubstring("/dog: a class that the training set does not have"));
+  CHECK_THAT(error_of([&] {
+               set->use_classes({"bee", "cat", "dog"}, bad);
+             }).message,
+             ContainsSubstring("no folder for the training set's class bee"));
+}
+
+TEST_CASE("a folder that is no data set is refused by name") {
+  const TempFolder folder;
+  CHECK_THAT(message_of(folder.path() / "missing"), ContainsSubstring("missing: cannot list"));
+  CHECK_THAT(message_of(folder.path()), ContainsSubstring("no class folders"));
+  folder.write("mixed/a/1.png", "1");
+  folder.write("mixed/2.png", "2");
+  CHECK_THAT(message_of(folder.path() / "mixed"), ContainsSubstring("images beside class folders"));
+  CHECK_THAT(message_of(folder.path() / "mixed/2.png"),
+             ContainsSubstring("2.png: a file; expected a folder of class folders"));
+}
+
+TEST_CASE("bad files and folders are refused by name, or listed and left out") {
+  const TempFolder folder;
+  for (const std::string name :
+       {"empty-file", "empty-class", "newline", "utf8", "loop", "dangling"}) {
+    folder.write(name + "/a/good.png", "1");
+  }
+  folder.write("empty-file/a/bad.png", "");
+  fs::create_directory(folder.path() / "empty-class/b");
+  folder.write("newline/a/two\nlines.png", "1");
+  folder.write("utf8/a/\xFF.png", "1");
+  fs::create_directory_symlink("..", folder.path() / "loop/a/up");
+  fs::create_symlink("dangling.png", folder.path() / "dangling/a/dangling.png");
+  const std::vector<std::pair<const char*, const char*>> rows{
+      {"empty-file", "bad.png: byte 0: an empty file"},
+      {"empty-class", "/b: a class without images (.jpg, .jpeg, .png)"},
+      {"newline", "two\\x0alines.png: a name with control bytes"},
+      {"utf8", "broken UTF-8"},
+      {"loop", "/a/up/a: a link back"},
+      {"dangling", "dangling.png: cannot be read: Too many levels of symbolic links"},
+  };
+  for (const auto& [name, problem] : rows) {
+    INFO(name);
+    CHECK_THAT(message_of(folder.path() / name), ContainsSubstring(problem));
+    BadSamples bad(true);
+    const auto set = open_image_folder(folder.path() / name, bad);
+    REQUIRE_FALSE(bad.skipped().empty());
+    CHECK_THAT(bad.skipped()[0], ContainsSubstring(problem));
+    CHECK_THAT(set->sample_name(0), EndsWith("/a/good.png"));
+  }
+}
+
+TEST_CASE("a file that shrank or was removed since it was listed is named") {
+  const TempFolder folder;
+  const fs::path file = folder.write("a/1.png", "12345");
+  BadSamples bad(false);
+  const auto set = open_image_folder(folder.path(), bad);
+  std::vector<std::uint8_t> buffer;
+  folder.write("a/1.png", "123");
+  CHECK_THAT(error_of([&] { set->read(0, buffer); }).message, ContainsSubstring("shorter than"));
+  fs::remove(file);
+  CHECK_THAT(error_of([&] { set->read(0, buffer); }).message,
+             ContainsSubstring("1.png: cannot be read: No such file"));
+}
+
+std::vector<std::uint8_t> image(const std::shared_ptr<ImageSource>& set, std::int64_t index) {
+  std::vector<std::uint8_t> buffer;
+  const auto pixels = set->read(index, buffer);
+  return {pixels.begin(), pixels.end()};
+}
+
+TEST_CASE("drawn digits have MNIST's geometry, cycle through the classes and never repeat") {
+  const auto set = draw_digits(0, 500);
+  CHECK(set->count() == 500);
+  CHECK(set->geometry()->text() == "1 x 28 x 28");
+  CHECK(set->classes() == 10);
+  std::set<std::vector<std::uint8_t>> different;
+  for (std::int64_t i = 0; i < set->count(); ++i) {
+    CHECK(set->labels()[static_cast<std::size_t>(i)] == i % 10);
+    const auto pixels = image(set, i);
+    const auto inked = std::count_if(pixels.begin(), pixels.end(), [](int v) { return v > 127; });
+    CHECK(inked > 15);
+    CHECK(inked < 350);
+    different.insert(pixels);
+  }
+  CHECK(different.size() == 500);
+}
+
+TEST_CASE("a drawn digit depends on its number alone") {
+  const auto all = draw_digits(0, 40);
+  const auto some = draw_digits(30, 10);
+  for (std::int64_t i = 0; i < 10; ++i) CHECK(image(all, 30 + i) == image(some, i));
+}
+
+TEST_CASE("the nearest mean classifies most drawn digits") {
+  const auto train = draw_digits(0, 2000);
+  const auto test = draw_digits(60000, 500);
+  std::vector<std::vector<double>> means(10, std::vector<double>(784));
+  for (std::int64_t i = 0; i < train->count(); ++i) {
+    const auto pixels = image(train, i);
+    for (std::size_t p = 0; p < 784; ++p) means[static_cast<std::size_t>(i % 10)][p] += pixels[p];
+  }
+  int correct = 0;
+  for (std::int64_t i = 0; i < test->count(); ++i) {
+    const auto pixels = image(test, i);
+    std::vector<double> distances;
+    for (const auto& mean : means) {
+      double sum = 0;
+      for (std::size_t p = 0; p < 784; ++p) {
+        const double difference = mean[p] / 200 - pixels[p];
+        sum += difference * difference;
+      }
+      distances.push_back(sum);
+    }
+    const auto nearest = std::min_element(distances.begin(), distances.end());
+    correct += nearest - distances.begin() == test->labels()[static_cast<std::size_t>(i)];
+  }
+  CHECK(correct > 350);
+  CHECK(correct < 500);  // there is something left to learn
+}
+
+TEST_CASE("a synthetic data set is read like any other, limits included") {
+  settings::DataOptions options;
+  options.dataset.reset();
+  options.format = settings::DataFormat::kSynthetic;
+  options.limit_train = 100;
+  options.limit_test = 50;
+  const Dataset dataset = open_dataset(options);
+  CHECK(dataset.train.count == 100);
+  CHECK(dataset.test.count == 50);
+  CHECK(dataset.test.image(0) == image(draw_digits(60000, 1), 0));
 }
 
 }  // namespace

@@ -1,18 +1,30 @@
 #include "models/batch_norm.h"
 
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/randn.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "data/sampler.h"
+#include "kernels/emulated_kernels.h"
+#include "models/model.h"
 #include "support/catch.h"
+#include "support/count_operations.h"
 #include "support/ranks.h"
 
 namespace mnist_train::models {
 namespace {
+
+using settings::Activation;
 
 constexpr std::int64_t kChannels = 3;
 
@@ -124,5 +136,175 @@ TEST_CASE("a synchronised batch norm sees the global batch, however uneven the s
   }
 }
 
+constexpr std::int64_t kBatchNorms = 6;
+constexpr std::size_t kConvolutions = 5;
+
+settings::Layer conv2d(std::int64_t channels, bool bias) {
+  settings::Conv2dLayer layer;
+  layer.out_channels = channels;
+  layer.kernel_size = {3, 3};
+  layer.padding = settings::ImageSize{1, 1};
+  layer.bias = bias;
+  return {"", layer};
+}
+
+/// Batch norm in front of a ReLU and of others, and at the ends of residual blocks.
+settings::ModelOptions with_batch_norms(std::optional<Activation> behind_sums, bool bias) {
+  const settings::Layer norm{"", settings::BatchNormLayer{}};
+  const settings::Layer relu{"", settings::ActivationLayer{}};
+  settings::ResidualLayer block;
+  block.layers = {
+      conv2d(8, bias), norm, relu, conv2d(8, bias), {"", settings::SequentialLayer{{norm}}}};
+  block.activation = behind_sums;
+  settings::ResidualLayer with_shortcut;
+  with_shortcut.layers = {conv2d(12, bias), norm};
+  with_shortcut.shortcut = {conv2d(12, bias), norm};
+  with_shortcut.activation = behind_sums;
+  settings::LinearLayer last;
+  last.out_features = 10;
+  settings::ModelOptions options;
+  options.layers = {conv2d(8, bias),
+                    norm,
+                    relu,
+                    {"", block},
+                    {"", with_shortcut},
+                    norm,
+                    relu,
+                    {"", settings::MaxPool2dLayer{}},
+                    {"", settings::FlattenLayer{}},
+                    {"", last}};
+  return options;
+}
+
+/// Strides are channels_last, as those that training gives weights and images, also of one channel.
+at::Tensor in_channels_last(const at::Tensor& images) {
+  const std::int64_t channels = images.size(1);
+  const std::int64_t width = images.size(3);
+  return at::empty_strided(images.sizes(),
+                           {images.size(2) * width * channels, 1, width * channels, channels},
+                           images.options())
+      .copy_(images);
+}
+
+std::shared_ptr<Model> model_of(const settings::ModelOptions& options, std::int64_t channels) {
+  auto model = make_model(options, {channels, 12, 12, 10}, /*seed=*/3);
+  for (at::Tensor& parameter : model->parameters()) {
+    if (parameter.dim() == 4) parameter.set_data(in_channels_last(parameter.detach()));
+  }
+  return model;
+}
+
+/// What a step of training makes of a network.
+struct FusedOutcome {
+  at::Tensor scores;
+  std::map<std::string, at::Tensor> tensors;  // scores, gradients and buffers
+  std::set<std::string> biases;               // of convolutions
+};
+
+FusedOutcome train_once(Model& model, const at::Tensor& images) {
+  FusedOutcome outcome;
+  outcome.scores = model.forward(images);
+  torch::manual_seed(6);
+  (outcome.scores * at::randn(outcome.scores.sizes())).sum().backward();
+  outcome.tensors["scores"] = outcome.scores.detach();
+  for (const auto& parameter : model.named_parameters()) {
+    outcome.tensors[parameter.key()] = parameter->grad();
+  }
+  for (const auto& buffer : model.named_buffers()) outcome.tensors[buffer.key()] = *buffer;
+  for (const auto& layer : model.named_modules()) {
+    const auto* convolution = layer->get()->as<torch::nn::Conv2dImpl>();
+    if (convolution == nullptr || !convolution->options.bias()) continue;
+    outcome.biases.insert(layer.key() + ".bias");
+  }
+  return outcome;
+}
+
+FusedOutcome train_once(const settings::ModelOptions& options, at::ScalarType type,
+                        std::int64_t channels = 3) {
+  const auto model = model_of(options, channels);
+  if (type == at::kBFloat16) model->compute_in_bfloat16();
+  torch::manual_seed(5);
+  return train_once(*model, in_channels_last(at::randn({16, channels, 12, 12}).to(type)));
+}
+
 }  // namespace
+
+TEST_CASE("networks with batch norm, ReLU and residual blocks train by kernels as without") {
+  using Tail = std::optional<Activation>;
+  const Tail behind_sums = GENERATE(Tail(Activation::kRelu), Tail(), Tail(Activation::kTanh));
+  const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
+  const bool bias = GENERATE(false, true);
+  const settings::ModelOptions options = with_batch_norms(behind_sums, bias);
+  const FusedOutcome expected = train_once(options, type);
+  CHECK(count_operations(expected.scores, "FusedBatchNorm") == 0);
+  FusedOutcome found;
+  {
+    const EmulatedKernels emulated;
+    found = train_once(options, type);
+  }
+  CHECK(count_operations(found.scores, "FusedBatchNorm") == kBatchNorms);
+  CHECK(count_operations(found.scores, "ReluBackward") == 0);
+  CHECK(count_operations(found.scores, "AddBackward") ==
+        (behind_sums == Activation::kTanh ? 2 : 0));
+  CHECK(found.biases.size() == (bias ? kConvolutions : 0));
+  REQUIRE(found.tensors.size() == expected.tensors.size());
+  for (const auto& [name, tensor] : expected.tensors) {
+    CAPTURE(name, behind_sums.has_value(), type, bias);
+    const at::Tensor wanted = tensor.to(at::kDouble);
+    if (found.biases.contains(name)) {
+      // LibTorch adds up gradients whose sum is 0, up to their rounding.
+      CHECK(found.tensors[name].eq(0).all().item<bool>());
+      CHECK(found.tensors[name].scalar_type() == type);
+      CHECK(wanted.abs().max().item<double>() > 0);
+      CHECK(wanted.norm().item<double>() < (type == at::kFloat ? 1e-4 : 2));
+      continue;
+    }
+    const double off = (found.tensors[name].to(at::kDouble) - wanted).norm().item<double>();
+    // What a batch norm takes away again has a gradient that is a rounding error.
+    CHECK(off <= (type == at::kFloat ? 1e-4 : 0.3) * (wanted.norm().item<double>() + 0.1));
+  }
+}
+
+TEST_CASE("a convolution of images with one channel leaves its bias to the kernels of batch norm") {
+  const settings::ModelOptions options = with_batch_norms(Activation::kRelu, /*bias=*/true);
+  const FusedOutcome expected = train_once(options, at::kFloat, /*channels=*/1);
+  const EmulatedKernels emulated;
+  FusedOutcome found = train_once(options, at::kFloat, /*channels=*/1);
+  CHECK(count_operations(found.scores, "FusedBatchNorm") == kBatchNorms);
+  REQUIRE(found.biases.contains("0.bias"));
+  for (const auto& name : found.biases) CHECK(found.tensors[name].eq(0).all().item<bool>());
+  CHECK(found.tensors["scores"].allclose(expected.tensors.at("scores"), 1e-4, 1e-4));
+}
+
+TEST_CASE("a convolution adds its bias where no kernel of batch norm takes it") {
+  const settings::ModelOptions options = with_batch_norms(Activation::kTanh, /*bias=*/true);
+  const bool trains = GENERATE(true, false);
+  const auto model = model_of(options, 3);
+  torch::manual_seed(5);
+  const at::Tensor images = in_channels_last(at::randn({16, 3, 12, 12}));
+  if (trains) {
+    model->synchronize_batch_norm([](at::Tensor& /*sums*/) {});
+  } else {
+    model->eval();
+  }
+  const at::Tensor expected = model->forward(images).detach();
+  const EmulatedKernels emulated;
+  const at::Tensor found = model->forward(images);
+  CHECK(found.equal(expected));
+  CHECK(count_operations(found, "FusedBatchNorm") == 0);
+}
+
+TEST_CASE("a batch that the kernels of batch norm cannot take gets the convolution's bias") {
+  torch::manual_seed(5);
+  torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(3, 4, 1));
+  const at::Tensor one_row = at::randn({1, 3, 1, 1});
+  const auto train = [&] {
+    BatchNorm norm(4);
+    norm.forward_convolved(*convolution, one_row, /*residual=*/{}, /*relu=*/false);
+    return norm.named_buffers()["running_mean"];
+  };
+  const at::Tensor expected = train();
+  const EmulatedKernels emulated;
+  CHECK(train().allclose(expected));
+}
 }  // namespace mnist_train::models
