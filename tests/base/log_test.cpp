@@ -179,7 +179,7 @@ TEST_CASE("a log folder that cannot be made is an error with its name") {
 }
 
 TEST_CASE("a closed pipe does not end the process") {
-  // In a process of its own: what SIGPIPE does there is the worker's business, which ignores it.
+  // In a child process that ignores SIGPIPE, as workers do.
   const pid_t child = ::fork();
   if (child == 0) {
     ::signal(SIGPIPE, SIG_IGN);

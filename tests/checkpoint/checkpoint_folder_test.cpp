@@ -102,7 +102,7 @@ TEST_CASE("the best checkpoint outlives its step's file") {
   const TensorFile better = read_checkpoint(folder.path() / "best.safetensors");
   CHECK_THAT(*better.find_metadata("mnist-train.state"), ContainsSubstring("\"step\":4,"));
   checkpoints.mark_best(4);
-  CHECK(names_in(folder.path()).size() == 3);  // nothing is left where it was the best already
+  CHECK(names_in(folder.path()).size() == 3);  // marking the best again leaves nothing behind
 }
 
 TEST_CASE("a best checkpoint that cannot be put in place leaves nothing behind") {

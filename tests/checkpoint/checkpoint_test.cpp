@@ -237,9 +237,9 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
        "images' classes is 0"},
   };
   for (const Case& bad : cases) {
-    const Failure failure = error_of([&] { restore(target.trainer, bad.file, "the/file"); });
     INFO(bad.reason);
-    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, bad.reason));
+    CHECK_THAT(error_of([&] { restore(target.trainer, bad.file, "the/file"); }),
+               IsError(ExitCode::kCheckpoint, bad.reason));
     CHECK(same_state(target, untouched));
   }
 }

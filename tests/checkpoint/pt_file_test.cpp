@@ -175,9 +175,8 @@ TEST_CASE("a file that was cut off anywhere is refused") {
   write_pt(path, {{"w", at::randn({4, 4})}, {"b", at::randn({4})}});
   for (std::size_t size = fs::file_size(path); size-- > 0;) {
     fs::resize_file(path, size);
-    const Failure failure = reading(path);
     INFO(size << " bytes");
-    REQUIRE_THAT(failure, IsError(ExitCode::kCheckpoint, path.string()));
+    REQUIRE_THAT(reading(path), IsError(ExitCode::kCheckpoint, path.string()));
   }
 }
 
@@ -241,9 +240,8 @@ TEST_CASE("inconsistent archives are refused with the reason") {
   for (const Case& bad : cases) {
     const TempFolder folder;
     const fs::path path = bad.archive.write(folder);
-    const Failure failure = reading(path);
     INFO(bad.reason);
-    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, path.string(), bad.reason));
+    CHECK_THAT(reading(path), IsError(ExitCode::kCheckpoint, path.string(), bad.reason));
   }
 }
 
@@ -304,9 +302,8 @@ TEST_CASE("a file that is not an archive is refused by name") {
   for (const fs::path& path :
        {folder.write("text", "not a zip archive"), folder.write("empty", ""),
         folder.write("magic", "PK\x03\x04"), folder.path() / "absent", folder.path()}) {
-    const Failure failure = reading(path);
     INFO(path.string());
-    CHECK_THAT(failure, IsError(ExitCode::kCheckpoint, path.string()));
+    CHECK_THAT(reading(path), IsError(ExitCode::kCheckpoint, path.string()));
   }
 }
 

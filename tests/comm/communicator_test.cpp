@@ -34,6 +34,7 @@ using testing::Failure;
 using testing::have_gpu;
 using testing::IsError;
 using testing::on_connected_ranks;
+using testing::results_of_ranks;
 using testing::ScopedEnvironment;
 
 /// Local addresses of this process's listening TCP sockets, as /proc shows them.
@@ -65,11 +66,11 @@ TEST_CASE("each rank receives the next one's tensor, whatever its number of rows
   const std::vector<std::int64_t> rows{2, 0, 3};
   for (const at::ScalarType type : {at::kByte, at::kFloat, at::kLong}) {
     for (const std::size_t ranks : {1, 2, 3}) {
-      std::vector<at::Tensor> received(ranks);
-      on_connected_ranks(static_cast<int>(ranks), [&](Communicator& communicator) {
+      const auto received = results_of_ranks(static_cast<int>(ranks), [&](Communicator&
+                                                                              communicator) {
         const auto rank = static_cast<std::size_t>(communicator.rank());
         const at::Tensor mine = at::full({rows[rank], 2, 2}, 10 * communicator.rank() + 1, type);
-        received[rank] = communicator.receive_from_next(mine, rows[(rank + 1) % ranks]);
+        return communicator.receive_from_next(mine, rows[(rank + 1) % ranks]);
       });
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         const std::size_t next = (rank + 1) % ranks;
@@ -97,11 +98,10 @@ TEST_CASE("a world of one rank needs no other") {
 TEST_CASE("sums are over all ranks, in every element type that is used") {
   for (const int world_size : {2, 3}) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
-      std::vector<at::Tensor> results(static_cast<std::size_t>(world_size));
-      on_connected_ranks(world_size, [&](Communicator& communicator) {
+      const auto results = results_of_ranks(world_size, [&](Communicator& communicator) {
         at::Tensor tensor = at::arange(1000, type) + communicator.rank();
         communicator.all_reduce_sum(tensor);
-        results[static_cast<std::size_t>(communicator.rank())] = tensor;
+        return tensor;
       });
       const at::Tensor expected =
           at::arange(1000, type) * world_size + world_size * (world_size - 1) / 2;
@@ -111,11 +111,10 @@ TEST_CASE("sums are over all ranks, in every element type that is used") {
 }
 
 TEST_CASE("a broadcast gives rank 0's numbers") {
-  std::vector<at::Tensor> results(3);
-  on_connected_ranks(3, [&](Communicator& communicator) {
+  const auto results = results_of_ranks(3, [](Communicator& communicator) {
     at::Tensor tensor = at::full({7}, communicator.rank() + 5, at::kFloat);
     communicator.broadcast(tensor);
-    results[static_cast<std::size_t>(communicator.rank())] = tensor;
+    return tensor;
   });
   for (const at::Tensor& result : results) CHECK(result.equal(at::full({7}, 5, at::kFloat)));
 }
@@ -200,13 +199,12 @@ TEST_CASE("waiting for a missing rank ends with the time-out") {
 
 TEST_CASE("Gloo sums tensors on a GPU", "[gpu]") {
   if (!have_gpu()) return;
-  std::vector<at::Tensor> results(2);
-  on_connected_ranks(2, [&](Communicator& communicator) {
+  const auto results = results_of_ranks(2, [](Communicator& communicator) {
     accelerator::cuda_module().set_device(0);
     at::Tensor tensor = at::full({1000}, communicator.rank() + 1, at::kFloat).to(at::kCUDA);
     communicator.all_reduce_sum(tensor);
     communicator.broadcast(tensor);
-    results[static_cast<std::size_t>(communicator.rank())] = tensor.cpu();
+    return tensor.cpu();
   });
   for (const at::Tensor& result : results) CHECK(result.equal(at::full({1000}, 3, at::kFloat)));
 }

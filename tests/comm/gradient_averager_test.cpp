@@ -24,6 +24,7 @@ namespace {
 using settings::AveragingStrategy;
 using settings::TrainOptions;
 using testing::on_connected_ranks;
+using testing::results_of_ranks;
 
 constexpr std::int64_t kStatistics = 2;
 constexpr int kSteps = 4;  // buckets are rebuilt after the first
@@ -138,8 +139,8 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
           parameters.gradients().clone()};
 }
 
-/// Returns the sums of gradients in bf16 over `batches` batches of each of 2 ranks, and what their
-/// exact sum is: that of the gradients of each batch.
+/// Returns the sums of gradients in bf16 over `batches` batches of each of 2 ranks, and their
+/// exact sum: that of the gradients of each batch.
 std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int64_t batches) {
   std::vector<at::Tensor> sums(2);
   std::vector<at::Tensor> exact(2);
@@ -205,12 +206,12 @@ TEST_CASE("an update that is not finite on one of the ranks that share weights i
 }
 
 TEST_CASE("rows are not added up late if one of the ranks has a GPU, and no rank waits") {
-  std::vector<int> late(2, -1);
-  on_connected_ranks(2, [&](const Communicator& communicator) {
+  const auto late = results_of_ranks(2, [](const Communicator& communicator) -> int {
     const at::Device device = communicator.rank() == 0 ? at::kCUDA : at::kCPU;
-    late[static_cast<std::size_t>(communicator.rank())] = adds_up_late({}, communicator, device);
+    const bool adds_late = adds_up_late({}, communicator, device);
     (void)communicator.sum_over_ranks(
         1);  // hangs if the ranks took part in different numbers of collectives
+    return adds_late;
   });
   CHECK(late == std::vector<int>{0, 0});
 }
@@ -246,10 +247,8 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
                                              AveragingStrategy::kSharedMemory}) {
       for (const int world_size : {2, 3}) {
         for (const bool deterministic : {false, true}) {
-          std::vector<std::vector<at::Tensor>> results(static_cast<std::size_t>(world_size));
-          on_connected_ranks(world_size, [&](Communicator& communicator) {
-            results[static_cast<std::size_t>(communicator.rank())] =
-                steps(communicator, with_strategy(strategy, deterministic), batch_size);
+          const auto results = results_of_ranks(world_size, [&](Communicator& communicator) {
+            return steps(communicator, with_strategy(strategy, deterministic), batch_size);
           });
           INFO(batch_size << " samples, " << world_size << " ranks, strategy "
                           << static_cast<int>(strategy));
@@ -302,10 +301,8 @@ TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree
       {{settings::Compression::kFp16, 2e-3}, {settings::Compression::kBf16, 2e-2}}));
   TrainOptions options = with_strategy(strategy);
   options.gradient_averaging.compression = compression;
-  std::vector<std::vector<at::Tensor>> results(2);
-  on_connected_ranks(2, [&, &options = options](Communicator& communicator) {
-    results[static_cast<std::size_t>(communicator.rank())] = steps(communicator, options, 5);
-  });
+  const auto results = results_of_ranks(
+      2, [&](Communicator& communicator) { return steps(communicator, options, 5); });
   for (std::size_t step = 0; step < kSteps; ++step) {
     const at::Tensor& result = results[0][step];
     CHECK(result.equal(results[1][step]));
@@ -319,10 +316,9 @@ TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree
 
 TEST_CASE("ranks that cannot share memory all say why, and none waits for another") {
   const testing::FileSizeLimit too_small(16);
-  std::vector<testing::Failure> failures(3);
-  on_connected_ranks(3, [&](Communicator& communicator) {
+  const auto failures = results_of_ranks(3, [](Communicator& communicator) {
     Subject subject(communicator.world_size());
-    failures[static_cast<std::size_t>(communicator.rank())] = testing::error_of([&] {
+    return testing::error_of([&] {
       make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
                              subject.buffer());
     });

@@ -23,7 +23,7 @@ namespace mnist_train::eval {
 namespace {
 
 using testing::Approx;
-using testing::on_connected_ranks;
+using testing::results_of_ranks;
 using testing::small_images;
 using testing::tiny_model;
 
@@ -43,16 +43,6 @@ Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
   const auto loss = models::batch_loss(model->forward(all.images), all.labels);
   const auto samples = static_cast<double>(count);
   return {loss.loss_sum.item<double>() / samples, loss.correct.item<double>() / samples, count};
-}
-
-/// Returns the evaluations of all ranks.
-template <class Evaluate>
-std::vector<Evaluation> on_ranks(int world_size, const Evaluate& evaluate_on) {
-  std::vector<Evaluation> results(static_cast<std::size_t>(world_size));
-  on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-    results[static_cast<std::size_t>(communicator.rank())] = evaluate_on(communicator);
-  });
-  return results;
 }
 
 TEST_CASE("every sample counts once, however large the batches are") {
@@ -75,9 +65,10 @@ TEST_CASE("ranks share the samples and agree on the result, even ranks without s
   for (const std::int64_t count : {kCount, std::int64_t{2}, std::int64_t{1}}) {
     const Evaluation expected = in_one_go(count);
     for (const int world_size : {2, 3}) {
-      const auto results = on_ranks(world_size, [&](const comm::Communicator& communicator) {
-        return evaluate(*tiny_model(1), *images_of(count), 4, communicator, at::kCPU, [] {});
-      });
+      const auto results =
+          results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
+            return evaluate(*tiny_model(1), *images_of(count), 4, communicator, at::kCPU, [] {});
+          });
       for (const Evaluation& result : results) {
         CHECK(result.samples == count);
         CHECK(result.accuracy == expected.accuracy);
@@ -97,7 +88,7 @@ TEST_CASE("the bits of an evaluation in shards do not depend on the ranks") {
   };
   const Evaluation expected = evaluate_on(comm::Communicator());
   for (const int world_size : {2, 3}) {
-    for (const Evaluation& result : on_ranks(world_size, evaluate_on)) {
+    for (const Evaluation& result : results_of_ranks(world_size, evaluate_on)) {
       CHECK(result.loss == expected.loss);
       CHECK(result.accuracy == expected.accuracy);
     }
@@ -136,7 +127,7 @@ TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
   CHECK(alone.extra_sums == request.extra_sums);
 
   for (const int world_size : {2, 3}) {
-    for (const Evaluation& result : on_ranks(world_size, evaluate_on)) {
+    for (const Evaluation& result : results_of_ranks(world_size, evaluate_on)) {
       CHECK(result.confusion == alone.confusion);
       REQUIRE(result.predictions.size() == alone.predictions.size());
       for (std::size_t i = 0; i < alone.predictions.size(); ++i) {
@@ -159,7 +150,7 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
   const auto images = images_of(kCount);
   const std::span<const std::uint8_t> labels = images->images().labels;
   for (const int world_size : {1, 2, 3}) {
-    const auto results = on_ranks(world_size, [&](const comm::Communicator& communicator) {
+    const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
       return evaluate(
           *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
     });
@@ -224,7 +215,7 @@ TEST_CASE("a draft in bf16 does not change accuracy and predictions, and hardly 
           Approx(expected.wrong_predictions[i].confidence).epsilon(1e-5));
   }
   for (const int world_size : {2, 3}) {
-    const auto results = on_ranks(world_size, [&](const comm::Communicator& communicator) {
+    const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
       return evaluate_on(communicator, draft_of().get());
     });
     for (const Evaluation& result : results) {
@@ -250,7 +241,7 @@ TEST_CASE("evaluating uses the stored statistics and changes neither weights nor
 }
 
 constexpr std::int64_t kClasses = 3;
-constexpr float kByModel = 40;  // what the model writes into every logit
+constexpr float kByModel = 40;  // every logit of the model
 
 /// A model whose logits for an image, which is one number, are a row of a table.
 class Table : public models::Model {
@@ -280,7 +271,7 @@ at::Tensor table(const std::vector<float>& numbers) {
   return at::tensor(numbers).view({-1, kClasses});
 }
 
-TEST_CASE("the model computes what its draft does not clearly get right, and what is wanted") {
+TEST_CASE("the model computes the samples that its draft may get wrong, and the wanted ones") {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   const at::Tensor drafted = table({
       3,    1,   0,    // clearly right
@@ -290,7 +281,7 @@ TEST_CASE("the model computes what its draft does not clearly get right, and wha
       64,   55,  0,    // clearly right
       kNan, 0,   0,    // no number
       8,    0,   0,    // clearly right, but wanted
-      2,    0.5, -32,  // right by less than an eighth of what is greatest without its sign
+      2,    0.5, -32,  // right by less than an eighth of the greatest absolute value
   });
   const std::int64_t samples = drafted.size(0);
   Table draft(drafted);

@@ -61,7 +61,7 @@ void check_rows(const at::Tensor& rows, std::int64_t count, bool at_positions) {
   if (at_positions) CHECK(positions_of(samples).equal(positions + 5));
 }
 
-TEST_CASE("rows of all types and sizes are copied, wherever they lie") {
+TEST_CASE("rows of all types, sizes and alignments are copied") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
   torch::manual_seed(3);
@@ -205,7 +205,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what kernels do not augment has the same bits, too") {
+TEST_CASE("images that the kernels do not augment have the same bits, too") {
   const data::ImageSet set = testing::small_images({.count = kSamples, .height = 9, .width = 7});
   const settings::MixupOptions global{0.4, std::nullopt, settings::MixupScope::kGlobal};
   for (const AugmentList& list :

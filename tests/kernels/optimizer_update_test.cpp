@@ -190,7 +190,7 @@ TEST_CASE("the kernels of the update agree with LibTorch's operations") {
   }
 }
 
-TEST_CASE("threads of the update take several weights each where there are many") {
+TEST_CASE("threads of the update take several weights each if there are many") {
   const EmulatedKernels emulated;
   torch::manual_seed(5);
   check_update({Name::kNesterov, 1'060'003, /*offset=*/0, 0.01, 0.25, 600'001, 0.01}, /*steps=*/1);
@@ -243,7 +243,7 @@ TEST_CASE("an update that is not finite is noticed, and a norm that is not updat
   }
 }
 
-TEST_CASE("the step counter of Adam keeps its digits where the bias has nearly gone") {
+TEST_CASE("the step counter of Adam keeps its digits when the bias is nearly gone") {
   const EmulatedKernels emulated;
   const at::Tensor value = at::zeros({1});
   const at::Tensor steps = at::scalar_tensor(4999.0);

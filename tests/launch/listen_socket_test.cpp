@@ -36,7 +36,7 @@ TEST_CASE("nobody else gets the port, and no child inherits it by accident") {
   CHECK((::fcntl(first.fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("a host's socket listens on that address alone, where it is one of this machine's") {
+TEST_CASE("a host's socket listens on that address alone, if it is one of this machine's") {
   const int port = listen_on_loopback().port;  // free a moment ago
   for (const char* host : {"127.0.0.1", "localhost"}) {
     const auto listener = listen_on_host(host, port, /*others_come=*/false);

@@ -104,7 +104,7 @@ TEST_CASE("the board shows a wait while it lasts, and its time in steps") {
   { const WaitScope nobody_looks(nullptr, Wait::kAllReduce); }
 }
 
-TEST_CASE("what a heartbeat costs", "[.benchmark]") {
+TEST_CASE("the cost of a heartbeat", "[.benchmark]") {
   constexpr int kTimes = 2'000'000;
   StatusBoard board = StatusBoard::create(2);
   const double begin_s = monotonic_seconds();

@@ -1,4 +1,4 @@
-// Every entry of data.augment but mixup against a loop over pixels that is written out here.
+// Every entry of data.augment against a computation that is written out here.
 
 #include "loader/augmenter.h"
 

@@ -81,7 +81,7 @@ TEST_CASE("a batch norm of one process is PyTorch's, in training and in evaluati
   CHECK(ours.named_buffers()["num_batches_tracked"].item<std::int64_t>() == 1);
 }
 
-/// As after a ReLU: half of the values are alike, which is what a running float sum stumbles over.
+/// As after a ReLU: half of the values are equal, so a running float sum loses digits.
 TEST_CASE("in fp32 on a CPU sums over many pixels keep their digits") {
   const at::Tensor images = (at::randn({128, kChannels, 28, 28}).clamp_min(0) + 3)
                                 .contiguous(at::MemoryFormat::ChannelsLast);
@@ -276,7 +276,7 @@ TEST_CASE("a convolution of images with one channel leaves its bias to the kerne
   CHECK(found.tensors["scores"].allclose(expected.tensors.at("scores"), 1e-4, 1e-4));
 }
 
-TEST_CASE("a convolution adds its bias where no kernel of batch norm takes it") {
+TEST_CASE("a convolution adds its bias if no kernel of batch norm takes it") {
   const settings::ModelOptions options = with_batch_norms(Activation::kTanh, /*bias=*/true);
   const bool trains = GENERATE(true, false);
   const auto model = model_of(options, 3);

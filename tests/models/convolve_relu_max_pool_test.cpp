@@ -70,7 +70,7 @@ Passes both_passes(torch::nn::Conv2d& layer, const at::Tensor& images, const at:
   return {out.detach(), leaf.grad(), layer->weight.grad().clone(), layer->bias.grad().clone()};
 }
 
-/// In fp32, rounded where bf16 tensors lie between the three operations.
+/// In fp32, rounded like the bf16 tensors between the three operations.
 at::Tensor reference(torch::nn::Conv2d& layer, const at::Tensor& images) {
   const at::Tensor convolved =
       at::conv2d(images.to(at::kFloat), layer->weight.to(at::kFloat), layer->bias.to(at::kFloat));

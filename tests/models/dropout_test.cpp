@@ -31,7 +31,7 @@ TEST_CASE("dropout keeps the stated fraction, scaled, and draws anew for every s
   CHECK(std::abs((kept == other).to(at::kDouble).mean().item<double>() - 0.58) < 0.01);
 }
 
-TEST_CASE("what is dropped of a sample depends neither on the batch nor on the layout") {
+TEST_CASE("dropped elements of a sample depend neither on the batch nor on the layout") {
   const at::Tensor x = at::randn({6, 3, 5, 7});
   const at::Tensor whole = hashed_dropout(x, seeds(6), 2, kP);
   const at::Tensor parts =
@@ -46,7 +46,7 @@ TEST_CASE("what is dropped of a sample depends neither on the batch nor on the l
         x.slice(3, 0, 7, 2).sizes());
 }
 
-TEST_CASE("gradients pass where numbers did") {
+TEST_CASE("gradients pass the elements that were not dropped") {
   at::Tensor x = at::randn({4, 9}).requires_grad_();
   const at::Tensor out = hashed_dropout(x, seeds(4), 0, kP);
   out.backward(at::ones_like(out));

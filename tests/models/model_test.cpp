@@ -231,7 +231,7 @@ TEST_CASE("net begins with the weights that PyTorch draws for the seed") {
   }
 }
 
-TEST_CASE("net computes what its description says, gradients too") {
+TEST_CASE("net computes the layers of its description, gradients too") {
   const auto model = make_model(named(ModelName::kNet), {}, 3);
   auto parameters = model->named_parameters();
   const at::Tensor images = at::randn({6, 1, 28, 28});

@@ -32,7 +32,7 @@ Parts parts_of(std::int64_t begin, std::int64_t end, std::int64_t grain) {
   return parts;
 }
 
-/// LibTorch computes with so many threads as long as this lives.
+/// LibTorch computes with this number of threads during its lifetime.
 class Threads {
  public:
   explicit Threads(int number) { at::set_num_threads(number); }
@@ -135,7 +135,7 @@ TEST_CASE("of threads that have work at the same time, one gets help") {
   CHECK(sum == 4 * 500 * 8);
 }
 
-TEST_CASE("what the work throws on any thread is thrown to the caller") {
+TEST_CASE("an exception on any thread reaches the caller") {
   const Threads two(2);
   const auto fail_at = [](std::int64_t place) {
     parallel_for(0, 2, 1, [&](std::int64_t begin, std::int64_t) {

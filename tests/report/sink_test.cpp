@@ -28,7 +28,7 @@ using testing::error_of;
 using testing::IsError;
 using testing::TempFolder;
 
-/// Captures what is logged while it lives.
+/// Captures the log during its lifetime.
 class CapturedLog {
  public:
   CapturedLog() : before_(spdlog::default_logger()) {

@@ -9,7 +9,7 @@
 
 namespace mnist_train::testing {
 
-/// Returns whether a case that needs a GPU can run; it says so where not, which counts as skipped.
+/// Returns whether a case that needs a GPU can run; if not, it says so, which counts as skipped.
 /// Where the driver shows a GPU and this build has the CUDA module, failing to use them is a
 /// failure, not a reason to skip.
 inline bool have_gpu() {

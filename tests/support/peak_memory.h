@@ -6,7 +6,7 @@
 
 namespace mnist_train::testing {
 
-/// Makes `peak_memory` begin anew from what is resident now.
+/// Restarts `peak_memory` from the current resident memory.
 inline void reset_peak_memory() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 /// The most memory of this process that was resident at a time since then, in bytes.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
@@ -16,8 +17,8 @@
 
 namespace mnist_train::testing {
 
-/// What rank `rank` of `world_size` on this machine is told; rank 0 takes over the listening
-/// socket.
+/// Returns the options of rank `rank` of `world_size` on this machine; rank 0 takes over the
+/// listening socket.
 inline comm::RendezvousOptions rendezvous_of(int rank, int world_size, int port, int listen_fd,
                                              double timeout_s) {
   comm::RendezvousOptions rendezvous;
@@ -32,9 +33,9 @@ inline comm::RendezvousOptions rendezvous_of(int rank, int world_size, int port,
   return rendezvous;
 }
 
-/// Runs `run` for every rank, each on a thread of its own, and throws what the first failed rank
-/// threw; one that failed by itself goes before its victims. Assertions belong behind the call:
-/// they are not made for threads.
+/// Runs `run` for every rank, each on its own thread, and throws the error of the first failed
+/// rank; one that failed by itself goes before its victims. Put assertions after the call: they do
+/// not support threads.
 inline void on_ranks(int world_size, const std::function<void(int rank)>& run) {
   // c10d's recorder of collectives is one a process, and not made for several ranks in it.
   ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
@@ -79,6 +80,17 @@ inline void on_connected_ranks(int world_size,
                                                         comm::BackendKind::kGloo, timeout_s);
     run(*communicator);
   });
+}
+
+/// The same; returns the results of `run` by rank.
+template <class Run>
+auto results_of_ranks(int world_size, const Run& run) {
+  std::vector<std::invoke_result_t<Run, comm::Communicator&>> results(
+      static_cast<std::size_t>(world_size));
+  on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+    results[static_cast<std::size_t>(communicator.rank())] = run(communicator);
+  });
+  return results;
 }
 
 }  // namespace mnist_train::testing

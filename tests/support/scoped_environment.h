@@ -6,7 +6,7 @@
 
 namespace mnist_train::testing {
 
-/// Sets an environment variable, or removes it where `value` is null, and restores it in the end.
+/// Sets an environment variable, or removes it if `value` is null, and restores it at the end.
 class ScopedEnvironment {
  public:
   ScopedEnvironment(std::string name, const char* value) : name_(std::move(name)) {

@@ -22,7 +22,7 @@ class ScopedLogging {
   std::shared_ptr<spdlog::logger> before_;
 };
 
-/// Warnings are part of what is tested elsewhere; here they would only fill the screen.
+/// Other tests check warnings; here they would only fill the screen.
 class SilentLog : public ScopedLogging {
  public:
   SilentLog() : ScopedLogging(no_console()) {}

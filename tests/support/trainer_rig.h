@@ -60,7 +60,7 @@ class TrainerRig {
                  .partition = {data.split, {}, options.shards},
                  .make_graph = std::move(make_graph)},
                 *images, communicator) {}
-  TrainerRig(const TrainerRig&) = delete;  // the trainer knows where the images are
+  TrainerRig(const TrainerRig&) = delete;  // the trainer refers to the images
   TrainerRig& operator=(const TrainerRig&) = delete;
 
   /// Trains as a run does, with a made-up evaluation, until `step` or the end of the run.

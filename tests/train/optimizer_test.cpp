@@ -297,8 +297,7 @@ TEST_CASE("one pass gives the same bits with any number of threads") {
   CHECK(results[0].equal(results[1]));
 }
 
-TEST_CASE(
-    "the bf16 copy is rounded as LibTorch rounds, also to infinity and where there is a NaN") {
+TEST_CASE("the bf16 copy is rounded as LibTorch rounds, infinity and NaN included") {
   const at::NoGradGuard no_grad;
   kernels::WeightUpdate update;
   update.values =

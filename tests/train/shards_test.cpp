@@ -17,7 +17,7 @@ namespace {
 
 using settings::AveragingStrategy;
 using settings::TrainOptions;
-using testing::on_connected_ranks;
+using testing::results_of_ranks;
 using testing::small_run;
 using testing::tiny_model;
 using testing::TrainerRig;
@@ -37,8 +37,7 @@ struct ShardOutcome {
 /// Trains 8 steps, into the third epoch. Returns the outcome on each rank.
 std::vector<ShardOutcome> train_on(int ranks, const TrainOptions& options,
                                    const settings::DataOptions& data = {}) {
-  std::vector<ShardOutcome> outcomes(static_cast<std::size_t>(ranks));
-  on_connected_ranks(ranks, [&](const comm::Communicator& communicator) {
+  return results_of_ranks(ranks, [&](const comm::Communicator& communicator) {
     TrainerRig rig(options, communicator, tiny_model(1, /*with_batch_norm=*/true), {.count = 50},
                    at::kCPU, data, {}, nullptr,
                    options.ema ? tiny_model(1, /*with_batch_norm=*/true) : nullptr);
@@ -47,10 +46,8 @@ std::vector<ShardOutcome> train_on(int ranks, const TrainOptions& options,
     for (const at::Tensor& buffer : rig.trainer.evaluated_model().buffers()) {
       buffers.push_back(buffer.to(at::kFloat).flatten().clone());
     }
-    outcomes[static_cast<std::size_t>(communicator.rank())] = {rig.weights(), at::cat(buffers),
-                                                               rig.trainer.progress().epoch_sums};
+    return ShardOutcome{rig.weights(), at::cat(buffers), rig.trainer.progress().epoch_sums};
   });
-  return outcomes;
 }
 
 TrainOptions with_shards(std::int64_t shards) {

@@ -26,6 +26,7 @@ using testing::error_of;
 using testing::Failure;
 using testing::on_connected_ranks;
 using testing::one_rank;
+using testing::results_of_ranks;
 using testing::small_run;
 using testing::TrainerRig;
 
@@ -304,11 +305,10 @@ TEST_CASE("the weights do not depend on how many ranks share the work of augment
   alone.run_to(20);
   CHECK_FALSE(at::allclose(plain.weights(), alone.weights(), 1e-3, 1e-5));
   for (const int world_size : {2, 3}) {
-    std::vector<at::Tensor> weights(static_cast<std::size_t>(world_size));
-    on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
+    const auto weights = results_of_ranks(world_size, [&](comm::Communicator& communicator) {
       TrainerRig rig(options, communicator, nullptr, {.count = 50}, at::kCPU, data);
       rig.run_to(20);
-      weights[static_cast<std::size_t>(communicator.rank())] = rig.weights();
+      return rig.weights();
     });
     INFO(world_size << " ranks");
     for (const at::Tensor& some : weights) {
@@ -340,12 +340,11 @@ TEST_CASE("global mixup trains the same weights on every rank, with ranks left w
 TEST_CASE("a batch size per process makes the global batch grow with the ranks") {
   TrainOptions options = small_run();
   options.batch_size_per_process = 6;
-  std::vector<std::int64_t> sizes(3);
-  on_connected_ranks(3, [&](comm::Communicator& communicator) {
+  const auto sizes = results_of_ranks(3, [&](comm::Communicator& communicator) {
     TrainerRig rig(options, communicator);
     rig.trainer.begin_epoch();
     rig.trainer.step(false);
-    sizes[static_cast<std::size_t>(communicator.rank())] = rig.trainer.progress().samples_seen;
+    return rig.trainer.progress().samples_seen;
   });
   CHECK(sizes == std::vector<std::int64_t>{18, 18, 18});
 }
@@ -383,15 +382,15 @@ TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights unt
 }
 
 TEST_CASE("a stop that one rank is asked for is known to all after the same step") {
-  std::vector<std::vector<double>> requests(3);
-  on_connected_ranks(3, [&](comm::Communicator& communicator) {
+  const auto requests = results_of_ranks(3, [](comm::Communicator& communicator) {
     TrainerRig rig(small_run(), communicator);
     rig.trainer.begin_epoch();
+    std::vector<double> seen;
     for (int step = 1; step <= 3; ++step) {
       rig.trainer.step(/*stop_requested=*/step == 2 && communicator.rank() == 2);
-      requests[static_cast<std::size_t>(communicator.rank())].push_back(
-          testing::synced_sums(rig.trainer).stop_requests);
+      seen.push_back(testing::synced_sums(rig.trainer).stop_requests);
     }
+    return seen;
   });
   for (const auto& seen : requests) CHECK(seen == std::vector<double>{0, 1, 1});
 }

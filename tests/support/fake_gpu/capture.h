@@ -16,8 +16,7 @@
 /// capture invalid.
 namespace mnist_train::fake_gpu {
 
-/// What a node of a graph does. The last kind is for functions of the host and for graphs within
-/// graphs.
+/// Kinds of nodes of a graph. The last one is for functions of the host and for nested graphs.
 enum class NodeKind { kKernel, kCopy, kFill, kOther };
 
 inline constexpr std::size_t kNodeKinds = 4;
@@ -29,11 +28,11 @@ struct Node {
   Operation operation;
 };
 
-/// What a stream captured: its nodes, in the order in which the program gave them.
+/// A captured graph: its nodes, in the order in which the program gave them.
 class Graph {
  public:
   void add(Node node);
-  /// Runs every node, one after the other. Nodes that a GPU would run at the same time do not.
+  /// Runs all nodes in turn, also those that a GPU would run at the same time.
   void run() const;
 
   std::size_t nodes() const { return names_.size(); }
@@ -51,7 +50,8 @@ struct GraphHandle {
   std::shared_ptr<Graph> graph;
 };
 
-/// Launches a graph: it runs on the stream, or becomes a node of what the stream captures.
+/// Launches a graph: it runs on the stream, or becomes a node of the graph that the stream
+/// captures.
 cudaError_t launch_graph(const std::shared_ptr<Graph>& graph, cudaStream_t stream);
 
 struct Capture;
@@ -72,15 +72,15 @@ struct CaptureInfo {
   GraphHandle* graph = nullptr;  // lives as long as the capture
 };
 
-/// Starts to capture what the stream is given.
+/// Starts to capture the stream's work.
 cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode);
-/// Ends what `begin_capture` started, and sets `graph` to what was captured if that is valid: if no
+/// Ends what `begin_capture` started, and sets `graph` to the captured graph if it is valid: if no
 /// rule was broken, and the work of all other streams that joined the capture is joined to this
 /// one.
 cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>& graph);
 
 bool is_capturing(const Stream& stream);
-/// Sets `info`. It fails where even asking is forbidden: for the legacy stream, while a blocking
+/// Sets `info`. It fails if even asking is forbidden: for the legacy stream, while a blocking
 /// stream of its device captures.
 cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info);
 
@@ -99,7 +99,7 @@ cudaError_t check_device_not_capturing(int device, const char* call);
 /// captures: the former would have to wait for the latter.
 cudaError_t check_legacy_stream(const Stream& stream, const char* call);
 
-/// Sets `point` to where the stream's capture is now; its capture is null where there is none.
+/// Sets `point` to the current point of the stream's capture; its capture is null if there is none.
 cudaError_t get_capture_point(const Stream& stream, CapturePoint& point);
 /// Makes the stream wait for a point of a capture, which it becomes part of.
 cudaError_t join_capture(Stream& stream, const CapturePoint& point);

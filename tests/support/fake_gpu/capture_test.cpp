@@ -1,5 +1,5 @@
-// The stand-in keeps CUDA's rules for captures: what is forbidden fails with CUDA's error and makes
-// the capture invalid, and what is allowed does neither.
+// The mock keeps CUDA's rules for captures: a forbidden call fails with CUDA's error and makes
+// the capture invalid, an allowed one does neither.
 #include <cuda_runtime_api.h>
 
 #include <functional>

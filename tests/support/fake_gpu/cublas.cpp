@@ -84,7 +84,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t, cublasOper
   return launch_product(handle, "cublasGemmEx", result, type, rows, columns, column_stride);
 }
 
-const char* cublasGetStatusName(cublasStatus_t) { return "a status of the stand-in for cuBLAS"; }
+const char* cublasGetStatusName(cublasStatus_t) { return "a status of the mock of cuBLAS"; }
 
 const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
 

@@ -31,9 +31,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   return destroy_opaque<cublasStatus_t>(handle);
 }
 
-const char* cublasLtGetStatusName(cublasStatus_t) {
-  return "a status of the stand-in for cuBLASLt";
-}
+const char* cublasLtGetStatusName(cublasStatus_t) { return "a status of the mock of cuBLASLt"; }
 
 const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetStatusName(status); }
 

@@ -50,7 +50,7 @@ std::size_t bytes_of(cudnnBackendAttributeType_t type) {
   }
 }
 
-/// Answers what only a library with engines knows: there is one, and it needs no workspace.
+/// Answers queries about engines: there is one, and it needs no workspace.
 bool answer_for_engine(cudnnBackendAttributeName_t name, std::int64_t& count, void* values) {
   count = 1;
   std::int64_t value = 0;
@@ -93,7 +93,7 @@ cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int* value) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-const char* cudnnGetErrorString(cudnnStatus_t) { return "a status of the stand-in for cuDNN"; }
+const char* cudnnGetErrorString(cudnnStatus_t) { return "a status of the mock of cuDNN"; }
 
 void cudnnGetLastErrorString(char* text, std::size_t size) {
   std::snprintf(text, size, "%s", cudnnGetErrorString(CUDNN_STATUS_SUCCESS));

@@ -35,14 +35,14 @@ bool has_context();
 /// Returns the device whose memory the address lies in; -1 for memory of the host.
 int device_of(const void* address);
 
-/// Returns where the stand-in itself can read and write that memory: the program's own address for
+/// Returns where the mock itself can read and write that memory: the program's own address for
 /// memory of the host.
 void* host_address(const void* address);
 
 /// Returns the memory of every device, in bytes.
 std::size_t device_memory_bytes();
 
-/// Returns the error of a call that may not be made while a stream captures, and cudaSuccess where
+/// Returns the error of a call that may not be made while a stream captures, and cudaSuccess if
 /// no capture forbids it.
 cudaError_t check_unsafe_call(const char* call);
 

@@ -7,7 +7,7 @@
 namespace mnist_train::fake_gpu {
 
 /// The memory of one device. Its pages are mapped twice: where the program sees them, any access by
-/// the host is a segmentation fault, as on a GPU; through the other mapping the stand-in reads and
+/// the host is a segmentation fault, as on a GPU; through the other mapping the mock reads and
 /// writes them. A page takes memory of the host from its first use on.
 class DeviceMemory {
  public:
@@ -16,7 +16,7 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// Returns a block of at least `bytes` bytes; null where no free block is large enough.
+  /// Returns a block of at least `bytes` bytes; null if no free block is large enough.
   void* allocate(std::size_t bytes);
   /// Takes a block back; returns whether `address` is the beginning of one.
   bool release(void* address);
@@ -28,7 +28,7 @@ class DeviceMemory {
   bool contains(const void* address) const;
   /// Returns whether these bytes lie in one block.
   bool is_allocated(const void* address, std::size_t bytes) const;
-  /// Returns where the stand-in can reach an address that `contains` is true for.
+  /// Returns where the mock can reach an address that `contains` is true for.
   void* host_address(const void* address) const;
 
  private:
@@ -36,9 +36,9 @@ class DeviceMemory {
 
   std::size_t size_;
   std::size_t limit_;
-  std::byte* device_ = nullptr;  // what the program sees
+  std::byte* device_ = nullptr;  // the program's addresses
   std::byte* host_ = nullptr;    // the same pages
-  mutable std::mutex mutex_;     // for what follows
+  mutable std::mutex mutex_;     // for the members below
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
   std::map<std::size_t, std::size_t> blocks_;  // offset -> bytes
@@ -54,7 +54,7 @@ std::size_t peak_memory_bytes();
 /// Returns whether these bytes can be copied: memory of the host, or of one block of a device.
 bool is_valid_memory(const void* address, std::size_t bytes);
 
-/// Allocates memory of the host, which counts as page-locked; null where there is none left.
+/// Allocates memory of the host, which counts as page-locked; null if there is none left.
 void* allocate_pinned(std::size_t bytes);
 /// Takes back what `allocate_pinned` returned; returns whether it did return it.
 bool release_pinned(void* address);

@@ -1,4 +1,4 @@
-// The stand-in's memory, streams, events and errors are like a GPU's.
+// The mock's memory, streams, events and errors are like a GPU's.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <signal.h>

@@ -35,7 +35,7 @@ struct ElementType {
   void (*write)(std::byte* to, double number);
 };
 
-/// `Element` is what is stored, `Number` what it stands for.
+/// `Element` is the stored type, `Number` the type of its value.
 template <class Element, class Number = Element>
 constexpr ElementType element_type(std::int8_t number, std::string_view mangled) {
   return {number, mangled, sizeof(Element),
@@ -77,7 +77,7 @@ Type numbered_type(std::int8_t number) {
 
 bool is_number(Type type) { return type != nullptr && type->read != nullptr; }
 
-/// Larger tensors hold what kernels that do nothing should have computed.
+/// Larger tensors hold results of kernels that do nothing.
 constexpr std::size_t kMaxElements = 1024;
 constexpr double kMaxCounter = 1e9;
 
@@ -125,7 +125,7 @@ struct Operand {
   std::byte* data = nullptr;
 };
 
-/// result[i] = first[i] + scale * second[i] + number, where a tensor that is missing counts as 0.
+/// result[i] = first[i] + scale * second[i] + number, with 0 for a missing tensor.
 struct Sum {
   std::size_t count = 0;
   Operand result;
@@ -250,7 +250,7 @@ bool is_possible(const LaunchShape& shape) {
 }
 
 /// Returns what the device does for one launch: `work`, and what the settings ask for. It is empty
-/// where that is nothing, which spares the stream's thread.
+/// if there is nothing to do, which spares the stream's thread.
 Operation with_settings(Operation work, int device) {
   const long kernel_us = settings().kernel_us;
   if (kernel_us == 0 && !counts_started_launches()) return work;

@@ -25,7 +25,7 @@ struct LaunchShape {
 /// Makes the kernel known that nvcc's host code launches by the address of `host_function`.
 void register_kernel(const void* host_function, const char* name);
 
-/// Returns the kernel of a host function; null where none was registered.
+/// Returns the kernel of a host function; null if none was registered.
 Kernel* find_kernel(const void* host_function);
 
 /// Launches a kernel: it runs on the stream, or becomes a node of the graph that the stream

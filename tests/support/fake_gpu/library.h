@@ -25,8 +25,9 @@ Status destroy_opaque(Handle handle) {
   return Status{};
 }
 
-/// Returns what makes a product's result 0: a matrix of `rows` x `columns` elements, whose columns
-/// begin `column_stride` elements behind each other. So a loss that is computed of it is finite.
+/// Returns an operation that sets the result of a product to 0: a matrix of `rows` x `columns`
+/// elements, whose columns begin `column_stride` elements behind each other. So a loss that is
+/// computed of it is finite.
 inline Operation zero_columns(void* result, cudaDataType type, std::uint64_t rows,
                               std::uint64_t columns, std::uint64_t column_stride) {
   const std::size_t element = type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;

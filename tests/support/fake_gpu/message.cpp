@@ -31,7 +31,7 @@ int not_implemented(const char* function, int error) {
   static std::mutex mutex;
   static auto& said = *new std::set<std::string, std::less<>>();
   const std::lock_guard lock(mutex);
-  if (said.emplace(function).second) say_misuse(function, "is not implemented by the stand-in");
+  if (said.emplace(function).second) say_misuse(function, "is not implemented by the mock");
   return error;
 }
 

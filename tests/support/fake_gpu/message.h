@@ -12,7 +12,7 @@ void write_line(const std::string& text);
 /// Returns whether FAKE_GPU_TRACE asks for a line about every call.
 bool tracing();
 
-/// Writes its arguments, one behind the other, as a line to stderr.
+/// Writes its concatenated arguments as a line to stderr.
 template <class... Parts>
 void say(const Parts&... parts) {
   std::ostringstream text;
@@ -20,14 +20,14 @@ void say(const Parts&... parts) {
   write_line(text.str());
 }
 
-/// Does what `say` does where FAKE_GPU_TRACE is set, and nothing elsewhere.
+/// The same if FAKE_GPU_TRACE is set, else a no-op.
 template <class... Parts>
 void trace(const Parts&... parts) {
   if (tracing()) say(parts...);
 }
 
-/// Says that the program made a call that CUDA forbids at that point, and why. Where
-/// FAKE_GPU_BACKTRACE is set the call stack follows.
+/// Says that the program made a call that CUDA forbids at that point, and why. If
+/// FAKE_GPU_BACKTRACE is set, the call stack follows.
 void say_misuse(std::string_view call, std::string_view reason);
 
 /// Says that `function` is not implemented, once for each of them, and returns `error`, which must

@@ -103,7 +103,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   return ncclSuccess;
 }
 
-/// Lets what waits for other ranks on the streams of this process return.
+/// Ends all waits for other ranks on the streams of this process.
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   say("NCCL: abort of rank ", communicator_of(handle)->rank());
   communicator_of(handle)->abort();
@@ -136,7 +136,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
 
 namespace {
 
-/// `Element` is what is stored, `Sum` what is computed with.
+/// `Element` is the stored type, `Sum` the type of the computation.
 template <class Element, class Sum>
 void reduce_as(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
                ncclRedOp_t operation) {
@@ -163,7 +163,7 @@ void reduce_as(std::span<const std::byte* const> inputs, std::byte* output, std:
   }
 }
 
-/// Returns the size of an element in bytes; 0 for a type that the stand-in cannot send.
+/// Returns the size of an element in bytes; 0 for a type that the mock cannot send.
 std::size_t bytes_of(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
@@ -261,7 +261,7 @@ ncclResult_t launch_reduction(const char* name, const Reduction& reduction, nccl
                               cudaStream_t stream) {
   if (const auto error = check_buffers(name, reduction.from, reduction.to)) return error;
   if (!can_reduce(reduction.type, reduction.operation)) {
-    say_misuse(name, "the stand-in cannot reduce this type, or not in this way");
+    say_misuse(name, "the mock cannot reduce this type, or not in this way");
     return ncclInvalidArgument;
   }
   return launch_nccl(stream, name, [communicator = communicator_of(handle), reduction] {
@@ -341,7 +341,7 @@ struct Transfer {
   enum class Direction { kSend, kReceive };
 
   Direction direction;
-  std::byte* buffer;  // where the stand-in can reach it
+  std::byte* buffer;  // where the mock can reach it
   std::size_t bytes;
   int peer;
   std::shared_ptr<Communicator> communicator;
@@ -402,7 +402,7 @@ void run_group(std::vector<Transfer> transfers) {
 thread_local int group_depth = 0;
 thread_local std::vector<Transfer> group;
 
-/// Launches what was gathered since the group began, as one kernel of its first stream.
+/// Launches the transfers of the group as one kernel of its first stream.
 ncclResult_t launch_group() {
   std::vector<Transfer> transfers;
   transfers.swap(group);

@@ -46,7 +46,7 @@ std::byte* map_shared(int fd) {
   return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
 }
 
-/// What a unique id holds: where the process that made it has the file open.
+/// The content of a unique id: the open file of the process that made it.
 struct FilePlace {
   pid_t pid = 0;
   int fd = -1;
@@ -58,7 +58,7 @@ FilePlace place_in(const ncclUniqueId& id) {
   return place;
 }
 
-/// Opens what `make_unique_id` made, in this process or another one; null where it is gone.
+/// Opens what `make_unique_id` made, in this process or another one; null if it is gone.
 std::byte* open_shared(const ncclUniqueId& id) {
   const FilePlace place = place_in(id);
   const std::string path = "/proc/" + std::to_string(place.pid) + "/fd/" + std::to_string(place.fd);

@@ -37,7 +37,7 @@ class Communicator {
   /// Makes the file, and the id by which other processes find it.
   static ncclResult_t make_unique_id(ncclUniqueId& id);
 
-  /// Waits until all ranks have joined. Returns null where they cannot, and sets `result`; that
+  /// Waits until all ranks have joined. Returns null if they cannot, and sets `result`; that
   /// includes two ranks on one device, unless NCCL_HOSTID says that their hosts differ.
   static std::shared_ptr<Communicator> join(const ncclUniqueId& id, int rank, int size,
                                             ncclResult_t& result);
@@ -49,7 +49,7 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Makes everything that waits return, and what comes later do nothing.
+  /// Ends all waits; later operations do nothing.
   void abort() { aborted_ = true; }
   bool aborted() const { return aborted_; }
 
@@ -61,7 +61,7 @@ class Communicator {
   /// `shown(rank)`. Null for a rank that has nothing to show. All ranks must call it, with the same
   /// number of bytes.
   void exchange(const std::byte* from, std::size_t bytes, const UsePart& use);
-  /// Returns what a rank shows at present, for `use` of `exchange`.
+  /// Returns the bytes that a rank shows, for `use` of `exchange`.
   const std::byte* shown(int rank) const;
 
   MessageSlot& slot(int from_rank, int to_rank);

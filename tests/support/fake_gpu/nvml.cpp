@@ -1,4 +1,4 @@
-/// NVML: what LibTorch asks it about devices. NVIDIA's wheels have no header of it, so the few
+/// NVML: LibTorch's queries of devices. NVIDIA's wheels have no header of it, so the few
 /// types and codes are written out here.
 #include <cstdint>
 #include <cstdlib>
@@ -31,7 +31,7 @@ int nvmlInit() { return kSuccess; }
 
 int nvmlShutdown() { return kSuccess; }
 
-const char* nvmlErrorString(int) { return "an error of the stand-in for NVML"; }
+const char* nvmlErrorString(int) { return "an error of the mock of NVML"; }
 
 int nvmlSystemGetDriverVersion(char* version, unsigned length) {
   constexpr std::string_view kVersion = "580.65.06";
@@ -57,7 +57,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* device) {
   return kSuccess;
 }
 
-/// Finds a device by what cudaDeviceGetPCIBusId says.
+/// Finds a device by the result of cudaDeviceGetPCIBusId.
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, Device* device) {
   const char* colon = std::strchr(bus_id, ':');  // behind the PCI domain
   if (colon == nullptr) return kInvalidArgument;

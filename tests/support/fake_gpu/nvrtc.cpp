@@ -94,8 +94,7 @@ nvrtcResult nvrtcVersion(int* major, int* minor) {
 }
 
 const char* nvrtcGetErrorString(nvrtcResult result) {
-  return result == NVRTC_ERROR_COMPILATION ? "compilation error"
-                                           : "an error of the stand-in for NVRTC";
+  return result == NVRTC_ERROR_COMPILATION ? "compilation error" : "an error of the mock of NVRTC";
 }
 
 nvrtcResult nvrtcGetNumSupportedArchs(int* count) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// What comes before the source of kernels when the stand-in's NVRTC compiles it.
+// What comes before the source of kernels when the mock's NVRTC compiles it.
 #include <functional>
 
 #include "support/grid/grid.h"

@@ -35,7 +35,7 @@ struct Counts {
   std::array<std::atomic<std::uint64_t>, kCounterNames.size()> calls{};
   std::atomic<std::uint64_t> eager_launches{0};
   std::atomic<std::uint64_t> captured_launches{0};
-  std::mutex mutex;                                              // for what follows
+  std::mutex mutex;                                              // for the members below
   std::unordered_map<std::string_view, std::uint64_t> launches;  // by kernel
   std::vector<CapturedGraph> graphs;
 

@@ -24,12 +24,12 @@ void count(Counter counter);
 void count_launch(const char* kernel, bool captured);
 
 /// Counts the nodes of a graph that `streams` streams captured, says so on stderr, and writes their
-/// names where FAKE_GPU_GRAPH_DUMP asks for them.
+/// names if FAKE_GPU_GRAPH_DUMP is set.
 void record_graph(const Graph& graph, std::size_t streams, bool valid);
 
-/// Writes what was counted to the file that FAKE_GPU_REPORT names, with the process id behind it,
-/// as JSON. A process that made no call that is counted writes nothing. This happens when the
-/// process ends by itself, by `_exit`, too.
+/// Writes the counts as JSON to the file that FAKE_GPU_REPORT names, with the process id appended.
+/// A process that made no call that is counted writes nothing. This happens when the process ends
+/// by itself, by `_exit`, too.
 void write_report();
 
 }  // namespace mnist_train::fake_gpu

@@ -23,7 +23,7 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-// An H100's, where LibTorch asks for them.
+// An H100's limits that LibTorch asks for.
 constexpr int kWarpSize = 32;
 constexpr int kMaxThreadsPerMultiprocessor = 2048;
 constexpr int kMaxBlocksPerMultiprocessor = 32;
@@ -354,7 +354,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
                                                        shared_bytes);
 }
 
-/// Looks a function of the driver up; libcuda.so.1 says so where there is none.
+/// Looks a function of the driver up; libcuda.so.1 says so if there is none.
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned version,
                                              unsigned long long flags,
                                              cudaDriverEntryPointQueryResult* result) {

@@ -22,7 +22,7 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-/// A copy of `rows` rows of `width` bytes, whose beginnings are the pitches apart.
+/// A copy of `rows` rows of `width` bytes, whose starts are a pitch apart.
 struct CopyRequest {
   void* to = nullptr;
   const void* from = nullptr;
@@ -76,8 +76,8 @@ std::size_t reach(const CopyRequest& request, std::size_t pitch) {
 
 const char* place_of(const void* address) { return device_of(address) < 0 ? "host" : "device"; }
 
-/// Gives the stream a copy. The host waits for it where the memory of the host is pageable, as it
-/// does with CUDA. Fails where the memory of a device is not allocated.
+/// Gives the stream a copy. The host waits for it if its memory is pageable, as with CUDA. Fails if
+/// memory of a device is not allocated.
 cudaError_t copy(Stream& stream, const CopyRequest& request) {
   if (request.width == 0 || request.rows == 0) return cudaSuccess;
   trace(request.call, " of ", request.rows * request.width, " bytes, ", place_of(request.from),
@@ -240,7 +240,7 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_
 
 namespace {
 
-/// An event: a position in a stream, or, where it was recorded while the stream captured, a point
+/// An event: a position in a stream, or, if it was recorded while the stream captured, a point
 /// of that capture, which streams can join and the host cannot look at.
 class Event {
  public:
@@ -261,7 +261,7 @@ class Event {
   struct Record {
     Stream* stream = nullptr;  // null: never recorded
     Stream::Position position = 0;
-    CapturePoint captured;                           // of no capture where it was not captured
+    CapturePoint captured;                           // without a capture if it was not captured
     std::shared_ptr<std::atomic<double>> reached_s;  // null without timing
   };
 
@@ -281,7 +281,7 @@ double now_s() {
 }
 
 cudaError_t refuse_external(const char* call) {
-  say_misuse(call, "external events in a capture are not implemented by the stand-in");
+  say_misuse(call, "external events in a capture are not implemented by the mock");
   return cudaErrorNotSupported;
 }
 
@@ -363,7 +363,7 @@ void Event::set_record(Record record) {
   record_ = std::move(record);
 }
 
-/// Returns the error of the host that looks at the event where it must not.
+/// Returns the error of a host that must not look at the event.
 cudaError_t Event::check_look(const Record& record, const char* call) {
   if (record.captured.capture) return refuse_captured_event(record.captured, call);
   return check_unsafe_call(call);
@@ -388,7 +388,7 @@ cudaError_t cudaStreamCreate(cudaStream_t* handle) {
   return cudaStreamCreateWithPriority(handle, cudaStreamDefault, 0);
 }
 
-/// Leaves the stream as it is: what it was given still runs, and events may name it.
+/// Leaves the stream as it is: its work still runs, and events may name it.
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {

@@ -27,7 +27,7 @@ long number_of(const char* name, long default_value) {
   std::_Exit(2);
 }
 
-/// Returns the number of a device; -1 where the variable is not set.
+/// Returns the number of a device; -1 if the variable is not set.
 int device_of_machine(const char* name) {
   return text_of(name).empty() ? -1 : static_cast<int>(number_of(name, 0));
 }

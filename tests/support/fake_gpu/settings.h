@@ -6,12 +6,12 @@
 
 namespace mnist_train::fake_gpu {
 
-/// The settings of the stand-in. Each one is an environment variable, whose name is `FAKE_GPU_` and
+/// The settings of the mock. Each one is an environment variable, whose name is `FAKE_GPU_` and
 /// the member's in capitals; README.md has their table. All of them are read once, at first use.
 struct Settings {
   int count;                 // devices of the machine, before CUDA_VISIBLE_DEVICES
-  std::size_t memory_mb;     // what each device says that it has
-  std::size_t limit_mb;      // what can be allocated of it
+  std::size_t memory_mb;     // the reported memory of each device
+  std::size_t limit_mb;      // the part of it that can be allocated
   long kernel_us;            // how long each kernel takes on its stream
   long nan_after_reads;      // 0: never
   std::size_t nan_from;      // the first of a step's sums that becomes NaN, from 0
@@ -26,7 +26,7 @@ struct Settings {
 };
 
 /// Returns the settings of this process. A value that is not a number ends the process with exit
-/// code 2, because a test that sets it expects something else than what would happen.
+/// code 2, because the test that sets it expects it to have an effect.
 const Settings& settings();
 
 /// Returns the devices that this process sees, as indices among those of the machine. The program's

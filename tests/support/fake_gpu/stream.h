@@ -47,7 +47,7 @@ class Stream {
   const int device_;
   const unsigned flags_;
   const int priority_;
-  mutable std::mutex mutex_;  // for what follows
+  mutable std::mutex mutex_;  // for the members below
   std::condition_variable changed_;
   std::deque<Operation> operations_;
   Position enqueued_ = 0;
@@ -72,8 +72,8 @@ void wait_for_device(int device);
 /// called by the stream's thread.
 void count_started_launch(int device);
 
-/// Returns whether `count_started_launch` must be called, so that launches have to be enqueued even
-/// where they do nothing.
+/// Returns whether `count_started_launch` must be called, so that launches must be enqueued even
+/// if they do nothing.
 bool counts_started_launches();
 
 }  // namespace mnist_train::fake_gpu
