@@ -12,7 +12,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/utils.h>
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
