@@ -68,16 +68,21 @@ Converted convert(const ConvertOptions& options) {
   if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
     throw Error(ExitCode::kConfig, options.to.string() + ": exists already; name a new folder");
   }
-  const auto train = open_idx(find_idx_files({options.from, {}}, SplitName::kTrain));
-  const auto test = open_idx(find_idx_files({options.from, {}}, SplitName::kTest));
-  const std::int64_t classes = std::max(train->classes(), test->classes());
+  const auto training_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTrain));
+  const auto test_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTest));
+  const std::int64_t classes = std::max(training_set->classes(), test_set->classes());
   fs::path folder = fs::absolute(options.to).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   const fs::path part = folder.string() + ".part-" + std::to_string(::getpid());
-  make_folder(part, ExitCode::kConfig);
+  std::error_code error;
+  fs::create_directories(part, error);
+  if (error) {
+    throw Error(ExitCode::kConfig,
+                folder.string() + ": cannot make the folder: " + error.message());
+  }
   try {
-    write_split(*train, options, classes, part / "train");
-    write_split(*test, options, classes, part / "test");
+    write_split(*training_set, options, classes, part / "train");
+    write_split(*test_set, options, classes, part / "test");
     fs::rename(part, folder);  // replaces an empty folder
   } catch (const std::exception& failure) {
     std::error_code ignored;
@@ -85,7 +90,7 @@ Converted convert(const ConvertOptions& options) {
     if (dynamic_cast<const fs::filesystem_error*>(&failure) == nullptr) throw;
     throw Error(ExitCode::kRunFailed, failure.what());
   }
-  return {train->count(), test->count()};
+  return {training_set->count(), test_set->count()};
 }
 
 }  // namespace mnist_train::data

@@ -85,12 +85,12 @@ void add_sources(Schema<DataOptions>& schema) {
     key.owner = {"format", "synthetic", /*is_any_other=*/true};
     return key;
   };
-  KnownKey& train =
+  KnownKey& training_set =
       add_location("train", &DataOptions::train, optional_of(location()),
                    "Training set: a folder; for idx also an images file, or {images, labels}; for "
                    "cifar also one batch; for lmdb also its file.");
-  train.drops = {"train_per_process"};
-  train.shorthand_for = "images";
+  training_set.drops = {"train_per_process"};
+  training_set.shorthand_for = "images";
   add_location("test", &DataOptions::test, optional_of(location()), "Test set, like train.")
       .shorthand_for = "images";
   add_location("train_per_process", &DataOptions::train_per_process, locations_by_rank(),

@@ -69,8 +69,8 @@ def slowed(process, pid, stop):
 @pytest.mark.clock
 @pytest.mark.sweep
 def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
-    # Steps of several milliseconds, for more than ten seconds.
-    changes = LONG_RUN | {"max_steps": 300}
+    # Steps of several milliseconds, slowed for more than ten seconds.
+    changes = LONG_RUN | {"max_steps": 1000}
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
     assert "is slow" not in expected.stderr
     with start(tmp_path, changes, processes=2, output="slow") as process:
