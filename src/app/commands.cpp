@@ -60,7 +60,7 @@ std::int64_t parameters_of(const torch::nn::Module& module, bool with_children) 
 
 /// Returns "Conv2d" for "torch::nn::Conv2dImpl" and for "(anonymous namespace)::Conv2d".
 std::string class_of(const torch::nn::Module& module) {
-  const std::string name = module.name();
+  const std::string& name = module.name();
   const std::string own = name.substr(name.rfind(':') + 1);
   return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
 }

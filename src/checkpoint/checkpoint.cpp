@@ -259,7 +259,7 @@ PythonDict state_of_parameter(const TensorFile& file, const std::string& paramet
   for (const std::string& name : state_names(options)) {
     const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
     const at::Tensor* tensor = file.find(key);
-    if (tensor == nullptr) fail_checkpoint(source + ": lacks " + key);
+    if (tensor == nullptr) fail_checkpoint(fmt::format("{}: lacks {}", source, key));
     tensors.push_back(*tensor);
     state.insert(name, *tensor);
   }

@@ -45,7 +45,8 @@ std::string_view bytes_at(std::string_view archive, std::size_t offset, std::siz
 template <class Number>
 Number number_at(std::string_view archive, std::size_t offset) {
   Number number = 0;
-  std::memcpy(&number, bytes_at(archive, offset, sizeof number).data(), sizeof number);
+  const std::string_view bytes = bytes_at(archive, offset, sizeof number);
+  std::memcpy(&number, bytes.data(), bytes.size());
   return number;
 }
 

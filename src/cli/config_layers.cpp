@@ -265,7 +265,7 @@ struct OutputKind {
 };
 
 const std::vector<OutputKind>& output_kinds() {
-  static const std::vector<OutputKind> kinds{
+  static const std::vector<OutputKind> kKinds{
       {"export --format pt", {".pt", ".pth"}},
       {"export --format safetensors", {".safetensors"}},
       {"export --format onnx", {".onnx"}},
@@ -273,7 +273,7 @@ const std::vector<OutputKind>& output_kinds() {
       {"preview", {".png"}},
       {"report", {".html", ".htm"}},
       {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
-  return kinds;
+  return kKinds;
 }
 
 std::string writer_of(const CommandLine& line) {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-struct z_stream_s;  // zlib's
+struct z_stream_s;  // zlib's, NOLINT(readability-identifier-naming)
 
 namespace mnist_train::data {
 

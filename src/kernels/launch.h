@@ -68,7 +68,8 @@ void launch(const std::string& name, const accelerator::Grid& grid, const Argume
   const std::tuple values{argument(arguments)...};
   std::apply(
       [&](const auto&... value) {
-        kernel(name).launch(grid, std::array{accelerator::KernelArgument{&value, sizeof value}...});
+        kernel(name).launch(grid, std::array{accelerator::KernelArgument{
+                                      static_cast<const void*>(&value), sizeof value}...});
       },
       values);
 }

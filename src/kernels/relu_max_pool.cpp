@@ -28,13 +28,13 @@ bool is_planar(const at::Tensor& pooled) {
 /// less, depending on the alignment of the tensors.
 unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
                              const at::Tensor& others) {
-  const auto bytes = static_cast<unsigned>(values.element_size());
-  unsigned size = 16 / bytes;
+  const std::int64_t bytes = values.element_size();
+  std::int64_t size = 16 / bytes;
   while (channels % size != 0 || !is_aligned(values, size * bytes) ||
          !is_aligned(others, size * bytes)) {
     size /= 2;
   }
-  return size;
+  return static_cast<unsigned>(size);
 }
 
 }  // namespace

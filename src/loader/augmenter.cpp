@@ -379,7 +379,7 @@ data::Range Augmenter::partners(const Selection& selection) const {
 at::Tensor Augmenter::drawn_for(const Selection& selection, std::int64_t images) const {
   if (selection.positions.defined()) return drawn_.index_select(0, selection.positions);
   const data::Range others = partners(selection);
-  const at::Tensor own = drawn_.narrow(0, selection.range.begin, images - others.size());
+  at::Tensor own = drawn_.narrow(0, selection.range.begin, images - others.size());
   if (others.size() == 0) return own;
   return at::cat({own, drawn_.narrow(0, others.begin, others.size())});
 }

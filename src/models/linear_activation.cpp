@@ -88,7 +88,7 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, std::optional<LinearF
     if (function) number = static_cast<std::int64_t>(*function);
     return LinearActivation::apply(x, layer.weight, layer.bias, wanted, number, by_kernel);
   }
-  const at::Tensor y = layer.forward(x);
+  at::Tensor y = layer.forward(x);
   if (!function) return y;
   return function == LinearFunction::kRelu ? at::relu(y) : at::tanh(y);
 }

@@ -130,7 +130,7 @@ Type<std::vector<T>> list_of(const Type<T>& inner) {
 
 /// Returns the type of `inner` as another C++ type; `to` and `from` convert between the two.
 template <class T, class Inner, class To, class From>
-Type<T> converted(const Type<Inner>& inner, To to, From from) {
+Type<T> converted(const Type<Inner>& inner, const To& to, const From& from) {
   return {.read = [read = inner.read, to](const JsonCursor& cursor) -> std::optional<T> {
             std::optional<Inner> value = read(cursor);
             if (!value) return std::nullopt;

@@ -82,7 +82,8 @@ std::string versions_text(const RunFiles& run) {
   if (!versions.is_object()) return text;
   for (const auto& [name, version] : versions.items()) {
     const std::string number = version.is_string() ? version.get<std::string>() : "";
-    if (!number.empty()) text += (text.empty() ? "" : ", ") + name + " " + number;
+    if (number.empty()) continue;
+    text.append(text.empty() ? "" : ", ").append(name).append(" ").append(number);
   }
   return text;
 }

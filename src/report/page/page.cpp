@@ -68,8 +68,8 @@ std::string accuracy_tiles(const RunFiles& run) {
   if (!best) {
     return tile("Test accuracy", "–", run.live ? "after the first epoch" : "never evaluated");
   }
-  const std::string last = tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
-                                "test loss " + decimal(run.last(&EpochRecord::test_loss)));
+  std::string last = tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
+                          "test loss " + decimal(run.last(&EpochRecord::test_loss)));
   if (run.epochs.size() == 1) return last;
   return last +
          tile("Best", percent(best->test_accuracy),
