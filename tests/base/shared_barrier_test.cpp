@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -21,14 +22,14 @@ struct Memory {
 };
 
 TEST_CASE("after a barrier each rank sees what all wrote before it") {
-  Memory memory;
+  const auto memory = std::make_unique<Memory>();
   constexpr int kRounds = 300;
   std::array<int, kRanks> written{};  // plain numbers, so that the thread sanitizer watches them
   std::array<bool, kRanks> right{};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      SharedBarrier barrier(memory.bytes.data(), rank, kRanks);
+      SharedBarrier barrier(memory->bytes.data(), rank, kRanks);
       bool all_right = true;
       for (int round = 1; round <= kRounds; ++round) {
         written[static_cast<std::size_t>(rank)] = round;
@@ -44,14 +45,14 @@ TEST_CASE("after a barrier each rank sees what all wrote before it") {
 }
 
 TEST_CASE("a rank that waits learns which ranks are missing, and may give up") {
-  Memory memory;
+  const auto memory = std::make_unique<Memory>();
   std::vector<int> missing;
   const auto give_up = [&](int rank) {
     missing.push_back(rank);
     if (missing.size() == 3) throw std::runtime_error("gives up");
   };
-  SharedBarrier first(memory.bytes.data(), 0, kRanks);
-  SharedBarrier last(memory.bytes.data(), 2, kRanks);
+  SharedBarrier first(memory->bytes.data(), 0, kRanks);
+  SharedBarrier last(memory->bytes.data(), 2, kRanks);
   CHECK_THROWS_AS(first.arrive_and_wait(give_up), std::runtime_error);
   CHECK(missing == std::vector<int>{1, 2, 1});
   missing.clear();

@@ -12,6 +12,7 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
+#include "support/open_dataset.h"
 #include "support/scoped_environment.h"
 #include "support/temp_folder.h"
 
