@@ -54,7 +54,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   if (!launch::was_handed_over("dataset")) {
     return data::DatasetReader(options, worker.config.train.seed, splits).read();
   }
-  // Decoding may take long; if the launcher ends meanwhile, the pipe closes.
+  // Decoding may take a long time; if the launcher ends meanwhile, the pipe closes.
   const bool decodes = options.format == settings::DataFormat::kImageFolder ||
                        options.format == settings::DataFormat::kLmdb;
   // The launcher itself ends ranks that make no progress, and does not count time in which all of
@@ -93,7 +93,7 @@ void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOption
 /// A network of one class is always right.
 void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
   if (dataset.train.count == 0 || dataset.train.classes != 1) return;
-  spdlog::warn("{}: the training set has one class alone{}, so nothing can be learnt{}",
+  spdlog::warn("{}: the training set has only one class{}, so nothing can be learnt{}",
                dataset.train.source,
                dataset.class_names.empty() ? "" : " (" + dataset.class_names.front() + ")",
                options.format == settings::DataFormat::kImageFolder

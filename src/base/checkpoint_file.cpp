@@ -49,7 +49,7 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
        entry.increment(error)) {
     if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
   }
-  // Otherwise a run would start from scratch.
+  // If this were ignored, the run would silently start from scratch.
   if (error && error != std::errc::no_such_file_or_directory) {
     throw Error(ExitCode::kCheckpoint, folder.string() + ": cannot be read: " + error.message());
   }

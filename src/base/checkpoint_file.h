@@ -37,7 +37,7 @@ std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesyst
 /// header, as a little-endian number of this size.
 inline constexpr std::size_t kSafetensorsLengthBytes = 8;
 
-/// The entry of the header with named texts.
+/// The header's entry of named strings.
 inline constexpr const char* kMetadataName = "__metadata__";
 
 /// The entry of the metadata in which our checkpoints describe their run, as JSON.

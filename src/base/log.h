@@ -14,7 +14,7 @@ struct LogSetup {
       "info";          // trace, debug, info, warning, error: minimum severity on the console
   int console_fd = 2;  // -1: no console
   std::string console_prefix;                 // "rank 1: ", empty for the rank that prints for all
-  std::optional<std::filesystem::path> file;  // gets lines from debug up, appended
+  std::optional<std::filesystem::path> file;  // debug level and above is appended
 };
 
 /// Replaces the process's default logger. Control bytes and newlines in messages are escaped, so

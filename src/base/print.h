@@ -40,7 +40,7 @@ inline constexpr const char* kEraseLine = "\r\x1b[J";
 /// Returns the text with every occurrence of `part`, which is not empty, replaced.
 std::string replaced(std::string text, std::string_view part, std::string_view by);
 
-/// Returns the text quoted as one word of a shell.
+/// Returns the text quoted as a single shell word.
 std::string shell_quoted(std::string_view text);
 /// Does the same unless the text is a plain word.
 std::string shell_word(const std::string& text);

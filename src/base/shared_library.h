@@ -15,7 +15,7 @@ std::filesystem::path find_program_file(const std::string& name);
 ///     if (const auto init = driver.find<int(unsigned)>("cuInit")) init(0);
 class SharedLibrary {
  public:
-  /// Visibility of the symbols: only by `find`, or also for libraries loaded later.
+  /// Visibility of the symbols: only through `find`, or also for libraries loaded later.
   enum class Symbols { kPrivate, kShared };
 
   /// Loads a library by its path, or by a name that the loader looks up. Does not throw: see

@@ -72,7 +72,7 @@ std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size
 }
 
 /// Returns a line of JSON and then the accuracies in binary, because those of thousands of epochs
-/// take long to write as text.
+/// take too long to write as text.
 std::string to_text(const SnapshotFacts& facts) {
   train::Progress progress = facts.progress;
   const std::vector<double> accuracies = std::exchange(progress.accuracies, {});
@@ -107,7 +107,7 @@ struct alignas(64) SnapshotMemory::Plan {
 
 struct alignas(64) SnapshotMemory::Seal {
   std::atomic<std::int64_t> step;         // 0: being written, or never
-  std::atomic<std::uint64_t> text_bytes;  // rank 0's, as the next
+  std::atomic<std::uint64_t> text_bytes;  // of rank 0 alone, like is_checkpoint
   std::atomic<bool> is_checkpoint;
   std::array<char, 2 * Hasher::kDigestBytes> digest;
 };
@@ -128,7 +128,7 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
       (::ftruncate(fd_, 0) != 0 || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0)) {
     throw_errno(std::string("reserve ") + kMemory);
   }
-  // A barrier of NCCL's would hold up the devices, not the processes.
+  // An NCCL barrier would hold up the devices, not the processes.
   (void)communicator.sum_over_ranks(0);
   head_ = map_shared(fd_, head_bytes_, PROT_READ | PROT_WRITE, kMemory);
   plan_ = reinterpret_cast<Plan*>(head_.get());
@@ -202,7 +202,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   };
   if (rank_ == 0) {
     const std::string text = to_text(facts);
-    if (text.size() > kMostTextBytes) return;  // never sealed: the run continues without
+    if (text.size() > kMostTextBytes) return;  // never sealed: the run continues without it
     write(text.data(), text.size(), 0);
     mine.text_bytes = text.size();
   }
@@ -244,7 +244,7 @@ std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
   const StateTensors state = state_tensors(trainer);
   const auto text = verified_text(slot, mapped.get(), state);
   if (!text) {
-    spdlog::warn("the snapshot of step {} in memory is damaged", step);
+    spdlog::warn("the in-memory snapshot of step {} is damaged", step);
     return std::nullopt;
   }
   SnapshotFacts facts = facts_from(*text);

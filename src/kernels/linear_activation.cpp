@@ -13,7 +13,7 @@ namespace mnist_train::kernels {
 
 namespace {
 
-// A layer has few rows, so there are as many blocks as an H100 runs at once, with at least one row
+// A batch has few rows, so there are as many blocks as an H100 runs at once, with at least one row
 // per thread.
 constexpr std::int64_t kGradientBlocks = 132;
 constexpr std::int64_t kGradientRows = 1;

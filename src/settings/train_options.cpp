@@ -43,7 +43,7 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
 void add_plateau(Schema<ScheduleOptions>& schema) {
   const std::string plateau = "plateau";
   add_schedule_key(plateau, schema, "factor", &ScheduleOptions::factor, number({0, 1, false, true}),
-                   "factor of the rate at each drop; 0.1 by default.");
+                   "factor applied to the rate at each drop; 0.1 by default.");
   add_schedule_key(plateau, schema, "patience", &ScheduleOptions::patience, integer(0, kMaxCount),
                    "epochs without improvement of the loss before the rate drops; 10 by default.");
   add_schedule_key(plateau, schema, "min_learning_rate", &ScheduleOptions::min_learning_rate,
@@ -60,7 +60,7 @@ Type<ScheduleOptions> schedule() {
   schema.add("step_epochs", &ScheduleOptions::step_epochs, integer(1, kMaxCount),
              "step: epochs between two drops, like StepLR's step_size.", {"step_size"});
   schema.add("gamma", &ScheduleOptions::gamma, number({0, kMaxFloat}),
-             "step: factor of the rate at each drop.", {"decay"});
+             "step: factor applied to the rate at each drop.", {"decay"});
   schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
              "linear, cosine: fraction of the learning rate at the end of the run.",
              {"end_factor"});
@@ -94,7 +94,7 @@ Type<AveragingOptions> averaging() {
 strict_json::Field<TrainOptions> batch_size_field() {
   const auto type = optional_of(integer(1, kMaxCount));
   return {{"", "batch_size", {"global_batch_size", "train_batch_size", "bs"}},
-          "Samples per step, over all processes; remainders are split unevenly. Null if "
+          "Samples per step, over all processes; shares may differ by one. Null if "
           "batch_size_per_process is set.",
           type.fragment,
           [type](TrainOptions& options, const JsonCursor& cursor) {
@@ -234,7 +234,8 @@ void add_monitoring(Schema<TrainOptions>& schema) {
              "Ends the run after the first epoch that reaches this test accuracy.",
              {"target_accuracy"}, kNever);
   schema.add("log_interval", &TrainOptions::log_interval, integer(1, kMaxCount),
-             "Steps between two step lines of metrics.jsonl.", {"log_every", "log_steps"}, kNever);
+             "Steps between two step records of metrics.jsonl.", {"log_every", "log_steps"},
+             kNever);
   Schema<EarlyStoppingOptions> early_stopping;
   early_stopping
       .add("patience", &EarlyStoppingOptions::patience, integer(1, kMaxCount),

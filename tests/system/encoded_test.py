@@ -162,4 +162,4 @@ def test_a_folder_of_one_class_is_warned_of(tmp_path):
     for number in range(20):
         write_png(folder / f"{number}.png", numpy.full((28, 28), number, numpy.uint8))
     stderr = train(tmp_path, {"max_steps": 1, "data": own_data("image-folder", tmp_path / "set")}).stderr
-    assert "the training set has one class alone (cats), so nothing can be learnt" in stderr, stderr
+    assert "the training set has only one class (cats), so nothing can be learnt" in stderr, stderr
