@@ -135,8 +135,14 @@ def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_pa
     assert "the number of processes, or raise the limit" in done.stderr and "restarting" not in done.stderr
 
 
-# Takes 4 MiB for each line that it reads.
-HOG = "import sys\nkept = []\nfor line in sys.stdin: kept.append(b'x' * (4 << 20)); print(flush=True)"
+# Takes 4 MiB for each line that it reads, and is the last to be killed for it.
+HOG = """import sys
+open("/proc/self/oom_score_adj", "w").write("-1000")
+kept = []
+for line in sys.stdin:
+    kept.append(b"x" * (4 << 20))
+    print(flush=True)
+"""
 
 
 def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_twice(tmp_path):
