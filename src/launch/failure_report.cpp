@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -31,6 +32,13 @@ std::string shortened(const std::string& message) {
   if (message.size() <= kMaxBytes) return message;
   return fmt::format("{} ... ({} bytes left out)", message.substr(0, kMaxBytes),
                      message.size() - kMaxBytes);
+}
+
+bool is_failure(ExitCode code) {
+  constexpr std::array kFailures{
+      ExitCode::kRunFailed,  ExitCode::kConfig,      ExitCode::kData,      ExitCode::kDistributed,
+      ExitCode::kCheckpoint, ExitCode::kInterrupted, ExitCode::kTerminated};
+  return std::ranges::find(kFailures, code) != kFailures.end();
 }
 
 bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_launcher; }
@@ -121,9 +129,13 @@ std::string to_text(const FailureReport& failure) {
   return json_text(nlohmann::json(printable));
 }
 
-std::optional<FailureReport> failure_from_text(const std::string& text) {
+std::optional<FailureReport> failure_from_text(const std::string& text) try {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? std::optional(json.get<FailureReport>()) : std::nullopt;
+  if (!json.is_object()) return std::nullopt;
+  FailureReport failure = json.get<FailureReport>();
+  return is_failure(failure.code) ? std::optional(std::move(failure)) : std::nullopt;
+} catch (const nlohmann::json::exception&) {  // written by another program
+  return std::nullopt;
 }
 
 FailureReport report_for(const std::exception& error, Phase phase) {

@@ -44,6 +44,15 @@ TEST_CASE("a report that was cut off at any byte is none") {
   }
 }
 
+TEST_CASE("what another program wrote to the pipe is no report") {
+  for (const char* text :
+       {"noise", "[]", R"({"code": "five"})", R"({"code": 0})", R"({"code": 77})",
+        R"({"message": 3})", R"({"is_victim": []})", R"({"host": {}})"}) {
+    INFO(text);
+    CHECK_FALSE(failure_from_text(text));
+  }
+}
+
 TEST_CASE("exceptions become reports of their kind") {
   const FailureReport own = report_for(Error(ExitCode::kData, "bad file"));
   CHECK(own.code == ExitCode::kData);
