@@ -16,7 +16,7 @@ namespace mnist_train::app {
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns the shape of the images that the job's checkpoint, if any, was trained on, as a set
-/// without samples: from the checkpoint, else from the named data set, else from its files. Throws
+/// without samples: from the checkpoint, else from the named data set or the run's dataset.json, else from its files. Throws
 /// Error(kCheckpoint) or Error(kData) if they cannot be read.
 data::ImageSet images_trained_on(Worker& worker);
 

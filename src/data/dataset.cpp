@@ -121,6 +121,12 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
     if (drawn->test.empty()) drawn.reset();  // samples without paths are drawn again
   }
   const DatasetRecord* known = drawn ? &*drawn : nullptr;
+  if (splits == Splits::kTest && options.test_fraction > 0 && options.has_picture_files() &&
+      known == nullptr) {
+    notes_.emplace_back(
+        "there is no dataset.json of the run: its test set is drawn again, from the files that are "
+        "there now");
+  }
   Sources sources = open_sources(options, splits != Splits::kTrain, known, bad_);
   geometry_ = sources.geometry;
   class_names_ = std::move(sources.class_names);
@@ -144,14 +150,21 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
 void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
   std::vector<std::int64_t> left = positions({0, train_.count()});
   draw_test(left, record);
-  if (splits != Splits::kTrain && test_.count() > 0) {
-    test_ = limited(test_, options_.limit_test, "limit_test", left_out_.limit_test);
-  }
-  if (splits == Splits::kTrain) test_ = {};
   if (splits == Splits::kTest) {
     train_ = train_.select({});
-    return;
+  } else {
+    draw_validation(std::move(left));
   }
+  if (splits == Splits::kTrain) {
+    test_ = {};
+  } else {
+    test_ = limited(test_, options_.limit_test, "limit_test", left_out_.limit_test);
+  }
+}
+
+/// Limits the training set to the positions `left` and to limit_train, and takes the validation
+/// samples out of it.
+void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
   const std::vector<Part>& parts = train_.sources().front()->parts();
   const bool has_parts = std::ranges::count(parts, Part::kValidation) > 0;
   const SampleView all = train_;

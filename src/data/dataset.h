@@ -121,6 +121,7 @@ class DatasetReader {
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
   bool use_in_place(OpenSplit& split) const;
   void hold_out(Splits splits, const DatasetRecord* record);
+  void draw_validation(std::vector<std::int64_t> left);
   void note_drawn(const Drawn& drawn, const char* key);
   void draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record);
   SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key,

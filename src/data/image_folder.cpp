@@ -94,7 +94,7 @@ class ImageFolder : public PictureFiles {
   /// Returns the entries of a folder, sorted by name, without hidden files and folders that are
   /// left out; links are followed. Only pictures and links are examined, not files of other kinds.
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
-    const fs::path folder = folder_ / relative;
+    const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;
     const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), &::closedir);
     if (!listing) {

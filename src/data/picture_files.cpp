@@ -46,7 +46,7 @@ bool is_picture_name(std::string_view name) {
 }
 
 std::string PictureFiles::shown(const std::filesystem::path& relative) const {
-  return on_one_line((folder_ / relative).string());
+  return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
 }
 
 std::string PictureFiles::add_file(std::string_view path, mode_t mode, off_t size,

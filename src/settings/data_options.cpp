@@ -67,8 +67,8 @@ strict_json::Field<DataOptions> test_field() {
     const bool is_fraction = value.is_number() && value > 0 && value < 1;
     const bool is_name = strict_json::text_of(cursor.node()).has_value();  // --set data.test=2024
     if (is_fraction || (value.is_number() && !is_name)) {
-      const JsonCursor at = cursor.or_else("a path").or_else(R"({"images", "labels"})");
-      if (const auto held_out = fraction.read(at)) options.test_fraction = *held_out;
+      const auto held_out = fraction.read(cursor.or_else("a path"));
+      if (held_out) options.test_fraction = *held_out;
     } else if (auto found = place.read(cursor.or_else("a fraction such as 0.2"))) {
       options.test = std::move(*found);
     }
