@@ -141,7 +141,8 @@ data::ImageSet images_trained_on(Worker& worker) {
   if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
     const auto record = data::read_dataset_record(worker.job.dataset_record);
     const auto classes = static_cast<std::int64_t>(record.class_names.size());
-    shape = network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
+    shape =
+        network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
   }
   if (!shape) return data::shape_of_images(options, worker.job.dataset_record);
   return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);

@@ -109,8 +109,7 @@ TEST_CASE("an added file moves few others") {
   for (int i = 0; i < 100; ++i) folder.write("a/" + std::to_string(i) + ".png", "1");
   BadSamples bad(false);
   const SampleView before = view_of(folder, bad);
-  const Names held_out =
-      paths(before, draw_fraction(before, all_of_view(before), 0.2, 0).taken);
+  const Names held_out = paths(before, draw_fraction(before, all_of_view(before), 0.2, 0).taken);
   for (int i = 0; i < 5; ++i) folder.write("a/new" + std::to_string(i) + ".png", "1");
   const SampleView after = view_of(folder, bad);
   const Names now = paths(after, draw_fraction(after, all_of_view(after), 0.2, 0).taken);

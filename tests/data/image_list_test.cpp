@@ -70,8 +70,8 @@ TEST_CASE("paths are relative to the list, or absolute") {
   const Pictures folder;
   BadSamples bad(false);
   const auto list = open_image_list(
-      folder.write("lists/one.csv", "path,label\n../p/a.png,1\n" +
-                                        (folder.path() / "p/b.png").string() + ",0\n"),
+      folder.write("lists/one.csv",
+                   "path,label\n../p/a.png,1\n" + (folder.path() / "p/b.png").string() + ",0\n"),
       {}, bad);
   std::vector<std::uint8_t> buffer;
   CHECK(list->read(0, buffer).size() == 7);
@@ -83,8 +83,8 @@ TEST_CASE("paths are relative to the list, or absolute") {
 TEST_CASE("integers are class numbers, other labels are names") {
   const Pictures folder;
   const auto labels = [&](const std::string& a, const std::string& b, const std::string& c) {
-    const auto list = open_list(
-        folder, "path,label\np/a.png," + a + "\np/b.png," + b + "\np/c.png," + c + "\n");
+    const auto list =
+        open_list(folder, "path,label\np/a.png," + a + "\np/b.png," + b + "\np/c.png," + c + "\n");
     return std::pair(list->labels(), list->class_names());
   };
   CHECK(labels("2", "0", "10") == std::pair(Labels{2, 0, 10}, Names{}));

@@ -378,17 +378,18 @@ TEST_CASE("a folder that is no data set is refused by name") {
   CHECK_THAT(message_of(folder.path()), ContainsSubstring("no class folders"));
   folder.write("mixed/a/1.png", "1");
   folder.write("mixed/2.png", "2");
-  CHECK_THAT(message_of(folder.path() / "mixed"), ContainsSubstring("pictures beside class folders"));
+  CHECK_THAT(message_of(folder.path() / "mixed"),
+             ContainsSubstring("pictures beside class folders"));
   CHECK_THAT(message_of(folder.path() / "mixed/2.png"),
              ContainsSubstring("2.png: a file; expected a folder of class folders"));
 }
 
 TEST_CASE("what is no class and no picture is left out, with the reason") {
   const TempFolder folder;
-  for (const char* file : {"a/1.png", "a/2.WebP", "a/x/3.bmp", "a/4.ppm", "a/5.pgm", "b/1.png",
-                           "a/n.txt", "a/x/m.TXT", "b/LICENSE", "top.txt", "a/Thumbs.db",
-                           "__MACOSX/a/1.png", "a/@eaDir/1.png", ".git/1.png", "tables/t.tif",
-                           "tables/u.tif", "lost+found/1.png"}) {
+  for (const char* file :
+       {"a/1.png", "a/2.WebP", "a/x/3.bmp", "a/4.ppm", "a/5.pgm", "b/1.png", "a/n.txt", "a/x/m.TXT",
+        "b/LICENSE", "top.txt", "a/Thumbs.db", "__MACOSX/a/1.png", "a/@eaDir/1.png", ".git/1.png",
+        "tables/t.tif", "tables/u.tif", "lost+found/1.png"}) {
     folder.write(file, "1");
   }
   fs::create_directory(folder.path() / "empty");
@@ -397,21 +398,20 @@ TEST_CASE("what is no class and no picture is left out, with the reason") {
   CHECK(set->class_names() == std::vector<std::string>{"a", "b"});
   CHECK(set->count() == 6);
   const LeftOut& left_out = set->left_out();
-  CHECK(left_out.files == std::map<std::string, std::int64_t>{
-                              {".db", 1}, {".txt", 2}, {"without extension", 1}});
-  CHECK(left_out.folders == std::map<std::string, std::string>{
-                                {".git", "hidden"},
-                                {"@eaDir", "made by a file server"},
-                                {"__MACOSX", "made by an archive program"},
-                                {"empty", "no pictures"},
-                                {"lost+found", "made by the file system"},
-                                {"tables", "no pictures, 2 .tif"}});
+  CHECK(left_out.files ==
+        std::map<std::string, std::int64_t>{{".db", 1}, {".txt", 2}, {"without extension", 1}});
+  CHECK(left_out.folders ==
+        std::map<std::string, std::string>{{".git", "hidden"},
+                                           {"@eaDir", "made by a file server"},
+                                           {"__MACOSX", "made by an archive program"},
+                                           {"empty", "no pictures"},
+                                           {"lost+found", "made by the file system"},
+                                           {"tables", "no pictures, 2 .tif"}});
 }
 
 TEST_CASE("bad files and folders are refused by name, or listed and left out") {
   const TempFolder folder;
-  for (const std::string name :
-       {"empty-file", "newline", "utf8", "loop", "dangling"}) {
+  for (const std::string name : {"empty-file", "newline", "utf8", "loop", "dangling"}) {
     folder.write(name + "/a/good.png", "1");
   }
   folder.write("empty-file/a/bad.png", "");
