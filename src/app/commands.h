@@ -23,10 +23,10 @@ void run_export(Worker& worker);
 /// be used, and Error(kData).
 void run_description(Worker& worker);
 
-/// Classifies image files in one process and prints `file`, `guess` and `scores` of each, in their
-/// order. Images are converted to the model's channels and size and normalised as in the run, but
-/// not inverted. Throws Error(kData) at the end, naming every file that cannot be read as an image;
-/// the others are printed.
+/// Classifies image files, or the test set as an evaluation does, in one process and prints `file`,
+/// `guess` and `scores` of each, in their order. Images are converted to the model's channels and
+/// size and normalised as in the run, but not inverted. Throws Error(kData) at the end, naming
+/// every file that cannot be read as an image; the others are printed.
 void run_predictions(Worker& worker);
 
 /// Draws the first batch of a run as the model will see it, with its normalisation undone, in a

@@ -38,7 +38,7 @@ std::vector<data::SampleFailure> all_failures(Worker& worker,
 data::Dataset open_streamed(Worker& worker, data::Splits splits) {
   const settings::DataOptions& options = worker.config.data;
   data::require_decoder(options.decode);
-  data::DatasetReader reader(options, worker.config.train.seed, splits);
+  data::DatasetReader reader(options, splits, worker.job.dataset_record);
   if (options.on_bad_sample == settings::OnBadSample::kError) return reader.stream();
   std::int64_t batch = 0;
   const auto failed = reader.check(
@@ -52,11 +52,10 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   const settings::DataOptions& options = worker.config.data;
   if (options.decode != settings::Decode::kOnce) return open_streamed(worker, splits);
   if (!launch::was_handed_over("dataset")) {
-    return data::DatasetReader(options, worker.config.train.seed, splits).read();
+    return data::DatasetReader(options, splits, worker.job.dataset_record).read();
   }
   // Decoding may take a long time; if the launcher ends meanwhile, the pipe closes.
-  const bool decodes = options.format == settings::DataFormat::kImageFolder ||
-                       options.format == settings::DataFormat::kLmdb;
+  const bool decodes = options.is_encoded();
   // The launcher itself ends ranks that make no progress, and does not count time in which all of
   // them were stopped.
   constexpr std::chrono::hours kTimeout(24 * 7);
@@ -74,6 +73,17 @@ void list_skipped(const data::Dataset& dataset) {
     spdlog::log(i < kMostNamed ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
                 dataset.skipped[i]);
   }
+}
+
+/// Tells what is not trained on or tested, and why.
+void list_left_out(const data::Dataset& dataset) {
+  const std::string left_out = data::left_out_text(dataset.left_out);
+  if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
+  if (dataset.left_out.added > 0) {
+    spdlog::info("ignored {} file{} that are new since the run began", dataset.left_out.added,
+                 dataset.left_out.added == 1 ? "" : "s");
+  }
+  for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
 }
 
 /// Names classes without samples, unless a limit left them out.
@@ -110,6 +120,7 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   }
   data::Dataset dataset = read_or_attach(worker, splits);
   if (worker.is_rank0()) {
+    list_left_out(dataset);
     list_skipped(dataset);
     warn_of_empty_classes(dataset.train, worker.config.data);
     warn_of_single_class(dataset, worker.config.data);
@@ -121,12 +132,19 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
 }
 
 data::ImageSet images_trained_on(Worker& worker) {
+  const settings::DataOptions& options = worker.config.data;
   std::optional<network::ImageShape> shape;
   if (!worker.job.checkpoint.empty()) {
     if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
   }
-  if (!shape) shape = network::known_images(worker.config.data);
-  if (!shape) return data::shape_of_images(worker.config.data);
+  if (!shape) shape = network::known_images(options);
+  if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
+    const auto record = data::read_dataset_record(worker.job.dataset_record);
+    const auto classes = static_cast<std::int64_t>(record.class_names.size());
+    shape =
+        network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
+  }
+  if (!shape) return data::shape_of_images(options, worker.job.dataset_record);
   return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
 }
 

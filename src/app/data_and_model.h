@@ -16,8 +16,8 @@ namespace mnist_train::app {
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns the shape of the images that the job's checkpoint, if any, was trained on, as a set
-/// without samples: from the checkpoint, else from the named data set, else from its files. Throws
-/// Error(kCheckpoint) or Error(kData) if they cannot be read.
+/// without samples: from the checkpoint, else from the named data set or the run's dataset.json,
+/// else from its files. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
 data::ImageSet images_trained_on(Worker& worker);
 
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.

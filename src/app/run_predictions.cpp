@@ -1,3 +1,4 @@
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -102,6 +103,24 @@ Images decode(std::span<const std::string> files, const data::ImageSet& like,
   return images;
 }
 
+/// Reads samples of the test set as an evaluation does.
+Images take_samples(const data::ImageSet& test, const data::Range& range) {
+  const auto bytes = static_cast<std::size_t>(test.bytes_per_image());
+  Images images;
+  images.pixels.resize(static_cast<std::size_t>(range.size()) * bytes);
+  for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+    images.files.push_back(test.encoded->samples.sample_name(sample));
+  }
+  parallel_for(0, range.size(), 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::uint8_t> buffer;
+    for (std::int64_t i = begin; i < end; ++i) {
+      test.encoded->samples.decode(range.begin + i, test.encoded->geometry,
+                                   &images.pixels[static_cast<std::size_t>(i) * bytes], buffer);
+    }
+  });
+  return images;
+}
+
 /// Returns the images as a set whose labels are 0.
 data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(images.pixels));
@@ -117,8 +136,9 @@ data::ImageSet as_image_set(Images& images, data::ImageSet set) {
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;
-  const auto facts = checkpoint::facts_of(worker.job.checkpoint);
-  return facts ? facts->class_names : std::vector<std::string>();
+  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
+  if (worker.job.dataset_record.empty()) return {};
+  return data::read_dataset_record(worker.job.dataset_record).class_names;
 }
 
 void print_predictions(Worker& worker, models::Model& model, Images images,
@@ -166,6 +186,29 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
 }
 
+/// Classifies the test set that a run with this config has, or had.
+void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet& like,
+                      const std::vector<std::string>& class_names) {
+  settings::DataOptions options = worker.config.data;
+  const bool skips = options.on_bad_sample == settings::OnBadSample::kSkip;
+  options.decode = settings::Decode::kStream;
+  data::DatasetReader reader(options, data::Splits::kTest, worker.job.dataset_record);
+  const auto progress = [&worker](std::int64_t batch) {
+    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, batch);
+  };
+  std::int64_t checked = 0;
+  const auto failed = skips
+                          ? reader.check(0, 1, at::get_num_threads(), [&] { progress(++checked); })
+                          : std::vector<data::SampleFailure>();
+  const data::ImageSet test = reader.stream(failed).test;
+  const std::int64_t most = worker.config.train.test_batch_size;
+  for (std::int64_t begin = 0; begin < test.count; begin += most) {
+    progress(checked + begin + 1);
+    const data::Range range{begin, std::min(begin + most, test.count)};
+    print_predictions(worker, model, take_samples(test, range), like, class_names);
+  }
+}
+
 }  // namespace
 
 void run_predictions(Worker& worker) {
@@ -175,9 +218,10 @@ void run_predictions(Worker& worker) {
   const auto model = make_model_with_weights(worker, like, worker.job.checkpoint);
   model->to(worker.device());
   model->eval();
+  const std::vector<std::string> class_names = class_names_of(worker);
+  if (worker.job.predicts_test) return predict_test_set(worker, *model, like, class_names);
   const std::span<const std::string> files = worker.job.images;
   const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
-  const std::vector<std::string> class_names = class_names_of(worker);
   const auto trained = settings::trained_brightness(worker.config.data);
   Remarks remarks;
   for (std::size_t begin = 0; begin < files.size(); begin += most) {

@@ -390,6 +390,9 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   make_folder((folder / worker_.config.model_file).parent_path(), ExitCode::kRunFailed);
   make_folder((folder / worker_.config.accuracies_file).parent_path(), ExitCode::kRunFailed);
   write_file_atomically(folder / files::kConfig, config_to_repeat(worker_), ExitCode::kRunFailed);
+  write_file_atomically(folder / files::kDataset,
+                        data::write_dataset_record(dataset_, worker_.config.data),
+                        ExitCode::kRunFailed);
   make_sinks(resumed);
   add_progress(summary_, "running", worker_, trainer_);
   const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
@@ -495,6 +498,7 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   };
   result.predictions = predictions(evaluations.test, result.test_picture);
   result.mistakes = choose_mistakes(evaluations.test, test);
+  for (report::Mistake& mistake : result.mistakes) mistake.file = test.path(mistake.id);
   result.thumbnail = [&test](std::int64_t id) {
     return report::thumbnail_uri(test.image(id).data(), test.channels, test.height, test.width);
   };
@@ -517,7 +521,8 @@ std::vector<report::Prediction> RunRecorder::predictions(
   for (const auto& [sample, predicted_class, scores] : test.predictions) {
     if (images_.size() == rows.size()) images_.push_back(report::image_uri(picture(sample)));
     rows.push_back({sample, images_[rows.size()], predicted_class,
-                    dataset_.test.labels[static_cast<std::size_t>(sample)], scores});
+                    dataset_.test.labels[static_cast<std::size_t>(sample)], scores,
+                    dataset_.test.path(sample)});
   }
   return rows;
 }

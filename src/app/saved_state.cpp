@@ -140,6 +140,15 @@ void require_same_data(const Worker& worker, const std::string& source,
   if (facts.data_hash == dataset.hash) return;
   const auto differences =
       saved ? settings::data_differences(*saved, worker.config) : std::vector<std::string>();
+  if (differences.empty() && saved && saved->data.validation > 0 &&
+      facts.config.find("\"holdout_seed\"") == std::string::npos) {
+    throw Error(ExitCode::kCheckpoint,
+                source +
+                    ": an older version of mnist-train drew its validation set by another "
+                    "rule, so this run would train on samples that it was validated on; to "
+                    "start a new run from its weights: --set model.weights=" +
+                    source);
+  }
   const std::string reason =
       differences.empty()
           ? fmt::format(

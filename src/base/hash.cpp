@@ -1,5 +1,7 @@
 #include "base/hash.h"
 
+#include <sha2.h>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -39,6 +41,29 @@ std::string hash_hex(std::string_view text) {
 
 std::string hash_hex(std::span<const std::uint8_t> bytes) {
   return hash_hex(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+struct Sha256::Context {
+  SHA2_CTX state;
+};
+
+Sha256::Sha256() : context_(std::make_unique<Context>()) { SHA256Init(&context_->state); }
+Sha256::~Sha256() = default;
+
+void Sha256::update(const void* bytes, std::size_t size) {
+  SHA256Update(&context_->state, static_cast<const std::uint8_t*>(bytes), size);
+}
+
+Sha256::Digest Sha256::digest() {
+  Digest digest{};
+  SHA256Final(digest.data(), &context_->state);
+  return digest;
+}
+
+std::string Sha256::hex_digest() {
+  std::array<char, SHA256_DIGEST_STRING_LENGTH> text{};
+  SHA256End(&context_->state, text.data());
+  return text.data();
 }
 
 }  // namespace mnist_train

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,5 +34,26 @@ class Hasher {
 /// Returns the hash of a text or of bytes in the format of `Hasher::hex_digest`.
 std::string hash_hex(std::string_view text);
 std::string hash_hex(std::span<const std::uint8_t> bytes);
+
+/// SHA-256, for hashes that others can compute too.
+class Sha256 {
+ public:
+  using Digest = std::array<std::uint8_t, 32>;
+
+  Sha256();
+  ~Sha256();
+  Sha256(const Sha256&) = delete;
+  Sha256& operator=(const Sha256&) = delete;
+
+  void update(const void* bytes, std::size_t size);
+  /// Called once, after the last update.
+  Digest digest();
+  /// Does the same; returns 64 lower-case hexadecimal digits, as `sha256sum` prints them.
+  std::string hex_digest();
+
+ private:
+  struct Context;
+  std::unique_ptr<Context> context_;
+};
 
 }  // namespace mnist_train

@@ -70,6 +70,9 @@ class Parser {
     if (std::ranges::count(line_.configs, "-") > 1) {
       refuse("--config - is given more than once, but there is only one standard input");
     }
+    if (line_.command == Command::kPredict && line_.images.empty() && !line_.predicts_test) {
+      refuse("IMAGE is required, or --test for the test set of the run");
+    }
     if (line_.with_optimizer && line_.export_format != "pt") {
       refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");
     }

@@ -40,6 +40,8 @@ struct CommandLine {
   bool with_optimizer = false;       // export
   std::int64_t scale = 0;            // preview; 0: chosen by the size of the images
   std::vector<std::string> images;   // predict; "-": a list on standard input
+  bool predicts_test = false;        // predict: the test set of the run
+  bool describes_data = false;       // describe: the data, not the network
   bool json = false;                 // prints JSON, not text for people
   std::string shell;                 // completion
   std::string log_level = "info";

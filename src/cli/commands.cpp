@@ -88,10 +88,12 @@ void add_evaluate(CLI::App& command, CommandLine& line) {
 
 void add_predict(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
-  add(command, "IMAGE", line.images, "",
-      "PNG or JPEG files; - reads their names from standard input, one per line; write ./-NAME for "
-      "a name that begins with a dash")
-      ->required();
+  CLI::Option* images =
+      add(command, "IMAGE", line.images, "",
+          "PNG or JPEG files; - reads their names from standard input, one per line; write ./-NAME "
+          "for a name that begins with a dash");
+  command.add_flag("--test", line.predicts_test, "Classifies the test set of the run instead")
+      ->excludes(images);
   add_config_flags(command, line);
   add_json_flag(command, line);
   add_logging_flags(command, line);
@@ -103,7 +105,8 @@ void add_predict(CLI::App& command, CommandLine& line) {
       "Transparent pixels become white.\n\n"
       "Examples:\n"
       "  mnist-train predict --checkpoint runs/first digit.png photo.jpg\n"
-      "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt -");
+      "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt -\n"
+      "  mnist-train predict --checkpoint runs/photos --test");
 }
 
 void add_preview(CLI::App& command, CommandLine& line) {
@@ -146,12 +149,16 @@ void add_export(CLI::App& command, CommandLine& line) {
 
 void add_describe(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
+  command.add_flag("--data", line.describes_data,
+                   "Prints the data as JSON instead: samples of each class, held-out files, and "
+                   "what is left out; warns of identical files in training and held-out sets");
   command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
   add_logging_flags(command, line);
   command.footer(
       "Prints name, output shape, parameters and multiply-adds (for one image) of each layer. The "
       "JSON object also has the layers in the form of model.layers.\n\n"
       "Examples:\n"
+      "  mnist-train describe --data --config photos.json\n"
       "  mnist-train describe --config own_network\n"
       "  mnist-train describe --config mnist --set model.name=resnet18 --json");
 }

@@ -98,7 +98,10 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   job.config_path = first_config(line);
   job.resume = line.resume.value_or("");
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
-  if (line.checkpoint_file) job.checkpoint = fs::absolute(*line.checkpoint_file);
+  if (line.checkpoint_file) {
+    job.checkpoint = fs::absolute(*line.checkpoint_file);
+    job.dataset_record = data::find_dataset_record(job.checkpoint);
+  }
   job.export_format = line.export_format;
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
@@ -106,6 +109,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   job.scale = line.scale;
   job.as_json = prints_json(line);
   job.images = line.images;
+  job.predicts_test = line.predicts_test;
   job.log_level = line.log_level;
   job.quiet = line.quiet;
   job.started_s = job.attempt_s = monotonic_seconds();
@@ -249,8 +253,8 @@ launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
   // An attempt may end before the samples are read; the next one then only waits for them.
   decode.start = [&state, is_first] {
     if (!is_first) return;
-    state.dataset->publish(state.config.data, state.config.train.seed,
-                           needed_splits(state.job.command));
+    state.dataset->publish(state.config.data, needed_splits(state.job.command),
+                           state.job.dataset_record);
   };
   decode.ready_fd = state.dataset->handle().ready_fd;
   decode.finish = [&state] {

@@ -248,8 +248,27 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
   return json_text(json, 2) + "\n";
 }
 
+/// Returns the output of `describe --data`, which is that of a run in its dataset.json. Warns of
+/// samples that are in two sets. No image is decoded. Throws Error(kData) and ConfigKeyError.
+std::string describe_data(settings::DataOptions options) {
+  constexpr std::size_t kMostNamed = 5;
+  if (options.is_encoded()) options.decode = settings::Decode::kStream;
+  const data::Dataset dataset = data::DatasetReader(options).stream();
+  for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
+  const std::vector<std::string> repeated = data::repeated_files(dataset);
+  for (std::size_t i = 0; i < std::min(repeated.size(), kMostNamed); ++i) {
+    spdlog::warn("identical files in a held-out set and the training set: {}", repeated[i]);
+  }
+  if (repeated.size() > kMostNamed) spdlog::warn("{} such files in all", repeated.size());
+  return data::write_dataset_record(dataset, options);
+}
+
 int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   settings::RunConfig& config = layered.config;
+  if (line.command == Command::kDescribe && line.describes_data) {
+    print_text(describe_data(config.data));
+    return 0;
+  }
   if (line.command == Command::kDescribe && config.model.has_layers()) {
     print_text(describe(line, config));
     return 0;

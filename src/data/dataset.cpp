@@ -1,29 +1,59 @@
 #include "data/dataset.h"
 
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "base/cgroups.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/system.h"
+#include "data/sampler.h"
 #include "data/sources.h"
 
 namespace mnist_train::data {
 
 namespace {
 
-SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key) {
-  if (!limit) return samples;
-  if (*limit > samples.count()) {
-    fail_data(fmt::format("{}: data.{} is {}, but there are {} images", samples.name(), key, *limit,
-                          samples.count()));
+/// Returns the positions of samples for which `belongs`, and of the others.
+template <class Belongs>
+Drawn divide(const std::vector<std::int64_t>& among, const Belongs& belongs) {
+  Drawn drawn;
+  for (const std::int64_t position : among) {
+    (belongs(position) ? drawn.taken : drawn.left).push_back(position);
   }
-  return samples.select(positions({0, *limit}));
+  return drawn;
+}
+
+/// Returns the positions of a run's test files; files that are gone are an error.
+std::vector<std::int64_t> recorded_test(const SampleView& samples, const DatasetRecord& record) {
+  std::unordered_map<std::string, std::int64_t> wanted;  // path -> its number in the record
+  for (const std::string& path : record.test) wanted.emplace(path, wanted.size());
+  std::vector<std::int64_t> positions(record.test.size(), -1);
+  for (std::int64_t position = 0; position < samples.count(); ++position) {
+    const auto found = wanted.find(samples.path(position));
+    if (found != wanted.end() && samples.label(position) >= 0) {
+      positions[static_cast<std::size_t>(found->second)] = position;
+    }
+  }
+  const auto missing = std::ranges::count(positions, -1);
+  if (missing == 0) return positions;
+  const auto first = std::ranges::find(positions, -1) - positions.begin();
+  fail_data(fmt::format("{}: {} of the {} test files of the run are missing; the first is {}",
+                        samples.name(), missing, positions.size(),
+                        record.test[static_cast<std::size_t>(first)]));
+}
+
+void add(LeftOut& sum, const LeftOut& more) {
+  for (const auto& [extension, count] : more.files) sum.files[extension] += count;
+  sum.folders.insert(more.folders.begin(), more.folders.end());
+  sum.duplicates += more.duplicates;
 }
 
 /// Reorders items of `size` bytes: item i becomes the former one at positions[i]. Items that would
@@ -74,28 +104,144 @@ std::vector<std::uint8_t> ImageSet::image(std::int64_t sample) const {
   return planes;
 }
 
-DatasetReader::DatasetReader(const settings::DataOptions& options, std::int64_t seed, Splits splits,
+std::string ImageSet::path(std::int64_t sample) const {
+  if (encoded) return encoded->samples.path(sample);
+  return paths.empty() ? "" : paths[static_cast<std::size_t>(sample)];
+}
+
+DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits,
+                             const std::filesystem::path& record,
                              const std::atomic<bool>* cancelled)
     : options_(options),
-      validation_(splits == Splits::kTest ? 0 : options.validation),
-      seed_(seed),
       cancelled_(cancelled),
       bad_(options.on_bad_sample == settings::OnBadSample::kSkip) {
-  Sources sources = open_sources(options, splits != Splits::kTrain, bad_);
+  std::optional<DatasetRecord> drawn;
+  if (splits == Splits::kTest && options.test_fraction > 0 && !record.empty()) {
+    drawn = read_dataset_record(record);
+    if (drawn->test.empty()) drawn.reset();  // samples without paths are drawn again
+  }
+  const DatasetRecord* known = drawn ? &*drawn : nullptr;
+  if (splits == Splits::kTest && options.test_fraction > 0 && options.has_picture_files() &&
+      known == nullptr) {
+    notes_.emplace_back(
+        "there is no dataset.json of the run: its test set is drawn again, from the files that are "
+        "there now");
+  }
+  Sources sources = open_sources(options, splits != Splits::kTrain, known, bad_);
   geometry_ = sources.geometry;
   class_names_ = std::move(sources.class_names);
   for (const auto& source : sources.train_sources) classes_ = std::max(classes_, source->classes());
-  train_ =
-      limited(SampleView(std::move(sources.train_sources)), options.limit_train, "limit_train");
-  held_out_count(train_.count(), validation_);
-  if (splits == Splits::kTest) train_ = train_.select({});
-  if (sources.test_source) {
-    test_ = limited(SampleView({sources.test_source}), options.limit_test, "limit_test");
+  train_ = SampleView(std::move(sources.train_sources));
+  if (sources.test_source) test_ = SampleView({sources.test_source});
+  for (const SampleView* samples : {&train_, &test_}) {
+    for (const auto& source : samples->sources()) {
+      add(left_out_, source->left_out());
+      notes_.insert(notes_.end(), source->notes().begin(), source->notes().end());
+    }
   }
+  hold_out(splits, known);
   const auto& stored = train_.sources().front()->geometry();
   const bool grows = !stored || !stored->same_shape(geometry_);
   // Decoded or resized images fill memory only gradually, so a lack would show late.
   if (grows && options.decode == settings::Decode::kOnce) require_memory();
+}
+
+/// Takes test and validation samples out of the training set, and applies the limits.
+void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
+  std::vector<std::int64_t> left = positions({0, train_.count()});
+  draw_test(left, record);
+  if (splits == Splits::kTest) {
+    train_ = train_.select({});
+  } else {
+    draw_validation(std::move(left));
+  }
+  if (splits == Splits::kTrain) {
+    test_ = {};
+  } else {
+    test_ = limited(test_, options_.limit_test, "limit_test", left_out_.limit_test);
+  }
+}
+
+/// Limits the training set to the positions `left` and to limit_train, and takes the validation
+/// samples out of it.
+void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
+  const std::vector<Part>& parts = train_.sources().front()->parts();
+  const bool has_parts = std::ranges::count(parts, Part::kValidation) > 0;
+  const SampleView all = train_;
+  if (has_parts) {
+    const Drawn drawn = divide(left, [&](std::int64_t position) {
+      return parts[static_cast<std::size_t>(position)] == Part::kValidation;
+    });
+    validation_ = all.select(drawn.taken);
+    left = drawn.left;
+  }
+  if (static_cast<std::int64_t>(left.size()) < all.count()) train_ = all.select(left);
+  if (left.empty()) fail_data(all.name() + ": no samples are left to train on");
+  train_ = limited(train_, options_.limit_train, "limit_train", left_out_.limit_train);
+  if (options_.validation == 0) return;
+  const SampleView used = train_;
+  const Drawn drawn =
+      draw_fraction(used, positions({0, used.count()}), options_.validation, options_.holdout_seed);
+  note_drawn(drawn, "validation");
+  train_ = used.select(drawn.left);
+  validation_ = used.select(drawn.taken);
+}
+
+/// Tells of classes that are not in a drawn set, and refuses an empty one.
+void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
+  if (drawn.taken.empty()) {
+    fail_data(fmt::format("{}: data.{} holds out nothing, because no class has two samples",
+                          train_.name(), key));
+  }
+  if (drawn.single_classes.empty()) return;
+  constexpr std::size_t kMostNamed = 10;
+  std::vector<std::string> names;
+  for (const std::int32_t label : drawn.single_classes) {
+    const auto at = static_cast<std::size_t>(label);
+    names.push_back(at < class_names_.size() ? class_names_[at] : std::to_string(label));
+    if (names.size() == kMostNamed) break;
+  }
+  const std::size_t count = drawn.single_classes.size();
+  notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}{}", key,
+                               count == 1 ? "one class" : std::to_string(count) + " classes",
+                               count == 1 ? "is" : "are", fmt::join(names, ", "),
+                               count > names.size() ? ", …" : ""));
+}
+
+/// Takes the test set out of the training samples at positions `left`, unless it has its own files.
+void DatasetReader::draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record) {
+  const std::vector<Part>& parts = train_.sources().front()->parts();
+  if (record != nullptr) {
+    test_ = train_.select(recorded_test(train_, *record));
+    left_out_.added = std::max<std::int64_t>(0, train_.count() - record->samples);
+    return;
+  }
+  Drawn drawn;
+  if (options_.test_fraction > 0) {
+    drawn = draw_fraction(train_, left, options_.test_fraction, options_.holdout_seed);
+    note_drawn(drawn, "test");
+  } else if (std::ranges::count(parts, Part::kTest) > 0) {
+    drawn = divide(left, [&](std::int64_t position) {
+      return parts[static_cast<std::size_t>(position)] == Part::kTest;
+    });
+  } else {
+    return;
+  }
+  test_ = train_.select(drawn.taken);
+  left = std::move(drawn.left);
+}
+
+SampleView DatasetReader::limited(const SampleView& samples, std::optional<std::int64_t> limit,
+                                  const char* key, std::int64_t& left_out) const {
+  if (!limit) return samples;
+  if (*limit > samples.count()) {
+    fail_data(fmt::format("{}: data.{} is {}, but there are {} images", samples.name(), key, *limit,
+                          samples.count()));
+  }
+  left_out = samples.count() - *limit;
+  if (!options_.has_picture_files()) return samples.select(positions({0, *limit}));
+  return samples.select(
+      draw_limit(samples, positions({0, samples.count()}), *limit, options_.holdout_seed).taken);
 }
 
 void DatasetReader::require_memory() const {
@@ -114,12 +260,14 @@ std::size_t DatasetReader::bytes_of(const SampleView& samples) const {
   return cache_aligned(count * image_bytes()) + cache_aligned(count);
 }
 
-std::size_t DatasetReader::bytes() const { return bytes_of(train_) + bytes_of(test_); }
+std::size_t DatasetReader::bytes() const {
+  return bytes_of(train_) + bytes_of(validation_) + bytes_of(test_);
+}
 
 Dataset DatasetReader::read() {
   // Address space alone: files that are used in place need no memory.
   const auto memory = reserve_memory(bytes() + 1, train_.name());
-  return read_into({memory.get(), bytes()}, memory, /*in_place=*/validation_ == 0);
+  return read_into({memory.get(), bytes()}, memory, /*in_place=*/true);
 }
 
 Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
@@ -137,8 +285,9 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     skip(split, decode(samples, split.images.data()), 0);
     return split;
   };
-  OpenSplit train_split = open(train_);
-  return finish(std::move(train_split), open(test_));
+  const OpenSplit train = open(train_);
+  const OpenSplit validation = open(validation_);
+  return finish(train, validation, open(test_));
 }
 
 /// Uses the pixels in a mapped file, which the split then keeps alive, if they are as wanted.
@@ -147,7 +296,8 @@ bool DatasetReader::use_in_place(OpenSplit& split) const {
   const ImageSource& source = *split.samples.sources().front();
   const auto pixels = source.mapped_pixels();
   if (pixels.empty() || !source.geometry()->same_shape(geometry_)) return false;
-  // Not written to: only held-out and skipped samples are moved, and there are none.
+  if (!split.samples.begins_source(0, split.samples.count())) return false;
+  // Not written to: only skipped samples are moved, and there are none.
   split.images = {const_cast<std::uint8_t*>(pixels.data()), split.images.size()};
   split.owner = std::make_shared<std::pair<SampleView, std::shared_ptr<const void>>>(split.samples,
                                                                                      split.owner);
@@ -175,7 +325,8 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ImageSource& source = *samples.sources()[i];
     range = {range.end, range.end + parts[i]};
-    const bool as_stored = source.geometry() && source.geometry()->same_shape(geometry_);
+    const bool as_stored = source.geometry() && source.geometry()->same_shape(geometry_) &&
+                           samples.begins_source(range.begin, range.size());
     if (as_stored && source.read_first(range.size(), images + range.begin * geometry_.bytes())) {
       continue;
     }
@@ -195,7 +346,7 @@ std::vector<SampleFailure> DatasetReader::check(int part, int parts, int threads
   constexpr std::int64_t kBatch = 256;
   std::vector<SampleFailure> failed;
   std::int64_t first = 0;
-  for (const SampleView* samples : {&train_, &test_}) {
+  for (const SampleView* samples : {&train_, &validation_, &test_}) {
     const Range mine = shard({0, samples->count()}, part, parts);
     if (mine.size() > 0) {
       const auto decoder = make_image_decoder({encoded(*samples), threads});
@@ -211,14 +362,21 @@ std::vector<SampleFailure> DatasetReader::check(int part, int parts, int threads
 }
 
 Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
-  const auto of_test = std::find_if(failed.begin(), failed.end(), [this](const auto& each) {
-    return each.sample >= train_.count();
-  });
-  OpenSplit train_split{train_};
-  OpenSplit test_split{test_};
-  skip(train_split, {failed.begin(), of_test}, 0);
-  skip(test_split, {of_test, failed.end()}, train_.count());
-  return finish(std::move(train_split), std::move(test_split));
+  std::int64_t first = 0;
+  auto begin = failed.begin();
+  const auto open = [&](const SampleView& samples) {
+    const auto end = std::find_if(begin, failed.end(), [&](const SampleFailure& each) {
+      return each.sample >= first + samples.count();
+    });
+    OpenSplit split{samples};
+    skip(split, {begin, end}, first);
+    first += samples.count();
+    begin = end;
+    return split;
+  };
+  const OpenSplit train = open(train_);
+  const OpenSplit validation = open(validation_);
+  return finish(train, validation, open(test_));
 }
 
 /// Removes the failed samples. `first`: the number of the split's first sample in `failed`.
@@ -240,50 +398,54 @@ void DatasetReader::skip(OpenSplit& split, std::span<const SampleFailure> failed
   split.samples = split.samples.select(good);
 }
 
-/// Returns `samples` as an image set, with memory from the front of `from`.
-ImageSet DatasetReader::take(const SampleView& samples, OpenSplit& from) const {
+/// Returns the samples of a split as an image set, in its memory.
+ImageSet DatasetReader::take(const OpenSplit& from) const {
   ImageSet set = set_of_shape(geometry_, classes_);
-  set.count = samples.count();
+  set.count = from.samples.count();
   if (set.count == 0) return set;
   const auto count = static_cast<std::size_t>(set.count);
-  set.source = samples.name();
+  set.source = from.samples.name();
+  std::span<std::uint8_t> labels = from.labels.first(std::min(count, from.labels.size()));
+  set.owner = from.owner;
   if (from.images.empty()) {
-    set.encoded = encoded(samples);
-    const auto labels = std::make_shared<std::vector<std::uint8_t>>(count);
-    from.labels = *labels;
-    from.owner = labels;
+    set.encoded = encoded(from.samples);
+    const auto own = std::make_shared<std::vector<std::uint8_t>>(count);
+    labels = *own;
+    set.owner = own;
   } else {
     set.images = from.images.first(count * image_bytes());
-    from.images = from.images.subspan(set.images.size());
   }
   for (std::size_t i = 0; i < count; ++i) {
-    from.labels[i] = static_cast<std::uint8_t>(samples.label(static_cast<std::int64_t>(i)));
+    labels[i] = static_cast<std::uint8_t>(from.samples.label(static_cast<std::int64_t>(i)));
   }
-  set.labels = from.labels.first(count);
-  from.labels = from.labels.subspan(count);
-  set.owner = from.owner;
+  set.labels = labels;
   return set;
 }
 
-Dataset DatasetReader::finish(OpenSplit train_split, OpenSplit test_split) const {
-  const HoldOut parts = hold_out(train_split.samples.count(), validation_, seed_);
-  if (!train_split.images.empty() && !parts.held_out.empty()) {
-    std::vector<std::int64_t> order = parts.trained_on;
-    order.insert(order.end(), parts.held_out.begin(), parts.held_out.end());
-    arrange(train_split.images, image_bytes(), order);
-  }
+Dataset DatasetReader::finish(const OpenSplit& train, const OpenSplit& validation,
+                              const OpenSplit& test) const {
   Dataset dataset;
-  dataset.train = take(train_split.samples.select(parts.trained_on), train_split);
-  dataset.validation = take(train_split.samples.select(parts.held_out), train_split);
-  dataset.test = take(test_split.samples, test_split);
+  OpenSplit trained_on = train;  // selected once more, which the hashes of old checkpoints contain
+  trained_on.samples = train.samples.select(positions({0, train.samples.count()}));
+  dataset.train = take(trained_on);
+  dataset.validation = take(validation);
+  dataset.test = take(test);
   Hasher hasher;
   for (const ImageSet* set : {&dataset.train, &dataset.validation, &dataset.test}) {
     hash_split(hasher, *set);
   }
   dataset.hash = hasher.named_digest();
+  for (const auto& [set, split] :
+       {std::pair(&dataset.validation, &validation), std::pair(&dataset.test, &test)}) {
+    if (set->encoded || !options_.has_picture_files()) continue;
+    for (std::int64_t i = 0; i < set->count; ++i) set->paths.push_back(split->samples.path(i));
+  }
   dataset.class_names = class_names_;
   dataset.skipped = bad_.skipped();
-  if (train_split.samples.sources().size() > 1) dataset.train_parts = train_split.samples.parts();
+  if (train.samples.sources().size() > 1) dataset.train_parts = train.samples.parts();
+  dataset.left_out = left_out_;
+  dataset.left_out.unusable = static_cast<std::int64_t>(bad_.skipped().size());
+  dataset.notes = notes_;
   return dataset;
 }
 
@@ -296,9 +458,9 @@ ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes) {
   return set;
 }
 
-ImageSet shape_of_images(settings::DataOptions options) {
+ImageSet shape_of_images(settings::DataOptions options, const std::filesystem::path& record) {
   options.decode = settings::Decode::kStream;  // which needs no memory for decoded images
-  const DatasetReader reader(options);
+  const DatasetReader reader(options, record.empty() ? Splits::kBoth : Splits::kTest, record);
   return set_of_shape(reader.geometry(), reader.classes());
 }
 

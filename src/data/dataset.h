@@ -3,12 +3,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "data/dataset_record.h"
+#include "data/held_out.h"
 #include "data/image_decoder.h"
 #include "data/image_source.h"
 #include "settings/data_options.h"
@@ -28,10 +32,14 @@ struct ImageSet {
   std::shared_ptr<const void> owner;     // keeps both spans alive
   std::string source;                    // the images file, for messages
   std::shared_ptr<const EncodedImages> encoded{};
+  std::vector<std::string> paths{};  // [count] of held-out pictures in memory; else empty
 
   std::int64_t bytes_per_image() const { return channels * height * width; }
   /// Returns one image as planes [C,H,W], decoded if need be. Throws Error(kData).
   std::vector<std::uint8_t> image(std::int64_t sample) const;
+  /// Returns the path of a held-out or encoded picture's file in its split's folder; "" if it has
+  /// none.
+  std::string path(std::int64_t sample) const;
 };
 
 /// A training set, its held-out split, and a test set, of one geometry and number of classes. A
@@ -46,6 +54,8 @@ struct Dataset {
   std::vector<std::string> class_names{};   // by number; empty if the data have none
   std::vector<std::string> skipped{};       // bad samples that were skipped, with the reason
   std::vector<std::int64_t> train_parts{};  // samples of each set of train_per_process, in order
+  LeftOut left_out{};
+  std::vector<std::string> notes{};  // warnings about the files
 };
 
 /// The wanted splits of a data set. With kTest the training set is opened, as it determines the
@@ -55,15 +65,16 @@ enum class Splits { kBoth, kTrain, kTest };
 /// A data set, found, opened and checked. Its images are then read into memory (`read`,
 /// `read_into`) or decoded as they are used (`stream`), according to data.decode.
 ///
-///   const Dataset dataset = DatasetReader(options, seed).read();
+///   const Dataset dataset = DatasetReader(options).read();
 class DatasetReader {
  public:
-  /// `seed` decides which samples are held out of the training set; once `cancelled` becomes true,
-  /// reading ends with an Error. Throws Error(kData) naming the file, or all places that were
-  /// searched for a data set; also if a limit is beyond the data, if data.validation leaves one
-  /// side empty, and if decoded images would not fit into memory.
-  explicit DatasetReader(const settings::DataOptions& options, std::int64_t seed = 1,
-                         Splits splits = Splits::kBoth,
+  /// `record`: the dataset.json of a run to evaluate, whose drawn test set is then opened as it
+  /// was. Once `cancelled` becomes true, reading ends with an Error. Throws Error(kData) naming the
+  /// file, or all places that were searched for a data set; also if a limit is beyond the data, if
+  /// a fraction draws no samples, and if decoded images would not fit into memory. Throws
+  /// ConfigKeyError if a list's column `holdout` contradicts the options.
+  explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
+                         const std::filesystem::path& record = {},
                          const std::atomic<bool>* cancelled = nullptr);
 
   /// Numbers of samples to train on and to test on, after limit_train and limit_test.
@@ -86,7 +97,7 @@ class DatasetReader {
                     bool in_place = false);
 
   /// Decodes the `part`th of `parts` equal parts of all samples on `threads` threads, discards the
-  /// images and returns the failures; test samples are numbered after training samples.
+  /// images and returns the failures; samples are numbered from training over validation to test.
   /// `progress` is called now and then.
   std::vector<SampleFailure> check(int part, int parts, int threads,
                                    const std::function<void()>& progress);
@@ -109,19 +120,26 @@ class DatasetReader {
   std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
   bool use_in_place(OpenSplit& split) const;
+  void hold_out(Splits splits, const DatasetRecord* record);
+  void draw_validation(std::vector<std::int64_t> left);
+  void note_drawn(const Drawn& drawn, const char* key);
+  void draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record);
+  SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key,
+                     std::int64_t& left_out) const;
   void skip(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
-  ImageSet take(const SampleView& samples, OpenSplit& from) const;
-  Dataset finish(OpenSplit train_split, OpenSplit test_split) const;
+  ImageSet take(const OpenSplit& from) const;
+  Dataset finish(const OpenSplit& train, const OpenSplit& validation, const OpenSplit& test) const;
 
   settings::DataOptions options_;
-  double validation_;
-  std::int64_t seed_;
   const std::atomic<bool>* cancelled_;
   BadSamples bad_;
   ImageGeometry geometry_;
   std::int64_t classes_ = 0;
   std::vector<std::string> class_names_;
+  LeftOut left_out_;
+  std::vector<std::string> notes_;
   SampleView train_;
+  SampleView validation_;
   SampleView test_;
 };
 
@@ -130,6 +148,6 @@ ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes);
 
 /// Returns a set without samples that has the shape and the number of classes of a data set's
 /// images. Its files are opened, but no image is decoded. Throws Error(kData).
-ImageSet shape_of_images(settings::DataOptions options);
+ImageSet shape_of_images(settings::DataOptions options, const std::filesystem::path& record = {});
 
 }  // namespace mnist_train::data

@@ -1,20 +1,19 @@
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <set>
 #include <string_view>
 #include <utility>
 
-#include "base/file.h"
 #include "base/file_kind.h"
-#include "base/hash.h"
 #include "base/log.h"
-#include "base/print.h"
+#include "data/picture_files.h"
 #include "data/sources.h"
 
 namespace mnist_train::data {
@@ -23,131 +22,149 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::uintmax_t kMostImageBytes = std::uintmax_t{1} << 30U;  // of one image file
+/// Folders that programs make beside a user's own.
+constexpr std::array<std::pair<std::string_view, const char*>, 9> kForeignFolders{{
+    {"__MACOSX", "made by an archive program"},
+    {"@eaDir", "made by a file server"},
+    {"#recycle", "the bin of a file server"},
+    {"#snapshot", "made by a file server"},
+    {"@Recycle", "the bin of a file server"},
+    {"$RECYCLE.BIN", "the bin of Windows"},
+    {"System Volume Information", "made by Windows"},
+    {"lost+found", "made by the file system"},
+    {"__pycache__", "made by Python"},
+}};
 
-/// Returns whether a name is UTF-8 without control characters.
-bool is_plain_text(std::string_view name) {
-  while (!name.empty()) {
-    const Utf8Character character = first_character(name);
-    if (character.size == 0 || character.code < 0x20 || character.code == 0x7F) return false;
-    name.remove_prefix(character.size);
+/// Returns why a folder cannot be a class or a part of one; nothing for a user's own folder.
+const char* reason_to_ignore(std::string_view folder) {
+  for (const auto& [name, reason] : kForeignFolders) {
+    if (folder == name) return reason;
   }
-  return true;
-}
-
-/// Tells by its extension.
-bool is_image_file(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& letter : extension) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+  return folder.starts_with('.') ? "hidden" : nullptr;
 }
 
 struct FolderEntry {
   std::string name;
-  struct stat status;
+  bool is_folder = false;
+  mode_t mode = 0;  // of pictures
+  off_t size = 0;
 };
 
-/// Returns the entries of a folder, sorted by name, without hidden files; links are followed.
-std::vector<FolderEntry> list_folder(const fs::path& folder, BadSamples& bad) {
-  std::vector<FolderEntry> entries;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    FolderEntry found{entry->path().filename().string(), {}};
-    if (found.name.starts_with('.')) continue;
-    const bool known = ::stat(entry->path().c_str(), &found.status) == 0;
-    if (!known) {
-      if (entry->is_symlink() || is_image_file(entry->path())) {
-        bad.add(on_one_line(entry->path().string()) + ": cannot be read: " + std::strerror(errno));
-      }
-      continue;
-    }
-    if (!is_plain_text(found.name) &&
-        (S_ISDIR(found.status.st_mode) || is_image_file(found.name))) {
-      bad.add(on_one_line(entry->path().string()) + ": a name with control bytes or broken UTF-8");
-      continue;
-    }
-    entries.push_back(std::move(found));
-  }
-  if (error) fail_data(on_one_line(folder.string()) + ": cannot list: " + error.message());
-  std::sort(entries.begin(), entries.end(),
-            [](const FolderEntry& a, const FolderEntry& b) { return a.name < b.name; });
-  return entries;
-}
-
-class ImageFolder : public ImageSource {
+class ImageFolder : public PictureFiles {
  public:
-  ImageFolder(fs::path folder, BadSamples& bad) : folder_(std::move(folder)), bad_(bad) {
+  ImageFolder(fs::path folder, BadSamples& bad) : PictureFiles(std::move(folder), bad) {
     name_ = on_one_line(folder_.string());
     std::error_code ignored;  // listing says what is wrong
     if (fs::is_regular_file(folder_, ignored)) {
-      fail_data(name_ + ": a file; expected a folder of class folders with images");
+      fail_data(name_ + ": a file; expected a folder of class folders with pictures");
     }
-    bool has_images = false;
-    std::vector<std::string> folders;
-    for (const FolderEntry& entry : list_folder(folder_, bad)) {
-      const bool is_folder = S_ISDIR(entry.status.st_mode);
-      if (is_folder) folders.push_back(entry.name);
-      has_images = has_images || (!is_folder && is_image_file(entry.name));
+    std::vector<FolderEntry> entries = list_folder("");
+    const auto pictures =
+        std::ranges::count_if(entries, [](const FolderEntry& entry) { return is_picture(entry); });
+    for (const FolderEntry& entry : entries) {
+      if (entry.is_folder) add_class(entry.name, entry.name, nullptr);
     }
-    if (has_images && !folders.empty()) fail_data(name_ + ": holds images beside class folders");
-    if (has_images) add_class(fs::weakly_canonical(folder_).filename().string(), "");
-    for (const std::string& name : folders) add_class(name, name);
+    if (pictures > 0 && !labels_.empty()) {
+      fail_data(name_ + ": holds pictures beside class folders");
+    }
+    if (pictures > 0) {
+      std::erase_if(entries, [](const FolderEntry& entry) { return entry.is_folder; });
+      add_class(fs::weakly_canonical(folder_).filename().string(), "", &entries);
+    }
     classes_ = static_cast<std::int64_t>(class_names_.size());
     if (labels_.empty()) {
-      fail_data(name_ + ": no class folders with images (.jpg, .jpeg, .png)" +
-                other_files_in(folder_));
+      fail_data(name_ + ": no class folders with pictures (" + kPictureExtensions + ")" +
+                other_files_in(folder_) + first_reason());
     }
-  }
-
-  std::string sample_name(std::int64_t sample) const override {
-    return shown(files_[static_cast<std::size_t>(sample)]);
-  }
-
-  std::span<const std::uint8_t> read(std::int64_t sample,
-                                     std::vector<std::uint8_t>& buffer) const override {
-    const auto at = static_cast<std::size_t>(sample);
-    const fs::path path = folder_ / files_[at];
-    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    buffer.resize(sizes_[at]);
-    std::size_t done = 0;
-    while (file.valid() && done < buffer.size()) {
-      const ssize_t count = ::read(file.get(), buffer.data() + done, buffer.size() - done);
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0) break;
-      done += static_cast<std::size_t>(count);
-    }
-    if (done == buffer.size()) return buffer;
-    fail_data(sample_name(sample) + ": cannot be read: " +
-              (file.valid() ? "shorter than when the folder was listed" : std::strerror(errno)));
+    release_spare_memory();
   }
 
  private:
-  std::string shown(const fs::path& relative) const {
-    return on_one_line((folder_ / relative).string());
+  static bool is_picture(const FolderEntry& entry) {
+    return !entry.is_folder && is_picture_name(entry.name);
   }
 
-  void add_class(const std::string& name, const fs::path& folder) {
-    std::size_t file = files_.size();
-    add_files_below(folder);
-    if (file == files_.size()) {
-      bad_.add(shown(folder) + ": a class without images (.jpg, .jpeg, .png)" +
-               other_files_in(folder_ / folder));
+  /// Returns the end of a message: why the first folder is not a class.
+  std::string first_reason() const {
+    if (left_out_.folders.empty()) return "";
+    const auto& [folder, reason] = *left_out_.folders.begin();
+    return "; left out: " + on_one_line(folder) + " (" + reason + ")";
+  }
+
+  /// Returns the entries of a folder, sorted by name, without hidden files and folders that are
+  /// left out; links are followed. Only pictures and links are examined, not files of other kinds.
+  std::vector<FolderEntry> list_folder(const fs::path& relative) {
+    const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
+    std::vector<FolderEntry> entries;
+    const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), &::closedir);
+    if (!listing) {
+      fail_data(on_one_line(folder.string()) + ": cannot list: " + std::strerror(errno));
     }
-    labels_.resize(files_.size(), static_cast<std::int32_t>(class_names_.size()));
+    errno = 0;
+    while (const dirent* entry = ::readdir(listing.get())) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") add_entry(listing.get(), *entry, relative, entries);
+      errno = 0;
+    }
+    if (errno != 0) {
+      fail_data(on_one_line(folder.string()) + ": cannot list: " + std::strerror(errno));
+    }
+    std::ranges::sort(entries, {}, &FolderEntry::name);
+    return entries;
+  }
+
+  void add_entry(DIR* listing, const dirent& entry, const fs::path& relative,
+                 std::vector<FolderEntry>& entries) {
+    FolderEntry found{entry.d_name};
+    const bool is_picture = is_picture_name(found.name);
+    const bool is_plain = entry.d_type == DT_REG && !is_picture;
+    found.is_folder = entry.d_type == DT_DIR;
+    if (found.name.starts_with('.') && is_plain) return;
+    if (!found.is_folder && !is_plain) {
+      struct stat status {};
+      if (::fstatat(::dirfd(listing), entry.d_name, &status, 0) != 0) {
+        if (!found.name.starts_with('.') && (entry.d_type == DT_LNK || is_picture)) {
+          bad_.add(shown(relative / found.name) + ": cannot be read: " + std::strerror(errno));
+        }
+        return;
+      }
+      found.is_folder = S_ISDIR(status.st_mode);
+      found.mode = status.st_mode;
+      found.size = status.st_size;
+    }
+    if (found.name.starts_with('.') && !found.is_folder) return;
+    if (const char* reason = reason_to_ignore(found.name); reason != nullptr && found.is_folder) {
+      left_out_.folders[on_one_line(found.name)] = reason;
+      return;
+    }
+    if (!is_plain_text(found.name) && (found.is_folder || is_picture)) {
+      return bad_.add(shown(relative / found.name) + ": a name with control bytes or broken UTF-8");
+    }
+    entries.push_back(std::move(found));
+  }
+
+  /// Adds the pictures below a folder as a class, unless there are none. `listed`: its entries, if
+  /// they are known.
+  void add_class(const std::string& name, const fs::path& folder,
+                 const std::vector<FolderEntry>* listed) {
+    const std::int64_t first = count();
+    std::map<std::string, std::int64_t> others;
+    add_files_below(folder, others, listed);
+    if (first == count()) {
+      std::string reason = "no pictures";
+      for (const auto& [extension, files] : others) {
+        reason += ", " + std::to_string(files) + " " + extension;
+      }
+      left_out_.folders[name] = reason + other_files_in(folder_ / folder);
+      return;
+    }
+    for (const auto& [extension, files] : others) left_out_.files[extension] += files;
     class_names_.push_back(name);
-    Hasher hasher;
-    hasher.update(hash_.data(), hash_.size());
-    for (; file < files_.size(); ++file) {
-      hasher.update(files_[file].c_str(), files_[file].size() + 1);
-      hasher.update(&sizes_[file], sizeof sizes_[file]);
-    }
-    hash_ = hasher.named_digest();
+    hash_from(first);
   }
 
-  void add_files_below(const fs::path& relative) {
+  void add_files_below(const fs::path& relative, std::map<std::string, std::int64_t>& others,
+                       const std::vector<FolderEntry>* listed) {
     const fs::path folder = folder_ / relative;
     struct stat status {};
     if (::stat(folder.c_str(), &status) != 0) return;
@@ -155,32 +172,23 @@ class ImageFolder : public ImageSource {
     if (!above_.insert(identity).second) {
       return bad_.add(shown(relative) + ": a link back to a folder above it");
     }
-    for (const FolderEntry& entry : list_folder(folder, bad_)) {
+    const auto label = static_cast<std::int32_t>(class_names_.size());
+    for (const FolderEntry& entry : listed != nullptr ? *listed : list_folder(relative)) {
       const fs::path inner = relative / entry.name;
-      if (S_ISDIR(entry.status.st_mode)) {
-        add_files_below(inner);
-      } else if (is_image_file(entry.name)) {
-        add_file(inner, entry.status);
+      if (entry.is_folder) {
+        add_files_below(inner, others, nullptr);
+      } else if (is_picture(entry)) {
+        const std::string problem = add_file(inner.native(), entry.mode, entry.size, label);
+        if (!problem.empty()) bad_.add(shown(inner) + problem);
+      } else {
+        const std::string extension = extension_of(entry.name);
+        ++others[extension.empty() ? "without extension" : on_one_line(extension)];
       }
     }
     above_.erase(identity);
   }
 
-  void add_file(const fs::path& relative, const struct stat& status) {
-    const auto size = static_cast<std::uintmax_t>(status.st_size);
-    const std::string name = shown(relative);
-    if (!S_ISREG(status.st_mode)) return bad_.add(name + ": not a regular file");
-    if (size == 0) return bad_.add(name + ": byte 0: an empty file instead of an image");
-    if (size > kMostImageBytes) return bad_.add(name + ": " + std::to_string(size) + " bytes");
-    files_.push_back(relative.string());
-    sizes_.push_back(size);
-  }
-
-  fs::path folder_;
-  BadSamples& bad_;                            // used while the folder is listed
   std::set<std::pair<dev_t, ino_t>> above_{};  // the folders that are being listed
-  std::vector<std::string> files_;             // relative to folder_
-  std::vector<std::uintmax_t> sizes_;
 };
 
 }  // namespace

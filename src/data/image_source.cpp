@@ -1,9 +1,11 @@
 #include "data/image_source.h"
 
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/hash.h"
@@ -29,6 +31,13 @@ void fit(imaging::Image image, const ImageGeometry& geometry, const std::string&
       *out++ = fitted.pixels[at];
     }
   }
+}
+
+/// Returns the first names of a list.
+std::string listed(std::span<const std::string> names) {
+  constexpr std::size_t kMostNamed = 10;
+  const auto named = names.first(std::min(names.size(), kMostNamed));
+  return fmt::format("{}{}", fmt::join(named, ", "), named.size() < names.size() ? ", …" : "");
 }
 
 }  // namespace
@@ -77,18 +86,35 @@ void ImageSource::decode(std::int64_t sample, const ImageGeometry& geometry, std
 }
 
 void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples& bad) {
+  const auto not_in = [](const std::vector<std::string>& some,
+                         const std::vector<std::string>& all) {
+    std::vector<std::string> others;
+    std::ranges::set_difference(some, all, std::back_inserter(others));
+    return others;
+  };
+  const auto extra = not_in(class_names_, names);
+  const auto missing = not_in(names, class_names_);
+  std::string problem;
+  if (!missing.empty()) {
+    problem = fmt::format("; no pictures of {} of the training set: {}",
+                          missing.size() == 1 ? "the class" : "classes", listed(missing));
+  }
+  if (!extra.empty()) {
+    fail_data(fmt::format(
+        "{}: the training set does not have {}: {}{}; both sets need the same "
+        "classes",
+        name_, extra.size() == 1 ? "this class" : "these classes", listed(extra), problem));
+  }
+  if (!missing.empty()) bad.add(name_ + ": " + problem.substr(2));
+  use_known_classes(names);
+}
+
+void ImageSource::use_known_classes(const std::vector<std::string>& names) {
   std::vector<std::int32_t> numbers;
   for (const std::string& name : class_names_) {
-    const auto found = std::lower_bound(names.begin(), names.end(), name);
-    if (found == names.end() || *found != name) {
-      fail_data(name_ + "/" + name + ": a class that the training set does not have");
-    }
-    numbers.push_back(static_cast<std::int32_t>(found - names.begin()));
-  }
-  for (const std::string& name : names) {
-    if (!std::binary_search(class_names_.begin(), class_names_.end(), name)) {
-      bad.add(name_ + ": has no folder for the training set's class " + name);
-    }
+    const auto found = std::ranges::lower_bound(names, name);
+    const bool is_known = found != names.end() && *found == name;
+    numbers.push_back(is_known ? static_cast<std::int32_t>(found - names.begin()) : -1);
   }
   for (std::int32_t& label : labels_) label = numbers[static_cast<std::size_t>(label)];
   class_names_ = names;
@@ -100,8 +126,10 @@ SampleView::SampleView(std::vector<std::shared_ptr<ImageSource>> sources)
   Hasher hasher;
   for (std::size_t source = 0; source < sources_.size(); ++source) {
     hasher.update(sources_[source]->hash().data(), sources_[source]->hash().size());
-    for (std::int64_t sample = 0; sample < sources_[source]->count(); ++sample) {
-      samples_.push_back({source, sample});
+    const auto count = static_cast<std::uint32_t>(sources_[source]->count());
+    samples_.reserve(samples_.size() + count);
+    for (std::uint32_t sample = 0; sample < count; ++sample) {
+      samples_.push_back({static_cast<std::uint32_t>(source), sample});
     }
   }
   hash_ = hasher.named_digest();
@@ -123,6 +151,28 @@ std::vector<std::int64_t> SampleView::parts() const {
   std::vector<std::int64_t> counts(sources_.size());
   for (const PlacedSample& sample : samples_) ++counts[sample.source];
   return counts;
+}
+
+bool SampleView::begins_source(std::int64_t first, std::int64_t count) const {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (at(first + i).sample != static_cast<std::uint32_t>(i)) return false;
+  }
+  return true;
+}
+
+std::string SampleView::path(std::int64_t position) const {
+  const auto& [source, sample] = at(position);
+  return sources_[source]->path(sample);
+}
+
+std::int64_t SampleView::bytes(std::int64_t position) const {
+  const auto& [source, sample] = at(position);
+  return sources_[source]->bytes(sample);
+}
+
+std::string SampleView::drawn_by(std::int64_t position) const {
+  std::string text = path(position);
+  return text.empty() ? std::to_string(at(position).sample) : text;
 }
 
 std::int32_t SampleView::label(std::int64_t position) const {

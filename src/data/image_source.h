@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -61,6 +62,20 @@ class BadSamples {
   std::vector<std::string> skipped_;
 };
 
+/// What a data set leaves out of its folders and files, and why.
+struct LeftOut {
+  std::map<std::string, std::int64_t> files{};   // in class folders, by extension (".txt")
+  std::map<std::string, std::string> folders{};  // name -> reason
+  std::int64_t duplicates = 0;                   // repeated rows of a list
+  std::int64_t limit_train = 0;                  // samples beyond the limit
+  std::int64_t limit_test = 0;
+  std::int64_t unusable = 0;  // skipped bad samples
+  std::int64_t added = 0;     // evaluation of a run: files that are new since it began
+};
+
+/// The set that a list's column `holdout` puts a sample into.
+enum class Part : std::uint8_t { kTrain, kValidation, kTest };
+
 /// Labelled images in the files of one format, opened: labels and classes are known, pixels are
 /// read on demand, by several threads at once if need be. A source holds either pixels of one
 /// geometry or encoded images, each with its own.
@@ -84,6 +99,16 @@ class ImageSource {
   /// Returns the geometry of samples that are stored as pixels; nothing if they are encoded.
   const std::optional<ImageGeometry>& geometry() const { return geometry_; }
 
+  /// Returns the part of each sample that the files name; empty if they name none.
+  const std::vector<Part>& parts() const { return parts_; }
+  const LeftOut& left_out() const { return left_out_; }
+  /// Returns remarks on the files for the user.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  /// Returns the path of a sample's file, relative to the folder or list; "" if it has none.
+  virtual std::string path(std::int64_t /*sample*/) const { return ""; }
+  /// Returns the size of a sample's file; 0 if it has none.
+  virtual std::int64_t bytes(std::int64_t /*sample*/) const { return 0; }
   /// Returns the name of a sample for messages: its file, or the file and its position in it.
   virtual std::string sample_name(std::int64_t sample) const = 0;
   /// Returns the name of a sample for messages about its label, which may be in another file.
@@ -102,9 +127,11 @@ class ImageSource {
   /// Called once at most. Returns false, having done nothing, if `read` is as fast.
   virtual bool read_first(std::int64_t /*count*/, std::uint8_t* /*out*/) { return false; }
 
-  /// Numbers the classes as in `names`, which is sorted. Throws Error(kData) for a class that is
+  /// Numbers the classes as in `names`, which is sorted. Throws Error(kData) for classes that are
   /// not in `names`, and adds those of `names` that are missing here to `bad`.
   void use_classes(const std::vector<std::string>& names, BadSamples& bad);
+  /// Does the same, but samples of other classes get the label -1.
+  void use_known_classes(const std::vector<std::string>& names);
 
  protected:
   std::vector<std::int32_t> labels_;
@@ -113,6 +140,9 @@ class ImageSource {
   std::string name_;
   std::string hash_;
   std::optional<ImageGeometry> geometry_;
+  std::vector<Part> parts_;
+  LeftOut left_out_;
+  std::vector<std::string> notes_;
 };
 
 /// Samples of one or several sources in some order. Limits, hold-outs and skipped samples are views
@@ -133,6 +163,10 @@ class SampleView {
   std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
   /// Returns the number of samples of each source.
   std::vector<std::int64_t> parts() const;
+  /// Returns whether the samples from position `first` on are the first `count` of a source.
+  bool begins_source(std::int64_t first, std::int64_t count) const;
+  /// Returns the text by which a sample is drawn: its path, else its number in its source.
+  std::string drawn_by(std::int64_t position) const;
   const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
   /// Returns the name of the first source, for messages.
   const std::string& name() const { return sources_.front()->name(); }
@@ -141,6 +175,8 @@ class SampleView {
 
   // The sample at a position, as in ImageSource.
   std::int32_t label(std::int64_t position) const;
+  std::string path(std::int64_t position) const;
+  std::int64_t bytes(std::int64_t position) const;
   std::string sample_name(std::int64_t position) const;
   std::span<const std::uint8_t> read(std::int64_t position,
                                      std::vector<std::uint8_t>& buffer) const;
@@ -148,9 +184,9 @@ class SampleView {
               std::vector<std::uint8_t>& buffer) const;
 
  private:
-  struct PlacedSample {
-    std::size_t source;
-    std::int64_t sample;
+  struct PlacedSample {  // small, since there may be millions
+    std::uint32_t source;
+    std::uint32_t sample;
   };
   const PlacedSample& at(std::int64_t position) const {
     return samples_[static_cast<std::size_t>(position)];

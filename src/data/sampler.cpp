@@ -4,16 +4,11 @@
 #include <cmath>
 #include <numeric>
 #include <random>
-#include <string>
 #include <utility>
-
-#include "base/error.h"
 
 namespace mnist_train::data {
 
 namespace {
-
-constexpr std::int64_t kBeforeTheFirstEpoch = -1;
 
 // Otherwise sets of one size would be visited in one order, which always pairs the same samples.
 constexpr std::int64_t kSeedsApart = 1'000'003;
@@ -71,32 +66,6 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
 
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size) {
   return count / batch_size + (count % batch_size != 0 ? 1 : 0);
-}
-
-std::int64_t held_out_count(std::int64_t count, double fraction) {
-  const std::int64_t held = std::llround(fraction * static_cast<double>(count));
-  if (fraction > 0 && (held == 0 || held == count)) {
-    throw Error(ExitCode::kData, "data.validation holds out " + std::to_string(held) + " of " +
-                                     std::to_string(count) +
-                                     " training samples; both sides need at least one");
-  }
-  return held;
-}
-
-HoldOut hold_out(std::int64_t count, double fraction, std::int64_t seed) {
-  const std::int64_t held = held_out_count(count, fraction);
-  if (held == 0) return {positions({0, count}), {}};
-  const auto order = epoch_permutation(count, seed, kBeforeTheFirstEpoch);
-  std::vector<bool> marked(order.size());
-  for (std::size_t i = 0; i < static_cast<std::size_t>(held); ++i) {
-    marked[static_cast<std::size_t>(order[i])] = true;
-  }
-  HoldOut parts;
-  for (std::int64_t position = 0; position < count; ++position) {
-    (marked[static_cast<std::size_t>(position)] ? parts.held_out : parts.trained_on)
-        .push_back(position);
-  }
-  return parts;
 }
 
 PerRankSampler::PerRankSampler(std::vector<std::int64_t> sizes)

@@ -35,21 +35,6 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
 /// Returns the steps of an epoch. Every sample is used, so the last batch may be short.
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
 
-/// The positions in a training set that are trained on, and those that are held out for validation;
-/// both ascend.
-struct HoldOut {
-  std::vector<std::int64_t> trained_on;
-  std::vector<std::int64_t> held_out;
-};
-
-/// Returns the number of `count` samples that a fraction holds out. Throws Error(kData) if that
-/// leaves one side empty.
-std::int64_t held_out_count(std::int64_t count, double fraction);
-
-/// Draws the held-out samples among `count`; they depend on the seed alone. Throws Error(kData) as
-/// held_out_count does.
-HoldOut hold_out(std::int64_t count, double fraction, std::int64_t seed);
-
 /// Orders the samples of sets that each belong to one process (train_per_process). Every sample is
 /// visited once an epoch, and every global batch is taken evenly from the sets that have samples
 /// left. The sets are concatenated, as in Dataset::train.

@@ -24,8 +24,11 @@
 namespace mnist_train::data {
 
 // The members that are described as they are; offsets of samples are added.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ImageSet, count, channels, height, width, classes, source)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_parts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ImageSet, count, channels, height, width, classes, source, paths)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeftOut, files, folders, duplicates, limit_train, limit_test,
+                                   unusable, added)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_parts, left_out,
+                                   notes)
 
 namespace {
 
@@ -146,11 +149,11 @@ SharedDataset::~SharedDataset() {
   if (thread_.joinable()) thread_.join();
 }
 
-void SharedDataset::publish(const settings::DataOptions& options, std::int64_t seed,
-                            Splits splits) {
-  thread_ = start_thread([this, options, seed, splits] {
+void SharedDataset::publish(const settings::DataOptions& options, Splits splits,
+                            const std::filesystem::path& record) {
+  thread_ = start_thread([this, options, splits, record] {
     try {
-      DatasetReader reader(options, seed, splits, &cancelled_);
+      DatasetReader reader(options, splits, record, &cancelled_);
       fill(memory_fd_.get(), reader);
       const char ready = 1;
       if (!write_all(ready_write_fd_.get(), &ready, 1))

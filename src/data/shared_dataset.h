@@ -34,8 +34,9 @@ class SharedDataset {
 
   /// Starts a thread, which takes no signals, that finds, reads and checks the data set. In the end
   /// `handle().ready_fd` becomes readable, or hangs up if that failed. Called once.
-  void publish(const settings::DataOptions& options, std::int64_t seed = 1,
-               Splits splits = Splits::kBoth);
+  /// `record`: as of DatasetReader.
+  void publish(const settings::DataOptions& options, Splits splits = Splits::kBoth,
+               const std::filesystem::path& record = {});
 
   /// Waits for `publish` and throws its failure.
   void wait();

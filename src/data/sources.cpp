@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
+#include "data/picture_files.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
@@ -67,14 +68,15 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
   const std::string convert =
       shell_word(program_to_type()) + " convert --from idx:IDX_FOLDER --to ";
   std::string advice;
-  if (format == DataFormat::kLmdb) {
+  if (format == DataFormat::kImageList) {
+    advice = "; expected a CSV file with the columns path and label";
+  } else if (format == DataFormat::kLmdb) {
     advice =
         "; `" + convert + shell_word("lmdb:" + made) + "` makes one of IDX files, such as MNIST's";
   } else if (format == DataFormat::kImageFolder) {
-    advice =
-        "; put folders of images (.jpg, .jpeg, .png) there, one for each class, or make them of "
-        "IDX files by `" +
-        convert + shell_word("image-folder:" + made) + "`";
+    advice = "; put folders of pictures (" + std::string(kPictureExtensions) +
+             ") there, one for each class, or make them of IDX files by `" + convert +
+             shell_word("image-folder:" + made) + "`";
   }
   fail_data(path.string() + ": no such file or folder (data." + key + ")" + advice);
 }
@@ -239,8 +241,10 @@ NamedFiles named_files(const DataOptions& options) {
 }
 
 /// Opens a source. If that fails because a file of another kind is named, tells which kind.
+/// `trained_on`: the first training set; null: it is this one.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
-                                         SplitName split, BadSamples& bad) try {
+                                         SplitName split, const ImageSource* trained_on,
+                                         BadSamples& bad) try {
   constexpr std::int64_t kDrawnToTrain = 60000;
   constexpr std::int64_t kDrawnToTest = 10000;
   switch (files.format) {
@@ -251,6 +255,12 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
     case DataFormat::kImageFolder:
       require_there(location, split, files.format);
       return open_image_folder(location.images, bad);
+    case DataFormat::kImageList: {
+      require_there(location, split, files.format);
+      ListKind kind{split == SplitName::kTest};
+      if (trained_on != nullptr) kind.named = !trained_on->class_names().empty();
+      return open_image_list(location.images, kind, bad);
+    }
     case DataFormat::kLmdb:
       require_there(location, split, files.format);
       return open_lmdb(location.images, bad);
@@ -260,12 +270,17 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
   return split == SplitName::kTrain ? draw_digits(0, kDrawnToTrain)
                                     : draw_digits(kDrawnToTrain, kDrawnToTest);
 } catch (const Error&) {
-  refuse_other_kind(location.images);
+  if (files.format != DataFormat::kImageList) refuse_other_kind(location.images);
   throw;
 }
 
 /// Numbers the classes of all sources alike if their files name them.
-void number_classes(Sources& sources, BadSamples& bad) {
+void number_classes(Sources& sources, const DatasetRecord* record, BadSamples& bad) {
+  if (record != nullptr && !sources.train_sources.front()->class_names().empty()) {
+    sources.class_names = record->class_names;
+    for (const auto& source : sources.train_sources) source->use_known_classes(record->class_names);
+    return;
+  }
   std::set<std::string> names;
   for (const auto& source : sources.train_sources) {
     names.insert(source->class_names().begin(), source->class_names().end());
@@ -372,32 +387,70 @@ void require_trained_classes(const Sources& sources) {
   }
 }
 
+/// Returns whether the test set has files of its own.
+bool has_test_files(const DataOptions& options) {
+  const bool is_named = !options.format || options.format == DataFormat::kSynthetic;
+  return is_named || options.test.has_value();
+}
+
+/// Refuses options beside a list that decides the same by its column `holdout`, and a list without
+/// a test set.
+void check_parts(const DataOptions& options, const Sources& sources, bool with_test) {
+  const ImageSource& source = *sources.train_sources.front();
+  const auto names = [&source](Part part) { return std::ranges::count(source.parts(), part) > 0; };
+  const auto refuse = [&](const char* key, const char* part) {
+    throw ConfigKeyError(
+        fmt::format("/data/{}: {} has rows with holdout \"{}\", which are this set; "
+                    "remove data.{} or the column",
+                    key, source.name(), part, key));
+  };
+  const bool has_option = options.test || options.test_fraction > 0;
+  if (names(Part::kTest) && has_option) refuse("test", "test");
+  if (names(Part::kValidation) && options.validation > 0) refuse("validation", "validation");
+  if (sources.train_sources.size() > 1 && (names(Part::kTest) || names(Part::kValidation))) {
+    throw ConfigKeyError("/data/train_per_process: " + source.name() +
+                         " has a column holdout, which belongs to data.train");
+  }
+  if (!with_test || has_option || has_test_files(options) || names(Part::kTest)) return;
+  throw ConfigKeyError(
+      "/data: needs test as well: a list, or a fraction of train to hold out, such as 0.2; or a "
+      "column holdout in " +
+      source.name());
+}
+
 }  // namespace
 
-Sources open_sources(const DataOptions& options, bool with_test, BadSamples& bad) {
+Sources open_sources(const DataOptions& options, bool with_test, const DatasetRecord* record,
+                     BadSamples& bad) {
   const NamedFiles files = named_files(options);
   Sources sources;
   sources.class_names = files.class_names;
   for (const DataLocation& location : files.train_locations) {
-    sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, bad));
+    const ImageSource* first =
+        sources.train_sources.empty() ? nullptr : sources.train_sources.front().get();
+    sources.train_sources.push_back(open_source(files, location, SplitName::kTrain, first, bad));
   }
+  check_parts(options, sources, with_test);
   std::vector<std::shared_ptr<ImageSource>> all = sources.train_sources;
-  if (with_test) {
-    sources.test_source = open_source(files, files.test_location, SplitName::kTest, bad);
+  if (with_test && has_test_files(options)) {
+    sources.test_source = open_source(files, files.test_location, SplitName::kTest,
+                                      sources.train_sources.front().get(), bad);
     all.push_back(sources.test_source);
   }
-  number_classes(sources, bad);
+  number_classes(sources, record, bad);
   sources.geometry = geometry_of(*sources.train_sources.front(), options, bad);
   for (const auto& source : all) {
     require_one_geometry(sources, *source, options);
     require_few_classes(*source);
   }
   // Of these formats, and unless the data set is known by name, labels alone tell the classes.
-  if (files.format == DataFormat::kLmdb ||
+  const bool is_numbered_list =
+      files.format == DataFormat::kImageList && sources.class_names.empty();
+  if (files.format == DataFormat::kLmdb || is_numbered_list ||
       (files.format == DataFormat::kIdx && files.max_classes == ImageSource::kMostClasses)) {
     require_few_gaps(sources);
   }
-  if (with_test) require_trained_classes(sources);
+  if (sources.test_source) require_trained_classes(sources);
   return sources;
 }
 

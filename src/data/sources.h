@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset_record.h"
 #include "data/image_source.h"
 #include "settings/data_options.h"
 #include "settings/named_datasets.h"
@@ -15,14 +16,17 @@ namespace mnist_train::data {
 /// The opened files of a data set.
 struct Sources {
   std::vector<std::shared_ptr<ImageSource>> train_sources;  // one, or one for each process
-  std::shared_ptr<ImageSource> test_source;                 // null if it is not wanted
+  std::shared_ptr<ImageSource> test_source;                 // null: not wanted, or part of train
   std::vector<std::string> class_names;                     // by number; empty if there are none
   ImageGeometry geometry;                                   // of all images, once converted
 };
 
-/// Finds and opens the files that `options` name. Throws Error(kData) if one is missing or wrong,
-/// or if their geometries differ.
-Sources open_sources(const settings::DataOptions& options, bool with_test, BadSamples& bad);
+/// Finds and opens the files that `options` name. `record` is that of a run to evaluate, which
+/// numbers the classes of drawn test sets; null: none. Throws Error(kData) if a file is missing or
+/// wrong, or if geometries differ, and ConfigKeyError if a list and `options` contradict each
+/// other.
+Sources open_sources(const settings::DataOptions& options, bool with_test,
+                     const DatasetRecord* record, BadSamples& bad);
 
 enum class SplitName { kTrain, kTest };
 
@@ -68,14 +72,30 @@ std::shared_ptr<ImageSource> open_idx(const IdxFiles& files,
 /// that ends within a record, and a label out of range.
 std::shared_ptr<ImageSource> open_cifar(const std::vector<std::filesystem::path>& files);
 
-/// Lists a folder of class folders of images (.jpg, .jpeg, .png) as torchvision's ImageFolder does:
-/// the sorted names of the class folders are the classes, class folders may be nested, hidden files
-/// and files of other kinds are ignored. A folder that holds images itself is one class of that
-/// folder's name. No file is opened. Throws Error(kData) naming the file for a class without
-/// images, an empty file, a name with control bytes or broken UTF-8, links in a circle, and images
-/// beside class folders.
+/// Lists a folder of class folders of pictures (.jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm) as
+/// torchvision's ImageFolder does: the sorted names of the class folders are the classes, and class
+/// folders may be nested. Files of other kinds, folders without pictures, and folders that are
+/// hidden or made by other programs are left out. A folder that holds pictures itself is one class
+/// of that folder's name. No file is opened. Throws Error(kData) naming the file for an empty file,
+/// a name with control bytes or broken UTF-8, links in a circle, and pictures beside class folders.
 std::shared_ptr<ImageSource> open_image_folder(const std::filesystem::path& folder,
                                                BadSamples& bad);
+
+/// How a list of pictures is read.
+struct ListKind {
+  bool is_test = false;
+  std::optional<bool>
+      named{};  // labels are names, not class numbers; nothing: they tell themselves
+};
+
+/// Reads a list of pictures: a CSV file (RFC 4180, UTF-8, with a header) with the columns `path` or
+/// `file_name` (relative to the list, or absolute), `label` and perhaps `holdout` (train,
+/// validation, test). If all labels are integers, they are class numbers, else the sorted labels
+/// are the classes. Repeated rows are counted as left out. No picture is opened. Throws
+/// Error(kData) naming list and line for a broken row, a missing file, a path with two labels, and
+/// another word in `holdout`.
+std::shared_ptr<ImageSource> open_image_list(const std::filesystem::path& file,
+                                             const ListKind& kind, BadSamples& bad);
 
 /// Opens a Caffe2 LMDB, given as its folder or its file. Samples are in the order of their keys;
 /// every record's frame is read, but not its image. There are as many classes as the greatest label

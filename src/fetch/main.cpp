@@ -1,5 +1,4 @@
 #include <curl/curl.h>
-#include <sha2.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,11 +42,10 @@ void say(const Parts&... parts) {
 /// Returns the problem with the content of a file; "" if there is none. Mirrors may compress
 /// differently, so the inflated content of a .gz file is verified, up to its size.
 std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
-  SHA2_CTX sha256;
-  SHA256Init(&sha256);
+  Sha256 sha256;
   std::uint64_t bytes = 0;
   const auto add = [&](std::span<const std::uint8_t> content) {
-    SHA256Update(&sha256, content.data(), content.size());
+    sha256.update(content.data(), content.size());
     bytes += content.size();
   };
   try {
@@ -69,10 +67,9 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   if (bytes > wanted.bytes) {
     return "holds more than the " + std::to_string(wanted.bytes) + " bytes that it should";
   }
-  std::array<char, SHA256_DIGEST_STRING_LENGTH> digest{};
-  SHA256End(&sha256, digest.data());
-  if (digest.data() == wanted.sha256) return "";
-  return std::string("SHA-256 of the content is ") + digest.data() + ", expected " + wanted.sha256;
+  const std::string digest = sha256.hex_digest();
+  if (digest == wanted.sha256) return "";
+  return "SHA-256 of the content is " + digest + ", expected " + wanted.sha256;
 }
 
 /// The lock of the one process that downloads into a folder: a file, removed with the object.

@@ -44,12 +44,14 @@ struct Job {
   std::string resume;                 // "": a new run; else "auto" or the checkpoint's path
   bool after_restart = false;         // the newest checkpoint of this run overrides `resume`
   std::filesystem::path checkpoint;   // evaluate, predict, export
-  std::string export_format;          // export: "pt", "safetensors", "onnx", "python"
-  std::filesystem::path export_path;  // export, preview: the file to write
-  bool with_optimizer = false;        // export
-  std::int64_t scale = 0;             // preview: of images; 0: large enough for people
-  bool as_json = false;               // results: else as text for people
-  std::vector<std::string> images;    // predict: files as they were named
+  std::filesystem::path dataset_record;  // the dataset.json of its run; empty: none
+  std::string export_format;             // export: "pt", "safetensors", "onnx", "python"
+  std::filesystem::path export_path;     // export, preview: the file to write
+  bool with_optimizer = false;           // export
+  std::int64_t scale = 0;                // preview: of images; 0: large enough for people
+  bool as_json = false;                  // results: else as text for people
+  std::vector<std::string> images;       // predict: files as they were named
+  bool predicts_test = false;            // predict: the test set instead of files
   std::string log_level = "info";
   bool quiet = false;
   bool progress_bar = false;  // the console is a terminal

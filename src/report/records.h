@@ -133,6 +133,7 @@ struct Prediction {
   std::int64_t guess = 0;  // the predicted class
   std::int64_t truth = 0;
   std::vector<double> scores;  // probabilities by class
+  std::string file = {};       // path in the folder of the test set; "" if there is none
 
   double confidence() const { return scores[static_cast<std::size_t>(guess)]; }
 };
@@ -144,6 +145,7 @@ struct Mistake {
   std::int64_t truth = 0;
   double confidence = 0;   // probability of the predicted class
   std::string image = {};  // a PNG or JPEG as data: URI; may be empty
+  std::string file = {};   // as in Prediction
 };
 
 /// Maximum number of mistakes that a run keeps of an evaluation.

@@ -216,7 +216,7 @@ bool is_own_file(const fs::path& folder, const fs::path& file) {
   const std::string first = *file.begin();
   if (first == files::kCheckpoints || first == files::kLogs) return true;
   for (const char* name : {files::kConfig, files::kMetrics, files::kSummary, files::kPredictions,
-                           files::kMistakes, files::kLineage, files::kLock}) {
+                           files::kMistakes, files::kLineage, files::kDataset, files::kLock}) {
     if (file == name) return true;
   }
   const auto results = names_of_results(folder);
@@ -251,7 +251,8 @@ std::optional<fs::path> run_that_wrote(const fs::path& file) {
 
 void remove_records(const fs::path& folder) {
   std::error_code ignored;
-  for (const char* name : {files::kConfig, files::kMetrics, files::kSummary, files::kLineage}) {
+  for (const char* name :
+       {files::kConfig, files::kMetrics, files::kSummary, files::kLineage, files::kDataset}) {
     fs::remove(folder / name, ignored);
   }
 }

@@ -305,10 +305,14 @@ class AccuraciesSink : public Sink {
 
 constexpr std::size_t kMistakePictureBytes = 2'000'000;
 
-/// Returns the keys `id`, `image`, `guess` and `truth` of a line, without the closing brace.
-std::string begin_line(std::int64_t id, const std::string& image, std::int64_t guess,
-                       std::int64_t truth) {
-  return fmt::format(R"({{"id":{},"image":"{}","guess":{},"truth":{})", id, image, guess, truth);
+/// Returns the keys `id`, `file` (if there is one), `image`, `guess` and `truth` of a line, without
+/// the closing brace.
+template <class Row>
+std::string begin_line(const Row& row, const std::string& image) {
+  const std::string file =
+      row.file.empty() ? "" : ",\"file\":" + json_text(nlohmann::json(row.file));
+  return fmt::format(R"({{"id":{}{},"image":"{}","guess":{},"truth":{})", row.id, file, image,
+                     row.guess, row.truth);
 }
 
 /// Returns the keys `guess_name` and `truth_name`, if classes have names, and the end of a line.
@@ -337,7 +341,7 @@ class PredictionFiles : public Sink {
   std::string prediction_lines(const EpochResult& result) const {
     std::string text;
     for (const Prediction& row : result.predictions) {
-      text += begin_line(row.id, row.image, row.guess, row.truth);
+      text += begin_line(row, row.image);
       for (std::size_t label = 0; label < row.scores.size(); ++label) {
         const double score = row.scores[label];  // a broken model can give NaN, which JSON lacks
         text += fmt::format(R"(,"score_{}":)", label);
@@ -356,7 +360,7 @@ class PredictionFiles : public Sink {
       std::string& image = used[mistake.id];
       if (bytes < kMistakePictureBytes) image = picture(mistake.id, result);
       bytes += image.size();
-      text += begin_line(mistake.id, image, mistake.guess, mistake.truth) +
+      text += begin_line(mistake, image) +
               ",\"confidence\":" + nlohmann::json(mistake.confidence).dump() +
               end_line(class_names_, mistake.guess, mistake.truth);
     }

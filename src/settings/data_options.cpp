@@ -51,6 +51,36 @@ Type<std::vector<DataLocation>> locations_by_rank() {
       [](const Locations& value) { return value.empty() ? std::nullopt : std::optional(value); });
 }
 
+/// Returns the key `test`: a location, or the fraction of `train` to hold out, as a number.
+strict_json::Field<DataOptions> test_field() {
+  const Type<std::optional<DataLocation>> place = optional_of(location());
+  const Type<double> fraction = number({0, 1, true, true});
+  strict_json::Field<DataOptions> field;
+  field.key = {"", "test"};
+  field.doc =
+      "Test set, like train; or a number: this fraction of each class of train is held out (a "
+      "folder named 0.2 is written ./0.2).";
+  field.fragment = place.fragment;
+  field.fragment["anyOf"].insert(field.fragment["anyOf"].begin(), fraction.fragment);
+  field.read = [place, fraction](DataOptions& options, const JsonCursor& cursor) {
+    const Json& value = cursor.node().value;
+    const bool is_fraction = value.is_number() && value > 0 && value < 1;
+    const bool is_name = strict_json::text_of(cursor.node()).has_value();  // --set data.test=2024
+    if (is_fraction || (value.is_number() && !is_name)) {
+      const auto held_out = fraction.read(cursor.or_else("a path"));
+      if (held_out) options.test_fraction = *held_out;
+    } else if (auto found = place.read(cursor.or_else("a fraction such as 0.2"))) {
+      options.test = std::move(*found);
+    }
+  };
+  field.write = [place, fraction](const DataOptions& options) -> std::optional<Json> {
+    return options.test_fraction > 0 ? fraction.write(options.test_fraction)
+                                     : place.write(options.test);
+  };
+  field.nested = place.keys;
+  return field;
+}
+
 /// Returns the type of names of data sets.
 Type<std::string> dataset_name() {
   std::vector<std::string> names;
@@ -70,51 +100,53 @@ void add_sources(Schema<DataOptions>& schema) {
   schema.add("root", &DataOptions::root, optional_of(path()),
              "Folder that is searched first for the data set's folder.",
              {"data_dir", "dir", "folder"}, kSamples);
-  const auto formats = one_of<DataFormat>({"idx", "cifar", "image-folder", "lmdb", "synthetic"});
+  const auto formats =
+      one_of<DataFormat>({"idx", "cifar", "image-folder", "image-list", "lmdb", "synthetic"});
   auto& format = schema.add(
       "format", &DataOptions::format, optional_of(formats),
       "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
-      "batches of CIFAR-10; image-folder: class folders of PNG and JPEG files; lmdb: a Caffe2 "
-      "LMDB; synthetic: generated digits, without files.");
+      "batches of CIFAR-10; image-folder: a folder of pictures for each class; image-list: a CSV "
+      "file of paths and labels; lmdb: a Caffe2 LMDB; synthetic: generated digits, without "
+      "files.");
   format.key.use = kStepsAndSamples;
   format.key.drops = {"dataset", "root"};
-  const auto add_location = [&](const std::string& name, auto member, const auto& type,
-                                const char* doc) -> KnownKey& {
-    KnownKey& key = schema.add(name, member, type, doc).key;
-    key.use = kSamples;
-    key.owner = {"format", "synthetic", /*is_any_other=*/true};
-    return key;
+  const auto as_location = [](strict_json::Field<DataOptions>& field) -> KnownKey& {
+    field.key.use = kSamples;
+    field.key.owner = {"format", "synthetic", /*is_any_other=*/true};
+    return field.key;
   };
-  KnownKey& training_set =
-      add_location("train", &DataOptions::train, optional_of(location()),
-                   "Training set: a folder; for idx also an images file, or {images, labels}; for "
-                   "cifar also one batch; for lmdb also its file.");
+  KnownKey& training_set = as_location(
+      schema.add("train", &DataOptions::train, optional_of(location()),
+                 "Training set: a folder; for idx also an images file, or {images, labels}; for "
+                 "cifar also one batch; for image-list a CSV file; for lmdb also its file."));
   training_set.drops = {"train_per_process"};
   training_set.shorthand_for = "images";
-  add_location("test", &DataOptions::test, optional_of(location()), "Test set, like train.")
-      .shorthand_for = "images";
-  add_location("train_per_process", &DataOptions::train_per_process, locations_by_rank(),
-               "Instead of train: one training set per process, by rank.")
+  as_location(schema.add(test_field())).shorthand_for = "images";
+  as_location(schema.add("train_per_process", &DataOptions::train_per_process, locations_by_rank(),
+                         "Instead of train: one training set per process, by rank."))
       .drops = {"train"};
   schema.add("on_bad_sample", &DataOptions::on_bad_sample, one_of<OnBadSample>({"error", "skip"}),
              "An unusable image or record is an error before the run begins, or is skipped and "
-             "listed. For image-folder and lmdb.",
+             "listed. For image-folder, image-list and lmdb.",
              {}, kStepsAndSamples);
-  schema.add(
-      "decode", &DataOptions::decode, one_of<Decode>({"once", "stream", "dali"}),
-      "When images of image-folder and lmdb are decoded: once, into memory, before training; "
-      "or during training, a few batches ahead, by our decoders (stream) or NVIDIA DALI "
-      "(dali).",
-      {}, kSamples);
+  schema.add("decode", &DataOptions::decode, one_of<Decode>({"once", "stream", "dali"}),
+             "When images of image-folder, image-list and lmdb are decoded: once, into memory, "
+             "before training; "
+             "or during training, a few batches ahead, by our decoders (stream) or NVIDIA DALI "
+             "(dali).",
+             {}, kSamples);
   schema.add("decode_threads", &DataOptions::decode_threads,
              optional_of(integer(1, kMaxProcessesPerNode), "auto"),
              "Decoding threads per process during training; auto: its compute threads.", {},
              kNever);
   schema.add(
       "validation", &DataOptions::validation, number({0, 1, false, true}),
-      "Fraction of the training set that is held out, drawn by the seed. The best checkpoint, "
-      "stop_at_accuracy, early_stopping and schedule plateau then use it.",
+      "Fraction of each class of the training set that is held out, after the test set. The best "
+      "checkpoint, stop_at_accuracy, early_stopping and schedule plateau then use it.",
       {}, kStepsAndSamples);
+  schema.add("holdout_seed", &DataOptions::holdout_seed, integer(0, kMaxSteps),
+             "Another number draws another test and validation set; `seed` does not.", {},
+             kStepsAndSamples);
 }
 
 void add_preparation(Schema<DataOptions>& schema) {
@@ -136,10 +168,13 @@ void add_preparation(Schema<DataOptions>& schema) {
              {"augmentation", "augmentations", "transforms"});
   schema.add("split", &DataOptions::split, one_of<Split>({"even", "throughput"}),
              "Division of a batch among processes: even, or by their measured speed.");
-  schema.add("limit_train", &DataOptions::limit_train, optional_of(integer(1, kMaxSteps)),
-             "Uses only the first N training samples.", {}, kStepsAndSamples);
+  schema.add(
+      "limit_train", &DataOptions::limit_train, optional_of(integer(1, kMaxSteps)),
+      "Uses only N training samples: of picture files so many of each class, in proportion; else "
+      "the first ones.",
+      {}, kStepsAndSamples);
   schema.add("limit_test", &DataOptions::limit_test, optional_of(integer(1, kMaxSteps)),
-             "Uses only the first N test samples.", {}, kSamples);
+             "Uses only N test samples, chosen like those of limit_train.", {}, kSamples);
 }
 
 /// Checks lists with one number per channel, if the options tell the number of channels.
@@ -179,15 +214,21 @@ void add_source_rules(Schema<DataOptions>& schema) {
   schema.forbid("format",
                 all_of({in_files, none_of(given("train")), none_of(given("train_per_process"))}),
                 "needs train as well");
-  schema.forbid("format", all_of({in_files, none_of(given("test"))}), "needs test as well");
+  schema.forbid("format",
+                all_of({in_files, none_of(given("test")), none_of(equal("format", "image-list"))}),
+                "needs test as well: a test set, or a fraction of train to hold out, such as 0.2");
+  schema.forbid("test",
+                all_of({given("train_per_process"), holds("test", Json{{"type", "number"}})}),
+                "is a fraction, which cannot be used with train_per_process; name a test set");
 }
 
 /// Adds the other rules over several keys.
 void add_preparation_rules(Schema<DataOptions>& schema) {
-  const Json encoded = any_of({equal("format", "image-folder"), equal("format", "lmdb")});
+  const Json encoded = any_of(
+      {equal("format", "image-folder"), equal("format", "image-list"), equal("format", "lmdb")});
   const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
   const Json per_process = given("train_per_process");
-  constexpr const char* kOnlyEncoded = "belongs to formats image-folder and lmdb";
+  constexpr const char* kOnlyEncoded = "belongs to formats image-folder, image-list and lmdb";
   schema.forbid("on_bad_sample", all_of({equal("on_bad_sample", "skip"), none_of(encoded)}),
                 kOnlyEncoded);
   schema.forbid("decode", all_of({streamed, none_of(encoded)}), kOnlyEncoded);
@@ -217,9 +258,9 @@ void choose_dataset(DataOptions& options, const JsonCursor& cursor) {
   }
 }
 
-/// Image folders and LMDBs contain their labels.
+/// Image folders, lists and LMDBs contain their labels.
 void check_labels(DataOptions& options, const JsonCursor& cursor) {
-  if (options.format != DataFormat::kImageFolder && options.format != DataFormat::kLmdb) return;
+  if (!options.is_encoded()) return;
   const auto refuse = [](const DataLocation& location, const JsonCursor& at) {
     if (location.labels) at.add_error("expected a path; separate labels are for format idx");
   };

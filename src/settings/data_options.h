@@ -31,18 +31,27 @@ struct DataOptions {
   std::optional<DataFormat> format;
   std::optional<DataLocation> train;
   std::optional<DataLocation> test;
+  double test_fraction = 0;                     // instead of test: held out of train; 0: none
   std::vector<DataLocation> train_per_process;  // instead of train: by rank
   OnBadSample on_bad_sample = OnBadSample::kError;
   Decode decode = Decode::kOnce;
   std::optional<std::int64_t> decode_threads;  // per process; none: its compute threads
   std::optional<NormalizeOptions> normalize;   // none: the data set's defaults
-  double validation = 0;                       // held-out fraction of the training set
+  double validation = 0;                       // fraction held out of what the test set leaves
+  std::int64_t holdout_seed = 0;               // of both fractions and of the limits
   std::optional<ImageSize> size;               // to which images are resized; none: their own
   std::optional<std::int64_t> channels;  // 1 or 3, to which images are converted; none: theirs
   AugmentList augment;                   // of training images, in order
   Split split = Split::kEven;
   std::optional<std::int64_t> limit_train;  // samples
   std::optional<std::int64_t> limit_test;
+
+  /// Returns whether samples are picture files, each with a path.
+  bool has_picture_files() const {
+    return format == DataFormat::kImageFolder || format == DataFormat::kImageList;
+  }
+  /// Returns whether samples are encoded pictures, which may be decoded as they are used.
+  bool is_encoded() const { return has_picture_files() || format == DataFormat::kLmdb; }
 };
 
 /// Returns the normalisation of images with this number of channels: `normalize`, at the top or in

@@ -10,7 +10,7 @@
 
 namespace mnist_train::settings {
 
-enum class DataFormat { kIdx, kCifar, kImageFolder, kLmdb, kSynthetic };
+enum class DataFormat { kIdx, kCifar, kImageFolder, kImageList, kLmdb, kSynthetic };
 
 /// A file of a data set with its size in bytes and its SHA-256 in hexadecimal digits. Both are
 /// those of the inflated content where the file is compressed by itself (.gz).

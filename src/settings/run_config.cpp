@@ -129,8 +129,8 @@ Type<std::string> free_name() {
   std::string names;
   for (const char* name :
        {run_files::kConfig, run_files::kMetrics, run_files::kSummary, run_files::kPredictions,
-        run_files::kMistakes, run_files::kLineage, run_files::kPage, run_files::kCheckpoints,
-        run_files::kLogs, run_files::kLock, run_files::kEvents}) {
+        run_files::kMistakes, run_files::kLineage, run_files::kDataset, run_files::kPage,
+        run_files::kCheckpoints, run_files::kLogs, run_files::kLock, run_files::kEvents}) {
     names += (names.empty() ? "" : "|") + std::string(name);
   }
   // The last one, kEvents, is a prefix.
@@ -407,10 +407,9 @@ std::vector<std::string> config_differences(const RunConfig& before, const RunCo
 }
 
 std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now) {
-  const bool holds_out = before.data.validation > 0 && now.data.validation > 0;
-  return differences_in(before, now, [holds_out](const std::string& pointer) {
+  return differences_in(before, now, [](const std::string& pointer) {
     const strict_json::KeyUse use = use_of(pointer);
-    return (use == kSamples || use == kStepsAndSamples) && (pointer != "/seed" || holds_out);
+    return use == kSamples || use == kStepsAndSamples;
   });
 }
 

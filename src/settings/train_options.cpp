@@ -204,8 +204,7 @@ void add_refinements(Schema<TrainOptions>& schema) {
 
 void add_machine(Schema<TrainOptions>& schema) {
   schema.add("seed", &TrainOptions::seed, integer(0, std::numeric_limits<std::int64_t>::max()),
-             "Seed of the initial weights and the order of samples.", {"random_seed"},
-             kStepsAndSamples);
+             "Seed of the initial weights and the order of samples.", {"random_seed"});
   schema.add(deterministic_field());
   schema.add("device", &TrainOptions::device,
              one_of<DeviceName>({"auto", "cpu", "cuda"}, {{"gpu", "cuda"}}),

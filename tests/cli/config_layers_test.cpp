@@ -297,7 +297,8 @@ TEST_CASE("variable and config files may set keys that depend on another layer")
 TEST_CASE("keys that belong to another value are dropped only from the layers below it") {
   const char* files = R"({"data":{"format":"idx","train":"a","test":"b"}})";
   CHECK(message_for(files, {"data.format=lmdb", "data.train=c"}) ==
-        "--set data.format=lmdb: /data/format: needs test as well");
+        "--set data.format=lmdb: /data/format: needs test as well: a test set, or a fraction of "
+        "train to hold out, such as 0.2");
   CHECK(message_for(R"({"model":{"name":"net","hidden":[7]}})", {"model.name=net"}) ==
         "f:1:33: /model/hidden: is only for model mlp");
   CHECK(read("{}", {R"(model.init={"name":"normal","std":1})", "model.init=xavier_uniform"})

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,7 +54,7 @@ settings::DataOptions cats_and_dogs(const TempFolder& folder) {
 /// Opens a data set to be decoded as a stream, as `parts` processes together do.
 Dataset streamed(settings::DataOptions options, Splits splits = Splits::kBoth, int parts = 1) {
   options.decode = settings::Decode::kStream;
-  DatasetReader reader(options, /*seed=*/1, splits);
+  DatasetReader reader(options, splits);
   if (options.on_bad_sample == settings::OnBadSample::kError) return reader.stream();
   std::vector<SampleFailure> failed;
   for (int part = 0; part < parts; ++part) {
@@ -164,9 +165,16 @@ TEST_CASE("a split without good samples is refused") {
 TEST_CASE("samples beyond a limit are not decoded") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
-  folder.write("train/dog/149.png", "no picture");
-  options.limit_train = 99;
-  CHECK(open_dataset(options).train.count == 99);
+  options.limit_train = 20;
+  const Dataset drawn = streamed(options);
+  std::set<std::string> used;
+  for (std::int64_t i = 0; i < drawn.train.count; ++i) used.insert(drawn.train.path(i));
+  CHECK(used.size() == 20);
+  for (int i = 100; i < 150; ++i) {
+    const std::string name = "dog/" + std::to_string(i) + ".png";
+    if (!used.contains(name)) folder.write("train/" + name, "no picture");
+  }
+  CHECK(open_dataset(options).train.count == 20);
   options.limit_test = 7;
   for (const bool streams : {false, true}) {
     CHECK_THAT(
@@ -179,12 +187,12 @@ TEST_CASE("a split that is not wanted is neither decoded nor checked") {
   const TempFolder folder;
   settings::DataOptions options = cats_and_dogs(folder);
   folder.write("test/dog/100.png", "no picture");
-  const Dataset train = open_dataset(options, 1, Splits::kTrain);
+  const Dataset train = open_dataset(options, Splits::kTrain);
   CHECK(train.train.count == 100);
   CHECK(train.test.count == 0);
   folder.write("test/dog/100.png", png(4, 3));
   folder.write("train/dog/100.png", "no picture");
-  const Dataset test = open_dataset(options, 1, Splits::kTest);
+  const Dataset test = open_dataset(options, Splits::kTest);
   CHECK(test.test.count == 6);
   CHECK(test.test.classes == 2);
   CHECK(error_of([&] { (void)open_dataset(options); }).code == ExitCode::kData);

@@ -100,8 +100,8 @@ TEST_CASE("every group has the documented keys") {
                                  "hidden", "activation", "init"});
   CHECK(keys_of("data") == Keys{"dataset", "root", "format", "train", "test", "train_per_process",
                                 "on_bad_sample", "decode", "decode_threads", "validation",
-                                "normalize", "size", "channels", "augment", "split", "limit_train",
-                                "limit_test"});
+                                "holdout_seed", "normalize", "size", "channels", "augment", "split",
+                                "limit_train", "limit_test"});
   CHECK(keys_of("checkpoint") == Keys{"every_epochs", "every_steps", "keep", "keep_best"});
   CHECK(keys_of("launch") == Keys{"processes_per_node", "max_restarts", "rendezvous_timeout_s",
                                   "hang_timeout_s", "threads_per_process", "devices"});
@@ -186,8 +186,11 @@ TEST_CASE("only keys that determine the samples are named") {
   CHECK(data("{}", R"({"data": {"dataset": "fashion-mnist"}, "epochs": 3})") ==
         Texts{R"(data.dataset was "mnist" and is "fashion-mnist")"});
   CHECK(data("{}", R"({"seed": 5})").empty());
-  CHECK(data(R"({"data": {"validation": 0.1}})", R"({"data": {"validation": 0.1}, "seed": 5})") ==
-        Texts{"seed was 1 and is 5"});
+  CHECK(data(R"({"data": {"validation": 0.1}})", R"({"data": {"validation": 0.1}, "seed": 5})")
+            .empty());
+  CHECK(data(R"({"data": {"validation": 0.1}})",
+             R"({"data": {"validation": 0.1, "holdout_seed": 5}})") ==
+        Texts{"data.holdout_seed was 0 and is 5"});
 }
 
 TEST_CASE("a named data set has its brightness, regardless of the normalisation") {

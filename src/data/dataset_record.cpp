@@ -1,0 +1,165 @@
+#include "data/dataset_record.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <string_view>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "data/dataset.h"
+#include "settings/run_config.h"
+
+namespace mnist_train::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::vector<std::int64_t> class_counts(const ImageSet& set, std::size_t classes) {
+  std::vector<std::int64_t> counts(classes);
+  for (const auto label : set.labels) ++counts[label];
+  return counts;
+}
+
+std::vector<std::string> paths_of(const ImageSet& set) {
+  std::vector<std::string> paths;
+  for (std::int64_t sample = 0; sample < set.count; ++sample) {
+    if (std::string path = set.path(sample); !path.empty()) paths.push_back(std::move(path));
+  }
+  return paths;
+}
+
+/// Numbers in left_out, apart from those of files.
+constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumbers{
+    {{"duplicates", &LeftOut::duplicates},
+     {"limit_train", &LeftOut::limit_train},
+     {"limit_test", &LeftOut::limit_test},
+     {"unusable", &LeftOut::unusable}}};
+
+OrderedJson left_out_json(const LeftOut& left_out) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [extension, count] : left_out.files) json[extension] = count;
+  if (!left_out.folders.empty()) json["folders"] = left_out.folders;
+  for (const auto& [name, number] : kNumbers) {
+    if (left_out.*number > 0) json[name] = left_out.*number;
+  }
+  return json;
+}
+
+std::string hash_of_file(const ImageSet& set, std::int64_t sample,
+                         std::vector<std::uint8_t>& buffer) {
+  return hash_hex(set.encoded->samples.read(sample, buffer));
+}
+
+}  // namespace
+
+DatasetRecord read_dataset_record(const fs::path& file) try {
+  const std::string text =
+      read_file(file, std::numeric_limits<std::uint32_t>::max(), ExitCode::kData);
+  const nlohmann::json json = nlohmann::json::parse(text);
+  DatasetRecord record;
+  json.at("test").get_to(record.test);
+  for (const auto& row : json.at("classes")) {
+    record.class_names.push_back(row.at("name"));
+    for (const char* split : {"train", "validation", "test"}) {
+      record.samples += row.at(split).get<std::int64_t>();
+    }
+  }
+  for (const auto& [name, unused] : kNumbers) {
+    if (std::string_view(name) == "duplicates") continue;
+    record.samples += json.at("left_out").value(name, std::int64_t{0});
+  }
+  return record;
+} catch (const nlohmann::json::exception& error) {
+  throw Error(ExitCode::kData, file.string() + ": is damaged: " + error.what());
+}
+
+fs::path find_dataset_record(const fs::path& checkpoint) {
+  const fs::path folder = fs::absolute(checkpoint).parent_path();
+  const bool is_inner = folder.filename() == settings::run_files::kCheckpoints;
+  fs::path file = (is_inner ? folder.parent_path() : folder) / settings::run_files::kDataset;
+  std::error_code ignored;
+  return fs::is_regular_file(file, ignored) ? file : fs::path();
+}
+
+std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options) {
+  const auto classes = static_cast<std::size_t>(dataset.train.classes);
+  const auto train = class_counts(dataset.train, classes);
+  const auto validation = class_counts(dataset.validation, classes);
+  const auto test = class_counts(dataset.test, classes);
+  OrderedJson json;
+  json["classes"] = OrderedJson::array();
+  for (std::size_t label = 0; label < classes; ++label) {
+    const bool has_name = label < dataset.class_names.size();
+    json["classes"].push_back(
+        {{"name", has_name ? dataset.class_names[label] : std::to_string(label)},
+         {"train", train[label]},
+         {"validation", validation[label]},
+         {"test", test[label]}});
+  }
+  const std::vector<std::string> none;
+  json["test"] = options.test_fraction > 0 ? paths_of(dataset.test) : none;
+  json["validation"] = options.validation > 0 ? paths_of(dataset.validation) : none;
+  json["left_out"] = left_out_json(dataset.left_out);
+  return json_text(json, 2) + "\n";
+}
+
+std::string left_out_text(const LeftOut& left_out) {
+  constexpr std::size_t kMostNamed = 5;
+  std::vector<std::string> parts;
+  for (const auto& [extension, count] : left_out.files) {
+    parts.push_back(fmt::format("{} {} file{}", count, extension, count == 1 ? "" : "s"));
+  }
+  if (!left_out.folders.empty()) {
+    std::vector<std::string> folders;
+    for (const auto& [name, reason] : left_out.folders) {
+      if (folders.size() < kMostNamed) folders.push_back(name + " (" + reason + ")");
+    }
+    if (left_out.folders.size() > kMostNamed) folders.emplace_back("…");
+    parts.push_back(fmt::format("{} folder{}: {}", left_out.folders.size(),
+                                folders.size() == 1 ? "" : "s", fmt::join(folders, ", ")));
+  }
+  if (left_out.duplicates > 0) {
+    parts.push_back(fmt::format("{} repeated row{} of the list", left_out.duplicates,
+                                left_out.duplicates == 1 ? "" : "s"));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+std::vector<std::string> repeated_files(const Dataset& dataset) {
+  if (!dataset.train.encoded) return {};
+  std::vector<std::uint8_t> buffer;
+  std::vector<std::string> repeated;
+  const SampleView& trained_on = dataset.train.encoded->samples;
+  std::unordered_multimap<std::int64_t, std::int64_t> by_size;  // of training files
+  for (std::int64_t sample = 0; sample < dataset.train.count; ++sample) {
+    if (trained_on.bytes(sample) > 0) by_size.emplace(trained_on.bytes(sample), sample);
+  }
+  std::unordered_map<std::int64_t, std::string> hashes;  // of training files
+  for (const ImageSet* set : {&dataset.validation, &dataset.test}) {
+    for (std::int64_t sample = 0; sample < set->count; ++sample) {
+      const auto [begin, end] = by_size.equal_range(set->encoded->samples.bytes(sample));
+      if (begin == end) continue;
+      const std::string own = hash_of_file(*set, sample, buffer);
+      const auto same = std::find_if(begin, end, [&](const auto& of_size) {
+        std::string& hash = hashes[of_size.second];
+        if (hash.empty()) hash = hash_of_file(dataset.train, of_size.second, buffer);
+        return hash == own;
+      });
+      if (same == end) continue;
+      repeated.push_back(set->encoded->samples.sample_name(sample) + " = " +
+                         trained_on.sample_name(same->second));
+    }
+  }
+  return repeated;
+}
+
+}  // namespace mnist_train::data

@@ -1,0 +1,214 @@
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/sources.h"
+#include "support/catch.h"
+#include "support/error_of.h"
+#include "support/temp_folder.h"
+
+namespace mnist_train::data {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
+using testing::error_of;
+using testing::TempFolder;
+using Labels = std::vector<std::int32_t>;
+using Names = std::vector<std::string>;
+
+/// A folder with the pictures that the lists of these tests name.
+struct Pictures : TempFolder {
+  Pictures() {
+    for (const char* name :
+         {"p/a.png", "p/b.png", "p/c.png", "p/x, \"y\".png", "p/two words.png"}) {
+      write(name, "picture");
+    }
+  }
+};
+
+std::shared_ptr<ImageSource> open_list(const TempFolder& folder, const std::string& text,
+                                       ListKind kind = {}) {
+  static BadSamples bad(false);
+  return open_image_list(folder.write("list.csv", text), kind, bad);
+}
+
+std::string problem_of(const TempFolder& folder, const std::string& text, ListKind kind = {}) {
+  const auto failure = error_of([&] { open_list(folder, text, kind); });
+  CHECK(failure.code == ExitCode::kData);
+  return failure.message;
+}
+
+TEST_CASE("lists are read as RFC 4180 says") {
+  const Pictures folder;
+  const std::vector<std::string> texts{
+      "path,label\np/a.png,x\np/b.png,y\n",
+      "path,label\r\np/a.png,x\r\np/b.png,y\r\n",
+      "path,label\np/a.png,x\np/b.png,y",
+      "\xEF\xBB\xBFpath,label\n\n\"p/a.png\",\"x\"\n\np/b.png,y\n\n",
+      "label,other,file_name\nx,\"1\n2, \"\"3\"\"\",p/a.png\ny,,p/./b.png\n",
+      "\"path\",\"label\"\r\n\"p/a.png\",\"x\"\r\n\"p/b.png\",\"y\"",
+  };
+  for (const std::string& text : texts) {
+    INFO(text);
+    const auto list = open_list(folder, text);
+    CHECK(list->class_names() == Names{"x", "y"});
+    CHECK(list->labels() == Labels{0, 1});
+    CHECK(list->path(0) == "p/a.png");
+    CHECK(list->path(1) == "p/b.png");
+    CHECK(list->bytes(0) == 7);
+  }
+  const auto quoted = open_list(folder, "path,label\n\"p/x, \"\"y\"\".png\",\"a, \"\"b\"\"\"\n");
+  CHECK(quoted->path(0) == "p/x, \"y\".png");
+  CHECK(quoted->class_names() == Names{"a, \"b\""});
+}
+
+TEST_CASE("paths are relative to the list, or absolute") {
+  const Pictures folder;
+  BadSamples bad(false);
+  const auto list = open_image_list(
+      folder.write("lists/one.csv",
+                   "path,label\n../p/a.png,1\n" + (folder.path() / "p/b.png").string() + ",0\n"),
+      {}, bad);
+  std::vector<std::uint8_t> buffer;
+  CHECK(list->read(0, buffer).size() == 7);
+  CHECK(list->path(0) == "../p/a.png");
+  CHECK(list->sample_name(1) == (folder.path() / "p/b.png").string());
+  CHECK(list->labels() == Labels{1, 0});
+}
+
+TEST_CASE("integers are class numbers, other labels are names") {
+  const Pictures folder;
+  const auto labels = [&](const std::string& a, const std::string& b, const std::string& c) {
+    const auto list =
+        open_list(folder, "path,label\np/a.png," + a + "\np/b.png," + b + "\np/c.png," + c + "\n");
+    return std::pair(list->labels(), list->class_names());
+  };
+  CHECK(labels("2", "0", "10") == std::pair(Labels{2, 0, 10}, Names{}));
+  CHECK(labels("2", "x", "10") == std::pair(Labels{1, 2, 0}, Names{"10", "2", "x"}));
+  CHECK(labels("b", "a", "b") == std::pair(Labels{1, 0, 1}, Names{"a", "b"}));
+  CHECK(open_list(folder, "path,label\np/a.png,2\np/b.png,x\n")->notes().size() == 1);
+  CHECK_THAT(problem_of(folder, "path,label\np/a.png,-1\n"), ContainsSubstring("the label -1"));
+  CHECK_THAT(problem_of(folder, "path,label\np/a.png,99999999999999999999\n"),
+             ContainsSubstring("the label 99999999999999999999"));
+  // A test set is read as the training set was.
+  CHECK(open_list(folder, "path,label\np/a.png,2\n", {true, true})->class_names() == Names{"2"});
+  CHECK_THAT(problem_of(folder, "path,label\np/a.png,x\n", {true, false}),
+             ContainsSubstring("the label \"x\" is not an integer"));
+}
+
+TEST_CASE("repeated rows are dropped, contradictions are refused") {
+  const Pictures folder;
+  const auto list = open_list(folder, "path,label\np/a.png,x\np/b.png,y\np/a.png,x\n./p/b.png,y\n");
+  CHECK(list->count() == 2);
+  CHECK(list->left_out().duplicates == 2);
+  CHECK_THAT(problem_of(folder, "path,label\np/a.png,x\np/b.png,y\np/a.png,y\n"),
+             ContainsSubstring("line 4: ") &&
+                 ContainsSubstring("p/a.png is on line 2 too, with another label"));
+  CHECK_THAT(
+      problem_of(folder, "path,label,holdout\np/a.png,x,test\n\np/a.png,x,train\n"),
+      ContainsSubstring("line 4: ") && ContainsSubstring("line 2 too, with another holdout"));
+}
+
+TEST_CASE("a broken list is refused with its line") {
+  const Pictures folder;
+  const std::vector<std::pair<std::string, std::string>> rows{
+      {"", "line 1: the file is empty"},
+      {"path,label\n", "lists no picture"},
+      {"name,label\np/a.png,x\n", "line 1: expected a header with the columns path"},
+      {"path;label\np/a.png;x\n", "columns are separated by commas"},
+      {"path,label,label\n", "the column label is there twice"},
+      {"path,file_name,label\n", "both path and file_name"},
+      {"p/a.png,x\np/b.png,y\n", "found \"p/a.png,x\""},
+      {"path,label\np/a.png\n", "line 2: 1 fields, but the header has 2"},
+      {"path,label\np/a.png,x,\n", "line 2: 3 fields"},
+      {"path,label\np/a.png,\n", "line 2: no label"},
+      {"path,label\n,x\n", "line 2: no path"},
+      {"path,label\np/a.png,x\n\"p/b.png,y\n", "line 3: a quote that begins here is not closed"},
+      {"path,label\n\"p/a.png\"x,y\n", "line 2: text after a closing quote"},
+      {"path,label\np/a.png,\xFFx\n", "line 2: a path or label with control bytes"},
+      {std::string("path,label\np/a\0.png,x\n", 21), "line 2: a path or label with control bytes"},
+      {"path,label\np/a.png,x\np/none.png,x\n", "line 3: "},
+      {"path,label\np/none.png,x\n", "p/none.png: No such file or directory"},
+      {"path,label\np,x\n", "/p: not a regular file"},
+      {"path,label,holdout\np/a.png,x,trian\n",
+       "line 2: holdout is \"trian\"; expected train, validation or test"},
+      {"path,label,holdout\np/a.png,x,\n", "line 2: holdout is \"\""},
+      {"\xFF\xFEp", "is UTF-16"},
+  };
+  for (const auto& [text, problem] : rows) {
+    INFO(text);
+    CHECK_THAT(problem_of(folder, text), ContainsSubstring(problem));
+  }
+  CHECK_THAT(problem_of(folder, "path,label,holdout\np/a.png,x,train\n", {true}),
+             ContainsSubstring("expected test, since this list is the test set"));
+}
+
+TEST_CASE("missing files are skipped on request") {
+  const Pictures folder;
+  BadSamples bad(true);
+  const auto list =
+      open_image_list(folder.write("list.csv", "path,label\np/none.png,x\np/a.png,y\n"), {}, bad);
+  CHECK(list->count() == 1);
+  CHECK(list->class_names() == Names{"y"});
+  REQUIRE(bad.skipped().size() == 1);
+  CHECK_THAT(bad.skipped()[0], ContainsSubstring("line 2: ") && ContainsSubstring("none.png"));
+}
+
+settings::DataOptions options_for(const TempFolder& folder, const std::string& text) {
+  settings::DataOptions options;
+  options.dataset.reset();
+  options.format = settings::DataFormat::kImageList;
+  options.train = settings::DataLocation{folder.write("list.csv", text), {}};
+  options.size = settings::ImageSize{2, 2};
+  options.channels = 1;
+  options.decode = settings::Decode::kStream;
+  return options;
+}
+
+TEST_CASE("the column holdout decides the sets that it names") {
+  const Pictures folder;
+  const std::string rows =
+      "path,label,holdout\np/a.png,x,train\np/b.png,x,test\np/c.png,y,validation\n"
+      "p/two words.png,y,train\n";
+  settings::DataOptions options = options_for(folder, rows);
+  const Dataset dataset = DatasetReader(options).stream();
+  CHECK(dataset.train.count == 2);
+  CHECK(dataset.validation.path(0) == "p/c.png");
+  CHECK(dataset.test.path(0) == "p/b.png");
+  options.validation = 0.5;
+  CHECK_THAT(error_of([&] { DatasetReader{options}; }).message,
+             ContainsSubstring("/data/validation: ") && ContainsSubstring("list.csv has rows"));
+  options.validation = 0;
+  options.test_fraction = 0.5;
+  const auto failure = error_of([&] { DatasetReader{options}; });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("/data/test: "));
+}
+
+TEST_CASE("a list without a test set is refused, and 0.2 is offered") {
+  const Pictures folder;
+  settings::DataOptions options = options_for(folder, "path,label\np/a.png,x\np/b.png,x\n");
+  const auto failure = error_of([&] { DatasetReader{options}; });
+  CHECK(failure.code == ExitCode::kConfig);
+  CHECK_THAT(failure.message, ContainsSubstring("such as 0.2"));
+  options.test_fraction = 0.2;
+  CHECK(DatasetReader(options).stream().test.count == 1);
+}
+
+TEST_CASE("the hash of a list depends on paths and labels") {
+  const Pictures folder;
+  const auto hash = [&](const std::string& rows) {
+    return open_list(folder, "path,label\n" + rows)->hash();
+  };
+  const std::string one = hash("p/a.png,x\np/b.png,y\n");
+  CHECK(one == hash("\"p/a.png\",x\r\np/b.png,y\r\n"));
+  CHECK(one != hash("p/a.png,y\np/b.png,x\n"));
+  CHECK(one != hash("p/b.png,x\np/a.png,y\n"));
+}
+
+}  // namespace
+}  // namespace mnist_train::data

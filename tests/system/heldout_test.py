@@ -1,0 +1,248 @@
+"""Held-out sets, lists of pictures, and the files that say what a run used: compared with the rule in Python."""
+
+import collections
+import csv
+import ctypes
+import hashlib
+import json
+import math
+import re
+import shutil
+import struct
+
+import numpy
+import pytest
+
+from pictures import write_png
+from support import MNIST, own_data, read_idx, run, stop_by_sigterm, train, write_config, write_idx_folder
+
+COUNTS = {"ant": 23, "bee": 12, "cat": 7, "yak": 1}
+SIZE = 8
+SMALL_NET = {"model": {"layers": ["flatten", {"name": "linear", "out_features": "classes"}]}, "batch_size": 16}
+
+
+def half_up(number):
+    return math.floor(number + 0.5)
+
+
+def drawn(classes, fraction, seed=0):
+    """The held-out names of each class, by the rule."""
+    held_out = set()
+    for names in classes.values():
+        ordered = sorted(names, key=lambda name: hashlib.sha256(f"{seed}:{name}".encode()).digest())
+        if len(ordered) >= 2:
+            held_out |= set(ordered[:min(max(1, half_up(len(ordered) * fraction)), len(ordered) - 1)])
+    return held_out
+
+
+def without(classes, names):
+    return {label: [name for name in own if name not in names] for label, own in classes.items()}
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of class folders; a class is told by its brightness."""
+    random = numpy.random.default_rng(3)
+    for number, (label, count) in enumerate(COUNTS.items()):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for i in range(count):
+            pixels = random.integers(60 * number, 60 * number + 40, (SIZE, SIZE)).astype(numpy.uint8)
+            write_png(tmp_path / "photos" / label / f"{i}.png", pixels)
+    return tmp_path / "photos"
+
+
+def classes_of(folder):
+    classes = collections.defaultdict(list)
+    for file in sorted(folder.rglob("*.png")):
+        classes[file.relative_to(folder).parts[0]].append(str(file.relative_to(folder)))
+    return classes
+
+
+def described(folder, config):
+    done = run("describe", "--data", "--config", write_config(folder, config), expect=0)
+    return json.loads(done.stdout), done.stderr
+
+
+def own(form, train_set, **data):
+    result = own_data(form, train_set, **data)
+    result["test"] = data.get("test", 0.2)
+    return result
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_held_out_files_are_those_of_the_rule(tmp_path, photos, seed):
+    config = SMALL_NET | {"data": own("image-folder", photos, validation=0.15, holdout_seed=seed), "seed": 9}
+    record, stderr = described(tmp_path, config)
+    classes = classes_of(photos)
+    test = drawn(classes, 0.2, seed)
+    validation = drawn(without(classes, test), 0.15, seed)
+    assert set(record["test"]) == test and set(record["validation"]) == validation
+    assert record["classes"] == [
+        {"name": label, "train": len(set(names) - test - validation), "validation": len(validation & set(names)),
+         "test": len(test & set(names))} for label, names in classes.items()]
+    assert record["left_out"] == {}
+    assert "one class with a single sample is not in this set: yak" in stderr
+
+
+def test_the_rule_holds_for_samples_without_paths(tmp_path):
+    labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[:300]
+    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:300]
+    (tmp_path / "digits").mkdir()
+    write_idx_folder(tmp_path / "digits", images, labels)
+    classes = collections.defaultdict(list)
+    for i, label in enumerate(labels):
+        classes[int(label)].append(i)
+    test = drawn(classes, 0.3)
+    config = SMALL_NET | {"epochs": 1, "data": own("idx", tmp_path / "digits", test=0.3)}
+    record, _ = described(tmp_path, config)
+    assert [row["test"] for row in record["classes"]] == [len(test & set(classes[c])) for c in range(10)]
+    folder = train(tmp_path, config)
+    shown = [json.loads(line)["truth"] for line in (folder.path / "predictions.jsonl").read_text().splitlines()]
+    assert shown == [int(labels[i]) for i in sorted(test)]  # all of them fit into the first batches
+
+
+def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_as_it_was(tmp_path, photos):
+    for junk in ("__MACOSX/ant/1.png", "ant/@eaDir/1.png", "notes/readme.txt", "bee/list.txt", "bee/x.tif"):
+        (photos / junk).parent.mkdir(parents=True, exist_ok=True)
+        (photos / junk).write_bytes(b"x")
+    config = SMALL_NET | {"deterministic": {"shards": 3}, "data": own("image-folder", photos, validation=0.15)}
+    folders = [train(tmp_path, config, processes=count, output=f"run{count}") for count in (1, 2, 3)]
+    assert len({folder.digest() for folder in folders}) == 1
+    folder = folders[1].path
+    left_out = {".tif": 1, ".txt": 1, "folders": {
+        "@eaDir": "made by a file server", "__MACOSX": "made by an archive program", "notes": "no pictures, 1 .txt"}}
+    record = json.loads((folder / "dataset.json").read_text())
+    assert record["left_out"] == left_out
+    assert "left out: 1 .tif file; 1 .txt file; 3 folders: @eaDir (made by a file server)" in folders[1].stderr
+    assert record == described(tmp_path, config)[0]
+    predictions = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    assert [row["file"] for row in predictions] == record["test"]
+    mistakes = [json.loads(line) for line in (folder / "mistakes.jsonl").read_text().splitlines()]
+    assert all(row["file"] == record["test"][row["id"]] for row in mistakes)
+
+    result = json.loads(run("evaluate", "--checkpoint", folder / "model.pt", expect=0).stdout)
+    assert result["test_accuracy"] == pytest.approx(json.loads((folder / "accuracies.json").read_text())[-1])
+    # New files and classes change nothing.
+    for i in range(40):
+        shutil.copy(photos / "cat" / "0.png", photos / "cat" / f"new{i}.png")
+    shutil.copytree(photos / "bee", photos / "aaa")
+    again = run("evaluate", "--checkpoint", folder / "model.pt", expect=0)
+    assert json.loads(again.stdout) == result
+    assert "ignored 52 files that are new since the run began" in again.stderr
+    # Each of them by the command for single files, with names of classes.
+    shown = [json.loads(line) for line in
+             run("predict", "--checkpoint", folder / "model.pt", "--test", expect=0).stdout.splitlines()]
+    assert [row["file"] for row in shown] == [str(photos / name) for name in record["test"]]
+    assert [row["class"] for row in shown] == [row["guess_name"] for row in predictions]
+    single = [json.loads(line) for line in run(
+        "predict", "--checkpoint", folder / "model.pt", *(row["file"] for row in shown), expect=0).stdout.splitlines()]
+    assert [row["guess"] for row in single] == [row["guess"] for row in shown]
+    (photos / record["test"][0]).unlink()
+    for command in ("evaluate", "predict"):
+        gone = run(command, "--checkpoint", folder / "model.pt", *["--test"] * (command == "predict"), expect=3)
+        assert f"1 of the {len(record['test'])} test files of the run are missing; the first is {record['test'][0]}" in gone.stderr
+
+
+def test_a_stopped_run_resumes_exactly_and_not_with_other_files(tmp_path, photos):
+    config = SMALL_NET | {"epochs": 40, "data": own("image-folder", photos, validation=0.15, decode="stream")}
+    whole = train(tmp_path, config, output="whole")
+    stop_by_sigterm(tmp_path, config, 1, 20)
+    resumed = train(tmp_path, config, "--resume", "auto")
+    assert resumed.digest() == whole.digest()
+    (photos / "ant" / "0.png").unlink()
+    refused = run("--config", write_config(tmp_path, config | {"epochs": 50}), "--output", tmp_path / "run", "--resume", "auto", expect=5)
+    assert "the files differ" in refused.stderr
+
+
+def test_limits_draw_from_each_class(tmp_path, photos):
+    record, _ = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos, limit_train=12, limit_test=4)})
+    assert [row["train"] for row in record["classes"]] == [6, 3, 2, 1]
+    assert [row["test"] for row in record["classes"]] == [2, 1, 1, 0]
+    assert record["left_out"] == {"limit_train": 22, "limit_test": 4}
+
+
+def test_identical_files_are_warned_of(tmp_path, photos):
+    test = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos)})[0]["test"]
+    (photos / "bee" / "copy.png").write_bytes((photos / test[0]).read_bytes())
+    _, stderr = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos)})
+    assert f"identical files in a held-out set and the training set: {photos / test[0]} = {photos}/bee/copy.png" in stderr
+
+
+def test_a_list_trains_as_the_folder_does(tmp_path, photos):
+    rows = [(name, label) for label, names in classes_of(photos).items() for name in names]
+    with open(photos / "list.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows, rows[3]])
+    folder, listed = (train(tmp_path, SMALL_NET | {"data": own(form, place)}, output=form) for form, place in
+                      (("image-folder", photos), ("image-list", photos / "list.csv")))
+    assert folder.digest() == listed.digest()
+    records = [json.loads((run_.path / "dataset.json").read_text()) for run_ in (folder, listed)]
+    assert records[0]["test"] == records[1]["test"] and records[1]["left_out"] == {"duplicates": 1}
+    assert "1 repeated row of the list" in listed.stderr
+    assert run("evaluate", "--checkpoint", listed.path, expect=0).stdout == run("evaluate", "--checkpoint", folder.path, expect=0).stdout
+
+
+def test_a_column_of_a_list_decides_the_sets(tmp_path, photos):
+    rows = [(name, label) for label, names in classes_of(photos).items() for name in names]
+    parts = ["test" if i % 5 == 0 else "validation" if i % 5 == 1 else "train" for i in range(len(rows))]
+    lines = ["path,label,holdout", *(f"{name},{label},{part}" for (name, label), part in zip(rows, parts))]
+    (photos / "list.csv").write_text("\n".join(lines) + "\n")
+    config = SMALL_NET | {"data": own("image-list", photos / "list.csv", test=None)}
+    folder = train(tmp_path, config)
+    record = json.loads((folder.path / "dataset.json").read_text())
+    for part in ("train", "validation", "test"):
+        assert sum(row[part] for row in record["classes"]) == parts.count(part)
+    assert folder.summary()["best_validation_accuracy"] is not None
+    assert record["test"] == []  # not drawn by a fraction
+    refused = run("--config", write_config(tmp_path, config), "--set", "data.test=0.2", "--output", tmp_path / "other", expect=2)
+    assert "/data/test: " in refused.stderr and 'has rows with holdout "test"' in refused.stderr
+
+
+REFUSED = {
+    "no test": ({"test": None}, 2, "/data/format: needs test as well: a test set, or a fraction of train to hold out, such as 0.2"),
+    "a fraction of all": ({"test": 1}, 2, "/data/test: expected a number above 0 to below 1"),
+    "none": ({"test": 0}, 2, "/data/test: expected a number above 0 to below 1"),
+    "sets by process": ({"train": None, "train_per_process": ["photos", "photos"]}, 2,
+                        "/data/test: is a fraction, which cannot be used with train_per_process; name a test set"),
+    "a folder of that name": ({"test": "./0.2"}, 3, "/0.2: no such file or folder (data.test)"),
+    "synthetic": ({"format": "synthetic", "train": None}, 2, "/data/test: is not used with format synthetic"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_held_out_is_refused(tmp_path, photos, name):
+    changes, code, message = REFUSED[name]
+    config = SMALL_NET | {"data": own("image-folder", photos) | changes}
+    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=code)
+    assert message in refused.stderr, refused.stderr
+
+
+def test_classes_that_differ_are_named(tmp_path, photos):
+    shutil.copytree(photos, tmp_path / "test")
+    (tmp_path / "test" / "cat").rename(tmp_path / "test" / "dog")
+    config = SMALL_NET | {"data": own("image-folder", photos, test=str(tmp_path / "test"))}
+    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=3)
+    assert "the training set does not have this class: dog; no pictures of the class of the training set: cat" in refused.stderr
+
+
+class Xxh128(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def sealed(content):
+    """The bytes of a checkpoint with another seal at their end."""
+    library = ctypes.CDLL("libxxhash.so.0")  # apt needs it, too
+    library.XXH3_128bits.restype = Xxh128
+    digest = library.XXH3_128bits(content, ctypes.c_size_t(len(content)))
+    return content + struct.pack(">QQ", digest.high, digest.low)
+
+
+def test_a_run_whose_validation_set_was_drawn_by_the_old_rule_is_not_resumed(tmp_path, photos):
+    config = SMALL_NET | {"epochs": 1, "data": own("image-folder", photos, test=str(photos), validation=0.2)}
+    folder = train(tmp_path, config, "--set", "data.holdout_seed=5")
+    path = folder.checkpoints()[-1]
+    content = path.read_bytes()[:-16]
+    key = re.search(rb'\\+"holdout_seed\\+": ?5,', content)[0]
+    old = tmp_path / "old.safetensors"
+    old.write_bytes(sealed(content.replace(key, b" " * len(key))))
+    refused = run("--config", write_config(tmp_path, config | {"epochs": 2}), "--output", tmp_path / "new", "--resume", old, expect=5)
+    assert "an older version of mnist-train drew its validation set by another rule" in refused.stderr
