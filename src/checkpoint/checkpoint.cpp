@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "checkpoint/pt_file.h"
 #include "settings/augment_options.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::checkpoint {
 
@@ -30,7 +31,6 @@ constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kAveragePrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
-constexpr std::int64_t kMostClasses = 256;  // labels are bytes
 
 /// The model's own parameters and buffers by name, module by module as in Python's state_dict.
 NamedTensors model_tensors(const models::Model& model) {
@@ -207,7 +207,7 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("channels", shape.channels, kMostChannels);
   check("height", shape.height, settings::kMaxImageSide);
   check("width", shape.width, settings::kMaxImageSide);
-  check("classes", shape.classes, kMostClasses);
+  check("classes", shape.classes, settings::kMaxClasses);
 }
 
 /// Removes a prefix from all names, if all have it.

@@ -148,7 +148,7 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
   request.predictions = {{0, kCount}};
   request.wrong_predictions = true;
   const auto images = images_of(kCount);
-  const std::span<const std::uint8_t> labels = images->images().labels;
+  const std::span<const std::uint16_t> labels = images->images().labels;
   for (const int world_size : {1, 2, 3}) {
     const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
       return evaluate(
