@@ -176,6 +176,8 @@ void for_each_member(SomeProgress& progress, const Visit& visit) {
   visit("/epoch_sums/samples", progress.epoch_sums.samples);
   visit("/best/test_accuracy", progress.best_test_accuracy);
   visit("/best/epoch", progress.best_epoch);
+  visit("/best/score", progress.best_score);
+  visit("/highest_accuracy", progress.highest_accuracy);
   visit("/plateau/best_loss", progress.plateau.best_loss);
   visit("/plateau/bad_epochs", progress.plateau.bad_epochs);
   visit("/plateau/drops", progress.plateau.drops);
@@ -375,7 +377,12 @@ OrderedJson progress_to_json(const train::Progress& progress) {
   return json;
 }
 
-train::Progress progress_from_json(const OrderedJson& json) try {
+train::Progress progress_from_json(const OrderedJson& saved) try {
+  OrderedJson json = saved;
+  if (!json.contains("highest_accuracy") && !json.at("best").contains("score")) {
+    // Written when accuracy alone chose the best weights.
+    json["highest_accuracy"] = json["best"]["score"] = json.at("best_accuracy");
+  }
   train::Progress progress;
   for_each_member(progress, [&](const char* path, auto& value) {
     json.at(OrderedJson::json_pointer(path)).get_to(value);
