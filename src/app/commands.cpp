@@ -73,7 +73,8 @@ void run_evaluation(Worker& worker) {
   const auto update_status = [&] {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
   };
-  data::ImageSet test = open_dataset(worker, data::Splits::kTest).test;
+  const data::Dataset dataset = open_dataset(worker, data::Splits::kTest);
+  data::ImageSet test = dataset.test;
   // The test set alone may lack a class.
   if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) {
     test.classes = std::max(test.classes, facts->images.classes);
@@ -88,13 +89,12 @@ void run_evaluation(Worker& worker) {
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), update_status, {.shards = config.train.shards.value_or(0)});
   if (!worker.is_rank0()) return;
-  if (!worker.job.as_json) {
-    return print_text(
-        report::evaluation_text(evaluation.loss, evaluation.accuracy, evaluation.samples));
-  }
-  print_result({{"test_loss", evaluation.loss},
-                {"test_accuracy", evaluation.accuracy},
-                {"samples", evaluation.samples}});
+  const auto& [samples, predicted, correct] = evaluation.class_counts;
+  const report::TestResult result{
+      evaluation.loss,          evaluation.accuracy, evaluation.balanced_accuracy,
+      evaluation.top5_accuracy, evaluation.samples,  {samples, predicted, correct}};
+  if (!worker.job.as_json) return print_text(report::to_text(result));
+  print_result(report::to_json(result, dataset.class_names));
 }
 
 void run_export(Worker& worker) {

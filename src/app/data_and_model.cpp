@@ -90,11 +90,15 @@ void list_left_out(const data::Dataset& dataset) {
 void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
   if (set.count == 0 || options.limit_train) return;
   std::vector<bool> is_known(static_cast<std::size_t>(set.classes));
-  for (const std::uint8_t label : set.labels) is_known[label] = true;
+  for (const std::uint16_t label : set.labels) is_known[label] = true;
+  constexpr std::int64_t kMostNamed = 10;
   std::string empty;
+  std::int64_t count = 0;
   for (std::size_t label = 0; label < is_known.size(); ++label) {
-    if (!is_known[label]) empty += (empty.empty() ? "" : ", ") + std::to_string(label);
+    if (is_known[label] || ++count > kMostNamed) continue;
+    empty += (empty.empty() ? "" : ", ") + std::to_string(label);
   }
+  if (count > kMostNamed) empty += fmt::format(" and {} others", count - kMostNamed);
   if (empty.empty()) return;
   spdlog::warn("{}: no training sample is of class {} (of {} classes, numbered from 0)", set.source,
                empty, set.classes);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "app/commands.h"
@@ -123,12 +124,12 @@ Images take_samples(const data::ImageSet& test, const data::Range& range) {
 
 /// Returns the images as a set whose labels are 0.
 data::ImageSet as_image_set(Images& images, data::ImageSet set) {
-  auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(images.pixels));
-  const std::size_t pixels = owner->size();
-  owner->resize(pixels + images.files.size());
+  using Samples = std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>;
+  auto owner = std::make_shared<Samples>(std::move(images.pixels),
+                                         std::vector<std::uint16_t>(images.files.size()));
   set.count = static_cast<std::int64_t>(images.files.size());
-  set.images = {owner->data(), pixels};
-  set.labels = {owner->data() + pixels, images.files.size()};
+  set.images = owner->first;
+  set.labels = owner->second;
   set.owner = std::move(owner);
   return set;
 }

@@ -94,6 +94,7 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   setup.epochs = std::max(worker.config.train.epochs, trainer.progress().last_epoch());
   setup.steps_per_epoch = trainer.steps_per_epoch();
   setup.max_steps = worker.config.train.max_steps;
+  setup.best_by = worker.config.checkpoint.best_by;
   setup.has_head = worker.job.has_table_head;
   return setup;
 }
@@ -108,7 +109,7 @@ std::int64_t largest_memory(Worker& worker) {
   return largest;
 }
 
-/// Returns the data set whose accuracy chooses the best weights.
+/// Returns the data set that chooses the best weights.
 const char* selection_set(const Worker& worker) {
   return worker.config.data.validation > 0 ? "validation" : "test";
 }
@@ -117,14 +118,26 @@ void log_early_end(const Worker& worker, const std::string& ended_by,
                    const train::Progress& progress) {
   if (ended_by == "stop_at_accuracy") {
     spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}",
-                 selection_set(worker), 100 * progress.best_accuracy, progress.epoch);
+                 selection_set(worker), 100 * progress.highest_accuracy, progress.epoch);
   } else if (ended_by == "early_stopping") {
     const auto& [best_accuracy, bad_epochs] = progress.early_stopping;
+    const bool is_balanced =
+        worker.config.checkpoint.best_by == settings::BestBy::kBalancedAccuracy;
     spdlog::info(
-        "early_stopping: {} accuracy has not improved on {:.2f} % by more than min_delta for {} "
+        "early_stopping: {}{} accuracy has not improved on {:.2f} % by more than min_delta for {} "
         "epoch{}",
-        selection_set(worker), 100 * best_accuracy, bad_epochs, bad_epochs == 1 ? "" : "s");
+        selection_set(worker), is_balanced ? " balanced" : "", 100 * best_accuracy, bad_epochs,
+        bad_epochs == 1 ? "" : "s");
   }
+}
+
+/// Returns what the best weights were chosen by: "validation accuracy 98.51 %".
+std::string best_figure(const Worker& worker, const train::Progress& progress) {
+  const settings::BestBy best_by = worker.config.checkpoint.best_by;
+  const std::string name = fmt::format("{} {}", selection_set(worker), report::words_for(best_by));
+  return best_by == settings::BestBy::kLoss
+             ? fmt::format("{} {:.4f}", name, -progress.best_score)
+             : fmt::format("{} {:.2f} %", name, 100 * progress.best_score);
 }
 
 /// Logs where the best weights and the page are, and how to classify images. `page` is empty if
@@ -133,12 +146,13 @@ void log_next_steps(const Worker& worker, const train::Progress& progress, const
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
   std::error_code ignored;
   if (fs::exists(weights, ignored)) {
-    std::string test;  // unless the accuracy before it is that of the test set
-    if (worker.config.data.validation > 0 && progress.best_test_accuracy >= 0) {
+    std::string test;  // unless it was chosen by
+    const bool by_accuracy = worker.config.checkpoint.best_by == settings::BestBy::kAccuracy;
+    if ((worker.config.data.validation > 0 || !by_accuracy) && progress.best_test_accuracy >= 0) {
       test = fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
     }
-    spdlog::info("best weights: {} ({} accuracy {:.2f} %{})", path_to_type(weights).string(),
-                 selection_set(worker), 100 * progress.best_accuracy, test);
+    spdlog::info("best weights: {} ({}{})", path_to_type(weights).string(),
+                 best_figure(worker, progress), test);
   } else {
     weights = worker.run_folder / worker.config.model_file;
     spdlog::info("final weights: {}", path_to_type(weights).string());
@@ -150,8 +164,11 @@ void log_next_steps(const Worker& worker, const train::Progress& progress, const
 void print_run_result(const Worker& worker, const report::Summary& summary) {
   std::string best;
   if (summary.best_test_accuracy) {
-    best = fmt::format(", best {:.2f} % in epoch {}", 100 * *summary.best_test_accuracy,
-                       summary.best_epoch.value_or(0));
+    const settings::BestBy best_by = worker.config.checkpoint.best_by;
+    const bool by_accuracy = best_by == settings::BestBy::kAccuracy;
+    best = fmt::format(", best{} {:.2f} % in epoch {}",
+                       by_accuracy ? "" : fmt::format(" by {}", report::words_for(best_by)),
+                       100 * *summary.best_test_accuracy, summary.best_epoch.value_or(0));
   }
   const std::string result =
       fmt::format("finished: test accuracy {:.2f} %{}; {:.1f} s; {}",
@@ -284,24 +301,15 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
 /// of its training are NaN if the run resumed at its end.
 report::EpochRecord epoch_record(const train::Progress& progress, const Evaluations& evaluations) {
   const train::StepSums& sums = progress.epoch_sums;
-  report::EpochRecord record{
-      .epoch = progress.last_epoch(),
-      .step = progress.step,
-      .train_loss = sums.loss / sums.samples,
-      .train_accuracy = sums.correct / sums.samples,
-      .test_loss = evaluations.test.loss,
-      .test_accuracy = evaluations.test.accuracy,
-      .train_seconds = progress.epoch_train_seconds,
-      .test_seconds = evaluations.seconds,
-      .samples_per_second = sums.samples > 0
-                                ? sums.samples / std::max(1e-9, progress.epoch_train_seconds)
-                                : std::numeric_limits<double>::quiet_NaN(),
-      .validation_loss = {},
-      .validation_accuracy = {}};
-  if (evaluations.validation) {
-    record.validation_loss = evaluations.validation->loss;
-    record.validation_accuracy = evaluations.validation->accuracy;
-  }
+  report::EpochRecord record = evaluations.record();
+  record.epoch = progress.last_epoch();
+  record.step = progress.step;
+  record.train_loss = sums.loss / sums.samples;
+  record.train_accuracy = sums.correct / sums.samples;
+  record.train_seconds = progress.epoch_train_seconds;
+  record.samples_per_second = sums.samples > 0
+                                  ? sums.samples / std::max(1e-9, progress.epoch_train_seconds)
+                                  : std::numeric_limits<double>::quiet_NaN();
   return record;
 }
 
@@ -362,6 +370,33 @@ std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums) {
                      field[5], field[6]});
   }
   return ranks;
+}
+
+report::EpochRecord Evaluations::record() const {
+  report::EpochRecord record;
+  record.test_loss = test.loss;
+  record.test_accuracy = test.accuracy;
+  record.test_balanced_accuracy = test.balanced_accuracy;
+  record.test_top5_accuracy = test.top5_accuracy;
+  record.test_seconds = seconds;
+  if (validation) {
+    record.validation_loss = validation->loss;
+    record.validation_accuracy = validation->accuracy;
+    record.validation_balanced_accuracy = validation->balanced_accuracy;
+    record.validation_top5_accuracy = validation->top5_accuracy;
+  }
+  return record;
+}
+
+train::EpochScores Evaluations::scores(settings::BestBy best_by) const {
+  const eval::Evaluation& selection = validation ? *validation : test;
+  const bool is_balanced = best_by == settings::BestBy::kBalancedAccuracy;
+  return {.test_accuracy = test.accuracy,
+          .selection_accuracy = selection.accuracy,
+          .selection_loss = selection.loss,
+          .seconds = seconds,
+          .best_score = report::selection_score(record(), best_by),
+          .stopping_accuracy = is_balanced ? selection.balanced_accuracy : selection.accuracy};
 }
 
 RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
@@ -531,6 +566,10 @@ report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
   const eval::Evaluation& test = evaluations.test;
   report::EpochDetails details{
       {}, unpack_times(test.extra_sums), dataset_.test.classes, test.confusion};
+  if (test.confusion.empty()) {
+    const auto& [samples, predicted, correct] = test.class_counts;
+    details.class_counts = {samples, predicted, correct};
+  }
   report::TimeSplit& seconds = details.seconds;
   const train::StepTimes& times = trainer_.times();
   if (!times.step_s.empty()) {

@@ -24,12 +24,11 @@ struct Evaluations {
   eval::Evaluation test;
   double seconds = 0;  // of both
 
+  /// Returns the figures of both, in a record without those of training.
+  report::EpochRecord record() const;
   /// The validation set, if any, chooses the best epoch and can end a run or lower the learning
   /// rate.
-  train::EpochScores scores() const {
-    const eval::Evaluation& selection = validation ? *validation : test;
-    return {test.accuracy, selection.accuracy, selection.loss, seconds};
-  }
+  train::EpochScores scores(settings::BestBy best_by) const;
 };
 
 /// Returns a rank's step times as numbers to sum over the ranks, zeros in place of the others'.

@@ -231,7 +231,7 @@ ExitCode run_training(Worker& worker) {
     saver.plan_snapshot();
     const Evaluations evaluations = evaluate(worker, *trainer, images);
     recorder.epoch_finished(evaluations);
-    trainer->end_epoch(evaluations.scores());
+    trainer->end_epoch(evaluations.scores(worker.config.checkpoint.best_by));
     const bool is_checkpoint = saver.is_checkpoint_due_after_epoch();
     if (is_checkpoint || saver.is_snapshot_due()) {
       saver.save(recorder.log_positions(), is_checkpoint);

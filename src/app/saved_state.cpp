@@ -173,6 +173,19 @@ void require_same_model(const Worker& worker, const std::string& source,
                           source, trained, name_of(model.name), trained));
 }
 
+/// The best weights so far count only if they were chosen as this run's config asks.
+void choose_best_anew(const Worker& worker, const settings::RunConfig& saved,
+                      train::Progress& progress) {
+  const settings::BestBy before = saved.checkpoint.best_by;
+  const settings::BestBy now = worker.config.checkpoint.best_by;
+  if (before == now) return;
+  spdlog::warn(
+      "checkpoint.best_by: the best checkpoint was chosen by {} and is now chosen by {}, from the "
+      "next evaluation on",
+      report::words_for(before), report::words_for(now));
+  progress.forget_best();
+}
+
 ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundCheckpoint& found,
                                   const data::Dataset& dataset, train::Trainer& trainer) {
   const std::string source = found.path.string();
@@ -184,6 +197,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);
   set_aside_later_checkpoints(worker, progress);
+  if (saved) choose_best_anew(worker, *saved, trainer.progress());
   mark_best(worker, progress);
   resumed.is_finished = trainer.run_done() && has_results(worker, progress);
   if (saved && !trainer.run_done()) {

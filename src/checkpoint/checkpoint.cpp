@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "checkpoint/pt_file.h"
 #include "settings/augment_options.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::checkpoint {
 
@@ -30,7 +31,6 @@ constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kAveragePrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
-constexpr std::int64_t kMostClasses = 256;  // labels are bytes
 
 /// The model's own parameters and buffers by name, module by module as in Python's state_dict.
 NamedTensors model_tensors(const models::Model& model) {
@@ -176,6 +176,8 @@ void for_each_member(SomeProgress& progress, const Visit& visit) {
   visit("/epoch_sums/samples", progress.epoch_sums.samples);
   visit("/best/test_accuracy", progress.best_test_accuracy);
   visit("/best/epoch", progress.best_epoch);
+  visit("/best/score", progress.best_score);
+  visit("/highest_accuracy", progress.highest_accuracy);
   visit("/plateau/best_loss", progress.plateau.best_loss);
   visit("/plateau/bad_epochs", progress.plateau.bad_epochs);
   visit("/plateau/drops", progress.plateau.drops);
@@ -207,7 +209,7 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("channels", shape.channels, kMostChannels);
   check("height", shape.height, settings::kMaxImageSide);
   check("width", shape.width, settings::kMaxImageSide);
-  check("classes", shape.classes, kMostClasses);
+  check("classes", shape.classes, settings::kMaxClasses);
 }
 
 /// Removes a prefix from all names, if all have it.
@@ -375,7 +377,12 @@ OrderedJson progress_to_json(const train::Progress& progress) {
   return json;
 }
 
-train::Progress progress_from_json(const OrderedJson& json) try {
+train::Progress progress_from_json(const OrderedJson& saved) try {
+  OrderedJson json = saved;
+  if (!json.contains("highest_accuracy") && !json.at("best").contains("score")) {
+    // Written when accuracy alone chose the best weights.
+    json["highest_accuracy"] = json["best"]["score"] = json.at("best_accuracy");
+  }
   train::Progress progress;
   for_each_member(progress, [&](const char* path, auto& value) {
     json.at(OrderedJson::json_pointer(path)).get_to(value);

@@ -43,7 +43,7 @@ StateTensors state_tensors(const train::Trainer& trainer);
 /// Returns progress as JSON, from which `progress_from_json` restores every bit.
 OrderedJson progress_to_json(const train::Progress& progress);
 /// Throws Error(kCheckpoint) for JSON that `progress_to_json` does not return.
-train::Progress progress_from_json(const OrderedJson& json);
+train::Progress progress_from_json(const OrderedJson& saved);
 
 /// Gives the trainers of all ranks the training state of rank 0's, so that only rank 0 needs to
 /// read a checkpoint. Collective.

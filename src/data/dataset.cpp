@@ -87,7 +87,10 @@ void hash_split(Hasher& hasher, const ImageSet& set) {
     hasher.update(&number, sizeof number);
   }
   hasher.update(set.images.data(), set.images.size());
-  hasher.update(set.labels.data(), set.labels.size());
+  if (set.classes > 256) return hasher.update(set.labels.data(), set.labels.size_bytes());
+  // Bytes, which labels were before: checkpoints of such data resume.
+  const std::vector<std::uint8_t> bytes(set.labels.begin(), set.labels.end());
+  hasher.update(bytes.data(), bytes.size());
 }
 
 }  // namespace
@@ -257,7 +260,7 @@ void DatasetReader::require_memory() const {
 
 std::size_t DatasetReader::bytes_of(const SampleView& samples) const {
   const auto count = static_cast<std::size_t>(samples.count());
-  return cache_aligned(count * image_bytes()) + cache_aligned(count);
+  return cache_aligned(count * image_bytes()) + cache_aligned(count * sizeof(std::uint16_t));
 }
 
 std::size_t DatasetReader::bytes() const {
@@ -280,7 +283,9 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
   const auto open = [&](const SampleView& samples) {
     const auto count = static_cast<std::size_t>(samples.count());
     const auto images = block(count * image_bytes());
-    OpenSplit split{samples, images, block(count), owner};
+    const auto labels = block(count * sizeof(std::uint16_t));
+    OpenSplit split{
+        samples, images, {reinterpret_cast<std::uint16_t*>(labels.data()), count}, owner};
     if (count == 0 || (in_place && use_in_place(split))) return split;
     skip(split, decode(samples, split.images.data()), 0);
     return split;
@@ -405,18 +410,18 @@ ImageSet DatasetReader::take(const OpenSplit& from) const {
   if (set.count == 0) return set;
   const auto count = static_cast<std::size_t>(set.count);
   set.source = from.samples.name();
-  std::span<std::uint8_t> labels = from.labels.first(std::min(count, from.labels.size()));
+  std::span<std::uint16_t> labels = from.labels.first(std::min(count, from.labels.size()));
   set.owner = from.owner;
   if (from.images.empty()) {
     set.encoded = encoded(from.samples);
-    const auto own = std::make_shared<std::vector<std::uint8_t>>(count);
+    const auto own = std::make_shared<std::vector<std::uint16_t>>(count);
     labels = *own;
     set.owner = own;
   } else {
     set.images = from.images.first(count * image_bytes());
   }
   for (std::size_t i = 0; i < count; ++i) {
-    labels[i] = static_cast<std::uint8_t>(from.samples.label(static_cast<std::int64_t>(i)));
+    labels[i] = static_cast<std::uint16_t>(from.samples.label(static_cast<std::int64_t>(i)));
   }
   set.labels = labels;
   return set;

@@ -26,11 +26,11 @@ struct ImageSet {
   std::int64_t channels = 1;
   std::int64_t height = 0;
   std::int64_t width = 0;
-  std::int64_t classes = 0;              // labels are in [0, classes)
-  std::span<const std::uint8_t> images;  // [count,C,H,W] u8; empty if they are encoded
-  std::span<const std::uint8_t> labels;  // [count] u8
-  std::shared_ptr<const void> owner;     // keeps both spans alive
-  std::string source;                    // the images file, for messages
+  std::int64_t classes = 0;               // labels are in [0, classes)
+  std::span<const std::uint8_t> images;   // [count,C,H,W] u8; empty if they are encoded
+  std::span<const std::uint16_t> labels;  // [count]
+  std::shared_ptr<const void> owner;      // keeps both spans alive
+  std::string source;                     // the images file, for messages
   std::shared_ptr<const EncodedImages> encoded{};
   std::vector<std::string> paths{};  // [count] of held-out pictures in memory; else empty
 
@@ -110,7 +110,7 @@ class DatasetReader {
   struct OpenSplit {
     SampleView samples;
     std::span<std::uint8_t> images{};  // empty if they are decoded as they are used
-    std::span<std::uint8_t> labels{};
+    std::span<std::uint16_t> labels{};
     std::shared_ptr<const void> owner{};
   };
 

@@ -81,7 +81,7 @@ enum class Part : std::uint8_t { kTrain, kValidation, kTest };
 /// geometry or encoded images, each with its own.
 class ImageSource {
  public:
-  static constexpr std::int64_t kMostClasses = 256;  // labels become bytes
+  static constexpr std::int64_t kMostClasses = settings::kMaxClasses;
 
   virtual ~ImageSource() = default;
 

@@ -32,7 +32,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_pa
 
 namespace {
 
-constexpr std::array<char, 8> kMagic{'m', 't', 'd', 'a', 't', 'a', '0', '2'};
+constexpr std::array<char, 8> kMagic{'m', 't', 'd', 'a', 't', 'a', '0', '3'};
 constexpr std::size_t kHeaderBytes = 16384;  // samples begin on a page of any size up to this
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -52,7 +52,7 @@ nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
   nlohmann::json description = set;
   if (set.count == 0) return description;
   description["images"] = set.images.data() - memory;
-  description["labels"] = set.labels.data() - memory;
+  description["labels"] = reinterpret_cast<const std::uint8_t*>(set.labels.data()) - memory;
   return description;
 }
 
@@ -123,12 +123,12 @@ ImageSet restore(const nlohmann::json& description,
                  const std::shared_ptr<const std::uint8_t>& memory) {
   auto set = description.get<ImageSet>();
   if (set.count == 0) return set;
-  const auto span = [&](const char* key, std::int64_t length) {
-    return std::span(memory.get() + description.at(key).get<std::uint64_t>(),
-                     static_cast<std::size_t>(length));
+  const auto at = [&](const char* key) {
+    return memory.get() + description.at(key).get<std::uint64_t>();
   };
-  set.images = span("images", set.count * set.bytes_per_image());
-  set.labels = span("labels", set.count);
+  set.images = {at("images"), static_cast<std::size_t>(set.count * set.bytes_per_image())};
+  set.labels = {reinterpret_cast<const std::uint16_t*>(at("labels")),
+                static_cast<std::size_t>(set.count)};
   set.owner = memory;
   return set;
 }

@@ -344,10 +344,16 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
 /// Checks that labels fit into bytes.
 void require_few_classes(const ImageSource& source) {
   if (source.classes() <= ImageSource::kMostClasses) return;
+  const std::string most =
+      "at most " + std::to_string(ImageSource::kMostClasses) + " classes can be held";
+  if (!source.class_names().empty()) {
+    fail_data(source.name() + ": has " + std::to_string(source.classes()) + " class folders; " +
+              most);
+  }
   const auto& labels = source.labels();
   const auto greatest = std::max_element(labels.begin(), labels.end()) - labels.begin();
   fail_data(source.sample_name(greatest) + ": class " + std::to_string(source.classes() - 1) +
-            "; at most " + std::to_string(ImageSource::kMostClasses) + " classes can be held");
+            "; " + most);
 }
 
 [[noreturn]] void fail_label(const ImageSource& source, std::int32_t label,

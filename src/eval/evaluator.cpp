@@ -7,12 +7,14 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/eq.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/ne.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -25,6 +27,7 @@
 
 #include "accelerator/device.h"
 #include "models/loss.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::eval {
 
@@ -36,6 +39,9 @@ constexpr int kRunAheadBatches = 2;
 constexpr std::int64_t kHostBatch = 128;
 // Drafted samples whose logits are kept until those that need it are computed again.
 constexpr std::int64_t kDraftedSamples = 8192;
+constexpr std::int64_t kDraftedLogits = kDraftedSamples * 256;
+constexpr std::int64_t kTopClasses = 5;
+constexpr std::int64_t kMostScoredClasses = 100;  // with more, a prediction has the top scores
 
 std::int64_t count_of(const std::vector<data::Range>& ranges) {
   std::int64_t count = 0;
@@ -58,32 +64,62 @@ std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Ra
   return parts;
 }
 
+ClassCounts counts_of(const std::vector<std::int64_t>& confusion, std::int64_t classes) {
+  const auto size = static_cast<std::size_t>(classes);
+  ClassCounts counts{std::vector<std::int64_t>(size), std::vector<std::int64_t>(size), {}};
+  for (std::size_t label = 0; label < size; ++label) {
+    for (std::size_t predicted = 0; predicted < size; ++predicted) {
+      const std::int64_t samples = confusion[label * size + predicted];
+      counts.samples[label] += samples;
+      counts.predicted[predicted] += samples;
+    }
+    counts.correct.push_back(confusion[label * size + label]);
+  }
+  return counts;
+}
+
+double balanced_accuracy(const ClassCounts& counts) {
+  double sum = 0;
+  double classes = 0;
+  for (std::size_t label = 0; label < counts.samples.size(); ++label) {
+    if (counts.samples[label] == 0) continue;
+    sum += static_cast<double>(counts.correct[label]) / static_cast<double>(counts.samples[label]);
+    ++classes;
+  }
+  return sum / classes;
+}
+
 /// Sums over the ranks, all in one tensor, so that one all-reduce is enough. A prediction belongs
 /// to one rank; the others leave zeros in its place.
 class EvaluationSums {
  public:
   EvaluationSums(const data::ImageSet& images, const EvaluationRequest& request,
                  std::int64_t shards, at::Device device)
-      : classes_(images.classes), request_(request) {
-    const std::int64_t classes = classes_;
+      : classes_(images.classes),
+        has_confusion_(classes_ <= settings::kMaxConfusionClasses),
+        has_all_scores_(classes_ <= kMostScoredClasses),
+        request_(request) {
+    const std::int64_t counts = (has_confusion_ ? classes_ : 3) * classes_;
+    const std::int64_t columns = 1 + (has_all_scores_ ? classes_ : 2 * kTopClasses);
     const std::int64_t predictions = count_of(request.predictions);
     const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
     const std::int64_t codes = request.wrong_predictions ? images.count : 0;
     const std::int64_t size =
-        2 * shards + classes * classes + predictions * (1 + classes) + extra_sums + codes;
+        kBatchSums * shards + counts + predictions * columns + extra_sums + codes;
     sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
     std::int64_t taken = 0;
     const auto take = [&](std::int64_t count) {
       taken += count;
       return sums_.narrow(0, taken - count, count);
     };
-    loss_and_correct_ = take(2 * shards).view({shards, 2});
-    confusion_ = take(classes * classes).view({classes, classes});
-    predictions_ = take(predictions * (1 + classes)).view({predictions, 1 + classes});
+    batch_sums_ = take(kBatchSums * shards).view({shards, kBatchSums});
+    counts_ = take(counts);
+    predictions_ = take(predictions * columns).view({predictions, columns});
     extra_sums_ = take(extra_sums);
     if (extra_sums > 0) extra_sums_.copy_(at::tensor(request.extra_sums, at::kDouble));
     wrong_codes_ = take(codes);
-    class_numbers_ = at::arange(classes, at::TensorOptions(at::kLong).device(device));
+    one_ = at::ones({1}, sums_.options());
+    class_numbers_ = at::arange(classes_, at::TensorOptions(at::kLong).device(device));
   }
 
   /// Adds the samples `range` of the image set, which belong to `shard`, whose `logits` are
@@ -91,15 +127,11 @@ class EvaluationSums {
   void add(const at::Tensor& logits, const at::Tensor& labels, std::int64_t shard,
            data::Range range) {
     const models::BatchLoss loss = models::batch_loss(logits, labels);
-    loss_and_correct_[shard][0].add_(loss.loss_sum);
-    loss_and_correct_[shard][1].add_(loss.correct);
+    batch_sums_[shard][0].add_(loss.loss_sum);
+    batch_sums_[shard][1].add_(loss.correct);
+    if (classes_ > kTopClasses) batch_sums_[shard][2].add_(in_top(logits, labels));
     const at::Tensor predicted = at::argmax(logits, 1);
-    // Counting by a product of zeros and ones is exact, the same on every device, and needs no wait
-    // for a GPU, unlike bincount.
-    const auto one_hot = [&](const at::Tensor& numbers) {
-      return numbers.unsqueeze(1).eq(class_numbers_).to(at::kFloat);  // [n,classes]
-    };
-    confusion_.add_(one_hot(labels).t().mm(one_hot(predicted)));
+    count(labels, predicted);
     add_predictions(logits, predicted, range);
     if (request_.wrong_predictions) add_wrong_codes(logits, labels, predicted, range);
   }
@@ -113,22 +145,23 @@ class EvaluationSums {
     const double* next = host.const_data_ptr<double>();
     const auto count = static_cast<double>(samples);
     Evaluation result;
-    for (std::int64_t shard = 0; shard < loss_and_correct_.size(0); ++shard) {
+    double top5 = 0;
+    for (std::int64_t shard = 0; shard < batch_sums_.size(0); ++shard) {
       result.loss += *next++;
       result.accuracy += *next++;
+      top5 += *next++;
     }
     result.loss /= count;
     result.accuracy /= count;
+    if (classes_ > kTopClasses) result.top5_accuracy = top5 / count;
     result.samples = samples;
-    for (std::int64_t i = 0; i < classes_ * classes_; ++i) {
-      result.confusion.push_back(static_cast<std::int64_t>(*next++));
-    }
+    next = read_counts(next, result);
+    result.balanced_accuracy = balanced_accuracy(result.class_counts);
     for (const data::Range& wanted : request_.predictions) {
       for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
-        SamplePrediction prediction{sample, static_cast<std::int64_t>(*next++), {}};
-        prediction.scores.assign(next, next + classes_);
-        next += classes_;
-        result.predictions.push_back(std::move(prediction));
+        result.predictions.push_back(
+            {sample, static_cast<std::int64_t>(*next), scores_at(next + 1)});
+        next += predictions_.size(1);
       }
     }
     result.extra_sums.assign(next, next + request_.extra_sums.size());
@@ -143,6 +176,56 @@ class EvaluationSums {
   }
 
  private:
+  static constexpr std::int64_t kBatchSums = 3;  // loss, right predictions, labels in the top five
+
+  /// Returns the number of samples whose label's logit is one of the five greatest. Of classes with
+  /// equal logits the first class comes first, as for argmax. A logit that is NaN is never counted.
+  at::Tensor in_top(const at::Tensor& logits, const at::Tensor& labels) const {
+    const at::Tensor column = labels.unsqueeze(1);
+    const at::Tensor own = logits.gather(1, column);
+    const at::Tensor not_before =
+        at::where(class_numbers_.lt(column), logits.lt(own), logits.le(own));
+    return not_before.sum(1).gt(classes_ - kTopClasses).sum();
+  }
+
+  /// Counts pairs of label and prediction, or labels, predictions and labels of right ones. Sums of
+  /// ones are exact in any order. Needs no wait for a GPU, unlike bincount.
+  void count(const at::Tensor& labels, const at::Tensor& predicted) {
+    const at::Tensor one = one_.expand_as(labels);
+    if (has_confusion_) {
+      counts_.index_add_(0, predicted.add(labels, classes_), one);
+      return;
+    }
+    counts_.index_add_(0, labels, one);
+    counts_.index_add_(0, predicted + classes_, one);
+    counts_.index_add_(0, labels + 2 * classes_, predicted.eq(labels).to(at::kDouble));
+  }
+
+  /// Reads what `count` has counted, and returns the end.
+  const double* read_counts(const double* next, Evaluation& result) const {
+    const auto numbers = [&next](std::int64_t size) {
+      const double* begin = std::exchange(next, next + size);
+      return std::vector<std::int64_t>(begin, next);
+    };
+    if (has_confusion_) {
+      result.confusion = numbers(classes_ * classes_);
+      result.class_counts = counts_of(result.confusion, classes_);
+    } else {
+      result.class_counts = {numbers(classes_), numbers(classes_), numbers(classes_)};
+    }
+    return next;
+  }
+
+  /// Reads a row of predictions_ after its first column.
+  std::vector<std::pair<std::int64_t, double>> scores_at(const double* row) const {
+    std::vector<std::pair<std::int64_t, double>> scores;
+    for (std::int64_t i = 0; has_all_scores_ && i < classes_; ++i) scores.emplace_back(i, row[i]);
+    for (std::int64_t i = 0; !has_all_scores_ && i < kTopClasses; ++i) {
+      scores.emplace_back(static_cast<std::int64_t>(row[kTopClasses + i]), row[i]);
+    }
+    return scores;
+  }
+
   void add_predictions(const at::Tensor& logits, const at::Tensor& predicted, data::Range range) {
     std::int64_t row = 0;  // the row of the wanted range's first sample
     for (const data::Range& wanted : request_.predictions) {
@@ -153,8 +236,14 @@ class EvaluationSums {
         at::Tensor rows = predictions_.narrow(0, row + part.begin - wanted.begin, count);
         const std::int64_t from = part.begin - range.begin;
         rows.select(1, 0).copy_(predicted.narrow(0, from, count));
-        rows.narrow(1, 1, classes_)
-            .copy_(at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1));
+        const at::Tensor scores = at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1);
+        if (has_all_scores_) {
+          rows.narrow(1, 1, classes_).copy_(scores);
+        } else {
+          const auto [greatest, labels] = at::topk(scores, kTopClasses, 1);
+          rows.narrow(1, 1, kTopClasses).copy_(greatest);
+          rows.narrow(1, 1 + kTopClasses, kTopClasses).copy_(labels);
+        }
       }
       row += wanted.size();
     }
@@ -166,19 +255,23 @@ class EvaluationSums {
                        const at::Tensor& predicted, data::Range range) {
     // Few operations, because a GPU launches each one for every batch.
     at::Tensor codes = at::amax(at::softmax(logits, 1, at::kFloat), 1);
+    if (classes_ > 256) codes = codes.to(at::kDouble);  // f32 has too few digits for both
     at::nan_to_num_(codes).add_(predicted, 2).add_(2);
     at::Tensor places = wrong_codes_.narrow(0, range.begin, range.size());
     at::mul_out(places, codes, predicted.ne(labels));
   }
 
   std::int64_t classes_;
+  bool has_confusion_;   // instead of counts by class
+  bool has_all_scores_;  // instead of the greatest ones and their classes
   const EvaluationRequest& request_;
   at::Tensor sums_;
-  at::Tensor loss_and_correct_;  // [shards,2], a view, as those below
-  at::Tensor confusion_;         // [classes,classes]
-  at::Tensor predictions_;       // [wanted,1 + classes]: predicted class and probabilities
+  at::Tensor batch_sums_;   // [shards,kBatchSums], a view, as those below
+  at::Tensor counts_;       // [classes * classes] or [3 * classes]
+  at::Tensor predictions_;  // [wanted,columns]: predicted class and probabilities
   at::Tensor extra_sums_;
   at::Tensor wrong_codes_;    // [samples] if wanted, else [0]
+  at::Tensor one_;            // [1] f64
   at::Tensor class_numbers_;  // [classes] i64
 };
 
@@ -245,6 +338,8 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   const std::int64_t shards = request.shards > 0 ? request.shards : ranks;
   const data::Range own = data::shard({0, shards}, communicator.rank(), ranks);
   EvaluationSums sums(images.images(), request, shards, device);
+  const std::int64_t drafted_samples =
+      std::min(kDraftedSamples, kDraftedLogits / images.images().classes);
   std::vector<data::Range> ranges;
   std::vector<std::int64_t> shard_of_range;
   for (std::int64_t number = own.begin; number < own.end; ++number) {
@@ -270,7 +365,7 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
     } else {
       drafted->add(batch.images, batch.labels, within(request.predictions, range));
       const bool ends_shard = i + 1 == ranges.size() || shard_of_range[i + 1] != shard;
-      if (ends_shard || drafted->size() >= kDraftedSamples) {
+      if (ends_shard || drafted->size() >= drafted_samples) {
         const data::Range samples{range.end - drafted->size(), range.end};
         const DraftedLogits::Result result = drafted->take();
         sums.add(result.logits, result.labels, shard, samples);

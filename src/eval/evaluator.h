@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -17,7 +19,8 @@ namespace mnist_train::eval {
 struct SamplePrediction {
   std::int64_t sample = 0;  // its index in the image set
   std::int64_t predicted_class = 0;
-  std::vector<double> scores;  // probabilities by class
+  // Classes with their probabilities: all in order, or above 100 the five likeliest, descending.
+  std::vector<std::pair<std::int64_t, double>> scores;
 };
 
 /// A sample that the model classifies wrongly.
@@ -79,12 +82,25 @@ struct EvaluationRequest {
   models::Model* draft = nullptr;
 };
 
+/// Numbers of samples by class.
+struct ClassCounts {
+  std::vector<std::int64_t> samples;    // of the class
+  std::vector<std::int64_t> predicted;  // as the class
+  std::vector<std::int64_t> correct;    // both
+};
+
 /// The result over a whole image set.
 struct Evaluation {
   double loss = 0;      // mean negative log-likelihood
   double accuracy = 0;  // fraction of samples whose greatest logit is the label's
   std::int64_t samples = 0;
-  std::vector<std::int64_t> confusion = {};  // [classes,classes]: samples by label and prediction
+  // [classes,classes]: samples by label and prediction; empty above kMaxConfusionClasses
+  std::vector<std::int64_t> confusion = {};
+  ClassCounts class_counts = {};
+  double balanced_accuracy = 0;  // mean over the classes with samples of their accuracies
+  // Fraction of samples whose label has one of the five greatest logits; with more than five
+  // classes only.
+  std::optional<double> top5_accuracy = {};
   std::vector<SamplePrediction> predictions = {};  // of the samples asked for, in their order
   std::vector<double> extra_sums = {};
   std::vector<WrongPrediction> wrong_predictions = {};  // if asked for, ascending

@@ -81,7 +81,7 @@ class ResidentSource : public BatchSource {
                  at::Device device, at::ScalarType type, std::shared_ptr<Augmenter> augmenter)
       : BatchSource(std::move(images), normalize, device, type, std::move(augmenter)) {
     if (!on_device_) return;
-    const at::Tensor labels = borrow(set_.labels.data(), {set_.count}, at::kByte);
+    const at::Tensor labels = borrow(set_.labels.data(), {set_.count}, at::kUInt16);
     device_labels_ = accelerator::to_device(labels.to(at::kLong), device_);
     are_normalized_ = !augmenter_ && has_memory_for(type);
     upload(are_normalized_ ? type : at::kByte);

@@ -100,7 +100,8 @@ std::string progress_bar(double fraction, std::size_t columns) {
 
 class Console : public Sink {
  public:
-  explicit Console(const ConsoleSetup& setup) : setup_(setup), table_(setup.epochs, setup.style) {}
+  explicit Console(const ConsoleSetup& setup)
+      : setup_(setup), table_(setup.epochs, setup.style, setup.best_by) {}
 
   void begin(const RunStart& start, const Summary& /*summary*/) override {
     if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
@@ -337,8 +338,8 @@ std::string EpochTable::head(bool with_validation, std::size_t columns) const {
 }
 
 std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
-  const double score = record.validation_accuracy.value_or(record.test_accuracy);
-  const bool best = score > best_score_;
+  const double score = selection_score(record, best_by_);
+  const bool best = !best_score_ || score > *best_score_;
   if (best) best_score_ = score;
   accuracies_.push_back(record.test_accuracy);
   if (accuracies_.size() > kMostBars) accuracies_.erase(accuracies_.begin());
@@ -427,9 +428,38 @@ std::string to_text(const FilePrediction& prediction, const std::vector<std::str
   return text + "\n";
 }
 
-std::string evaluation_text(double loss, double accuracy, std::int64_t samples) {
-  return fmt::format("test accuracy  {:.2f} % of {} images\ntest loss      {:.4f}\n",
-                     100 * accuracy, with_thousands(samples), loss);
+std::string to_text(const TestResult& result) {
+  std::string text = fmt::format(
+      "test accuracy  {:.2f} % of {} images\ntest loss      {:.4f}\n"
+      "balanced       {:.2f} %, the mean of the classes' accuracies\n",
+      100 * result.accuracy, with_thousands(result.samples), result.loss,
+      100 * result.balanced_accuracy);
+  if (result.top5_accuracy) {
+    text += fmt::format("top five       {:.2f} % have the class among them\n",
+                        100 * *result.top5_accuracy);
+  }
+  return text;
+}
+
+Json to_json(const TestResult& result, const std::vector<std::string>& class_names) {
+  Json json = {{"test_loss", result.loss},
+               {"test_accuracy", result.accuracy},
+               {"test_balanced_accuracy", result.balanced_accuracy}};
+  if (result.top5_accuracy) json["test_top5_accuracy"] = *result.top5_accuracy;
+  json["samples"] = result.samples;
+  Json& rows = json["classes"] = Json::array();
+  const auto& [samples, predicted, correct] = result.class_counts;
+  const auto fraction = [](std::int64_t part, std::int64_t whole) {
+    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+  };
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    rows.push_back({{"name", i < class_names.size() ? class_names[i] : std::to_string(i)},
+                    {"samples", samples[i]},
+                    {"precision", fraction(correct[i], predicted[i])},
+                    {"recall", fraction(correct[i], samples[i])},
+                    {"f1", fraction(2 * correct[i], samples[i] + predicted[i])}});
+  }
+  return json;
 }
 
 }  // namespace mnist_train::report

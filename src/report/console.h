@@ -39,7 +39,9 @@ std::string clock_text(double seconds);
 /// shows fewer columns, but whole ones.
 class EpochTable {
  public:
-  EpochTable(std::int64_t epochs, TerminalStyle style) : epochs_(epochs), style_(style) {}
+  EpochTable(std::int64_t epochs, TerminalStyle style,
+             settings::BestBy best_by = settings::BestBy::kAccuracy)
+      : epochs_(epochs), style_(style), best_by_(best_by) {}
 
   /// Returns the head for a terminal with that many columns.
   std::string head(bool with_validation, std::size_t columns) const;
@@ -50,8 +52,9 @@ class EpochTable {
  private:
   std::int64_t epochs_;
   TerminalStyle style_;
-  std::vector<double> accuracies_;  // of the last epochs
-  double best_score_ = -1;          // that the best checkpoint goes by
+  settings::BestBy best_by_;
+  std::vector<double> accuracies_;    // of the last epochs
+  std::optional<double> best_score_;  // that the best checkpoint goes by
 };
 
 struct ConsoleSetup {
@@ -63,6 +66,7 @@ struct ConsoleSetup {
   std::int64_t epochs = 0;
   std::int64_t steps_per_epoch = 0;
   std::optional<std::int64_t> max_steps;
+  settings::BestBy best_by = settings::BestBy::kAccuracy;
 };
 
 /// Makes the sink that shows progress. On a terminal: a line with a bar and the remaining time,
@@ -107,7 +111,22 @@ nlohmann::ordered_json to_json(const FilePrediction& prediction,
 /// all classes have names.
 std::string to_text(const FilePrediction& prediction, const std::vector<std::string>& class_names);
 
-/// Returns lines with the accuracy and the loss on the test set.
-std::string evaluation_text(double loss, double accuracy, std::int64_t samples);
+/// The result of `evaluate`, on the test set.
+struct TestResult {
+  double loss = 0;
+  double accuracy = 0;
+  double balanced_accuracy = 0;
+  std::optional<double> top5_accuracy{};  // with more than five classes only
+  std::int64_t samples = 0;
+  ClassCounts class_counts{};
+};
+
+/// Returns lines with the accuracies and the loss.
+std::string to_text(const TestResult& result);
+
+/// Returns the figures and `classes`: name (or number, if it has none), samples, precision, recall
+/// and F1 of each. As in scikit-learn, a measure is 0 if it divides by 0.
+nlohmann::ordered_json to_json(const TestResult& result,
+                               const std::vector<std::string>& class_names);
 
 }  // namespace mnist_train::report

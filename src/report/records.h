@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "settings/run_config.h"
+
 namespace mnist_train::report {
 
 /// A number that was not measured, or that a run of an older program did not record.
@@ -49,12 +51,16 @@ struct EpochRecord {
   double train_accuracy = kUnknown;
   double test_loss = kUnknown;
   double test_accuracy = kUnknown;
+  double test_balanced_accuracy = kUnknown;    // mean of the accuracies of the classes
+  std::optional<double> test_top5_accuracy{};  // with more than five classes only
   double train_seconds = 0;
   double test_seconds = 0;
   double samples_per_second = kUnknown;
   double time = kUnknown;                   // seconds since 1970, set on writing
   std::optional<double> validation_loss{};  // with a validation set only
   std::optional<double> validation_accuracy{};
+  std::optional<double> validation_balanced_accuracy{};
+  std::optional<double> validation_top5_accuracy{};
 
   template <class Record, class Field>
   static void visit(Record& record, const Field& field) {
@@ -64,14 +70,25 @@ struct EpochRecord {
     field("train_accuracy", record.train_accuracy);
     field("test_loss", record.test_loss);
     field("test_accuracy", record.test_accuracy);
+    field("test_balanced_accuracy", record.test_balanced_accuracy);
+    field("test_top5_accuracy", record.test_top5_accuracy);
     field("train_seconds", record.train_seconds);
     field("test_seconds", record.test_seconds);
     field("samples_per_second", record.samples_per_second);
     field("time", record.time);
     field("validation_loss", record.validation_loss);
     field("validation_accuracy", record.validation_accuracy);
+    field("validation_balanced_accuracy", record.validation_balanced_accuracy);
+    field("validation_top5_accuracy", record.validation_top5_accuracy);
   }
 };
+
+/// Returns what the best checkpoint has the most of: a figure of the validation set, if there is
+/// one, else of the test set; of losses the negative. NaN if the record lacks the accuracy.
+double selection_score(const EpochRecord& record, settings::BestBy best_by);
+
+/// Returns "accuracy", "balanced accuracy" or "loss".
+const char* words_for(settings::BestBy best_by);
 
 /// How rank 0 spent the seconds since the previous epoch record. The first three are unknown on a
 /// GPU, which overlaps them.
@@ -118,12 +135,27 @@ struct RankTimes {
   }
 };
 
+/// Numbers of test images by class.
+struct ClassCounts {
+  std::vector<std::int64_t> samples;    // of the class
+  std::vector<std::int64_t> predicted;  // as the class
+  std::vector<std::int64_t> correct;    // both
+
+  template <class Counts, class Field>
+  static void visit(Counts& counts, const Field& field) {
+    field("samples", counts.samples);
+    field("predicted", counts.predicted);
+    field("correct", counts.correct);
+  }
+};
+
 /// The rest of an epoch's line.
 struct EpochDetails {
   TimeSplit seconds;
   std::vector<RankTimes> ranks;  // measured ranks only
   std::int64_t classes = 0;
   std::vector<std::int64_t> confusion;  // [classes, classes]: test images by truth, by prediction
+  ClassCounts class_counts{};           // with too many classes for a confusion matrix
 };
 
 /// The prediction for one test image: a line of predictions.jsonl.
@@ -132,10 +164,18 @@ struct Prediction {
   std::string image;       // a PNG as data: URI
   std::int64_t guess = 0;  // the predicted class
   std::int64_t truth = 0;
-  std::vector<double> scores;  // probabilities by class
-  std::string file = {};       // path in the folder of the test set; "" if there is none
+  // Classes with their probabilities: all in order, or of many the likeliest, descending.
+  std::vector<std::pair<std::int64_t, double>> scores;
+  std::string file = {};  // path in the folder of the test set; "" if there is none
 
-  double confidence() const { return scores[static_cast<std::size_t>(guess)]; }
+  /// Returns the probability of a class, 0 if it is not known.
+  double score(std::int64_t label) const {
+    for (const auto& [known, score] : scores) {
+      if (known == label) return score;
+    }
+    return 0;
+  }
+  double confidence() const { return score(guess); }
 };
 
 /// A misclassified test image: a line of mistakes.jsonl.

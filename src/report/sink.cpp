@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -93,7 +94,12 @@ void add_details(Json& json, const EpochDetails& details) {
   for (const RankTimes& times : details.ranks) {
     add_fields(json["rank_seconds"].emplace_back(), times);
   }
-  if (details.confusion.empty()) return;
+  if (details.confusion.empty()) {
+    if (!details.class_counts.samples.empty()) {
+      add_fields(json["class_counts"], details.class_counts);
+    }
+    return;
+  }
   Json& rows = json["confusion"] = Json::array();
   const auto classes = static_cast<std::ptrdiff_t>(details.classes);
   for (auto row = details.confusion.begin(); row != details.confusion.end(); row += classes) {
@@ -338,15 +344,38 @@ class PredictionFiles : public Sink {
   }
 
  private:
+  static std::string score_text(double score) {
+    // A broken model can give NaN, which JSON lacks.
+    return std::isfinite(score) ? fmt::format("{:.7g}", score) : "null";
+  }
+
+  static std::string all_scores(const Prediction& row) {
+    std::string text;
+    for (const auto& [label, score] : row.scores) {
+      text += fmt::format(R"(,"score_{}":{})", label, score_text(score));
+    }
+    return text;
+  }
+
+  std::string top_scores(const Prediction& row) const {
+    std::string text;
+    for (const auto& [label, score] : row.scores) {
+      text += fmt::format(R"({}{{"class":{},)", text.empty() ? "" : ",", label);
+      if (!class_names_.empty()) {
+        const std::string& name = class_names_.at(static_cast<std::size_t>(label));
+        text += fmt::format(R"("name":{},)", json_text(nlohmann::json(name)));
+      }
+      text += fmt::format(R"("score":{}}})", score_text(score));
+    }
+    return ",\"top\":[" + text + "]";
+  }
+
   std::string prediction_lines(const EpochResult& result) const {
     std::string text;
     for (const Prediction& row : result.predictions) {
       text += begin_line(row, row.image);
-      for (std::size_t label = 0; label < row.scores.size(); ++label) {
-        const double score = row.scores[label];  // a broken model can give NaN, which JSON lacks
-        text += fmt::format(R"(,"score_{}":)", label);
-        text += std::isfinite(score) ? fmt::format("{:.7g}", score) : "null";
-      }
+      const bool has_all = static_cast<std::int64_t>(row.scores.size()) >= result.details.classes;
+      text += has_all ? all_scores(row) : top_scores(row);
       text += end_line(class_names_, row.guess, row.truth);
     }
     return text;
@@ -449,6 +478,23 @@ void PaceMeter::pause_until(double now_s) {
 
 std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes) {
   return std::make_unique<MetricsLog>(path, keep_bytes);
+}
+
+double selection_score(const EpochRecord& record, settings::BestBy best_by) {
+  using settings::BestBy;
+  if (best_by == BestBy::kAccuracy) {
+    return record.validation_accuracy.value_or(record.test_accuracy);
+  }
+  if (best_by == BestBy::kBalancedAccuracy) {
+    return record.validation_balanced_accuracy.value_or(record.test_balanced_accuracy);
+  }
+  const double loss = record.validation_loss.value_or(record.test_loss);
+  return std::isfinite(loss) ? -loss : std::numeric_limits<double>::lowest();
+}
+
+const char* words_for(settings::BestBy best_by) {
+  if (best_by == settings::BestBy::kLoss) return "loss";
+  return best_by == settings::BestBy::kAccuracy ? "accuracy" : "balanced accuracy";
 }
 
 void write_summary(const std::filesystem::path& path, const Summary& summary) {

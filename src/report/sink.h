@@ -103,8 +103,8 @@ std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
 
 /// Replaces `predictions.jsonl` and `mistakes.jsonl` after each evaluation. Lines have `id`, `file`
 /// (the path in the test set's folder, if samples are files), `image`, `guess`, `truth`, then
-/// `score_0`, … or `confidence`, and, if classes have names, `guess_name` and `truth_name`.
-/// Mistakes have up to two megabytes of images.
+/// `score_0`, … (or `top`, if not all classes are given) or `confidence`, and, if classes have
+/// names, `guess_name` and `truth_name`. Mistakes have up to two megabytes of images.
 std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& run_folder,
                                        const std::vector<std::string>& class_names);
 

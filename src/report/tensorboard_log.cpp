@@ -157,14 +157,21 @@ class TensorboardLog : public Sink {
   void epoch(const EpochResult& result) override {
     if (result.is_repeated) return;
     const EpochRecord& record = result.record;
-    Scalars scalars{
-        {"loss/train", record.train_loss},         {"loss/test", record.test_loss},
-        {"accuracy/train", record.train_accuracy}, {"accuracy/test", record.test_accuracy},
-        {"seconds/train", record.train_seconds},   {"seconds/test", record.test_seconds}};
-    if (record.validation_loss) scalars.emplace_back("loss/validation", *record.validation_loss);
-    if (record.validation_accuracy) {
-      scalars.emplace_back("accuracy/validation", *record.validation_accuracy);
-    }
+    Scalars scalars{{"loss/train", record.train_loss},
+                    {"loss/test", record.test_loss},
+                    {"accuracy/train", record.train_accuracy},
+                    {"accuracy/test", record.test_accuracy},
+                    {"seconds/train", record.train_seconds},
+                    {"seconds/test", record.test_seconds},
+                    {"balanced_accuracy/test", record.test_balanced_accuracy}};
+    const auto add = [&scalars](const char* tag, const std::optional<double>& figure) {
+      if (figure) scalars.emplace_back(tag, *figure);
+    };
+    add("top5_accuracy/test", record.test_top5_accuracy);
+    add("loss/validation", record.validation_loss);
+    add("accuracy/validation", record.validation_accuracy);
+    add("balanced_accuracy/validation", record.validation_balanced_accuracy);
+    add("top5_accuracy/validation", record.validation_top5_accuracy);
     write_scalars(record.step, scalars);
     write_wrong_pictures(result);
     for (const auto& [name, histogram] : result.histograms) {

@@ -27,6 +27,11 @@ Schema<CheckpointOptions> checkpoint_schema() {
       {"keep_last", "max_to_keep", "save_total_limit"});
   schema.add("keep_best", &Options::keep_best, boolean(), "Also keeps the best checkpoint.",
              {"save_best"});
+  schema.add(
+      "best_by", &Options::best_by, one_of<BestBy>({"accuracy", "balanced_accuracy", "loss"}),
+      "Figure that selects the best checkpoint, on the validation set if there is one, else on the "
+      "test set; `balanced_accuracy` is the mean of the classes' accuracies.",
+      {"monitor", "metric_for_best_model"});
   return schema;
 }
 

@@ -41,12 +41,16 @@ struct LaunchOptions {
   std::vector<std::string> devices;  // one process each: "cpu", "cuda:1"; empty: chosen by rank
 };
 
+/// What the best checkpoint has the best of, on the validation set if there is one.
+enum class BestBy { kAccuracy, kBalancedAccuracy, kLoss };
+
 /// When checkpoints are written, and which are kept.
 struct CheckpointOptions {
   std::int64_t every_epochs = 1;  // 0: none after epochs
   std::optional<std::int64_t> every_steps;
   std::int64_t keep = 3;  // newest files, at least 1
   bool keep_best = true;
+  BestBy best_by = BestBy::kAccuracy;
 };
 
 /// The predictions that a run shows for single images.

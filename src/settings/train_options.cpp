@@ -244,7 +244,8 @@ void add_monitoring(Schema<TrainOptions>& schema) {
                      "Minimum improvement over the best accuracy so far.");
   schema.add("early_stopping", &TrainOptions::early_stopping,
              optional_of(group(std::move(early_stopping))),
-             "Ends the run when the accuracy that selects the best checkpoint stops improving.",
+             "Ends the run when the accuracy stops improving, or the balanced accuracy if "
+             "`checkpoint.best_by` is `balanced_accuracy`.",
              {"early_stop"}, kNever);
   Schema<EmaOptions> ema;
   ema.add("decay", &EmaOptions::decay, number({0, 1, false, true}),

@@ -38,15 +38,23 @@ struct Progress {
   double train_seconds = 0;
   double test_seconds = 0;
   std::vector<double> accuracies;  // test accuracy of each finished epoch
-  double best_accuracy = -1;       // on the validation set, or the test set; below 0: none yet
+  double highest_accuracy = -1;    // on the validation set, or the test set; below 0: none yet
+  double best_score = 0;           // of the best weights, what they were chosen by
+  double best_accuracy = -1;       // of these weights, on the same set; below 0: none yet
   double best_test_accuracy = -1;  // of the same weights; below 0: none yet, or not known
   std::int64_t best_epoch = 0;     // from 1
-  std::int64_t best_step = -1;
+  std::int64_t best_step = -1;     // below 0: none yet
   PlateauState plateau;
   EarlyStoppingState early_stopping;
 
   /// Returns the number, from 1, of the epoch that the last step belongs to.
   std::int64_t last_epoch() const { return epoch + (samples_into_epoch > 0 ? 1 : 0); }
+  /// Lets the next epoch be the best one: earlier ones were compared by another figure.
+  void forget_best() {
+    best_step = -1;
+    best_accuracy = best_test_accuracy = -1;
+    early_stopping = {};
+  }
 };
 
 /// The result of the evaluation after an epoch.
@@ -55,6 +63,8 @@ struct EpochScores {
   double selection_accuracy = 0;  // on the validation set if there is one, else the test set
   double selection_loss = 0;      // on that set
   double seconds = 0;             // that the evaluation took
+  double best_score = 0;          // what the best weights have the most of
+  double stopping_accuracy = 0;   // that early stopping goes by
 };
 
 /// The times of this rank's steps since the epoch was begun or resumed. Only on CPUs: a GPU

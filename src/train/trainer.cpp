@@ -179,7 +179,7 @@ const char* Trainer::ended_by() const {
   const auto& early = options_.early_stopping;
   if (progress_.epoch >= options_.epochs) return "epochs";
   if (options_.max_steps && progress_.step >= *options_.max_steps) return "max_steps";
-  if (accuracy && progress_.best_accuracy >= *accuracy) return "stop_at_accuracy";
+  if (accuracy && progress_.highest_accuracy >= *accuracy) return "stop_at_accuracy";
   if (early && progress_.early_stopping.bad_epochs >= early->patience) return "early_stopping";
   return nullptr;
 }
@@ -327,7 +327,9 @@ void Trainer::synchronize() {
 
 void Trainer::end_epoch(const EpochScores& scores) {
   progress_.test_seconds += scores.seconds;
-  if (scores.selection_accuracy > progress_.best_accuracy) {
+  progress_.highest_accuracy = std::max(progress_.highest_accuracy, scores.selection_accuracy);
+  if (progress_.best_step < 0 || scores.best_score > progress_.best_score) {
+    progress_.best_score = scores.best_score;
     progress_.best_accuracy = scores.selection_accuracy;
     progress_.best_test_accuracy = scores.test_accuracy;
     progress_.best_epoch = progress_.last_epoch();
@@ -339,8 +341,8 @@ void Trainer::end_epoch(const EpochScores& scores) {
     // Small improvements count once they have added up to more than `min_delta`.
     EarlyStoppingState& state = progress_.early_stopping;
     const bool improved =
-        scores.selection_accuracy > state.best_accuracy + options_.early_stopping->min_delta;
-    state = improved ? EarlyStoppingState{scores.selection_accuracy, 0}
+        scores.stopping_accuracy > state.best_accuracy + options_.early_stopping->min_delta;
+    state = improved ? EarlyStoppingState{scores.stopping_accuracy, 0}
                      : EarlyStoppingState{state.best_accuracy, state.bad_epochs + 1};
   }
   ++progress_.epoch;

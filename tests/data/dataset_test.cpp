@@ -62,7 +62,7 @@ TEST_CASE("the MNIST that ships is the real one") {
   CHECK(sum_of_pixels(mnist.train) == 1567298545U);  // a mean of 0.13066
   CHECK(sum_of_pixels(mnist.test) == 264923200U);    // 0.13251
   std::array<int, 10> counts{};
-  for (const std::uint8_t label : mnist.train.labels) ++counts.at(label);
+  for (const std::uint16_t label : mnist.train.labels) ++counts.at(label);
   CHECK(counts == std::array<int, 10>{5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949});
   // Checkpoints hold it: it must not change between versions.
   CHECK(mnist.hash == "xxh3-128:59b0edd212e81853f4b4e06d74728944");
@@ -259,7 +259,7 @@ std::vector<std::vector<std::uint8_t>> samples(const ImageSet& set) {
   for (std::size_t i = 0; i < static_cast<std::size_t>(set.count); ++i) {
     const auto pixels = set.images.subspan(i * size, size);
     result.emplace_back(pixels.begin(), pixels.end());
-    result.back().push_back(set.labels[i]);
+    result.back().push_back(static_cast<std::uint8_t>(set.labels[i]));
   }
   return result;
 }

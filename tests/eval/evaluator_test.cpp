@@ -119,10 +119,14 @@ TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
   CHECK(alone.predictions[3].sample == 10);
   CHECK(alone.predictions.back().sample == kCount - 1);
   for (const SamplePrediction& prediction : alone.predictions) {
-    const auto& scores = prediction.scores;
-    CHECK(std::accumulate(scores.begin(), scores.end(), 0.0) == Approx(1));
-    CHECK(std::max_element(scores.begin(), scores.end()) - scores.begin() ==
-          prediction.predicted_class);
+    double sum = 0;
+    std::pair<double, std::int64_t> greatest{0, 0};
+    for (const auto& [label, score] : prediction.scores) {
+      sum += score;
+      greatest = std::max(greatest, {score, label});
+    }
+    CHECK(sum == Approx(1));
+    CHECK(greatest.second == prediction.predicted_class);
   }
   CHECK(alone.extra_sums == request.extra_sums);
 
@@ -134,8 +138,9 @@ TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
         CHECK(result.predictions[i].sample == alone.predictions[i].sample);
         CHECK(result.predictions[i].predicted_class == alone.predictions[i].predicted_class);
         for (std::size_t label = 0; label < 10; ++label) {
-          CHECK(result.predictions[i].scores[label] ==
-                Approx(alone.predictions[i].scores[label]).epsilon(1e-5).margin(1e-9));
+          CHECK(result.predictions[i].scores[label].first == static_cast<std::int64_t>(label));
+          CHECK(result.predictions[i].scores[label].second ==
+                Approx(alone.predictions[i].scores[label].second).epsilon(1e-5).margin(1e-9));
         }
       }
       CHECK(result.extra_sums == std::vector<double>{1.0 * world_size, 0.5 * world_size});
@@ -148,7 +153,7 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
   request.predictions = {{0, kCount}};
   request.wrong_predictions = true;
   const auto images = images_of(kCount);
-  const std::span<const std::uint8_t> labels = images->images().labels;
+  const std::span<const std::uint16_t> labels = images->images().labels;
   for (const int world_size : {1, 2, 3}) {
     const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
       return evaluate(
@@ -164,7 +169,7 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
         CHECK(wrong.sample == prediction.sample);
         CHECK(wrong.predicted_class == prediction.predicted_class);
         CHECK(wrong.confidence ==
-              Approx(prediction.scores[static_cast<std::size_t>(wrong.predicted_class)]));
+              Approx(prediction.scores[static_cast<std::size_t>(wrong.predicted_class)].second));
       }
       CHECK(next > 0);
       CHECK(next == result.wrong_predictions.size());
@@ -204,8 +209,8 @@ TEST_CASE("a draft in bf16 does not change accuracy and predictions, and hardly 
   REQUIRE(drafted.predictions.size() == 5);
   for (std::size_t i = 0; i < 5; ++i) {
     for (std::size_t score = 0; score < 10; ++score) {
-      CHECK(drafted.predictions[i].scores[score] ==
-            Approx(expected.predictions[i].scores[score]).epsilon(1e-5));
+      CHECK(drafted.predictions[i].scores[score].second ==
+            Approx(expected.predictions[i].scores[score].second).epsilon(1e-5));
     }
   }
   REQUIRE(drafted.wrong_predictions.size() == expected.wrong_predictions.size());
@@ -260,6 +265,117 @@ class Table : public models::Model {
  private:
   at::Tensor rows_;  // [samples,classes]
 };
+
+/// A set of images 1x1, each the number of its sample, up to 256.
+data::ImageSet numbered_set(const std::vector<std::uint16_t>& labels, std::int64_t classes) {
+  const auto owner =
+      std::make_shared<std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>>(
+          std::vector<std::uint8_t>(labels.size()), labels);
+  std::iota(owner->first.begin(), owner->first.end(), std::uint8_t{0});
+  data::ImageSet set;
+  set.count = static_cast<std::int64_t>(labels.size());
+  set.height = set.width = 1;
+  set.classes = classes;
+  set.images = owner->first;
+  set.labels = owner->second;
+  set.owner = owner;
+  return set;
+}
+
+/// The measures of an evaluation, sample by sample.
+struct Measures {
+  ClassCounts counts;
+  double top5 = 0;
+  double balanced = 0;
+};
+
+Measures measures_of(const at::Tensor& logits, const std::vector<std::uint16_t>& labels) {
+  const auto classes = static_cast<std::size_t>(logits.size(1));
+  Measures measures;
+  for (auto* counts :
+       {&measures.counts.samples, &measures.counts.predicted, &measures.counts.correct}) {
+    counts->resize(classes);
+  }
+  for (std::size_t sample = 0; sample < labels.size(); ++sample) {
+    const float* row = logits.const_data_ptr<float>() + sample * classes;
+    std::vector<std::size_t> order(classes);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order, std::greater(), [row](std::size_t i) { return row[i]; });
+    const std::size_t label = labels[sample];
+    ++measures.counts.samples[label];
+    ++measures.counts.predicted[order[0]];
+    if (order[0] == label) ++measures.counts.correct[label];
+    measures.top5 +=
+        std::find(order.begin(), order.begin() + 5, label) != order.begin() + 5 ? 1 : 0;
+  }
+  measures.top5 /= static_cast<double>(labels.size());
+  double with_samples = 0;
+  for (std::size_t label = 0; label < classes; ++label) {
+    if (measures.counts.samples[label] == 0) continue;
+    ++with_samples;
+    measures.balanced += static_cast<double>(measures.counts.correct[label]) /
+                         static_cast<double>(measures.counts.samples[label]);
+  }
+  measures.balanced /= with_samples;
+  return measures;
+}
+
+TEST_CASE("balanced accuracy, the top five and counts are right with any number of classes") {
+  constexpr std::int64_t kSamples = 200;
+  for (const std::int64_t classes : {3, 6, 300, 1024, 1025, 65536}) {
+    INFO(classes << " classes");
+    // Few different logits, so that many are equal, and some samples that are predicted right.
+    at::Tensor logits = at::arange(kSamples * classes, at::kDouble)
+                            .mul_(12.9898)
+                            .sin_()
+                            .mul_(4)
+                            .round_()
+                            .to(at::kFloat)
+                            .view({kSamples, classes});
+    std::vector<std::uint16_t> labels;
+    for (std::int64_t sample = 0; sample < kSamples; ++sample) {
+      labels.push_back(static_cast<std::uint16_t>(
+          classes - 1 - sample * sample % std::min<std::int64_t>(classes, 40)));
+      if (sample % 3 == 0) logits[sample][labels.back()] = 4;
+    }
+    const Measures expected = measures_of(logits, labels);
+    EvaluationRequest request;
+    request.predictions = {{1, 3}};
+    request.wrong_predictions = true;
+    for (const int ranks : {1, 2, 3}) {
+      const auto results = results_of_ranks(ranks, [&](const comm::Communicator& communicator) {
+        Table model(logits);
+        const auto images =
+            loader::make_batch_source(numbered_set(labels, classes),
+                                      settings::NormalizeOptions{-0.5 / 255, 1.0 / 255}, at::kCPU);
+        return evaluate(
+            model, *images, 64, communicator, at::kCPU, [] {}, request);
+      });
+      const Evaluation& result = results.back();
+      CHECK(result.confusion.empty() == (classes > 1024));
+      CHECK(result.class_counts.samples == expected.counts.samples);
+      CHECK(result.class_counts.predicted == expected.counts.predicted);
+      CHECK(result.class_counts.correct == expected.counts.correct);
+      CHECK(result.balanced_accuracy == Approx(expected.balanced));
+      CHECK(result.top5_accuracy.has_value() == (classes > 5));
+      if (classes > 5) CHECK(*result.top5_accuracy == Approx(expected.top5));
+      for (const SamplePrediction& prediction : result.predictions) {
+        REQUIRE(prediction.scores.size() == static_cast<std::size_t>(classes > 100 ? 5 : classes));
+        const at::Tensor scores = logits[prediction.sample].to(at::kDouble).softmax(0);
+        for (const auto& [label, score] : prediction.scores) {
+          CHECK(score == Approx(scores[label].item<double>()));
+        }
+        CHECK((classes <= 100 ||
+               prediction.scores.front().second == Approx(scores.max().item<double>())));
+      }
+      for (const WrongPrediction& wrong : result.wrong_predictions) {
+        const at::Tensor scores = logits[wrong.sample].softmax(0);
+        CHECK(wrong.confidence ==
+              Approx(scores[wrong.predicted_class].item<double>()).epsilon(1e-4));
+      }
+    }
+  }
+}
 
 /// Returns images [n,1,1,1] that are the numbers from `begin` to `end` - 1.
 at::Tensor numbered(std::int64_t begin, std::int64_t end) {

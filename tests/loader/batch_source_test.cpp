@@ -71,7 +71,7 @@ void check_against_torchvision(const Batch& batch, const ImageSet& set,
 TEST_CASE("every byte value has torchvision's result, bit for bit") {
   std::vector<std::uint8_t> bytes(256);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i);
-  const std::vector<std::uint8_t> labels{7};
+  const std::vector<std::uint16_t> labels{7};
   ImageSet set;
   set.count = 1;
   set.height = set.width = 16;

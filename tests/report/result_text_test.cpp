@@ -26,9 +26,19 @@ TEST_CASE("JSON has the guess and all scores with the shortest digits") {
         R"({"file":"3.png","guess":1,"class":"dog","scores":[0.1,0.9]})");
 }
 
-TEST_CASE("an evaluation is two lines of text") {
-  CHECK(evaluation_text(0.03149, 0.9901, 10000) ==
-        "test accuracy  99.01 % of 10,000 images\ntest loss      0.0315\n");
+TEST_CASE("an evaluation is a few lines of text, and JSON with a row for each class") {
+  TestResult result{0.03149, 0.9901, 0.985, 0.9999, 10000, {{2, 1, 0}, {3, 0, 0}, {1, 0, 0}}};
+  CHECK(to_text(result) ==
+        "test accuracy  99.01 % of 10,000 images\ntest loss      0.0315\n"
+        "balanced       98.50 %, the mean of the classes' accuracies\n"
+        "top five       99.99 % have the class among them\n");
+  result.top5_accuracy = {};
+  CHECK(to_json(result, {"cat", "dog"}) == nlohmann::ordered_json::parse(R"({
+    "test_loss": 0.03149, "test_accuracy": 0.9901, "test_balanced_accuracy": 0.985,
+    "samples": 10000, "classes": [
+      {"name": "cat", "samples": 2, "precision": 0.3333333333333333, "recall": 0.5, "f1": 0.4},
+      {"name": "dog", "samples": 1, "precision": 0.0, "recall": 0.0, "f1": 0.0},
+      {"name": "2", "samples": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0}]})"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "base/system.h"
 #include "report/page/page.h"
+#include "report/page/sections.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/run_folder.h"
@@ -280,9 +281,42 @@ TEST_CASE("a run folder is read") {
   REQUIRE(run.predictions.size() == 12);
   CHECK(run.predictions[1].guess == 1);
   CHECK(run.predictions[1].scores.size() == 2);
+  CHECK(run.best_by() == settings::BestBy::kAccuracy);
   CHECK(run.number("world_size") == 2);
   CHECK(run.text("precision") == "fp32");
   CHECK(std::isnan(run.number("no such thing")));
+}
+
+TEST_CASE("a run with many classes is read, whose page has no pairs of classes") {
+  const TempFolder folder;
+  const fs::path run_folder = folder.path() / "run";
+  fs::create_directories(run_folder);
+  append(run_folder / "config.json", R"({"checkpoint": {"best_by": "loss"}})");
+  append(run_folder / "predictions.jsonl",
+         R"({"id":1,"guess":70,"truth":3,"top":[{"class":70,"score":0.5},{"class":3,"score":0.25},)"
+         R"({"class":-1,"score":1},{"class":1e9},7]})"
+         "\n");
+  for (const char* loss : {"0.25", "0.5"}) {
+    append(run_folder / "metrics.jsonl",
+           R"({"event":"epoch","epoch":1,"test_accuracy":0.5,"class_counts":{"samples":[3,1],)"
+           R"("predicted":[4,0],"correct":[2,0]},"test_loss":)" +
+               std::string(loss) + "}\n");
+  }
+  const RunFiles run = RunReader(run_folder).read();
+  CHECK(run.best_by() == settings::BestBy::kLoss);
+  CHECK(run.predictions.at(0).score(70) == 0.5);
+  CHECK(run.predictions.at(0).score(3) == 0.25);
+  CHECK(run.predictions.at(0).scores.size() == 2);
+  CHECK(run.epochs.front().details.class_counts.samples.empty());
+  const EpochDetails& details = run.epochs.back().details;
+  CHECK(details.classes == 2);
+  const Confusion confusion(details);
+  CHECK(confusion.all == 4);
+  CHECK(confusion.right == 2);
+  CHECK(confusion.recall(0) == testing::Approx(2.0 / 3));
+  CHECK(confusion.precision(0) == 0.5);
+  CHECK(most_confused(confusion, 5).empty());
+  CHECK_THAT(make_page({&run, 1}), ContainsSubstring("2 of 4 test images (50.00 %)"));
 }
 
 TEST_CASE("only new lines are read again, and a truncated file from its start") {
@@ -355,6 +389,10 @@ TEST_CASE("invalid files are refused with file and line") {
        "metrics.jsonl:1: confusion is not square"},
       {"metrics.jsonl", "{\"event\":\"epoch\",\"confusion\":[[-1]]}\n",
        "metrics.jsonl:1: confusion holds something other than counts"},
+      {"metrics.jsonl", "{\"event\":\"epoch\",\"class_counts\":{\"samples\":[1]}}\n",
+       "metrics.jsonl:1: class_counts is not three lists of equal lengths"},
+      {"metrics.jsonl", "{\"event\":\"epoch\",\"class_counts\":{\"samples\":[-1]}}\n",
+       "metrics.jsonl:1: class_counts holds something else"},
       {"metrics.jsonl", "{\"event\":\"epoch\",\"confusion\":7}\n",
        "metrics.jsonl:1: confusion is not a matrix of counts"},
       {"metrics.jsonl", "{\"event\":\"epoch\",\"seconds\":[1],\"rank_seconds\":3}\n",

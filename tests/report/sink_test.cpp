@@ -209,6 +209,35 @@ TEST_CASE("an epoch record has the time split, the ranks' times and the confusio
   CHECK(line.at("confusion") == Json::parse("[[40,1],[2,57]]"));
 }
 
+TEST_CASE("counts by class are in place of a confusion matrix") {
+  const TempFolder folder;
+  const fs::path path = folder.path() / "metrics.jsonl";
+  EpochDetails details;
+  details.classes = 2;
+  details.class_counts = {{3, 1}, {4, 0}, {2, 0}};
+  metrics_sink(path, 0)->epoch({.record = kEpochRecord, .details = details});
+  const Json line = log_lines(path).at(0);
+  CHECK_FALSE(line.contains("confusion"));
+  CHECK(line.at("class_counts") ==
+        Json::parse(R"({"samples": [3, 1], "predicted": [4, 0], "correct": [2, 0]})"));
+}
+
+TEST_CASE("the best checkpoint goes by the validation set, if there is one") {
+  EpochRecord record;
+  record.test_loss = 0.25;
+  record.test_accuracy = 0.9;
+  record.test_balanced_accuracy = 0.8;
+  CHECK(selection_score(record, settings::BestBy::kAccuracy) == 0.9);
+  CHECK(selection_score(record, settings::BestBy::kBalancedAccuracy) == 0.8);
+  CHECK(selection_score(record, settings::BestBy::kLoss) == -0.25);
+  record.validation_loss = kUnknown;
+  record.validation_accuracy = 0.7;
+  record.validation_balanced_accuracy = 0.6;
+  CHECK(selection_score(record, settings::BestBy::kAccuracy) == 0.7);
+  CHECK(selection_score(record, settings::BestBy::kBalancedAccuracy) == 0.6);
+  CHECK(selection_score(record, settings::BestBy::kLoss) < -1e300);
+}
+
 TEST_CASE("a NaN is null") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
@@ -302,8 +331,9 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
   const auto path = folder.path() / "predictions.jsonl";
   const double nan = std::numeric_limits<double>::quiet_NaN();
   predictions_sink(folder.path(), {})
-      ->epoch({.predictions = {{7, "data:image/png;base64,AAAA", 1, 2, {0.25, 0.5, 1e-9}},
-                               {1007, "data:image/png;base64,BBBB", 0, 0, {nan, 0.125, 1}}}});
+      ->epoch({.predictions = {
+                   {7, "data:image/png;base64,AAAA", 1, 2, {{0, 0.25}, {1, 0.5}, {2, 1e-9}}},
+                   {1007, "data:image/png;base64,BBBB", 0, 0, {{0, nan}, {1, 0.125}, {2, 1}}}}});
   const std::vector<Json> rows = rows_of(path);
   REQUIRE(rows.size() == 2);
   CHECK(rows[0] == Json{{"id", 7},
@@ -321,11 +351,25 @@ TEST_CASE("guess and truth have names if classes have") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
   predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\""})
-      ->epoch({.predictions = {{7, "data:,", 1, 0, {0.25, 0.75}}}});
+      ->epoch({.predictions = {{7, "data:,", 1, 0, {{0, 0.25}, {1, 0.75}}}}});
   const Json row = rows_of(path).at(0);
   CHECK(row.at("guess_name") == "\"Bag\"");
   CHECK(row.at("truth_name") == "T-shirt/top");
   CHECK(row.at("score_1") == 0.75);
+}
+
+TEST_CASE("a prediction that lacks classes has those that it has as a list") {
+  const testing::TempFolder folder;
+  const auto path = folder.path() / "predictions.jsonl";
+  EpochResult result{.predictions = {{7, "data:,", 2, 0, {{2, 0.75}, {0, 0.125}}}}};
+  result.details.classes = 3;
+  predictions_sink(folder.path(), {})->epoch(result);
+  CHECK(rows_of(path).at(0).at("top") ==
+        Json::parse(R"([{"class": 2, "score": 0.75}, {"class": 0, "score": 0.125}])"));
+  predictions_sink(folder.path(), {"ant", "bee", "\"cat\""})->epoch(result);
+  CHECK(rows_of(path).at(0).at("top")[0] ==
+        Json::parse(R"({"class": 2, "name": "\"cat\"", "score": 0.75})"));
+  CHECK_FALSE(rows_of(path).at(0).contains("score_0"));
 }
 
 std::vector<std::int64_t> ids_of(const std::vector<Mistake>& mistakes) {
@@ -347,7 +391,7 @@ TEST_CASE("the most confident mistakes of each kind are chosen, frequent kinds f
 
 EpochResult with_mistakes(std::vector<Mistake> mistakes,
                           std::function<std::string(std::int64_t)> thumbnail) {
-  return {.predictions = {{0, "", 0, 0, {1, 0}}},
+  return {.predictions = {{0, "", 0, 0, {{0, 1}, {1, 0}}}},
           .mistakes = std::move(mistakes),
           .thumbnail = std::move(thumbnail)};
 }

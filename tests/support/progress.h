@@ -12,6 +12,7 @@ inline bool same_progress(const train::Progress& a, const train::Progress& b) {
          a.epoch_sums.samples == b.epoch_sums.samples &&
          a.epoch_train_seconds == b.epoch_train_seconds && a.train_seconds == b.train_seconds &&
          a.test_seconds == b.test_seconds && a.accuracies == b.accuracies &&
+         a.highest_accuracy == b.highest_accuracy && a.best_score == b.best_score &&
          a.best_accuracy == b.best_accuracy && a.best_step == b.best_step &&
          a.best_test_accuracy == b.best_test_accuracy && a.best_epoch == b.best_epoch &&
          a.plateau == b.plateau && a.early_stopping == b.early_stopping;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "data/dataset.h"
 #include "support/idx_bytes.h"
@@ -22,7 +23,7 @@ struct SmallImages {
 inline data::ImageSet small_images(const SmallImages& wanted = {}) {
   struct Memory {
     std::string images;
-    std::string labels;
+    std::vector<std::uint16_t> labels;
   };
   auto memory = std::make_shared<Memory>();
   data::ImageSet set;
@@ -33,14 +34,13 @@ inline data::ImageSet small_images(const SmallImages& wanted = {}) {
   set.classes = wanted.classes;
   set.source = "noise";
   memory->images = noise(static_cast<std::size_t>(set.count * set.bytes_per_image()), wanted.salt);
-  memory->labels = noise(static_cast<std::size_t>(set.count), wanted.salt + 1000);
-  for (char& label : memory->labels) {
-    label = static_cast<char>(static_cast<unsigned char>(label) % wanted.classes);
+  for (const char label : noise(static_cast<std::size_t>(set.count), wanted.salt + 1000)) {
+    memory->labels.push_back(
+        static_cast<std::uint16_t>(static_cast<unsigned char>(label) % wanted.classes));
   }
   set.images = {reinterpret_cast<const std::uint8_t*>(memory->images.data()),
                 memory->images.size()};
-  set.labels = {reinterpret_cast<const std::uint8_t*>(memory->labels.data()),
-                memory->labels.size()};
+  set.labels = memory->labels;
   set.owner = std::move(memory);
   return set;
 }

@@ -73,7 +73,12 @@ class TrainerRig {
         trainer.synchronize();
       }
       const double accuracy = 0.5 + 0.01 * static_cast<double>(trainer.progress().epoch);
-      trainer.end_epoch({accuracy, accuracy, /*selection_loss=*/0.7, /*seconds=*/0.25});
+      trainer.end_epoch({.test_accuracy = accuracy,
+                         .selection_accuracy = accuracy,
+                         .selection_loss = 0.7,
+                         .seconds = 0.25,
+                         .best_score = accuracy,
+                         .stopping_accuracy = accuracy});
     }
   }
 

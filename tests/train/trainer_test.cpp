@@ -89,10 +89,13 @@ TEST_CASE(
   const std::vector<std::int64_t> best_steps{3, 6, 6, 6};
   for (std::size_t epoch = 0; epoch < test.size(); ++epoch) {
     train_epoch(rig.trainer);
-    rig.trainer.end_epoch({.test_accuracy = test[epoch], .selection_accuracy = selection[epoch]});
+    rig.trainer.end_epoch({.test_accuracy = test[epoch],
+                           .selection_accuracy = selection[epoch],
+                           .best_score = selection[epoch]});
     CHECK(progress.best_step == best_steps[epoch]);
   }
   CHECK(progress.best_accuracy == 0.75);
+  CHECK(progress.highest_accuracy == 0.75);
   CHECK(progress.best_test_accuracy == 0.85);
   CHECK(progress.best_epoch == 2);
   CHECK(progress.accuracies == test);
@@ -110,13 +113,39 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
     CHECK(rig.trainer.ended_by() == nullptr);
     train_epoch(rig.trainer);
-    rig.trainer.end_epoch({.test_accuracy = 0.5, .selection_accuracy = accuracies[epoch]});
+    rig.trainer.end_epoch({.test_accuracy = 0.5,
+                           .selection_accuracy = 1 - accuracies[epoch],
+                           .best_score = -accuracies[epoch],
+                           .stopping_accuracy = accuracies[epoch]});
     CHECK(progress.early_stopping.bad_epochs == bad_epochs[epoch]);
   }
   CHECK(rig.trainer.run_done());
   CHECK(std::string(rig.trainer.ended_by()) == "early_stopping");
   CHECK(progress.early_stopping.best_accuracy == 0.75);
-  CHECK(progress.best_accuracy == 0.875);
+  CHECK(progress.best_accuracy == 1);
+}
+
+TEST_CASE("a score may be negative, stop_at_accuracy goes by accuracy, and the best is forgotten") {
+  TrainOptions options = small_run();
+  options.stop_at_accuracy = 0.75;
+  TrainerRig rig(options);
+  Progress& progress = rig.trainer.progress();
+  const std::vector<double> scores{-2.5, -0.5, -1.5};
+  const std::vector<double> accuracies{0.5, 0.25, 0.75};
+  for (std::size_t epoch = 0; epoch < scores.size(); ++epoch) {
+    CHECK(rig.trainer.ended_by() == nullptr);
+    train_epoch(rig.trainer);
+    rig.trainer.end_epoch({.selection_accuracy = accuracies[epoch], .best_score = scores[epoch]});
+  }
+  CHECK(std::string(rig.trainer.ended_by()) == "stop_at_accuracy");
+  CHECK(progress.best_epoch == 2);
+  CHECK(progress.best_score == -0.5);
+  CHECK(progress.best_accuracy == 0.25);
+  CHECK(progress.highest_accuracy == 0.75);
+  progress.forget_best();
+  rig.trainer.end_epoch({.selection_accuracy = 0.5, .best_score = -9});
+  CHECK(progress.best_score == -9);
+  CHECK(progress.highest_accuracy == 0.75);
 }
 
 TEST_CASE("an epoch that max_steps cut short is none for early stopping and plateau") {

@@ -110,7 +110,10 @@ std::string learning_verdict(const RunFiles& run) {
     text += fmt::format("; random predictions would reach {}", percent(chance, 1));
   }
   text += ". ";
-  if (best.epoch != last.epoch && run.holds_out()) {
+  if (best.epoch != last.epoch && run.best_by() != settings::BestBy::kAccuracy) {
+    text += fmt::format("By {}, epoch {} was best, with test accuracy {}. ",
+                        words_for(run.best_by()), best.epoch, percent(best.test_accuracy));
+  } else if (best.epoch != last.epoch && run.holds_out()) {
     text += fmt::format("Validation accuracy was best in epoch {}, with test accuracy {}. ",
                         best.epoch, percent(best.test_accuracy));
   } else if (best.epoch != last.epoch) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "report/page/sections.h"
@@ -132,8 +133,8 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
         "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
         "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
         escaped_class(run, label), count(static_cast<double>(confusion.of(label))),
-        count(static_cast<double>(confusion.of(label) - confusion.at(label, label))),
-        place(overall), dot, in_percent(accuracy), in_percent(confusion.precision(label)),
+        count(static_cast<double>(confusion.of(label) - confusion.correct(label))), place(overall),
+        dot, in_percent(accuracy), in_percent(confusion.precision(label)),
         in_percent(confusion.f1(label)));
   }
   const std::string scale =
@@ -153,6 +154,7 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
 
 std::string pair_table(const RunFiles& run, const Confusion& confusion) {
   const PicturedKinds kinds = pictured_kinds(run);
+  if (!confusion.has_pairs()) return "";
   std::string rows;
   for (const ConfusedPair& pair : most_confused(confusion, kListedPairs)) {
     rows += table_row(escaped_class(run, pair.truth),
@@ -264,14 +266,14 @@ std::string wrong_pictures(const RunFiles& run, const Confusion& confusion, std:
 }
 
 double score(const Prediction& row, std::int64_t label) {
-  const auto at = static_cast<std::size_t>(label);
-  return label >= 0 && at < row.scores.size() && std::isfinite(row.scores[at]) ? row.scores[at] : 0;
+  const double score = row.score(label);
+  return std::isfinite(score) ? score : 0;
 }
 
 /// Returns the second most likely class: "9: 38 %".
 std::string runner_up(const RunFiles& run, const Prediction& row) {
   std::int64_t second = -1;
-  for (std::int64_t label = 0; label < static_cast<std::int64_t>(row.scores.size()); ++label) {
+  for (const auto& [label, unused] : row.scores) {
     const bool is_likelier = second < 0 || score(row, label) > score(row, second);
     if (label != row.guess && is_likelier) second = label;
   }
@@ -308,34 +310,39 @@ std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
 Confusion::Confusion(const EpochDetails& details)
     : classes(details.classes),
       counts(details.confusion),
-      rows(static_cast<std::size_t>(classes)),
-      columns(static_cast<std::size_t>(classes)) {
-  for (std::int64_t truth = 0; truth < classes; ++truth) {
-    for (std::int64_t predicted = 0; predicted < classes; ++predicted) {
-      const std::int64_t images = at(truth, predicted);
-      rows[static_cast<std::size_t>(truth)] += images;
-      columns[static_cast<std::size_t>(predicted)] += images;
-      all += images;
-      if (truth == predicted) right += images;
+      rows(details.class_counts.samples),
+      columns(details.class_counts.predicted),
+      diagonal(details.class_counts.correct) {
+  if (has_pairs()) {
+    rows.resize(static_cast<std::size_t>(classes));
+    columns.resize(static_cast<std::size_t>(classes));
+    for (std::int64_t truth = 0; truth < classes; ++truth) {
+      for (std::int64_t predicted = 0; predicted < classes; ++predicted) {
+        rows[static_cast<std::size_t>(truth)] += at(truth, predicted);
+        columns[static_cast<std::size_t>(predicted)] += at(truth, predicted);
+      }
+      diagonal.push_back(at(truth, truth));
     }
   }
+  all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  right = std::accumulate(diagonal.begin(), diagonal.end(), std::int64_t{0});
 }
 
 double Confusion::recall(std::int64_t label) const {
-  return fraction_of(at(label, label), of(label));
+  return fraction_of(correct(label), of(label));
 }
 
 double Confusion::precision(std::int64_t label) const {
-  return fraction_of(at(label, label), predicted_as(label));
+  return fraction_of(correct(label), predicted_as(label));
 }
 
 double Confusion::f1(std::int64_t label) const {
-  return fraction_of(2 * at(label, label), of(label) + predicted_as(label));
+  return fraction_of(2 * correct(label), of(label) + predicted_as(label));
 }
 
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {
   std::vector<ConfusedPair> pairs;
-  for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
+  for (std::int64_t truth = 0; confusion.has_pairs() && truth < confusion.classes; ++truth) {
     for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
       const std::int64_t images = confusion.at(truth, predicted);
       if (truth != predicted && images > 0) pairs.push_back({truth, predicted, images});

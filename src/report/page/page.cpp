@@ -71,9 +71,12 @@ std::string accuracy_tiles(const RunFiles& run) {
   std::string last = tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
                           "test loss " + decimal(run.last(&EpochRecord::test_loss)));
   if (run.epochs.size() == 1) return last;
-  return last +
-         tile("Best", percent(best->test_accuracy),
-              fmt::format("epoch {}{}", best->epoch, run.holds_out() ? ", by validation" : ""));
+  std::string chosen_by = run.holds_out() ? ", by validation" : "";
+  if (run.best_by() != settings::BestBy::kAccuracy) {
+    chosen_by += (chosen_by.empty() ? ", by " : " ") + std::string(words_for(run.best_by()));
+  }
+  return last + tile("Best", percent(best->test_accuracy),
+                     fmt::format("epoch {}{}", best->epoch, chosen_by));
 }
 
 std::string main_figures(const RunFiles& run) {
@@ -167,7 +170,6 @@ class PageSink : public Sink {
 
 constexpr std::size_t kMaxSmallFile = 16 << 20;
 constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
-constexpr std::size_t kMaxClasses = 1024;
 
 const nlohmann::json kNull;
 
@@ -192,7 +194,7 @@ Record record_of(const nlohmann::json& json) {
 
 void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std::string& where) {
   const std::size_t classes = rows.is_array() ? rows.size() : 0;
-  if (classes == 0 || classes > kMaxClasses) {
+  if (classes == 0 || classes > settings::kMaxConfusionClasses) {
     refuse_content(where, "confusion is not a matrix of counts");
   }
   details.classes = static_cast<std::int64_t>(classes);
@@ -207,6 +209,23 @@ void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std
   }
 }
 
+void read_class_counts(const nlohmann::json& json, EpochDetails& details,
+                       const std::string& where) {
+  ClassCounts::visit(details.class_counts, [&](const char* key, std::vector<std::int64_t>& counts) {
+    const nlohmann::json list = json.is_object() ? json.value(key, kNull) : kNull;
+    for (const nlohmann::json& count : list) {
+      if (!count.is_number_unsigned()) refuse_content(where, "class_counts holds something else");
+      counts.push_back(count.get<std::int64_t>());
+    }
+  });
+  const auto& [samples, predicted, correct] = details.class_counts;
+  if (samples.empty() || samples.size() > settings::kMaxClasses ||
+      predicted.size() != samples.size() || correct.size() != samples.size()) {
+    refuse_content(where, "class_counts is not three lists of equal lengths");
+  }
+  details.classes = static_cast<std::int64_t>(samples.size());
+}
+
 /// Reads a line of metrics.jsonl with "event": "epoch".
 EpochResult epoch_of(const nlohmann::json& json, const std::string& where) {
   EpochResult epoch{.record = record_of<EpochRecord>(json)};
@@ -217,7 +236,11 @@ EpochResult epoch_of(const nlohmann::json& json, const std::string& where) {
   }
   epoch.details.seconds = record_of<TimeSplit>(seconds);
   for (const auto& rank : ranks) epoch.details.ranks.push_back(record_of<RankTimes>(rank));
-  if (json.contains("confusion")) read_confusion(json["confusion"], epoch.details, where);
+  if (json.contains("confusion")) {
+    read_confusion(json["confusion"], epoch.details, where);
+  } else if (json.contains("class_counts")) {
+    read_class_counts(json["class_counts"], epoch.details, where);
+  }
   return epoch;
 }
 
@@ -242,10 +265,15 @@ Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
   Prediction prediction{
       integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
   if (!is_picture(prediction.image)) prediction.image.clear();
-  for (std::size_t label = 0; label < kMaxClasses; ++label) {
+  for (std::int64_t label = 0; label < settings::kMaxClasses; ++label) {
     const auto score = json.find("score_" + std::to_string(label));
     if (score == json.end()) break;
-    prediction.scores.push_back(score->is_number() ? score->get<double>() : 0);
+    prediction.scores.emplace_back(label, score->is_number() ? score->get<double>() : 0);
+  }
+  for (const nlohmann::json& row : json.value("top", kNull)) {
+    const double label = number_in(row, "class");
+    if (!(label >= 0 && label < settings::kMaxClasses)) continue;
+    prediction.scores.emplace_back(static_cast<std::int64_t>(label), number_in(row, "score"));
   }
   return prediction;
 }
@@ -371,14 +399,22 @@ std::optional<BestEpoch> RunFiles::best_epoch() const {
   if (is_over && number > 0 && number < 1e15 && std::isfinite(accuracy)) {
     return BestEpoch{static_cast<std::int64_t>(number), accuracy};
   }
-  const auto score = [by_validation = holds_out()](const EpochRecord& record) {
-    return by_validation ? record.validation_accuracy.value_or(NAN) : record.test_accuracy;
+  const auto score = [by = best_by()](const EpochRecord& record) {
+    return selection_score(record, by);
   };
   const EpochRecord* best = &epochs.front().record;
   for (const EpochResult& epoch : epochs) {
     if (std::isnan(score(*best)) || score(epoch.record) > score(*best)) best = &epoch.record;
   }
   return BestEpoch{best->epoch, best->test_accuracy};
+}
+
+settings::BestBy RunFiles::best_by() const {
+  const auto group = config.find("checkpoint");
+  const std::string measure = group == config.end() ? "" : text_in(*group, "best_by");
+  if (measure == "loss") return settings::BestBy::kLoss;
+  return measure == "balanced_accuracy" ? settings::BestBy::kBalancedAccuracy
+                                        : settings::BestBy::kAccuracy;
 }
 
 std::string RunFiles::class_name(std::int64_t label) const {
@@ -459,16 +495,18 @@ void RunReader::read_metrics() {
   }
   const std::string fresh =
       read_if_there(path, kMaxLargeFile, static_cast<std::size_t>(metrics_bytes_));
-  metrics_lines_ =
-      for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
-                    [&](const nlohmann::json& json, const std::string& where) {
-                      const std::string event = text_in(json, "event");
-                      if (event == "step") run_.steps.push_back(record_of<StepRecord>(json));
-                      if (event != "epoch") return;
-                      if (!run_.epochs.empty())
-                        run_.epochs.back().details.confusion = {};  // the last is shown
-                      run_.epochs.push_back(epoch_of(json, where));
-                    });
+  metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
+                                 [&](const nlohmann::json& json, const std::string& where) {
+                                   const std::string event = text_in(json, "event");
+                                   if (event == "step")
+                                     run_.steps.push_back(record_of<StepRecord>(json));
+                                   if (event != "epoch") return;
+                                   if (!run_.epochs.empty()) {  // the last is shown
+                                     run_.epochs.back().details.confusion = {};
+                                     run_.epochs.back().details.class_counts = {};
+                                   }
+                                   run_.epochs.push_back(epoch_of(json, where));
+                                 });
   metrics_bytes_ += static_cast<std::int64_t>(fresh.rfind('\n') + 1);  // npos + 1 is 0
 }
 

@@ -38,8 +38,10 @@ struct RunFiles {
   double last(double EpochRecord::*figure) const;
   /// Whether there is a validation set, which then decides on the best epoch.
   bool holds_out() const;
-  /// Returns the first epoch with the highest validation accuracy, or test accuracy if there is no
-  /// validation set. Nothing without epochs.
+  /// Returns what the best checkpoint was chosen by.
+  settings::BestBy best_by() const;
+  /// Returns the first epoch with the best figure of the validation set, or of the test set if
+  /// there is no validation set. Nothing without epochs.
   std::optional<BestEpoch> best_epoch() const;
   /// Returns the name of a class, or its number if it has none.
   std::string class_name(std::int64_t label) const;

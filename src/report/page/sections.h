@@ -207,10 +207,12 @@ std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of such bars, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
-/// The confusion matrix of an evaluation and its sums. Refers to `details`.
+/// The confusion matrix of an evaluation and its sums; with too many classes the sums alone. Refers
+/// to `details`.
 struct Confusion {
   explicit Confusion(const EpochDetails& details);
 
+  bool has_pairs() const { return !counts.empty(); }
   /// Number of images of the class `truth` that were predicted as `predicted`.
   std::int64_t at(std::int64_t truth, std::int64_t predicted) const {
     return counts[static_cast<std::size_t>(truth * classes + predicted)];
@@ -222,6 +224,11 @@ struct Confusion {
     return columns[static_cast<std::size_t>(label)];
   }
 
+  /// Number of images of a class that were predicted as it.
+  std::int64_t correct(std::int64_t label) const {
+    return diagonal[static_cast<std::size_t>(label)];
+  }
+
   // Measures of a class as fractions, NaN without images or predictions.
   double recall(std::int64_t label) const;
   double precision(std::int64_t label) const;
@@ -231,6 +238,7 @@ struct Confusion {
   const std::vector<std::int64_t>& counts;
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> columns;
+  std::vector<std::int64_t> diagonal;
   std::int64_t all = 0;
   std::int64_t right = 0;
 };
@@ -242,7 +250,7 @@ struct ConfusedPair {
   std::int64_t images = 0;
 };
 
-/// Returns at most `most` pairs, the most frequent first.
+/// Returns at most `most` pairs, the most frequent first; none without a matrix.
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most);
 
 /// Returns the main hyperparameters as a sentence, nothing without a config.

@@ -1,0 +1,212 @@
+"""Many classes, metrics by class, and what the best checkpoint is chosen by."""
+
+import json
+
+import numpy
+import pytest
+from pictures import write_png
+from support import MNIST, RunFolder, own_data, read_idx, relative_difference, run, train, write_config
+
+SIDE = 8
+TOLERANCE = 1e-5
+NETWORK = {"layers": ["flatten", {"name": "linear", "out_features": 64}, "relu", {"name": "linear", "out_features": "classes"}]}
+
+
+def write_classes(folder, classes, counts, seed):
+    """Class folders of pictures that are noise over the picture of their class; `counts[i % len(counts)]` of class i."""
+    means = numpy.random.default_rng(0).integers(60, 196, (classes, SIDE, SIDE))
+    random = numpy.random.default_rng(seed)
+    for label, mean in enumerate(means):
+        place = folder / f"class-{label:05}"
+        place.mkdir(parents=True)
+        for number in range(counts[label % len(counts)]):
+            noise = random.integers(-60, 60, (SIDE, SIDE))
+            write_png(place / f"{number}.png", (mean + noise).astype(numpy.uint8))
+    return folder
+
+
+def pictures(folder, classes, train_counts=(3,), test_counts=(1, 3)):
+    return own_data("image-folder", write_classes(folder / "train", classes, train_counts, 1),
+                    write_classes(folder / "test", classes, test_counts, 2))
+
+
+def many_classes(data, **others):
+    return {"epochs": 5, "batch_size": 100, "optimizer": "adam", "sgd_momentum": 0, "learning_rate": 0.01, "model": NETWORK,
+            "report": {"predictions": {"batches": 1, "images_per_batch": 20}}, "data": data, **others}
+
+
+def measures(truth, scores):
+    """What numpy makes of labels [n] and scores [n, classes]: figures, and by class samples, precision, recall and F1."""
+    classes = scores.shape[1]
+    guess = scores.argmax(axis=1)
+    samples, predicted = (numpy.bincount(labels, minlength=classes) for labels in (truth, guess))
+    correct = numpy.bincount(truth[truth == guess], minlength=classes)
+    recall = correct / numpy.maximum(samples, 1)
+    top5 = (numpy.argsort(-scores, axis=1)[:, :5] == truth[:, None]).any(axis=1)
+    figures = {"accuracy": (truth == guess).mean(), "balanced_accuracy": recall[samples > 0].mean(),
+               "top5_accuracy": top5.mean()}
+    return figures, {"samples": samples, "precision": correct / numpy.maximum(predicted, 1), "recall": recall,
+                     "f1": 2 * correct / numpy.maximum(samples + predicted, 1), "predicted": predicted, "correct": correct}
+
+
+@pytest.mark.parametrize("classes", [7, 1000, 1100])
+def test_metrics_are_those_of_numpy_with_any_number_of_classes(tmp_path, classes):
+    data = pictures(tmp_path / "data", classes)
+    folder = train(tmp_path, many_classes(data), processes=2)
+    checkpoint = folder.path / "checkpoints" / "best.safetensors"
+    evaluated = json.loads(run("evaluate", "--checkpoint", checkpoint, expect=0).stdout)
+    files = sorted((tmp_path / "data" / "test").glob("*/*.png"))
+    lines = run("predict", "--checkpoint", checkpoint, "-", input="\n".join(map(str, files)), expect=0).stdout.splitlines()
+    rows = [json.loads(line) for line in lines]
+    truth = numpy.array([int(row["file"].split("class-")[1][:5]) for row in rows])
+    figures, by_class = measures(truth, numpy.array([row["scores"] for row in rows]))
+    assert evaluated["samples"] == len(files)
+    for key, value in figures.items():
+        assert evaluated[f"test_{key}"] == pytest.approx(value), key
+    assert 1 / classes < figures["accuracy"] < 1  # else this test shows nothing
+    assert [row["name"] for row in evaluated["classes"]] == [f"class-{label:05}" for label in range(classes)]
+    for key in ("samples", "precision", "recall", "f1"):
+        assert [row[key] for row in evaluated["classes"]] == pytest.approx(list(by_class[key])), key
+    epochs = folder.epochs()
+    best = max(epochs, key=lambda epoch: epoch["test_accuracy"])
+    assert all(best[f"test_{key}"] == pytest.approx(value) for key, value in figures.items())
+    assert ("confusion" in best) == (classes <= 1024) != ("class_counts" in best)
+    if "confusion" in best:
+        assert numpy.array(best["confusion"]).shape == (classes, classes)
+        assert list(numpy.diag(best["confusion"])) == list(by_class["correct"])
+    else:
+        assert best["class_counts"] == {key: list(by_class[key]) for key in ("samples", "predicted", "correct")}
+        assert (folder.path / "metrics.jsonl").stat().st_size < 40 * classes * len(epochs)
+    check_predictions(folder, rows, best is epochs[-1])
+    assert "What does it get wrong?" in (folder.path / "report.html").read_text()
+
+
+def check_predictions(folder, rows, are_of_best):
+    lines = [json.loads(line) for line in (folder.path / "predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == min(20, len(rows))
+    for line in lines:
+        if len(rows[0]["scores"]) <= 100:
+            assert "top" not in line and f"score_{len(rows[0]['scores']) - 1}" in line
+            continue
+        assert "score_0" not in line and len(line["top"]) == 5
+        assert line["top"][0]["class"] == line["guess"] and line["top"][0]["name"] == line["guess_name"]
+        if are_of_best:
+            scores = numpy.array(rows[line["id"]]["scores"])
+            assert [entry["class"] for entry in line["top"]] == list(numpy.argsort(-scores)[:5])
+            assert [entry["score"] for entry in line["top"]] == pytest.approx(sorted(scores)[:-6:-1], rel=1e-4)
+
+
+def test_every_command_knows_a_thousand_classes(tmp_path):
+    data = pictures(tmp_path / "data", 1000, test_counts=(1,))
+    data["augment"] = [{"name": "mixup", "alpha": 0.4}]
+    folder = train(tmp_path, many_classes(data, epochs=1, label_smoothing=0.1, precision="auto"), processes=2)
+    config = folder.path / "config.json"
+    shown = json.loads(run("preview", "--config", config, "--output", tmp_path / "grid.png", expect=0).stdout)
+    labels = [image["label"] for process in shown["processes"] for image in process["images"]]
+    assert max(labels) > 255 and len(labels) == 100
+    assert "1,000 classes" in folder.stderr or "1000 classes" in folder.stderr
+    described = json.loads(run("describe", "--config", config, "--json", expect=0).stdout)
+    assert described["modules"][-1]["output"] == ["N", 1000]
+    for form, name in (("pt", "out.pt"), ("onnx", "out.onnx"), ("python", "out.py")):
+        run("export", "--checkpoint", folder.path, "--format", form, "--output", tmp_path / name, expect=0)
+    run("report", folder.path, folder.path, "--output", tmp_path / "both.html", expect=0)
+    picture = next((tmp_path / "data" / "test").glob("class-00999/*.png"))
+    (row,) = run("predict", "--checkpoint", folder.path, picture, expect=0).stdout.splitlines()
+    assert json.loads(row)["class"] == f"class-{json.loads(row)['guess']:05}"
+    assert len(json.loads(row)["scores"]) == 1000
+
+
+def test_300_classes_are_trained_alike_by_one_process_and_by_two_also_from_a_stream(tmp_path):
+    data = pictures(tmp_path / "data", 300)
+    expected = train(tmp_path, many_classes(data), output="one")
+    figures = [epoch["test_balanced_accuracy"] for epoch in expected.epochs()]
+    assert figures[-1] > 0.1
+    for processes, decode in ((2, "once"), (1, "stream"), (2, "stream")):
+        folder = train(tmp_path, many_classes({**data, "decode": decode}), processes=processes,
+                       output=f"{decode}-{processes}")
+        assert relative_difference(folder.weights(), expected.weights()) < TOLERANCE
+        assert [epoch["test_balanced_accuracy"] for epoch in folder.epochs()] == pytest.approx(figures, abs=0.01)
+
+
+@pytest.mark.sweep
+def test_too_many_classes_are_refused(tmp_path):
+    one = write_png(tmp_path / "one.png", numpy.zeros((4, 4), numpy.uint8))
+    for label in range(65537):
+        (tmp_path / "train" / str(label)).mkdir(parents=True)
+        (tmp_path / "train" / str(label) / "a.png").symlink_to(one)
+    data = own_data("image-folder", tmp_path / "train", tmp_path / "train")
+    result = run("--config", write_config(tmp_path, {"data": data, "model": NETWORK}), "--output", tmp_path / "run")
+    assert result.returncode == 3
+    assert "has 65537 class folders; at most 65536 classes can be held" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory):
+    """Digits of MNIST, of which zeros are many and the others few."""
+    folder = tmp_path_factory.mktemp("unequal")
+    for part, prefix, many, few in (("train", "train", 300, 15), ("test", "t10k", 200, 12)):
+        images, labels = (read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+        for digit in range(10):
+            (folder / part / str(digit)).mkdir(parents=True)
+            for number, image in enumerate(images[labels == digit][:many if digit == 0 else few]):
+                write_png(folder / part / str(digit) / f"{number}.png", image)
+    return own_data("image-folder", folder / "train", folder / "test")
+
+
+SIGNS = {"accuracy": 1, "balanced_accuracy": 1, "loss": -1}
+UNSTEADY = {"learning_rate": 0.05, "batch_size": 16, "model": NETWORK, "log_interval": 100}
+
+
+@pytest.mark.parametrize("validation", [0, 0.3])
+def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
+    prefix = "validation" if validation else "test"
+    chosen = {}
+    for best_by, sign in SIGNS.items():
+        changes = UNSTEADY | {"epochs": 12, "checkpoint": {"best_by": best_by}, "data": {**unequal, "validation": validation}}
+        config = write_config(tmp_path, changes)
+        done = run("--config", config, "--output", tmp_path / best_by, expect=0)
+        folder = RunFolder(tmp_path / best_by)
+        epochs = folder.epochs()
+        best = max(epochs, key=lambda epoch: sign * epoch[f"{prefix}_{best_by}"])
+        chosen[best_by] = best["epoch"]
+        evaluated = json.loads(run("evaluate", "--checkpoint", folder.path / "checkpoints" / "best.safetensors",
+                                   expect=0).stdout)
+        assert evaluated["test_loss"] == pytest.approx(best["test_loss"])
+        assert evaluated["test_balanced_accuracy"] == pytest.approx(best["test_balanced_accuracy"])
+        summary = folder.summary()
+        assert (summary["best_epoch"], summary["best_test_accuracy"]) == (best["epoch"], best["test_accuracy"])
+        if validation:
+            assert summary["best_validation_accuracy"] == best["validation_accuracy"]
+        by = "" if best_by == "accuracy" else f" by {best_by.replace('_', ' ')}"
+        assert f", best{by} {100 * best['test_accuracy']:.2f} % in epoch {best['epoch']}; " in done.stdout
+        said = f"{best[f'{prefix}_loss']:.4f}" if best_by == "loss" else f"{100 * best[f'{prefix}_{best_by}']:.2f} %"
+        assert f"({prefix} {best_by.replace('_', ' ')} {said}" in done.stderr
+        assert f"epoch {best['epoch']}" in (folder.path / "report.html").read_text()
+    assert len(set(chosen.values())) > 1, chosen  # else this test shows nothing
+
+
+def test_a_resumed_run_compares_with_the_best_so_far_or_says_that_it_does_not(tmp_path, unequal):
+    def changes(epochs, best_by):
+        return UNSTEADY | {"epochs": epochs, "checkpoint": {"best_by": best_by}, "data": unequal}
+
+    whole = train(tmp_path, changes(9, "loss"), output="whole")
+    for best_by in ("loss", "accuracy"):
+        train(tmp_path, changes(6, "loss"), output=best_by)
+        folder = train(tmp_path, changes(9, best_by), "--resume", "auto", output=best_by)
+        assert folder.digest() == whole.digest()
+        epochs = folder.epochs()
+        candidates = epochs if best_by == "loss" else epochs[6:]
+        best = max(candidates, key=lambda epoch: SIGNS[best_by] * epoch[f"test_{best_by}"])
+        assert folder.summary()["best_epoch"] == best["epoch"]
+        said = "checkpoint.best_by: the best checkpoint was chosen by loss and is now chosen by accuracy"
+        assert (said in folder.stderr) == (best_by == "accuracy")
+
+
+def test_early_stopping_goes_by_the_accuracy_of_best_by(tmp_path, unequal):
+    for best_by, key in (("accuracy", "accuracy"), ("balanced_accuracy", "balanced_accuracy"), ("loss", "accuracy")):
+        folder = train(tmp_path, UNSTEADY | {"epochs": 40, "data": unequal, "early_stopping": {"patience": 2},
+                                             "checkpoint": {"best_by": best_by}}, output=best_by)
+        figures = [epoch[f"test_{key}"] for epoch in folder.epochs()]
+        assert folder.summary()["ended_by"] == "early_stopping"
+        assert max(figures[:-2]) >= max(figures[-2:]) and len(figures) < 40
+        assert all(max(figures[i - 1:i + 1]) > max(figures[:i - 1]) for i in range(2, len(figures) - 1))
