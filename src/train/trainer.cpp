@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/utils.h>
 
@@ -65,6 +66,18 @@ std::unique_ptr<EmaModel> make_ema(const settings::TrainOptions& options, const 
   return std::make_unique<EmaModel>(model, parameters, make_on_device(setup, /*bf16=*/false));
 }
 
+std::unique_ptr<ClassWeights> make_class_weights(const TrainerSetup& setup,
+                                                 const loader::BatchSource& images) {
+  if (setup.class_weights.empty()) return nullptr;
+  return std::make_unique<ClassWeights>(setup.class_weights, images);
+}
+
+/// Returns the class weights on the device, or an undefined tensor.
+at::Tensor class_weights_on_device(const TrainerSetup& setup) {
+  if (setup.class_weights.empty()) return {};
+  return accelerator::to_device(at::tensor(setup.class_weights), setup.device);
+}
+
 /// Returns the name of the first parameter whose gradient is not finite. Empty if there is none, as
 /// when only their norm or the weights are too large.
 std::string broken_parameter(const models::Model& model, const FlatParameters& parameters) {
@@ -100,11 +113,13 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       optimizer_(make_optimizer(options, parameters_, averager_->owned_slice(), ema_.get())),
       log_(parameters_.statistics(), parameters_.shard_statistics(), communicator,
            /*runs_ahead=*/!device_.is_cpu()),
-      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_),
+      class_weights_(make_class_weights(setup, images)),
+      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_,
+            class_weights_on_device(setup)),
       schedule_(options, steps_per_epoch(),
                 schedule_span(options, {}, images.count(), samples_per_step())),
       run_ahead_limit_(device_, kEagerStepsAhead),
-      rates_(at::zeros({2}, parameters_.values().options().dtype(step_.rates_type()))) {
+      rates_(at::zeros({3}, parameters_.values().options().dtype(step_.rates_type()))) {
   if (options.sync_batch_norm && !communicator.alone()) {
     computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
@@ -145,6 +160,7 @@ void Trainer::begin_epoch() {
   computing_model().train();
   images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
+  if (class_weights_) class_weights_->begin_epoch(*partition_, options_.seed, progress_.epoch);
   times_ = {};
   log_.begin_epoch();
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
@@ -223,13 +239,15 @@ PlannedStep Trainer::plan(std::int64_t number) const {
       planned.shard_sizes[i] += shards.back().size();
     }
   }
+  if (class_weights_) planned.rates.loss_factor = class_weights_->factor(planned.batches);
   return planned;
 }
 
 void Trainer::take_eagerly(const PlannedStep& next) {
   rates_.select(0, 0).fill_(next.rates.learning_rate);
   if (ema_) rates_.select(0, 1).fill_(next.rates.average_weight);
-  step_.begin(next.samples, static_cast<std::int64_t>(next.batches.size()));
+  if (class_weights_) rates_.select(0, 2).fill_(next.rates.loss_factor);
+  step_.begin(next.samples, static_cast<std::int64_t>(next.batches.size()), rates_);
   for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.own.size()); ++shard) {
     for (std::size_t batch = 0; batch < next.batches.size(); ++batch) {
       step_.add(gather(next, batch, shard));
