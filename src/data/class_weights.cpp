@@ -13,7 +13,7 @@ namespace mnist_train::data {
 namespace {
 
 /// Returns the names as `"a", "b" and 3 more`.
-std::string listed(const std::vector<std::string>& names) {
+std::string quoted_classes(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNamed = 50;
   const std::size_t named = std::min(names.size(), kMostNamed);
   std::string text;
@@ -23,7 +23,7 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 /// Returns the names of the classes by number; their numbers if the data have no names.
-std::vector<std::string> names_of(const Dataset& dataset) {
+std::vector<std::string> class_names_of(const Dataset& dataset) {
   std::vector<std::string> names = dataset.class_names;
   for (std::int64_t i = 0; dataset.class_names.empty() && i < dataset.train.classes; ++i) {
     names.push_back(std::to_string(i));
@@ -32,7 +32,8 @@ std::vector<std::string> names_of(const Dataset& dataset) {
 }
 
 /// Returns the number of training samples of each class. Throws Error(kData) if it is 0.
-std::vector<std::int64_t> sizes_of(const Dataset& dataset, const std::vector<std::string>& names) {
+std::vector<std::int64_t> class_sizes(const Dataset& dataset,
+                                      const std::vector<std::string>& names) {
   std::vector<std::int64_t> sizes(names.size());
   for (const auto label : dataset.train.labels) ++sizes[label];
   std::vector<std::string> empty;
@@ -43,14 +44,14 @@ std::vector<std::int64_t> sizes_of(const Dataset& dataset, const std::vector<std
   throw Error(ExitCode::kData, dataset.train.source +
                                    ": class_weights needs training samples of every class, after "
                                    "limits and held-out samples; there are none of " +
-                                   listed(empty));
+                                   quoted_classes(empty));
 }
 
 }  // namespace
 
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,
                                  const Dataset& dataset) {
-  const std::vector<std::string> names = names_of(dataset);
+  const std::vector<std::string> names = class_names_of(dataset);
   std::map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < names.size(); ++i) numbers.emplace(names[i], i);
   std::vector<float> weights(names.size(), 1.0F);
@@ -64,10 +65,10 @@ std::vector<float> class_weights(const settings::ClassWeightOptions& options,
     }
   }
   if (!unknown.empty()) {
-    throw ConfigKeyError("/class_weights: the data have no class " + listed(unknown) +
-                         "; the classes are " + listed(names));
+    throw ConfigKeyError("/class_weights: the data have no class " + quoted_classes(unknown) +
+                         "; the classes are " + quoted_classes(names));
   }
-  const std::vector<std::int64_t> sizes = sizes_of(dataset, names);
+  const std::vector<std::int64_t> sizes = class_sizes(dataset, names);
   for (std::size_t i = 0; options.balanced && i < names.size(); ++i) {
     weights[i] =
         static_cast<float>(static_cast<double>(dataset.train.count) /
