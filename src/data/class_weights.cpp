@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <set>
 #include <string>
 
 #include "base/error.h"
@@ -22,59 +22,46 @@ std::string quoted_classes(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Returns the names of the classes by number; their numbers if the data have no names.
-std::vector<std::string> class_names_of(const Dataset& dataset) {
-  std::vector<std::string> names = dataset.class_names;
-  for (std::int64_t i = 0; dataset.class_names.empty() && i < dataset.train.classes; ++i) {
-    names.push_back(std::to_string(i));
+/// Throws ConfigKeyError if there are weights of other classes.
+void require_classes(const settings::ClassWeightOptions& options,
+                     const std::vector<std::string>& names) {
+  const std::set<std::string> known(names.begin(), names.end());
+  std::vector<std::string> unknown;
+  for (const auto& [name, weight] : options.by_class) {
+    if (!known.contains(name)) unknown.push_back(name);
   }
-  return names;
-}
-
-/// Returns the number of training samples of each class. Throws Error(kData) if it is 0.
-std::vector<std::int64_t> class_sizes(const Dataset& dataset,
-                                      const std::vector<std::string>& names) {
-  std::vector<std::int64_t> sizes(names.size());
-  for (const auto label : dataset.train.labels) ++sizes[label];
-  std::vector<std::string> empty;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] == 0) empty.push_back(names[i]);
-  }
-  if (empty.empty()) return sizes;
-  throw Error(ExitCode::kData, dataset.train.source +
-                                   ": class_weights needs training samples of every class, after "
-                                   "limits and held-out samples; there are none of " +
-                                   quoted_classes(empty));
+  if (unknown.empty()) return;
+  throw ConfigKeyError("/class_weights: the data have no class " + quoted_classes(unknown) +
+                       "; the classes are " + quoted_classes(names));
 }
 
 }  // namespace
 
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,
                                  const Dataset& dataset) {
-  const std::vector<std::string> names = class_names_of(dataset);
-  std::map<std::string, std::size_t> numbers;
-  for (std::size_t i = 0; i < names.size(); ++i) numbers.emplace(names[i], i);
-  std::vector<float> weights(names.size(), 1.0F);
-  std::vector<std::string> unknown;
-  for (const auto& [name, weight] : options.by_class) {
-    const auto found = numbers.find(name);
-    if (found == numbers.end()) {
-      unknown.push_back(name);
-    } else {
-      weights[found->second] = static_cast<float>(weight);
-    }
+  const auto classes = static_cast<std::size_t>(dataset.train.classes);
+  std::vector<std::string> names = dataset.class_names;
+  while (names.size() < classes) names.push_back(std::to_string(names.size()));
+  require_classes(options, names);
+  std::vector<std::int64_t> sizes(classes);
+  for (const auto label : dataset.train.labels) ++sizes[label];
+  std::vector<std::string> empty;
+  std::vector<float> weights;
+  for (std::size_t i = 0; i < classes; ++i) {
+    if (sizes[i] == 0) empty.push_back(names[i]);
+    const auto given = options.by_class.find(names[i]);
+    const double by_size = static_cast<double>(dataset.train.count) /
+                           static_cast<double>(dataset.train.classes * sizes[i]);
+    const double weight = given == options.by_class.end() ? 1 : given->second;
+    weights.push_back(static_cast<float>(options.balanced ? by_size : weight));
   }
-  if (!unknown.empty()) {
-    throw ConfigKeyError("/class_weights: the data have no class " + quoted_classes(unknown) +
-                         "; the classes are " + quoted_classes(names));
+  if (!empty.empty()) {
+    throw Error(ExitCode::kData, dataset.train.source +
+                                     ": class_weights needs training samples of every class, after "
+                                     "limits and held-out samples; there are none of " +
+                                     quoted_classes(empty));
   }
-  const std::vector<std::int64_t> sizes = class_sizes(dataset, names);
-  for (std::size_t i = 0; options.balanced && i < names.size(); ++i) {
-    weights[i] =
-        static_cast<float>(static_cast<double>(dataset.train.count) /
-                           (static_cast<double>(names.size()) * static_cast<double>(sizes[i])));
-  }
-  if (std::ranges::all_of(weights, [](float weight) { return weight == 0; })) {
+  if (std::ranges::count(weights, 0.0F) == dataset.train.classes) {
     throw ConfigKeyError("/class_weights: the weights of all classes are 0");
   }
   return weights;

@@ -1,11 +1,19 @@
 #include "train/class_weights.h"
 
+#include <ATen/ops/tensor.h>
+
 #include <utility>
+
+#include "accelerator/device.h"
 
 namespace mnist_train::train {
 
 ClassWeights::ClassWeights(std::vector<float> weights, const loader::BatchSource& images)
     : weights_(std::move(weights)), images_(images) {}
+
+at::Tensor ClassWeights::by_class(at::Device device) const {
+  return accelerator::to_device(at::tensor(weights_), device);
+}
 
 void ClassWeights::begin_epoch(const BatchPartition& partition, std::int64_t seed,
                                std::int64_t epoch) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,6 +21,8 @@ class ClassWeights {
   /// `weights`: by class. Keeps a reference to `images`.
   ClassWeights(std::vector<float> weights, const loader::BatchSource& images);
 
+  /// Returns the weights on a device, [classes] f32.
+  at::Tensor by_class(at::Device device) const;
   /// Looks up the weights of an epoch's samples, in the order of the partition's ranks.
   void begin_epoch(const BatchPartition& partition, std::int64_t seed, std::int64_t epoch);
   /// Returns the factor of the class weights in a step: the number of its samples over the sum of

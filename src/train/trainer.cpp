@@ -1,7 +1,6 @@
 #include "train/trainer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/utils.h>
 
@@ -66,18 +65,6 @@ std::unique_ptr<EmaModel> make_ema(const settings::TrainOptions& options, const 
   return std::make_unique<EmaModel>(model, parameters, make_on_device(setup, /*bf16=*/false));
 }
 
-std::unique_ptr<ClassWeights> make_class_weights(const TrainerSetup& setup,
-                                                 const loader::BatchSource& images) {
-  if (setup.class_weights.empty()) return nullptr;
-  return std::make_unique<ClassWeights>(setup.class_weights, images);
-}
-
-/// Returns the class weights on the device, or an undefined tensor.
-at::Tensor class_weights_on_device(const TrainerSetup& setup) {
-  if (setup.class_weights.empty()) return {};
-  return accelerator::to_device(at::tensor(setup.class_weights), setup.device);
-}
-
 /// Returns the name of the first parameter whose gradient is not finite. Empty if there is none, as
 /// when only their norm or the weights are too large.
 std::string broken_parameter(const models::Model& model, const FlatParameters& parameters) {
@@ -113,9 +100,11 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       optimizer_(make_optimizer(options, parameters_, averager_->owned_slice(), ema_.get())),
       log_(parameters_.statistics(), parameters_.shard_statistics(), communicator,
            /*runs_ahead=*/!device_.is_cpu()),
-      class_weights_(make_class_weights(setup, images)),
+      class_weights_(setup.class_weights.empty()
+                         ? nullptr
+                         : std::make_unique<ClassWeights>(setup.class_weights, images)),
       step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_,
-            class_weights_on_device(setup)),
+            class_weights_ ? class_weights_->by_class(device_) : at::Tensor()),
       schedule_(options, steps_per_epoch(),
                 schedule_span(options, {}, images.count(), samples_per_step())),
       run_ahead_limit_(device_, kEagerStepsAhead),
