@@ -150,10 +150,10 @@ strict_json::Field<TrainOptions> deterministic_field() {
 
 /// Returns the type of `class_weights`: "balanced", or an object with the weights of some classes.
 Type<ClassWeightOptions> class_weights() {
-  enum class Rule { kBalanced };
+  enum class Computed { kBalanced };
   const auto balanced = converted<ClassWeightOptions>(
-      one_of<Rule>({"balanced"}), [](Rule) { return ClassWeightOptions{.balanced = true}; },
-      [](const ClassWeightOptions&) { return Rule::kBalanced; });
+      one_of<Computed>({"balanced"}), [](Computed) { return ClassWeightOptions{.balanced = true}; },
+      [](const ClassWeightOptions&) { return Computed::kBalanced; });
   const auto weight = number({0, kMaxFloat});
   const Type<ClassWeightOptions> by_class{
       .read = [weight](const JsonCursor& cursor) -> std::optional<ClassWeightOptions> {

@@ -22,7 +22,7 @@ void ClassWeights::begin_epoch(const BatchPartition& partition, std::int64_t see
   for (int rank = 0; rank < partition.orders(); ++rank) {
     const std::vector<std::int64_t> samples =
         partition.order_of(rank, images_.count(), seed, epoch);
-    Order& order = orders_.emplace_back();
+    RankOrder& order = orders_.emplace_back();
     order.weights.reserve(samples.size());
     for (const std::int64_t sample : samples) {
       const auto label = images_.images().labels[static_cast<std::size_t>(sample)];
@@ -46,7 +46,7 @@ double ClassWeights::factor(std::span<const std::vector<data::Range>> batches) c
 
 /// Returns the sum of the weights of a shard's samples, each mixed as its labels are.
 double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t shard) const {
-  const Order& order = order_of(shard);
+  const RankOrder& order = order_of(shard);
   const auto begin = static_cast<std::size_t>(shards[shard].begin);
   const auto count = static_cast<std::size_t>(shards[shard].size());
   double sum = 0;
@@ -61,7 +61,7 @@ double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t 
 /// Returns the weight of the label that sample `number` of a shard is mixed with, see Augmenter.
 float ClassWeights::partner_of(const std::vector<data::Range>& shards, std::size_t shard,
                                std::size_t number) const {
-  const Order& order = order_of(shard);
+  const RankOrder& order = order_of(shard);
   const std::size_t own = static_cast<std::size_t>(shards[shard].begin) + number;
   if (!images_.augmenter()->mixes_shards()) return order.weights[(own + 1) % order.weights.size()];
   const std::size_t next = (shard + 1) % shards.size();

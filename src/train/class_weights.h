@@ -32,12 +32,12 @@ class ClassWeights {
 
  private:
   /// The samples of an epoch, by their positions.
-  struct Order {
+  struct RankOrder {
     std::vector<float> weights;  // of the samples' labels
     std::vector<float> shares;   // of these labels in the samples; empty if samples are not mixed
   };
 
-  const Order& order_of(std::size_t shard) const {
+  const RankOrder& order_of(std::size_t shard) const {
     return orders_[orders_.size() == 1 ? 0 : shard];
   }
   double sum_of(const std::vector<data::Range>& shards, std::size_t shard) const;
@@ -46,7 +46,7 @@ class ClassWeights {
 
   std::vector<float> weights_;  // by class
   const loader::BatchSource& images_;
-  std::vector<Order> orders_;  // one, or one per rank
+  std::vector<RankOrder> orders_;  // one, or one per rank
 };
 
 }  // namespace mnist_train::train
