@@ -12,6 +12,7 @@
 #include "app/saved_state.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"
+#include "data/class_weights.h"
 #include "loader/batch_source.h"
 
 namespace mnist_train::app {
@@ -71,6 +72,17 @@ void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
       options.schedule.warmup_epochs, steps, *options.max_steps);
 }
 
+/// Returns the class weights of the config, by class; empty if there are none. Throws as
+/// data::class_weights does.
+std::vector<float> class_weights(const Worker& worker, const data::Dataset& dataset) {
+  const auto& options = worker.config.train.class_weights;
+  if (!options) return {};
+  std::vector<float> weights = data::class_weights(*options, dataset);
+  const auto [least, most] = std::ranges::minmax(weights);
+  if (worker.is_rank0()) spdlog::info("class weights in the loss: {:.4g} to {:.4g}", least, most);
+  return weights;
+}
+
 /// Builds the trainer of the config. Ranks that cannot share memory send messages, unless the
 /// config insists; all ranks get the same error. Collective. Throws Error(kConfig).
 std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::Dataset& dataset,
@@ -82,6 +94,7 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
   setup.bf16 = images.bf16;
   setup.device = worker.device();
   setup.partition = {worker.config.data.split, dataset.train_parts, options.shards};
+  setup.class_weights = class_weights(worker, dataset);
   if (options.cuda_graphs != settings::CudaGraphs::kOff) {
     setup.make_graph = accelerator::graph_factory(worker.device());
   }

@@ -364,6 +364,21 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
   }
 }
 
+std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& order,
+                                           std::int64_t epoch) const {
+  std::vector<float> shares;
+  if (samples_beyond() == 0 && !mixes_shards()) return shares;
+  const data::EpochDraws draws(seed_, epoch);
+  for (std::size_t i = 0; i < list_.size(); ++i) {
+    const auto* mixup = std::get_if<settings::MixupOptions>(&list_[i]);
+    if (mixup == nullptr) continue;
+    for (const std::int64_t sample : order) {
+      shares.push_back(static_cast<float>(draws.mixup_weight(sample, i, *mixup)));
+    }
+  }
+  return shares;
+}
+
 std::int64_t Augmenter::samples_beyond() const {
   const auto* mixup = settings::find<settings::MixupOptions>(list_);
   return mixup != nullptr && mixup->scope == settings::MixupScope::kLocal ? 1 : 0;

@@ -69,6 +69,10 @@ class Augmenter {
   /// as u8, or as f32 if the list has a normalize. Global mixup with `from_next` is a collective;
   /// `selection.next` then has the size of the next process's shard.
   Batch apply(Batch stored, const Selection& selection) const;
+  /// Returns the share of each sample's own label in an epoch (from 0) whose samples come in
+  /// `order`, also of another process; the rest is its partner's, if it has one. Empty if `apply`
+  /// does not mix samples.
+  std::vector<float> label_shares(const std::vector<std::int64_t>& order, std::int64_t epoch) const;
   /// Returns whether `apply` mixes samples of different shards of a batch.
   bool mixes_shards() const { return from_next_ != nullptr || takes_partners_; }
 

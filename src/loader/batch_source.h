@@ -35,6 +35,7 @@ class BatchSource {
   /// Returns the number of samples in the image set.
   std::int64_t count() const { return set_.count; }
   const data::ImageSet& images() const { return set_; }
+  const Augmenter* augmenter() const { return augmenter_.get(); }  // null without augmentation
 
   /// Sets the order of an epoch, each sample at most once, and draws the random numbers of
   /// augmentation for `epoch`, counted from 0.

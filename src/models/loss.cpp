@@ -121,13 +121,13 @@ void host_softmax_loss(const kernels::SoftmaxLossInput& input, double scale,
 
 BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
                            const at::Tensor& other_labels, const at::Tensor& weights,
-                           double label_smoothing) {
+                           double label_smoothing, const at::Tensor& class_weights) {
   const at::Tensor scores = logits.to(at::kFloat);
   const at::Tensor predicted = at::argmax(logits.detach(), 1);
   const at::Tensor other_weights = 1 - weights;
   const auto losses = [&](const at::Tensor& targets) {
-    return at::cross_entropy_loss(scores, targets, {}, at::Reduction::None, kIgnoreNothing,
-                                  label_smoothing);
+    return at::cross_entropy_loss(scores, targets, class_weights, at::Reduction::None,
+                                  kIgnoreNothing, label_smoothing);
   };
   // Cross entropy is linear in the target, smoothed or not, so this is the loss of the mixed
   // target.
@@ -135,9 +135,10 @@ BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
           (predicted.eq(labels) * weights + predicted.eq(other_labels) * other_weights).sum()};
 }
 
-BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing) {
+BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing,
+                     const at::Tensor& class_weights) {
   // A sum of losses in bf16 would keep only two digits.
-  return {at::cross_entropy_loss(logits.to(at::kFloat), labels, {}, at::Reduction::Sum,
+  return {at::cross_entropy_loss(logits.to(at::kFloat), labels, class_weights, at::Reduction::Sum,
                                  kIgnoreNothing, label_smoothing),
           at::argmax(logits.detach(), 1).eq(labels).sum()};
 }
@@ -146,7 +147,8 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
                            double scale, const at::Tensor& sums) {
   const bool by_kernel = kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device()) &&
                          kernels::can_softmax_loss(logits);
-  if (by_kernel || can_host_softmax_loss(logits)) {
+  const bool is_plain = !targets.class_weights.defined();
+  if (is_plain && (by_kernel || can_host_softmax_loss(logits))) {
     // Weights may be a column of the draws for the samples.
     const at::Tensor weights =
         targets.weights.defined() ? targets.weights.contiguous() : at::Tensor();
@@ -156,10 +158,11 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
     (by_kernel ? kernels::softmax_loss : host_softmax_loss)(input, scale, gradient, sums);
     return {logits, std::move(gradient)};
   }
-  const BatchLoss loss = targets.weights.defined()
-                             ? mixed_batch_loss(logits, targets.labels, targets.other_labels,
-                                                targets.weights, label_smoothing)
-                             : batch_loss(logits, targets.labels, label_smoothing);
+  const BatchLoss loss =
+      targets.weights.defined()
+          ? mixed_batch_loss(logits, targets.labels, targets.other_labels, targets.weights,
+                             label_smoothing, targets.class_weights)
+          : batch_loss(logits, targets.labels, label_smoothing, targets.class_weights);
   {
     const at::NoGradGuard no_grad;
     sums[0].add_(loss.loss_sum);

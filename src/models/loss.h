@@ -11,21 +11,22 @@ struct BatchLoss {
 };
 
 /// Returns loss and correct predictions of logits [N,classes] for labels [N] i64, with label
-/// smoothing as in torch.nn.CrossEntropyLoss.
-BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels,
-                     double label_smoothing = 0);
+/// smoothing and class weights [classes] f32, if defined, as in torch.nn.CrossEntropyLoss.
+BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing = 0,
+                     const at::Tensor& class_weights = {});
 
 /// The same for mixed samples: in the loss and in `correct`, which then is f32, sample i counts
 /// with `weights`[i] (f32) for its label and with the rest for its other label.
 BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
                            const at::Tensor& other_labels, const at::Tensor& weights,
-                           double label_smoothing = 0);
+                           double label_smoothing = 0, const at::Tensor& class_weights = {});
 
 /// The targets of a batch.
 struct Targets {
-  at::Tensor labels;        // [N] i64
-  at::Tensor other_labels;  // [N] i64; undefined, like `weights`, unless samples are mixed
-  at::Tensor weights;       // [N] f32, of `labels`
+  at::Tensor labels;           // [N] i64
+  at::Tensor other_labels;     // [N] i64; undefined, like `weights`, unless samples are mixed
+  at::Tensor weights;          // [N] f32, of `labels`
+  at::Tensor class_weights{};  // [classes] f32; undefined: all 1
 };
 
 /// The start of a backward pass.
@@ -35,8 +36,8 @@ struct BackwardRoot {
 };
 
 /// Adds the summed loss, the number of correct predictions and the number of samples to `sums` [3]
-/// f32, and returns the start of a backward pass of the summed loss times `scale`. One fused kernel
-/// computes all of it: kernels/gpu/softmax_loss.cu, or one for CPUs.
+/// f32, and returns the start of a backward pass of the summed loss times `scale`. Without class
+/// weights one fused kernel computes all of it: kernels/gpu/softmax_loss.cu, or one for CPUs.
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums);
 

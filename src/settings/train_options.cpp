@@ -148,6 +148,33 @@ strict_json::Field<TrainOptions> deterministic_field() {
           object.keys};
 }
 
+/// Returns the type of `class_weights`: "balanced", or an object with the weights of some classes.
+Type<ClassWeightOptions> class_weights() {
+  enum class Computed { kBalanced };
+  const auto balanced = converted<ClassWeightOptions>(
+      one_of<Computed>({"balanced"}), [](Computed) { return ClassWeightOptions{.balanced = true}; },
+      [](const ClassWeightOptions&) { return Computed::kBalanced; });
+  const auto weight = number({0, kMaxFloat});
+  const Type<ClassWeightOptions> by_class{
+      .read = [weight](const JsonCursor& cursor) -> std::optional<ClassWeightOptions> {
+        ClassWeightOptions options;
+        for (const auto& member : cursor.node().members) {
+          const auto value = weight.read(cursor.member(member.key));
+          if (value) options.by_class.emplace(member.key, *value);
+        }
+        return options;
+      },
+      .write =
+          [weight](const ClassWeightOptions& options) {
+            Json object = Json::object();
+            for (const auto& [name, value] : options.by_class) object[name] = weight.write(value);
+            return object;
+          },
+      .fragment = {{"type", "object"}, {"additionalProperties", weight.fragment}}};
+  return brief_or_full(balanced, by_class, R"({"cat": 2})",
+                       [](const ClassWeightOptions& options) { return options.balanced; });
+}
+
 void add_length(Schema<TrainOptions>& schema) {
   schema.add("epochs", &TrainOptions::epochs, integer(1, kMaxCount),
              "Passes over the training set.",
@@ -189,6 +216,12 @@ void add_optimizer(Schema<TrainOptions>& schema) {
 void add_refinements(Schema<TrainOptions>& schema) {
   schema.add("label_smoothing", &TrainOptions::label_smoothing, number({0, 1}),
              "Fraction of the target spread over all classes.");
+  schema.add(
+      "class_weights", &TrainOptions::class_weights, optional_of(class_weights()),
+      "Weights of the classes in the training loss, as in CrossEntropyLoss(weight). balanced: "
+      "training samples / (classes × samples of the class); an object: by class name, or "
+      "number if the data have no names; other classes have weight 1.",
+      {"class_weight", "loss_weights", "weight"});
   schema.add("max_gradient_norm", &TrainOptions::max_gradient_norm,
              optional_of(number({0, kMaxFloat, true})), "Clips gradients to this norm.",
              {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -50,6 +51,12 @@ struct EmaOptions {
   double decay = 0.999;  // fraction of the average kept by each optimizer step
 };
 
+/// Weights of classes in the training loss.
+struct ClassWeightOptions {
+  bool balanced = false;                     // samples / (classes * samples of the class)
+  std::map<std::string, double> by_class{};  // by name, or number if there are no names; others: 1
+};
+
 /// The hyperparameters, at the top level of the config.
 struct TrainOptions {
   std::int64_t epochs = 10;
@@ -67,6 +74,7 @@ struct TrainOptions {
   double weight_decay = 0;
   ScheduleOptions schedule;
   double label_smoothing = 0;
+  std::optional<ClassWeightOptions> class_weights;
   std::optional<double> max_gradient_norm;
   bool sync_batch_norm = false;
   std::int64_t gradient_accumulation_steps = 1;

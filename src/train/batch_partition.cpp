@@ -29,10 +29,11 @@ class PerRankPartition : public BatchPartition {
   PerRankPartition(std::vector<std::int64_t> sizes, std::vector<std::int64_t> begins, int rank)
       : BatchPartition(std::move(begins), rank), sampler_(std::move(sizes)) {}
 
-  std::vector<std::int64_t> order(std::int64_t /*count*/, std::int64_t seed,
-                                  std::int64_t epoch) const override {
-    return sampler_.order(static_cast<int>(rank_), seed, epoch);
+  std::vector<std::int64_t> order_of(int rank, std::int64_t /*count*/, std::int64_t seed,
+                                     std::int64_t epoch) const override {
+    return sampler_.order(rank, seed, epoch);
   }
+  int orders() const override { return static_cast<int>(sampler_.sizes().size()); }
   data::Range shard(data::Range global, std::int64_t number) const override {
     return sampler_.shard(global, static_cast<int>(number));
   }
@@ -131,8 +132,8 @@ data::Range BatchPartition::shard(data::Range global, std::int64_t number) const
   return data::shard(global, number, shards());
 }
 
-std::vector<std::int64_t> BatchPartition::order(std::int64_t count, std::int64_t seed,
-                                                std::int64_t epoch) const {
+std::vector<std::int64_t> BatchPartition::order_of(int /*rank*/, std::int64_t count,
+                                                   std::int64_t seed, std::int64_t epoch) const {
   return data::epoch_permutation(count, seed, epoch);
 }
 

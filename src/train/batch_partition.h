@@ -33,10 +33,16 @@ class BatchPartition {
   /// Returns each rank's first shard, followed by the number of all shards.
   const std::vector<std::int64_t>& begins() const { return begins_; }
 
-  /// Returns the order of this rank's `count` samples in an epoch (from 0). It is the same on all
-  /// ranks, unless each has its own training set.
-  virtual std::vector<std::int64_t> order(std::int64_t count, std::int64_t seed,
-                                          std::int64_t epoch) const;
+  /// Returns the order of this rank's `count` samples in an epoch (from 0).
+  std::vector<std::int64_t> order(std::int64_t count, std::int64_t seed, std::int64_t epoch) const {
+    return order_of(static_cast<int>(rank_), count, seed, epoch);
+  }
+  /// Returns the order of any rank. It is the same for all ranks, unless each has its own training
+  /// set.
+  virtual std::vector<std::int64_t> order_of(int rank, std::int64_t count, std::int64_t seed,
+                                             std::int64_t epoch) const;
+  /// Returns the number of different orders: 1, or that of the ranks.
+  virtual int orders() const { return 1; }
   /// Returns shard number `number` of the batch at positions `global`, as positions in the order of
   /// the rank that computes it. All shards together are as large as `global`; they are its parts in
   /// order, unless ranks have their own training sets.

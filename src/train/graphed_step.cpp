@@ -80,7 +80,7 @@ std::vector<StepRates> GraphedStep::rates_of_many(std::span<const PlannedStep> p
 void GraphedStep::make_inputs(const PlannedStep& first) {
   const at::TensorOptions options = step_.log().scalars().options();
   sums_ = at::empty({kStepsAtOnce, StepLog::kScalars}, options);
-  rates_ = at::empty({kStepsAtOnce, 2}, options.dtype(step_.rates_type()));
+  rates_ = at::empty({kStepsAtOnce, 3}, options.dtype(step_.rates_type()));
   if (!gathers_itself()) return;
   for (std::int64_t number = 0; number < first.own.size(); ++number) {
     const std::int64_t count = first.own_shard(static_cast<std::size_t>(number)).size();
@@ -91,7 +91,7 @@ void GraphedStep::make_inputs(const PlannedStep& first) {
 void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {
   graph.capture([this, steps] {
     for (std::int64_t i = 0; i < steps; ++i) {
-      step_.begin(samples_, /*batches=*/1);
+      step_.begin(samples_, /*batches=*/1, rates_.select(0, i));
       for (const at::Tensor& positions : positions_) {
         step_.add(images_.gather({.positions = positions, .advance = samples_}));
       }
@@ -123,10 +123,10 @@ void GraphedStep::set_rates(const std::vector<StepRates>& rates) {
   }
   std::vector<double> numbers;
   for (const StepRates& step : rates) {
-    numbers.insert(numbers.end(), {step.learning_rate, step.average_weight});
+    numbers.insert(numbers.end(), {step.learning_rate, step.average_weight, step.loss_factor});
   }
   const at::Tensor first = rates_.narrow(0, 0, static_cast<std::int64_t>(rates.size()));
-  const at::Tensor rows = at::tensor(numbers, first.options().device(at::kCPU)).view({-1, 2});
+  const at::Tensor rows = at::tensor(numbers, first.options().device(at::kCPU)).view({-1, 3});
   first.copy_(accelerator::to_device(rows, rates_.device()));
   if (set_rates_.size() < rates.size()) set_rates_.resize(rates.size());
   std::copy(rates.begin(), rates.end(), set_rates_.begin());

@@ -68,7 +68,7 @@ class GraphedStep {
   std::unique_ptr<accelerator::DeviceGraph> many_;  // null until kStepsAtOnce steps are due
 
   // Inputs and outputs of captured steps, on the device.
-  at::Tensor rates_;                   // [kStepsAtOnce, 2], one row a step of a replay
+  at::Tensor rates_;                   // [kStepsAtOnce, 3], one row a step of a replay
   std::vector<StepRates> set_rates_;   // its rows
   std::vector<at::Tensor> positions_;  // by shard: [n] i64 of the next step's samples
   std::int64_t next_position_ = -1;    // the first of them

@@ -71,6 +71,7 @@ struct OptimizerTensor {
 struct StepRates {
   double learning_rate = 0;
   double average_weight = 0;  // see `average_weight`; ignored without an EMA model
+  double loss_factor = 1;     // of the class weights, see ClassWeights
 
   bool operator==(const StepRates&) const = default;
 };
@@ -86,7 +87,7 @@ class Optimizer {
   bool takes_sums() const;
   /// Returns whether `update` clips, and so needs whole gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
-  /// Takes one step. `rates`: [2] on the parameters' device, the members of StepRates in their
+  /// Takes one step. `rates`: on the parameters' device, the first members of StepRates in their
   /// order, f32 or, on CPUs, f64. Returns whether the update is finite, on a CPU; a GPU adds 0 or
   /// NaN to `check`, since nothing here waits for it.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);

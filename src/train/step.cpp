@@ -1,5 +1,6 @@
 #include "train/step.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_sub.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/system.h"
 
@@ -74,14 +76,15 @@ void ShardBuffers::end_step(const at::Tensor& changes) {
 
 Step::Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
            BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
-           StepLog& log)
+           StepLog& log, at::Tensor class_weights)
     : options_(options),
       model_(model),
       parameters_(parameters),
       partition_(partition),
       averager_(averager),
       optimizer_(optimizer),
-      log_(log) {
+      log_(log),
+      class_weights_(std::move(class_weights)) {
   if (options.shards) buffers_.emplace(model);
 }
 
@@ -89,11 +92,12 @@ at::ScalarType Step::rates_type() const {
   return parameters_.values().is_cpu() ? at::kDouble : at::kFloat;
 }
 
-void Step::begin(std::int64_t samples, std::int64_t batches) {
+void Step::begin(std::int64_t samples, std::int64_t batches, const at::Tensor& rates) {
   samples_ = samples;
   batches_ = batches;
   shard_ = 0;
   shard_batches_ = 0;
+  if (class_weights_.defined()) scaled_class_weights_ = class_weights_ * rates.select(0, 2);
   averager_.begin();
   partition_.begin_work();
   if (buffers_) buffers_->begin_step();
@@ -156,7 +160,8 @@ models::BackwardRoot Step::forward(const loader::Batch& batch) {
   if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return {loss_of_no_samples(), {}};
   model_.set_sample_seeds(batch.seeds);
   return models::training_loss(
-      model_.forward(batch.images), {batch.labels, batch.other_labels, batch.weights},
+      model_.forward(batch.images),
+      {batch.labels, batch.other_labels, batch.weights, scaled_class_weights_},
       options_.label_smoothing, 1.0 / static_cast<double>(samples_), log_.of_samples());
 }
 

@@ -55,23 +55,23 @@ class ShardBuffers {
 class Step {
  public:
   /// Keeps references to all arguments but the options. `model` is the one that computes, and
-  /// `parameters` are its own.
+  /// `parameters` are its own. `class_weights`: [classes] f32 on the device, or undefined.
   Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
        BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
-       StepLog& log);
+       StepLog& log, at::Tensor class_weights = {});
 
   /// Begins a step of `samples` samples over all ranks, in `batches` global batches (more than one
-  /// if gradients are accumulated).
-  void begin(std::int64_t samples, std::int64_t batches);
+  /// if gradients are accumulated). `rates`: on the device, of `rates_type`, the members of
+  /// StepRates in their order; it is read if there are class weights.
+  void begin(std::int64_t samples, std::int64_t batches, const at::Tensor& rates = {});
   /// Runs forward and backward for a batch of the current shard, which may be empty. Every rank
   /// calls it for each batch of each of its shards, shard by shard. Collective. Throws PeerError,
   /// and Error(kRunFailed) if a parameter gets no gradient.
   void add(const loader::Batch& batch);
-  /// Averages the gradients over the ranks and updates the weights. `rates`: [2] on the device, of
-  /// `rates_type`, the members of StepRates in their order. Collective. The next synchronisation
-  /// reports a loss or gradients that are not finite, see `require_finite`. On a CPU the weights
-  /// then stay as they were, except by gradients that are added up late without clipping. Throws
-  /// PeerError.
+  /// Averages the gradients over the ranks and updates the weights. `rates`: as for `begin`.
+  /// Collective. The next synchronisation reports a loss or gradients that are not finite, see
+  /// `require_finite`. On a CPU the weights then stay as they were, except by gradients that are
+  /// added up late without clipping. Throws PeerError.
   void finish(const at::Tensor& rates);
 
   at::ScalarType rates_type() const;
@@ -94,6 +94,8 @@ class Step {
   comm::GradientAverager& averager_;
   Optimizer& optimizer_;
   StepLog& log_;
+  at::Tensor class_weights_;
+  at::Tensor scaled_class_weights_;      // for this step
   std::optional<ShardBuffers> buffers_;  // with fixed shards
   std::int64_t samples_ = 0;             // of the step
   std::int64_t batches_ = 0;

@@ -100,11 +100,15 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       optimizer_(make_optimizer(options, parameters_, averager_->owned_slice(), ema_.get())),
       log_(parameters_.statistics(), parameters_.shard_statistics(), communicator,
            /*runs_ahead=*/!device_.is_cpu()),
-      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_),
+      class_weights_(setup.class_weights.empty()
+                         ? nullptr
+                         : std::make_unique<ClassWeights>(setup.class_weights, images)),
+      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_,
+            class_weights_ ? class_weights_->by_class(device_) : at::Tensor()),
       schedule_(options, steps_per_epoch(),
                 schedule_span(options, {}, images.count(), samples_per_step())),
       run_ahead_limit_(device_, kEagerStepsAhead),
-      rates_(at::zeros({2}, parameters_.values().options().dtype(step_.rates_type()))) {
+      rates_(at::zeros({3}, parameters_.values().options().dtype(step_.rates_type()))) {
   if (options.sync_batch_norm && !communicator.alone()) {
     computing_model().synchronize_batch_norm(
         [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
@@ -145,6 +149,7 @@ void Trainer::begin_epoch() {
   computing_model().train();
   images_.set_order(partition_->order(images_.count(), options_.seed, progress_.epoch),
                     progress_.epoch);
+  if (class_weights_) class_weights_->begin_epoch(*partition_, options_.seed, progress_.epoch);
   times_ = {};
   log_.begin_epoch();
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
@@ -223,13 +228,15 @@ PlannedStep Trainer::plan(std::int64_t number) const {
       planned.shard_sizes[i] += shards.back().size();
     }
   }
+  if (class_weights_) planned.rates.loss_factor = class_weights_->factor(planned.batches);
   return planned;
 }
 
 void Trainer::take_eagerly(const PlannedStep& next) {
   rates_.select(0, 0).fill_(next.rates.learning_rate);
   if (ema_) rates_.select(0, 1).fill_(next.rates.average_weight);
-  step_.begin(next.samples, static_cast<std::int64_t>(next.batches.size()));
+  if (class_weights_) rates_.select(0, 2).fill_(next.rates.loss_factor);
+  step_.begin(next.samples, static_cast<std::int64_t>(next.batches.size()), rates_);
   for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.own.size()); ++shard) {
     for (std::size_t batch = 0; batch < next.batches.size(); ++batch) {
       step_.add(gather(next, batch, shard));

@@ -11,6 +11,7 @@
 #include "models/model.h"
 #include "settings/train_options.h"
 #include "train/batch_partition.h"
+#include "train/class_weights.h"
 #include "train/graphed_step.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
@@ -30,6 +31,7 @@ struct TrainerSetup {
   PartitionOptions partition{};
   /// Makes graphs to capture the step, if it can be captured; null: the step stays eager.
   accelerator::GraphFactory make_graph{};
+  std::vector<float> class_weights{};  // of the loss, by class; empty: all 1
 };
 
 /// One rank's part of training: model, optimizer, and the cursor through the epochs. All ranks hold
@@ -120,13 +122,14 @@ class Trainer {
   std::unique_ptr<EmaModel> ema_;  // null without `ema`
   std::unique_ptr<Optimizer> optimizer_;
   StepLog log_;
+  std::unique_ptr<ClassWeights> class_weights_;  // null without `class_weights`
   Step step_;
   std::optional<GraphedStep> graphed_step_;
   Schedule schedule_;
   accelerator::RunAheadLimit run_ahead_limit_;
   bool has_started_ = false;
   double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained
-  at::Tensor rates_;          // [2] on the device, of the next eager step
+  at::Tensor rates_;          // [3] on the device, of the next eager step
   double input_seconds_ = 0;  // of the current step
   StepTimes times_;
   Progress progress_;

@@ -10,6 +10,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <utility>
@@ -74,6 +75,35 @@ TEST_CASE("the loss of mixed samples is that of mixed targets, smoothed or not")
   const at::Tensor ones = at::full({6}, 1.0F);
   CHECK(mixed_batch_loss(logits, labels, others, ones).loss_sum.item<double>() ==
         Approx(batch_loss(logits, labels).loss_sum.item<double>()).epsilon(1e-6));
+}
+
+TEST_CASE("class weights scale each class's part of the loss, also of the smoothed target") {
+  const at::Tensor logits = at::randn({6, 4}).mul(2).set_requires_grad(true);
+  const at::Tensor labels = at::tensor({0, 1, 2, 3, 0, 1}, at::kLong);
+  const at::Tensor others = at::tensor({1, 1, 0, 2, 3, 3}, at::kLong);
+  const at::Tensor shares = at::tensor({0.5F, 0.25F, 1.0F, 0.0F, 0.7F, 0.9F});
+  const at::Tensor weights = at::tensor({0.5F, 3.0F, 0.0F, 1.5F});
+  for (const double smoothing : {0.0, 0.2}) {
+    for (const bool mixed : {false, true}) {
+      CAPTURE(smoothing, mixed);
+      at::Tensor target = at::full({6, 4}, smoothing / 4);
+      for (std::int64_t i = 0; i < 6; ++i) {
+        const double share = mixed ? shares[i].item<double>() : 1;
+        target[i][labels[i].item<std::int64_t>()] += share * (1 - smoothing);
+        target[i][others[i].item<std::int64_t>()] += (1 - share) * (1 - smoothing);
+      }
+      const at::Tensor expected = -(target * weights * logits.log_softmax(1)).sum();
+      const Targets targets{labels, mixed ? others : at::Tensor(), mixed ? shares : at::Tensor(),
+                            weights};
+      at::Tensor sums = at::zeros({3});
+      const BackwardRoot root = training_loss(logits, targets, smoothing, 0.125, sums);
+      CHECK(sums[0].item<double>() == Approx(expected.item<double>()).epsilon(1e-5));
+      CHECK(sums[2].item<double>() == 6);
+      const auto gradient = torch::autograd::grad({root.tensor}, {logits}, {root.gradient});
+      const auto exact = torch::autograd::grad({expected * 0.125}, {logits});
+      CHECK(at::allclose(gradient[0], exact[0], 1e-5, 1e-6));
+    }
+  }
 }
 
 TEST_CASE("huge logits neither overflow nor lose their order") {

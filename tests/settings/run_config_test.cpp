@@ -74,7 +74,7 @@ TEST_CASE("the effective config has its keys in the documented order") {
   CHECK(joined ==
         "epochs max_steps batch_size batch_size_per_process test_batch_size optimizer "
         "learning_rate sgd_momentum nesterov adam_beta1 adam_beta2 adam_epsilon "
-        "weight_decay schedule label_smoothing max_gradient_norm sync_batch_norm "
+        "weight_decay schedule label_smoothing class_weights max_gradient_norm sync_batch_norm "
         "gradient_accumulation_steps "
         "gradient_averaging seed deterministic device backend precision "
         "cuda_graphs gpu_kernels stop_at_accuracy log_interval early_stopping ema "
@@ -137,6 +137,35 @@ TEST_CASE("a link to the schema is accepted and ignored") {
   CHECK(read(R"({"$schema":"./schema.json"})") == RunConfig{});
 }
 
+TEST_CASE("class weights are a rule or an object, and written as they were read") {
+  const auto of = [](const std::string& value) {
+    return read("{\"class_weights\":" + value + "}").train.class_weights;
+  };
+  const auto written = [](const std::string& value) {
+    const auto text = write_run_config(read("{\"class_weights\":" + value + "}"), false);
+    return strict_json::Json::parse(text)["class_weights"].dump();
+  };
+  CHECK_FALSE(of("null").has_value());
+  CHECK(of("\"balanced\"").value().balanced);
+  CHECK(of(R"({"a/b":2,"~":0,"7":0.5})").value().by_class ==
+        std::map<std::string, double>{{"a/b", 2}, {"~", 0}, {"7", 0.5}});
+  for (const char* value : {"null", "\"balanced\"", R"({"7":0.5,"a/b":2})"}) {
+    CHECK(written(value) == value);
+  }
+  const auto lines = lines_for(R"({"class_weights":{"cat":-1,"a/b":"2"}})");
+  REQUIRE(lines.size() == 2);
+  CHECK_THAT(lines[0], Catch::Matchers::StartsWith("f:1:25: /class_weights/cat: expected a number "
+                                                   "from 0 to "));
+  CHECK_THAT(lines[1],
+             Catch::Matchers::ContainsSubstring("/class_weights/a~1b: expected a number"));
+  for (const char* value : {"\"balance\"", "2", "true", "[1,2]"}) {
+    const auto wrong = lines_for(std::string("{\"class_weights\":") + value + "}");
+    REQUIRE(wrong.size() == 1);
+    CHECK_THAT(wrong[0], Catch::Matchers::ContainsSubstring(
+                             R"(expected "balanced" or null or {"cat": 2}, found)"));
+  }
+}
+
 TEST_CASE("a data set has its normalisation unless the config gives one") {
   const auto of = [](const char* data, std::int64_t channels = 1) {
     return effective_normalize(read(std::string(R"({"data":)") + data + "}").data, channels);
@@ -161,6 +190,9 @@ TEST_CASE("keys that change the computation of a step are named with both values
   CHECK(differences(R"({"optimizer": "adam", "learning_rate": 0.1})",
                     R"({"optimizer": "adam", "learning_rate": 0.2, "label_smoothing": 0.1})") ==
         Texts{"label_smoothing was 0 and is 0.1", "learning_rate was 0.1 and is 0.2"});
+  CHECK(differences(R"({"class_weights": "balanced"})", R"({"class_weights": {"cat": 2}})") ==
+        Texts{"class_weights was \"balanced\" and is not set",
+              "class_weights.cat was not set and is 2"});
   const Texts augmented =
       differences("{}", R"({"data": {"augment": [{"name": "rotate", "degrees": 10}]}})");
   REQUIRE_FALSE(augmented.empty());

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "loader/augmenter.h"
@@ -46,7 +47,8 @@ class TrainerRig {
                       const settings::DataOptions& data = {},
                       accelerator::GraphFactory make_graph = {},
                       std::shared_ptr<models::Model> bf16_model = nullptr,
-                      std::shared_ptr<models::Model> average_model = nullptr)
+                      std::shared_ptr<models::Model> average_model = nullptr,
+                      const std::vector<float>& class_weights = {})
       : images(loader::make_batch_source(
             small_images(wanted), {0.5, 0.25}, device, bf16_model ? at::kBFloat16 : at::kFloat,
             augmenter(options, communicator, wanted, device, data.augment))),
@@ -58,7 +60,8 @@ class TrainerRig {
                  .bf16 = bf16_model != nullptr,
                  .device = device,
                  .partition = {data.split, {}, options.shards},
-                 .make_graph = std::move(make_graph)},
+                 .make_graph = std::move(make_graph),
+                 .class_weights = class_weights},
                 *images, communicator) {}
   TrainerRig(const TrainerRig&) = delete;  // the trainer refers to the images
   TrainerRig& operator=(const TrainerRig&) = delete;

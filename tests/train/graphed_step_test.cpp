@@ -68,10 +68,13 @@ TrainOptions long_run() {
   return options;
 }
 
-void check_same_training(const TrainOptions& options, const settings::DataOptions& data) {
+void check_same_training(const TrainOptions& options, const settings::DataOptions& data,
+                         const std::vector<float>& class_weights = {}) {
   Calls calls;
-  TrainerRig eager(options, one_rank(), nullptr, kImages, at::kCPU, data);
-  TrainerRig graphed(options, one_rank(), nullptr, kImages, at::kCPU, data, repeating(calls));
+  TrainerRig eager(options, one_rank(), nullptr, kImages, at::kCPU, data, {}, nullptr, nullptr,
+                   class_weights);
+  TrainerRig graphed(options, one_rank(), nullptr, kImages, at::kCPU, data, repeating(calls),
+                     nullptr, nullptr, class_weights);
   CHECK(std::string(eager.trainer.execution()) == "eager");
   CHECK(std::string(graphed.trainer.execution()) == "graph");
   for (int step = 1; step <= 30; ++step) {
@@ -113,6 +116,17 @@ TEST_CASE("a captured step trains as the eager one does, whatever changes from s
   data.augment = {settings::RandomCropOptions{std::nullopt, 2},
                   settings::MixupOptions{0.5, std::nullopt, {}}};
   check_same_training(options, data);
+}
+
+TEST_CASE("a captured step divides by the weights of its own samples") {
+  TrainOptions options = long_run();
+  const std::vector<float> weights{0.5F, 3, 1, 0.25F, 2, 1, 0, 8, 1, 0.125F};
+  check_same_training(options, {}, weights);
+  options.label_smoothing = 0.1;
+  options.ema = {0.9};
+  settings::DataOptions data;
+  data.augment = {settings::MixupOptions{0.5, std::nullopt, {}}};
+  check_same_training(options, data, weights);
 }
 
 /// A rank's step with all its parts, and images of which it takes 20 a step.

@@ -122,8 +122,8 @@ bool is_hyperparameter(const std::string& key) {
       "optimizer",    "learning_rate",   "sgd_momentum",      "nesterov",
       "weight_decay", "label_smoothing", "max_gradient_norm", "gradient_accumulation_steps",
       "seed",         "sync_batch_norm", "precision",         "stop_at_accuracy"};
-  constexpr std::array kGroups{"schedule.", "model.",       "early_stopping.",
-                               "ema.",      "data.augment", "data.normalize."};
+  constexpr std::array kGroups{"schedule.",    "model.",          "early_stopping.", "ema.",
+                               "data.augment", "data.normalize.", "class_weights"};
   return std::any_of(kKeys.begin(), kKeys.end(), [&](const char* name) { return key == name; }) ||
          std::any_of(kGroups.begin(), kGroups.end(),
                      [&](const char* group) { return key.starts_with(group); });

@@ -1,0 +1,229 @@
+"""`class_weights` means what torch.nn.CrossEntropyLoss(weight) means by it, however a step is divided."""
+
+import numpy
+import pytest
+from pictures import write_png
+from support import MNIST, averaging, import_torch, merged, own_data, read_idx, train, write_idx_folder
+
+torch = import_torch()
+functional = torch.nn.functional
+
+CLASSES = 4
+SAMPLES = 250
+EPOCHS = 5  # of 4 steps, the last of which is smaller
+BATCH = 64
+SEED = 3
+RATE = 0.05
+WEIGHTS = {"0": 0.4, "2": 3, "3": 0}
+MIXUP = {"name": "mixup", "weight": 0.3}
+NORMALIZE = {"name": "normalize", "mean": 0, "std": 1}  # mixup then mixes floats
+RUN = {
+    "epochs": EPOCHS, "batch_size": BATCH, "seed": SEED, "sgd_momentum": 0, "learning_rate": RATE, "deterministic": False,
+    "checkpoint": {"every_epochs": 0, "keep_best": False},
+    "model": {"layers": ["flatten", {"name": "linear", "out_features": 24}, "tanh",
+                         {"name": "linear", "out_features": "classes"}]},
+}
+CASES = {
+    "plain": {},
+    "balanced": {"class_weights": "balanced"},
+    "given": {"class_weights": WEIGHTS},
+    "smoothed": {"class_weights": WEIGHTS, "label_smoothing": 0.1},
+    "mixed": {"class_weights": "balanced", "label_smoothing": 0.1, "data": {"augment": [NORMALIZE, MIXUP]}},
+    "mixed across shards": {"class_weights": "balanced", "deterministic": {"shards": 5},
+                            "data": {"augment": [NORMALIZE, MIXUP | {"scope": "global"}]}},
+    "accumulated": {"class_weights": "balanced", "batch_size": BATCH // 2, "gradient_accumulation_steps": 2},
+    "sharded": {"class_weights": WEIGHTS, "deterministic": {"shards": 5}},
+    "torchscript": {"class_weights": "balanced", "torchscript": True},
+}
+RUNS = [("plain", 1, "auto"), ("balanced", 1, "auto"), ("balanced", 3, "bucketed"), ("given", 2, "flat"),
+         ("smoothed", 3, "shared_memory"), ("mixed", 3, "flat"), ("mixed across shards", 2, "shared_memory"),
+         ("accumulated", 2, "bucketed"), ("accumulated", 3, "shared_memory"), ("sharded", 3, "flat"),
+         ("torchscript", 2, "shared_memory")]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Unequal classes of MNIST: 40 % zeros, 8 % threes."""
+    images, labels = (read_idx(MNIST / f"train-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    chosen = numpy.concatenate([numpy.flatnonzero(labels == label)[:count]
+                                for label, count in enumerate((100, 80, 50, 20))])
+    chosen = numpy.random.default_rng(1).permutation(chosen)
+    folder = write_idx_folder(tmp_path_factory.mktemp("pictures") / "data", images[chosen], labels[chosen])
+    return folder, images[chosen], labels[chosen]
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(9)
+        self.layers = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 24), torch.nn.Tanh(),
+                                          torch.nn.Linear(24, CLASSES))
+
+    def forward(self, images):
+        return self.layers(images)
+
+
+def configure(folder, data, case):
+    """The config of a case, whose initial weights are those of Network."""
+    changes = dict(CASES[case])
+    if changes.pop("torchscript", False):
+        torch.jit.script(Network()).save(str(folder / "model.ts"))
+        model = {"torchscript": str(folder / "model.ts")}
+        return merged(merged(RUN | {"model": model}, {"data": own_data("idx", data)}), changes)
+    weights = folder / "initial.pt"
+    torch.save({key.removeprefix("layers."): tensor for key, tensor in Network().state_dict().items()}, weights)
+    return merged(merged(RUN, {"model": {"weights": str(weights)}, "data": own_data("idx", data)}), changes)
+
+
+def weights_of(setting, labels):
+    if setting == "balanced":
+        return len(labels) / (CLASSES * numpy.bincount(labels))
+    return numpy.array([(setting or {}).get(str(label), 1) for label in range(CLASSES)])
+
+
+def permutation(count, seed):
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
+def steps_of_pytorch(config, images, labels, order_of=lambda epoch: permutation(SAMPLES, SEED + epoch)):
+    """The loss of every step, in fp64: the mean by torch.nn.CrossEntropyLoss, or for mixed samples its definition."""
+    model = Network().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    weight = torch.tensor(weights_of(config.get("class_weights"), labels), dtype=torch.float64)
+    smoothing = config.get("label_smoothing", 0)
+    augment = config["data"].get("augment", [])
+    pixels = torch.from_numpy(images).double()[:, None] / 255
+    targets = torch.from_numpy(labels.astype(numpy.int64))
+    losses = []
+    for epoch in range(EPOCHS):
+        order = order_of(epoch)
+        partner = order.roll(-1)
+        for begin in range(0, SAMPLES, BATCH):
+            own = order[begin:begin + BATCH]
+            other, share = own, torch.ones(len(own), dtype=torch.float64)
+            if augment and augment[1].get("scope") != "global":
+                other, share = partner[begin:begin + BATCH], share * augment[1]["weight"]
+            elif augment:
+                shards = numpy.array_split(numpy.arange(len(own)), config["deterministic"]["shards"])
+                other = own.clone()
+                for number, shard in enumerate(shards):
+                    following = shards[(number + 1) % len(shards)]
+                    pairs = min(len(shard), len(following))
+                    other[shard[:pairs]] = own[following[:pairs]]
+                    share[shard[:pairs]] = augment[1]["weight"]
+            mixed = share.view(-1, 1, 1, 1)
+            logits = model(mixed * pixels[own] + (1 - mixed) * pixels[other])
+            if augment:
+                sums = [functional.cross_entropy(logits, targets[which], weight, reduction="none", label_smoothing=smoothing)
+                        for which in (own, other)]
+                loss = (share * sums[0] + (1 - share) * sums[1]).sum() / (
+                    share * weight[targets[own]] + (1 - share) * weight[targets[other]]).sum()
+            else:
+                loss = torch.nn.CrossEntropyLoss(weight, label_smoothing=smoothing)(logits, targets[own])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("case, processes, strategy", RUNS)
+def test_twenty_losses_are_those_of_pytorch(tmp_path, pictures, case, processes, strategy):
+    folder, images, labels = pictures
+    config = configure(tmp_path, folder, case) | averaging(strategy)
+    trained = train(tmp_path, config, processes=processes)
+    assert processes == 1 or trained.summary()["gradient_averaging"] == strategy
+    expected = steps_of_pytorch(config, images, labels)
+    assert len(expected) == 20
+    assert [step["loss"] for step in trained.steps()] == pytest.approx(expected, rel=1e-6)
+    sizes = numpy.array([min(BATCH, SAMPLES - begin) for begin in range(0, SAMPLES, BATCH)])
+    by_epoch = numpy.reshape(expected, (EPOCHS, -1)) @ sizes / SAMPLES
+    assert [epoch["train_loss"] for epoch in trained.epochs()] == pytest.approx(by_epoch, rel=1e-6)
+
+
+def test_the_cases_differ_by_more_than_the_tolerance(tmp_path, pictures):
+    folder, images, labels = pictures
+    cases = [case for case in CASES if case not in ("accumulated", "sharded", "torchscript")]  # equal to others by design
+    losses = [steps_of_pytorch(configure(tmp_path, folder, case), images, labels) for case in cases]
+    for index, one in enumerate(losses):
+        assert all(other[3] != pytest.approx(one[3], rel=1e-4) for other in losses[:index])
+
+
+def test_processes_with_training_sets_of_their_own_divide_by_the_weights_of_all(tmp_path, pictures):
+    folder, images, labels = pictures
+    parts = [slice(0, 180), slice(180, SAMPLES)]
+    own = [str(write_idx_folder(tmp_path / f"set-{rank}", images[part], labels[part])) for rank, part in enumerate(parts)]
+    config = configure(tmp_path, folder, "balanced")
+    config = merged(config, {"data": {"train": None, "train_per_process": own}})
+
+    def order_of(epoch):
+        """Positions are dealt in turn to the processes that have samples left."""
+        left = [list(part.start + permutation(part.stop - part.start, SEED + rank * 1000003 + epoch).numpy())
+                for rank, part in enumerate(parts)]
+        order = []
+        while any(left):
+            order += [samples.pop(0) for samples in left if samples]
+        return torch.tensor(order)
+
+    losses = [step["loss"] for step in train(tmp_path, config, processes=2).steps()]
+    assert losses == pytest.approx(steps_of_pytorch(config, images, labels, order_of), rel=1e-6)
+
+
+def test_bf16_follows(tmp_path, pictures):
+    folder, images, labels = pictures
+    config = configure(tmp_path, folder, "mixed")
+    losses = [step["loss"] for step in train(tmp_path, config | {"precision": "bf16"}, processes=2).steps()]
+    assert losses == pytest.approx(steps_of_pytorch(config, images, labels), rel=1e-2)
+
+
+def test_evaluation_is_unweighted(tmp_path, pictures):
+    still = {"learning_rate": 0, "epochs": 1}
+    weighted, plain = (train(tmp_path, configure(tmp_path, pictures[0], case) | still, output=case).epochs()[0]
+                       for case in ("balanced", "plain"))
+    for key in ("test_loss", "test_accuracy", "train_accuracy"):
+        assert weighted[key] == plain[key]
+    assert weighted["train_loss"] != pytest.approx(plain["train_loss"], rel=1e-3)
+
+
+def test_a_resumed_run_goes_on_with_its_weights_and_is_told_of_others(tmp_path, pictures):
+    config = configure(tmp_path, pictures[0], "balanced") | {"checkpoint": {"every_steps": 6}}
+    whole = train(tmp_path, config, processes=2, output="whole")
+    train(tmp_path, config | {"max_steps": 6}, processes=2)
+    resumed = train(tmp_path, config, "--resume", "auto", processes=3)
+    assert [step["loss"] for step in resumed.steps()] == pytest.approx([step["loss"] for step in whole.steps()], rel=1e-6)
+    others = config | {"class_weights": {"1": 2}, "epochs": EPOCHS + 1}
+    told = train(tmp_path, others, "--resume", "auto", processes=2).stderr
+    assert 'class_weights was "balanced" and is not set; class_weights.1 was not set and is 2' in told
+
+
+def image_folder(folder, counts):
+    pixels = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for index in range(count):
+            write_png(folder / name / f"{index}.png", pixels[index])
+    return folder
+
+
+@pytest.mark.parametrize("given, code, parts", [
+    ("balanced", 0, []),
+    ({"small dogs": 2}, 0, []),
+    ({"dogs": 2, "cats": 1}, 2, ['/class_weights: the data have no class "dogs"', '"cats", "emus", "small dogs"']),
+    ({"0": 2}, 2, ['no class "0"'])])
+def test_classes_go_by_their_names(tmp_path, given, code, parts):
+    folder = image_folder(tmp_path / "pictures", {"emus": 4, "cats": 6, "small dogs": 2})
+    config = {"epochs": 1, "batch_size": 5, "class_weights": given, "model": {"name": "mlp", "hidden": [8]},
+              "data": own_data("image-folder", folder)}
+    stderr = train(tmp_path, config, processes=2, expect=code).stderr
+    for part in parts:
+        assert part in stderr
+
+
+@pytest.mark.parametrize("given", ["balanced", {"0": 2}])
+def test_a_class_without_training_samples_is_an_error_that_names_it(tmp_path, pictures, given):
+    images, labels = pictures[1:]
+    first = write_idx_folder(tmp_path / "data", images[labels != 2], labels[labels != 2])
+    config = {"class_weights": given, "data": own_data("idx", first), "launch": {"max_restarts": 2}}
+    stderr = train(tmp_path, config, processes=2, expect=3).stderr
+    assert 'there are none of "2"' in stderr
+    assert "restart" not in stderr
