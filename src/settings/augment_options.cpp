@@ -181,10 +181,11 @@ AugmentRow color_jitter() {
   schema.add("hue", &Options::hue, jitter_range(-kHalfCircle, kHalfCircle),
              "The shift on the colour circle is drawn from minus to plus this, or from [min, max]; "
              "1 is a full turn.");
-  schema.check([](Options& options, const JsonCursor& cursor) {
-    if (options == Options{}) {
-      cursor.add_error("changes nothing without brightness, contrast, saturation or hue");
+  schema.check([](Options&, const JsonCursor& cursor) {
+    for (const char* key : {"brightness", "contrast", "saturation", "hue"}) {
+      if (cursor.gives(key)) return;
     }
+    cursor.add_error("changes nothing without brightness, contrast, saturation or hue");
   });
   return alternative<AugmentationOptions>("color_jitter", schema);
 }

