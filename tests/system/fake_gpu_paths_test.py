@@ -27,7 +27,7 @@ PATHS = {  # name: GPUs, ranks, changes, how the step runs
     "clipping": (1, 1, {"max_gradient_norm": 1}, "graph"),
     "adamw": (1, 1, {"optimizer": "adamw", "sgd_momentum": 0, "weight_decay": 0.01}, "graph"),
     "augmentation": (1, 1, {"data": {"augment": [{"name": "random_crop", "padding": 2}, "mixup"]}}, "graph"),
-    "torchvision's augmentation": (1, 1, {"data": {"augment": [
+    "torchvision's augmentation": (1, 1, {"deterministic": True, "data": {"augment": [
         {"name": "random_crop", "padding": 2, "fill": "background"}, {"name": "random_resized_crop", "size": 28},
         "vertical_flip", {"name": "rotate", "degrees": 5, "fill": 9},
         {"name": "color_jitter", "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 0.1}, "trivial_augment",
