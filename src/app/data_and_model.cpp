@@ -154,19 +154,19 @@ data::ImageSet images_trained_on(Worker& worker) {
 
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images, bool exchanges) {
-  const settings::AugmentList& list = worker.config.data.augment;
-  if (list.empty()) return nullptr;
-  const auto* mixup = settings::find<settings::MixupOptions>(list);
-  const bool across =
-      exchanges && mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal;
+  if (worker.config.data.augment.empty()) return nullptr;
+  const settings::AugmentList list = settings::list_for_images(
+      worker.config.data.augment, images.channels, settings::background_of(worker.config.data));
+  const bool across = exchanges && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
   loader::FromNext from_next;
   const std::int64_t shards =
       settings::shard_count(worker.config.train, worker.communicator.world_size());
   const bool takes_partners = across && worker.config.train.shards && shards > 1;
   if (across && shards == 1) {
     spdlog::warn(
-        "mixup with scope global mixes in the samples of another process, or of another shard of "
-        "the batch, but there is only one: samples stay as they are");
+        "{} with scope global mixes in the samples of another process, or of another shard of "
+        "the batch, but there is only one: samples stay as they are",
+        settings::find<settings::MixupOptions>(list) != nullptr ? "mixup" : "cutmix");
   } else if (across && !takes_partners) {
     from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {
       return communicator.receive_from_next(mine, count);

@@ -1,7 +1,9 @@
 #include "data/epoch_draws.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 namespace mnist_train::data {
 
@@ -51,9 +53,8 @@ PixelPlace EpochDraws::crop(std::int64_t sample, std::uint64_t entry,
           choose(uniform(sample, entry, 1), columns) - options.padding};
 }
 
-bool EpochDraws::flip(std::int64_t sample, std::uint64_t entry,
-                      const settings::HorizontalFlipOptions& options) const {
-  return uniform(sample, entry, 0) < options.probability;
+bool EpochDraws::flip(std::int64_t sample, std::uint64_t entry, double probability) const {
+  return uniform(sample, entry, 0) < probability;
 }
 
 double EpochDraws::angle(std::int64_t sample, std::uint64_t entry,
@@ -67,6 +68,139 @@ PixelPlace EpochDraws::cutout(std::int64_t sample, std::uint64_t entry,
                               settings::ImageSize image) const {
   return {choose(uniform(sample, entry, 0), image.height) - options.size / 2,
           choose(uniform(sample, entry, 1), image.width) - options.size / 2};
+}
+
+double EpochDraws::between(settings::Interval interval, std::int64_t sample, std::uint64_t entry,
+                           std::uint64_t number) const {
+  return interval.min + (interval.max - interval.min) * uniform(sample, entry, number);
+}
+
+template <class Fits>
+PixelBox EpochDraws::box(std::int64_t sample, std::uint64_t entry, std::uint64_t number,
+                         settings::Interval scale, settings::Interval ratio,
+                         settings::ImageSize image, const Fits& fits) const {
+  constexpr int kTries = 10;
+  const auto area = static_cast<double>(image.height * image.width);
+  const settings::Interval log_ratio{std::log(ratio.min), std::log(ratio.max)};
+  for (int i = 0; i < kTries; ++i, number += 2) {
+    const double part = area * between(scale, sample, entry, number);
+    const double slenderness = std::exp(between(log_ratio, sample, entry, number + 1));
+    PixelBox box{0, 0, std::llrint(std::sqrt(part * slenderness)),  // half to even, as Python
+                 std::llrint(std::sqrt(part / slenderness))};
+    if (!fits(box)) continue;
+    box.top = choose(uniform(sample, entry, number + 2), image.height - box.height + 1);
+    box.left = choose(uniform(sample, entry, number + 3), image.width - box.width + 1);
+    return box;
+  }
+  return {};
+}
+
+PixelBox EpochDraws::resized_crop(std::int64_t sample, std::uint64_t entry,
+                                  const settings::RandomResizedCropOptions& options,
+                                  settings::ImageSize image) const {
+  const auto [height, width] = image;
+  // torchvision's ratio is that of width to height.
+  const settings::Interval ratio{1 / options.ratio.max, 1 / options.ratio.min};
+  PixelBox window =
+      box(sample, entry, 0, options.scale, ratio, image, [height, width](const PixelBox& some) {
+        return some.height > 0 && some.height <= height && some.width > 0 && some.width <= width;
+      });
+  if (window.height > 0) return window;
+  window = {0, 0, height, width};
+  const double shape = static_cast<double>(width) / static_cast<double>(height);
+  if (shape < options.ratio.min) {
+    window.height = std::llrint(static_cast<double>(width) / options.ratio.min);
+  } else if (shape > options.ratio.max) {
+    window.width = std::llrint(static_cast<double>(height) * options.ratio.max);
+  }
+  window.top = (height - window.height) / 2;
+  window.left = (width - window.width) / 2;
+  return window;
+}
+
+PixelBox EpochDraws::erased(std::int64_t sample, std::uint64_t entry,
+                            const settings::RandomErasingOptions& options,
+                            settings::ImageSize image) const {
+  if (uniform(sample, entry, 0) >= options.probability) return {};
+  return box(sample, entry, 1, options.scale, options.ratio, image, [image](const PixelBox& some) {
+    return some.height < image.height && some.width < image.width;
+  });
+}
+
+std::array<PictureChange, 4> EpochDraws::jitter(std::int64_t sample, std::uint64_t entry,
+                                                const settings::ColorJitterOptions& options) const {
+  const auto change = [&](PictureOperation operation, const settings::JitterRange& range,
+                          double center, std::uint64_t number) {
+    const settings::Interval interval = settings::jitter_interval(range, center);
+    if (interval == settings::Interval{center, center}) return PictureChange{};
+    return PictureChange{operation, between(interval, sample, entry, number)};
+  };
+  std::array<PictureChange, 4> changes{
+      change(PictureOperation::kBrightness, options.brightness, 1, 0),
+      change(PictureOperation::kContrast, options.contrast, 1, 1),
+      change(PictureOperation::kSaturation, options.saturation, 1, 2),
+      change(PictureOperation::kHue, options.hue, 0, 3)};
+  for (std::uint64_t left = changes.size(); left > 1; --left) {  // Fisher and Yates
+    const std::int64_t chosen =
+        choose(uniform(sample, entry, 2 + left), static_cast<std::int64_t>(left));
+    std::swap(changes[left - 1], changes[static_cast<std::size_t>(chosen)]);
+  }
+  return changes;
+}
+
+PictureChange EpochDraws::trivial(std::int64_t sample, std::uint64_t entry) const {
+  using enum PictureOperation;
+  constexpr std::int64_t kOperations = 14;
+  constexpr std::int64_t kMagnitudes = 31;
+  const auto operation =
+      static_cast<PictureOperation>(choose(uniform(sample, entry, 0), kOperations));
+  const std::int64_t number = choose(uniform(sample, entry, 1), kMagnitudes);
+  const bool is_negative = uniform(sample, entry, 2) <= 0.5;
+  // torch.linspace's float, as CPUs with FMA compute it: 32 * 15 / 30 is a bit less than 16.
+  const auto magnitude = [number](float first, float last) {
+    const double step = (last - first) / (kMagnitudes - 1);
+    const bool is_early = number < kMagnitudes / 2;
+    const double from_end = step * static_cast<double>(number - (is_early ? 0 : kMagnitudes - 1));
+    return static_cast<double>(static_cast<float>((is_early ? first : last) + from_end));
+  };
+  const auto up_to = [&](float last) { return magnitude(0, last) * (is_negative ? -1 : 1); };
+  switch (operation) {
+    case kShearX:
+    case kShearY:
+      return {operation, up_to(0.99F)};
+    case kTranslateX:
+    case kTranslateY:
+      return {operation, std::trunc(up_to(32))};
+    case kRotate:
+      return {operation, up_to(135)};
+    case kBrightness:
+    case kSaturation:
+    case kContrast:
+    case kSharpness:
+      return {operation, 1 + up_to(0.99F)};
+    case kPosterize:
+      return {operation, std::exp2(std::rint(static_cast<double>(number) / 5))};
+    case kSolarize:
+      return {operation, 255 * magnitude(1, 0)};
+    default:
+      return {operation, 0};
+  }
+}
+
+PixelBox EpochDraws::cutmix(std::int64_t sample, std::uint64_t entry,
+                            const settings::CutmixOptions& options,
+                            settings::ImageSize image) const {
+  const double weight =
+      symmetric_beta(options.alpha, uniform(sample, entry, 0), uniform(sample, entry, 1));
+  const double part = 0.5 * std::sqrt(1 - weight);
+  const auto range = [&](std::int64_t size, std::uint64_t number) {
+    const std::int64_t center = choose(uniform(sample, entry, number), size);
+    const auto half = static_cast<std::int64_t>(part * static_cast<double>(size));
+    return std::pair(std::max<std::int64_t>(center - half, 0), std::min(center + half, size));
+  };
+  const auto [left, right] = range(image.width, 2);
+  const auto [top, bottom] = range(image.height, 3);
+  return {top, left, bottom - top, right - left};
 }
 
 double EpochDraws::mixup_weight(std::int64_t sample, std::uint64_t entry,

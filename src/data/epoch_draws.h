@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "settings/augment_options.h"
@@ -10,6 +11,41 @@ namespace mnist_train::data {
 struct PixelPlace {
   std::int64_t top = 0;
   std::int64_t left = 0;
+};
+
+/// A part of an image; none if it has no height.
+struct PixelBox {
+  std::int64_t top = 0;
+  std::int64_t left = 0;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+};
+
+/// An operation of torchvision.transforms.v2.functional: first those of TrivialAugmentWide, in its
+/// order, which draws one of them.
+enum class PictureOperation {
+  kIdentity,
+  kShearX,
+  kShearY,
+  kTranslateX,
+  kTranslateY,
+  kRotate,
+  kBrightness,
+  kSaturation,
+  kContrast,
+  kSharpness,
+  kPosterize,
+  kSolarize,
+  kAutocontrast,
+  kEqualize,
+  kHue
+};
+
+struct PictureChange {
+  PictureOperation operation = PictureOperation::kIdentity;
+  /// Slope of a shear, pixels, degrees counter-clockwise, factor (brightness to sharpness), step
+  /// between the levels that posterize leaves, threshold of solarize, part of the colour circle.
+  double magnitude = 0;
 };
 
 /// Random draws of the entries of data.augment in one epoch (counted from 0). A draw is a hash of
@@ -29,19 +65,44 @@ class EpochDraws {
   PixelPlace crop(std::int64_t sample, std::uint64_t entry,
                   const settings::RandomCropOptions& options, settings::ImageSize image) const;
   /// Draws whether the image is flipped.
-  bool flip(std::int64_t sample, std::uint64_t entry,
-            const settings::HorizontalFlipOptions& options) const;
+  bool flip(std::int64_t sample, std::uint64_t entry, double probability) const;
   /// Draws the angle in radians, counter-clockwise.
   double angle(std::int64_t sample, std::uint64_t entry,
                const settings::RotateOptions& options) const;
   /// Draws the square's first pixel; parts of the square may be outside the image.
   PixelPlace cutout(std::int64_t sample, std::uint64_t entry,
                     const settings::CutoutOptions& options, settings::ImageSize image) const;
+  /// Draws the window that is resized, as torchvision's RandomResizedCrop.
+  PixelBox resized_crop(std::int64_t sample, std::uint64_t entry,
+                        const settings::RandomResizedCropOptions& options,
+                        settings::ImageSize image) const;
+  /// Draws the rectangle that is filled, as torchvision's RandomErasing.
+  PixelBox erased(std::int64_t sample, std::uint64_t entry,
+                  const settings::RandomErasingOptions& options, settings::ImageSize image) const;
+  /// Draws the operations of color_jitter, in their order; an option of 0 makes an identity.
+  std::array<PictureChange, 4> jitter(std::int64_t sample, std::uint64_t entry,
+                                      const settings::ColorJitterOptions& options) const;
+  /// Draws the operation of trivial_augment.
+  PictureChange trivial(std::int64_t sample, std::uint64_t entry) const;
+  /// Draws the rectangle that comes from the partner, as torchvision's CutMix.
+  PixelBox cutmix(std::int64_t sample, std::uint64_t entry, const settings::CutmixOptions& options,
+                  settings::ImageSize image) const;
   /// Returns the weight of the sample itself: the fixed one, or one drawn from Beta(alpha, alpha).
   double mixup_weight(std::int64_t sample, std::uint64_t entry,
                       const settings::MixupOptions& options) const;
 
  private:
+  /// Draws from the interval.
+  double between(settings::Interval interval, std::int64_t sample, std::uint64_t entry,
+                 std::uint64_t number) const;
+  /// Tries up to ten times to draw a box of random area and of random `ratio` of its sides, the
+  /// first of which is returned in `height`, by two numbers from `number` on each time. Returns one
+  /// that `fits`, at a place that two more draws choose; else none.
+  template <class Fits>
+  PixelBox box(std::int64_t sample, std::uint64_t entry, std::uint64_t number,
+               settings::Interval scale, settings::Interval ratio, settings::ImageSize image,
+               const Fits& fits) const;
+
   std::uint64_t state_;
 };
 

@@ -126,11 +126,10 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
 /// process would read and write all of them for a part of the batch, and wait for memory.
 bool prefers_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
-  const auto* const mixup = settings::find<settings::MixupOptions>(config.data.augment);
-  const bool counts_processes = options.processes_per_node || !options.devices.empty() ||
-                                !config.data.train_per_process.empty() ||
-                                config.train.batch_size_per_process ||
-                                (mixup != nullptr && mixup->scope == settings::MixupScope::kGlobal);
+  const bool counts_processes =
+      options.processes_per_node || !options.devices.empty() ||
+      !config.data.train_per_process.empty() || config.train.batch_size_per_process ||
+      settings::mixing_scope(config.data.augment) == settings::MixupScope::kGlobal;
   const auto images = network::known_images(config.data);
   // Not measured with more than two cores.
   if (counts_processes || use_cuda(config, machine) || machine.cores != kAutomaticCpuProcesses ||

@@ -5,7 +5,6 @@
 #include <ATen/ops/affine_grid_generator.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/grid_sampler.h>
 #include <ATen/ops/index.h>
@@ -21,31 +20,11 @@
 #include "accelerator/device.h"
 #include "base/error.h"
 #include "loader/normalizer.h"
+#include "loader/picture_augmentations.h"
 
 namespace mnist_train::loader {
 
 namespace {
-
-/// Returns computed values in the type of `images`: bytes are rounded and kept in range.
-at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
-  if (images.scalar_type() != at::kByte) return values;
-  return values.round().clamp_(0, 255).to(at::kByte);
-}
-
-/// An entry that draws random numbers, by its position in the list, for images of one size.
-template <typename Options, std::int64_t kColumns>
-class DrawingAugmentation : public Augmentation {
- public:
-  DrawingAugmentation(const Options& options, std::uint64_t position, settings::ImageSize size)
-      : options_(options), position_(position), size_(size) {}
-
-  std::int64_t columns() const override { return kColumns; }
-
- protected:
-  Options options_;
-  std::uint64_t position_;
-  settings::ImageSize size_;
-};
 
 class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions, 2> {
  public:
@@ -83,22 +62,34 @@ class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions, 2> {
   at::Tensor padded(const at::Tensor& images) const {
     const std::int64_t padding = options_.padding;
     if (padding == 0) return images;
-    return at::constant_pad_nd(images, {padding, padding, padding, padding}, 0);
+    const at::Tensor all = fill_.to(images.scalar_type())
+                               .expand({images.size(0), images.size(1), size_.height + 2 * padding,
+                                        size_.width + 2 * padding})
+                               .clone(at::MemoryFormat::Contiguous);
+    all.narrow(2, padding, size_.height).narrow(3, padding, size_.width).copy_(images);
+    return all;
   }
+
+  const at::Tensor fill_ = per_channel(options_.fill.value, device_);
 };
 
-class HorizontalFlip : public DrawingAugmentation<settings::HorizontalFlipOptions, 1> {
+/// Mirrors along a dimension of the images.
+template <class Options, std::int64_t kDimension>
+class Flip : public DrawingAugmentation<Options, 1> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using DrawingAugmentation<Options, 1>::DrawingAugmentation;
 
   void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    *out = draws.flip(sample, position_, options_) ? 1.0F : 0.0F;
+    *out = draws.flip(sample, this->position_, this->options_.probability) ? 1.0F : 0.0F;
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    return at::where(drawn.view({-1, 1, 1, 1}) != 0, images.flip(3), images);
+    return at::where(drawn.view({-1, 1, 1, 1}) != 0, images.flip(kDimension), images);
   }
 };
+
+using VerticalFlip = Flip<settings::VerticalFlipOptions, 2>;
+using HorizontalFlip = Flip<settings::HorizontalFlipOptions, 3>;
 
 constexpr std::int64_t kBilinear = 0;
 constexpr std::int64_t kZerosOutside = 0;
@@ -127,9 +118,16 @@ class Rotate : public DrawingAugmentation<settings::RotateOptions, 6> {
     if (images.size(0) == 0) return images;
     const at::Tensor grid =
         at::affine_grid_generator(drawn.reshape({-1, 2, 3}), images.sizes(), false);
-    return as_type_of(images, at::grid_sampler(images.to(at::kFloat), grid, kBilinear,
-                                               kZerosOutside, /*align_corners=*/false));
+    const auto rotated = [&grid](const at::Tensor& values) {
+      return at::grid_sampler(values, grid, kBilinear, kZerosOutside, /*align_corners=*/false);
+    };
+    const at::Tensor values = images.to(at::kFloat);
+    if (options_.fill == settings::Fill{}) return as_type_of(images, rotated(values));
+    return as_type_of(images, rotated(values - fill_).add_(fill_));
   }
+
+ private:
+  const at::Tensor fill_ = per_channel(options_.fill.value, device_);
 };
 
 /// An entry that treats training and test images alike.
@@ -177,31 +175,119 @@ class Normalize : public FixedAugmentation {
   at::Tensor std_;
 };
 
-class Cutout : public DrawingAugmentation<settings::CutoutOptions, 2> {
+/// Returns whether each of `count` coordinates is from `first` [n] to before `end` [n]: [n,count].
+at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t count) {
+  const at::Tensor all = at::arange(count, first.options());
+  return (all >= first.unsqueeze(1)).logical_and_(all < end.unsqueeze(1));
+}
+
+/// Returns where pixels are in the box of each image, whose top, left, bottom and right are the
+/// first of the numbers drawn for it: [n,1,H,W].
+at::Tensor in_box(const at::Tensor& drawn, settings::ImageSize size) {
+  const at::Tensor rows = between(drawn.select(1, 0), drawn.select(1, 2), size.height);
+  const at::Tensor columns = between(drawn.select(1, 1), drawn.select(1, 3), size.width);
+  return rows.view({-1, 1, size.height, 1}).logical_and(columns.view({-1, 1, 1, size.width}));
+}
+
+void write_box(const data::PixelBox& box, float* out) {
+  out[0] = static_cast<float>(box.top);
+  out[1] = static_cast<float>(box.left);
+  out[2] = static_cast<float>(box.top + box.height);
+  out[3] = static_cast<float>(box.left + box.width);
+}
+
+class RandomErasing : public DrawingAugmentation<settings::RandomErasingOptions, 4> {
+ public:
+  using DrawingAugmentation::DrawingAugmentation;
+
+  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
+    write_box(draws.erased(sample, position_, options_, size_), out);
+  }
+
+  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
+    return at::where(in_box(drawn, size_), fill_.to(images.scalar_type()), images);
+  }
+
+ private:
+  const at::Tensor fill_ = per_channel(options_.fill.value, device_);
+};
+
+class Cutout : public DrawingAugmentation<settings::CutoutOptions, 4> {
  public:
   using DrawingAugmentation::DrawingAugmentation;
 
   void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
     const data::PixelPlace place = draws.cutout(sample, position_, options_, size_);
-    out[0] = static_cast<float>(place.top);
-    out[1] = static_cast<float>(place.left);
+    write_box({place.top, place.left, options_.size, options_.size}, out);
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    const at::Tensor rows = inside(drawn.select(1, 0), size_.height).view({-1, 1, size_.height, 1});
-    const at::Tensor columns =
-        inside(drawn.select(1, 1), size_.width).view({-1, 1, 1, size_.width});
-    return images.masked_fill(rows.logical_and(columns), 0);
+    return images.masked_fill(in_box(drawn, size_), 0);
+  }
+};
+
+class Mixup : public Mixing {
+ public:
+  Mixup(const settings::MixupOptions& options, std::uint64_t position)
+      : options_(options), position_(position) {}
+
+  std::int64_t columns() const override { return 1; }
+  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
+    *out = static_cast<float>(draws.mixup_weight(sample, position_, options_));
+  }
+  at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
+    if (images.scalar_type() != at::kByte) return values;
+    return values.round().clamp_(0, 255).to(at::kByte);
+  }
+
+  at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
+                 const at::Tensor& drawn) const override {
+    return loader::mix(images, partners, drawn);
   }
 
  private:
-  /// Returns [n,count]: whether each of `count` coordinates is in the square that begins at `first`
-  /// [n].
-  at::Tensor inside(const at::Tensor& first, std::int64_t count) const {
-    const at::Tensor offset = at::arange(count, first.options()) - first.unsqueeze(1);
-    return (offset >= 0).logical_and_(offset < options_.size);
-  }
+  settings::MixupOptions options_;
+  std::uint64_t position_;
 };
+
+class Cutmix : public Mixing {
+ public:
+  Cutmix(const settings::CutmixOptions& options, std::uint64_t position, settings::ImageSize size)
+      : options_(options), position_(position), size_(size) {}
+
+  std::int64_t columns() const override { return 5; }
+  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
+    const data::PixelBox box = draws.cutmix(sample, position_, options_, size_);
+    write_box(box, out);
+    const auto area = static_cast<double>(size_.height * size_.width);
+    out[4] = static_cast<float>(1 - static_cast<double>(box.height * box.width) / area);
+  }
+  at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
+    if (images.scalar_type() != at::kByte) return values;
+    return values.round().clamp_(0, 255).to(at::kByte);
+  }
+
+  at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
+                 const at::Tensor& drawn) const override {
+    return at::where(in_box(drawn, size_), partners, images);
+  }
+
+ private:
+  settings::CutmixOptions options_;
+  std::uint64_t position_;
+  settings::ImageSize size_;
+};
+
+std::unique_ptr<Mixing> make_mixing(const settings::AugmentationOptions& entry,
+                                    std::uint64_t position, settings::ImageSize size) {
+  if (const auto* mixup = std::get_if<settings::MixupOptions>(&entry)) {
+    return std::make_unique<Mixup>(*mixup, position);
+  }
+  if (const auto* cutmix = std::get_if<settings::CutmixOptions>(&entry)) {
+    return std::make_unique<Cutmix>(*cutmix, position, size);
+  }
+  return nullptr;
+}
 
 /// Makes the augmentation of an entry, from its position in the list and the size of its input
 /// images. A new kind is a class and a row here.
@@ -214,8 +300,23 @@ struct Maker {
   Made operator()(const settings::RandomCropOptions& options) const {
     return of<RandomCrop>(options);
   }
+  Made operator()(const settings::RandomResizedCropOptions& options) const {
+    return make_random_resized_crop(options, position, size, device);
+  }
   Made operator()(const settings::HorizontalFlipOptions& options) const {
     return of<HorizontalFlip>(options);
+  }
+  Made operator()(const settings::VerticalFlipOptions& options) const {
+    return of<VerticalFlip>(options);
+  }
+  Made operator()(const settings::ColorJitterOptions& options) const {
+    return make_color_jitter(options, position, size, device);
+  }
+  Made operator()(const settings::TrivialAugmentOptions& options) const {
+    return make_trivial_augment(options, position, size, device);
+  }
+  Made operator()(const settings::RandomErasingOptions& options) const {
+    return of<RandomErasing>(options);
   }
   Made operator()(const settings::RotateOptions& options) const { return of<Rotate>(options); }
   Made operator()(const settings::CutoutOptions& options) const { return of<Cutout>(options); }
@@ -225,34 +326,39 @@ struct Maker {
   Made operator()(const settings::NormalizeOptions& options) const {
     return std::make_unique<Normalize>(options, device);
   }
-  Made operator()(const settings::MixupOptions&) const { return nullptr; }  // takes two samples
+  Made operator()(const settings::MixupOptions&) const { return nullptr; }  // see make_mixing
+  Made operator()(const settings::CutmixOptions&) const { return nullptr; }
 
   template <class Drawing, class Options>
   Made of(const Options& options) const {
-    return std::make_unique<Drawing>(options, position, size);
+    return std::make_unique<Drawing>(options, position, size, device);
   }
 };
 
-/// Mixes each sample with the one after it: n + 1 images and labels make n. `weights` is [n] f32.
-Batch mix_with_following(const at::Tensor& images, const at::Tensor& labels,
-                         const at::Tensor& weights) {
-  const std::int64_t count = weights.size(0);
-  return {mix(images.narrow(0, 0, count), images.narrow(0, 1, count), weights),
-          labels.narrow(0, 0, count), labels.narrow(0, 1, count), weights};
+/// Returns the weights of the samples' own labels.
+at::Tensor weights_of(const at::Tensor& drawn) { return drawn.select(1, drawn.size(1) - 1); }
+
+/// Mixes each sample with the one after it: n + 1 images and labels make n. `drawn` is that of n.
+Batch mix_with_following(const Mixing& mixing, const at::Tensor& images, const at::Tensor& labels,
+                         const at::Tensor& drawn) {
+  const std::int64_t count = drawn.size(0);
+  return {mixing.mix(images.narrow(0, 0, count), images.narrow(0, 1, count), drawn),
+          labels.narrow(0, 0, count), labels.narrow(0, 1, count), weights_of(drawn)};
 }
 
 /// Mixes sample i with partner i; samples without a partner, at the end, stay as they are.
-Batch mix_with_partners(const at::Tensor& images, const at::Tensor& labels,
+Batch mix_with_partners(const Mixing& mixing, const at::Tensor& images, const at::Tensor& labels,
                         const at::Tensor& partners, const at::Tensor& partners_labels,
-                        const at::Tensor& weights) {
+                        const at::Tensor& drawn) {
   const std::int64_t count = images.size(0);
   const std::int64_t pairs = partners.size(0);
   const auto with_rest = [&](const at::Tensor& paired, const at::Tensor& alone) {
     return pairs == count ? paired : at::cat({paired, alone.narrow(0, pairs, count - pairs)});
   };
-  const at::Tensor paired_weights = weights.narrow(0, 0, pairs);
-  return {with_rest(mix(images.narrow(0, 0, pairs), partners, paired_weights), images), labels,
-          with_rest(partners_labels, labels), with_rest(paired_weights, at::ones_like(weights))};
+  const at::Tensor paired = drawn.narrow(0, 0, pairs);
+  return {with_rest(mixing.mix(images.narrow(0, 0, pairs), partners, paired), images), labels,
+          with_rest(partners_labels, labels),
+          with_rest(weights_of(paired), at::ones_like(weights_of(drawn)))};
 }
 
 /// Builds a map of the pixels of augmented images, entry by entry.
@@ -267,6 +373,7 @@ class PixelMapMaker {
   /// clear, mix or normalise pixels.
   bool add(const settings::AugmentationOptions& entry, std::int64_t column) {
     if (const auto* crop = std::get_if<settings::RandomCropOptions>(&entry)) {
+      if (crop->fill != settings::Fill{}) return false;
       add_step(kernels::PixelStep::kCrop, column, crop->padding);
       if (crop->size) {
         map_.height = crop->size->height;
@@ -334,7 +441,8 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       stored_size_(size),
       size_(settings::augmented_size(list_, size)) {
   for (std::size_t i = 0; i < list_.size(); ++i) {
-    entries_.push_back({std::visit(Maker{i, size, device_}, list_[i]), columns_});
+    entries_.push_back(
+        {std::visit(Maker{i, size, device_}, list_[i]), make_mixing(list_[i], i, size), columns_});
     columns_ += columns_of(entries_.back());
     size = settings::augmented_size({list_[i]}, size);
   }
@@ -347,14 +455,13 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
   const data::EpochDraws draws(seed_, epoch);
   for (std::size_t row = 0; row <= order.size(); ++row) {
     const std::int64_t sample = order[row % order.size()];
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (entries_[i].augmentation) {
-        entries_[i].augmentation->draw(draws, sample, out);
+    for (const ListEntry& entry : entries_) {
+      if (entry.augmentation) {
+        entry.augmentation->draw(draws, sample, out);
       } else {
-        const auto& mixup = std::get<settings::MixupOptions>(list_[i]);
-        *out = static_cast<float>(draws.mixup_weight(sample, i, mixup));
+        entry.mixing->draw(draws, sample, out);
       }
-      out += columns_of(entries_[i]);
+      out += columns_of(entry);
     }
   }
   if (drawn_.defined() && drawn_.sizes() == drawn.sizes()) {
@@ -380,8 +487,7 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
 }
 
 std::int64_t Augmenter::samples_beyond() const {
-  const auto* mixup = settings::find<settings::MixupOptions>(list_);
-  return mixup != nullptr && mixup->scope == settings::MixupScope::kLocal ? 1 : 0;
+  return settings::mixing_scope(list_) == settings::MixupScope::kLocal ? 1 : 0;
 }
 
 data::Range Augmenter::partners(const Selection& selection) const {
@@ -411,9 +517,10 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
           entry.augmentation->apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
       continue;
     }
-    const at::Tensor weights = columns.narrow(0, 0, count).squeeze(1);
-    batch = samples_beyond() > 0 ? mix_with_following(batch.images, batch.labels, weights)
-                                 : mix_with_next_shard(batch, weights, partner_count);
+    const at::Tensor own = columns.narrow(0, 0, count);
+    batch = samples_beyond() > 0
+                ? mix_with_following(*entry.mixing, batch.images, batch.labels, own)
+                : mix_with_next_shard(*entry.mixing, batch, own, partner_count);
   }
   return batch;
 }
@@ -421,21 +528,21 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
 /// Mixes each sample with the one at the same position of the next shard. These `next_count`
 /// samples follow the batch, or another process has them; then it is a collective. In a world of
 /// one shard all samples stay as they are.
-Batch Augmenter::mix_with_next_shard(const Batch& batch, const at::Tensor& weights,
-                                     std::int64_t next_count) const {
+Batch Augmenter::mix_with_next_shard(const Mixing& mixing, const Batch& batch,
+                                     const at::Tensor& drawn, std::int64_t next_count) const {
   const at::Tensor& images = batch.images;
   const at::Tensor& labels = batch.labels;
-  const std::int64_t count = weights.size(0);
+  const std::int64_t count = drawn.size(0);
   if (takes_partners_) {
-    return mix_with_partners(images.narrow(0, 0, count), labels.narrow(0, 0, count),
+    return mix_with_partners(mixing, images.narrow(0, 0, count), labels.narrow(0, 0, count),
                              images.narrow(0, count, next_count),
-                             labels.narrow(0, count, next_count), weights);
+                             labels.narrow(0, count, next_count), drawn);
   }
-  if (!from_next_) return {images, labels, labels, at::ones_like(weights)};
+  if (!from_next_) return {images, labels, labels, at::ones_like(weights_of(drawn))};
   const std::int64_t pairs = std::min(count, next_count);
   const at::Tensor partners = from_next_(images, next_count).narrow(0, 0, pairs);
   const at::Tensor partners_labels = from_next_(labels, next_count).narrow(0, 0, pairs);
-  return mix_with_partners(images, labels, partners, partners_labels, weights);
+  return mix_with_partners(mixing, images, labels, partners, partners_labels, drawn);
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
@@ -464,6 +571,11 @@ std::optional<kernels::PixelMap> Augmenter::pixel_map(
 kernels::PixelMap plain_pixel_map(settings::ImageSize size,
                                   const settings::NormalizeOptions& normalize, at::Device device) {
   return PixelMapMaker(size).finish(normalize, device);
+}
+
+at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
+  if (images.scalar_type() != at::kByte) return values;
+  return values.round().clamp_(0, 255).to(at::kByte);
 }
 
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights) {

@@ -19,9 +19,9 @@ namespace mnist_train::loader {
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
 using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
 
-/// One entry of data.augment but mixup, applied to all images of a batch at once, on their device.
-/// Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32. An entry that
-/// computes with bytes rounds its results to bytes.
+/// One entry of data.augment but mixup and cutmix, applied to all images of a batch at once, on
+/// their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32. An
+/// entry that computes with bytes rounds its results to bytes.
 class Augmentation {
  public:
   virtual ~Augmentation() = default;
@@ -39,12 +39,47 @@ class Augmentation {
   virtual bool changes_test() const { return false; }
 };
 
+/// An entry that draws random numbers, by its position in the list, for images of one size.
+template <typename Options, std::int64_t kColumns>
+class DrawingAugmentation : public Augmentation {
+ public:
+  DrawingAugmentation(const Options& options, std::uint64_t position, settings::ImageSize size,
+                      at::Device device)
+      : options_(options), position_(position), size_(size), device_(device) {}
+
+  std::int64_t columns() const override { return kColumns; }
+
+ protected:
+  Options options_;
+  std::uint64_t position_;
+  settings::ImageSize size_;
+  at::Device device_;
+};
+
+/// Returns computed values in the type of `images`: bytes are rounded and kept in range.
+at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
+
+/// The entry of data.augment that mixes pairs of samples: mixup or cutmix.
+class Mixing {
+ public:
+  virtual ~Mixing() = default;
+
+  /// Returns the number of random numbers per sample; the last is the weight of its own label.
+  virtual std::int64_t columns() const = 0;
+  /// Writes the numbers of `sample`, see Augmentation.
+  virtual void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const = 0;
+  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
+  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
+                         const at::Tensor& drawn) const = 0;
+};
+
 /// Applies data.augment to batches of stored images, on their device, all images at once. The
 /// numbers of an epoch are drawn on the host and uploaded when it begins, so a batch costs neither
 /// traffic nor waiting.
 class Augmenter {
  public:
-  /// `size` is that of the stored images. Mixup with scope global needs `from_next`, or
+  /// `list` and `size` are for the stored images, see settings::list_for_images. Mixing with scope
+  /// global needs `from_next`, or
   /// `takes_partners`: each batch then comes with the samples that it is mixed with. Throws
   /// Error(kConfig) if a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
@@ -57,7 +92,7 @@ class Augmenter {
   void begin_epoch(const std::vector<std::int64_t>& order, std::int64_t epoch);
 
   /// Returns the number of samples after the last one of a batch that `apply` needs: 1 for local
-  /// mixup, whose partner is the next sample of the order (of the last one, the first).
+  /// mixing, whose partner is the next sample of the order (of the last one, the first).
   std::int64_t samples_beyond() const;
   /// Returns the positions of the partners of `selection` in the epoch's order, at most as many as
   /// its samples, with `takes_partners`; else none.
@@ -65,8 +100,8 @@ class Augmenter {
 
   /// Augments the selected samples of the epoch's order. `stored`: bytes [n + m,C,H,W] u8,
   /// contiguous, and labels [n + m] i64, of the n samples and the m = samples_beyond() next ones or
-  /// the m `partners`. Without mixup `other_labels` and `weights` stay undefined. Images come out
-  /// as u8, or as f32 if the list has a normalize. Global mixup with `from_next` is a collective;
+  /// the m `partners`. Without mixing `other_labels` and `weights` stay undefined. Images come out
+  /// as u8, or as f32 if the list has a normalize. Global mixing with `from_next` is a collective;
   /// `selection.next` then has the size of the next process's shard.
   Batch apply(Batch stored, const Selection& selection) const;
   /// Returns the share of each sample's own label in an epoch (from 0) whose samples come in
@@ -82,23 +117,24 @@ class Augmenter {
   bool changes_test() const;
 
   /// Returns the map of `apply`'s pixels, normalised by `normalize` unless the list does it, for
-  /// the kernel that makes batches of stored bytes. Nothing if the kernel cannot: it neither turns
-  /// nor resizes images, nor mixes them with those of other shards. `drawn` is not set.
+  /// the kernel that makes batches of stored bytes. Nothing if the kernel cannot: it moves, clears
+  /// and normalises pixels, and mixes by mixup within a shard, nothing else. `drawn` is not set.
   std::optional<kernels::PixelMap> pixel_map(const settings::NormalizeOptions& normalize) const;
   /// Returns the epoch's numbers [samples of the epoch + 1, columns] f32, in its order.
   const at::Tensor& drawn() const { return drawn_; }
 
  private:
   struct ListEntry {
-    std::unique_ptr<Augmentation> augmentation;  // null for mixup
+    std::unique_ptr<Augmentation> augmentation;  // either this
+    std::unique_ptr<Mixing> mixing;              // or that
     std::int64_t first_column;                   // of its numbers
   };
 
   std::int64_t columns_of(const ListEntry& entry) const {
-    return entry.augmentation ? entry.augmentation->columns() : 1;
+    return entry.augmentation ? entry.augmentation->columns() : entry.mixing->columns();
   }
   at::Tensor drawn_for(const Selection& selection, std::int64_t images) const;
-  Batch mix_with_next_shard(const Batch& batch, const at::Tensor& weights,
+  Batch mix_with_next_shard(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
                             std::int64_t next_count) const;
 
   settings::AugmentList list_;

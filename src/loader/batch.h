@@ -16,8 +16,8 @@ struct Batch {
   // normalised, with channels_last strides
   at::Tensor images;
   at::Tensor labels;          // [n] i64
-  at::Tensor other_labels{};  // with mixup, [n] i64: labels of the partners
-  at::Tensor weights{};       // with mixup, [n] f32: weight of each sample against its partner
+  at::Tensor other_labels{};  // if samples are mixed, [n] i64: labels of the partners
+  at::Tensor weights{};       // if samples are mixed, [n] f32: weight of each against its partner
   at::Tensor seeds{};         // [n] i64, for models that draw by sample
 
   std::int64_t size() const { return labels.size(0); }

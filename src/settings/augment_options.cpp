@@ -1,6 +1,8 @@
 #include "settings/augment_options.h"
 
+#include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +15,9 @@ namespace {
 using AugmentRow = Alternative<AugmentationOptions>;
 
 constexpr std::size_t kMaxEntries = 32;
+constexpr double kMinRatio = 1e-3;  // of sides
+constexpr double kMaxRatio = 1e3;
+constexpr double kMaxFactor = 1e6;
 
 /// Returns the type of a number, or a list of numbers of the same range.
 Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
@@ -34,6 +39,61 @@ Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
       [](const PerChannel& value) { return std::holds_alternative<double>(value); });
 }
 
+/// Returns the type of `Fill`.
+Type<Fill> fill_type() {
+  const Type<PerChannel> values = per_channel({0, 255});
+  const Json background = "background";
+  Json choices = values.fragment.at("anyOf");
+  choices.push_back({{"const", background}});
+  return {.read = [values, background](const JsonCursor& cursor) -> std::optional<Fill> {
+            if (cursor.node().value == background) return Fill{0.0, true};
+            std::optional<PerChannel> value = values.read(cursor.or_else(background.dump()));
+            if (!value) return std::nullopt;
+            return Fill{*std::move(value), false};
+          },
+          .write =
+              [values, background](const Fill& fill) {
+                return fill.is_background ? background : values.write(fill.value);
+              },
+          .fragment = {{"anyOf", choices}}};
+}
+
+/// Returns the type of [min, max].
+Type<Interval> interval(const strict_json::NumberRange& range) {
+  using List = std::vector<double>;
+  Type<Interval> type = converted<Interval>(
+      list_of(number(range)),
+      [](const List& ends) {
+        return Interval{ends[0], ends[1]};
+      },
+      [](const Interval& value) {
+        return List{value.min, value.max};
+      });
+  type.fragment["minItems"] = type.fragment["maxItems"] = 2;
+  type.read =
+      [read = list_of(number(range)).read](const JsonCursor& cursor) -> std::optional<Interval> {
+    const auto ends = read(cursor);
+    if (!ends) return std::nullopt;
+    if (ends->size() == 2 && ends->front() <= ends->back()) return Interval{(*ends)[0], (*ends)[1]};
+    cursor.add_mismatch("[min, max] in that order");
+    return std::nullopt;
+  };
+  return type;
+}
+
+/// Returns the type of a distance up to `max` from the centre, or the interval from `min` to `max`.
+Type<JitterRange> jitter_range(double min, double max) {
+  const auto distance = converted<JitterRange>(
+      number({0, max}), [](double value) { return JitterRange(value); },
+      [](const JitterRange& value) { return std::get<double>(value); });
+  const auto ends = converted<JitterRange>(
+      interval({min, max}), [](const Interval& value) { return JitterRange(value); },
+      [](const JitterRange& value) { return std::get<Interval>(value); });
+  return brief_or_full(distance, ends, "[min, max]", [](const JitterRange& value) {
+    return std::holds_alternative<double>(value);
+  });
+}
+
 Schema<NormalizeOptions> normalize_schema() {
   Schema<NormalizeOptions> schema;
   schema.add("mean", &NormalizeOptions::mean, per_channel({-kMaxFloat, kMaxFloat}),
@@ -43,13 +103,19 @@ Schema<NormalizeOptions> normalize_schema() {
   return schema;
 }
 
+std::string fill_doc(const std::string& pixels) {
+  return "Value of " + pixels +
+         ", from 0 to 255: one number, or one per channel; or \"background\": data.background.";
+}
+
 AugmentRow random_crop() {
   using Options = RandomCropOptions;
   Schema<Options> schema;
   schema.add("size", &Options::size, optional_of(image_size()),
              "Size of the window; null: the image's size. Test images get the centre window.");
   schema.add("padding", &Options::padding, integer(0, kMaxImageSide),
-             "Zeros added on every side first, in pixels.", {"pad"});
+             "Pixels added on every side first.", {"pad"});
+  schema.add("fill", &Options::fill, fill_type(), fill_doc("these pixels"), {"padding_value"});
   schema.check([](Options&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && cursor.member("padding").node().value != 0;
     if (!cursor.gives("size") && !pads) cursor.add_error("changes nothing without size or padding");
@@ -57,19 +123,40 @@ AugmentRow random_crop() {
   return alternative<AugmentationOptions>("random_crop", schema);
 }
 
-AugmentRow horizontal_flip() {
-  Schema<HorizontalFlipOptions> schema;
-  schema.add("probability", &HorizontalFlipOptions::probability, number({0, 1}),
-             "Fraction of the images that are flipped.", {"p", "prob"});
-  AugmentRow row = alternative<AugmentationOptions>("horizontal_flip", schema);
-  row.bare = HorizontalFlipOptions{};
+/// Returns the row of a kind that may be a name alone.
+template <class Options>
+AugmentRow with_bare_name(const std::string& name, const Schema<Options>& schema) {
+  AugmentRow row = alternative<AugmentationOptions>(name, schema);
+  row.bare = Options{};
   return row;
+}
+
+AugmentRow random_resized_crop() {
+  using Options = RandomResizedCropOptions;
+  Schema<Options> schema;
+  schema.add(
+      "size", &Options::size, image_size(),
+      "Size to which the window is resized. Test images get the centre window of this size.");
+  schema.add("scale", &Options::scale, interval({0, 1, true}),
+             "Range of the window's area, as a fraction of the image's.");
+  schema.add("ratio", &Options::ratio, interval({kMinRatio, kMaxRatio}),
+             "Range of the window's width divided by its height.");
+  return alternative<AugmentationOptions>("random_resized_crop", schema, {"size"});
+}
+
+template <class Options>
+AugmentRow flip(const std::string& name) {
+  Schema<Options> schema;
+  schema.add("probability", &Options::probability, number({0, 1}),
+             "Fraction of the images that are flipped.", {"p", "prob"});
+  return with_bare_name(name, schema);
 }
 
 AugmentRow rotate() {
   Schema<RotateOptions> schema;
   schema.add("degrees", &RotateOptions::degrees, number({0, 180, true}),
              "The angle is drawn between -degrees and degrees.", {"angle", "max_degrees"});
+  schema.add("fill", &RotateOptions::fill, fill_type(), fill_doc("pixels from outside the image"));
   return alternative<AugmentationOptions>("rotate", schema, {"degrees"});
 }
 
@@ -80,12 +167,54 @@ AugmentRow resize() {
   return alternative<AugmentationOptions>("resize", schema, {"size"});
 }
 
+AugmentRow color_jitter() {
+  using Options = ColorJitterOptions;
+  constexpr double kHalfCircle = 0.5;
+  Schema<Options> schema;
+  const auto add_factor = [&schema](const char* name, JitterRange Options::*member) {
+    schema.add(name, member, jitter_range(0, kMaxFactor),
+               "The factor is drawn from 1 - this (not below 0) to 1 + this, or from [min, max].");
+  };
+  add_factor("brightness", &Options::brightness);
+  add_factor("contrast", &Options::contrast);
+  add_factor("saturation", &Options::saturation);
+  schema.add("hue", &Options::hue, jitter_range(-kHalfCircle, kHalfCircle),
+             "The shift on the colour circle is drawn from minus to plus this, or from [min, max]; "
+             "1 is a full turn.");
+  schema.check([](Options&, const JsonCursor& cursor) {
+    for (const char* key : {"brightness", "contrast", "saturation", "hue"}) {
+      if (cursor.gives(key)) return;
+    }
+    cursor.add_error("changes nothing without brightness, contrast, saturation or hue");
+  });
+  return alternative<AugmentationOptions>("color_jitter", schema);
+}
+
+AugmentRow random_erasing() {
+  using Options = RandomErasingOptions;
+  Schema<Options> schema;
+  schema.add("probability", &Options::probability, number({0, 1}),
+             "Fraction of the images that get a rectangle.", {"p", "prob"});
+  schema.add("scale", &Options::scale, interval({0, 1, true}),
+             "Range of the rectangle's area, as a fraction of the image's.");
+  schema.add("ratio", &Options::ratio, interval({kMinRatio, kMaxRatio}),
+             "Range of the rectangle's height divided by its width.");
+  schema.add("fill", &Options::fill, fill_type(), fill_doc("its pixels"), {"value"});
+  return with_bare_name("random_erasing", schema);
+}
+
 AugmentRow cutout() {
   Schema<CutoutOptions> schema;
   schema.add("size", &CutoutOptions::size, integer(1, kMaxImageSide),
              "Side of the square, in pixels.", {"length"});
   return alternative<AugmentationOptions>("cutout", schema, {"size"});
 }
+
+Type<MixupScope> mixing_scope_type() { return one_of<MixupScope>({"local", "global"}); }
+
+constexpr const char* kPartnerDoc =
+    "Partner: the next sample of the epoch's order (local), or the next process's sample at the "
+    "same position (global).";
 
 AugmentRow mixup() {
   using Options = MixupOptions;
@@ -94,10 +223,7 @@ AugmentRow mixup() {
              "Weights are drawn from Beta(alpha, alpha); null with weight.");
   schema.add("weight", &Options::weight, optional_of(number({0, 1})),
              "A fixed weight of the sample itself, instead of alpha.", {"lambda", "lam"});
-  schema.add(
-      "scope", &Options::scope, one_of<MixupScope>({"local", "global"}),
-      "Partner: the next sample of the epoch's order (local), or the next process's sample at "
-      "the same position (global).");
+  schema.add("scope", &Options::scope, mixing_scope_type(), kPartnerDoc);
   schema.check([](Options& options, const JsonCursor& cursor) {
     if (!options.weight) {
       if (!options.alpha) options.alpha = Options{}.alpha;
@@ -108,22 +234,53 @@ AugmentRow mixup() {
       options.alpha.reset();
     }
   });
-  AugmentRow row = alternative<AugmentationOptions>("mixup", schema);
-  row.bare = MixupOptions{};
-  return row;
+  return with_bare_name("mixup", schema);
+}
+
+AugmentRow cutmix() {
+  Schema<CutmixOptions> schema;
+  schema.add("alpha", &CutmixOptions::alpha, number({0, kMaxFloat, true}),
+             "The part of the image that stays is drawn from Beta(alpha, alpha).");
+  schema.add("scope", &CutmixOptions::scope, mixing_scope_type(), kPartnerDoc);
+  return with_bare_name("cutmix", schema);
 }
 
 /// The kinds, in the order of the variant.
 const std::vector<AugmentRow>& augmentations() {
   static const std::vector<AugmentRow> kTable{
       random_crop(),
-      horizontal_flip(),
+      random_resized_crop(),
+      flip<HorizontalFlipOptions>("horizontal_flip"),
+      flip<VerticalFlipOptions>("vertical_flip"),
       rotate(),
       resize(),
+      color_jitter(),
+      with_bare_name("trivial_augment", Schema<TrivialAugmentOptions>()),
       alternative<AugmentationOptions>("normalize", normalize_schema()),
+      random_erasing(),
       cutout(),
-      mixup()};
+      mixup(),
+      cutmix()};
   return kTable;
+}
+
+/// Returns the entry's fill, or null if it has none.
+template <class Entry>
+auto fill_of(Entry& entry) {
+  using Found = std::conditional_t<std::is_const_v<Entry>, const Fill*, Fill*>;
+  return std::visit(
+      [](auto& options) -> Found {
+        if constexpr (requires { options.fill; }) return &options.fill;
+        return nullptr;
+      },
+      entry);
+}
+
+/// Returns the size that images have after the entry whatever they had before it, if so.
+std::optional<ImageSize> fixed_size(const AugmentationOptions& entry) {
+  if (const auto* resize = std::get_if<ResizeOptions>(&entry)) return resize->size;
+  if (const auto* crop = std::get_if<RandomResizedCropOptions>(&entry)) return crop->size;
+  return std::nullopt;
 }
 
 bool fits(const RandomCropOptions& crop, const ImageSize& size) {
@@ -135,7 +292,7 @@ bool fits(const RandomCropOptions& crop, const ImageSize& size) {
 void check_sizes(const AugmentList& list, const JsonCursor& cursor) {
   std::optional<ImageSize> size;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (const auto* resize = std::get_if<ResizeOptions>(&list[i])) size = resize->size;
+    if (const auto fixed = fixed_size(list[i])) size = *fixed;
     const auto* crop = std::get_if<RandomCropOptions>(&list[i]);
     if (crop == nullptr || !crop->size) continue;
     if (size && !fits(*crop, *size)) {
@@ -155,6 +312,31 @@ void check_only_one(const AugmentList& list, const JsonCursor& cursor) {
   }
 }
 
+/// Checks entries after normalize, whose images are not bytes.
+void check_after_normalize(const AugmentList& list, const JsonCursor& cursor) {
+  bool is_normalized = false;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    is_normalized = is_normalized || std::holds_alternative<NormalizeOptions>(list[i]);
+    if (!is_normalized) continue;
+    const Fill* fill = fill_of(list[i]);
+    if (fill != nullptr && *fill != Fill{}) {
+      cursor.item(i).add_error_at("fill", "must be 0, the mean, after normalize; put " +
+                                              name_of(list[i]) + " before it to fill with colours");
+    } else if (std::holds_alternative<ColorJitterOptions>(list[i]) ||
+               std::holds_alternative<TrivialAugmentOptions>(list[i])) {
+      cursor.item(i).add_error("changes colours, so it must come before normalize");
+    }
+  }
+}
+
+/// Returns why a value does not fit the number of channels; nothing if it does.
+std::optional<std::string> mismatch(const PerChannel& value, std::int64_t channels) {
+  const auto* list = std::get_if<std::vector<double>>(&value);
+  if (list == nullptr || static_cast<std::int64_t>(list->size()) == channels) return std::nullopt;
+  return "lists " + std::to_string(list->size()) + " numbers, but the images have " +
+         std::to_string(channels) + (channels == 1 ? " channel" : " channels");
+}
+
 }  // namespace
 
 std::string name_of(const AugmentationOptions& augmentation) {
@@ -163,7 +345,7 @@ std::string name_of(const AugmentationOptions& augmentation) {
 
 ImageSize augmented_size(const AugmentList& list, ImageSize size) {
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (const auto* resize = std::get_if<ResizeOptions>(&list[i])) size = resize->size;
+    if (const auto fixed = fixed_size(list[i])) size = *fixed;
     const auto* crop = std::get_if<RandomCropOptions>(&list[i]);
     if (crop == nullptr || !crop->size) continue;
     if (!fits(*crop, size)) {
@@ -188,6 +370,11 @@ Type<AugmentList> augment_list() {
     if (!list) return std::nullopt;
     check_only_one<NormalizeOptions>(*list, cursor);
     check_only_one<MixupOptions>(*list, cursor);
+    check_only_one<CutmixOptions>(*list, cursor);
+    if (find<MixupOptions>(*list) && find<CutmixOptions>(*list)) {
+      cursor.add_error("has both mixup and cutmix; each sample is mixed only once, remove one");
+    }
+    check_after_normalize(*list, cursor);
     check_sizes(*list, cursor);
     return list;
   };
@@ -199,16 +386,56 @@ Type<NormalizeOptions> normalize() { return group(normalize_schema()); }
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const NormalizeOptions& normalize, std::int64_t channels) {
   std::vector<std::pair<std::string, std::string>> mismatches;
-  const auto compare = [&](const char* key, const PerChannel& value) {
-    const auto* list = std::get_if<std::vector<double>>(&value);
-    if (list == nullptr || static_cast<std::int64_t>(list->size()) == channels) return;
-    mismatches.emplace_back(key, "lists " + std::to_string(list->size()) +
-                                     " numbers, but the images have " + std::to_string(channels) +
-                                     (channels == 1 ? " channel" : " channels"));
-  };
-  compare("mean", normalize.mean);
-  compare("std", normalize.std);
+  if (const auto reason = mismatch(normalize.mean, channels))
+    mismatches.emplace_back("mean", *reason);
+  if (const auto reason = mismatch(normalize.std, channels))
+    mismatches.emplace_back("std", *reason);
   return mismatches;
+}
+
+std::vector<std::pair<std::string, std::string>> channel_mismatches(
+    const AugmentationOptions& entry, std::int64_t channels) {
+  const bool changes_colours = std::holds_alternative<ColorJitterOptions>(entry) ||
+                               std::holds_alternative<TrivialAugmentOptions>(entry);
+  if (changes_colours && channels != 1 && channels != 3) {
+    return {{"name", "needs images of 1 or 3 channels, not " + std::to_string(channels)}};
+  }
+  if (const auto* normalize = std::get_if<NormalizeOptions>(&entry)) {
+    return channel_mismatches(*normalize, channels);
+  }
+  const Fill* fill = fill_of(entry);
+  const auto reason = fill != nullptr ? mismatch(fill->value, channels) : std::nullopt;
+  if (!reason) return {};
+  return {{"fill", *reason}};
+}
+
+std::optional<MixupScope> mixing_scope(const AugmentList& list) {
+  if (const auto* mixup = find<MixupOptions>(list)) return mixup->scope;
+  if (const auto* cutmix = find<CutmixOptions>(list)) return cutmix->scope;
+  return std::nullopt;
+}
+
+Interval jitter_interval(const JitterRange& range, double center) {
+  if (const auto* ends = std::get_if<Interval>(&range)) return *ends;
+  const double distance = std::get<double>(range);
+  const double least = center > 0 ? 0 : -distance;
+  return {std::max(least, center - distance), center + distance};
+}
+
+AugmentList list_for_images(AugmentList list, std::int64_t channels,
+                            const std::array<std::uint8_t, 3>& background) {
+  const auto [red, green, blue] = background;
+  const int gray = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;  // as Pillow's "L"
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    for (const auto& [key, reason] : channel_mismatches(list[i], channels)) {
+      throw ConfigKeyError("/data/augment/" + std::to_string(i) + "/" + key + ": " + reason);
+    }
+    Fill* fill = fill_of(list[i]);
+    if (fill == nullptr || !fill->is_background) continue;
+    const std::vector<double> colour(background.begin(), background.end());
+    *fill = {channels == 3 ? PerChannel(colour) : PerChannel(static_cast<double>(gray))};
+  }
+  return list;
 }
 
 }  // namespace mnist_train::settings

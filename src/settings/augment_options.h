@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,13 +23,40 @@ struct NormalizeOptions {
   bool operator==(const NormalizeOptions&) const = default;
 };
 
-/// Pads the image with `padding` zeros on every side, then crops a window of `size` at a random
+/// Value of pixels that no pixel of the image comes to: numbers from 0 to 255, or data.background.
+struct Fill {
+  PerChannel value = 0.0;
+  bool is_background = false;  // instead of `value`, until `list_for_images`
+
+  bool operator==(const Fill&) const = default;
+};
+
+/// A range of numbers to draw from.
+struct Interval {
+  double min = 0;
+  double max = 0;
+
+  bool operator==(const Interval&) const = default;
+};
+
+/// Pads the image with `padding` pixels on every side, then crops a window of `size` at a random
 /// position.
 struct RandomCropOptions {
   std::optional<ImageSize> size;  // none: the image's
   std::int64_t padding = 0;       // pixels
+  Fill fill{};                    // of the padding
 
   bool operator==(const RandomCropOptions&) const = default;
+};
+
+/// torchvision's RandomResizedCrop: resizes a window of random area and aspect ratio to `size`,
+/// bilinear with antialiasing.
+struct RandomResizedCropOptions {
+  ImageSize size;
+  Interval scale{0.08, 1};           // of the window's area, as a fraction of the image's
+  Interval ratio{3.0 / 4, 4.0 / 3};  // of the window's width to its height
+
+  bool operator==(const RandomResizedCropOptions&) const = default;
 };
 
 /// Mirrors left and right.
@@ -38,10 +66,17 @@ struct HorizontalFlipOptions {
   bool operator==(const HorizontalFlipOptions&) const = default;
 };
 
-/// Rotates about the centre by a random angle between -degrees and degrees, bilinear; pixels from
-/// outside are zero.
+/// Mirrors top and bottom.
+struct VerticalFlipOptions {
+  double probability = 0.5;
+
+  bool operator==(const VerticalFlipOptions&) const = default;
+};
+
+/// Rotates about the centre by a random angle between -degrees and degrees, bilinear.
 struct RotateOptions {
   double degrees = 0;
+  Fill fill{};  // of pixels from outside
 
   bool operator==(const RotateOptions&) const = default;
 };
@@ -51,6 +86,34 @@ struct ResizeOptions {
   ImageSize size;
 
   bool operator==(const ResizeOptions&) const = default;
+};
+
+/// Factors between 1 - d and 1 + d (hues: -d and d), not below 0, or in the interval.
+using JitterRange = std::variant<double, Interval>;
+
+/// torchvision's ColorJitter: changes brightness, contrast, saturation and hue in a random order.
+struct ColorJitterOptions {
+  JitterRange brightness = 0.0;
+  JitterRange contrast = 0.0;
+  JitterRange saturation = 0.0;
+  JitterRange hue = 0.0;  // parts of the colour circle
+
+  bool operator==(const ColorJitterOptions&) const = default;
+};
+
+/// torchvision's TrivialAugmentWide: one of 14 operations, with one of 31 magnitudes.
+struct TrivialAugmentOptions {
+  bool operator==(const TrivialAugmentOptions&) const = default;
+};
+
+/// torchvision's RandomErasing: fills a rectangle of random area and aspect ratio.
+struct RandomErasingOptions {
+  double probability = 0.5;
+  Interval scale{0.02, 0.33};  // of the rectangle's area, as a fraction of the image's
+  Interval ratio{0.3, 3.3};    // of its height to its width
+  Fill fill{};
+
+  bool operator==(const RandomErasingOptions&) const = default;
 };
 
 /// Sets a square to zero, whose centre is anywhere in the image.
@@ -73,10 +136,22 @@ struct MixupOptions {
   bool operator==(const MixupOptions&) const = default;
 };
 
+/// torchvision's CutMix: replaces a rectangle by that of the partner, which is mixup's. Labels are
+/// mixed by area. The part that stays is drawn for each sample from Beta(alpha, alpha), before the
+/// rectangle is cut off at the border.
+struct CutmixOptions {
+  double alpha = 1;
+  MixupScope scope = MixupScope::kLocal;
+
+  bool operator==(const CutmixOptions&) const = default;
+};
+
 /// One entry of data.augment. Images are bytes up to a normalize entry, then floats.
 using AugmentationOptions =
-    std::variant<RandomCropOptions, HorizontalFlipOptions, RotateOptions, ResizeOptions,
-                 NormalizeOptions, CutoutOptions, MixupOptions>;
+    std::variant<RandomCropOptions, RandomResizedCropOptions, HorizontalFlipOptions,
+                 VerticalFlipOptions, RotateOptions, ResizeOptions, ColorJitterOptions,
+                 TrivialAugmentOptions, NormalizeOptions, RandomErasingOptions, CutoutOptions,
+                 MixupOptions, CutmixOptions>;
 using AugmentList = std::vector<AugmentationOptions>;
 
 /// Returns the name of an entry in the config, such as "random_crop".
@@ -90,6 +165,17 @@ const Kind* find(const AugmentList& list) {
   }
   return nullptr;
 }
+
+/// Returns where the list's mixup or cutmix finds partners; nothing if it has neither.
+std::optional<MixupScope> mixing_scope(const AugmentList& list);
+
+/// Returns the interval that factors around `center` (1, hues: 0) are drawn from.
+Interval jitter_interval(const JitterRange& range, double center);
+
+/// Returns the list for images with this number of channels: every `fill` is numbers. Throws
+/// Error(kConfig) naming the key if an entry does not fit the channels.
+AugmentList list_for_images(AugmentList list, std::int64_t channels,
+                            const std::array<std::uint8_t, 3>& background);
 
 /// Returns the size of images of `size` after the whole list. Throws Error(kConfig) if a crop does
 /// not fit.
@@ -105,5 +191,8 @@ strict_json::Type<NormalizeOptions> normalize();
 /// reason.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const NormalizeOptions& normalize, std::int64_t channels);
+/// Returns the same for any entry.
+std::vector<std::pair<std::string, std::string>> channel_mismatches(
+    const AugmentationOptions& entry, std::int64_t channels);
 
 }  // namespace mnist_train::settings

@@ -177,13 +177,13 @@ void add_preparation(Schema<DataOptions>& schema) {
              "Uses only N test samples, chosen like those of limit_train.", {}, kSamples);
 }
 
-/// Checks lists with one number per channel, if the options tell the number of channels.
-void check_normalize(DataOptions& options, const JsonCursor& cursor) {
+/// Checks what depends on the number of channels, if the options tell it.
+void check_channels(DataOptions& options, const JsonCursor& cursor) {
   std::optional<std::int64_t> channels = options.channels;
   if (!channels && options.dataset) channels = named_dataset(*options.dataset).channels;
   if (!channels) return;
-  const auto check = [&](const NormalizeOptions& normalize, const JsonCursor& at) {
-    for (const auto& [key, message] : channel_mismatches(normalize, *channels)) {
+  const auto check = [&](const auto& options_there, const JsonCursor& at) {
+    for (const auto& [key, message] : channel_mismatches(options_there, *channels)) {
       at.add_error_at(key, message);
     }
   };
@@ -191,8 +191,7 @@ void check_normalize(DataOptions& options, const JsonCursor& cursor) {
     check(*options.normalize, cursor.member("normalize"));
   }
   for (std::size_t i = 0; i < options.augment.size() && cursor.has("augment"); ++i) {
-    const auto* listed = std::get_if<NormalizeOptions>(&options.augment[i]);
-    if (listed != nullptr) check(*listed, cursor.member("augment").item(i));
+    check(options.augment[i], cursor.member("augment").item(i));
   }
 }
 
@@ -288,7 +287,7 @@ Schema<DataOptions> data_schema() {
   add_preparation_rules(schema);
   schema.check(choose_dataset);
   schema.check(check_labels);
-  schema.check(check_normalize);
+  schema.check(check_channels);
   return schema;
 }
 
@@ -298,6 +297,10 @@ void require_set_for_each(const DataOptions& options, int processes) {
   throw ConfigKeyError("/data/train_per_process: names " + std::to_string(sets) +
                        " training sets, but there are " + std::to_string(processes) +
                        " processes (launch.processes_per_node, --nproc-per-node)");
+}
+
+std::array<std::uint8_t, 3> background_of(const DataOptions& /*options*/) {
+  return {255, 255, 255};  // the default of data.background
 }
 
 std::optional<double> trained_brightness(const DataOptions& options) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -62,6 +63,9 @@ struct DataOptions {
 /// `augment`, else the data set's default. Throws Error(kConfig) naming the key if a list has
 /// another number of channels.
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels);
+
+/// Returns data.background as red, green and blue.
+std::array<std::uint8_t, 3> background_of(const DataOptions& options);
 
 /// Returns the mean brightness of the training images, from 0 to 1, according to the data set's
 /// name or the normalisation; nothing if neither tells.

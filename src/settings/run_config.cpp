@@ -209,9 +209,10 @@ void add_split_rules(Schema<RunConfig>& schema) {
          "with waiting; use \"flat\" or \"auto\"");
   forbid(equal("sync_batch_norm", true),
          "measures the work of each process, which sync_batch_norm mixes with waiting");
-  const Json global_mixup = all_of({equal("name", "mixup"), equal("scope", "global")});
-  forbid(holds("data", lists("augment", global_mixup)),
-         "would make the pairs of a mixup with scope \"global\" depend on measured speed");
+  const Json mixes = any_of({equal("name", "mixup"), equal("name", "cutmix")});
+  forbid(
+      holds("data", lists("augment", all_of({mixes, equal("scope", "global")}))),
+      "would make the pairs of a mixup or cutmix with scope \"global\" depend on measured speed");
 }
 
 void check_process_count(RunConfig& config, const JsonCursor& cursor) {

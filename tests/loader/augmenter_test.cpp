@@ -4,16 +4,22 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "loader/picture_augmentations.h"
 #include "support/catch.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
@@ -104,7 +110,7 @@ TEST_CASE("a flip turns left and right") {
   const settings::HorizontalFlipOptions flip{0.5};
   std::int64_t flipped = 0;
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
-    const bool turned = draws().flip(sample, 0, flip);
+    const bool turned = draws().flip(sample, 0, flip.probability);
     flipped += turned ? 1 : 0;
     return value(image, y, turned ? kSize.width - 1 - x : x);
   });
@@ -175,6 +181,94 @@ TEST_CASE("a cutout is a square of zeros about a place in the image") {
     return inside ? 0.0F : value(image, y, x);
   });
   CHECK(images_of({cutout}, images).to(at::kFloat).equal(expected));
+}
+
+at::Tensor bytes_of(std::int64_t channels, std::int64_t height, std::int64_t width) {
+  const at::Tensor noise = at::randint(0, 256, {kSamples, channels, height, width}, at::kByte);
+  return at::cat({noise, noise / 16 + 90, at::full_like(noise, 3)}).to(at::kByte);
+}
+
+std::int64_t difference(const at::Tensor& a, const at::Tensor& b) {
+  REQUIRE(a.sizes() == b.sizes());
+  REQUIRE(a.scalar_type() == b.scalar_type());
+  return (a.to(at::kLong) - b.to(at::kLong)).abs().max().item<std::int64_t>();
+}
+
+TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CPUs do") {
+  const auto [channels, height, width] = GENERATE(values<std::array<std::int64_t, 3>>(
+      {{1, 28, 28}, {3, 9, 7}, {3, 32, 40}, {3, 2, 5}, {1, 1, 1}}));
+  CAPTURE(channels, height, width);
+  const ImageSize size{height, width};
+  const at::Tensor images = bytes_of(channels, height, width);
+  const auto numbers_for = [&](const Augmentation& entry, std::int64_t epoch) {
+    at::Tensor numbers = at::empty({images.size(0), entry.columns()}, at::kFloat);
+    for (std::int64_t i = 0; i < images.size(0); ++i) {
+      entry.draw({kSeed, epoch}, i, numbers.mutable_data_ptr<float>() + i * entry.columns());
+    }
+    return numbers;
+  };
+  const auto jitter = make_color_jitter({0.4, 0.9, 1.5, 0.5}, 0, size, at::kCPU);
+  const auto trivial = make_trivial_augment({}, 0, size, at::kCPU);
+  const auto crop = make_random_resized_crop({{12, 10}}, 0, size, at::kCPU);
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    at::Tensor numbers = numbers_for(*trivial, epoch);
+    CHECK(difference(trivial->apply(images, numbers),
+                     trivially_changed_by_tensors(images, numbers)) <= 1);
+    numbers = numbers_for(*crop, epoch);
+    CHECK(difference(crop->apply(images, numbers), resized_by_tensors(images, numbers, {12, 10})) <=
+          1);
+    const at::Tensor values = images.to(at::kFloat) / 255;
+    CHECK(at::allclose(crop->apply(values, numbers), resized_by_tensors(values, numbers, {12, 10}),
+                       0, 1e-4));
+    // Rounding differs, which four operations may multiply.
+    numbers = numbers_for(*jitter, epoch);
+    CHECK(difference(jitter->apply(images, numbers), jittered_by_tensors(images, numbers)) <= 4);
+    for (std::int64_t column = 0; column < 8; column += 2) {
+      at::Tensor one = at::zeros_like(numbers);
+      one.narrow(1, 0, 2).copy_(numbers.narrow(1, column, 2));
+      CHECK(difference(jitter->apply(images, one), jittered_by_tensors(images, one)) <= 1);
+    }
+  }
+  CHECK(trivial->apply(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
+  CHECK(trivially_changed_by_tensors(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
+}
+
+TEST_CASE("test images get the middle window of a resized crop") {
+  const at::Tensor images = noise_bytes();  // 9x7
+  const auto for_test = [&](ImageSize size) {
+    const Augmenter augmenter({settings::RandomResizedCropOptions{size}}, kSize, kSeed, at::kCPU);
+    CHECK(augmenter.size() == size);
+    return augmenter.apply_to_test(images);
+  };
+  CHECK(for_test(kSize).equal(images));
+  CHECK(for_test({5, 3}).equal(images.narrow(2, 2, 5).narrow(3, 2, 3)));
+  CHECK(for_test({6, 4}).equal(images.narrow(2, 2, 6).narrow(3, 2, 4)));  // as CenterCrop: 1.5 -> 2
+  const at::Tensor larger = for_test({14, 14});  // the middle 7x7, enlarged
+  const at::Tensor expected = resized_by_tensors(
+      images, at::tensor({1.0F, 0.0F, 7.0F, 7.0F}).expand({kSamples, 4}), {14, 14});
+  CHECK(difference(larger, expected) <= 1);
+}
+
+TEST_CASE("fills are the values of pixels from outside, by channel") {
+  const at::Tensor images = noise_bytes();
+  const settings::Fill fill{std::vector<double>{10, 200}, false};
+  const auto outside = [](const at::Tensor& image) {
+    return std::array{image[0][0][0].item<int>(), image[1][0][0].item<int>()};
+  };
+  const at::Tensor cropped =
+      images_of({settings::RandomCropOptions{ImageSize{40, 40}, 17, fill}}, images);
+  CHECK(outside(cropped[0]) == std::array{10, 200});
+  const at::Tensor rotated = images_of({settings::RotateOptions{180, fill}}, images);
+  std::int64_t corners = 0;
+  for (std::int64_t n = 0; n < kSamples; ++n) corners += outside(rotated[n])[1] == 200 ? 1 : 0;
+  CHECK(corners > 0);
+  const at::Tensor erased =
+      images_of({settings::RandomErasingOptions{1, {0.2, 0.3}, {1, 1}, fill}}, images);
+  for (std::int64_t n = 0; n < kSamples; ++n) {
+    const at::Tensor is_erased = (erased[n][0] == 10).logical_and(erased[n][1] == 200);
+    CHECK(is_erased.sum().item<std::int64_t>() >= 9);
+    CHECK(at::where(is_erased, images[n], erased[n]).equal(images[n]));
+  }
 }
 
 TEST_CASE("a normalize turns bytes into f32, and later entries keep that") {
@@ -429,6 +523,33 @@ TEST_CASE("global mixup is the formula with the next process's sample at the sam
                   (paired ? formula(weight, own, byte_at(next.images, i, pixel)) : own));
         }
       }
+    }
+  }
+}
+
+TEST_CASE("cutmix replaces a box by that of the partner, and weighs labels by area") {
+  const auto [scope, counts] = GENERATE(table<MixupScope, std::vector<std::int64_t>>(
+      {{MixupScope::kGlobal, {4, 4}}, {MixupScope::kGlobal, {5, 2, 3}}}));
+  const settings::CutmixOptions options{1, scope};
+  const auto shares = mixed_globally({options}, counts);
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    const Share& mine = shares[rank];
+    const Share& next = shares[(rank + 1) % counts.size()];
+    for (std::int64_t i = 0; i < counts[rank]; ++i) {
+      const std::int64_t sample = order_of(counts[rank])[static_cast<std::size_t>(i)];
+      const data::PixelBox box = data::EpochDraws(3, 0).cutmix(sample, 0, options, kImageSize);
+      at::Tensor expected = mine.images[i].clone();
+      float weight = 1;
+      if (i < counts[(rank + 1) % counts.size()]) {
+        const auto part = [&](const at::Tensor& image) {
+          return image.narrow(1, box.top, box.height).narrow(2, box.left, box.width);
+        };
+        part(expected).copy_(part(next.images[i]));
+        weight = static_cast<float>(1 - static_cast<double>(box.height * box.width) / 20);
+        CHECK(mine.mixed.other_labels[i].equal(next.labels[i]));
+      }
+      CHECK(mine.mixed.images[i].equal(expected));
+      CHECK(mine.mixed.weights[i].item<float>() == weight);
     }
   }
 }

@@ -46,19 +46,19 @@ TEST_CASE("the list in the effective config is read back as the same list") {
 }
 
 TEST_CASE("an invalid entry is refused with its pointer") {
-  using Case = std::pair<const char*, const char*>;
-  const auto [list, message] = GENERATE(values<Case>({
+  using Case = std::pair<const char*, std::string>;
+  static const std::string kNames =
+      R"("random_crop", "random_resized_crop", "horizontal_flip", "vertical_flip", "rotate", )"
+      R"("resize", "color_jitter", "trivial_augment", "normalize", "random_erasing", "cutout", )"
+      R"("mixup" or "cutmix")";
+  const auto [list, message] = GENERATE_REF(values<Case>({
       {R"("mixup")", R"(: expected a list, found the string "mixup")"},
       {R"(["flip"])",
-       R"(/0: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", "cutout" )"
-       R"(or "mixup" or an object with a name, found the string "flip")"},
+       "/0: expected " + kNames + R"( or an object with a name, found the string "flip")"},
       {R"(["mixup",{"name":"Rotate"}])",
-       R"(/1/name: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", )"
-       R"("cutout" or "mixup", found the string "Rotate"; did you mean "rotate"?)"},
+       "/1/name: expected " + kNames + R"(, found the string "Rotate"; did you mean "rotate"?)"},
       {R"([{"degrees":5}])", R"(/0: needs "name")"},
-      {R"([{"name":7}])",
-       R"(/0/name: expected "random_crop", "horizontal_flip", "rotate", "resize", "normalize", )"
-       R"("cutout" or "mixup", found 7)"},
+      {R"([{"name":7}])", "/0/name: expected " + kNames + ", found 7"},
       {R"(["rotate"])", R"(/0: needs further keys: {"name": "rotate", …})"},
       {R"([{"name":"rotate"}])", R"(/0: needs "degrees")"},
       {R"([{"name":"rotate","degrees":181}])",
@@ -106,6 +106,39 @@ TEST_CASE("an invalid entry is refused with its pointer") {
        "/0/weight: expected a number from 0 to 1 or null, found 1.01"},
       {R"([{"name":"mixup","alpha":1,"weight":0.5}])",
        "/0/weight: conflicts with alpha; set only one of them (null unsets a key)"},
+      {R"([{"name":"random_resized_crop"}])", R"(/0: needs "size")"},
+      {R"([{"name":"random_resized_crop","size":8,"scale":[0,1]}])",
+       "/0/scale/0: expected a number above 0 to 1, found 0"},
+      {R"([{"name":"random_resized_crop","size":8,"scale":[0.5,0.2]}])",
+       "/0/scale: expected [min, max] in that order, found a list"},
+      {R"([{"name":"random_resized_crop","size":8,"ratio":[1]}])",
+       "/0/ratio: expected [min, max] in that order, found a list"},
+      {R"([{"name":"random_resized_crop","size":8},{"name":"random_crop","size":9}])",
+       "/1: takes more pixels than images have after the entries before it"},
+      {R"([{"name":"color_jitter"}])",
+       "/0: changes nothing without brightness, contrast, saturation or hue"},
+      {R"([{"name":"color_jitter","hue":0.6}])",
+       "/0/hue: expected a number from 0 to 0.5 or [min, max], found 0.6"},
+      {R"([{"name":"color_jitter","contrast":[-1,1]}])",
+       "/0/contrast/0: expected a number from 0 to 1e+06, found -1"},
+      {R"([{"name":"trivial_augment","bins":31}])",
+       R"(/0/bins: unknown key "bins"; known here: name)"},
+      {R"(["normalize_me"])",
+       "/0: expected " + kNames +
+           R"( or an object with a name, found the string "normalize_me"; did you mean "normalize"?)"},
+      {R"([{"name":"rotate","degrees":9,"fill":"white"}])",
+       R"(/0/fill: expected a number from 0 to 255 or "background" or a list with one number per )"
+       R"(channel, found the string "white")"},
+      {R"([{"name":"random_erasing","fill":[0,256,0]}])",
+       "/0/fill/1: expected a number from 0 to 255, found 256"},
+      {R"([{"name":"normalize"},{"name":"random_erasing","fill":1}])",
+       "/1/fill: must be 0, the mean, after normalize; put random_erasing before it to fill with "
+       "colours"},
+      {R"([{"name":"normalize"},"trivial_augment"])",
+       "/1: changes colours, so it must come before normalize"},
+      {R"(["mixup","cutmix"])",
+       ": has both mixup and cutmix; each sample is mixed only once, remove one"},
+      {R"([{"name":"cutmix","alpha":0}])", "/0/alpha: expected a number above 0 to 1e+38, found 0"},
       {R"([{"name":"mixup","scope":"world"}])",
        R"(/0/scope: expected "local" or "global", found the string "world")"},
   }));
@@ -114,6 +147,51 @@ TEST_CASE("an invalid entry is refused with its pointer") {
   REQUIRE(lines.size() == 1);
   const std::string line = lines[0];
   CHECK(line.substr(line.find("/data/augment") + 13) == message);
+}
+
+TEST_CASE("entries of torchvision have its defaults, and are written as given") {
+  const std::string text =
+      R"([{"name":"random_resized_crop","size":9},"random_erasing","trivial_augment","vertical_flip",)"
+      R"({"name":"color_jitter","brightness":0.4,"hue":[-0.1,0.2]},)"
+      R"({"name":"rotate","degrees":5,"fill":"background"},)"
+      R"({"name":"random_crop","padding":1,"fill":[1,2,3]},"cutmix"])";
+  ColorJitterOptions jitter;
+  jitter.brightness = 0.4;
+  jitter.hue = Interval{-0.1, 0.2};
+  const std::string config =
+      R"({"data":{"format":"cifar","train":"a","test":"b","augment":)" + text + "}}";
+  const AugmentList list = read(config).data.augment;
+  CHECK(list == AugmentList{RandomResizedCropOptions{{9, 9}, {0.08, 1}, {3.0 / 4, 4.0 / 3}},
+                            RandomErasingOptions{0.5, {0.02, 0.33}, {0.3, 3.3}, {}},
+                            TrivialAugmentOptions{}, VerticalFlipOptions{0.5}, jitter,
+                            RotateOptions{5, {0.0, true}},
+                            RandomCropOptions{std::nullopt, 1, {std::vector<double>{1, 2, 3}}},
+                            CutmixOptions{1, MixupScope::kLocal}});
+  CHECK(read(write_run_config(read(config), true)).data.augment == list);
+  CHECK(jitter_interval(0.4, 1) == Interval{0.6, 1.4});
+  CHECK(jitter_interval(3.0, 1) == Interval{0, 4});
+  CHECK(jitter_interval(0.5, 0) == Interval{-0.5, 0.5});
+  CHECK(augmented_size(list, {4, 5}) == ImageSize{9, 9});
+}
+
+TEST_CASE("a fill of background is the colour, or its gray, and must fit the channels") {
+  const AugmentList list{RotateOptions{5, {0.0, true}}, RandomErasingOptions{}};
+  const auto fill = [&](std::int64_t channels) {
+    return std::get<RotateOptions>(list_for_images(list, channels, {255, 100, 0})[0]).fill;
+  };
+  CHECK(fill(3) == Fill{std::vector<double>{255, 100, 0}, false});
+  CHECK(fill(1) == Fill{135.0, false});  // as Pillow: 0.299 * 255 + 0.587 * 100
+  const auto message = [](const AugmentList& wrong, std::int64_t channels) {
+    return testing::error_of([&] { (void)list_for_images(wrong, channels, {}); }).message;
+  };
+  const PerChannel three = std::vector<double>{1, 2, 3};
+  CHECK(message({RotateOptions{5, {three}}}, 1) ==
+        "/data/augment/0/fill: lists 3 numbers, but the images have 1 channel");
+  CHECK(message({TrivialAugmentOptions{}}, 2) ==
+        "/data/augment/0/name: needs images of 1 or 3 channels, not 2");
+  CHECK(
+      lines_for(R"({"data":{"augment":[{"name":"rotate","degrees":5,"fill":[1,2,3]}]}})").size() ==
+      1);
 }
 
 TEST_CASE("all wrong entries are reported at once") {
@@ -187,6 +265,12 @@ TEST_CASE("every kind has its name in the config") {
   CHECK(name_of(NormalizeOptions{}) == "normalize");
   CHECK(name_of(CutoutOptions{}) == "cutout");
   CHECK(name_of(MixupOptions{}) == "mixup");
+  CHECK(name_of(RandomResizedCropOptions{}) == "random_resized_crop");
+  CHECK(name_of(VerticalFlipOptions{}) == "vertical_flip");
+  CHECK(name_of(ColorJitterOptions{}) == "color_jitter");
+  CHECK(name_of(TrivialAugmentOptions{}) == "trivial_augment");
+  CHECK(name_of(RandomErasingOptions{}) == "random_erasing");
+  CHECK(name_of(CutmixOptions{}) == "cutmix");
 }
 
 }  // namespace

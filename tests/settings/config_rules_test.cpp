@@ -130,7 +130,8 @@ TEST_CASE("keys that contradict each other are refused") {
        "sync_batch_norm "
        "mixes with waiting"},
       {R"({"data":{"split":"throughput","augment":[{"name":"mixup","scope":"global"}]}})",
-       "f:1:18: /data/split: \"throughput\" would make the pairs of a mixup with scope \"global\" "
+       "f:1:18: /data/split: \"throughput\" would make the pairs of a mixup or cutmix with scope "
+       "\"global\" "
        "depend on measured speed"},
       {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
        "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "

@@ -32,6 +32,13 @@ PATHS = {  # name: GPUs, ranks, changes, how the step runs
                                                     "data": {"augment": ["mixup"]}}, "eager"),
     "class weights, by shards": (2, 2, {"class_weights": {"3": 2}, "deterministic": {"shards": 3},
                                         "data": {"augment": ["mixup"]}}, "graph"),
+    "torchvision's augmentation": (1, 1, {"deterministic": True, "data": {"augment": [
+        {"name": "random_crop", "padding": 2, "fill": "background"}, {"name": "random_resized_crop", "size": 28},
+        "vertical_flip", {"name": "rotate", "degrees": 5, "fill": 9},
+        {"name": "color_jitter", "brightness": 0.2, "contrast": 0.2, "saturation": 0.2, "hue": 0.1}, "trivial_augment",
+        "random_erasing", "cutmix"]}}, "graph"),
+    "cutmix across shards": (2, 2, {"deterministic": {"shards": 4}, "data": {"augment": [
+        {"name": "cutmix", "scope": "global"}]}}, "graph"),
     "hold-out": (1, 1, {"data": {"validation": 0.2}}, "graph"),
     "moving average and one_cycle": (1, 1, {"ema": {}, "schedule": {"name": "one_cycle", "max_learning_rate": 0.01}}, "graph"),
     "histograms": (1, 1, {"report": {"histograms": True, "tensorboard": True}}, "graph"),

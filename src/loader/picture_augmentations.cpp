@@ -1,0 +1,352 @@
+#include "loader/picture_augmentations.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/avg_pool2d.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/floor_divide.h>
+#include <ATen/ops/grid_sampler.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+
+#include "base/parallel.h"
+#include "loader/picture_operations.h"
+
+namespace mnist_train::loader {
+
+namespace {
+
+using data::PictureOperation;
+using enum data::PictureOperation;
+
+constexpr std::array kJitterOperations{kBrightness, kContrast, kSaturation, kHue};
+constexpr std::array kTrivialChanges{kBrightness, kSaturation, kContrast,     kSharpness,
+                                     kPosterize,  kSolarize,   kAutocontrast, kEqualize};
+
+bool has_map(PictureOperation operation) { return operation >= kShearX && operation <= kRotate; }
+
+/// Returns what `compute(planes, numbers, out)` writes for each image of a batch in host memory, on
+/// all threads.
+template <class T, class Compute>
+at::Tensor computed_on_host(const at::Tensor& images, const at::Tensor& drawn,
+                            settings::ImageSize size, const Compute& compute) {
+  const at::Tensor in = images.contiguous();
+  const at::Tensor numbers = drawn.contiguous();
+  const std::int64_t channels = in.size(1);
+  at::Tensor out = at::empty({in.size(0), channels, size.height, size.width}, in.options());
+  const T* first = in.const_data_ptr<T>();
+  T* first_out = out.mutable_data_ptr<T>();
+  const auto* first_number = numbers.const_data_ptr<float>();
+  parallel_for(0, in.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Planes<T> image{first + i * in.stride(0), channels, in.size(2), in.size(3)};
+      compute(image, first_number + i * numbers.size(1), first_out + i * out.stride(0));
+    }
+  });
+  return out;
+}
+
+/// Returns the weights of the pixels of lines of `size` that become lines of `count`, see taps_of;
+/// each line begins at `first` [n] and has `extent` [n] pixels: [n,1,count,size].
+at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::int64_t size,
+                        std::int64_t count) {
+  const at::Tensor length = extent.view({-1, 1, 1, 1});
+  const at::Tensor scale = length / static_cast<double>(count);
+  const at::Tensor center = (at::arange(count, first.options()) + 0.5).view({-1, 1}) * scale;
+  const at::Tensor x = at::arange(size, first.options()) + 0.5 - first.view({-1, 1, 1, 1});
+  const at::Tensor near = (1 - (x - center).abs() / scale.clamp_min(1)).clamp_min(0);
+  const at::Tensor weights = near * (x > 0).logical_and(x < length);
+  return weights / weights.sum(3, /*keepdim=*/true);
+}
+
+class RandomResizedCrop : public DrawingAugmentation<settings::RandomResizedCropOptions, 4> {
+ public:
+  using DrawingAugmentation::DrawingAugmentation;
+
+  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
+    const data::PixelBox window = draws.resized_crop(sample, position_, options_, size_);
+    for (const std::int64_t number : {window.top, window.left, window.height, window.width}) {
+      *out++ = static_cast<float>(number);
+    }
+  }
+
+  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
+    if (!images.is_cpu()) return resized_by_tensors(images, drawn, options_.size);
+    const bool are_bytes = images.scalar_type() == at::kByte;
+    return are_bytes ? on_host<std::uint8_t>(images, drawn) : on_host<float>(images, drawn);
+  }
+
+  /// Cuts out the middle, as torchvision's CenterCrop; if images are smaller than that, the largest
+  /// window of the same shape is resized.
+  at::Tensor apply_to_test(const at::Tensor& images) const override {
+    if (!changes_test()) return images;
+    const settings::ImageSize window = options_.size;
+    const double part =
+        std::min({1.0, quotient(size_.height, window.height), quotient(size_.width, window.width)});
+    const auto height = std::max<std::int64_t>(1, std::llrint(part * to_double(window.height)));
+    const auto width = std::max<std::int64_t>(1, std::llrint(part * to_double(window.width)));
+    const std::int64_t top = std::llrint(to_double(size_.height - height) / 2);
+    const std::int64_t left = std::llrint(to_double(size_.width - width) / 2);
+    const at::Tensor middle = images.narrow(2, top, height).narrow(3, left, width).contiguous();
+    if (settings::ImageSize{height, width} == window) return middle;
+    const at::Tensor whole = at::zeros({1, 4}, images.options().dtype(at::kFloat));
+    whole.select(1, 2).fill_(height);
+    whole.select(1, 3).fill_(width);
+    return apply(middle, whole.expand({images.size(0), 4}));
+  }
+  bool changes_test() const override { return !(options_.size == size_); }
+
+ private:
+  static double to_double(std::int64_t number) { return static_cast<double>(number); }
+  static double quotient(std::int64_t a, std::int64_t b) { return to_double(a) / to_double(b); }
+
+  template <class T>
+  at::Tensor on_host(const at::Tensor& images, const at::Tensor& drawn) const {
+    const settings::ImageSize size = options_.size;
+    return computed_on_host<T>(
+        images, drawn, size, [size](const Planes<T>& image, const float* numbers, T* out) {
+          const auto number = [numbers](int i) { return static_cast<std::int64_t>(numbers[i]); };
+          resize_window(image, {number(0), number(1), number(2), number(3)}, size, out);
+        });
+  }
+};
+
+class ColorJitter : public DrawingAugmentation<settings::ColorJitterOptions, 8> {
+ public:
+  using DrawingAugmentation::DrawingAugmentation;
+
+  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
+    for (const data::PictureChange& change : draws.jitter(sample, position_, options_)) {
+      *out++ = static_cast<float>(change.operation);
+      *out++ = static_cast<float>(change.magnitude);
+    }
+  }
+
+  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
+    if (!images.is_cpu()) return jittered_by_tensors(images, drawn);
+    return computed_on_host<std::uint8_t>(
+        images, drawn, size_, [](BytePlanes image, const float* numbers, std::uint8_t* out) {
+          for (const float* end = numbers + 8; numbers != end; numbers += 2) {
+            const auto operation = static_cast<PictureOperation>(static_cast<int>(numbers[0]));
+            change_picture(operation, numbers[1], image, out);
+            image.values = out;
+          }
+        });
+  }
+};
+
+class TrivialAugment : public DrawingAugmentation<settings::TrivialAugmentOptions, 8> {
+ public:
+  using DrawingAugmentation::DrawingAugmentation;
+
+  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
+    const data::PictureChange change = draws.trivial(sample, position_);
+    *out++ = static_cast<float>(change.operation);
+    *out++ = static_cast<float>(change.magnitude);
+    const AffineMap map = affine_map(change, size_);
+    std::copy(map.begin(), map.end(), out);
+  }
+
+  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
+    if (!images.is_cpu()) return trivially_changed_by_tensors(images, drawn);
+    return computed_on_host<std::uint8_t>(
+        images, drawn, size_, [](const BytePlanes& image, const float* numbers, std::uint8_t* out) {
+          const auto operation = static_cast<PictureOperation>(static_cast<int>(numbers[0]));
+          if (!has_map(operation)) return change_picture(operation, numbers[1], image, out);
+          AffineMap map;
+          std::copy_n(numbers + 2, map.size(), map.begin());
+          map_picture(map, image, out);
+        });
+  }
+};
+
+// The operations of torchvision.transforms.v2.functional for a whole batch. `images` are bytes in
+// f32 [n,C,H,W], `magnitude` is [n,1,1,1]. Results are clipped and truncated later.
+
+at::Tensor gray_of_batch(const at::Tensor& images) {
+  if (images.size(1) != 3) return images;
+  return (images.narrow(1, 0, 1) * 0.2989 + images.narrow(1, 1, 1) * 0.587 +
+          images.narrow(1, 2, 1) * 0.114)
+      .floor();
+}
+
+at::Tensor blend_batch(const at::Tensor& images, const at::Tensor& degenerate,
+                       const at::Tensor& factor) {
+  return images * factor + degenerate * (1 - factor);
+}
+
+at::Tensor shift_hues(const at::Tensor& images, const at::Tensor& shift) {
+  const at::Tensor parts = images * (1.0 / 255);
+  const at::Tensor value = parts.amax({1}, /*keepdim=*/true);
+  const at::Tensor range = value - parts.amin({1}, /*keepdim=*/true);
+  const at::Tensor one = at::ones_like(range);
+  const at::Tensor is_gray = range == 0;
+  const at::Tensor distance = (value - parts) / at::where(is_gray, one, range);
+  const at::Tensor r = distance.narrow(1, 0, 1);
+  const at::Tensor g = distance.narrow(1, 1, 1);
+  const at::Tensor b = distance.narrow(1, 2, 1);
+  const at::Tensor hue = at::where(value == parts.narrow(1, 0, 1), b - g,
+                                   at::where(value == parts.narrow(1, 1, 1), r + 2 - b, g + 4 - r));
+  const at::Tensor sixths = (hue * (1.0 / 6) + shift).remainder(1) * 6;
+  const at::Tensor rise = range / at::where(is_gray, one, value) * value;
+  const at::Tensor offset = at::arange(5, 0, -2, images.options()).view({1, 3, 1, 1});
+  const at::Tensor k = (sixths + offset).remainder(6);
+  return (value - rise * at::minimum(k, 4 - k).clamp(0, 1)) * 255.999;
+}
+
+at::Tensor sharpen_batch(const at::Tensor& images, const at::Tensor& factor) {
+  const std::int64_t height = images.size(2);
+  const std::int64_t width = images.size(3);
+  if (height <= 2 || width <= 2) return images;
+  const at::Tensor middle = images.narrow(2, 1, height - 2).narrow(3, 1, width - 2);
+  const at::Tensor sum = at::avg_pool2d(images, {3, 3}, {1, 1}, {0, 0}, /*ceil_mode=*/false,
+                                        /*count_include_pad=*/false, /*divisor_override=*/1);
+  const at::Tensor smooth = ((sum + 4 * middle) / 13).round();
+  at::Tensor result = images.clone();
+  result.narrow(2, 1, height - 2)
+      .narrow(3, 1, width - 2)
+      .copy_(middle + (smooth - middle) * (1 - factor));
+  return result;
+}
+
+at::Tensor autocontrast_batch(const at::Tensor& images) {
+  const at::Tensor least = images.amin({2, 3}, /*keepdim=*/true);
+  const at::Tensor range = images.amax({2, 3}, /*keepdim=*/true) - least;
+  return at::where(range == 0, images, (images - least) / (range * (1.0 / 255)));
+}
+
+at::Tensor equalize_batch(const at::Tensor& images) {
+  const at::Tensor levels = images.to(at::kLong).flatten(2);
+  const at::Tensor histogram = at::zeros({images.size(0), images.size(1), 256}, levels.options())
+                                   .scatter_add_(2, levels, at::ones_like(levels));
+  const at::Tensor last = (levels == levels.amax({2}, true)).sum(2, /*keepdim=*/true);
+  const at::Tensor step = at::floor_divide(levels.size(2) - last, 255);
+  const at::Tensor below = histogram.cumsum(2) - histogram;
+  const at::Tensor table =
+      at::floor_divide(below + at::floor_divide(step, 2), step.clamp_min(1)).clamp_max(255);
+  const at::Tensor equalized = at::where(step == 0, levels, table.gather(2, levels));
+  return equalized.view(images.sizes()).to(at::kFloat);
+}
+
+at::Tensor change_batch(PictureOperation operation, const at::Tensor& images,
+                        const at::Tensor& magnitude) {
+  const bool is_rgb = images.size(1) == 3;
+  switch (operation) {
+    case kBrightness:
+      return images * magnitude;
+    case kContrast:
+      return blend_batch(images, gray_of_batch(images).mean({1, 2, 3}, /*keepdim=*/true),
+                         magnitude);
+    case kSaturation:
+      return is_rgb ? blend_batch(images, gray_of_batch(images), magnitude) : images;
+    case kHue:
+      return is_rgb ? shift_hues(images, magnitude) : images;
+    case kSharpness:
+      return sharpen_batch(images, magnitude);
+    case kPosterize:
+      return (images / magnitude).floor() * magnitude;
+    case kSolarize:
+      return at::where(images >= magnitude, 255 - images, images);
+    case kAutocontrast:
+      return autocontrast_batch(images);
+    case kEqualize:
+      return equalize_batch(images);
+    default:
+      return images;
+  }
+}
+
+/// Changes each image by the operation and the magnitude in columns 0 and 1 of `drawn`; those that
+/// are not `possible` change nothing.
+at::Tensor changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn,
+                              std::span<const PictureOperation> possible) {
+  const at::Tensor operations = drawn.select(1, 0).view({-1, 1, 1, 1});
+  const at::Tensor magnitude = drawn.select(1, 1).view({-1, 1, 1, 1});
+  const at::Tensor values = images.to(at::kFloat);
+  at::Tensor result = values;
+  for (const PictureOperation operation : possible) {
+    result = at::where(operations == static_cast<int>(operation),
+                       change_batch(operation, values, magnitude), result);
+  }
+  return result.clamp(0, 255).to(at::kByte);
+}
+
+/// Returns the images with the nearest pixels by the map in columns 2 to 7 of `drawn`.
+at::Tensor mapped_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
+  constexpr std::int64_t kNearest = 1;
+  constexpr std::int64_t kZeros = 0;
+  const std::int64_t height = images.size(2);
+  const std::int64_t width = images.size(3);
+  const auto centred = [&drawn](std::int64_t count) {
+    return at::arange(count, drawn.options()) + 0.5 * static_cast<double>(1 - count);
+  };
+  const at::Tensor x = centred(width);
+  const at::Tensor y = centred(height).view({-1, 1});
+  const auto from = [&](std::int64_t column) {
+    const auto factor = [&](std::int64_t i) {
+      return drawn.select(1, column + i).view({-1, 1, 1});
+    };
+    return x * factor(0) + y * factor(1) + factor(2);
+  };
+  const at::Tensor grid = at::stack({from(2), from(5)}, 3);
+  return at::grid_sampler(images.to(at::kFloat), grid, kNearest, kZeros, /*align_corners=*/false)
+      .to(at::kByte);
+}
+
+}  // namespace
+
+at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,
+                              settings::ImageSize size) {
+  const at::Tensor rows =
+      line_weights(windows.select(1, 0), windows.select(1, 2), images.size(2), size.height);
+  const at::Tensor columns =
+      line_weights(windows.select(1, 1), windows.select(1, 3), images.size(3), size.width);
+  return as_type_of(images,
+                    at::matmul(at::matmul(rows, images.to(at::kFloat)), columns.transpose(2, 3)));
+}
+
+at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
+  at::Tensor result = images;
+  for (std::int64_t column = 0; column < drawn.size(1); column += 2) {
+    result = changed_by_tensors(result, drawn.narrow(1, column, 2), kJitterOperations);
+  }
+  return result;
+}
+
+at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
+  if (images.size(0) == 0) return images;
+  const at::Tensor operations = drawn.select(1, 0).view({-1, 1, 1, 1});
+  const at::Tensor is_mapped = (operations >= static_cast<int>(kShearX))
+                                   .logical_and(operations <= static_cast<int>(kRotate));
+  const at::Tensor mapped = at::where(is_mapped, mapped_by_tensors(images, drawn), images);
+  return changed_by_tensors(mapped, drawn, kTrivialChanges);
+}
+
+std::unique_ptr<Augmentation> make_random_resized_crop(
+    const settings::RandomResizedCropOptions& options, std::uint64_t position,
+    settings::ImageSize size, at::Device device) {
+  return std::make_unique<RandomResizedCrop>(options, position, size, device);
+}
+
+std::unique_ptr<Augmentation> make_color_jitter(const settings::ColorJitterOptions& options,
+                                                std::uint64_t position, settings::ImageSize size,
+                                                at::Device device) {
+  return std::make_unique<ColorJitter>(options, position, size, device);
+}
+
+std::unique_ptr<Augmentation> make_trivial_augment(const settings::TrivialAugmentOptions& options,
+                                                   std::uint64_t position, settings::ImageSize size,
+                                                   at::Device device) {
+  return std::make_unique<TrivialAugment>(options, position, size, device);
+}
+
+}  // namespace mnist_train::loader

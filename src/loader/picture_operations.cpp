@@ -1,0 +1,348 @@
+#include "loader/picture_operations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+namespace mnist_train::loader {
+
+namespace {
+
+using data::PictureOperation;
+using Table = std::array<std::uint8_t, 256>;
+
+/// a * b + c, rounded once as LibTorch does with FMA: the product is exact in doubles.
+float multiply_add(float a, float b, float c) {
+  return static_cast<float>(static_cast<double>(a) * b + c);
+}
+
+/// Clips to bytes and drops the fraction, as torchvision.
+std::uint8_t to_byte(float value) {
+  return static_cast<std::uint8_t>(std::min(std::max(value, 0.0F), 255.0F));
+}
+
+float gray_of(std::uint8_t red, std::uint8_t green, std::uint8_t blue) {
+  const float sum = multiply_add(green, 0.587F, static_cast<float>(red) * 0.2989F);
+  return std::floor(multiply_add(blue, 0.114F, sum));
+}
+
+/// Mixes a value with that of a degenerate image, of which `factor` 1 takes nothing.
+struct Blend {
+  explicit Blend(float factor)
+      : own(factor), other(static_cast<float>(1.0 - static_cast<double>(factor))) {}
+
+  std::uint8_t operator()(float value, float degenerate) const {
+    return to_byte(multiply_add(degenerate, other, value * own));
+  }
+
+  float own;
+  float other;
+};
+
+template <class Value>
+Table table_of(const Value& value) {
+  Table table;
+  for (int level = 0; level < 256; ++level) {
+    table[static_cast<std::size_t>(level)] = to_byte(value(static_cast<float>(level)));
+  }
+  return table;
+}
+
+void map_levels(const Table& table, const std::uint8_t* in, std::int64_t count, std::uint8_t* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i] = table[in[i]];
+}
+
+/// Returns the mean of the gray image.
+float mean_of(const BytePlanes& image) {
+  const std::int64_t pixels = image.pixels();
+  const std::uint8_t* red = image.values;
+  std::int64_t sum = 0;
+  if (image.channels == 3) {
+    for (std::int64_t i = 0; i < pixels; ++i) {
+      sum += static_cast<std::int64_t>(gray_of(red[i], red[i + pixels], red[i + 2 * pixels]));
+    }
+    return static_cast<float>(static_cast<double>(sum) / static_cast<double>(pixels));
+  }
+  const std::int64_t values = image.channels * pixels;
+  for (std::int64_t i = 0; i < values; ++i) sum += red[i];
+  return static_cast<float>(static_cast<double>(sum) / static_cast<double>(values));
+}
+
+void saturate(float factor, const BytePlanes& image, std::uint8_t* out) {
+  const std::int64_t pixels = image.pixels();
+  const Blend blend(factor);
+  for (std::int64_t i = 0; i < pixels; ++i) {
+    const std::array<std::uint8_t, 3> colour{image.values[i], image.values[i + pixels],
+                                             image.values[i + 2 * pixels]};
+    const float gray = gray_of(colour[0], colour[1], colour[2]);
+    for (std::int64_t c = 0; c < 3; ++c) {
+      out[i + c * pixels] = blend(colour[static_cast<std::size_t>(c)], gray);
+    }
+  }
+}
+
+/// Returns the hue of a colour in [0, 1), see torchvision's _rgb_to_hsv.
+float hue_of(float red, float green, float blue, float highest, float range) {
+  const float divisor = range == 0 ? 1 : range;
+  const float r = (highest - red) / divisor;
+  const float g = (highest - green) / divisor;
+  const float b = (highest - blue) / divisor;
+  float hue = g + 4 - r;
+  if (highest == green) hue = r + 2 - b;
+  if (highest == red) hue = b - g;
+  hue = hue * static_cast<float>(1.0 / 6) + 1;
+  return hue >= 1 ? hue - 1 : hue;
+}
+
+void shift_hue(float shift, const BytePlanes& image, std::uint8_t* out) {
+  constexpr float kLevels = 255.999F;
+  const std::int64_t pixels = image.pixels();
+  for (std::int64_t i = 0; i < pixels; ++i) {
+    const auto part = [&](std::int64_t channel) {
+      return static_cast<float>(image.values[i + channel * pixels]) * static_cast<float>(1.0 / 255);
+    };
+    const float red = part(0);
+    const float green = part(1);
+    const float blue = part(2);
+    const float value = std::max({red, green, blue});
+    const float range = value - std::min({red, green, blue});
+    float hue = hue_of(red, green, blue, value, range) + shift;
+    if (hue >= 1) hue -= 1;
+    if (hue < 0) hue += 1;
+    const float saturation = range / (range == 0 ? 1 : value);
+    const float sixth = std::floor(hue * 6);
+    const float product = saturation * (hue * 6 - sixth);
+    const float rest = 1 - saturation;
+    const auto level = [](float some) {
+      return static_cast<std::uint8_t>(std::min(std::max(some, 0.0F), 1.0F) * kLevels);
+    };
+    const std::uint8_t v = level(value);
+    const std::uint8_t p = level(rest * value);
+    const std::uint8_t q = level((1 - product) * value);
+    const std::uint8_t t = level((product + rest) * value);
+    const std::array<std::array<std::uint8_t, 3>, 7> colours{
+        {{v, t, p}, {q, v, p}, {p, v, t}, {p, q, v}, {t, p, v}, {v, p, q}, {v, t, p}}};
+    for (std::int64_t c = 0; c < 3; ++c) {
+      out[i + c * pixels] = colours[static_cast<std::size_t>(sixth)][static_cast<std::size_t>(c)];
+    }
+  }
+}
+
+/// Blends with the image smoothed by weights 1 and, in the middle, 5; the border stays.
+void sharpen(float factor, const BytePlanes& image, std::uint8_t* out) {
+  std::memcpy(out, image.values, static_cast<std::size_t>(image.channels * image.pixels()));
+  const std::int64_t width = image.width;
+  const float rest = Blend(factor).other;
+  for (std::int64_t row = 0; row < image.channels * image.height; ++row) {
+    const std::int64_t y = row % image.height;
+    if (y == 0 || y == image.height - 1) continue;
+    const std::uint8_t* at = image.values + row * width;
+    for (std::int64_t x = 1; x < width - 1; ++x) {
+      int sum = 4 * at[x];
+      for (const std::uint8_t* line : {at - width, at, at + width}) {
+        sum += line[x - 1] + line[x] + line[x + 1];
+      }
+      const auto smooth = static_cast<float>((2 * sum + 13) / 26);  // the quotient is never k + 1/2
+      const auto own = static_cast<float>(at[x]);
+      out[row * width + x] = to_byte(multiply_add(smooth - own, rest, own));
+    }
+  }
+}
+
+/// Returns the table that stretches the levels of a plane to 0–255.
+Table autocontrast_table(const std::uint8_t* plane, std::int64_t count) {
+  std::uint8_t least = 255;
+  std::uint8_t greatest = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    least = std::min(least, plane[i]);
+    greatest = std::max(greatest, plane[i]);
+  }
+  const auto first = static_cast<float>(least);
+  const float scale = static_cast<float>(greatest - least) * static_cast<float>(1.0 / 255);
+  if (scale == 0) return table_of([](float level) { return level; });
+  return table_of([=](float level) { return (level - first) / scale; });
+}
+
+/// Returns the table that makes all levels of a plane equally frequent, as Pillow.
+Table equalize_table(const std::uint8_t* plane, std::int64_t count) {
+  std::array<std::int64_t, 256> histogram{};
+  for (std::int64_t i = 0; i < count; ++i) ++histogram[plane[i]];
+  const auto last =
+      std::find_if(histogram.rbegin(), histogram.rend(), [](auto n) { return n > 0; });
+  const std::int64_t step = (count - *last) / 255;
+  if (step == 0) return table_of([](float level) { return level; });
+  Table table;
+  std::int64_t below = 0;
+  for (std::size_t level = 0; level < table.size(); ++level) {
+    table[level] =
+        static_cast<std::uint8_t>(std::min<std::int64_t>((below + step / 2) / step, 255));
+    below += histogram[level];
+  }
+  return table;
+}
+
+/// Weights of the pixels that one pixel of a resized line is the mean of.
+struct Taps {
+  std::int64_t first;
+  std::vector<float> weights;
+};
+
+/// Returns the taps of a line of `size` pixels that becomes one of `count`.
+std::vector<Taps> taps_of(std::int64_t size, std::int64_t count) {
+  const double scale = static_cast<double>(size) / static_cast<double>(count);
+  const double support = std::max(scale, 1.0);
+  std::vector<Taps> all(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const double center = scale * (static_cast<double>(i) + 0.5);
+    const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(center - support + 0.5), 0);
+    const auto end = std::min(static_cast<std::int64_t>(center + support + 0.5), size);
+    double sum = 0;
+    std::vector<double> weights;
+    for (std::int64_t x = first; x < end; ++x) {
+      const double distance = std::abs(static_cast<double>(x) + 0.5 - center) / support;
+      weights.push_back(std::max(0.0, 1 - distance));
+      sum += weights.back();
+    }
+    all[i].first = first;
+    for (const double weight : weights) all[i].weights.push_back(static_cast<float>(weight / sum));
+  }
+  return all;
+}
+
+void store(float value, std::uint8_t* out) {
+  *out = static_cast<std::uint8_t>(std::nearbyint(value));
+}
+void store(float value, float* out) { *out = value; }
+
+}  // namespace
+
+AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size) {
+  const auto height = static_cast<double>(size.height);
+  const auto width = static_cast<double>(size.width);
+  const double by = change.magnitude;
+  std::array<double, 6> map{1, 0, 0, 0, 1, 0};
+  switch (change.operation) {
+    case PictureOperation::kShearX:  // the corner stays
+      map[1] = by;
+      map[2] = by * height / 2;
+      break;
+    case PictureOperation::kShearY:
+      map[3] = by;
+      map[5] = by * width / 2;
+      break;
+    case PictureOperation::kTranslateX:
+      map[2] = -by;
+      break;
+    case PictureOperation::kTranslateY:
+      map[5] = -by;
+      break;
+    case PictureOperation::kRotate: {
+      const double angle = by * std::numbers::pi / 180;
+      map = {std::cos(angle), -std::sin(angle), 0, std::sin(angle), std::cos(angle), 0};
+      break;
+    }
+    default:
+      break;
+  }
+  AffineMap halves;
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    halves[i] = static_cast<float>(map[i]) / static_cast<float>(0.5 * (i < 3 ? width : height));
+  }
+  return halves;
+}
+
+void change_picture(PictureOperation operation, float magnitude, const BytePlanes& image,
+                    std::uint8_t* out) {
+  const std::int64_t values = image.channels * image.pixels();
+  const auto by_table = [&](const Table& table) { map_levels(table, image.values, values, out); };
+  const auto plane_by_plane = [&](const auto& make_table) {
+    for (std::int64_t begin = 0; begin < values; begin += image.pixels()) {
+      const std::uint8_t* plane = image.values + begin;
+      map_levels(make_table(plane, image.pixels()), plane, image.pixels(), out + begin);
+    }
+  };
+  const bool is_rgb = image.channels == 3;
+  using enum PictureOperation;
+  if (operation == kBrightness) {
+    by_table(table_of([=](float level) { return level * magnitude; }));
+  } else if (operation == kContrast) {
+    const Blend blend(magnitude);
+    const float mean = mean_of(image);
+    by_table(table_of([&](float level) { return static_cast<float>(blend(level, mean)); }));
+  } else if (operation == kSaturation && is_rgb) {
+    saturate(magnitude, image, out);
+  } else if (operation == kHue && is_rgb) {
+    shift_hue(magnitude, image, out);
+  } else if (operation == kSharpness) {
+    sharpen(magnitude, image, out);
+  } else if (operation == kPosterize) {
+    by_table(table_of([=](float level) { return std::floor(level / magnitude) * magnitude; }));
+  } else if (operation == kSolarize) {
+    by_table(table_of([=](float level) { return level >= magnitude ? 255 - level : level; }));
+  } else if (operation == kAutocontrast) {
+    plane_by_plane(autocontrast_table);
+  } else if (operation == kEqualize) {
+    plane_by_plane(equalize_table);
+  } else if (out != image.values) {
+    std::memcpy(out, image.values, static_cast<std::size_t>(values));
+  }
+}
+
+void map_picture(const AffineMap& map, const BytePlanes& image, std::uint8_t* out) {
+  const auto height = static_cast<float>(image.height);
+  const auto width = static_cast<float>(image.width);
+  for (std::int64_t row = 0; row < image.height; ++row) {
+    const float y = static_cast<float>(row) + (1 - height) / 2;
+    for (std::int64_t column = 0; column < image.width; ++column, ++out) {
+      const float x = static_cast<float>(column) + (1 - width) / 2;
+      // In the order and with the roundings of LibTorch's matrix product and grid_sample.
+      const float from_x = multiply_add(y, map[1], x * map[0]) + map[2];
+      const float from_y = multiply_add(y, map[4], x * map[3]) + map[5];
+      const float left = std::nearbyint(multiply_add(from_x + 1, width / 2, -0.5F));
+      const float top = std::nearbyint(multiply_add(from_y + 1, height / 2, -0.5F));
+      const bool inside = left >= 0 && left < width && top >= 0 && top < height;
+      const std::int64_t from =
+          inside ? static_cast<std::int64_t>(top) * image.width + static_cast<std::int64_t>(left)
+                 : 0;
+      for (std::int64_t c = 0; c < image.channels; ++c) {
+        out[c * image.pixels()] = inside ? image.values[c * image.pixels() + from] : 0;
+      }
+    }
+  }
+}
+
+template <class T>
+void resize_window(const Planes<T>& image, const data::PixelBox& window, settings::ImageSize size,
+                   T* out) {
+  const std::vector<Taps> rows = taps_of(window.height, size.height);
+  const std::vector<Taps> columns = taps_of(window.width, size.width);
+  std::vector<float> line(static_cast<std::size_t>(window.width));
+  for (std::int64_t channel = 0; channel < image.channels; ++channel) {
+    const T* corner =
+        image.values + channel * image.pixels() + window.top * image.width + window.left;
+    for (const Taps& row : rows) {
+      std::fill(line.begin(), line.end(), 0.0F);
+      const T* in = corner + row.first * image.width;
+      for (const float weight : row.weights) {
+        for (std::size_t x = 0; x < line.size(); ++x) line[x] += weight * static_cast<float>(in[x]);
+        in += image.width;
+      }
+      for (const Taps& column : columns) {
+        const float* from = line.data() + column.first;
+        float sum = 0;
+        for (std::size_t k = 0; k < column.weights.size(); ++k) sum += column.weights[k] * from[k];
+        store(sum, out++);
+      }
+    }
+  }
+}
+
+template void resize_window(const BytePlanes&, const data::PixelBox&, settings::ImageSize,
+                            std::uint8_t*);
+template void resize_window(const Planes<float>&, const data::PixelBox&, settings::ImageSize,
+                            float*);
+
+}  // namespace mnist_train::loader
