@@ -49,12 +49,16 @@ struct EpochRecord {
   double train_accuracy = kUnknown;
   double test_loss = kUnknown;
   double test_accuracy = kUnknown;
+  double test_balanced_accuracy = kUnknown;    // mean of the accuracies of the classes
+  std::optional<double> test_top5_accuracy{};  // with more than five classes only
   double train_seconds = 0;
   double test_seconds = 0;
   double samples_per_second = kUnknown;
   double time = kUnknown;                   // seconds since 1970, set on writing
   std::optional<double> validation_loss{};  // with a validation set only
   std::optional<double> validation_accuracy{};
+  std::optional<double> validation_balanced_accuracy{};
+  std::optional<double> validation_top5_accuracy{};
 
   template <class Record, class Field>
   static void visit(Record& record, const Field& field) {
@@ -64,12 +68,16 @@ struct EpochRecord {
     field("train_accuracy", record.train_accuracy);
     field("test_loss", record.test_loss);
     field("test_accuracy", record.test_accuracy);
+    field("test_balanced_accuracy", record.test_balanced_accuracy);
+    field("test_top5_accuracy", record.test_top5_accuracy);
     field("train_seconds", record.train_seconds);
     field("test_seconds", record.test_seconds);
     field("samples_per_second", record.samples_per_second);
     field("time", record.time);
     field("validation_loss", record.validation_loss);
     field("validation_accuracy", record.validation_accuracy);
+    field("validation_balanced_accuracy", record.validation_balanced_accuracy);
+    field("validation_top5_accuracy", record.validation_top5_accuracy);
   }
 };
 
@@ -118,13 +126,44 @@ struct RankTimes {
   }
 };
 
+/// Numbers of test images by class.
+struct ClassCounts {
+  std::vector<std::int64_t> samples;    // of the class
+  std::vector<std::int64_t> predicted;  // as the class
+  std::vector<std::int64_t> correct;    // both
+
+  template <class Counts, class Field>
+  static void visit(Counts& counts, const Field& field) {
+    field("samples", counts.samples);
+    field("predicted", counts.predicted);
+    field("correct", counts.correct);
+  }
+};
+
 /// The rest of an epoch's line.
 struct EpochDetails {
   TimeSplit seconds;
   std::vector<RankTimes> ranks;  // measured ranks only
   std::int64_t classes = 0;
   std::vector<std::int64_t> confusion;  // [classes, classes]: test images by truth, by prediction
+  ClassCounts class_counts{};           // with too many classes for a confusion matrix
 };
+
+/// Returns an evaluation's numbers by class, from its confusion matrix if it has one.
+ClassCounts class_counts(const EpochDetails& details);
+
+/// Returns whether the largest class has more than 1.5 times the images of the smallest, so that
+/// accuracy says little of small classes. Classes without images do not count.
+bool are_unequal(const std::vector<std::int64_t>& class_sizes);
+
+/// Returns the classes with test images that were never predicted.
+std::vector<std::int64_t> never_predicted(const ClassCounts& counts);
+
+/// Returns what may help a model that never predicts some classes.
+std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights);
+
+/// Number of classes from which the top-5 accuracy is shown: of few classes it says little.
+inline constexpr std::int64_t kTop5Classes = 50;
 
 /// The prediction for one test image: a line of predictions.jsonl.
 struct Prediction {
@@ -133,8 +172,13 @@ struct Prediction {
   std::int64_t guess = 0;  // the predicted class
   std::int64_t truth = 0;
   std::vector<double> scores;  // probabilities by class
+  std::string file = {};       // path in the folder of the test set, if samples are files
 
-  double confidence() const { return scores[static_cast<std::size_t>(guess)]; }
+  /// Returns the probability of the guess, 0 if it is not known.
+  double confidence() const {
+    const auto at = static_cast<std::size_t>(guess);
+    return guess >= 0 && at < scores.size() ? scores[at] : 0;
+  }
 };
 
 /// A misclassified test image: a line of mistakes.jsonl.
@@ -144,6 +188,7 @@ struct Mistake {
   std::int64_t truth = 0;
   double confidence = 0;   // probability of the predicted class
   std::string image = {};  // a PNG or JPEG as data: URI; may be empty
+  std::string file = {};   // path in the folder of the test set, if samples are files
 };
 
 /// Maximum number of mistakes that a run keeps of an evaluation.
@@ -214,6 +259,7 @@ struct RunStart {
   std::int64_t classes = 0;
   std::vector<std::string> class_names;  // by number; empty if the data have no names
   std::int64_t steps_per_epoch = 0;
+  std::vector<std::int64_t> test_class_sizes;  // numbers of test images by class
 };
 
 /// The content of `summary.json`.

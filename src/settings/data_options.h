@@ -19,6 +19,10 @@ struct DataLocation {
   std::optional<std::filesystem::path> labels;
 };
 
+inline constexpr std::int64_t kMaxClasses = 65'536;  // labels are 16-bit numbers
+/// With more classes, an evaluation counts by class instead of by pair of label and prediction.
+inline constexpr std::int64_t kMaxConfusionClasses = 1024;
+
 enum class Split { kEven, kThroughput };
 enum class OnBadSample { kError, kSkip };
 enum class Decode { kOnce, kStream, kDali };

@@ -22,6 +22,7 @@ inline constexpr const char* kSummary = "summary.json";
 inline constexpr const char* kPredictions = "predictions.jsonl";
 inline constexpr const char* kMistakes = "mistakes.jsonl";
 inline constexpr const char* kLineage = "lineage.jsonl";
+inline constexpr const char* kDataset = "dataset.json";
 inline constexpr const char* kPage = "report.html";
 inline constexpr const char* kEvents = "events.out.tfevents.";  // prefix of their names
 inline constexpr const char* kLock = ".lock";

@@ -207,10 +207,12 @@ std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of such bars, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
-/// The confusion matrix of an evaluation and its sums. Refers to `details`.
+/// The confusion matrix of an evaluation and its sums; with too many classes the sums alone. Refers
+/// to `details`.
 struct Confusion {
   explicit Confusion(const EpochDetails& details);
 
+  bool has_pairs() const { return !counts.empty(); }
   /// Number of images of the class `truth` that were predicted as `predicted`.
   std::int64_t at(std::int64_t truth, std::int64_t predicted) const {
     return counts[static_cast<std::size_t>(truth * classes + predicted)];
@@ -222,15 +224,24 @@ struct Confusion {
     return columns[static_cast<std::size_t>(label)];
   }
 
+  /// Number of images of a class that were predicted as it.
+  std::int64_t correct(std::int64_t label) const {
+    return diagonal[static_cast<std::size_t>(label)];
+  }
+
   // Measures of a class as fractions, NaN without images or predictions.
   double recall(std::int64_t label) const;
   double precision(std::int64_t label) const;
   double f1(std::int64_t label) const;
 
+  /// Returns the classes with images that were never predicted.
+  std::vector<std::int64_t> never_predicted() const;
+
   const std::int64_t classes;
   const std::vector<std::int64_t>& counts;
   std::vector<std::int64_t> rows;
   std::vector<std::int64_t> columns;
+  std::vector<std::int64_t> diagonal;
   std::int64_t all = 0;
   std::int64_t right = 0;
 };
@@ -242,8 +253,24 @@ struct ConfusedPair {
   std::int64_t images = 0;
 };
 
-/// Returns at most `most` pairs, the most frequent first.
+/// Returns at most `most` pairs, the most frequent first; none without a matrix.
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most);
+
+/// Returns whether the page shows the balanced accuracy: if the classes of the test set are unequal.
+bool shows_balanced_accuracy(const RunFiles& run);
+/// Returns whether the page shows the top-5 accuracy: if there are many classes.
+bool shows_top5_accuracy(const RunFiles& run);
+
+/// The most classes that a table lists; of more it lists the worst.
+inline constexpr std::size_t kListedClasses = 50;
+
+/// Returns the name of a class as HTML.
+std::string escaped_class(const RunFiles& run, std::int64_t label);
+/// Returns it for a table, which shows long names shortened.
+std::string class_label(const RunFiles& run, std::int64_t label);
+
+/// Returns names of classes in bold, as HTML: all, or the first ten and the number of the others.
+std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels);
 
 /// Returns the main hyperparameters as a sentence, nothing without a config.
 std::string settings_sentence(const RunFiles& run);
