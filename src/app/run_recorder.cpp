@@ -23,6 +23,7 @@
 #include "launch/worker_process.h"
 #include "report/console.h"
 #include "report/run_folder.h"
+#include "settings/run_config.h"
 
 namespace mnist_train::app {
 
@@ -96,6 +97,8 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   setup.max_steps = worker.config.train.max_steps;
   setup.best_by = worker.config.checkpoint.best_by;
   setup.has_head = worker.job.has_table_head;
+  const auto config = nlohmann::json::parse(settings::write_run_config(worker.config, false));
+  setup.has_class_weights = !config.value("class_weights", nlohmann::json()).is_null();
   return setup;
 }
 
@@ -241,6 +244,28 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
   }
 }
 
+std::vector<std::int64_t> class_sizes(const data::ImageSet& images) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(images.classes));
+  for (const auto label : images.labels) ++sizes[label];
+  return sizes;
+}
+
+/// Returns "from 3 (rare) to 1,200 (common) training images per class", nothing for classes of
+/// about the same size.
+std::string describe_class_sizes(const data::Dataset& dataset) {
+  const std::vector<std::int64_t> sizes = class_sizes(dataset.train);
+  if (!report::are_unequal(sizes)) return "";
+  const auto described = [&](auto size) {
+    const auto label = static_cast<std::size_t>(size - sizes.begin());
+    return fmt::format("{} ({})", report::with_thousands(*size),
+                       label < dataset.class_names.size()
+                           ? report::class_name_text(dataset.class_names[label])
+                           : fmt::format("class {}", label));
+  };
+  const auto [least, most] = std::ranges::minmax_element(sizes);
+  return fmt::format("from {} to {} training images per class", described(least), described(most));
+}
+
 /// Returns the state in which this start of the run begins. `resumed_from`: a checkpoint; empty: a
 /// fresh start.
 report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
@@ -259,7 +284,8 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
           .image_width = dataset.train.width,
           .classes = dataset.train.classes,
           .class_names = dataset.class_names,
-          .steps_per_epoch = trainer.steps_per_epoch()};
+          .steps_per_epoch = trainer.steps_per_epoch(),
+          .test_class_sizes = class_sizes(dataset.test)};
 }
 
 /// Returns the config that repeats this run. It includes the number of processes on one machine,
@@ -287,6 +313,9 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
       ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
   if (summary.execution == "graph") processes += ", the step as a CUDA graph";
   std::vector<std::string> lines{describe_dataset(dataset), processes};
+  if (const std::string sizes = describe_class_sizes(dataset); !sizes.empty()) {
+    lines.insert(lines.begin() + 1, sizes);
+  }
   if (const auto& ema = worker.config.train.ema) {
     lines.push_back(fmt::format(
         "ema: evaluated and saved is the moving average of the weights (decay {}, lower "
@@ -405,6 +434,7 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
       dataset_(dataset),
       trainer_(trainer),
       saver_(saver),
+      log_interval_(settings::log_interval(worker.config.train, trainer.steps_per_epoch())),
       summary_(first_summary(worker, dataset, trainer)),
       begin_s_(monotonic_seconds()),
       refreshed_s_(begin_s_ - kRefreshInterval_s) {
@@ -500,7 +530,7 @@ void RunRecorder::record_steps() {
     for (const auto& sink : sinks_) {
       if (pace) sink->pace(*pace);
     }
-    if (step.step % worker_.config.train.log_interval != 0) continue;
+    if (step.step % log_interval_ != 0) continue;
     const double rate = static_cast<double>(step.samples_seen - recorded_samples_) /
                         std::max(1e-9, step.finished_s - recorded_s_);
     const report::StepRecord record{trainer_.progress().epoch + 1,

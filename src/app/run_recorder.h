@@ -79,6 +79,7 @@ class RunRecorder {
   train::Trainer& trainer_;
   StateSaver& saver_;
   std::vector<std::unique_ptr<report::Sink>> sinks_;
+  std::int64_t log_interval_;  // steps
   report::Summary summary_;
   std::vector<std::string> images_;  // of the predictions: the same ones after every epoch
   double begin_s_;

@@ -41,6 +41,14 @@ std::string replaced(std::string text, std::string_view part, std::string_view b
   return text;
 }
 
+std::string shortened(std::string_view text, std::size_t most) {
+  constexpr std::string_view kEllipsis = "…";
+  if (text.size() <= most) return std::string(text);
+  std::size_t end = most - std::min(most, kEllipsis.size());
+  while (end > 0 && continues_character(text[end])) --end;
+  return std::string(text.substr(0, end)).append(kEllipsis);
+}
+
 std::string shell_quoted(std::string_view text) {
   const auto is_control = [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; };
   if (std::none_of(text.begin(), text.end(), is_control)) {

@@ -38,22 +38,28 @@ std::string coloured(const TerminalStyle& style, const char* code, const std::st
 struct Column {
   const char* title;
   std::size_t width;
-  bool needs_validation = false;
+  bool ShownFigures::*only_with = nullptr;
 };
 
-constexpr std::array kColumns{Column{"epoch", 7},       Column{"test loss", 11},
-                              Column{"accuracy", 10},   Column{"held out", 10, true},
-                              Column{"train loss", 12}, Column{"accuracy", 10},
-                              Column{"time", 10},       Column{"samples/s", 11}};
+constexpr std::array kColumns{Column{"epoch", 7},
+                              Column{"test loss", 11},
+                              Column{"accuracy", 10},
+                              Column{"balanced", 10, &ShownFigures::balanced_accuracy},
+                              Column{"top 5", 10, &ShownFigures::top5_accuracy},
+                              Column{"held out", 10, &ShownFigures::validation},
+                              Column{"train loss", 12},
+                              Column{"accuracy", 10},
+                              Column{"time", 10},
+                              Column{"samples/s", 11}};
 constexpr std::size_t kAccuracyColumn = 2;
 
 /// Returns the indices of the columns that fit. The last character of a line stays free, because
 /// some terminals wrap when it is written.
-std::vector<std::size_t> columns_that_fit(bool with_validation, std::size_t width) {
+std::vector<std::size_t> columns_that_fit(const ShownFigures& figures, std::size_t width) {
   std::vector<std::size_t> fitting;
   std::size_t used = 0;
   for (std::size_t i = 0; i < kColumns.size(); ++i) {
-    if (kColumns[i].needs_validation && !with_validation) continue;
+    if (kColumns[i].only_with != nullptr && !(figures.*kColumns[i].only_with)) continue;
     used += kColumns[i].width;
     if (used >= width) break;
     fitting.push_back(i);
@@ -104,8 +110,11 @@ class Console : public Sink {
       : setup_(setup), table_(setup.epochs, setup.style, setup.best_by) {}
 
   void begin(const RunStart& start, const Summary& /*summary*/) override {
+    class_names_ = start.class_names;
+    figures_ = {start.validation_images > 0, are_unequal(start.test_class_sizes),
+                start.classes >= kTop5Classes};
     if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
-    write(table_.head(start.validation_images > 0, columns()));
+    write(table_.head(figures_, columns()));
   }
 
   void tick(const StepPosition& position) override {
@@ -134,24 +143,26 @@ class Console : public Sink {
 
   void epoch(const EpochResult& result) override {
     const EpochRecord& record = result.record;
+    counts_ = class_counts(result.details);
     test_s_ = record.test_seconds;
     if (setup_.quiet || result.is_repeated) return;
     erase_progress();
-    const auto both = [](double loss, double accuracy) {
-      return fmt::format("loss {:.4f}, accuracy {:.2f} %", loss, 100 * accuracy);
-    };
     std::string validation;
     if (record.validation_accuracy) {
-      validation =
-          "validation " + both(*record.validation_loss, *record.validation_accuracy) + "; ";
+      validation = "validation " +
+                   figures_text(*record.validation_loss, *record.validation_accuracy,
+                                record.validation_balanced_accuracy,
+                                record.validation_top5_accuracy) +
+                   "; ";
     }
     // A terminal shows the table instead, but the log has the line.
     spdlog::log(setup_.is_terminal ? spdlog::level::debug : spdlog::level::info,
                 "epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
-                both(record.train_loss, record.train_accuracy), validation,
-                both(record.test_loss, record.test_accuracy),
+                figures_text(record.train_loss, record.train_accuracy), validation,
+                figures_text(record.test_loss, record.test_accuracy, record.test_balanced_accuracy,
+                             record.test_top5_accuracy),
                 record.train_seconds + record.test_seconds, rate_text(record.samples_per_second));
-    if (setup_.is_terminal) write(table_.line(record, columns()));
+    if (setup_.is_terminal) write(table_.line(record, figures_, columns()));
   }
 
   void end(const Summary& summary) override {
@@ -159,9 +170,36 @@ class Console : public Sink {
     // End the line on which a terminal that cannot redraw has echoed "^C".
     const bool has_echo = summary.status == "stopped" && !setup_.is_terminal;
     if (has_echo && !setup_.quiet && ::isatty(setup_.fd) == 1) write("\n");
+    if (summary.status == "finished") warn_of_never_predicted();
   }
 
  private:
+  /// Returns "loss 0.1234, accuracy 98.76 %", with the accuracies that this run shows besides.
+  std::string figures_text(double loss, double accuracy, std::optional<double> balanced = {},
+                           std::optional<double> top5 = {}) const {
+    std::string text = fmt::format("loss {:.4f}, accuracy {}", loss, as_percent(accuracy));
+    if (balanced && figures_.balanced_accuracy) text += ", balanced " + as_percent(*balanced);
+    if (top5 && figures_.top5_accuracy) text += ", top 5 " + as_percent(*top5);
+    return text;
+  }
+
+  void warn_of_never_predicted() const {
+    constexpr std::size_t kMostNamed = 10;
+    const std::vector<std::int64_t> labels = never_predicted(counts_);
+    if (labels.empty()) return;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
+      const auto label = static_cast<std::size_t>(labels[i]);
+      names += (i == 0 ? "" : ", ") + (label < class_names_.size()
+                                           ? class_name_text(class_names_[label])
+                                           : std::to_string(label));
+    }
+    if (labels.size() > kMostNamed) names += fmt::format(" and {} more", labels.size() - kMostNamed);
+    spdlog::warn("{} of {} classes {} never predicted: {}; {}", labels.size(),
+                 counts_.samples.size(), labels.size() == 1 ? "was" : "were", names,
+                 advice_on_never_predicted(are_unequal(counts_.samples), setup_.has_class_weights));
+  }
+
   std::size_t columns() const {
     winsize size{};
     return ::ioctl(setup_.fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
@@ -209,6 +247,9 @@ class Console : public Sink {
 
   ConsoleSetup setup_;
   EpochTable table_;
+  ShownFigures figures_;
+  std::vector<std::string> class_names_;
+  ClassCounts counts_;  // of the last evaluation
   StepPosition position_;
   std::optional<Pace> pace_;
   double step_s_ = 0;  // smoothed duration of a step; 0: unknown
@@ -329,15 +370,21 @@ std::string with_thousands(std::int64_t number) {
   return digits;
 }
 
-std::string EpochTable::head(bool with_validation, std::size_t columns) const {
+std::string class_name_text(const std::string& name) {
+  constexpr std::size_t kMostBytes = 40;
+  return shortened(on_one_line(name), kMostBytes);
+}
+
+std::string EpochTable::head(const ShownFigures& figures, std::size_t columns) const {
   std::string head;
-  for (const std::size_t i : columns_that_fit(with_validation, columns)) {
+  for (const std::size_t i : columns_that_fit(figures, columns)) {
     head += fmt::format("{:>{}}", kColumns[i].title, kColumns[i].width);
   }
   return coloured(style_, kDim, head) + "\n";
 }
 
-std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
+std::string EpochTable::line(const EpochRecord& record, const ShownFigures& figures,
+                             std::size_t columns) {
   const double score = selection_score(record, best_by_);
   const bool best = !best_score_ || score > *best_score_;
   if (best) best_score_ = score;
@@ -347,6 +394,8 @@ std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
       fmt::format("{}/{}", record.epoch, epochs_),
       fmt::format("{:.4f}", record.test_loss),
       as_percent(record.test_accuracy),
+      as_percent(record.test_balanced_accuracy),
+      as_percent(record.test_top5_accuracy.value_or(0)),
       as_percent(record.validation_accuracy.value_or(0)),
       fmt::format("{:.4f}", record.train_loss),
       as_percent(record.train_accuracy),
@@ -355,7 +404,7 @@ std::string EpochTable::line(const EpochRecord& record, std::size_t columns) {
   std::string line;
   std::size_t used = 0;
   bool is_whole = false;
-  for (const std::size_t i : columns_that_fit(record.validation_accuracy.has_value(), columns)) {
+  for (const std::size_t i : columns_that_fit(figures, columns)) {
     const std::string cell = fmt::format("{:>{}}", cells[i], kColumns[i].width);
     line += best && i == kAccuracyColumn ? coloured(style_, kBestColour, cell) : cell;
     used += kColumns[i].width;

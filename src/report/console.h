@@ -35,6 +35,16 @@ std::string with_thousands(std::int64_t number);
 /// Returns the time as "1:05" or "2:01:05", rounded to seconds.
 std::string clock_text(double seconds);
 
+/// Returns the name of a class for a line of text: long names are shortened.
+std::string class_name_text(const std::string& name);
+
+/// Figures of an epoch that not every run shows.
+struct ShownFigures {
+  bool validation = false;
+  bool balanced_accuracy = false;  // if the classes of the test set are unequal
+  bool top5_accuracy = false;      // if there are many classes
+};
+
 /// The table of epochs on a terminal. The most important columns come first: a narrow terminal
 /// shows fewer columns, but whole ones.
 class EpochTable {
@@ -44,10 +54,10 @@ class EpochTable {
       : epochs_(epochs), style_(style), best_by_(best_by) {}
 
   /// Returns the head for a terminal with that many columns.
-  std::string head(bool with_validation, std::size_t columns) const;
+  std::string head(const ShownFigures& figures, std::size_t columns) const;
   /// Returns the line of an epoch, with the test accuracy coloured if the epoch is the best so far,
   /// and a sparkline of the test accuracies.
-  std::string line(const EpochRecord& record, std::size_t columns);
+  std::string line(const EpochRecord& record, const ShownFigures& figures, std::size_t columns);
 
  private:
   std::int64_t epochs_;
@@ -67,9 +77,11 @@ struct ConsoleSetup {
   std::int64_t steps_per_epoch = 0;
   std::optional<std::int64_t> max_steps;
   settings::BestBy best_by = settings::BestBy::kAccuracy;
+  bool has_class_weights = false;
 };
 
-/// Makes the sink that shows progress. On a terminal: a line with a bar and the remaining time,
+/// Makes the sink that shows progress. At the end of a run it warns of classes that the last
+/// evaluation never predicted. On a terminal: a line with a bar and the remaining time,
 /// redrawn at most ten times a second, and a table of epochs, both fitted to the terminal's current
 /// width. Elsewhere: plain lines, or nothing if quiet.
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);

@@ -158,6 +158,22 @@ struct EpochDetails {
   ClassCounts class_counts{};           // with too many classes for a confusion matrix
 };
 
+/// Returns an evaluation's numbers by class, from its confusion matrix if it has one.
+ClassCounts class_counts(const EpochDetails& details);
+
+/// Returns whether the largest class has more than 1.5 times the images of the smallest, so that
+/// accuracy says little of small classes. Classes without images do not count.
+bool are_unequal(const std::vector<std::int64_t>& class_sizes);
+
+/// Returns the classes with test images that were never predicted.
+std::vector<std::int64_t> never_predicted(const ClassCounts& counts);
+
+/// Returns what may help a model that never predicts some classes.
+std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights);
+
+/// Number of classes from which the top-5 accuracy is shown: of few classes it says little.
+inline constexpr std::int64_t kTop5Classes = 50;
+
 /// The prediction for one test image: a line of predictions.jsonl.
 struct Prediction {
   std::int64_t id = 0;     // position in the test set
@@ -256,6 +272,7 @@ struct RunStart {
   std::int64_t classes = 0;
   std::vector<std::string> class_names;  // by number; empty if the data have no names
   std::int64_t steps_per_epoch = 0;
+  std::vector<std::int64_t> test_class_sizes;  // numbers of test images by class
 };
 
 /// The content of `summary.json`.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -474,6 +475,46 @@ std::optional<Pace> PaceMeter::add(const PacedStep& step) {
 void PaceMeter::pause_until(double now_s) {
   if (last_) last_->finished_s += now_s - newest_s_;
   newest_s_ = now_s;
+}
+
+ClassCounts class_counts(const EpochDetails& details) {
+  if (details.confusion.empty()) return details.class_counts;
+  const auto classes = static_cast<std::size_t>(details.classes);
+  using Counts = std::vector<std::int64_t>;
+  ClassCounts counts{Counts(classes), Counts(classes), Counts(classes)};
+  for (std::size_t truth = 0; truth < classes; ++truth) {
+    for (std::size_t predicted = 0; predicted < classes; ++predicted) {
+      const std::int64_t images = details.confusion[truth * classes + predicted];
+      counts.samples[truth] += images;
+      counts.predicted[predicted] += images;
+      if (truth == predicted) counts.correct[truth] = images;
+    }
+  }
+  return counts;
+}
+
+bool are_unequal(const std::vector<std::int64_t>& class_sizes) {
+  std::vector<std::int64_t> sizes;
+  std::ranges::copy_if(class_sizes, std::back_inserter(sizes), [](auto size) { return size > 0; });
+  if (sizes.empty()) return false;
+  const auto [least, most] = std::ranges::minmax(sizes);
+  return 2 * most > 3 * least;
+}
+
+std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
+  std::vector<std::int64_t> labels;
+  for (std::size_t label = 0; label < counts.samples.size(); ++label) {
+    if (counts.samples[label] > 0 && counts.predicted[label] == 0) {
+      labels.push_back(static_cast<std::int64_t>(label));
+    }
+  }
+  return labels;
+}
+
+std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {
+  return sizes_are_unequal && !has_class_weights
+             ? "class_weights \"balanced\" makes all classes count alike"
+             : "more epochs or another learning_rate may help";
 }
 
 std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes) {

@@ -1,5 +1,6 @@
 #include "settings/train_options.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "settings/schemas.h"
@@ -265,9 +266,11 @@ void add_monitoring(Schema<TrainOptions>& schema) {
   schema.add("stop_at_accuracy", &TrainOptions::stop_at_accuracy, optional_of(number({0, 1})),
              "Ends the run after the first epoch that reaches this test accuracy.",
              {"target_accuracy"}, kNever);
-  schema.add("log_interval", &TrainOptions::log_interval, integer(1, kMaxCount),
-             "Steps between two step records of metrics.jsonl.", {"log_every", "log_steps"},
-             kNever);
+  schema.add("log_interval", &TrainOptions::log_interval,
+             optional_of(integer(1, kMaxCount), "auto"),
+             "Steps between two step records of metrics.jsonl; auto: a tenth of an epoch or a "
+             "thousandth of the run, whichever is more, up to 100.",
+             {"log_every", "log_steps"}, kNever);
   Schema<EarlyStoppingOptions> early_stopping;
   early_stopping
       .add("patience", &EarlyStoppingOptions::patience, integer(1, kMaxCount),
@@ -303,6 +306,14 @@ void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
 std::int64_t global_batch_size(const TrainOptions& options, int processes) {
   return options.batch_size_per_process ? *options.batch_size_per_process * processes
                                         : options.batch_size;
+}
+
+std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_epoch) {
+  if (options.log_interval) return *options.log_interval;
+  const std::int64_t all = std::min(options.epochs * steps_per_epoch,
+                                    options.max_steps.value_or(options.epochs * steps_per_epoch));
+  const std::int64_t in_epoch = std::min(steps_per_epoch, all);
+  return std::clamp<std::int64_t>(std::max(in_epoch / 10, all / 1000), 1, 100);
 }
 
 std::int64_t shard_count(const TrainOptions& options, int processes) {

@@ -89,13 +89,16 @@ struct TrainOptions {
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   GpuKernels gpu_kernels = GpuKernels::kAuto;
   std::optional<double> stop_at_accuracy;
-  std::int64_t log_interval = 100;  // steps
+  std::optional<std::int64_t> log_interval;  // steps; none: by the length of the run
   std::optional<EarlyStoppingOptions> early_stopping;
   std::optional<EmaOptions> ema;
 };
 
 /// Returns the samples per batch, over all processes.
 std::int64_t global_batch_size(const TrainOptions& options, int processes);
+
+/// Returns the number of steps between two records of steps.
+std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_epoch);
 
 /// Returns the number of shards of each global batch.
 std::int64_t shard_count(const TrainOptions& options, int processes);

@@ -48,7 +48,7 @@ TEST_CASE("later layers win: file, environment, flags, --set from left to right"
   settings::RunConfig config = read_layers(line, {file}).config;
   CHECK(config.train.seed == 2);
   CHECK(config.train.batch_size == 5);
-  CHECK(config.train.log_interval == 100);
+  CHECK(!config.train.log_interval);
   CHECK(config.launch.processes_per_node == 1);
   CHECK(config.launch.max_restarts == 7);
   CHECK(config.output == "/base/of-file");

@@ -22,7 +22,17 @@ using Catch::Matchers::ContainsSubstring;
 
 constexpr Pace kPace{0.125, 2048, 0.5};
 constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
-const EpochResult kEpoch{.record = {2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}}};
+const EpochResult kEpoch{.record = {.epoch = 2,
+                                    .step = 200,
+                                    .train_loss = 0.5,
+                                    .train_accuracy = 0.875,
+                                    .test_loss = 0.25,
+                                    .test_accuracy = 0.9375,
+                                    .test_balanced_accuracy = 0.5,
+                                    .test_top5_accuracy = 0.99,
+                                    .train_seconds = 3.5,
+                                    .test_seconds = 0.5,
+                                    .samples_per_second = 17142.0}};
 
 /// A console whose output and log go to a file.
 class Screen {
@@ -205,13 +215,13 @@ EpochRecord epoch(std::int64_t number, double accuracy) {
 
 TEST_CASE("epochs are lines of a table") {
   EpochTable table(10, {false, true, true});
-  CHECK(table.head(false, 100) ==
+  CHECK(table.head({}, 100) ==
         "  epoch  test loss  accuracy  train loss  accuracy      time  samples/s\n");
-  CHECK(table.line(epoch(1, 0.5), 100) ==
+  CHECK(table.line(epoch(1, 0.5), {}, 100) ==
         "   1/10     0.2500   50.00 %      0.5000   87.50 %    4.00 s     17,142  ▅\n");
-  CHECK(table.line(epoch(2, 0.75), 100) ==
+  CHECK(table.line(epoch(2, 0.75), {}, 100) ==
         "   2/10     0.2500   75.00 %      0.5000   87.50 %    4.00 s     17,142  ▁█\n");
-  CHECK(table.line(epoch(3, 0.625), 75) ==
+  CHECK(table.line(epoch(3, 0.625), {}, 75) ==
         "   3/10     0.2500   62.50 %      0.5000   87.50 %    4.00 s     17,142  ▅\n");
 }
 
@@ -223,23 +233,23 @@ TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the hea
   record.validation_loss = 0.5;
   record.validation_accuracy = 0.8125;
   for (std::size_t columns = 1; columns < 130; ++columns) {
-    const std::string shown = table.head(true, columns);
+    const std::string shown = table.head({.validation = true}, columns);
     CHECK(head.starts_with(shown.substr(0, shown.size() - 1)));
     const std::size_t width = shown.size() - 1;
     CHECK((width == 0 || width < columns));
     CHECK((width == head.size() || head[width] == ' '));
-    const std::string line = table.line(record, columns);
+    const std::string line = table.line(record, {.validation = true}, columns);
     CHECK(line.size() <= std::max<std::size_t>(columns, 1));
     if (width < head.size()) CHECK(line.size() == shown.size());
   }
-  CHECK(table.head(true, 40) == "  epoch  test loss  accuracy  held out\n");
-  CHECK_THAT(table.line(record, 100), ContainsSubstring("50.00 %   81.25 %"));
+  CHECK(table.head({.validation = true}, 40) == "  epoch  test loss  accuracy  held out\n");
+  CHECK_THAT(table.line(record, {.validation = true}, 100), ContainsSubstring("50.00 %   81.25 %"));
 }
 
 TEST_CASE("the best accuracy so far is coloured") {
   EpochTable table(2, {true, true, true});
-  CHECK_THAT(table.line(epoch(1, 0.75), 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
-  CHECK_THAT(table.line(epoch(2, 0.5), 100), !ContainsSubstring("\x1b[1;32m"));
+  CHECK_THAT(table.line(epoch(1, 0.75), {}, 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(epoch(2, 0.5), {}, 100), !ContainsSubstring("\x1b[1;32m"));
 }
 
 TEST_CASE("with a validation set, the epoch with the best validation accuracy is coloured") {
@@ -248,8 +258,47 @@ TEST_CASE("with a validation set, the epoch with the best validation accuracy is
   first.validation_accuracy = 0.9;
   EpochRecord second = epoch(2, 0.875);
   second.validation_accuracy = 0.8;
-  CHECK_THAT(table.line(first, 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
-  CHECK_THAT(table.line(second, 100), !ContainsSubstring("\x1b[1;32m"));
+  CHECK_THAT(table.line(first, {.validation = true}, 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(second, {.validation = true}, 100), !ContainsSubstring("\x1b[1;32m"));
+}
+
+TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many") {
+  EpochTable table(2, {false, false, true});
+  const ShownFigures figures{.balanced_accuracy = true, .top5_accuracy = true};
+  CHECK(table.head(figures, 50) == "  epoch  test loss  accuracy  balanced     top 5\n");
+  CHECK(table.line(kEpoch.record, figures, 50) ==
+        "    2/2     0.2500   93.75 %   50.00 %   99.00 %\n");
+  Screen screen(/*terminal=*/false);
+  screen.console->begin({.classes = 50, .class_names = {}, .test_class_sizes = {3, 9}}, {});
+  screen.console->epoch(kEpoch);
+  CHECK_THAT(screen.text(), ContainsSubstring("test loss 0.2500, accuracy 93.75 %, balanced 50.00 "
+                                              "%, top 5 99.00 %; 4.00 s"));
+}
+
+TEST_CASE("at its end a run warns of classes that were never predicted") {
+  Screen screen(/*terminal=*/false, /*quiet=*/true);
+  EpochResult epoch = kEpoch;
+  epoch.details.classes = 3;
+  epoch.details.confusion = {90, 0, 0,  //
+                             9,  0, 0,  //
+                             1,  0, 0};
+  screen.console->begin(
+      {.classes = 3, .class_names = {"a", "b\n", std::string(200, 'c')}, .test_class_sizes = {}}, {});
+  screen.console->epoch(epoch);
+  screen.console->end({.status = "stopped"});
+  CHECK(screen.text().empty());
+  screen.console->end({.status = "finished"});
+  CHECK_THAT(screen.text(), ContainsSubstring("2 of 3 classes were never predicted: b\\n, ccc") &&
+                                ContainsSubstring("ccc…; class_weights \"balanced\" makes") &&
+                                !ContainsSubstring(std::string(50, 'c')));
+}
+
+TEST_CASE("the largest class is compared with the smallest that has images") {
+  CHECK(!are_unequal({}));
+  CHECK(!are_unequal({0, 0}));
+  CHECK(!are_unequal({0, 980, 1135, 892}));
+  CHECK(!are_unequal({3, 2}));
+  CHECK(are_unequal({4, 2}));
 }
 
 }  // namespace

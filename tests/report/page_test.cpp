@@ -15,6 +15,8 @@
 namespace mnist_train::report {
 namespace {
 
+namespace fs = std::filesystem;
+
 using Catch::Matchers::ContainsSubstring;
 using testing::PretendedRun;
 using testing::TempFolder;
@@ -69,8 +71,8 @@ TEST_CASE("a page answers the four questions") {
   const std::string page = page_of(folder);
   check_contains(
       page,
-      {"Yes: test accuracy is 96.67 % after epoch 3, and was 90.00 % after epoch 1; random "
-       "predictions would reach 50.0 %.",
+      {"Yes: test accuracy is 96.67 % after epoch 3, and was 90.00 % after epoch 1; predicting "
+       "<b>1</b>, the largest class, for every image would reach 58.7 %.",
        "6 of 104 test images (5.77 %). Most often a <b>0</b> is taken for a <b>1</b> (3×)",
        "14.5 s, 52 % of it for compute. The first step started 250 ms after the command.",
        "Model <b>net</b>, sgd with learning rate 0.01, global batch 128, 10 epochs, seed 1."});
@@ -96,7 +98,7 @@ TEST_CASE("classes are named if the data have names") {
       page,
       {"Most often <b>T-shirt/top</b> is taken for <b>&lt;Bag&gt;</b> (3×)",
        "title=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
-       "<span title=\"&lt;Bag&gt;\">&lt;Bag&gt;</span></th>", "test image 9: T-shirt/top\"",
+       "<span class=\"name\" title=\"&lt;Bag&gt;\">&lt;Bag&gt;</span></th>", "test image 9: T-shirt/top\"",
        "<b>T-shirt/top</b> → <b class=\"bad\">&lt;Bag&gt;</b>",
        "data-guess=\"1\" aria-label=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
        "<b class=\"good\">T-shirt/top</b>: 50 %</span><span class=\"soft\">&lt;Bag&gt;: 50 %"});
@@ -204,7 +206,7 @@ TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
   run.epochs = 1;
   write_pretended_run(folder, "one", run);
   const std::string one = page_of(folder, "one");
-  check_contains(one, {"Yes: test accuracy is 90.00 % after its only epoch; random",
+  check_contains(one, {"Yes: test accuracy is 90.00 % after its only epoch; predicting",
                        "<details id=\"epochs\" open>"});
   CHECK_THAT(one, !ContainsSubstring("Accuracy by epoch") && !ContainsSubstring("<dt>Best</dt>"));
   folder.write("one/metrics.jsonl",
@@ -276,6 +278,174 @@ TEST_CASE("a comparison has results, curves and settings") {
                   "<td data-label=\"samples/s\">17,000</td>"});
   const std::string alike = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "a"});
   CHECK(occurrences(alike, "class=\"best\"") == 0);
+}
+
+/// Confusion matrix in which each class has `sizes[label]` images, all predicted as `guess(label)`.
+template <typename Guess>
+std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double balanced) {
+  const std::size_t classes = sizes.size();
+  std::vector<std::vector<int>> confusion(classes, std::vector<int>(classes));
+  int all = 0;
+  int right = 0;
+  for (std::size_t label = 0; label < classes; ++label) {
+    const std::size_t predicted = guess(label);
+    confusion[label][predicted] = sizes[label];
+    all += sizes[label];
+    if (predicted == label) right += sizes[label];
+  }
+  return nlohmann::json{{"event", "epoch"},
+                        {"epoch", 1},
+                        {"test_accuracy", static_cast<double>(right) / all},
+                        {"test_balanced_accuracy", balanced},
+                        {"test_top5_accuracy", 0.875},
+                        {"confusion", confusion}}
+             .dump() +
+         "\n";
+}
+
+TEST_CASE("Yes is said only of a model that is better than the largest class and predicts all") {
+  struct Case {
+    std::vector<int> sizes;
+    std::size_t last_predicted;  // classes above it are taken for class 0
+    double balanced;
+    std::string verdict;
+  };
+  const auto [sizes, last_predicted, balanced, verdict] = GENERATE(values<Case>({
+      {{90, 10}, 0, 0.5, "No: test accuracy is 90.00 %"},
+      {{90, 10}, 1, 1, "Yes: test accuracy is 100.00 %"},
+      {{50, 50, 40, 30, 20, 10}, 3, 0.667, "Partly: test accuracy is 85.00 %"},
+      {{40, 0}, 0, 1, "Not known: test accuracy is 100.00 %"},
+  }));
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  const auto guess = [last = last_predicted](std::size_t label) {
+    return label <= last ? label : std::size_t{0};
+  };
+  folder.write("run/metrics.jsonl", epoch_with(sizes, guess, balanced));
+  CHECK_THAT(page_of(folder), ContainsSubstring(verdict));
+}
+
+TEST_CASE("classes that are never predicted are named, with what may help") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  const auto guess = [](std::size_t label) { return label < 4 ? label : std::size_t{0}; };
+  folder.write("run/metrics.jsonl", epoch_with({50, 50, 40, 30, 20, 10}, guess, 0.667));
+  check_contains(page_of(folder),
+                 {"2 of 6 classes are never predicted: <b>4</b>, <b>5</b></span>; class_weights "
+                  "&quot;balanced&quot; makes all classes count alike.",
+                  "Never predicted: <b>4</b>, <b>5</b>.",
+                  "5<span class=\"bad never\">never predicted</span>",
+                  "<td class=\"missed\" title=\"5 taken for 5: 0\"><span class=\"n\">0</span>",
+                  "<dt>Balanced accuracy</dt><dd>66.70 %</dd>"});
+  folder.write("run/config.json", R"({"class_weights":"balanced"})");
+  CHECK_THAT(page_of(folder), !ContainsSubstring("makes all classes count alike"));
+}
+
+TEST_CASE("of many classes the worst 50 are listed, and the page stays small") {
+  const std::size_t classes = GENERATE(51, 200, 1000);
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  const auto guess = [=](std::size_t label) { return label + 1 < classes ? label : std::size_t{3}; };
+  folder.write("run/metrics.jsonl", epoch_with(std::vector<int>(classes, 2), guess, 0.9));
+  const std::string page = page_of(folder);
+  check_contains(page, {"The worst 50 of " + count(static_cast<double>(classes)) + " classes by F1",
+                        "<dt>Top-5 accuracy</dt><dd>87.50 %</dd>", "Most confused"});
+  const std::string table = page.substr(page.find("The worst 50"));
+  const std::string rows = table.substr(0, table.find("</table>"));
+  CHECK(occurrences(rows, "<tr><th scope=\"row\">") == 50);
+  CHECK(rows.find(">" + std::to_string(classes - 1) + "<") < rows.find(">3<"));
+  CHECK(page.size() < 300'000);
+  const std::string both = page_on({folder.path() / "run", folder.path() / "run"});
+  CHECK_THAT(both, ContainsSubstring("Accuracy by class: the 50 with the lowest"));
+}
+
+TEST_CASE("beyond a confusion matrix, numbers by class are enough") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  std::vector<int> samples(1500, 4);
+  std::vector<int> predicted = samples;
+  predicted[7] = 0;
+  std::vector<int> correct(1500, 3);
+  correct[7] = 0;
+  folder.write("run/metrics.jsonl",
+               nlohmann::json{{"event", "epoch"},
+                              {"epoch", 1},
+                              {"test_accuracy", 0.7495},
+                              {"class_counts",
+                               {{"samples", samples}, {"predicted", predicted}, {"correct", correct}}}}
+                       .dump() +
+                   "\n");
+  check_contains(page_of(folder), {"1 of 1,500 classes is never predicted: <b>7</b>",
+                                   "The worst 50 of 1,500 classes by F1"});
+}
+
+TEST_CASE("dataset.json gives class sizes, and what was left out in any form") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  folder.write("run/dataset.json", R"({"classes":[{"name":"a","train":7,"validation":0,"test":44},
+      {"name":"b","train":1234,"validation":0,"test":60}],
+      "left_out":{"files":{".tif":1200,"<i>":1},"folders":["__MACOSX","<b>"],"none":0,"no":[]}})");
+  const std::string page = page_of(folder);
+  check_contains(page, {"<dt>Classes</dt><dd>from 7 (0) to 1,234 (1) training images per class</dd>",
+                        "<th scope=\"col\">train</th><th scope=\"col\">test</th>",
+                        "<th scope=\"row\">1</th><td>1,234</td><td>62</td>",
+                        "<th scope=\"row\">files › .tif</th><td>1,200</td>",
+                        "<th scope=\"row\">files › &lt;i&gt;</th><td>1</td>",
+                        "<th scope=\"row\">folders</th><td>__MACOSX, &lt;b&gt;</td>"});
+  CHECK_THAT(page, !ContainsSubstring(">none<") && !ContainsSubstring(">no<") &&
+                       !ContainsSubstring("valid."));
+}
+
+TEST_CASE("mistakes show their files, and come from the predictions if the run kept no others") {
+  const TempFolder folder;
+  write_pretended_run(folder, "run");
+  folder.write("run/mistakes.jsonl",
+               R"({"id":3,"guess":1,"truth":0,"confidence":0.5,"file":"cat/<i> 1.png"})"
+               "\n");
+  check_contains(page_of(folder),
+                 {"<span class=\"soft file\" title=\"cat/&lt;i&gt; 1.png\">&lt;i&gt; 1.png</span>",
+                  "then its file"});
+  fs::remove(folder.path() / "run" / "mistakes.jsonl");
+  const std::string page = page_of(folder);
+  CHECK(occurrences(page, "<li data-truth") == 3);
+  CHECK_THAT(page, !ContainsSubstring("then its file"));
+}
+
+TEST_CASE("runs with different test files are not ranked") {
+  const TempFolder folder;
+  write_pretended_run(folder, "a");
+  PretendedRun longer;
+  longer.epochs = 4;
+  write_pretended_run(folder, "b", longer);
+  const std::string epoch = R"({"event":"epoch","epoch":1,"confusion":[[40,2],[2,58]],)";
+  folder.write("a/metrics.jsonl", epoch + "\"test_accuracy\":0.96}\n");
+  folder.write("b/metrics.jsonl", epoch + "\"test_accuracy\":0.86}\n");
+  const auto page = [&] { return page_on({folder.path() / "a", folder.path() / "b"}); };
+  const auto refuses = ContainsSubstring("The runs were tested on different files");
+  const auto doubts = ContainsSubstring("perhaps also the test images");
+  const auto ranks = ContainsSubstring("★ 96.00 %");
+  CHECK_THAT(page(), ranks && !refuses && !doubts);
+  folder.write("b/lineage.jsonl", R"({"data":{"classes":2},"data_hash":"xxh3-128:0"})"
+                                  "\n");
+  CHECK_THAT(page(), ranks && !refuses && doubts);
+  folder.write("a/dataset.json", R"({"test":["x/1.png"]})");
+  folder.write("b/dataset.json", R"({"test":["x/1.png"]})");
+  CHECK_THAT(page(), ranks && !refuses && !doubts);
+  folder.write("b/dataset.json", R"({"test":["x/2.png"]})");
+  CHECK_THAT(page(), refuses && !ranks && !ContainsSubstring(">better<"));
+}
+
+TEST_CASE("a key that an older program did not have differs only if it is not the default") {
+  const TempFolder folder;
+  write_pretended_run(folder, "a");
+  write_pretended_run(folder, "b");
+  nlohmann::json config = nlohmann::json::parse(settings::write_run_config({}, false));
+  config.erase("label_smoothing");
+  config["seed"] = 7;
+  folder.write("b/config.json", config.dump());
+  CHECK_THAT(page_on({folder.path() / "a", folder.path() / "b"}),
+             ContainsSubstring("<code>seed</code>") &&
+                 !ContainsSubstring("<code>label_smoothing</code>"));
 }
 
 TEST_CASE("the page of a long run is small and made within a second") {

@@ -152,7 +152,16 @@ TEST_CASE("epochs shorter than a second have a pace") {
 using Json = nlohmann::json;
 
 constexpr StepRecord kStepRecord{2, 150, 0.25, 0.01, 12345.5, 0.625};
-constexpr EpochRecord kEpochRecord{2, 200, 0.5, 0.875, 0.25, 0.9375, 3.5, 0.5, 17142.0, {}, {}};
+constexpr EpochRecord kEpochRecord{.epoch = 2,
+                                   .step = 200,
+                                   .train_loss = 0.5,
+                                   .train_accuracy = 0.875,
+                                   .test_loss = 0.25,
+                                   .test_accuracy = 0.9375,
+                                   .test_balanced_accuracy = 0.75,
+                                   .train_seconds = 3.5,
+                                   .test_seconds = 0.5,
+                                   .samples_per_second = 17142.0};
 
 std::string log_content(const fs::path& path) { return read_file(path, 1 << 20, ExitCode::kData); }
 

@@ -12,20 +12,37 @@ namespace mnist_train::report {
 
 namespace {
 
-enum SeriesColour { kTest, kTrain, kValidation, kRate = 4 };
+enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 
-/// Shows a figure of the test set, the training set and, if there is one, the validation set.
+/// Shows a figure of the test set, the training set and, if there is one, the validation set, before
+/// the series that the chart has.
 std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRecord::*test,
                            double EpochRecord::*train,
                            std::optional<double> EpochRecord::*validation) {
-  chart.series = {epoch_series(run, "test", kTest, test),
-                  epoch_series(run, "training", kTrain, train)};
+  std::vector<ChartSeries> series{epoch_series(run, "test", kTest, test),
+                                  epoch_series(run, "training", kTrain, train)};
   if (run.holds_out()) {
-    chart.series.push_back(epoch_series(run, "validation", kValidation, [&](const auto& record) {
+    series.push_back(epoch_series(run, "validation", kValidation, [&](const auto& record) {
       return (record.*validation).value_or(NAN);
     }));
   }
+  chart.series.insert(chart.series.begin(), series.begin(), series.end());
   return line_chart(chart);
+}
+
+/// The accuracies of the test set that not every run shows.
+std::vector<ChartSeries> further_accuracies(const RunFiles& run) {
+  std::vector<ChartSeries> series;
+  if (shows_balanced_accuracy(run)) {
+    series.push_back(
+        epoch_series(run, "test, balanced", kBalanced, &EpochRecord::test_balanced_accuracy));
+  }
+  if (shows_top5_accuracy(run)) {
+    series.push_back(epoch_series(run, "test, top 5", kTop5, [](const EpochRecord& record) {
+      return record.test_top5_accuracy.value_or(NAN);
+    }));
+  }
+  return series;
 }
 
 /// Shows single steps in the background, their running mean, and the test set after each epoch.
@@ -46,7 +63,9 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
 std::string learning_charts(const RunFiles& run) {
   const ChartSeries rate = step_series(run, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
-      chart_by_epoch(run, {"Accuracy by epoch", "epoch", AxisFormat::kPercent},
+      chart_by_epoch(run,
+                     {"Accuracy by epoch", "epoch", AxisFormat::kPercent, /*logarithmic=*/false,
+                      /*from_zero=*/false, further_accuracies(run)},
                      &EpochRecord::test_accuracy, &EpochRecord::train_accuracy,
                      &EpochRecord::validation_accuracy) +
       chart_by_epoch(run, {"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
@@ -95,21 +114,94 @@ std::string accuracy_reached(const RunFiles& run) {
   return text;
 }
 
-/// One or two sentences for people who read nothing else.
+/// The accuracies of a model that predicts the largest class for every image. NaN if not known.
+struct Baseline {
+  explicit Baseline(const Confusion& confusion) {
+    if (confusion.all == 0) return;
+    const auto largest = std::ranges::max_element(confusion.rows);
+    label = largest - confusion.rows.begin();
+    is_shared = std::ranges::count(confusion.rows, *largest) > 1;
+    const auto images = static_cast<double>(confusion.all);
+    accuracy = static_cast<double>(*largest) / images;
+    chance = 2 * std::sqrt(accuracy * (1 - accuracy) / images);
+    double classes = 0;
+    double variance = 0;
+    for (const std::int64_t size : confusion.rows) {
+      if (size == 0) continue;
+      ++classes;
+      variance += 1 / static_cast<double>(size);
+    }
+    balanced_accuracy = 1 / classes;
+    balanced_chance = std::sqrt(variance) / classes;
+  }
+
+  std::int64_t label = 0;
+  bool is_shared = false;  // several classes are the largest
+  double accuracy = NAN;
+  double chance = 0;  // twice the standard error of the accuracy
+  double balanced_accuracy = NAN;
+  double balanced_chance = 0;  // an upper bound of twice its standard error
+};
+
+/// Returns "Yes", or why that cannot be said: if classes are never predicted, or the model is better
+/// than the baseline for the mean class only, it learned in part.
+std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
+  constexpr double kLeastGain = 0.05;  // of what the baseline gets wrong
+  if (baseline.accuracy == 1) return "Not known";
+  const double gain = run.last(&EpochRecord::test_accuracy) - baseline.accuracy;
+  const double balanced_gain =
+      run.last(&EpochRecord::test_balanced_accuracy) - baseline.balanced_accuracy;
+  const bool is_balanced_better =
+      balanced_gain > std::max(baseline.balanced_chance,
+                               kLeastGain * (1 - baseline.balanced_accuracy));
+  if (gain <= baseline.chance) {
+    return is_balanced_better ? "Partly" : run.live ? "Not so far" : "No";
+  }
+  if (gain < kLeastGain * (1 - baseline.accuracy)) return "A little";
+  return predicts_all_classes ? "Yes" : "Partly";
+}
+
+std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
+  if (!std::isfinite(baseline.accuracy)) return "";
+  const std::string name = "<b>" + escaped_class(run, baseline.label) + "</b>";
+  if (baseline.accuracy == 1) return "; all test images are of class " + name;
+  return fmt::format("; predicting {} for every image would reach {}",
+                     baseline.is_shared ? "one class" : name + ", the largest class,",
+                     percent(baseline.accuracy, 1));
+}
+
+/// Names the classes that were never predicted, and says what may help.
+std::string never_predicted_text(const RunFiles& run, const Confusion& confusion) {
+  const std::vector<std::int64_t> missed = confusion.never_predicted();
+  if (missed.empty()) return "";
+  const bool has_class_weights =
+      run.config.is_object() && run.config.contains("class_weights") &&
+      !run.config["class_weights"].is_null();
+  const std::string advice =
+      escape_html(advice_on_never_predicted(are_unequal(confusion.rows), has_class_weights));
+  return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
+                     missed.size(), count(static_cast<double>(confusion.classes)),
+                     missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
+}
+
+/// A few sentences for people who read nothing else.
 std::string learning_verdict(const RunFiles& run) {
   if (run.epochs.empty()) return verdict_without_epochs(run);
   const EpochRecord& last = run.epochs.back().record;
   const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
-  const auto classes = static_cast<double>(run.epochs.back().details.classes);
-  const double chance = classes > 0 ? 1 / classes : NAN;
-  const bool learned =
-      std::isnan(chance) || last.test_accuracy > std::max(1.5 * chance, chance + 0.05);
-  std::string text = learned ? "Yes: " : run.live ? "Not so far: " : "No: ";
-  text += accuracy_reached(run);
-  if (std::isfinite(chance)) {
-    text += fmt::format("; random predictions would reach {}", percent(chance, 1));
+  const Confusion confusion(run.epochs.back().details);
+  const Baseline baseline(confusion);
+  const std::string word = answer(run, baseline, confusion.never_predicted().empty());
+  const bool learned = word == "Yes" || word == "Partly";
+  std::string text =
+      word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
+  if (shows_balanced_accuracy(run)) {
+    text += fmt::format("Balanced accuracy, the mean over the classes, is {}, instead of {}. ",
+                        percent(last.test_balanced_accuracy),
+                        percent(baseline.balanced_accuracy, 1));
   }
-  text += ". ";
+  const std::string missed = never_predicted_text(run, confusion);
+  text += missed;
   if (best.epoch != last.epoch && run.best_by() != settings::BestBy::kAccuracy) {
     text += fmt::format("By {}, epoch {} was best, with test accuracy {}. ",
                         words_for(run.best_by()), best.epoch, percent(best.test_accuracy));
@@ -120,7 +212,7 @@ std::string learning_verdict(const RunFiles& run) {
     text +=
         fmt::format("It was best in epoch {} with {}. ", best.epoch, percent(best.test_accuracy));
   }
-  if (!learned && !run.live) text += "A lower learning_rate often helps. ";
+  if (word == "No" && missed.empty()) text += "A lower learning_rate often helps. ";
   const double gap = last.train_accuracy - last.test_accuracy;
   if (learned && gap > 0.02) {
     text += fmt::format(
@@ -150,7 +242,12 @@ std::string epoch_table(const RunFiles& run) {
   const bool validated = run.holds_out();
   std::vector<std::string> labels{"step", "training loss", "training accuracy"};
   if (validated) labels.insert(labels.end(), {"validation loss", "validation accuracy"});
-  labels.insert(labels.end(), {"test loss", "test accuracy", "time", "samples/s"});
+  labels.insert(labels.end(), {"test loss", "test accuracy"});
+  const bool balanced = shows_balanced_accuracy(run);
+  const bool top5 = shows_top5_accuracy(run);
+  if (balanced) labels.emplace_back("balanced accuracy");
+  if (top5) labels.emplace_back("top-5 accuracy");
+  labels.insert(labels.end(), {"time", "samples/s"});
   std::string rows;
   const std::set<std::size_t> shown = shown_epochs(run);
   for (const std::size_t i : shown) {
@@ -161,9 +258,11 @@ std::string epoch_table(const RunFiles& run) {
       cells.push_back(decimal(r.validation_loss.value_or(NAN)));
       cells.push_back(percent(r.validation_accuracy.value_or(NAN)));
     }
+    cells.insert(cells.end(), {decimal(r.test_loss), percent(r.test_accuracy)});
+    if (balanced) cells.push_back(percent(r.test_balanced_accuracy));
+    if (top5) cells.push_back(percent(r.test_top5_accuracy.value_or(NAN)));
     cells.insert(cells.end(),
-                 {decimal(r.test_loss), percent(r.test_accuracy),
-                  duration(r.train_seconds + r.test_seconds), count(r.samples_per_second)});
+                 {duration(r.train_seconds + r.test_seconds), count(r.samples_per_second)});
     rows += table_row(fmt::format("<span class=\"phone\">epoch</span> {}", r.epoch), cells, labels);
   }
   const std::size_t all = run.epochs.size();

@@ -12,7 +12,8 @@ namespace mnist_train::report {
 namespace {
 
 constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit on a page
-constexpr std::size_t kListedPairs = 12;        // instead of a larger matrix
+constexpr std::int64_t kWideClasses = 14;       // need the width of the page
+constexpr std::size_t kListedPairs = 30;        // instead of a larger matrix
 constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
 constexpr std::size_t kPagePictureBytes = 2'500'000;
@@ -28,10 +29,6 @@ PicturedKinds pictured_kinds(const RunFiles& run) {
   PicturedKinds kinds;
   for (const Mistake& mistake : run.mistakes) kinds.insert({mistake.truth, mistake.guess});
   return kinds;
-}
-
-std::string escaped_class(const RunFiles& run, std::int64_t label) {
-  return escape_html(run.class_name(label));
 }
 
 /// Describes a kind of mistake: "4 taken for 9: 12".
@@ -58,13 +55,16 @@ std::string in_percent(double fraction, int digits = 1) {
 std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const ConfusedPair& pair,
                         std::int64_t row_images, std::int64_t most) {
   const double fraction = fraction_of(pair.images, row_images);
+  const bool is_right = pair.truth == pair.predicted;
   const std::string text =
-      pair.images == 0 ? "·"
-                       : fmt::format(R"(<span class="n">{}</span><span class="p">{}</span>)",
+      pair.images == 0 && !is_right
+          ? "·"
+          : fmt::format(R"(<span class="n">{}</span><span class="p">{}</span>)",
                                      pair.images, in_percent(fraction, fraction == 1 ? 0 : 1));
   const std::string title = pair_label(run, pair);
-  if (pair.truth == pair.predicted) {
-    return fmt::format(R"(<td class="right" title="{}">{}</td>)", title, text);
+  if (is_right) {
+    return fmt::format(R"(<td class="{}" title="{}">{}</td>)",
+                       pair.images == 0 && row_images > 0 ? "missed" : "right", title, text);
   }
   const auto shade = pair.images == 0
                          ? 0
@@ -80,9 +80,8 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
   std::string head = "<td></td>";
   std::string rows;
   for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
-    const std::string name = escaped_class(run, truth);
-    head += head_cell(fmt::format("<span title=\"{0}\">{0}</span>", name));
-    rows += "<tr><th scope=\"row\">" + name + "</th>";
+    head += head_cell(class_label(run, truth));
+    rows += "<tr><th scope=\"row\">" + class_label(run, truth) + "</th>";
     for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
       rows += matrix_cell(run, kinds, {truth, predicted, confusion.at(truth, predicted)},
                           confusion.of(truth), most);
@@ -113,41 +112,95 @@ double scale_begin(const Confusion& confusion) {
   return begin;
 }
 
+/// Returns the classes that the table lists: all, or of many the worst, by F1 and accuracy. Classes
+/// without images and predictions come last.
+std::vector<std::int64_t> listed_classes(const Confusion& confusion) {
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(confusion.classes));
+  std::iota(labels.begin(), labels.end(), 0);
+  if (labels.size() <= kListedClasses) return labels;
+  const auto badness = [&](std::int64_t label) {
+    const double f1 = confusion.f1(label);
+    const double recall = confusion.recall(label);
+    return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
+  };
+  std::ranges::stable_sort(labels, {}, badness);
+  labels.resize(kListedClasses);
+  return labels;
+}
+
+/// Names and titles of splits.
+using Splits = std::vector<std::pair<const char*, const char*>>;
+
+/// Returns the splits of dataset.json besides the test set that have images.
+Splits sized_splits(const RunFiles& run, const Confusion& confusion) {
+  Splits splits;
+  for (const auto& split : {std::pair("train", "train"), std::pair("validation", "valid.")}) {
+    const auto has_images = [&](std::int64_t label) { return run.class_size(label, split.first) > 0; };
+    std::int64_t label = 0;
+    while (label < confusion.classes && !has_images(label)) ++label;
+    if (label < confusion.classes) splits.push_back(split);
+  }
+  return splits;
+}
+
+/// The position of an accuracy in the column of dots, which begins at `begin`.
+double dot_place(double accuracy, double begin) {
+  return 4 + 92 * std::clamp((accuracy - begin) / (1 - begin), 0.0, 1.0);
+}
+
+std::string class_row(const RunFiles& run, const Confusion& confusion, std::int64_t label,
+                      double begin, const Splits& splits) {
+  const double accuracy = confusion.recall(label);
+  const double overall = fraction_of(confusion.right, confusion.all);
+  const std::string dot =
+      std::isfinite(accuracy)
+          ? fmt::format(R"(<path class="value{}" d="M{:.1f} 10h0"/>)",
+                        accuracy < overall ? " low" : "", dot_place(accuracy, begin))
+          : "";
+  const bool is_missed = confusion.of(label) > 0 && confusion.predicted_as(label) == 0;
+  std::string sizes;
+  for (const auto& [split, title] : splits) {
+    sizes += "<td>" + count(run.class_size(label, split)) + "</td>";
+  }
+  return fmt::format(
+      "<tr><th scope=\"row\">{}{}</th>{}<td>{}</td><td>{}</td><td class=\"dots\"><svg "
+      "class=\"dots\" viewBox=\"0 0 100 20\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path "
+      "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
+      "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
+      class_label(run, label), is_missed ? "<span class=\"bad never\">never predicted</span>" : "",
+      sizes, count(static_cast<double>(confusion.of(label))),
+      count(static_cast<double>(confusion.of(label) - confusion.correct(label))),
+      dot_place(overall, begin), dot, in_percent(accuracy), in_percent(confusion.precision(label)),
+      in_percent(confusion.f1(label)));
+}
+
 std::string class_table(const RunFiles& run, const Confusion& confusion) {
   const double begin = scale_begin(confusion);
-  const double overall = fraction_of(confusion.right, confusion.all);
-  const auto place = [&](double accuracy) {
-    return 4 + 92 * std::clamp((accuracy - begin) / (1 - begin), 0.0, 1.0);
-  };
+  const std::vector<std::int64_t> listed = listed_classes(confusion);
   std::string rows;
-  for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    const double accuracy = confusion.recall(label);
-    std::string dot;
-    if (std::isfinite(accuracy)) {
-      dot = fmt::format(R"(<path class="value{}" d="M{:.1f} 10h0"/>)",
-                        accuracy < overall ? " low" : "", place(accuracy));
-    }
-    rows += fmt::format(
-        "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td class=\"dots\"><svg class=\"dots\" "
-        "viewBox=\"0 0 100 20\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path "
-        "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
-        "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
-        escaped_class(run, label), count(static_cast<double>(confusion.of(label))),
-        count(static_cast<double>(confusion.of(label) - confusion.correct(label))), place(overall),
-        dot, in_percent(accuracy), in_percent(confusion.precision(label)),
-        in_percent(confusion.f1(label)));
-  }
+  const Splits splits = sized_splits(run, confusion);
+  for (const std::int64_t label : listed) rows += class_row(run, confusion, label, begin, splits);
   const std::string scale =
       fmt::format("<span class=\"scale\"><span>{:.0f}</span><span>100</span></span>", 100 * begin);
-  const std::string head = head_cells({"class", "images", "wrong"}) + head_cell(scale, "dots") +
+  std::string sizes;
+  for (const auto& [split, title] : splits) sizes += head_cell(title);
+  const std::string head = head_cell("class") + sizes +
+                           head_cells({sizes.empty() ? "images" : "test", "wrong"}) +
+                           head_cell(scale, "dots") +
                            head_cells({"accu&shy;racy", "preci&shy;sion", "F1"});
   const char* css_class = run.class_names.empty() ? "numbers classes" : "numbers classes named";
   const std::string text = fmt::format(
       "Accuracy (recall): the share of the class's images that are recognised. Precision: the "
       "share of the predictions as this class that are right. F1: their harmonic mean. Dots show "
-      "the accuracy; the line is that of all images, {}.",
-      percent(overall));
-  return figure("Classes, in percent",
+      "the accuracy; the line is that of all images, {}.{}",
+      percent(fraction_of(confusion.right, confusion.all)),
+      sizes.empty() ? "" : " The other columns are numbers of images.");
+  const std::string title =
+      listed.size() < static_cast<std::size_t>(confusion.classes)
+          ? fmt::format("The worst {} of {} classes by F1, in percent", listed.size(),
+                        count(static_cast<double>(confusion.classes)))
+          : "Classes, in percent";
+  return figure(title,
                 paragraph("soft", text) +
                     scrolling_table("Accuracy, precision and F1 by class", css_class, head, rows));
 }
@@ -157,8 +210,8 @@ std::string pair_table(const RunFiles& run, const Confusion& confusion) {
   if (!confusion.has_pairs()) return "";
   std::string rows;
   for (const ConfusedPair& pair : most_confused(confusion, kListedPairs)) {
-    rows += table_row(escaped_class(run, pair.truth),
-                      {escaped_class(run, pair.predicted),
+    rows += table_row(class_label(run, pair.truth),
+                      {class_label(run, pair.predicted),
                        link_to_pictures(run, kinds, pair, std::to_string(pair.images))});
   }
   return figure("Most confused",
@@ -187,7 +240,11 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
     text += fmt::format("{}{} is taken for {} ({}×)", std::exchange(before, ", "),
                         bold_class(run, pair.truth), bold_class(run, pair.predicted), pair.images);
   }
-  return text + ".";
+  text += ".";
+  if (const std::vector<std::int64_t> missed = confusion.never_predicted(); !missed.empty()) {
+    text += " Never predicted: " + bold_classes(run, missed) + ".";
+  }
+  return text;
 }
 
 /// A test image with two lines of HTML below it.
@@ -198,7 +255,15 @@ struct Thumbnail {
   std::string attributes;  // of the list item
   std::string first_line;
   std::string second_line;
+  std::string file;  // path, not escaped; may be empty
 };
+
+/// Returns the line with the name of an image's file, whose tooltip is the path.
+std::string file_line(const std::string& file) {
+  if (file.empty()) return "";
+  return fmt::format(R"(<span class="soft file" title="{}">{}</span>)", escape_html(file),
+                     escape_html(std::filesystem::path(file).filename().string()));
+}
 
 /// Returns a list of images. Those that exceed the page's limit are omitted, but not their text;
 /// `bytes` counts the images of the page.
@@ -212,9 +277,9 @@ std::string thumbnail_list(const RunFiles& run, std::span<const Thumbnail> thumb
       picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)",
                             thumbnail.image, thumbnail.id, thumbnail.truth);
     }
-    items +=
-        fmt::format("<li{}>{}<span>{}</span><span class=\"soft\">{}</span></li>\n",
-                    thumbnail.attributes, picture, thumbnail.first_line, thumbnail.second_line);
+    items += fmt::format("<li{}>{}<span>{}</span><span class=\"soft\">{}</span>{}</li>\n",
+                         thumbnail.attributes, picture, thumbnail.first_line, thumbnail.second_line,
+                         file_line(thumbnail.file));
   }
   return fmt::format("<ul class=\"{}\"{}>{}</ul>\n",
                      run.class_names.empty() ? "thumbs" : "thumbs wordy", attributes, items);
@@ -238,7 +303,8 @@ std::vector<Thumbnail> wrong_thumbnails(const RunFiles& run) {
                           fmt::format("<b>{}</b> → <b class=\"bad\">{}</b>", truth,
                                       escaped_class(run, mistake.guess)),
                           fmt::format("<span>{}</span> <span>#{}</span>",
-                                      rounded_percent(mistake.confidence), mistake.id)});
+                                      rounded_percent(mistake.confidence), mistake.id),
+                          mistake.file});
   }
   return thumbnails;
 }
@@ -256,7 +322,9 @@ std::string wrong_pictures(const RunFiles& run, const Confusion& confusion, std:
   const std::span others = std::span(wrong).subspan(first.size());
   std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>" + kept +
                      "Below each image: the true class → the prediction, its confidence, and the "
-                     "image's position in the test set.</p>\n<div id=\"filters\"></div>" +
+                     "image's position in the test set" +
+                     (run.mistakes.front().file.empty() ? "" : "; then its file") +
+                     ".</p>\n<div id=\"filters\"></div>" +
                      thumbnail_list(run, first, " id=\"wrong-images\"", bytes);
   if (!others.empty()) {
     text += fmt::format("<details id=\"more-wrong\"><summary>{} more</summary>{}</details>",
@@ -296,7 +364,7 @@ std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
     unsure.push_back({row->id, row->image, truth, "",
                       fmt::format("<b class=\"good\">{}</b>: {}", truth,
                                   rounded_percent(score(*row, row->guess))),
-                      runner_up(run, *row)});
+                      runner_up(run, *row), row->file});
   }
   return fmt::format(
       "<details id=\"unsure\"><summary>Right, but least confident</summary><p>Of the {} test "
@@ -308,22 +376,11 @@ std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
 }  // namespace
 
 Confusion::Confusion(const EpochDetails& details)
-    : classes(details.classes),
-      counts(details.confusion),
-      rows(details.class_counts.samples),
-      columns(details.class_counts.predicted),
-      diagonal(details.class_counts.correct) {
-  if (has_pairs()) {
-    rows.resize(static_cast<std::size_t>(classes));
-    columns.resize(static_cast<std::size_t>(classes));
-    for (std::int64_t truth = 0; truth < classes; ++truth) {
-      for (std::int64_t predicted = 0; predicted < classes; ++predicted) {
-        rows[static_cast<std::size_t>(truth)] += at(truth, predicted);
-        columns[static_cast<std::size_t>(predicted)] += at(truth, predicted);
-      }
-      diagonal.push_back(at(truth, truth));
-    }
-  }
+    : classes(details.classes), counts(details.confusion) {
+  ClassCounts by_class = class_counts(details);
+  rows = std::move(by_class.samples);
+  columns = std::move(by_class.predicted);
+  diagonal = std::move(by_class.correct);
   all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   right = std::accumulate(diagonal.begin(), diagonal.end(), std::int64_t{0});
 }
@@ -338,6 +395,40 @@ double Confusion::precision(std::int64_t label) const {
 
 double Confusion::f1(std::int64_t label) const {
   return fraction_of(2 * correct(label), of(label) + predicted_as(label));
+}
+
+std::vector<std::int64_t> Confusion::never_predicted() const {
+  return report::never_predicted({rows, columns, diagonal});
+}
+
+bool shows_balanced_accuracy(const RunFiles& run) {
+  return !run.epochs.empty() && std::isfinite(run.last(&EpochRecord::test_balanced_accuracy)) &&
+         are_unequal(class_counts(run.epochs.back().details).samples);
+}
+
+bool shows_top5_accuracy(const RunFiles& run) {
+  return !run.epochs.empty() && run.epochs.back().record.test_top5_accuracy &&
+         run.epochs.back().details.classes >= kTop5Classes;
+}
+
+std::string escaped_class(const RunFiles& run, std::int64_t label) {
+  return escape_html(run.class_name(label));
+}
+
+std::string class_label(const RunFiles& run, std::int64_t label) {
+  return run.class_names.empty()
+             ? escaped_class(run, label)
+             : fmt::format(R"(<span class="name" title="{0}">{0}</span>)", escaped_class(run, label));
+}
+
+std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels) {
+  constexpr std::size_t kMostNamed = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
+    text += (i == 0 ? "<b>" : ", <b>") + escaped_class(run, labels[i]) + "</b>";
+  }
+  if (labels.size() > kMostNamed) text += fmt::format(" and {} more", labels.size() - kMostNamed);
+  return text;
 }
 
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {
@@ -358,9 +449,11 @@ std::string mistakes_section(const RunFiles& run) {
   const EpochDetails none;
   const Confusion confusion(run.epochs.empty() ? none : run.epochs.back().details);
   if (confusion.all > 0) {
-    text = paragraph("lead", mistakes_verdict(run, confusion)) + "<div class=\"pair\">" +
-           (confusion.classes <= kMaxMatrixClasses ? confusion_matrix(run, confusion)
-                                                   : pair_table(run, confusion)) +
+    const bool has_matrix = confusion.classes <= kMaxMatrixClasses;
+    const bool is_wide = has_matrix && confusion.classes >= kWideClasses;
+    text = paragraph("lead", mistakes_verdict(run, confusion)) +
+           (is_wide ? "<div class=\"pair wide\">" : "<div class=\"pair\">") +
+           (has_matrix ? confusion_matrix(run, confusion) : pair_table(run, confusion)) +
            class_table(run, confusion) + "</div>\n";
   } else {
     text = paragraph("lead", run.live ? "Not known yet: the run has not been evaluated."

@@ -70,6 +70,13 @@ std::string accuracy_tiles(const RunFiles& run) {
   }
   std::string last = tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
                           "test loss " + decimal(run.last(&EpochRecord::test_loss)));
+  const EpochRecord& record = run.epochs.back().record;
+  if (shows_balanced_accuracy(run)) {
+    last += tile("Balanced accuracy", percent(record.test_balanced_accuracy), "mean over classes");
+  }
+  if (shows_top5_accuracy(run)) {
+    last += tile("Top-5 accuracy", percent(*record.test_top5_accuracy));
+  }
   if (run.epochs.size() == 1) return last;
   std::string chosen_by = run.holds_out() ? ", by validation" : "";
   if (run.best_by() != settings::BestBy::kAccuracy) {
@@ -265,6 +272,7 @@ Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
   Prediction prediction{
       integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
   if (!is_picture(prediction.image)) prediction.image.clear();
+  prediction.file = text_in(json, "file");
   for (std::int64_t label = 0; label < settings::kMaxClasses; ++label) {
     const auto score = json.find("score_" + std::to_string(label));
     if (score == json.end()) break;
@@ -283,7 +291,20 @@ Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   Prediction prediction = prediction_of(json, where);
   const double confidence = number_in(json, "confidence");
   return {prediction.id, prediction.guess, prediction.truth,
-          std::isnan(confidence) ? 0 : confidence, std::move(prediction.image)};
+          std::isnan(confidence) ? 0 : confidence, std::move(prediction.image),
+          std::move(prediction.file)};
+}
+
+/// Returns the wrong ones of the predictions, for runs without mistakes.jsonl.
+std::vector<Mistake> mistakes_among(const std::vector<Prediction>& predictions) {
+  std::vector<Mistake> mistakes;
+  for (const Prediction& row : predictions) {
+    if (row.guess == row.truth) continue;
+    const double confidence = row.confidence();
+    mistakes.push_back({row.id, row.guess, row.truth, std::isnan(confidence) ? 0 : confidence,
+                        row.image, row.file});
+  }
+  return choose_mistakes(std::move(mistakes));
 }
 
 /// Returns the content of a file, nothing if it does not exist.
@@ -318,7 +339,8 @@ std::int64_t for_each_line(const fs::path& path, const std::string& text, std::i
   return line;
 }
 
-/// Returns the class names in a run's description of its data; none unless all of them are text.
+/// Returns the class names in the description of a run's data in lineage.jsonl; none unless all of
+/// them are text.
 std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
   std::vector<std::string> names;
   if (!dataset.is_object() || !dataset.contains("class_names")) return names;
@@ -422,6 +444,13 @@ std::string RunFiles::class_name(std::int64_t label) const {
   return label >= 0 && at < class_names.size() ? class_names[at] : std::to_string(label);
 }
 
+double RunFiles::class_size(std::int64_t label, const char* split) const {
+  const auto classes = dataset.is_object() ? dataset.find("classes") : dataset.end();
+  const auto at = static_cast<std::size_t>(label);
+  const bool is_known = classes != dataset.end() && classes->is_array() && at < classes->size();
+  return is_known ? number_in((*classes)[at], split) : kUnknown;
+}
+
 std::string RunFiles::status() const {
   if (live) return "running";
   const std::string said = text_in(summary, "status");
@@ -460,10 +489,14 @@ RunFiles& RunReader::read() {
   run_.config = parse_file(folder / files::kConfig, run_.config_text);
   run_.summary =
       parse_file(folder / files::kSummary, read_if_there(folder / files::kSummary, kMaxSmallFile));
+  if (run_.dataset.is_null()) {  // written once, and long if many files are held out
+    run_.dataset = parse_file(folder / files::kDataset,
+                              read_if_there(folder / files::kDataset, kMaxLargeFile));
+  }
   run_.starts.clear();
   const fs::path lineage = folder / files::kLineage;
   for_each_line(
-      lineage, read_if_there(lineage, kMaxSmallFile), 0, /*lenient=*/true,
+      lineage, read_if_there(lineage, kMaxLargeFile), 0, /*lenient=*/true,
       [&](const nlohmann::json& json, const std::string&) { run_.starts.push_back(json); });
   run_.class_names = class_names_in(run_.fact("data"));
   const auto for_each_row = [&](const char* file, std::size_t max_bytes, const auto& take) {
@@ -478,6 +511,10 @@ RunFiles& RunReader::read() {
   for_each_row(files::kMistakes, kMaxSmallFile, [&](const auto& json, const auto& where) {
     if (run_.mistakes.size() < kMostMistakes) run_.mistakes.push_back(mistake_of(json, where));
   });
+  std::error_code error;
+  if (!fs::exists(folder / files::kMistakes, error)) {
+    run_.mistakes = mistakes_among(run_.predictions);
+  }
   read_metrics();
   const double started = run_.starts.empty() ? 0 : number_in(run_.starts.back(), "time");
   run_.seconds_since_start = run_.live ? wall_clock_seconds() - started : 0;

@@ -26,6 +26,7 @@ struct RunFiles {
   std::string config_text;             // empty without a config
   nlohmann::json config;               // null without a config
   nlohmann::json summary;              // null without a summary
+  nlohmann::json dataset;              // dataset.json; null without one
   std::vector<nlohmann::json> starts;  // lines of lineage.jsonl
   std::vector<StepRecord> steps;
   std::vector<EpochResult> epochs;  // of metrics.jsonl; only the last has its confusion matrix
@@ -45,6 +46,8 @@ struct RunFiles {
   std::optional<BestEpoch> best_epoch() const;
   /// Returns the name of a class, or its number if it has none.
   std::string class_name(std::int64_t label) const;
+  /// Returns the number of images of a class in a split ("train"), NaN if it is not known.
+  double class_size(std::int64_t label, const char* split) const;
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
   /// without recording why.
   std::string status() const;

@@ -234,6 +234,9 @@ struct Confusion {
   double precision(std::int64_t label) const;
   double f1(std::int64_t label) const;
 
+  /// Returns the classes with images that were never predicted.
+  std::vector<std::int64_t> never_predicted() const;
+
   const std::int64_t classes;
   const std::vector<std::int64_t>& counts;
   std::vector<std::int64_t> rows;
@@ -252,6 +255,22 @@ struct ConfusedPair {
 
 /// Returns at most `most` pairs, the most frequent first; none without a matrix.
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most);
+
+/// Returns whether the page shows the balanced accuracy: if the classes of the test set are unequal.
+bool shows_balanced_accuracy(const RunFiles& run);
+/// Returns whether the page shows the top-5 accuracy: if there are many classes.
+bool shows_top5_accuracy(const RunFiles& run);
+
+/// The most classes that a table lists; of more it lists the worst.
+inline constexpr std::size_t kListedClasses = 50;
+
+/// Returns the name of a class as HTML.
+std::string escaped_class(const RunFiles& run, std::int64_t label);
+/// Returns it for a table, which shows long names shortened.
+std::string class_label(const RunFiles& run, std::int64_t label);
+
+/// Returns names of classes in bold, as HTML: all, or the first ten and the number of the others.
+std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels);
 
 /// Returns the main hyperparameters as a sentence, nothing without a config.
 std::string settings_sentence(const RunFiles& run);

@@ -1,197 +1,19 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <vector>
 
-#include "base/json.h"
-#include "base/print.h"
 #include "report/page/sections.h"
+#include "report/run_folder.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::report {
 
 namespace {
-
-constexpr int kMaxDepth = 10;
-
-/// An item of the list of facts, nothing if the value is empty.
-std::string fact_line(const std::string& name, const std::string& value) {
-  return value.empty() ? "" : "<div><dt>" + name + "</dt><dd>" + value + "</dd></div>\n";
-}
-
-std::string code(const std::string& text) {
-  return text.empty() ? "" : "<code>" + escape_html(text) + "</code>";
-}
-
-std::string with_unit(double number, const char* one, const char* many) {
-  return std::isfinite(number) ? count(number) + ' ' + (number == 1 ? one : many) : "";
-}
-
-/// Returns a value of the config as one line of text.
-std::string config_text(const nlohmann::json& value) {
-  return value.is_string() ? value.get<std::string>() : json_text(value);
-}
-
-void collect_values(const nlohmann::json& value, const std::string& key, int depth,
-                    std::map<std::string, std::string>& values) {
-  if (!value.is_object() || depth == kMaxDepth) {
-    values[key] = config_text(value);
-    return;
-  }
-  const std::string prefix = key.empty() ? "" : key + ".";
-  for (const auto& [name, member] : value.items()) {
-    collect_values(member, prefix + name, depth + 1, values);
-  }
-}
-
-std::string dataset_text(const RunFiles& run) {
-  const nlohmann::json& dataset = run.fact("data");
-  if (!dataset.is_object()) return "";
-  const double validation = number_in(dataset, "validation");
-  return count(number_in(dataset, "train")) + " training, " +
-         (validation > 0 ? count(validation) + " validation, " : "") +
-         count(number_in(dataset, "test")) + " test images of " +
-         fmt::format("{}×{}×{}, {} classes", number_in(dataset, "channels"),
-                     number_in(dataset, "height"), number_in(dataset, "width"),
-                     number_in(dataset, "classes"));
-}
-
-std::string machine_text(const RunFiles& run) {
-  const std::string model = run.text("device_model");
-  const std::string averaging = run.text("gradient_averaging");
-  const std::string launcher = run.text("launcher");
-  std::string text;
-  for (const std::string& part :
-       {with_unit(run.number("world_size"), "process", "processes"),
-        model.empty() ? run.text("device") : model, run.text("precision"), run.text("backend"),
-        averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
-        with_unit(run.number("threads_per_process"), "thread each", "threads each"),
-        launcher.empty() ? "" : "started by " + launcher}) {
-    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
-  }
-  return text;
-}
-
-std::string versions_text(const RunFiles& run) {
-  std::string text;
-  const nlohmann::json& versions = run.fact("versions");
-  if (!versions.is_object()) return text;
-  for (const auto& [name, version] : versions.items()) {
-    const std::string number = version.is_string() ? version.get<std::string>() : "";
-    if (number.empty()) continue;
-    text.append(text.empty() ? "" : ", ").append(name).append(" ").append(number);
-  }
-  return text;
-}
-
-std::string starts_table(const RunFiles& run) {
-  if (run.starts.empty()) return "";
-  const std::vector<std::string> labels{"step", "from", "processes", "device", "host"};
-  constexpr std::size_t kMostRows = 100;
-  const std::size_t left_out = run.starts.size() - std::min(run.starts.size(), kMostRows);
-  std::string rows;
-  for (std::size_t i = left_out; i < run.starts.size(); ++i) {
-    const nlohmann::json& start = run.starts[i];
-    const std::string from = std::filesystem::path(text_in(start, "resumed_from")).filename();
-    rows += table_row(
-        date_and_time(number_in(start, "time")),
-        {count(number_in(start, "step")), from.empty() ? "the beginning" : escape_html(from),
-         count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
-         escape_html(text_in(start, "host"))},
-        labels);
-  }
-  const std::string note =
-      run.starts.size() == 1
-          ? "Once, without restarts."
-          : fmt::format("{} times, including restarts after a lost process and resumes.{}",
-                        run.starts.size(),
-                        left_out > 0 ? fmt::format(" The last {}:", kMostRows) : "");
-  return "<h3>Started</h3><p>" + note + "</p>" +
-         scrolling_table("Starts", "numbers stack", head_cell("when") + head_cells(labels), rows) +
-         "\n";
-}
-
-/// Whether a key of the config influences training.
-bool is_hyperparameter(const std::string& key) {
-  constexpr std::array kKeys{
-      "epochs",       "max_steps",       "batch_size",        "batch_size_per_process",
-      "optimizer",    "learning_rate",   "sgd_momentum",      "nesterov",
-      "weight_decay", "label_smoothing", "max_gradient_norm", "gradient_accumulation_steps",
-      "seed",         "sync_batch_norm", "precision",         "stop_at_accuracy"};
-  constexpr std::array kGroups{"schedule.",    "model.",          "early_stopping.", "ema.",
-                               "data.augment", "data.normalize.", "class_weights"};
-  return std::any_of(kKeys.begin(), kKeys.end(), [&](const char* name) { return key == name; }) ||
-         std::any_of(kGroups.begin(), kGroups.end(),
-                     [&](const char* group) { return key.starts_with(group); });
-}
-
-/// Shortens a value for a table; a list of layers can be long.
-std::string shortened(const std::string& value) {
-  constexpr std::size_t kMost = 160;
-  return value.size() <= kMost ? value : value.substr(0, kMost) + "…";
-}
-
-/// Shows the hyperparameters, and other settings with non-default values.
-std::string settings_tables(const RunFiles& run) {
-  const auto defaults =
-      config_values(nlohmann::json::parse(settings::write_run_config({}, /*with_output=*/false)));
-  std::string hyperparameters;
-  std::string others;
-  for (const auto& [key, value] : config_values(run.config)) {
-    const auto usual = defaults.find(key);
-    const bool is_default = usual != defaults.end() && usual->second == value;
-    const std::string usual_text = usual == defaults.end() || usual->second == "null"
-                                       ? "none"
-                                       : escape_html(shortened(usual->second));
-    const std::string text = value == "null" ? "none" : escape_html(shortened(value));
-    if (is_hyperparameter(key)) {
-      const std::string shown =
-          is_default
-              ? text
-              : fmt::format("<b>{}</b> <span class=\"soft\">default {}</span>", text, usual_text);
-      hyperparameters += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", code(key), shown);
-    } else if (!is_default) {
-      others += table_row(code(key), {text, "<span class=\"soft\">" + usual_text + "</span>"});
-    }
-  }
-  std::string tables;
-  if (!hyperparameters.empty()) {
-    tables +=
-        "<h3>Hyperparameters</h3><p class=\"soft\">Non-default values are bold.</p><dl "
-        "class=\"params\">" +
-        hyperparameters + "</dl>\n";
-  }
-  if (!others.empty()) {
-    tables +=
-        "<h3>Other non-default settings</h3>" +
-        scrolling_table("Settings", "settings", head_cells({"key", "value", "default"}), others) +
-        "\n";
-  }
-  return tables;
-}
-
-/// Returns the name of a built-in network, else the origin of the network.
-std::string model_text(const nlohmann::json& model) {
-  if (model.contains("layers")) {
-    return "custom, " + with_unit(static_cast<double>(model["layers"].size()), "layer", "layers");
-  }
-  for (const char* key : {"torchscript", "plugin"}) {
-    if (model.contains(key)) return std::filesystem::path(text_in(model, key)).filename().string();
-  }
-  return text_in(model, "name");
-}
-
-std::string model_size_text(const RunFiles& run) {
-  const double parameters = number_in(run.summary, "parameters");
-  const double multiply_adds = number_in(run.summary, "multiply_adds");
-  if (!(parameters > 0)) return "";
-  return count(parameters) + " parameters" +
-         (multiply_adds > 0 ? ", " + count(multiply_adds) + " multiply-adds per image" : "");
-}
 
 constexpr int kColours = 8;
 
@@ -227,8 +49,8 @@ const RunFiles* best_of(std::span<const RunFiles> runs) {
 /// A figure of each run.
 using Figures = std::vector<double>;
 
-template <typename Figure>
-Figures figures_of(std::span<const RunFiles> runs, const Figure& figure_of) {
+template <typename Range, typename Figure>
+Figures figures_of(const Range& runs, const Figure& figure_of) {
   Figures figures;
   std::ranges::transform(runs, std::back_inserter(figures), figure_of);
   return figures;
@@ -250,6 +72,36 @@ std::vector<std::string> starred(const Figures& figures, bool most_is_best, cons
   return cells;
 }
 
+/// Whether runs were tested on the same images.
+enum class SameTest { kYes, kMaybe, kNo };
+
+/// Returns the held-out test files in dataset.json, null if there are none.
+nlohmann::json test_files(const RunFiles& run) {
+  return run.dataset.is_object() ? run.dataset.value("test", nlohmann::json()) : nlohmann::json();
+}
+
+/// Compares the numbers of test images by class, lists of held-out files, and hashes of the data.
+SameTest same_test(const RunFiles& a, const RunFiles& b) {
+  const auto sizes = [](const RunFiles& run) {
+    return run.epochs.empty() ? std::vector<std::int64_t>()
+                              : class_counts(run.epochs.back().details).samples;
+  };
+  const bool are_known = !sizes(a).empty() && !sizes(b).empty();
+  if (are_known && sizes(a) != sizes(b)) return SameTest::kNo;
+  const nlohmann::json files_of_a = test_files(a);
+  const nlohmann::json files_of_b = test_files(b);
+  if (files_of_a.is_array() || files_of_b.is_array()) {
+    return files_of_a == files_of_b ? SameTest::kYes : SameTest::kNo;
+  }
+  return a.text("data_hash") == b.text("data_hash") ? SameTest::kYes : SameTest::kMaybe;
+}
+
+SameTest same_test(std::span<const RunFiles> runs) {
+  SameTest same = SameTest::kYes;
+  for (const RunFiles& run : runs) same = std::max(same, same_test(runs.front(), run));
+  return same;
+}
+
 std::string results_table(std::span<const RunFiles> runs) {
   const auto in_percent = [](double fraction) { return percent(fraction); };
   const auto of_best_epoch = [](const RunFiles& run) {
@@ -259,12 +111,19 @@ std::string results_table(std::span<const RunFiles> runs) {
   const auto last = [](double EpochRecord::*figure) {
     return [figure](const RunFiles& run) { return run.last(figure); };
   };
-  const auto accuracies = starred(figures_of(runs, final_accuracy), true, in_percent);
-  const auto bests = starred(figures_of(runs, of_best_epoch), true, in_percent);
-  const auto losses = starred(figures_of(runs, last(&EpochRecord::test_loss)), false, decimal);
+  const bool comparable = same_test(runs) != SameTest::kNo;
+  const auto of_test = [comparable](const Figures& figures, bool most_is_best, const auto& text) {
+    if (comparable) return starred(figures, most_is_best, text);
+    std::vector<std::string> cells;
+    std::ranges::transform(figures, std::back_inserter(cells), text);
+    return cells;
+  };
+  const auto accuracies = of_test(figures_of(runs, final_accuracy), true, in_percent);
+  const auto bests = of_test(figures_of(runs, of_best_epoch), true, in_percent);
+  const auto losses = of_test(figures_of(runs, last(&EpochRecord::test_loss)), false, decimal);
   const auto speeds =
       starred(figures_of(runs, last(&EpochRecord::samples_per_second)), true, count);
-  const RunFiles* winner = runs.size() > 1 ? best_of(runs) : nullptr;
+  const RunFiles* winner = runs.size() > 1 && comparable ? best_of(runs) : nullptr;
   const std::vector<std::string> labels{"state",      "epochs",    "test accuracy",
                                         "best epoch", "test loss", "time",
                                         "samples/s",  "processes", "device"};
@@ -353,6 +212,25 @@ std::string common_class_name(std::span<const RunFiles> runs, std::int64_t label
   return names.size() == 1 ? *names.begin() : std::to_string(label);
 }
 
+/// Returns the classes that the table lists: all, or of many those with the lowest accuracy in any
+/// run.
+template <typename Accuracies>
+std::vector<std::int64_t> worst_classes(std::int64_t classes, const Accuracies& accuracies_of) {
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(classes));
+  std::iota(labels.begin(), labels.end(), 0);
+  if (labels.size() <= kListedClasses) return labels;
+  std::vector<double> lowest;
+  for (const std::int64_t label : labels) {
+    double low = INFINITY;
+    for (const double accuracy : accuracies_of(label)) low = std::fmin(low, accuracy);
+    lowest.push_back(low);
+  }
+  std::ranges::stable_sort(
+      labels, {}, [&](std::int64_t label) { return lowest[static_cast<std::size_t>(label)]; });
+  labels.resize(kListedClasses);
+  return labels;
+}
+
 std::string classes(std::span<const RunFiles> runs) {
   std::int64_t most = 0;
   const EpochDetails none;
@@ -361,19 +239,24 @@ std::string classes(std::span<const RunFiles> runs) {
     confusions.emplace_back(run.epochs.empty() ? none : run.epochs.back().details);
     most = std::max(most, confusions.back().classes);
   }
+  const auto accuracies_of = [&confusions](std::int64_t label) {
+    return figures_of(confusions, [label](const Confusion& confusion) {
+      return label < confusion.classes ? confusion.recall(label) : NAN;
+    });
+  };
   std::string rows;
-  for (std::int64_t label = 0; label < most; ++label) {
-    Figures accuracies;
-    for (const Confusion& confusion : confusions) {
-      accuracies.push_back(label < confusion.classes ? confusion.recall(label) : NAN);
-    }
+  for (const std::int64_t label : worst_classes(most, accuracies_of)) {
     rows += table_row(escape_html(common_class_name(runs, label)),
-                      starred(accuracies, true, [](double value) { return percent(value); }));
+                      starred(accuracies_of(label), true, [](double value) { return percent(value); }));
   }
   if (rows.empty()) return "";
+  const std::string title =
+      most > static_cast<std::int64_t>(kListedClasses)
+          ? fmt::format("Accuracy by class: the {} with the lowest", kListedClasses)
+          : "Accuracy by class";
   return section(
       "mistakes", "What do they get wrong?",
-      figure("Accuracy by class",
+      figure(title,
              scrolling_table("Accuracy by class", "numbers", head_of(runs, "class"), rows), "fit"));
 }
 
@@ -390,6 +273,17 @@ Values ran_with(const RunFiles& run) {
     }
   }
   return values;
+}
+
+/// Returns the config of a run as this program understands it, with the defaults of keys that the
+/// program of the run did not have; as recorded if that fails.
+Values settings_of(const RunFiles& run) try {
+  const settings::RunConfig config = settings::parse_run_config(
+      {(run.folder / files::kConfig).string(), run.config_text, run.folder});
+  return config_values(
+      nlohmann::json::parse(settings::write_run_config(config, /*with_output=*/false)));
+} catch (const Error&) {
+  return config_values(run.config);
 }
 
 /// Returns a row for each key whose values differ.
@@ -416,7 +310,7 @@ std::string differences(std::span<const RunFiles> runs) {
   std::vector<Values> configs;
   std::vector<Values> facts;
   for (const RunFiles& run : runs) {
-    configs.push_back(config_values(run.config));
+    configs.push_back(settings_of(run));
     facts.push_back(ran_with(run));
   }
   const std::string rows = differing_rows(configs) + differing_rows(facts);
@@ -439,6 +333,11 @@ std::string lead(std::span<const RunFiles> runs) {
   std::erase_if(accuracies, [](double accuracy) { return !std::isfinite(accuracy); });
   if (accuracies.empty()) return "None of the runs has been evaluated yet.";
   std::sort(accuracies.rbegin(), accuracies.rend());
+  const SameTest same = same_test(runs);
+  if (same == SameTest::kNo) {
+    return "The runs were tested on different files, so their test accuracies and losses do not "
+           "compare.";
+  }
   const RunFiles* best = best_of(runs);
   if (best == nullptr) {
     return fmt::format("The best final test accuracy is {}, reached by several runs.",
@@ -446,6 +345,9 @@ std::string lead(std::span<const RunFiles> runs) {
   }
   std::string text = fmt::format("The best final test accuracy is {}, that of <b>{}</b>.",
                                  percent(accuracies[0]), escape_html(best->name));
+  if (same == SameTest::kMaybe) {
+    text += " The data of the runs differ, perhaps also the test images: see their data hashes.";
+  }
   if (accuracies.size() < 2) return text;
   const double gap = accuracies[0] - accuracies[1];
   text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
@@ -458,49 +360,6 @@ std::string lead(std::span<const RunFiles> runs) {
 }
 
 }  // namespace
-
-std::string settings_sentence(const RunFiles& run) {
-  if (!run.config.is_object()) return "";
-  const auto setting = [&](const char* key) {
-    return run.config.contains(key) ? escape_html(config_text(run.config[key])) : "?";
-  };
-  const nlohmann::json model = run.config.value("model", nlohmann::json::object());
-  const std::string epochs = setting("epochs");
-  return fmt::format("Model <b>{}</b>, {} with learning rate {}, global batch {}, {} {}, seed {}.",
-                     escape_html(model_text(model)), setting("optimizer"), setting("learning_rate"),
-                     setting("batch_size"), epochs, epochs == "1" ? "epoch" : "epochs",
-                     setting("seed"));
-}
-
-std::map<std::string, std::string> config_values(const nlohmann::json& config) {
-  std::map<std::string, std::string> values;
-  if (config.is_object()) collect_values(config, "", 0, values);
-  return values;
-}
-
-std::string identity_section(const RunFiles& run) {
-  const std::filesystem::path folder = std::filesystem::absolute(run.folder).lexically_normal();
-  const double memory = number_in(run.summary, "peak_memory_bytes");
-  std::string text =
-      "<dl class=\"facts\">" + fact_line("Data", escape_html(dataset_text(run))) +
-      fact_line("Model", model_size_text(run)) +
-      fact_line("Ran on", escape_html(machine_text(run))) +
-      fact_line("Versions", escape_html(versions_text(run))) +
-      fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +
-      fact_line("Config hash", code(run.text("config_hash"))) +
-      fact_line("Data hash", code(run.text("data_hash"))) +
-      fact_line("Folder", code(folder.string())) +
-      fact_line("To repeat it",
-                code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
-      "</dl>\n" + (run.config.is_object() ? settings_tables(run) : "") + starts_table(run);
-  if (run.config.is_object()) {
-    text +=
-        "<details id=\"config\"><summary>The complete effective config</summary><pre "
-        "tabindex=\"0\">" +
-        escape_html(run.config_text) + "</pre></details>";
-  }
-  return section("identity", "What exactly was run?", text);
-}
 
 std::string comparison(std::span<const RunFiles> runs) {
   return fmt::format(
