@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "data/sources.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -35,15 +36,6 @@ bool is_plain_text(std::string_view name) {
   return true;
 }
 
-/// Tells by its extension.
-bool is_image_file(const fs::path& path) {
-  std::string extension = path.extension().string();
-  for (char& letter : extension) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
 struct FolderEntry {
   std::string name;
   struct stat status;
@@ -59,13 +51,14 @@ std::vector<FolderEntry> list_folder(const fs::path& folder, BadSamples& bad) {
     if (found.name.starts_with('.')) continue;
     const bool known = ::stat(entry->path().c_str(), &found.status) == 0;
     if (!known) {
-      if (entry->is_symlink() || is_image_file(entry->path())) {
+      if (entry->is_symlink() ||
+          imaging::has_picture_extension(entry->path().filename().string())) {
         bad.add(on_one_line(entry->path().string()) + ": cannot be read: " + std::strerror(errno));
       }
       continue;
     }
     if (!is_plain_text(found.name) &&
-        (S_ISDIR(found.status.st_mode) || is_image_file(found.name))) {
+        (S_ISDIR(found.status.st_mode) || imaging::has_picture_extension(found.name))) {
       bad.add(on_one_line(entry->path().string()) + ": a name with control bytes or broken UTF-8");
       continue;
     }
@@ -90,14 +83,14 @@ class ImageFolder : public ImageSource {
     for (const FolderEntry& entry : list_folder(folder_, bad)) {
       const bool is_folder = S_ISDIR(entry.status.st_mode);
       if (is_folder) folders.push_back(entry.name);
-      has_images = has_images || (!is_folder && is_image_file(entry.name));
+      has_images = has_images || (!is_folder && imaging::has_picture_extension(entry.name));
     }
     if (has_images && !folders.empty()) fail_data(name_ + ": holds images beside class folders");
     if (has_images) add_class(fs::weakly_canonical(folder_).filename().string(), "");
     for (const std::string& name : folders) add_class(name, name);
     classes_ = static_cast<std::int64_t>(class_names_.size());
     if (labels_.empty()) {
-      fail_data(name_ + ": no class folders with images (.jpg, .jpeg, .png)" +
+      fail_data(name_ + ": no class folders with images (" + imaging::kPictureExtensions + ")" +
                 other_files_in(folder_));
     }
   }
@@ -133,7 +126,7 @@ class ImageFolder : public ImageSource {
     std::size_t file = files_.size();
     add_files_below(folder);
     if (file == files_.size()) {
-      bad_.add(shown(folder) + ": a class without images (.jpg, .jpeg, .png)" +
+      bad_.add(shown(folder) + ": a class without images (" + imaging::kPictureExtensions + ")" +
                other_files_in(folder_ / folder));
     }
     labels_.resize(files_.size(), static_cast<std::int32_t>(class_names_.size()));
@@ -159,7 +152,7 @@ class ImageFolder : public ImageSource {
       const fs::path inner = relative / entry.name;
       if (S_ISDIR(entry.status.st_mode)) {
         add_files_below(inner);
-      } else if (is_image_file(entry.name)) {
+      } else if (imaging::has_picture_extension(entry.name)) {
         add_file(inner, entry.status);
       }
     }

@@ -71,10 +71,9 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
     advice =
         "; `" + convert + shell_word("lmdb:" + made) + "` makes one of IDX files, such as MNIST's";
   } else if (format == DataFormat::kImageFolder) {
-    advice =
-        "; put folders of images (.jpg, .jpeg, .png) there, one for each class, or make them of "
-        "IDX files by `" +
-        convert + shell_word("image-folder:" + made) + "`";
+    advice = "; put folders of images (" + std::string(imaging::kPictureExtensions) +
+             ") there, one for each class, or make them of IDX files by `" + convert +
+             shell_word("image-folder:" + made) + "`";
   }
   fail_data(path.string() + ": no such file or folder (data." + key + ")" + advice);
 }
@@ -290,6 +289,7 @@ ImageGeometry converted(ImageGeometry own, const DataOptions& options) {
     own.width = options.size->width;
     own.fits_size = true;
   }
+  prepare_pictures(own, options);
   return own;
 }
 
@@ -301,7 +301,7 @@ ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options,
   for (std::int64_t sample = 0; sample < source.count(); ++sample) {
     try {
       const imaging::Image first =
-          imaging::decode(source.read(sample, buffer), source.sample_name(sample));
+          imaging::decode(source.read(sample, buffer), source.sample_name(sample), stated.decode);
       return converted({first.channels, first.height, first.width}, options);
     } catch (const Error&) {
       if (!bad.skips()) throw;  // otherwise noted when it is read

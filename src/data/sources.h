@@ -68,12 +68,12 @@ std::shared_ptr<ImageSource> open_idx(const IdxFiles& files,
 /// that ends within a record, and a label out of range.
 std::shared_ptr<ImageSource> open_cifar(const std::vector<std::filesystem::path>& files);
 
-/// Lists a folder of class folders of images (.jpg, .jpeg, .png) as torchvision's ImageFolder does:
-/// the sorted names of the class folders are the classes, class folders may be nested, hidden files
-/// and files of other kinds are ignored. A folder that holds images itself is one class of that
-/// folder's name. No file is opened. Throws Error(kData) naming the file for a class without
-/// images, an empty file, a name with control bytes or broken UTF-8, links in a circle, and images
-/// beside class folders.
+/// Lists a folder of class folders of images (imaging::kPictureExtensions) as torchvision's
+/// ImageFolder does: the sorted names of the class folders are the classes, class folders may be
+/// nested, hidden files and files of other kinds are ignored. A folder that holds images itself is
+/// one class of that folder's name. No file is opened. Throws Error(kData) naming the file for a
+/// class without images, an empty file, a name with control bytes or broken UTF-8, links in a
+/// circle, and images beside class folders.
 std::shared_ptr<ImageSource> open_image_folder(const std::filesystem::path& folder,
                                                BadSamples& bad);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -22,6 +23,11 @@ struct DataLocation {
 enum class Split { kEven, kThroughput };
 enum class OnBadSample { kError, kSkip };
 enum class Decode { kOnce, kStream, kDali };
+enum class Fit { kStretch, kCrop, kPad };
+
+/// Red, green, blue.
+using Background = std::array<std::uint8_t, 3>;
+inline constexpr Background kWhiteBackground{255, 255, 255};
 
 /// The data to train and test on: a named `dataset`, or a `format` with `train` and `test`, unless
 /// the format is synthetic.
@@ -38,6 +44,11 @@ struct DataOptions {
   std::optional<NormalizeOptions> normalize;   // none: the data set's defaults
   double validation = 0;                       // held-out fraction of the training set
   std::optional<ImageSize> size;               // to which images are resized; none: their own
+  Fit fit = Fit::kStretch;                     // how images reach `size`
+  /// Under pixels that are not opaque, and around padded images. None: white, with a warning, for a
+  /// run from before there was this key.
+  std::optional<Background> background = kWhiteBackground;
+  std::int64_t max_pixels = std::int64_t{64} << 20;  // of an encoded image
   std::optional<std::int64_t> channels;  // 1 or 3, to which images are converted; none: theirs
   AugmentList augment;                   // of training images, in order
   Split split = Split::kEven;

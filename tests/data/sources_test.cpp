@@ -395,7 +395,7 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
   fs::create_symlink("dangling.png", folder.path() / "dangling/a/dangling.png");
   const std::vector<std::pair<const char*, const char*>> rows{
       {"empty-file", "bad.png: byte 0: an empty file"},
-      {"empty-class", "/b: a class without images (.jpg, .jpeg, .png)"},
+      {"empty-class", "/b: a class without images (.jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm)"},
       {"newline", "two\\x0alines.png: a name with control bytes"},
       {"utf8", "broken UTF-8"},
       {"loop", "/a/up/a: a link back"},

@@ -34,7 +34,7 @@ def test_a_missing_data_set_comes_with_the_command_that_downloads_it(tmp_path):
 
 
 @pytest.mark.parametrize("config, made", [("dali_mlp", "--to lmdb:{}/data/mnist-lmdb`"),
-                                          ("mixup_image_folder", "put folders of images (.jpg, .jpeg, .png) there")])
+                                          ("mixup_image_folder", "put folders of images (.jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm) there")])
 def test_a_shipped_config_without_its_data_says_what_makes_them(tmp_path, config, made):
     refused = run("--config", config, "--set", "device=cpu", folder=tmp_path, expect=3)
     first = refused.stderr.splitlines()[0]
