@@ -58,6 +58,20 @@ function(mnist_train_find_library target library header package)
   target_link_libraries(${target} INTERFACE "${MNIST_TRAIN_${library}_LIBRARY}")
 endfunction()
 
+# libwebp is loaded when the first WebP picture is read, so that starts stay fast: only its headers count here.
+find_path(MNIST_TRAIN_WEBP_INCLUDE webp/decode.h)
+mnist_train_require("${MNIST_TRAIN_WEBP_INCLUDE}" libwebp libwebp-dev)
+mnist_train_headers(mnist_train_webp "${MNIST_TRAIN_WEBP_INCLUDE}")
+
+# Wuffs, of which BMP pictures alone are used; the one file is its header as well.
+set(wuffs_folder "${CMAKE_CURRENT_LIST_DIR}/wuffs")
+add_library(mnist_train_wuffs STATIC "${wuffs_folder}/wuffs-v0.3.c")
+set_source_files_properties("${wuffs_folder}/wuffs-v0.3.c" PROPERTIES LANGUAGE CXX
+  COMPILE_OPTIONS "-w;-fno-sanitize=nonnull-attribute")  # it copies nothing from null
+target_include_directories(mnist_train_wuffs SYSTEM INTERFACE "${wuffs_folder}")
+target_compile_definitions(mnist_train_wuffs PRIVATE WUFFS_IMPLEMENTATION
+  PUBLIC WUFFS_CONFIG__MODULES WUFFS_CONFIG__MODULE__BASE WUFFS_CONFIG__MODULE__BMP)
+
 mnist_train_find_library(mnist_train_lmdb lmdb lmdb.h liblmdb-dev)
 mnist_train_find_library(mnist_train_md md sha2.h libmd-dev)
 

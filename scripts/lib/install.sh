@@ -6,7 +6,7 @@
 packages=(
   ca-certificates ccache cmake g++ git mold ninja-build python3 python3-venv
   catch2 libcli11-dev libcurl4-openssl-dev libfmt-dev libgloo-dev libjpeg-dev liblmdb-dev libmd-dev libpng-dev
-  libprotozero-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
+  libprotozero-dev libspdlog-dev libwebp-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
 )
 
 # Version 19: Debian 12, Debian 13 and Ubuntu 24.04 all have it, and it reads the headers of GCC 12 to 14.
@@ -137,6 +137,7 @@ set_up_test_tools() {
   if [[ -n $existing ]]; then python=$(python_beside "$existing"); fi
   make_venv "${python:-$(system_python)}"
   install_wheels test-tools
+  install_wheels test-torchvision --no-deps  # which is beside the torch in use
   if [[ -n $python ]]; then
     # The tests' Python then finds that torch too.
     dirname "$existing" >"$("$venv/bin/python3" -c 'import site; print(site.getsitepackages()[0])')/existing-torch.pth"

@@ -13,11 +13,14 @@ require_build() {
 # built_with NAME: what `mnist-train --version` says of it, such as 2.11.0 for LibTorch.
 built_with() { "$build/bin/mnist-train" --version | grep -oP "(^|, )$1 \K[^, ]+"; }
 
-# copy_libraries FOLDER PROGRAM...: the shared libraries that the programs need, and that those need.
+# copy_libraries FOLDER PROGRAM...: the shared libraries that the programs need, and that those need, and libwebp, which they
+# load when they read the first such picture.
 copy_libraries() {
   local folder=$1 name file queue
   local -A found=()
   shift
+  cp -L "$(c++ -print-file-name=libwebp.so.7)" "$folder/libwebp.so.7"
+  set -- "$@" "$folder/libwebp.so.7"
   queue=("$@")
   while read -r name file; do found[$name]=$file; done < <(ldd "$@" | awk '$2 == "=>" && $3 ~ "^/" {print $1, $3}')
   while ((${#queue[@]})); do

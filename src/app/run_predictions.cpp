@@ -17,7 +17,6 @@
 #include "base/parallel.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"
-#include "imaging/codec.h"
 #include "imaging/image.h"
 #include "loader/batch_source.h"
 #include "report/console.h"
@@ -46,42 +45,27 @@ struct Remarks {
   std::vector<std::string> problems;  // a line for each file that is not an image
 };
 
-/// [H,W,C] -> [C,H,W]
-void copy_planes(const imaging::Image& image, std::uint8_t* out) {
-  const std::int64_t count = image.height * image.width;
-  for (std::int64_t channel = 0; channel < image.channels; ++channel) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      *out++ = image.pixels[static_cast<std::size_t>(i * image.channels + channel)];
-    }
-  }
-}
-
-imaging::Image read_image(const std::string& path, const data::ImageSet& like) {
-  const MappedFile file = MappedFile::open(path, ExitCode::kData);
-  imaging::Image image = imaging::decode(file.bytes(), path, {}, imaging::Transparency::kOnWhite);
-  const bool was_transparent = image.was_transparent;
-  image = imaging::with_channels(std::move(image), like.channels);
-  if (image.height != like.height || image.width != like.width) {
-    image = imaging::resize(image, like.height, like.width);
-  }
-  image.was_transparent = was_transparent;
-  return image;
+/// Returns the geometry of the model's images, to which all files are converted.
+data::ImageGeometry geometry_of(const data::ImageSet& like, const settings::DataOptions& options) {
+  data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
+  data::prepare_pictures(geometry, options);
+  return geometry;
 }
 
 /// Reads the files as images like those that the model was trained on, whose mean brightness is
 /// `trained`, if known.
-Images decode(std::span<const std::string> files, const data::ImageSet& like,
+Images decode(std::span<const std::string> files, const data::ImageGeometry& like,
               std::optional<double> trained, Remarks& remarks) {
-  const auto bytes = static_cast<std::size_t>(like.bytes_per_image());
+  const auto bytes = static_cast<std::size_t>(like.bytes());
   std::vector<std::uint8_t> pixels(files.size() * bytes);
   std::vector<ReadFile> read(files.size());
   parallel_for(
       0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
           try {
-            const imaging::Image image = read_image(files[i], like);
-            copy_planes(image, &pixels[i * bytes]);
-            read[i].was_transparent = image.was_transparent;
+            const MappedFile file = MappedFile::open(files[i], ExitCode::kData);
+            read[i].was_transparent =
+                data::decode_picture(file.bytes(), like, files[i], &pixels[i * bytes]);
           } catch (const Error& error) {
             read[i].problem = error.what();
           }
@@ -170,7 +154,7 @@ std::string first_of(const std::vector<std::string>& files) {
 
 void tell_of_transparent(const std::vector<std::string>& transparent, std::size_t count) {
   if (transparent.empty()) return;
-  spdlog::info("{} of {} images {} transparent pixels, which are taken as white: {}",
+  spdlog::info("{} of {} images {} transparent pixels, which show data.background: {}",
                transparent.size(), count, transparent.size() == 1 ? "has" : "have",
                first_of(transparent));
 }
@@ -224,12 +208,13 @@ void run_predictions(Worker& worker) {
   const std::span<const std::string> files = worker.job.images;
   const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
   const auto trained = settings::trained_brightness(worker.config.data);
+  const data::ImageGeometry geometry = geometry_of(like, worker.config.data);
   Remarks remarks;
   for (std::size_t begin = 0; begin < files.size(); begin += most) {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
                    static_cast<std::int64_t>(begin + 1));
     const auto part = files.subspan(begin, std::min(most, files.size() - begin));
-    print_predictions(worker, *model, decode(part, like, trained, remarks), like, class_names);
+    print_predictions(worker, *model, decode(part, geometry, trained, remarks), like, class_names);
   }
   const std::size_t images = files.size() - remarks.problems.size();
   tell_of_transparent(remarks.transparent, images);

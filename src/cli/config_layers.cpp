@@ -154,19 +154,35 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   return layers;
 }
 
+/// Marks the config of a run from before there was data.background, when transparency and EXIF were
+/// ignored, by null. Returns whether it is one.
+bool mark_as_old(OrderedJson& config) {
+  if (!config.is_object()) return false;
+  const auto data = config.find("data");
+  if (data == config.end() || !data->is_object()) return false;
+  return data->emplace("background", nullptr).second;
+}
+
 /// Returns the config in a checkpoint or, for other files of weights, the config.json beside it.
 std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const nlohmann::json header = parse_header(file.bytes());
   try {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
-    return source_of(path.string(), OrderedJson::parse(state).at("config").dump(),
-                     fs::absolute(path).parent_path());
+    OrderedJson config = OrderedJson::parse(state).at("config");
+    mark_as_old(config);
+    return source_of(path.string(), config.dump(), fs::absolute(path).parent_path());
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
   std::error_code ignored;
-  if (fs::exists(beside, ignored)) return strict_json::load_source(beside.string());
+  if (fs::exists(beside, ignored)) {
+    const auto source = strict_json::load_source(beside.string());
+    // The reader reports what cannot be parsed.
+    auto config = OrderedJson::parse(source->text, nullptr, /*allow_exceptions=*/false);
+    if (!mark_as_old(config)) return source;
+    return source_of(source->name, config.dump(), fs::absolute(path).parent_path());
+  }
   throw Error(ExitCode::kConfig,
               path.string() +
                   ": holds no config, and there is no config.json beside it: name the config that "

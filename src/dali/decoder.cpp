@@ -231,14 +231,14 @@ data::DecodedBatch Pipeline::pop() {
 // While one is decoded, the next one waits in DALI.
 constexpr std::size_t kMostFed = 2;
 
-std::int64_t channels_of(const imaging::Header& header, const std::string& name) {
-  if (header.format == imaging::Format::kPng) return header.components < 3 ? 1 : 3;
-  if (header.components != 1 && header.components != 3) {
-    imaging::fail_at(name, 0,
-                     "a JPEG image of " + std::to_string(header.components) +
-                         " colour components (CMYK?); gray and RGB are read");
-  }
-  return header.components;
+/// Returns a picture that only our decoders read as it should be as a PNG that any decoder reads.
+std::vector<std::uint8_t> as_plain_png(std::span<const std::uint8_t> file,
+                                       const data::ImageGeometry& geometry,
+                                       const std::string& name) {
+  const imaging::Image image = imaging::decode(file, name, geometry.decode);
+  data::require_geometry({image.channels, image.height, image.width}, geometry, name);
+  const std::string png = imaging::encode_png(image);
+  return {png.begin(), png.end()};
 }
 
 /// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Headers are checked
@@ -373,9 +373,14 @@ class DaliDecoder : public data::ImageDecoder {
     const std::int64_t sample = batch.samples[place];
     const std::string name = images.samples.sample_name(sample);
     batch.files[place] = images.samples.read(sample, batch.buffers[place]);
-    const imaging::Header header = imaging::read_header(batch.files[place], name);
-    data::require_geometry({channels_of(header, name), header.height, header.width},
-                           images.geometry, name);
+    const imaging::Header header =
+        imaging::read_header(batch.files[place], name, images.geometry.decode.max_pixels);
+    if (header.is_plain) {
+      const std::int64_t channels = header.components == 1 ? 1 : 3;
+      return data::require_geometry({channels, header.height, header.width}, images.geometry, name);
+    }
+    batch.buffers[place] = as_plain_png(batch.files[place], images.geometry, name);
+    batch.files[place] = batch.buffers[place];
   }
 
   /// Finds the bad samples of a batch that failed.

@@ -80,7 +80,7 @@ void hash_split(Hasher& hasher, const ImageSet& set) {
   if (set.count == 0) return;
   if (set.encoded) {
     const std::string text =
-        set.encoded->samples.hash() + ' ' + set.encoded->geometry.text() + '\n';
+        set.encoded->samples.hash() + ' ' + set.encoded->geometry.hashed_text() + '\n';
     return hasher.update(text.data(), text.size());
   }
   for (const std::int64_t number : {set.count, set.channels, set.height, set.width}) {

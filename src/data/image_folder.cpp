@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "data/picture_files.h"
 #include "data/sources.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -73,7 +74,7 @@ class ImageFolder : public PictureFiles {
     }
     classes_ = static_cast<std::int64_t>(class_names_.size());
     if (labels_.empty()) {
-      fail_data(name_ + ": no class folders with pictures (" + kPictureExtensions + ")" +
+      fail_data(name_ + ": no class folders with pictures (" + imaging::kPictureExtensions + ")" +
                 other_files_in(folder_) + first_reason());
     }
     release_spare_memory();
@@ -81,7 +82,7 @@ class ImageFolder : public PictureFiles {
 
  private:
   static bool is_picture(const FolderEntry& entry) {
-    return !entry.is_folder && is_picture_name(entry.name);
+    return !entry.is_folder && imaging::has_picture_extension(entry.name);
   }
 
   /// Returns the end of a message: why the first folder is not a class.
@@ -116,7 +117,7 @@ class ImageFolder : public PictureFiles {
   void add_entry(DIR* listing, const dirent& entry, const fs::path& relative,
                  std::vector<FolderEntry>& entries) {
     FolderEntry found{entry.d_name};
-    const bool is_picture = is_picture_name(found.name);
+    const bool is_picture = imaging::has_picture_extension(found.name);
     const bool is_plain = entry.d_type == DT_REG && !is_picture;
     found.is_folder = entry.d_type == DT_DIR;
     if (found.name.starts_with('.') && is_plain) return;

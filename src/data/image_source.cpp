@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <mutex>
 #include <utility>
 
 #include "base/hash.h"
-#include "imaging/codec.h"
+#include "base/log.h"
 
 namespace mnist_train::data {
 
@@ -20,17 +21,26 @@ namespace {
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry({image.channels, image.height, image.width}, geometry, name);
-  // Grayscale is resized before it is copied to the channels, which gives the same planes.
-  if (image.channels > geometry.channels) {
-    image = imaging::with_channels(std::move(image), geometry.channels);
+  imaging::Placement placement = imaging::stretched(geometry.height, geometry.width);
+  if (geometry.fit == settings::Fit::kCrop) {
+    placement = imaging::cropped(image, geometry.height, geometry.width);
+  } else if (geometry.fit == settings::Fit::kPad) {
+    placement = imaging::padded(image, geometry.height, geometry.width);
   }
-  const imaging::Image fitted = imaging::resize(image, geometry.height, geometry.width);
-  const auto stored = static_cast<std::size_t>(fitted.channels);
-  for (std::size_t channel = 0; channel < static_cast<std::size_t>(geometry.channels); ++channel) {
-    for (std::size_t at = stored == 1 ? 0 : channel; at < fitted.pixels.size(); at += stored) {
-      *out++ = fitted.pixels[at];
-    }
-  }
+  imaging::draw_planes(std::move(image), placement, geometry.channels, geometry.height,
+                       geometry.width, geometry.decode.background, out);
+}
+
+/// Says once that pictures are read otherwise than by the version that trained the network.
+void warn_of_change(const std::string& name) {
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    spdlog::warn(
+        "{}: is transparent or turned by EXIF. The version that made this run ignored both: it "
+        "trained on other pixels than it is tested on now, so the results may differ. Train it "
+        "anew, or evaluate it with that version",
+        name);
+  });
 }
 
 /// Returns the first names of a list.
@@ -46,6 +56,14 @@ std::string ImageGeometry::text() const {
   return fmt::format("{} x {} x {}", channels, height, width);
 }
 
+std::string ImageGeometry::hashed_text() const {
+  std::string result = text();
+  if (fit != settings::Fit::kStretch) result += fmt::format(" fit {}", static_cast<int>(fit));
+  if (decode.background == settings::kWhiteBackground) return result;
+  const auto& [red, green, blue] = decode.background;
+  return result + fmt::format(" on {} {} {}", red, green, blue);
+}
+
 void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
                       const std::string& name) {
   if (!wanted.fits_channels && own.channels != wanted.channels) {
@@ -57,6 +75,21 @@ void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
     fail_data(fmt::format("{}: is {} x {} pixels while others are {} x {}; set data.size to resize",
                           name, own.height, own.width, wanted.height, wanted.width));
   }
+}
+
+void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options) {
+  geometry.fit = options.fit;
+  geometry.decode = {options.background.value_or(settings::kWhiteBackground), options.max_pixels};
+  geometry.warns = !options.background;
+}
+
+bool decode_picture(std::span<const std::uint8_t> bytes, const ImageGeometry& geometry,
+                    const std::string& name, std::uint8_t* out) {
+  imaging::Image image = imaging::decode(bytes, name, geometry.decode);
+  const bool transparent = image.was_transparent;
+  if (geometry.warns && (transparent || image.was_turned)) warn_of_change(name);
+  fit(std::move(image), geometry, name, out);
+  return transparent;
 }
 
 imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry) {
@@ -77,7 +110,7 @@ void ImageSource::decode(std::int64_t sample, const ImageGeometry& geometry, std
   const auto bytes = read(sample, buffer);
   if (!geometry_) {
     const std::string name = sample_name(sample);
-    fit(imaging::decode(bytes, name), geometry, name, out);
+    decode_picture(bytes, geometry, name, out);
   } else if (geometry_->same_shape(geometry)) {
     std::memcpy(out, bytes.data(), bytes.size());
   } else {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "imaging/codec.h"
 #include "imaging/image.h"
 #include "settings/data_options.h"
 
@@ -25,6 +26,9 @@ struct ImageGeometry {
   std::int64_t width = 0;
   bool fits_channels = false;  // data.channels is set; otherwise other channels are an error
   bool fits_size = false;      // the same for data.size
+  settings::Fit fit = settings::Fit::kStretch;
+  imaging::DecodeOptions decode{};
+  bool warns = false;  // of transparent and turned pictures, which data.background null asks for
 
   std::int64_t bytes() const { return channels * height * width; }
   bool same_shape(const ImageGeometry& other) const {
@@ -32,12 +36,23 @@ struct ImageGeometry {
   }
   /// Returns channels, height and width for messages, such as "3 x 244 x 244".
   std::string text() const;
+  /// Returns what tells pixels made of the same files apart.
+  std::string hashed_text() const;
 };
 
 /// Throws Error(kData) with `name` if an image of geometry `own` differs from `wanted` and the
 /// options do not ask to convert it.
 void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
                       const std::string& name);
+
+/// Applies data.fit, data.background and data.max_pixels to a geometry.
+void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options);
+
+/// Decodes a picture and writes it as planes [C,H,W] of `geometry` to `out`: the one way from a
+/// file to pixels. Returns whether any of its pixels is transparent. Throws Error(kData) as
+/// imaging::decode and require_geometry do.
+bool decode_picture(std::span<const std::uint8_t> bytes, const ImageGeometry& geometry,
+                    const std::string& name, std::uint8_t* out);
 
 /// Returns the image of these planes [C,H,W].
 imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry);
@@ -113,7 +128,7 @@ class ImageSource {
   virtual std::string sample_name(std::int64_t sample) const = 0;
   /// Returns the name of a sample for messages about its label, which may be in another file.
   virtual std::string label_name(std::int64_t sample) const { return sample_name(sample); }
-  /// Returns the stored bytes of a sample, planes [C,H,W] or a PNG or JPEG file, in memory of the
+  /// Returns the stored bytes of a sample, planes [C,H,W] or a picture's file, in memory of the
   /// source or in `buffer`. Throws Error(kData) with the sample's name.
   virtual std::span<const std::uint8_t> read(std::int64_t sample,
                                              std::vector<std::uint8_t>& buffer) const = 0;

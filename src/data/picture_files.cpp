@@ -39,12 +39,6 @@ std::string extension_of(std::string_view name) {
   return extension;
 }
 
-bool is_picture_name(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kExtensions{".jpg", ".jpeg", ".png", ".webp",
-                                                        ".bmp", ".ppm",  ".pgm"};
-  return std::ranges::find(kExtensions, extension_of(name)) != kExtensions.end();
-}
-
 std::string PictureFiles::shown(const std::filesystem::path& relative) const {
   return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
 }

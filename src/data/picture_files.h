@@ -12,12 +12,6 @@
 
 namespace mnist_train::data {
 
-/// Extensions of pictures, for messages.
-inline constexpr const char* kPictureExtensions = ".jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm";
-
-/// Returns whether a file is a picture, by its extension.
-bool is_picture_name(std::string_view name);
-
 /// Returns the extension in lower case, with its dot; "" if there is none.
 std::string extension_of(std::string_view name);
 

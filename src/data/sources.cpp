@@ -74,7 +74,7 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
     advice =
         "; `" + convert + shell_word("lmdb:" + made) + "` makes one of IDX files, such as MNIST's";
   } else if (format == DataFormat::kImageFolder) {
-    advice = "; put folders of pictures (" + std::string(kPictureExtensions) +
+    advice = "; put folders of pictures (" + std::string(imaging::kPictureExtensions) +
              ") there, one for each class, or make them of IDX files by `" + convert +
              shell_word("image-folder:" + made) + "`";
   }
@@ -305,6 +305,7 @@ ImageGeometry converted(ImageGeometry own, const DataOptions& options) {
     own.width = options.size->width;
     own.fits_size = true;
   }
+  prepare_pictures(own, options);
   return own;
 }
 
@@ -316,7 +317,7 @@ ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options,
   for (std::int64_t sample = 0; sample < source.count(); ++sample) {
     try {
       const imaging::Image first =
-          imaging::decode(source.read(sample, buffer), source.sample_name(sample));
+          imaging::decode(source.read(sample, buffer), source.sample_name(sample), stated.decode);
       return converted({first.channels, first.height, first.width}, options);
     } catch (const Error&) {
       if (!bad.skips()) throw;  // otherwise noted when it is read

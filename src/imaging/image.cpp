@@ -1,7 +1,10 @@
 #include "imaging/image.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
+#include <utility>
 
 namespace mnist_train::imaging {
 
@@ -14,12 +17,24 @@ struct AxisWindows {
   std::vector<float> weights{};
 };
 
-AxisWindows windows(std::int64_t from, std::int64_t to) {
+/// Output positions, of all that an axis is resized to.
+struct Positions {
+  std::int64_t begin;
+  std::int64_t end;
+  std::int64_t size() const { return end - begin; }
+};
+
+/// Returns those that a canvas of `canvas` pixels shows if the axis begins at `start` of it.
+Positions visible(std::int64_t size, std::int64_t start, std::int64_t canvas) {
+  return {std::max<std::int64_t>(0, -start), std::min(size, canvas - start)};
+}
+
+AxisWindows windows(std::int64_t from, std::int64_t to, Positions wanted) {
   AxisWindows result;
   auto& [begin, first, weights] = result;
   const double scale = static_cast<double>(from) / static_cast<double>(to);
   const double radius = std::max(scale, 1.0);
-  for (std::int64_t out = 0; out < to; ++out) {
+  for (std::int64_t out = wanted.begin; out < wanted.end; ++out) {
     const double centre = (static_cast<double>(out) + 0.5) * scale;
     begin.push_back(std::max<std::int64_t>(0, std::llround(std::floor(centre - radius + 0.5))));
     const auto end = std::min<std::int64_t>(from, std::llround(std::floor(centre + radius + 0.5)));
@@ -38,19 +53,31 @@ AxisWindows windows(std::int64_t from, std::int64_t to) {
   return result;
 }
 
-/// Resizes one row of `channels` interleaved values.
-void resample_row(const AxisWindows& columns, const std::uint8_t* in, std::int64_t channels,
-                  float* out) {
+using Floats = float __attribute__((vector_size(16)));
+
+/// Resizes two rows of `channels` interleaved values, 1 or 3; a value past them is read. All
+/// channels of a pixel are summed at once, each in the order of its window.
+template <std::size_t channels>
+void resample_rows(const AxisWindows& columns, std::array<const float*, 2> in,
+                   std::array<float*, 2> out) {
   for (std::size_t column = 0; column < columns.begin.size(); ++column) {
-    const std::uint8_t* window = in + columns.begin[column] * channels;
-    for (std::int64_t channel = 0; channel < channels; ++channel) {
-      const std::uint8_t* value = window + channel;
-      float sum = 0;
-      for (auto at = columns.first[column]; at < columns.first[column + 1]; ++at) {
-        sum += columns.weights[static_cast<std::size_t>(at)] * static_cast<float>(*value);
-        value += channels;
-      }
-      *out++ = sum;
+    std::int64_t at = columns.begin[column] * static_cast<std::int64_t>(channels);
+    const float* weight = columns.weights.data() + columns.first[column];
+    const float* end = columns.weights.data() + columns.first[column + 1];
+    Floats first{};
+    Floats second{};
+    for (; weight != end; ++weight, at += static_cast<std::int64_t>(channels)) {
+      Floats pixel{};
+      Floats below{};
+      constexpr std::size_t kBytes = channels == 1 ? sizeof(float) : sizeof(Floats);
+      std::memcpy(&pixel, in[0] + at, kBytes);
+      std::memcpy(&below, in[1] + at, kBytes);
+      first += *weight * pixel;
+      second += *weight * below;
+    }
+    for (std::size_t channel = 0; channel < channels; ++channel) {
+      *out[0]++ = first[channel];
+      *out[1]++ = second[channel];
     }
   }
 }
@@ -59,7 +86,8 @@ void resample_row(const AxisWindows& columns, const std::uint8_t* in, std::int64
 void mix_rows(const AxisWindows& rows, std::size_t row, const std::vector<float>& in,
               std::vector<float>& out) {
   std::fill(out.begin(), out.end(), 0.0F);
-  const float* values = in.data() + static_cast<std::size_t>(rows.begin[row]) * out.size();
+  const auto first = static_cast<std::size_t>(rows.begin[row] - rows.begin.front());
+  const float* values = in.data() + first * out.size();
   for (auto at = rows.first[row]; at < rows.first[row + 1]; ++at) {
     const float weight = rows.weights[static_cast<std::size_t>(at)];
     for (float& sum : out) sum += weight * *values++;
@@ -73,26 +101,104 @@ std::uint8_t nearest_byte(float value) {
   return static_cast<std::uint8_t>(std::min(rounded, 255));
 }
 
+/// Resizes to `height` x `width`, of which only the wanted rows and columns are computed.
+Image resize_part(const Image& image, std::int64_t height, std::int64_t width, Positions rows,
+                  Positions columns) {
+  const AxisWindows across = windows(image.width, width, columns);
+  const AxisWindows down = windows(image.height, height, rows);
+  const std::int64_t first = down.begin.front();
+  const std::int64_t end = down.begin.back() + down.first.back() - down.first.end()[-2];
+  std::vector<float> values(static_cast<std::size_t>(columns.size() * image.channels));
+  std::vector<float> narrowed(static_cast<std::size_t>(end - first) * values.size());
+  const auto row_size = static_cast<std::size_t>(image.width * image.channels);
+  std::vector<float> in(2 * row_size + 1);
+  for (std::int64_t row = first; row < end; row += 2) {
+    const std::int64_t pair = std::min<std::int64_t>(2, end - row);
+    const std::uint8_t* bytes = image.pixels.data() + static_cast<std::size_t>(row) * row_size;
+    std::copy(bytes, bytes + static_cast<std::size_t>(pair) * row_size, in.begin());
+    float* narrow = narrowed.data() + static_cast<std::size_t>(row - first) * values.size();
+    // The last of an odd number is computed twice.
+    const std::array<const float*, 2> from{in.data(), in.data() + (pair == 2 ? row_size : 0)};
+    const std::array<float*, 2> to{narrow, narrow + (pair == 2 ? values.size() : 0)};
+    image.channels == 1 ? resample_rows<1>(across, from, to) : resample_rows<3>(across, from, to);
+  }
+  Image result{rows.size(), columns.size(), image.channels, {}};
+  result.pixels.resize(result.bytes());
+  std::uint8_t* out = result.pixels.data();
+  for (std::size_t row = 0; row < down.begin.size(); ++row) {
+    mix_rows(down, row, narrowed, values);
+    out = std::transform(values.begin(), values.end(), out, nearest_byte);
+  }
+  return result;
+}
+
+/// Rounds half to even, as Python's round does.
+std::int64_t rounded(double value) { return std::llrint(value); }
+
 }  // namespace
 
 Image resize(const Image& image, std::int64_t height, std::int64_t width) {
   if (height == image.height && width == image.width) return image;
-  const AxisWindows columns = windows(image.width, width);
-  const AxisWindows rows = windows(image.height, height);
-  std::vector<float> values(static_cast<std::size_t>(width * image.channels));
-  std::vector<float> narrowed(static_cast<std::size_t>(image.height) * values.size());
-  for (std::int64_t row = 0; row < image.height; ++row) {
-    resample_row(columns, image.pixels.data() + row * image.width * image.channels, image.channels,
-                 narrowed.data() + static_cast<std::size_t>(row) * values.size());
+  return resize_part(image, height, width, {0, height}, {0, width});
+}
+
+Placement stretched(std::int64_t height, std::int64_t width) { return {height, width}; }
+
+Placement cropped(const Image& image, std::int64_t height, std::int64_t width) {
+  Placement result{height, width};
+  if (image.width * height >= image.height * width) {
+    result.width = height * image.width / image.height;
+  } else {
+    result.height = width * image.height / image.width;
   }
-  Image result{height, width, image.channels, {}};
-  result.pixels.resize(result.bytes());
-  std::uint8_t* out = result.pixels.data();
-  for (std::size_t row = 0; row < static_cast<std::size_t>(height); ++row) {
-    mix_rows(rows, row, narrowed, values);
-    out = std::transform(values.begin(), values.end(), out, nearest_byte);
-  }
+  result.top = -rounded(static_cast<double>(result.height - height) / 2);
+  result.left = -rounded(static_cast<double>(result.width - width) / 2);
   return result;
+}
+
+Placement padded(const Image& image, std::int64_t height, std::int64_t width) {
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  const double ratio = real(image.width) / real(image.height);
+  const double wanted = real(width) / real(height);
+  Placement result{height, width};
+  if (ratio > wanted) {
+    result.height = rounded(real(image.height) / real(image.width) * real(width));
+  } else if (ratio < wanted) {
+    result.width = rounded(real(image.width) / real(image.height) * real(height));
+  }
+  // Pillow fails if less than half a pixel is left.
+  result.height = std::max<std::int64_t>(result.height, 1);
+  result.width = std::max<std::int64_t>(result.width, 1);
+  result.top = rounded(real(height - result.height) * 0.5);
+  result.left = rounded(real(width - result.width) * 0.5);
+  return result;
+}
+
+void draw_planes(Image image, const Placement& placement, std::int64_t channels,
+                 std::int64_t height, std::int64_t width, const Colour& background,
+                 std::uint8_t* out) {
+  // Gray is resized before it is copied to the channels, which gives the same planes.
+  if (image.channels > channels) image = with_channels(std::move(image), channels);
+  const Positions rows = visible(placement.height, placement.top, height);
+  const Positions columns = visible(placement.width, placement.left, width);
+  const bool as_it_is = placement.height == image.height && placement.width == image.width &&
+                        rows.size() == image.height && columns.size() == image.width;
+  const Image part = as_it_is
+                         ? std::move(image)
+                         : resize_part(image, placement.height, placement.width, rows, columns);
+  const Image bars = with_channels({1, 1, 3, {background.begin(), background.end()}}, channels);
+  const std::int64_t top = std::max<std::int64_t>(0, placement.top);
+  const std::int64_t left = std::max<std::int64_t>(0, placement.left);
+  for (std::int64_t channel = 0; channel < channels; ++channel, out += height * width) {
+    if (part.height < height || part.width < width) {
+      std::fill_n(out, height * width, bars.pixels[static_cast<std::size_t>(channel)]);
+    }
+    const std::uint8_t* in = part.pixels.data() + (part.channels == 1 ? 0 : channel);
+    for (std::int64_t y = 0; y < part.height; ++y) {
+      std::uint8_t* row = out + (top + y) * width + left;
+      for (std::int64_t x = 0; x < part.width; ++x, in += part.channels) row[x] = *in;
+    }
+  }
 }
 
 Image with_channels(Image image, std::int64_t channels) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,15 +15,17 @@ struct Image {
   std::int64_t channels = 1;         // 1: gray, 3: RGB
   std::vector<std::uint8_t> pixels;  // [height, width, channels] u8
   bool was_transparent = false;      // its file has pixels that are not opaque
+  bool was_turned = false;           // its file has another orientation
 
   std::size_t bytes() const { return static_cast<std::size_t>(height * width * channels); }
 };
 
-/// The maximum size of an image, checked against its header before any allocation.
-struct Limits {
-  std::int64_t max_side = 16384;         // pixels
-  std::int64_t max_pixels = 64LL << 20;  // height * width
-};
+/// Red, green, blue.
+using Colour = std::array<std::uint8_t, 3>;
+inline constexpr Colour kWhite{255, 255, 255};
+
+/// The greatest height * width by default, checked against the header before any allocation.
+inline constexpr std::int64_t kMostPixels = 64LL << 20;
 
 /// Converts gray to RGB by repetition, and RGB to gray by ITU-R 601-2 luma as Pillow's convert("L")
 /// does. `channels` is 1 or 3.
@@ -33,6 +36,29 @@ Image with_channels(Image image, std::int64_t channels);
 /// antialias, and DALI's default. Values are within 1 of Pillow's, which rounds between its two
 /// passes.
 Image resize(const Image& image, std::int64_t height, std::int64_t width);
+
+/// The size that a picture is resized to, and the place of its first pixel on a canvas. What is
+/// outside of the canvas is cut off.
+struct Placement {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  std::int64_t top = 0;
+  std::int64_t left = 0;
+};
+
+/// Fills the canvas, whatever the shapes.
+Placement stretched(std::int64_t height, std::int64_t width);
+/// Covers the canvas, cut off at both ends of one side: for a square canvas torchvision's Resize of
+/// the shorter side and CenterCrop, with their rounding.
+Placement cropped(const Image& image, std::int64_t height, std::int64_t width);
+/// Shows the whole picture, with bars at both ends of one side: Pillow's ImageOps.pad.
+Placement padded(const Image& image, std::int64_t height, std::int64_t width);
+
+/// Writes a canvas of `background` with the picture on it to `out`, as planes [channels, height,
+/// width]. `channels` is 1 or 3; RGB is converted to gray before it is resized.
+void draw_planes(Image image, const Placement& placement, std::int64_t channels,
+                 std::int64_t height, std::int64_t width, const Colour& background,
+                 std::uint8_t* out);
 
 /// Returns the mean brightness, from 0 to 1, of the outermost pixels of an image [C,H,W].
 double border_brightness(std::span<const std::uint8_t> planes, std::int64_t height,

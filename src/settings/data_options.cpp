@@ -92,6 +92,33 @@ Type<std::string> dataset_name() {
       });
 }
 
+/// Returns the type of colours: "white", "black", or [red, green, blue].
+Type<Background> background() {
+  using Parts = std::vector<std::int64_t>;
+  const auto named = converted<Background>(
+      one_of<std::size_t>({"white", "black"}),
+      [](std::size_t index) { return index == 0 ? kWhiteBackground : Background{}; },
+      [](const Background& value) { return std::size_t{value == Background{} ? 1U : 0U}; });
+  auto parts = converted<Background>(
+      list_of(integer(0, 255)),
+      [](const Parts& read) {
+        Background value{};
+        std::copy(read.begin(), read.end(), value.begin());
+        return value;
+      },
+      [](const Background& value) { return Parts(value.begin(), value.end()); });
+  parts.fragment["minItems"] = 3;
+  parts.fragment["maxItems"] = 3;
+  parts.read = [read = parts.read](const JsonCursor& cursor) -> std::optional<Background> {
+    if (cursor.node().items.size() == 3) return read(cursor);
+    cursor.add_mismatch("three numbers, [red, green, blue]");
+    return std::nullopt;
+  };
+  return brief_or_full(named, parts, "[red, green, blue]", [](const Background& value) {
+    return value == kWhiteBackground || value == Background{};
+  });
+}
+
 void add_sources(Schema<DataOptions>& schema) {
   auto& dataset = schema.add("dataset", &DataOptions::dataset, optional_of(dataset_name()),
                              "A data set by name; mnist unless a format is given.", {"name"});
@@ -105,9 +132,9 @@ void add_sources(Schema<DataOptions>& schema) {
   auto& format = schema.add(
       "format", &DataOptions::format, optional_of(formats),
       "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
-      "batches of CIFAR-10; image-folder: a folder of pictures for each class; image-list: a CSV "
-      "file of paths and labels; lmdb: a Caffe2 LMDB; synthetic: generated digits, without "
-      "files.");
+      "batches of CIFAR-10; image-folder: class folders of pictures (.jpg, .jpeg, .png, .webp, "
+      ".bmp, .ppm, .pgm); image-list: a CSV file of paths and labels; lmdb: a Caffe2 LMDB; "
+      "synthetic: generated digits, without files.");
   format.key.use = kStepsAndSamples;
   format.key.drops = {"dataset", "root"};
   const auto as_location = [](strict_json::Field<DataOptions>& field) -> KnownKey& {
@@ -158,6 +185,22 @@ void add_preparation(Schema<DataOptions>& schema) {
   schema.add("size", &DataOptions::size, optional_of(image_size()),
              "Size to which images are resized when they are read, bilinear with antialiasing: one "
              "number for a square, or [height, width]; null: all images have the same size.",
+             {}, kStepsAndSamples);
+  schema.add(
+      "fit", &DataOptions::fit, one_of<Fit>({"stretch", "crop", "pad"}),
+      "How images of other shapes reach `size`: stretch; crop: the centre, after resizing "
+      "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
+      "the whole image between bars of `background` (Pillow's ImageOps.pad).",
+      {}, kStepsAndSamples);
+  schema.add(
+      "background", &DataOptions::background, optional_of(background()),
+      "Colour under transparent pixels, and of the bars of `fit` pad: \"white\", \"black\" or "
+      "[red, green, blue]; null: white, with a warning if it matters (runs of versions "
+      "without this key, which ignored transparency and orientation).",
+      {}, kStepsAndSamples);
+  schema.add("max_pixels", &DataOptions::max_pixels, integer(1, kMaxSteps),
+             "The most pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; larger "
+             "ones are unusable (see on_bad_sample).",
              {}, kStepsAndSamples);
   schema.add("channels", &DataOptions::channels, optional_of(integer(1, 3)),
              "1 (gray) or 3 (colour): images are converted; null: all images have the same number.",
@@ -235,6 +278,11 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
                 all_of({given("decode_threads"), none_of(equal("decode_threads", "auto")),
                         none_of(streamed)}),
                 "needs decode \"stream\" or \"dali\" as well");
+  const Json fitted = none_of(equal("fit", "stretch"));
+  schema.forbid("fit", all_of({given("fit"), fitted, none_of(given("size"))}),
+                "needs size as well");
+  schema.forbid("fit", all_of({given("fit"), fitted, equal("decode", "dali")}),
+                "cannot be used with decode \"dali\", which only stretches; use \"stream\"");
   schema.forbid("channels", equal("channels", 2), "expected 1 or 3, found 2");
   schema.forbid("validation",
                 all_of({per_process, given("validation"), none_of(equal("validation", 0))}),

@@ -27,6 +27,11 @@ inline constexpr std::int64_t kMaxConfusionClasses = 1024;
 enum class Split { kEven, kThroughput };
 enum class OnBadSample { kError, kSkip };
 enum class Decode { kOnce, kStream, kDali };
+enum class Fit { kStretch, kCrop, kPad };
+
+/// Red, green, blue.
+using Background = std::array<std::uint8_t, 3>;
+inline constexpr Background kWhiteBackground{255, 255, 255};
 
 /// The data to train and test on: a named `dataset`, or a `format` with `train` and `test`, unless
 /// the format is synthetic.
@@ -45,6 +50,11 @@ struct DataOptions {
   double validation = 0;                       // fraction held out of what the test set leaves
   std::int64_t holdout_seed = 0;               // of both fractions and of the limits
   std::optional<ImageSize> size;               // to which images are resized; none: their own
+  Fit fit = Fit::kStretch;                     // how images reach `size`
+  /// Under pixels that are not opaque, and around padded images. None: white, with a warning, for a
+  /// run from before there was this key.
+  std::optional<Background> background = kWhiteBackground;
+  std::int64_t max_pixels = std::int64_t{64} << 20;  // of an encoded image
   std::optional<std::int64_t> channels;  // 1 or 3, to which images are converted; none: theirs
   AugmentList augment;                   // of training images, in order
   Split split = Split::kEven;

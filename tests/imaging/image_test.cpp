@@ -62,6 +62,39 @@ TEST_CASE("channels are resized apart from each other") {
   }
 }
 
+TEST_CASE("pictures cover a canvas or are shown whole, rounded as torchvision and Pillow do") {
+  struct Row {
+    std::int64_t height, width;
+    Placement cropped, padded;  // on 10 x 10
+  };
+  const std::vector<Row> rows{
+      {20, 20, {10, 10, 0, 0}, {10, 10, 0, 0}},
+      {20, 30, {10, 15, 0, -2}, {7, 10, 2, 0}},  // 2.5 and 1.5 are rounded to even
+      {30, 20, {15, 10, -2, 0}, {10, 7, 0, 2}},
+      {7, 4, {17, 10, -4, 0}, {10, 6, 0, 2}},
+      {1, 1000, {10, 10000, 0, -4995}, {1, 10, 4, 0}},
+  };
+  const auto same = [](const Placement& a, const Placement& b) {
+    return a.height == b.height && a.width == b.width && a.top == b.top && a.left == b.left;
+  };
+  for (const Row& row : rows) {
+    INFO(row.height << " x " << row.width);
+    const Image image{row.height, row.width, 1, {}};
+    CHECK(same(cropped(image, 10, 10), row.cropped));
+    CHECK(same(padded(image, 10, 10), row.padded));
+  }
+}
+
+TEST_CASE("a canvas shows its background beside the picture, in gray as its brightness") {
+  const Image gray{1, 2, 1, {9, 8}};
+  std::vector<std::uint8_t> colour(12);
+  draw_planes(gray, padded(gray, 2, 2), 3, 2, 2, {1, 2, 3}, colour.data());
+  CHECK(colour == std::vector<std::uint8_t>{9, 8, 1, 1, 9, 8, 2, 2, 9, 8, 3, 3});
+  std::vector<std::uint8_t> bright(4);
+  draw_planes(gray, padded(gray, 2, 2), 1, 2, 2, {255, 0, 0}, bright.data());
+  CHECK(bright == std::vector<std::uint8_t>{9, 8, 76, 76});
+}
+
 TEST_CASE("gray becomes colour and back, colour becomes its brightness") {
   const Image gray = pattern();
   const Image colour = with_channels(gray, 3);

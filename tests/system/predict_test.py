@@ -176,4 +176,4 @@ def test_transparent_pixels_are_white_and_that_is_said_once(tmp_path, checkpoint
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["scores"] for row in rows[:3]] == [row["scores"] for row in rows[3:6]]
     said = [line for line in result.stderr.splitlines() if "transparent pixels" in line]
-    assert said == [f"3 of 7 images have transparent pixels, which are taken as white: {', '.join(map(str, clear))}"]
+    assert said == [f"3 of 7 images have transparent pixels, which show data.background: {', '.join(map(str, clear))}"]

@@ -1,0 +1,153 @@
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+#include <wuffs-v0.3.c>
+
+#include "imaging/formats.h"
+
+namespace mnist_train::imaging {
+
+namespace {
+
+constexpr std::size_t kInfo = 14;     // offset of the header that follows the file header
+constexpr std::size_t kOldInfo = 12;  // its size in OS/2, which has sizes of 16 bits
+constexpr std::size_t kPaletteBytes = WUFFS_BASE__PIXEL_FORMAT__INDEXED__PALETTE_BYTE_LENGTH;
+constexpr std::size_t kPaletteEntry = 4;  // blue, green, red, alpha
+
+bool is_old(Bytes bytes) { return little_endian(bytes, kInfo, 4) == kOldInfo; }
+
+std::int64_t bits_per_pixel(Bytes bytes) {
+  return little_endian(bytes, kInfo + (is_old(bytes) ? 10 : 14), 2);
+}
+
+/// Returns the number of colours in the palette, as in Pillow.
+std::size_t colours_of(Bytes bytes) {
+  const std::int64_t stated = is_old(bytes) ? 0 : little_endian(bytes, kInfo + 32, 4);
+  return static_cast<std::size_t>(stated > 0 ? std::min<std::int64_t>(stated, 256)
+                                             : std::int64_t{1} << bits_per_pixel(bytes));
+}
+
+/// Decodes to a pixel format of Wuffs. Returns its bytes, after the palette if there is one.
+std::vector<std::uint8_t> decode_to(std::uint32_t format, std::size_t bytes_per_pixel, Bytes bytes,
+                                    const Header& header, const std::string& name) {
+  const auto require = [&](const wuffs_base__status& status) {
+    if (!status.is_ok()) fail_at(name, 0, std::string("a broken BMP image: ") + status.message());
+  };
+  const auto decoder = wuffs_bmp__decoder::alloc();
+  if (!decoder) throw std::bad_alloc();
+  auto source = wuffs_base__ptr_u8__reader(const_cast<std::uint8_t*>(bytes.data()), bytes.size(),
+                                           /*closed=*/true);  // Wuffs only reads it
+  wuffs_base__image_config config = wuffs_base__null_image_config();
+  require(decoder->decode_image_config(&config, &source));
+  if (config.pixcfg.width() != header.width || config.pixcfg.height() != header.height) {
+    fail_at(name, kInfo, "a BMP image whose size differs from its header");
+  }
+  config.pixcfg.set(format, WUFFS_BASE__PIXEL_SUBSAMPLING__NONE, config.pixcfg.width(),
+                    config.pixcfg.height());
+  const auto pixels = static_cast<std::size_t>(header.height * header.width);
+  std::vector<std::uint8_t> memory(pixels * bytes_per_pixel +
+                                   (bytes_per_pixel == 1 ? kPaletteBytes : 0));
+  wuffs_base__pixel_buffer buffer = wuffs_base__null_pixel_buffer();
+  require(buffer.set_from_slice(&config.pixcfg,
+                                wuffs_base__make_slice_u8(memory.data(), memory.size())));
+  require(decoder->decode_frame(&buffer, &source, WUFFS_BASE__PIXEL_BLEND__SRC,
+                                wuffs_base__empty_slice_u8(), nullptr));
+  return memory;
+}
+
+/// Returns whether every colour of the palette is the gray of its index, so that Pillow takes the
+/// indices themselves.
+bool is_gray_ramp(const std::vector<std::uint8_t>& palette, std::size_t colours) {
+  for (std::size_t index = 0; index < colours; ++index) {
+    const std::size_t gray = colours == 2 ? 255 * index : index;
+    for (std::size_t part = 0; part < 3; ++part) {
+      if (palette[index * kPaletteEntry + part] != gray) return false;
+    }
+  }
+  return true;
+}
+
+Image decode_indexed(Bytes bytes, const Header& header, const std::string& name) {
+  const auto indices =
+      decode_to(WUFFS_BASE__PIXEL_FORMAT__INDEXED__BGRA_BINARY, 1, bytes, header, name);
+  const std::size_t colours = colours_of(bytes);
+  const bool gray = is_gray_ramp(indices, colours);
+  Image image{header.height, header.width, gray ? 1 : 3, {}};
+  image.pixels.reserve(image.bytes());
+  for (std::size_t at = kPaletteBytes; at < indices.size(); ++at) {
+    const std::uint8_t index = indices[at];
+    if (gray) {
+      image.pixels.push_back(colours == 2 ? static_cast<std::uint8_t>(255 * (index & 1)) : index);
+      continue;
+    }
+    const std::uint8_t* colour = &indices[index * kPaletteEntry];
+    image.pixels.insert(image.pixels.end(), {colour[2], colour[1], colour[0]});
+  }
+  return image;
+}
+
+/// Colours of 5 or 6 bits, which Pillow scales by division instead of repeating bits.
+Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name) {
+  constexpr std::size_t kPixel = 8;
+  const auto wide =
+      decode_to(WUFFS_BASE__PIXEL_FORMAT__BGRA_NONPREMUL_4X16LE, kPixel, bytes, header, name);
+  constexpr std::int64_t kBitFields = 3;
+  const bool masked = !is_old(bytes) && little_endian(bytes, kInfo + 16, 4) == kBitFields;
+  const bool six = masked && bytes.size() >= 62 && little_endian(bytes, kInfo + 44, 4) == 0x7E0;
+  const std::array<int, 3> greatest{31, six ? 63 : 31, 31};
+  Image image{header.height, header.width, 3, {}};
+  image.pixels.reserve(image.bytes());
+  for (std::size_t at = 0; at < wide.size(); at += kPixel) {
+    for (std::size_t part = 0; part < 3; ++part) {
+      const auto value = static_cast<int>(little_endian(wide, at + 2 * (2 - part), 2));
+      const int levels = greatest.at(part) + 1;
+      image.pixels.push_back(
+          static_cast<std::uint8_t>(value * levels / 65536 * 255 / greatest.at(part)));
+    }
+  }
+  return image;
+}
+
+/// Returns whether the masks of a picture of 32 bits have one for alpha. Without masks, its fourth
+/// byte means nothing.
+bool has_alpha_mask(Bytes bytes) {
+  constexpr std::int64_t kBitFields = 3;
+  return little_endian(bytes, kInfo, 4) >= 56 &&
+         little_endian(bytes, kInfo + 16, 4) == kBitFields && bytes.size() >= kInfo + 56 &&
+         little_endian(bytes, kInfo + 52, 4) != 0;
+}
+
+}  // namespace
+
+Header read_bmp(Bytes bytes, const std::string& name) {
+  constexpr std::size_t kLongest = kInfo + 40;
+  const bool old = bytes.size() >= kInfo + kOldInfo && is_old(bytes);
+  if (!old && bytes.size() < kLongest) fail_at(name, bytes.size(), "ends inside the BMP header");
+  if (old) {
+    return {Format::kBmp, little_endian(bytes, kInfo + 6, 2), little_endian(bytes, kInfo + 4, 2),
+            3};
+  }
+  const auto height = static_cast<std::int32_t>(little_endian(bytes, kInfo + 8, 4));
+  const auto width = static_cast<std::int32_t>(little_endian(bytes, kInfo + 4, 4));
+  return {Format::kBmp, std::abs(std::int64_t{height}), width, 3};
+}
+
+Image decode_bmp(Bytes bytes, const Header& header, const std::string& name) {
+  const std::int64_t bits = bits_per_pixel(bytes);
+  if (bits <= 8) return decode_indexed(bytes, header, name);
+  if (bits == 16) return decode_16_bits(bytes, header, name);
+  const bool alpha = bits == 32 && !is_old(bytes) && has_alpha_mask(bytes);
+  Image image{header.height, header.width, 4, {}};
+  image.pixels = decode_to(WUFFS_BASE__PIXEL_FORMAT__RGBA_NONPREMUL, 4, bytes, header, name);
+  if (alpha) return image;
+  std::uint8_t* out = image.pixels.data();
+  for (std::size_t at = 0; at < image.pixels.size(); at += 4) {
+    out = std::copy_n(image.pixels.data() + at, 3, out);
+  }
+  image.channels = 3;
+  image.pixels.resize(image.bytes());
+  return image;
+}
+
+}  // namespace mnist_train::imaging

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "imaging/codec.h"
+
+namespace mnist_train::imaging {
+
+// The formats, each in its own file, for codec.cpp. `read_…` reads what the first bytes say and
+// does not check sizes. `decode_…` returns the pixels as they are stored: upright or not, and with
+// alpha as the last of 2 or 4 channels. All throw Error(kData) with the name.
+
+using Bytes = std::span<const std::uint8_t>;
+
+Header read_png(Bytes bytes, const std::string& name);
+Image decode_png(Bytes bytes, const Header& header, const std::string& name);
+
+Header read_jpeg(Bytes bytes, const std::string& name);
+Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name);
+
+Header read_webp(Bytes bytes, const std::string& name);
+Image decode_webp(Bytes bytes, const Header& header, const std::string& name);
+
+Header read_bmp(Bytes bytes, const std::string& name);
+Image decode_bmp(Bytes bytes, const Header& header, const std::string& name);
+
+Header read_pnm(Bytes bytes, const std::string& name);
+Image decode_pnm(Bytes bytes, const Header& header, const std::string& name);
+
+/// Finds the orientation in the metadata of a picture as Pillow's exif_transpose does: the tag of
+/// EXIF or, if it has none, of XMP.
+class Orientation {
+ public:
+  void add_exif(Bytes exif);
+  void add_xmp(Bytes xmp);
+  /// Returns 1 (upright) to 8.
+  int value() const;
+
+ private:
+  std::optional<int> exif_;
+  std::optional<int> xmp_;
+};
+
+/// Returns the number in `size` bytes at `offset`, which the caller has checked.
+std::int64_t big_endian(Bytes bytes, std::size_t offset, std::size_t size);
+std::int64_t little_endian(Bytes bytes, std::size_t offset, std::size_t size);
+
+/// Returns whether `text` is at `offset`.
+bool has_text(Bytes bytes, std::size_t offset, std::string_view text);
+
+}  // namespace mnist_train::imaging

@@ -1,0 +1,161 @@
+#include <png.h>
+
+#include <array>
+#include <csetjmp>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "imaging/formats.h"
+
+namespace mnist_train::imaging {
+
+namespace {
+
+constexpr std::size_t kPngHeaderEnd = 33;  // signature, length, type, 13 bytes, checksum
+
+/// Reads the chunks that follow the header as far as they matter.
+void read_chunks(Bytes bytes, Header& header) {
+  constexpr std::string_view kXmp{"XML:com.adobe.xmp\0\0", 19};  // not compressed
+  constexpr std::size_t kAround = 12;                            // length, type, checksum
+  Orientation orientation;
+  for (std::size_t at = kPngHeaderEnd; at + kAround <= bytes.size();) {
+    const auto length = static_cast<std::size_t>(big_endian(bytes, at, 4));
+    if (length > bytes.size() - at - kAround) break;
+    const Bytes content = bytes.subspan(at + 8, length);
+    if (has_text(bytes, at + 4, "tRNS") || has_text(bytes, at + 4, "gAMA")) header.is_plain = false;
+    if (has_text(bytes, at + 4, "eXIf")) orientation.add_exif(content);
+    if (has_text(bytes, at + 4, "iTXt") && has_text(content, 0, kXmp)) orientation.add_xmp(content);
+    at += kAround + length;
+  }
+  header.orientation = orientation.value();
+  if (header.orientation != 1) header.is_plain = false;
+}
+
+/// libpng reports errors through functions that must not return: they jump back to the caller.
+struct PngReader {
+  explicit PngReader(Bytes file) : bytes(file) {}
+  PngReader(const PngReader&) = delete;
+  PngReader& operator=(const PngReader&) = delete;
+  ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
+
+  Bytes bytes;
+  std::size_t at = 0;
+  png_structp png = nullptr;
+  png_infop info = nullptr;
+  std::jmp_buf back{};
+  std::array<char, 128> message{};
+};
+
+[[noreturn]] void leave_png(png_structp png, png_const_charp message) {
+  auto* reader = static_cast<PngReader*>(png_get_error_ptr(png));
+  std::strncpy(reader->message.data(), message, reader->message.size() - 1);
+  std::longjmp(reader->back, 1);
+}
+
+void read_png_bytes(png_structp png, png_bytep out, std::size_t count) {
+  auto* reader = static_cast<PngReader*>(png_get_io_ptr(png));
+  if (count > reader->bytes.size() - reader->at) png_error(png, "Read Error: it is truncated");
+  std::memcpy(out, reader->bytes.data() + reader->at, count);
+  reader->at += count;
+}
+
+// Functions that setjmp returns to must not have objects with destructors.
+
+/// Reads up to the pixels and asks for 8 bits, without palette. Gamma and colour profiles are not
+/// even read, as in Pillow.
+bool start_png(PngReader& reader) {
+  if (setjmp(reader.back) != 0) return false;
+  reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, leave_png,
+                                      [](png_structp, png_const_charp) {});
+  if (reader.png == nullptr) return false;
+  reader.info = png_create_info_struct(reader.png);
+  png_set_read_fn(reader.png, &reader, read_png_bytes);
+  png_set_keep_unknown_chunks(reader.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
+  png_set_user_limits(reader.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
+  // Chunks have checksums of their own.
+  png_set_option(reader.png, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
+  png_read_info(reader.png, reader.info);
+  png_set_expand(reader.png);
+  png_set_strip_16(reader.png);
+  png_set_interlace_handling(reader.png);
+  png_read_update_info(reader.png, reader.info);
+  return true;
+}
+
+bool read_png_rows(PngReader& reader, std::vector<png_bytep>& rows) {
+  if (setjmp(reader.back) != 0) return false;
+  png_read_image(reader.png, rows.data());
+  return true;
+}
+
+/// libpng's simplified interface, which returns failures instead of jumping out of its functions.
+struct PngImage : png_image {
+  PngImage() : png_image{} { version = PNG_IMAGE_VERSION; }
+  PngImage(const PngImage&) = delete;
+  PngImage& operator=(const PngImage&) = delete;
+  ~PngImage() { png_image_free(this); }
+};
+
+}  // namespace
+
+Header read_png(Bytes bytes, const std::string& name) {
+  constexpr std::size_t kChunk = 8;
+  if (bytes.size() < kPngHeaderEnd) fail_at(name, bytes.size(), "ends inside the PNG header");
+  if (big_endian(bytes, kChunk, 4) != 13 || !has_text(bytes, kChunk + 4, "IHDR")) {
+    fail_at(name, kChunk, "the first PNG chunk is not IHDR");
+  }
+  constexpr std::size_t kDepth = 24;
+  constexpr std::size_t kColourType = 25;
+  Header header{Format::kPng, big_endian(bytes, 20, 4), big_endian(bytes, 16, 4), 0};
+  constexpr std::array kComponents{1, 0, 3, 3,
+                                   2, 0, 4};  // by colour type; 0: there is no such type
+  const std::uint8_t type = bytes[kColourType];
+  if (type < kComponents.size()) header.components = kComponents[type];
+  if (header.components == 0) {
+    fail_at(name, kColourType, "unknown PNG colour type " + std::to_string(type));
+  }
+  header.is_plain = header.components % 2 == 1 && bytes[kDepth] <= 8;
+  read_chunks(bytes, header);
+  return header;
+}
+
+Image decode_png(Bytes bytes, const Header& header, const std::string& name) {
+  PngReader reader(bytes);
+  const auto fail = [&] {
+    throw Error(ExitCode::kData, name + ": a broken PNG image: " + reader.message.data());
+  };
+  if (!start_png(reader)) fail();
+  Image image{header.height, header.width, png_get_channels(reader.png, reader.info), {}};
+  if (png_get_image_width(reader.png, reader.info) != header.width ||
+      png_get_image_height(reader.png, reader.info) != header.height) {
+    fail_at(name, 16, "a PNG image whose size differs from its header");
+  }
+  image.pixels.resize(image.bytes());
+  const std::size_t row_bytes = image.pixels.size() / static_cast<std::size_t>(image.height);
+  std::vector<png_bytep> rows(static_cast<std::size_t>(image.height));
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    rows[row] = image.pixels.data() + row * row_bytes;
+  }
+  if (!read_png_rows(reader, rows)) fail();
+  return image;
+}
+
+std::string encode_png(const Image& image) {
+  PngImage png;
+  png.width = static_cast<png_uint_32>(image.width);
+  png.height = static_cast<png_uint_32>(image.height);
+  png.format = image.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
+  std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(png), '\0');
+  png_alloc_size_t size = bytes.size();
+  if (png_image_write_to_memory(&png, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr) ==
+      0) {
+    throw Error(ExitCode::kRunFailed, std::string("cannot encode a PNG image: ") + png.message);
+  }
+  bytes.resize(size);
+  return bytes;
+}
+
+}  // namespace mnist_train::imaging
