@@ -213,8 +213,9 @@ void name_init(settings::LayerList& layers, const settings::InitOptions& init) {
 
 /// Returns the layers in the form of `model.layers`. If a built-in network does not use PyTorch's
 /// default initialisation, each layer names its own.
-settings::LayerList printed_layers(const settings::ModelOptions& options) {
-  settings::LayerList layers = network::layers_of(options);
+settings::LayerList printed_layers(const settings::ModelOptions& options,
+                                   const network::ImageShape& images) {
+  settings::LayerList layers = network::layers_of(options, images);
   const settings::InitName usual = network::init_defaults(options).name;
   const bool is_default = options.init.name == settings::InitName::kDefault;
   if (is_default && usual != settings::InitName::kDefault) name_init(layers, {usual, {}});
@@ -243,7 +244,7 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
   table.multiply_adds = described.multiply_adds;
   if (!line.json) return report::to_text(table);
   nlohmann::ordered_json json = report::to_json(table);
-  const settings::LayerList layers = printed_layers(config.model);
+  const settings::LayerList layers = printed_layers(config.model, described.images);
   json["layers"] = nlohmann::ordered_json::parse(settings::write_layers(layers));
   return json_text(json, 2) + "\n";
 }

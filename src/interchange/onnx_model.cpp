@@ -404,6 +404,12 @@ class LayerWriter {
       case Activation::kLeakyRelu:
         return add_node(sized, "LeakyRelu", {x},
                         {{"alpha", static_cast<float>(layer.negative_slope)}});
+      case Activation::kRelu6:
+        return add_node(sized, "Clip", {x, graph_.add_constant(0.0), graph_.add_constant(6.0)});
+      case Activation::kHardswish:
+        return add_node(sized, "HardSwish", {x});
+      case Activation::kHardsigmoid:
+        return add_node(sized, "HardSigmoid", {x}, {{"alpha", 1.0F / 6}});
     }
     return {};
   }
@@ -474,6 +480,17 @@ class LayerWriter {
     }
     const ImageSize window{in.height / out.height, in.width / out.width};
     return add_average(sized, window, window, {}, /*counts_padding=*/false, x);
+  }
+
+  std::string add(const SizedLayer& sized, const settings::ZeroPad2dLayer& layer,
+                  const std::string& x) {
+    const auto& [left, right, top, bottom] = layer.padding;
+    return add_pad(sized, {{top, left}, {bottom, right}}, 0, x);
+  }
+
+  std::string add(const SizedLayer& sized, const settings::GateLayer& /*layer*/,
+                  const std::string& x) {
+    return add_node(sized, "Mul", {x, add_all(sized.layers, x)});
   }
 
   std::string add(const SizedLayer& sized, const settings::FlattenLayer& /*layer*/,

@@ -50,6 +50,19 @@ class Residual(nn.Module):
         return y if self.activation is None else self.activation(y)
 )";
 
+constexpr const char* kGate = R"(
+
+class Gate(nn.Module):
+    """The input times the output of `layers` for it."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        return x * self.layers(x)
+)";
+
 constexpr const char* kFlatResidual = R"(
 
 class FlatResidual(nn.Module):
@@ -162,6 +175,12 @@ std::string expression_of(const SizedLayer& /*sized*/, const settings::Activatio
       return layer.tanh_approximates ? "nn.GELU(approximate=\"tanh\")" : "nn.GELU()";
     case Activation::kLeakyRelu:
       return call("nn.LeakyReLU", {python(layer.negative_slope)});
+    case Activation::kRelu6:
+      return "nn.ReLU6()";
+    case Activation::kHardswish:
+      return "nn.Hardswish()";
+    case Activation::kHardsigmoid:
+      return "nn.Hardsigmoid()";
   }
   return {};
 }
@@ -185,6 +204,11 @@ std::string expression_of(const SizedLayer& /*sized*/, const settings::AvgPool2d
 std::string expression_of(const SizedLayer& /*sized*/,
                           const settings::AdaptiveAvgPool2dLayer& layer) {
   return call("nn.AdaptiveAvgPool2d", {python(layer.output_size)});
+}
+
+std::string expression_of(const SizedLayer& /*sized*/, const settings::ZeroPad2dLayer& layer) {
+  const auto& [left, right, top, bottom] = layer.padding;
+  return fmt::format("nn.ZeroPad2d(({}, {}, {}, {}))", left, right, top, bottom);
 }
 
 std::string expression_of(const SizedLayer& /*sized*/, const settings::FlattenLayer& /*layer*/) {
@@ -235,7 +259,8 @@ class ExpressionWriter {
            "from torch import nn\n";
   }
   std::string classes() const {
-    return std::string(has_residual_ ? kResidual : "") + (has_flat_residual_ ? kFlatResidual : "");
+    return std::string(has_residual_ ? kResidual : "") + (has_flat_residual_ ? kFlatResidual : "") +
+           (has_gate_ ? kGate : "");
   }
 
  private:
@@ -271,6 +296,11 @@ class ExpressionWriter {
     if (!sized.shortcut.empty()) arguments.push_back("shortcut=" + sequential(sized.shortcut));
     add_activation(layer, arguments);
     return block("Residual(", arguments, ")");
+  }
+
+  std::string module(const SizedLayer& sized, const settings::GateLayer& /*layer*/) {
+    has_gate_ = true;
+    return block("Gate(", {sequential(sized.layers)}, ")");
   }
 
   std::string flat_residual(const SizedLayer& sized, const settings::ResidualLayer& layer) {
@@ -311,6 +341,7 @@ class ExpressionWriter {
   bool has_ordered_dict_ = false;
   bool has_residual_ = false;
   bool has_flat_residual_ = false;
+  bool has_gate_ = false;
 };
 
 }  // namespace

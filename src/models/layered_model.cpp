@@ -1,10 +1,14 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/avg_pool2d.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/hardsigmoid.h>
+#include <ATen/ops/hardswish.h>
 #include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/relu6.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
@@ -91,6 +95,12 @@ Operation activation(const settings::ActivationLayer& layer) {
     case Activation::kLeakyRelu:
       return
           [slope = layer.negative_slope](const at::Tensor& x) { return at::leaky_relu(x, slope); };
+    case Activation::kRelu6:
+      return [](const at::Tensor& x) { return at::relu6(x); };
+    case Activation::kHardswish:
+      return [](const at::Tensor& x) { return at::hardswish(x); };
+    case Activation::kHardsigmoid:
+      return [](const at::Tensor& x) { return at::hardsigmoid(x); };
   }
   return {};
 }
@@ -158,7 +168,7 @@ bool begin_with_average_flatten(Neighbours next) {
              settings::ImageSize{1, 1};
 }
 
-/// Holds the modules of a sequential, residual or repeat.
+/// Holds the modules of a sequential, residual, gate or repeat.
 struct Container : torch::nn::Module {};
 
 /// A network of layers. Neighbours with a fused operation are computed by it.
@@ -210,6 +220,11 @@ class LayeredModel : public Model {
     }
     if (const auto* layer = kind_as<settings::ResidualLayer>(sized)) {
       return make_residual(sized, *layer);
+    }
+    if (kind_as<settings::GateLayer>(sized) != nullptr) {
+      auto gate = std::make_shared<Container>();
+      gate->register_module("layers", make_container(sized.layers));
+      return gate;
     }
     return is_list(sized) ? make_container(sized.layers) : nullptr;
   }
@@ -370,6 +385,16 @@ class LayeredModel : public Model {
     return [size = sides(layer.output_size)](const at::Tensor& x) {
       return at::adaptive_avg_pool2d(x, size);
     };
+  }
+  static Operation operation_of(const SizedLayer& /*sized*/,
+                                const settings::ZeroPad2dLayer& layer) {
+    const auto& [left, right, top, bottom] = layer.padding;
+    return [edges = std::vector<std::int64_t>{left, right, top, bottom}](const at::Tensor& x) {
+      return at::constant_pad_nd(x, edges);
+    };
+  }
+  Operation operation_of(const SizedLayer& sized, const settings::GateLayer& /*layer*/) {
+    return [inner = compile(sized.layers)](const at::Tensor& x) { return x * run(inner, x); };
   }
   static Operation operation_of(const SizedLayer& /*sized*/,
                                 const settings::FlattenLayer& /*layer*/) {

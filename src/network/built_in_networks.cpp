@@ -1,5 +1,9 @@
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "network/network.h"
 
@@ -33,7 +37,16 @@ Layer linear(std::string as, settings::OutputSize out_features) {
   return {std::move(as), layer};
 }
 
-Layer batch_norm(std::string as = "") { return {std::move(as), settings::BatchNormLayer{}}; }
+Layer batch_norm(std::string as = "", const settings::BatchNormLayer& layer = {}) {
+  return {std::move(as), layer};
+}
+Layer sequential(std::string as, LayerList layers) {
+  return {std::move(as), settings::SequentialLayer{std::move(layers)}};
+}
+Layer average_pool(std::string as = "") {
+  return {std::move(as), settings::AdaptiveAvgPool2dLayer{}};
+}
+Layer dropout(double p, std::string as = "") { return {std::move(as), settings::DropoutLayer{p}}; }
 Layer flatten() { return {"", settings::FlattenLayer{}}; }
 
 void add_linear_layers(LayerList& layers, const std::vector<std::int64_t>& hidden,
@@ -106,10 +119,196 @@ LayerList resnet18() {
   return layers;
 }
 
+// The networks of torchvision and of efficientnet-lite-pytorch, with the names of their modules.
+
+/// A convolution without bias that keeps the size of images, but for its stride.
+Layer plain_conv2d(std::string as, std::int64_t out_channels, std::int64_t kernel,
+                   std::int64_t stride = 1, std::int64_t groups = 1) {
+  Layer layer = conv2d(std::move(as), out_channels, kernel, /*padding=*/kernel / 2, stride);
+  auto& kind = std::get<settings::Conv2dLayer>(layer.kind);
+  kind.groups = groups;
+  kind.bias = false;
+  return layer;
+}
+
+/// A residual block of torchvision's ResNets: two 3x3 convolutions, or, if it is a bottleneck, a
+/// 3x3 between two 1x1 with four times the channels at the end.
+Layer torchvision_block(std::int64_t channels, std::int64_t stride, bool is_bottleneck,
+                        bool has_projection) {
+  settings::ResidualLayer block;
+  const std::int64_t out = is_bottleneck ? 4 * channels : channels;
+  if (is_bottleneck) {
+    block.layers = {plain_conv2d("conv1", channels, 1),
+                    batch_norm("bn1"),
+                    relu(),
+                    plain_conv2d("conv2", channels, 3, stride),
+                    batch_norm("bn2"),
+                    relu(),
+                    plain_conv2d("conv3", out, 1),
+                    batch_norm("bn3")};
+    block.modules = {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"};
+  } else {
+    block.layers = {plain_conv2d("conv1", channels, 3, stride), batch_norm("bn1"), relu(),
+                    plain_conv2d("conv2", channels, 3), batch_norm("bn2")};
+    block.modules = {"conv1", "bn1", "conv2", "bn2"};
+  }
+  if (has_projection) {
+    block.shortcut = {sequential("downsample", {plain_conv2d("", out, 1, stride), batch_norm()})};
+    block.modules.emplace_back("downsample");
+  }
+  block.activation = Activation::kRelu;
+  return {"", block};
+}
+
+LayerList torchvision_resnet(const std::vector<std::int64_t>& blocks, bool is_bottleneck) {
+  settings::MaxPool2dLayer pool;
+  pool.kernel_size = {3, 3};
+  pool.stride = settings::ImageSize{2, 2};
+  pool.padding = {1, 1};
+  LayerList layers{plain_conv2d("conv1", 64, 7, 2), batch_norm("bn1"), relu(), {"", pool}};
+  std::int64_t channels = 64;
+  for (std::size_t stage = 0; stage < blocks.size(); ++stage, channels *= 2) {
+    LayerList list;
+    for (std::int64_t i = 0; i < blocks[stage]; ++i) {
+      const std::int64_t stride = stage > 0 && i == 0 ? 2 : 1;
+      const bool has_projection = i == 0 && (stage > 0 || is_bottleneck);
+      list.push_back(torchvision_block(channels, stride, is_bottleneck, has_projection));
+    }
+    layers.push_back(sequential("layer" + std::to_string(stage + 1), std::move(list)));
+  }
+  layers.insert(layers.end(), {average_pool(), flatten(), linear("fc", std::nullopt)});
+  return layers;
+}
+
+/// A row of the tables of inverted residual blocks.
+struct InvertedBlocks {
+  std::int64_t expansion;
+  std::int64_t channels;
+  std::int64_t times;
+  std::int64_t stride;  // of the first
+  std::int64_t kernel = 3;
+};
+
+Layer relu6() { return {"", ActivationLayer{Activation::kRelu6}}; }
+
+Layer mobilenet_convolution(std::string as, std::int64_t out_channels, std::int64_t kernel,
+                            std::int64_t stride = 1, std::int64_t groups = 1) {
+  return sequential(std::move(as), {plain_conv2d("", out_channels, kernel, stride, groups),
+                                    batch_norm(), relu6()});
+}
+
+LayerList torchvision_mobilenet_v2() {
+  LayerList features{mobilenet_convolution("", 32, 3, 2)};
+  std::int64_t in = 32;
+  for (const auto& [expansion, channels, times, stride, kernel] :
+       std::vector<InvertedBlocks>{{1, 16, 1, 1},
+                                   {6, 24, 2, 2},
+                                   {6, 32, 3, 2},
+                                   {6, 64, 4, 2},
+                                   {6, 96, 3, 1},
+                                   {6, 160, 3, 2},
+                                   {6, 320, 1, 1}}) {
+    for (std::int64_t i = 0; i < times; ++i) {
+      const std::int64_t own_stride = i == 0 ? stride : 1;
+      const std::int64_t wide = expansion * in;
+      LayerList inner;
+      if (expansion > 1) inner.push_back(mobilenet_convolution("", wide, 1));
+      inner.push_back(mobilenet_convolution("", wide, kernel, own_stride, wide));
+      inner.insert(inner.end(), {plain_conv2d("", channels, 1), batch_norm()});
+      Layer conv = sequential("conv", std::move(inner));
+      if (own_stride == 1 && in == channels) {
+        features.push_back({"", settings::ResidualLayer{{conv}, {}, {}, {"conv"}}});
+      } else {
+        features.push_back(sequential("", {conv}));
+      }
+      in = channels;
+    }
+  }
+  features.push_back(mobilenet_convolution("", 1280, 1));
+  return {sequential("features", std::move(features)), average_pool(), flatten(),
+          sequential("classifier", {dropout(0.2), linear("", std::nullopt)})};
+}
+
+/// Halves images as TensorFlow does: zeros are added so that windows cover all of them, one more at
+/// the end if their number is odd.
+class TensorFlowSize {
+ public:
+  explicit TensorFlowSize(const ImageShape& images)
+      : height_(images.height), width_(images.width) {}
+
+  Layer halve(std::int64_t kernel) {
+    const auto [top, bottom] = zeros(height_, kernel);
+    const auto [left, right] = zeros(width_, kernel);
+    height_ = (height_ + 1) / 2;
+    width_ = (width_ + 1) / 2;
+    return {"", settings::ZeroPad2dLayer{{left, right, top, bottom}}};
+  }
+
+ private:
+  static std::pair<std::int64_t, std::int64_t> zeros(std::int64_t side, std::int64_t kernel) {
+    const std::int64_t both = std::max<std::int64_t>(((side + 1) / 2 - 1) * 2 + kernel - side, 0);
+    return {both / 2, both - both / 2};
+  }
+
+  std::int64_t height_;
+  std::int64_t width_;
+};
+
+LayerList efficientnet_lite0(const ImageShape& images) {
+  const settings::BatchNormLayer norm{1e-3, 0.01};
+  TensorFlowSize size(images);
+  const auto halving = [&](const std::string& as, std::int64_t channels, std::int64_t kernel,
+                           std::int64_t groups, LayerList& layers) {
+    layers.push_back(size.halve(kernel));
+    layers.push_back(plain_conv2d(as, channels, kernel, 2, groups));
+    std::get<settings::Conv2dLayer>(layers.back().kind).padding = settings::ImageSize{0, 0};
+  };
+  LayerList layers;
+  halving("_conv_stem", 32, 3, 1, layers);
+  layers.insert(layers.end(), {batch_norm("_bn0", norm), relu6()});
+  LayerList blocks;
+  std::int64_t in = 32;
+  for (const auto& [expansion, channels, times, stride, kernel] :
+       std::vector<InvertedBlocks>{{1, 16, 1, 1},
+                                   {6, 24, 2, 2},
+                                   {6, 40, 2, 2, 5},
+                                   {6, 80, 3, 2},
+                                   {6, 112, 3, 1, 5},
+                                   {6, 192, 4, 2, 5},
+                                   {6, 320, 1, 1}}) {
+    for (std::int64_t i = 0; i < times; ++i) {
+      const std::int64_t wide = expansion * in;
+      settings::ResidualLayer block;
+      if (expansion > 1) {
+        block.layers = {plain_conv2d("_expand_conv", wide, 1), batch_norm("_bn0", norm), relu6()};
+        block.modules = {"_expand_conv", "_bn0"};
+      }
+      if (i == 0 && stride == 2) {
+        halving("_depthwise_conv", wide, kernel, wide, block.layers);
+      } else {
+        block.layers.push_back(plain_conv2d("_depthwise_conv", wide, kernel, 1, wide));
+      }
+      block.layers.insert(block.layers.end(),
+                          {batch_norm("_bn1", norm), relu6(),
+                           plain_conv2d("_project_conv", channels, 1), batch_norm("_bn2", norm)});
+      block.modules.insert(block.modules.end(),
+                           {"_depthwise_conv", "_bn1", "_project_conv", "_bn2"});
+      const bool adds_input = (i > 0 || stride == 1) && in == channels;
+      blocks.push_back(adds_input ? Layer{"", block} : sequential("", std::move(block.layers)));
+      in = channels;
+    }
+  }
+  layers.push_back(sequential("_blocks", std::move(blocks)));
+  layers.insert(layers.end(),
+                {plain_conv2d("_conv_head", 1280, 1), batch_norm("_bn1", norm), relu6(),
+                 average_pool(), flatten(), dropout(0.2), linear("_fc", std::nullopt)});
+  return layers;
+}
+
 /// Returns whether square images of this size pass through the layers.
-bool fits(const LayerList& layers, ImageShape images, std::int64_t side) try {
+bool fits(const settings::ModelOptions& options, ImageShape images, std::int64_t side) try {
   images.height = images.width = side;
-  (void)infer_sizes(layers, images);
+  (void)infer_sizes(layers_of(options, images), images);
   return true;
 } catch (const LayerError&) {
   return false;
@@ -117,7 +316,7 @@ bool fits(const LayerList& layers, ImageShape images, std::int64_t side) try {
 
 }  // namespace
 
-settings::LayerList layers_of(const settings::ModelOptions& options) {
+settings::LayerList layers_of(const settings::ModelOptions& options, const ImageShape& images) {
   if (options.layers) return *options.layers;
   switch (options.name) {
     case ModelName::kNet:
@@ -128,19 +327,29 @@ settings::LayerList layers_of(const settings::ModelOptions& options) {
       return lenet();
     case ModelName::kResNet18:
       return resnet18();
+    case ModelName::kTorchvisionResNet18:
+      return torchvision_resnet({2, 2, 2, 2}, /*is_bottleneck=*/false);
+    case ModelName::kTorchvisionResNet34:
+      return torchvision_resnet({3, 4, 6, 3}, /*is_bottleneck=*/false);
+    case ModelName::kTorchvisionResNet50:
+      return torchvision_resnet({3, 4, 6, 3}, /*is_bottleneck=*/true);
+    case ModelName::kTorchvisionMobileNetV2:
+      return torchvision_mobilenet_v2();
+    case ModelName::kEfficientNetLite0:
+      return efficientnet_lite0(images);
   }
   return {};
 }
 
 Network make_network(const settings::ModelOptions& options, const ImageShape& images) {
-  const LayerList layers = layers_of(options);
+  const LayerList layers = layers_of(options, images);
   try {
     return infer_sizes(layers, images);
   } catch (const LayerError& error) {
     if (options.layers) throw;
     const std::string named = "/model/name: model \"" + settings::name_of(options.name) + '"';
     std::int64_t side = 1;
-    while (side < kLargestSideTried && !fits(layers, images, side)) ++side;
+    while (side < kLargestSideTried && !fits(options, images, side)) ++side;
     // No size of images helps.
     if (side == kLargestSideTried) throw ConfigKeyError(named + ": " + error.reason());
     throw ConfigKeyError(named + " needs images of at least " + settings::text_of({side, side}) +

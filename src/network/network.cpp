@@ -33,12 +33,19 @@ constexpr std::string_view kModuleAttributes =
     "register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module "
     "register_parameter register_state_dict_post_hook register_state_dict_pre_hook "
     "requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train "
-    "training type xpu zero_grad ";
+    "training type xpu zero_grad _apply _backward_hooks _backward_pre_hooks _buffers _call_impl "
+    "_compiled_call_impl _forward_hooks _forward_hooks_always_called _forward_hooks_with_kwargs "
+    "_forward_pre_hooks _forward_pre_hooks_with_kwargs _get_backward_hooks "
+    "_get_backward_pre_hooks _get_item_by_idx _get_name _is_full_backward_hook "
+    "_load_from_state_dict _load_state_dict_post_hooks _load_state_dict_pre_hooks "
+    "_maybe_warn_non_full_backward_hook _modules _named_members _non_persistent_buffers_set "
+    "_parameters _register_load_state_dict_pre_hook _register_state_dict_hook "
+    "_replicate_for_data_parallel _save_to_state_dict _slow_forward _state_dict_hooks "
+    "_state_dict_pre_hooks _version _wrapped_call_impl ";
 
-/// Returns whether torch.nn.Module has no attribute of this name. Names with a leading underscore
-/// are reserved.
+/// Returns whether torch.nn.Sequential has no attribute of this name, not even a private one.
 bool is_free_in_python(const std::string& name) {
-  return !name.starts_with('_') &&
+  return !name.starts_with("__") &&
          kModuleAttributes.find(" " + name + " ") == std::string_view::npos;
 }
 
@@ -198,6 +205,13 @@ void infer(SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer& layer) {
   sized.out.width = layer.output_size.width;
 }
 
+void infer(SizedLayer& sized, const settings::ZeroPad2dLayer& layer) {
+  require_images(sized);
+  sized.out = sized.in;
+  sized.out.height += layer.padding.top + layer.padding.bottom;
+  sized.out.width += layer.padding.left + layer.padding.right;
+}
+
 void infer(SizedLayer& sized, const settings::FlattenLayer& /*layer*/) {
   sized.out = {sized.in.elements()};
 }
@@ -303,11 +317,28 @@ class SizeInference {
       infer_inner(sized, sequential->layers, 1);
     } else if (auto* repeat = std::get_if<settings::RepeatLayer>(&sized.kind)) {
       infer_inner(sized, repeat->layers, repeat->times);
+    } else if (auto* gate = std::get_if<settings::GateLayer>(&sized.kind)) {
+      infer_gate(sized, *gate);
     } else if (auto* residual = std::get_if<settings::ResidualLayer>(&sized.kind)) {
       infer_residual(sized, *residual);
     } else {
       infer_leaf(sized, images_);
     }
+  }
+
+  void infer_gate(SizedLayer& sized, settings::GateLayer& layer) {
+    sized.layers =
+        infer_list(layer.layers, sized.in, sized.path + ".layers", sized.pointer + "/layers", 1);
+    const SampleShape& factor = sized.layers.back().out;
+    const SampleShape one_pixel{sized.in.channels, 1, 1, sized.in.is_image};
+    if (factor != sized.in && factor != one_pixel) {
+      fail(sized, "cannot multiply its input " + batch_text(sized.in) + " by " +
+                      batch_text(factor) + " (of layers); expected the same shape" +
+                      (sized.in.is_image ? " or " + batch_text(one_pixel) : ""));
+    }
+    sized.out = sized.in;
+    add_sums(sized, sized.layers);
+    layer.layers.clear();
   }
 
   void infer_residual(SizedLayer& sized, settings::ResidualLayer& layer) {

@@ -50,7 +50,7 @@ struct SizedLayer {
   SampleShape out;
   std::int64_t parameters = 0;
   std::int64_t multiply_adds = 0;    // of convolutions and linear layers, for one image
-  std::vector<SizedLayer> layers;    // of sequential, residual, repeat (with all repetitions)
+  std::vector<SizedLayer> layers;    // of sequential, residual, gate, repeat (all repetitions)
   std::vector<SizedLayer> shortcut;  // of residual
 };
 
@@ -78,8 +78,9 @@ class LayerError : public ConfigKeyError {
 /// Infers all sizes of a network from those of its images. Throws LayerError.
 Network infer_sizes(const settings::LayerList& layers, const ImageShape& images);
 
-/// Returns the layers of a built-in network or of the config. Requires options.has_layers().
-settings::LayerList layers_of(const settings::ModelOptions& options);
+/// Returns the layers of a built-in network for images of this size, or of the config. Requires
+/// options.has_layers().
+settings::LayerList layers_of(const settings::ModelOptions& options, const ImageShape& images);
 
 /// Returns the network of `options` for these images. Requires options.has_layers(). Throws
 /// LayerError, and ConfigKeyError if the images are too small for a built-in network.

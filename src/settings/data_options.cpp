@@ -318,7 +318,7 @@ void check_labels(DataOptions& options, const JsonCursor& cursor) {
   }
 }
 
-/// Converts a statistic of three colours to gray (see imaging::with_channels).
+/// Returns a statistic of three colours for gray.
 PerChannel gray_of(const PerChannel& statistic) {
   const auto* colours = std::get_if<std::vector<double>>(&statistic);
   if (colours == nullptr || colours->size() != 3) return statistic;
@@ -362,6 +362,10 @@ std::optional<double> trained_brightness(const DataOptions& options) {
   return brightness > 0 ? std::optional(brightness) : std::nullopt;  // 0 is the default
 }
 
+NormalizeOptions gray_of(const NormalizeOptions& normalize) {
+  return {gray_of(normalize.mean), gray_of(normalize.std)};
+}
+
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels) {
   NormalizeOptions normalize;
   std::string key = "/data/normalize/";
@@ -372,7 +376,7 @@ NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t ch
     normalize = *options.normalize;
   } else if (!options.format) {
     normalize = named_dataset(*options.dataset).normalize;
-    if (channels == 1) normalize = {gray_of(normalize.mean), gray_of(normalize.std)};
+    if (channels == 1) normalize = gray_of(normalize);
   }
   for (const auto& [name, message] : channel_mismatches(normalize, channels)) {
     throw ConfigKeyError(key.append(name).append(": ").append(message));

@@ -77,6 +77,10 @@ NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t ch
 /// Returns data.background as red, green and blue.
 std::array<std::uint8_t, 3> background_of(const DataOptions& options);
 
+/// Returns the normalisation of RGB images that were converted to gray (see
+/// imaging::with_channels).
+NormalizeOptions gray_of(const NormalizeOptions& normalize);
+
 /// Returns the mean brightness of the training images, from 0 to 1, according to the data set's
 /// name or the normalisation; nothing if neither tells.
 std::optional<double> trained_brightness(const DataOptions& options);

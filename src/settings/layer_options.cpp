@@ -11,8 +11,8 @@ namespace {
 using LayerRow = Alternative<Layer>;
 using Names = std::vector<std::string>;
 
-const std::vector<std::string> kActivations{"tanh", "relu", "sigmoid",
-                                            "gelu", "silu", "leaky_relu"};
+const std::vector<std::string> kActivations{
+    "tanh", "relu", "sigmoid", "gelu", "silu", "leaky_relu", "relu6", "hardswish", "hardsigmoid"};
 constexpr const char* kInferred = "input sizes are inferred: remove the key";
 constexpr const char* kOneOrTwo = "One number, or [height, width].";
 
@@ -215,6 +215,42 @@ LayerRow adaptive_avg_pool2d() {
   return row("adaptive_avg_pool2d", keys);
 }
 
+/// Returns the type of one number for all edges, or [left, right, top, bottom].
+Type<Edges> edges() {
+  const auto number = integer(0, kMaxImageSide);
+  const auto same = converted<Edges>(
+      number,
+      [](std::int64_t all) {
+        return Edges{all, all, all, all};
+      },
+      [](const Edges& edges) { return edges.left; });
+  auto four = converted<Edges>(
+      list_of(number),
+      [](const std::vector<std::int64_t>& read) {
+        return Edges{read[0], read[1], read[2], read[3]};
+      },
+      [](const Edges& edges) {
+        return std::vector<std::int64_t>{edges.left, edges.right, edges.top, edges.bottom};
+      });
+  four.fragment["minItems"] = 4;
+  four.fragment["maxItems"] = 4;
+  four.read = [read = four.read](const JsonCursor& cursor) -> std::optional<Edges> {
+    if (cursor.node().items.size() == 4) return read(cursor);
+    cursor.add_mismatch("one number or [left, right, top, bottom]");
+    return std::nullopt;
+  };
+  return brief_or_full(same, four, "[left, right, top, bottom]", [](const Edges& edges) {
+    return edges.left == edges.right && edges.left == edges.top && edges.left == edges.bottom;
+  });
+}
+
+LayerRow zero_pad2d() {
+  Schema<ZeroPad2dLayer> keys;
+  keys.add("padding", &ZeroPad2dLayer::padding, edges(),
+           "Zeros at the edges: one number, or [left, right, top, bottom].", {"pad"});
+  return row("zero_pad2d", keys, {"padding"});
+}
+
 LayerRow dropout() {
   Schema<DropoutLayer> keys;
   keys.add("p", &DropoutLayer::p, number({0, 1, false, true}),
@@ -242,6 +278,14 @@ LayerRow residual() {
   return row("residual", keys, {"layers"});
 }
 
+LayerRow gate() {
+  Schema<GateLayer> keys;
+  keys.add("layers", &GateLayer::layers, nested_layers(),
+           "Consecutive layers, whose output is multiplied by their input, as in "
+           "squeeze-and-excitation.");
+  return row("gate", keys, {"layers"});
+}
+
 LayerRow repeat() {
   Schema<RepeatLayer> keys;
   keys.add("times", &RepeatLayer::times, integer(1, kMaxCount), "Number of repetitions.",
@@ -261,13 +305,18 @@ const std::vector<LayerRow>& layer_table() {
                                             activation(Activation::kTanh),
                                             activation(Activation::kSigmoid),
                                             leaky_relu(),
+                                            activation(Activation::kRelu6),
+                                            activation(Activation::kHardswish),
+                                            activation(Activation::kHardsigmoid),
                                             max_pool2d(),
                                             avg_pool2d(),
                                             adaptive_avg_pool2d(),
+                                            zero_pad2d(),
                                             row<FlattenLayer>("flatten", {}),
                                             dropout(),
                                             sequential(),
                                             residual(),
+                                            gate(),
                                             repeat()};
   return kTable;
 }

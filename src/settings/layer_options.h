@@ -10,7 +10,17 @@
 
 namespace mnist_train::settings {
 
-enum class Activation { kTanh, kRelu, kSigmoid, kGelu, kSilu, kLeakyRelu };
+enum class Activation {
+  kTanh,
+  kRelu,
+  kSigmoid,
+  kGelu,
+  kSilu,
+  kLeakyRelu,
+  kRelu6,
+  kHardswish,
+  kHardsigmoid
+};
 enum class InitName { kDefault, kNormal, kXavierUniform, kKaimingNormal };
 
 /// How the weights of a layer, or of all layers of a model, are initialized.
@@ -82,6 +92,18 @@ struct AdaptiveAvgPool2dLayer {
   ImageSize output_size{1, 1};
 };
 
+/// Pixels at each edge of images, in the order of torch.nn.ZeroPad2d.
+struct Edges {
+  std::int64_t left = 0;
+  std::int64_t right = 0;
+  std::int64_t top = 0;
+  std::int64_t bottom = 0;
+};
+
+struct ZeroPad2dLayer {
+  Edges padding;
+};
+
 struct FlattenLayer {};
 
 struct DropoutLayer {
@@ -108,16 +130,22 @@ struct ResidualLayer {
   std::vector<std::string> modules;
 };
 
+/// The input times the output of `layers` for it, as in squeeze-and-excitation: an output of one
+/// pixel counts for all pixels of its channel.
+struct GateLayer {
+  LayerList layers;
+};
+
 /// `layers` several times, each time with separate weights.
 struct RepeatLayer {
   std::int64_t times = 1;
   LayerList layers;
 };
 
-using LayerKind =
-    std::variant<Conv2dLayer, LinearLayer, BatchNormLayer, GroupNormLayer, ActivationLayer,
-                 MaxPool2dLayer, AvgPool2dLayer, AdaptiveAvgPool2dLayer, FlattenLayer, DropoutLayer,
-                 SequentialLayer, ResidualLayer, RepeatLayer>;
+using LayerKind = std::variant<Conv2dLayer, LinearLayer, BatchNormLayer, GroupNormLayer,
+                               ActivationLayer, MaxPool2dLayer, AvgPool2dLayer,
+                               AdaptiveAvgPool2dLayer, ZeroPad2dLayer, FlattenLayer, DropoutLayer,
+                               SequentialLayer, ResidualLayer, GateLayer, RepeatLayer>;
 
 struct Layer {
   std::string as;  // the module's name; empty: its index in the list

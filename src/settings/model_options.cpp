@@ -8,7 +8,15 @@ namespace mnist_train::settings {
 
 namespace {
 
-const std::vector<std::string> kModelNames{"net", "mlp", "lenet", "resnet18"};
+const std::vector<std::string> kModelNames{"net",
+                                           "mlp",
+                                           "lenet",
+                                           "resnet18",
+                                           "torchvision-resnet18",
+                                           "torchvision-resnet34",
+                                           "torchvision-resnet50",
+                                           "torchvision-mobilenet_v2",
+                                           "efficientnet-lite0"};
 
 /// Adds a key that is written only for models that have it.
 template <class T>
@@ -38,8 +46,11 @@ Type<std::string> json_object() {
 /// later layer drops the others, and keys that belong to them.
 void add_networks(Schema<ModelOptions>& schema) {
   const auto is_named = [](const ModelOptions& options) { return !options.is_own(); };
-  add_model_key(schema, is_named, "name", &ModelOptions::name, one_of<ModelName>(kModelNames),
-                "A built-in network.", {"architecture", "arch", "type"})
+  add_model_key(
+      schema, is_named, "name", &ModelOptions::name, one_of<ModelName>(kModelNames),
+      "A built-in network. torchvision-… and efficientnet-lite0 have the names and numbers "
+      "of their originals, so weights published for these load strictly.",
+      {"architecture", "arch", "type"})
       .drops = {"layers", "torchscript", "plugin", "options"};
   add_model_key(
       schema, [](const ModelOptions& options) { return options.layers.has_value(); }, "layers",
@@ -72,6 +83,12 @@ void add_networks(Schema<ModelOptions>& schema) {
 }  // namespace
 
 std::string name_of(ModelName name) { return kModelNames.at(static_cast<std::size_t>(name)); }
+
+std::optional<NormalizeOptions> published_normalize(const ModelOptions& options) {
+  // Of ImageNet, for all of them.
+  if (options.is_own() || options.name < ModelName::kTorchvisionResNet18) return std::nullopt;
+  return NormalizeOptions{std::vector{0.485, 0.456, 0.406}, std::vector{0.229, 0.224, 0.225}};
+}
 
 Schema<ModelOptions> model_schema() {
   Schema<ModelOptions> schema;

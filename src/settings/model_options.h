@@ -6,11 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "settings/augment_options.h"
 #include "settings/layer_options.h"
 
 namespace mnist_train::settings {
 
-enum class ModelName { kNet, kMlp, kLeNet, kResNet18 };
+enum class ModelName {
+  kNet,
+  kMlp,
+  kLeNet,
+  kResNet18,
+  kTorchvisionResNet18,
+  kTorchvisionResNet34,
+  kTorchvisionResNet50,
+  kTorchvisionMobileNetV2,
+  kEfficientNetLite0
+};
 
 /// The network that is trained: a built-in one by name, or a custom one, which is a list of layers,
 /// a TorchScript file or a plug-in.
@@ -33,5 +44,9 @@ struct ModelOptions {
 
 /// Returns the built-in model's name in the config.
 std::string name_of(ModelName name);
+
+/// Returns the normalisation of RGB images with which the published weights of a network were
+/// trained; nothing for networks without such weights.
+std::optional<NormalizeOptions> published_normalize(const ModelOptions& options);
 
 }  // namespace mnist_train::settings

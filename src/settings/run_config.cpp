@@ -249,6 +249,17 @@ void add_shard_rules(Schema<RunConfig>& schema) {
   schema.check(check_process_count);
 }
 
+/// Networks with published weights normalise as those were trained to, unless the config says how.
+void use_published_normalize(RunConfig& config, const JsonCursor& /*cursor*/) {
+  if (config.data.normalize || find<NormalizeOptions>(config.data.augment) != nullptr) return;
+  std::optional<NormalizeOptions> published = published_normalize(config.model);
+  if (!published) return;
+  const bool is_gray =
+      config.data.channels == 1 || (!config.data.channels && config.data.dataset &&
+                                    named_dataset(*config.data.dataset).channels == 1);
+  config.data.normalize = is_gray ? gray_of(*published) : *published;
+}
+
 Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   schema.add(schema_link());
@@ -275,6 +286,7 @@ Schema<RunConfig> make_schema() {
              "File name of the list of test accuracies in the run folder.", {"accuracy_file"},
              kNever);
   schema.check(check_files);
+  schema.check(use_published_normalize);
   add_device_rules(schema);
   add_graph_rules(schema);
   add_split_rules(schema);

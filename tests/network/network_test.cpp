@@ -57,6 +57,11 @@ TEST_CASE("sizes are inferred as in PyTorch") {
   expect(R"("batch_norm")", "[N,4,30,21]", 8);
   expect(R"({"name": "group_norm", "num_groups": 2})", "[N,4,30,21]", 8);
   expect(R"("flatten")", "[N,2520]", 0);
+  expect(R"({"name": "zero_pad2d", "padding": [1, 2, 3, 4]})", "[N,4,37,24]", 0);
+  expect(R"({"name": "zero_pad2d", "padding": 2})", "[N,4,34,25]", 0);
+  expect(R"({"name": "gate", "layers": ["adaptive_avg_pool2d", {"name": "conv2d", "out_channels": 4,
+            "kernel_size": 1}, "hardsigmoid"]})",
+         "[N,4,30,21]", 20, 16);
   expect(R"({"name": "repeat", "times": 3, "layers": [{"name": "conv2d", "out_channels": 4,
             "kernel_size": 3}, "relu"]})",
          "[N,4,24,15]", 3LL * 148, 144LL * (28LL * 19 + 26LL * 17 + 24LL * 15));
@@ -77,13 +82,44 @@ TEST_CASE("the built-in networks are lists with the documented sums") {
 }
 
 TEST_CASE("a built-in network written as layers is read back unchanged") {
-  for (const auto name : {settings::ModelName::kNet, settings::ModelName::kMlp,
-                          settings::ModelName::kLeNet, settings::ModelName::kResNet18}) {
+  for (const auto name :
+       {settings::ModelName::kNet, settings::ModelName::kMlp, settings::ModelName::kLeNet,
+        settings::ModelName::kResNet18, settings::ModelName::kTorchvisionResNet18,
+        settings::ModelName::kTorchvisionResNet50, settings::ModelName::kTorchvisionMobileNetV2,
+        settings::ModelName::kEfficientNetLite0}) {
     settings::ModelOptions options;
     options.name = name;
-    const std::string written = settings::write_layers(layers_of(options));
+    const std::string written = settings::write_layers(layers_of(options, {3, 75, 64, 10}));
     CHECK(settings::write_layers(list(written)) == written);
   }
+}
+
+TEST_CASE("networks with published weights have the parameters of their originals") {
+  const std::vector<std::pair<settings::ModelName, std::int64_t>> table{
+      {settings::ModelName::kTorchvisionResNet18, 11'689'512},
+      {settings::ModelName::kTorchvisionResNet34, 21'797'672},
+      {settings::ModelName::kTorchvisionResNet50, 25'557'032},
+      {settings::ModelName::kTorchvisionMobileNetV2, 3'504'872},
+      {settings::ModelName::kEfficientNetLite0, 4'652'008}};
+  for (const auto& [name, parameters] : table) {
+    settings::ModelOptions options;
+    options.name = name;
+    CHECK(make_network(options, {3, 224, 224, 1000}).parameters == parameters);
+    CHECK(make_network(options, {3, 32, 32, 1000}).parameters == parameters);
+  }
+}
+
+TEST_CASE("efficientnet-lite0 pads as TensorFlow does") {
+  settings::ModelOptions options;
+  options.name = settings::ModelName::kEfficientNetLite0;
+  const auto first = [&](std::int64_t height, std::int64_t width) {
+    const settings::LayerList layers = layers_of(options, {3, height, width, 10});
+    const auto& [left, right, top, bottom] =
+        std::get<settings::ZeroPad2dLayer>(layers.front().kind).padding;
+    return std::vector<std::int64_t>{left, right, top, bottom};
+  };
+  CHECK(first(224, 224) == std::vector<std::int64_t>{0, 1, 0, 1});
+  CHECK(first(33, 64) == std::vector<std::int64_t>{0, 1, 1, 1});
 }
 
 TEST_CASE("modules are named as in torch.nn.Sequential") {

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid,
-               "leaky_relu": nn.LeakyReLU}
+               "leaky_relu": nn.LeakyReLU, "relu6": nn.ReLU6, "hardswish": nn.Hardswish, "hardsigmoid": nn.Hardsigmoid}
 # How PyTorch makes a layer of its arguments and of the shape that it takes, without the batch.
 MODULES = {
     "conv2d": lambda shape, out_channels, **others: nn.Conv2d(shape[0], out_channels, **others),
@@ -16,6 +16,8 @@ MODULES = {
     "max_pool2d": lambda _, **others: nn.MaxPool2d(**others),
     "avg_pool2d": lambda _, **others: nn.AvgPool2d(**others),
     "adaptive_avg_pool2d": lambda _, output_size=1: nn.AdaptiveAvgPool2d(output_size),
+    "zero_pad2d": lambda _, padding: nn.ZeroPad2d(padding),
+    "gate": lambda shape, layers: Gate(torch_network(layers, shape)),
     "flatten": lambda _: nn.Flatten(),
     "dropout": lambda _, p=0.5: nn.Dropout(p),
     "sequential": lambda shape, layers: torch_network(layers, shape),
@@ -34,6 +36,15 @@ class Residual(nn.Module):
     def forward(self, x):
         y = self.layers(x) + (self.shortcut(x) if self.shortcut else x)
         return self.activation(y) if self.activation else y
+
+
+class Gate(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        return x * self.layers(x)
 
 
 def torch_network(layers, shape, classes=10):
@@ -87,4 +98,10 @@ NETWORKS = {
         {"name": "conv2d", "out_channels": 4, "kernel_size": 2, "dilation": [1, 2], "padding": 2, "stride": 2},
         {"name": "conv2d", "out_channels": 6, "kernel_size": 3, "groups": 2}, "leaky_relu",
         "flatten", {"name": "linear", "out_features": 9}, "relu", LAST],
+    "gates": [
+        {"name": "zero_pad2d", "padding": [0, 1, 2, 0]}, {"name": "conv2d", "out_channels": 6, "kernel_size": 3, "stride": 2}, "hardswish",
+        {"name": "gate", "layers": [{"name": "adaptive_avg_pool2d"}, {"name": "conv2d", "out_channels": 2, "kernel_size": 1}, "relu6",
+                                    {"name": "conv2d", "out_channels": 6, "kernel_size": 1}, "hardsigmoid"]},
+        {"name": "gate", "layers": [{"name": "zero_pad2d", "padding": 1}, {"name": "conv2d", "out_channels": 6, "kernel_size": 3}, "sigmoid"]},
+        "relu6", "flatten", LAST],
 }

@@ -1,0 +1,51 @@
+"""Image folders of a hundred thousand files: the first step comes soon, and a file costs little memory."""
+
+import os
+import time
+
+import numpy
+import pytest
+from pictures import write_png
+from support import own_data, start
+
+CLASSES = 100
+INODES = 20  # each has links from many names, which are files of their own to whoever lists them
+
+
+def make_folder(folder, files):
+    """Class folders of `files` pictures in all."""
+    pixels = numpy.random.default_rng(1).integers(0, 256, (INODES, 12, 12), numpy.uint8)
+    pictures = [write_png(folder.parent / f"{folder.name}-{i}.png", image) for i, image in enumerate(pixels)]
+    for label in range(CLASSES):
+        of_class = folder / f"class-{label:03}"
+        of_class.mkdir(parents=True)
+        for i in range(label, files, CLASSES):
+            os.link(pictures[i % INODES], of_class / f"picture-of-this-class-{i:07}.png")
+    return folder
+
+
+def start_and_measure(folder, data):
+    """Seconds from the command to the first step, and bytes of memory of all processes then, each page counted once."""
+    changes = {"data": data, "epochs": 1000, "batch_size": 64, "model": {"name": "mlp"}, "checkpoint": {"every_epochs": 0}}
+    begin = time.monotonic()
+    with start(folder, changes, processes=2, output="run-" + data["train"].rsplit("-", 1)[1]) as process:
+        process.wait_for_step(1)
+        seconds = time.monotonic() - begin
+        proportional = 0
+        for pid in (process.pid, *process.ranks().values()):
+            with open(f"/proc/{pid}/smaps_rollup") as rollup:
+                proportional += sum(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+        process.popen.kill()
+    return seconds, 1024 * proportional
+
+
+@pytest.mark.sweep
+def test_a_hundred_thousand_files_start_soon_and_take_little_memory(tmp_path):
+    few, many = 2_000, 100_000
+    measured = {}
+    for files in (few, many):
+        folder = make_folder(tmp_path / f"set-{files}", files)
+        data = own_data("image-folder", folder, make_folder(tmp_path / f"test-{files}", 200), decode="stream", size=12, channels=1)
+        measured[files] = start_and_measure(tmp_path, data)
+    assert measured[many][0] < 10, measured
+    assert (measured[many][1] - measured[few][1]) / (many - few) < 300, measured

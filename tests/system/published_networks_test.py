@@ -1,0 +1,84 @@
+"""Networks with the names and numbers of published ones: weights saved by the originals load strictly, and give the same
+logits."""
+
+import json
+
+import numpy
+import pytest
+from pictures import write_png
+from support import import_torch, own_data, run, train, write_config
+
+torch = import_torch()
+models = pytest.importorskip("torchvision.models")
+
+CLASSES = 10
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def randomized(model):
+    """With running statistics and weights of batch norm that differ by channel, as trained ones do."""
+    torch.manual_seed(3)
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.2)
+            module.running_var.uniform_(0.5, 2)
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+            torch.nn.init.normal_(module.bias, 0, 0.2)
+    return model.eval()
+
+
+def pictures(folder, size):
+    """A class folder for each class with a picture of noise each."""
+    draw = numpy.random.default_rng(size)
+    paths, images = [], draw.integers(0, 256, (CLASSES, size, size, 3), numpy.uint8)
+    for label, image in enumerate(images):
+        (folder / f"class-{label}").mkdir(parents=True)
+        paths.append(write_png(folder / f"class-{label}" / "noise.png", image))
+    return paths, images
+
+
+def log_probabilities(model, images):
+    x = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
+    x = (x - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    with torch.no_grad():
+        return torch.log_softmax(model(x).double(), dim=1).numpy()
+
+
+def config_of(name, folder, weights):
+    return {"model": {"name": name, "weights": str(weights)}, "data": own_data("image-folder", folder)}
+
+
+def check(tmp_path, name, model, size):
+    paths, images = pictures(tmp_path / "pictures", size)
+    weights = tmp_path / "original.pth"
+    torch.save(model.state_dict(), weights)
+    config = write_config(tmp_path, config_of(name, tmp_path / "pictures", weights))
+    said = run("predict", "--checkpoint", weights, "--config", config, "--json", *paths, expect=0)
+    rows = [json.loads(line) for line in said.stdout.splitlines()]
+    ours = numpy.log([list(row["scores"].values()) if isinstance(row["scores"], dict) else row["scores"] for row in rows])
+    assert ours == pytest.approx(log_probabilities(model, images), abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [32, 64, 224])
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50", "mobilenet_v2"])
+def test_logits_are_those_of_torchvision(tmp_path, name, size):
+    check(tmp_path, f"torchvision-{name}", randomized(getattr(models, name)(num_classes=CLASSES)), size)
+
+
+@pytest.mark.parametrize("size", [32, 96, 224])
+def test_logits_are_those_of_efficientnet_lite(tmp_path, size):
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    check(tmp_path, "efficientnet-lite0", randomized(package.EfficientNet.from_name(
+        "efficientnet-lite0", num_classes=CLASSES, image_size=size)), size)
+
+
+def test_trained_weights_load_strictly_into_torchvision(tmp_path):
+    pictures(tmp_path / "pictures", 32)
+    original = randomized(models.resnet18(num_classes=CLASSES))
+    torch.save(original.state_dict(), tmp_path / "original.pth")
+    folder = train(tmp_path, config_of("torchvision-resnet18", tmp_path / "pictures", tmp_path / "original.pth") | {
+        "max_steps": 2, "batch_size": 5})
+    trained = torch.load(folder.path / "model.pt", weights_only=True)
+    assert list(trained) == list(original.state_dict())
+    original.load_state_dict(trained, strict=True)
+    assert json.loads((folder.path / "config.json").read_text())["data"]["normalize"] == {"mean": list(MEAN), "std": list(STD)}
