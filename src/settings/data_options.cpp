@@ -347,8 +347,8 @@ void require_set_for_each(const DataOptions& options, int processes) {
                        " processes (launch.processes_per_node, --nproc-per-node)");
 }
 
-std::array<std::uint8_t, 3> background_of(const DataOptions& /*options*/) {
-  return {255, 255, 255};  // the default of data.background
+std::array<std::uint8_t, 3> background_of(const DataOptions& options) {
+  return options.background.value_or(kWhiteBackground);
 }
 
 std::optional<double> trained_brightness(const DataOptions& options) {
