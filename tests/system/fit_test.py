@@ -1,0 +1,140 @@
+"""Folders of people's own pictures: train, evaluate, preview and predict see the same pixels."""
+
+import io
+import json
+
+import numpy
+import pytest
+from PIL import Image, ImageOps
+from pictures import read_png
+from support import own_data, run, train, write_config
+
+KINDS = (("png", {}), ("webp", {"lossless": True}), ("bmp", {}), ("ppm", {}), ("jpg", {"quality": 95}))
+BACKGROUND = (250, 200, 20)
+
+
+def picture(kind, seed):
+    """Of class 0 a dark blot on transparent ground, of class 1 a light one, in pictures of all shapes."""
+    rng = numpy.random.default_rng(seed)
+    height, width = rng.integers(20, 70, 2)
+    rgba = numpy.zeros((height, width, 4), numpy.uint8)
+    rgba[:, :, :3] = rng.integers(0, 90, 3) if kind == 0 else rng.integers(130, 255, 3)
+    y, x = numpy.mgrid[0:height, 0:width]
+    distance = ((y - height / 2) / height) ** 2 + ((x - width / 2) / width) ** 2
+    rgba[:, :, 3] = numpy.clip((0.2 - distance) * 2000, 0, 255)
+    return Image.fromarray(rgba)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    for split, count in (("train", 30), ("test", 15)):
+        for label in (0, 1):
+            (root / split / str(label)).mkdir(parents=True)
+            for number in range(count):
+                extension, options = KINDS[number % len(KINDS)]
+                image = picture(label, 1000 * label + number + len(split))
+                if extension in ("ppm", "jpg", "bmp"):
+                    image = image.convert("RGB")
+                if extension in ("jpg", "webp", "png"):
+                    exif = Image.Exif()
+                    exif[0x0112] = 1 + number % 8
+                    options = options | {"exif": exif}
+                image.save(root / split / str(label) / f"{number:02}.{extension}", **options)
+    return root
+
+
+def settings(folder, **others):
+    own = own_data("image-folder", folder / "train", folder / "test", size=24, channels=3, background=list(BACKGROUND))
+    return {"epochs": 2, "batch_size": 10, "data": own | others}
+
+
+def prepared(path, fit):
+    """Pillow's picture of 24 x 24."""
+    image = ImageOps.exif_transpose(Image.open(path))
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, (*BACKGROUND, 255)), image.convert("RGBA"))
+    image = image.convert("RGB")
+    if fit == "stretch":
+        return image.resize((24, 24), Image.Resampling.BILINEAR)
+    if fit == "pad":
+        return ImageOps.pad(image, (24, 24), Image.Resampling.BILINEAR, color=BACKGROUND)
+    long = int(24 * max(image.size) / min(image.size))
+    image = image.resize((24, long) if image.height > image.width else (long, 24), Image.Resampling.BILINEAR)
+    left, top = (round((side - 24) / 2) for side in image.size)
+    return image.crop((left, top, left + 24, top + 24))
+
+
+@pytest.mark.parametrize("fit", ("stretch", "crop", "pad"))
+def test_preview_shows_pillows_pixels(tmp_path, folder, fit):
+    config = settings(folder, fit=fit) | {"batch_size": 60}
+    result = run("preview", "--config", write_config(tmp_path, config), "--output", tmp_path / "grid.png", "--scale", 1, expect=0)
+    (process,) = json.loads(result.stdout)["processes"]
+    page = read_png((tmp_path / "grid.png").read_bytes())
+    files = sorted((folder / "train").glob("*/*"))
+    for shown in process["images"]:
+        wanted = numpy.asarray(prepared(files[shown["sample"]], fit)).astype(int)
+        pixels = page[shown["top"]:shown["top"] + 24, shown["left"]:shown["left"] + 24]
+        assert abs(pixels - wanted).max() <= (3 if files[shown["sample"]].suffix == ".jpg" else 1), files[shown["sample"]]
+
+
+@pytest.mark.parametrize("fit, decode", (("crop", "once"), ("pad", "stream"), ("stretch", "stream")))
+def test_predict_agrees_with_evaluate(tmp_path, folder, fit, decode):
+    done = train(tmp_path, settings(folder, fit=fit, decode=decode))
+    assert "ignored both" not in done.stderr
+    tested = [json.loads(line) for line in (done.path / "predictions.jsonl").read_text().splitlines()]
+    files = sorted((folder / "test").glob("*/*"))
+    result = run("predict", "--checkpoint", done.checkpoints()[-1], *files, expect=0)
+    assert "12 of 30 images have transparent pixels" in result.stderr
+    predicted = [json.loads(line) for line in result.stdout.splitlines()]
+    for ours, theirs in zip(predicted, tested, strict=True):
+        assert numpy.allclose(ours["scores"], theirs["scores"], atol=1e-4)
+    evaluated = json.loads(run("evaluate", "--checkpoint", done.checkpoints()[-1], "--json", expect=0).stdout)
+    right = sum(row["guess"] == (number >= 15) for number, row in enumerate(predicted))
+    assert evaluated["test_accuracy"] == pytest.approx(right / 30)
+
+
+def test_a_run_from_before_transparency_counted_is_evaluated_with_a_warning(tmp_path, folder):
+    done = train(tmp_path, settings(folder, background="white"))
+    config = json.loads((done.path / "config.json").read_text())
+    del config["data"]["background"]
+    (done.path / "config.json").write_text(json.dumps(config))
+    told = run("evaluate", "--checkpoint", done.path / "model.pt", expect=0).stderr
+    assert told.count("transparent or turned by EXIF") == 1
+    plain = tmp_path / "plain"
+    for label in "01":
+        (plain / label).mkdir(parents=True)
+        Image.new("RGB", (9, 9), (7, 8, 9)).save(plain / label / "a.png")
+    told = run("evaluate", "--checkpoint", done.path / "model.pt", "--set", f"data.test={plain}", "--set", f"data.train={plain}", expect=0)
+    assert "ignored both" not in told.stderr
+
+
+def test_huge_pictures_are_refused_with_the_keys_that_help(tmp_path, folder):
+    config = settings(folder, max_pixels=100)
+    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=3).stderr
+    assert "data.max_pixels (100)" in refused and "data.on_bad_sample" in refused
+
+
+@pytest.mark.parametrize("changes, pointer", (
+    ({"size": None, "fit": "crop"}, "data/fit: needs size"),
+    ({"fit": "pad", "decode": "dali"}, "data/fit: cannot be used with decode"),
+    ({"background": "grey"}, "data/background: "),
+    ({"background": [1, 2]}, "data/background: "),
+    ({"background": [1, 2, 256]}, "data/background/2: "),
+    ({"fit": "fill"}, "data/fit: "),
+))
+def test_wrong_keys_are_refused(tmp_path, folder, changes, pointer):
+    refused = run("--config", write_config(tmp_path, settings(folder, **changes)), expect=2).stderr
+    assert pointer in refused, refused
+
+
+def test_a_picture_of_another_format_is_named_with_the_command_that_converts_it(tmp_path):
+    for label in "01":
+        (tmp_path / label).mkdir()
+        Image.new("RGB", (9, 9)).save(tmp_path / label / "a.png")
+    out = io.BytesIO()
+    Image.new("RGB", (9, 9)).save(out, "TIFF")
+    (tmp_path / "1" / "b.jpg").write_bytes(out.getvalue())
+    config = write_config(tmp_path, {"data": own_data("image-folder", tmp_path, size=24, channels=3)})
+    refused = run("--config", config, "--output", tmp_path / "run", expect=3).stderr
+    assert f"mogrify -format png {tmp_path / '1' / 'b.jpg'}" in refused
