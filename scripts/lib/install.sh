@@ -14,7 +14,7 @@ test_packages=(clang-tidy-19 debootstrap faketime groff-base iproute2 shellcheck
 
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 
-integration_packages=(iptables mpich munge openmpi-bin slurm-wlm)
+integration_packages=(iptables mpich munge openclipart-png openmpi-bin slurm-wlm)
 
 # Ubuntu packages no browser but a snap; the tests that need one are skipped there.
 browser_packages() {

@@ -18,7 +18,12 @@ namespace mnist_train::data {
 
 namespace {
 
+// Codes of element types; numbers of several bytes are big-endian.
 constexpr std::uint8_t kUnsignedByte = 0x08;
+constexpr std::uint8_t kSignedByte = 0x09;
+constexpr std::uint8_t kInt16 = 0x0B;
+constexpr std::uint8_t kInt32 = 0x0C;
+
 constexpr std::size_t kMaxDimensions = 4;
 
 // Deflate compresses zeros 1032:1, but images far below 100:1. A file that claims more than this is
@@ -30,8 +35,16 @@ std::int64_t big_endian(const std::array<std::uint8_t, 4>& bytes) {
   return (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
 }
 
-std::vector<std::uint8_t> header_of(const std::vector<std::int64_t>& shape) {
-  std::vector<std::uint8_t> header{0, 0, kUnsignedByte, static_cast<std::uint8_t>(shape.size())};
+/// Returns the number of these bytes, big-endian, in two's complement unless it is a single byte.
+std::int64_t number_in(std::span<const std::uint8_t> bytes) {
+  if (bytes.size() == 1) return bytes[0];
+  std::int64_t number = static_cast<std::int8_t>(bytes[0]);
+  for (const std::uint8_t byte : bytes.subspan(1)) number = number * 256 + byte;
+  return number;
+}
+
+std::vector<std::uint8_t> header_of(std::uint8_t type, const std::vector<std::int64_t>& shape) {
+  std::vector<std::uint8_t> header{0, 0, type, static_cast<std::uint8_t>(shape.size())};
   for (const std::int64_t dimension : shape) {
     for (const unsigned shift : {24U, 16U, 8U, 0U}) {
       header.push_back(static_cast<std::uint8_t>(static_cast<std::uint32_t>(dimension) >> shift));
@@ -85,7 +98,7 @@ void IdxReader::inflate_into(std::span<std::uint8_t> values) {
          "the " + shape_text() + " values that the header states end here, but more bytes follow");
   }
   gzip_->expect_end();
-  if (values.size() == size_) keep_inflated(file_->bytes(), header_of(shape_), values);
+  if (values.size() == size_) keep_inflated(file_->bytes(), header_of(type_, shape_), values);
 }
 
 IdxFile IdxReader::read() {
@@ -95,8 +108,33 @@ IdxFile IdxReader::read() {
   return {shape_, {memory.get(), size_}, memory};
 }
 
+bool IdxReader::holds_bytes() const { return type_ == kUnsignedByte; }
+
+std::size_t IdxReader::element_bytes() const {
+  if (type_ == kInt32) return 4;
+  return type_ == kInt16 ? 2 : 1;
+}
+
+std::vector<std::int32_t> IdxReader::read_numbers(std::size_t stride, std::int64_t limit,
+                                                  const char* what) {
+  const IdxFile file = read();
+  const std::size_t bytes = element_bytes();
+  const std::size_t of_sample = size_ / bytes / static_cast<std::size_t>(shape_[0]);
+  std::vector<std::int32_t> numbers(size_ / bytes / stride);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    std::int64_t number = number_in(file.values.subspan(i * stride * bytes, bytes));
+    if (type_ == kSignedByte) number = static_cast<std::int8_t>(number);
+    if (number < 0 || number >= limit) {
+      fail_at_value(i * stride, fmt::format("{} {} of sample {}, expected 0 to {}", what, number,
+                                            i * stride / of_sample, limit - 1));
+    }
+    numbers[i] = static_cast<std::int32_t>(number);
+  }
+  return numbers;
+}
+
 void IdxReader::fail_at_value(std::size_t index, const std::string& problem) const {
-  fail(header_size() + index, problem);
+  fail(header_size() + index * element_bytes(), problem);
 }
 
 /// Reads the next bytes of the raw or inflated data and returns their number: fewer than asked only
@@ -121,12 +159,14 @@ void IdxReader::read_magic() {
   if (magic[0] != 0 || magic[1] != 0) {
     std::string found;
     for (std::size_t i = 0; i < count; ++i) found += fmt::format(" {:02x}", magic[i]);
-    fail(0, "expected an IDX file of unsigned bytes (00 00 08 …), found" + found);
+    fail(0, "expected an IDX file (00 00 08 … for unsigned bytes), found" + found);
   }
   if (count < magic.size()) fail(count, "the data end within the IDX header");
-  if (magic[2] != kUnsignedByte) {
-    fail(2, fmt::format("the element type is 0x{:02x}; only 0x08 (unsigned byte) is supported",
-                        magic[2]));
+  type_ = magic[2];
+  if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
+    fail(2, fmt::format("the element type is 0x{:02x}; integers of 8, 16 and 32 bits are read "
+                        "(0x08, 0x09, 0x0b, 0x0c)",
+                        type_));
   }
   if (magic[3] < 1 || magic[3] > kMaxDimensions) {
     fail(3, "the header states " + std::to_string(magic[3]) + " dimensions, expected 1 to 4");
@@ -135,7 +175,7 @@ void IdxReader::read_magic() {
 }
 
 void IdxReader::read_shape() {
-  size_ = 1;
+  size_ = element_bytes();
   for (std::size_t i = 0; i < shape_.size(); ++i) {
     const std::size_t offset = position_;
     std::array<std::uint8_t, 4> bytes{};
@@ -186,6 +226,10 @@ void IdxReader::fail(std::size_t offset, const std::string& problem) const {
 
 namespace {
 
+// QMNIST's labels: eight numbers a sample, the first of which is the class
+// (https://github.com/facebookresearch/qmnist).
+constexpr std::int64_t kQmnistColumns = 8;
+
 class IdxSource : public ImageSource {
  public:
   IdxSource(const IdxFiles& files, std::int64_t max_classes)
@@ -208,45 +252,48 @@ class IdxSource : public ImageSource {
     return labels_name_ + ": sample " + std::to_string(sample);
   }
 
-  /// Inflates a compressed file as a whole at the first call.
+  /// Inflates or converts a file as a whole at the first call.
   std::span<const std::uint8_t> read(std::int64_t sample,
                                      std::vector<std::uint8_t>& /*buffer*/) const override {
-    std::call_once(once_, [this] { pixels_ = images_.read(); });
+    std::call_once(once_, [this] { pixels_ = read_pixels(); });
     const auto size = static_cast<std::size_t>(geometry_->bytes());
     return pixels_.values.subspan(static_cast<std::size_t>(sample) * size, size);
   }
 
   std::span<const std::uint8_t> mapped_pixels() const override {
-    if (images_.compressed()) return {};
+    if (images_.compressed() || !images_.holds_bytes()) return {};
     return images_.read().values;
   }
 
   /// Inflates a compressed file straight into `out`.
   bool read_first(std::int64_t count, std::uint8_t* out) override {
-    if (!images_.compressed()) return false;
+    if (!images_.compressed() || !images_.holds_bytes()) return false;
     images_.inflate_into({out, static_cast<std::size_t>(count * geometry_->bytes())});
     return true;
   }
 
  private:
+  /// Returns the pixels as bytes, whatever integers they are stored as.
+  IdxFile read_pixels() const {
+    constexpr std::int64_t kPixelValues = 256;
+    if (images_.holds_bytes()) return images_.read();
+    const auto numbers = images_.read_numbers(/*stride=*/1, kPixelValues, "pixel");
+    const auto bytes = std::make_shared<std::vector<std::uint8_t>>(numbers.begin(), numbers.end());
+    return {images_.shape(), *bytes, bytes};
+  }
+
   void read_labels(const std::filesystem::path& path, std::int64_t max_classes) {
     IdxReader reader(path);
-    require_dimensions(reader, reader.shape().size() == 1, "1 (labels)");
-    if (reader.shape()[0] != images_.shape()[0]) {
+    const auto& shape = reader.shape();
+    const bool is_table = shape.size() == 2 && shape[1] == kQmnistColumns && !reader.holds_bytes();
+    require_dimensions(reader, shape.size() == 1 || is_table,
+                       "1 (labels), or QMNIST's labels x 8 integers");
+    if (shape[0] != images_.shape()[0]) {
       imaging::fail_at(reader.name(), 4,
-                       std::to_string(reader.shape()[0]) + " labels, but " + name_ + " has " +
+                       std::to_string(shape[0]) + " labels, but " + name_ + " has " +
                            std::to_string(images_.shape()[0]) + " images");
     }
-    const IdxFile file = reader.read();
-    labels_.assign(file.values.begin(), file.values.end());
-    const auto large = std::find_if(labels_.begin(), labels_.end(),
-                                    [&](std::int32_t label) { return label >= max_classes; });
-    if (large != labels_.end()) {
-      const auto index = static_cast<std::size_t>(large - labels_.begin());
-      reader.fail_at_value(index, "label " + std::to_string(*large) + " of sample " +
-                                      std::to_string(index) + ", expected 0 to " +
-                                      std::to_string(max_classes - 1));
-    }
+    labels_ = reader.read_numbers(is_table ? kQmnistColumns : 1, max_classes, "label");
     classes_ = max_classes < kMostClasses
                    ? max_classes
                    : std::int64_t{*std::max_element(labels_.begin(), labels_.end())} + 1;

@@ -16,15 +16,15 @@ namespace mnist_train::data {
 /// The payload of one IDX file (http://yann.lecun.com/exdb/mnist), raw or gzip-compressed.
 struct IdxFile {
   std::vector<std::int64_t> shape;       // 1 to 4 dimensions, none of them 0
-  std::span<const std::uint8_t> values;  // product(shape) unsigned bytes
+  std::span<const std::uint8_t> values;  // product(shape) elements, as stored
   std::shared_ptr<const void> owner;
 };
 
-/// An opened IDX file of unsigned bytes: the header is read and checked, but not the values.
-/// Compression is recognised by the first bytes, not by the file's name. Throws Error(kData) naming
-/// file and byte offset (in the inflated data if the file is compressed): bad magic, another
-/// element type, a dimension of 0, a size that the file cannot hold, too few or too many bytes, a
-/// broken gzip stream.
+/// An opened IDX file of integers of 8, 16 or 32 bits: the header is read and checked, but not the
+/// values. Compression is recognised by the first bytes, not by the file's name. Throws
+/// Error(kData) naming file and byte offset (in the inflated data if the file is compressed): bad
+/// magic, another element type, a dimension of 0, a size that the file cannot hold, too few or too
+/// many bytes, a broken gzip stream.
 class IdxReader {
  public:
   explicit IdxReader(const std::filesystem::path& path);
@@ -32,6 +32,9 @@ class IdxReader {
   const std::string& name() const { return name_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
   bool compressed() const { return gzip_ != nullptr; }
+  /// Returns whether the elements are unsigned bytes.
+  bool holds_bytes() const;
+  std::size_t element_bytes() const;
 
   /// Inflates the first values into `values` and checks that the file ends with the last ones; or
   /// copies them from the user's cache of inflated files. Only for a compressed file, once.
@@ -40,6 +43,9 @@ class IdxReader {
   /// Returns the values, mapped or inflated. Memory for inflated ones is provided page by page as
   /// it is written, so a lying header costs nothing. Called once for a compressed file.
   IdxFile read();
+  /// Reads every `stride`th element as a number in [0, limit). Throws Error(kData) for another one,
+  /// with its offset and `what` it is.
+  std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit, const char* what);
 
   /// Throws Error(kData) about the value at `index`.
   [[noreturn]] void fail_at_value(std::size_t index, const std::string& problem) const;
@@ -57,8 +63,9 @@ class IdxReader {
   std::shared_ptr<const MappedFile> file_;
   std::unique_ptr<GzipStream> gzip_;  // null: the file is raw
   std::size_t position_ = 0;          // of the next byte, in the raw or inflated data
+  std::uint8_t type_ = 0;             // of the elements, from the header
   std::vector<std::int64_t> shape_;
-  std::size_t size_ = 0;
+  std::size_t size_ = 0;  // of all values, in bytes
 };
 
 /// Returns the content of a gzip file from the user's cache, where `keep_inflated` wrote it; null

@@ -1,13 +1,9 @@
 #include "data/sources.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <set>
-#include <sstream>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -27,42 +23,13 @@ using settings::DataFormat;
 using settings::DataLocation;
 using settings::DataOptions;
 
-namespace {
+const char* key_of(SplitName split) { return split == SplitName::kTrain ? "train" : "test"; }
 
-/// The config key of a split, and the names of its files in a folder.
-struct SplitNames {
-  std::string key;
-  std::vector<std::string_view> prefixes;
-  std::vector<std::string_view> other_prefixes;
-  std::vector<std::string> cifar_files;
-};
-
-const SplitNames& names_of(SplitName split) {
-  static const SplitNames kTrain{"train",
-                                 {"train"},
-                                 {"t10k", "test"},
-                                 {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                                  "data_batch_4.bin", "data_batch_5.bin"}};
-  static const SplitNames kTest{"test", {"t10k", "test"}, {"train"}, {"test_batch.bin"}};
-  return split == SplitName::kTrain ? kTrain : kTest;
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
-/// Throws Error(kData) if nothing is at a split's location, with the command that makes such data,
-/// if there is one.
 void require_there(const DataLocation& location, SplitName split, DataFormat format) {
   const fs::path& path = location.images;
-  if (is_there(path)) return;
-  const std::string& key = names_of(split).key;
+  std::error_code ignored;
+  if (fs::exists(path, ignored)) return;
+  const std::string key = key_of(split);
   // `convert` makes folders of the two keys' names.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
   const std::string convert =
@@ -81,142 +48,13 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
   fail_data(path.string() + ": no such file or folder (data." + key + ")" + advice);
 }
 
-/// Throws Error(kData), with advice, if the file is of a kind that no data.format reads.
 void refuse_other_kind(const fs::path& path) {
   const auto kind = kind_of_file(path);
   if (!kind) return;
   fail_data(path.string() + ": is " + kind->name + ", not what data.format reads; " + kind->advice);
 }
 
-/// Returns the file itself or its other form, raw or compressed, whichever exists.
-std::optional<fs::path> existing_form(const fs::path& path) {
-  if (is_there(path)) return path;
-  fs::path other = path;
-  if (path.extension() == ".gz") {
-    other.replace_extension();
-  } else {
-    other += ".gz";
-  }
-  if (is_there(other)) return other;
-  return std::nullopt;
-}
-
-bool replace_last(std::string& text, std::string_view from, std::string_view to) {
-  const std::size_t at = text.rfind(from);
-  if (at == std::string::npos) return false;
-  text.replace(at, from.size(), to);
-  return true;
-}
-
-/// Returns the labels file's path by the name of the images file.
-fs::path labels_path(const fs::path& images) {
-  std::string name = images.filename().string();
-  if (!replace_last(name, "images", "labels")) {
-    fail_data(images.string() +
-              ": its labels file cannot be found, because its name does not contain \"images\"; "
-              "name the labels file too");
-  }
-  if (!replace_last(name, "idx3", "idx1")) replace_last(name, "idx4", "idx1");
-  return images.parent_path() / name;
-}
-
-fs::path find_labels(const fs::path& images) {
-  const fs::path labels = labels_path(images);
-  if (const auto found = existing_form(labels)) return *found;
-  fail_data(images.string() + ": its labels are missing; looked for " + labels.string() +
-            " and the same " + (labels.extension() == ".gz" ? "without" : "with") + " .gz");
-}
-
-/// Returns the sorted names of the images files in a folder; a raw file hides its compressed form.
-std::vector<std::string> images_names(const fs::path& folder) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    const bool is_candidate = !name.starts_with('.') && name.find("images") != std::string::npos;
-    if (is_candidate && !is_folder(entry->path())) names.insert(name);
-  }
-  if (error) fail_data(folder.string() + ": cannot list the folder: " + error.message());
-  std::vector<std::string> result;
-  std::copy_if(names.begin(), names.end(), std::back_inserter(result), [&](const auto& name) {
-    return !name.ends_with(".gz") || !names.contains(name.substr(0, name.size() - 3));
-  });
-  return result;
-}
-
-/// Keeps the names that pass, unless none does.
-template <class Passes>
-void prefer(std::vector<std::string>& names, const Passes& passes) {
-  const auto end = std::stable_partition(names.begin(), names.end(), passes);
-  if (end != names.begin()) names.erase(end, names.end());
-}
-
-/// Returns the images file of a split: the one whose name begins as that split's do, or the only
-/// one.
-fs::path images_in(const fs::path& folder, SplitName split) {
-  const SplitNames& split_names = names_of(split);
-  const auto begins_with = [](const std::vector<std::string_view>& prefixes) {
-    return [&prefixes](const std::string& name) {
-      return std::any_of(prefixes.begin(), prefixes.end(),
-                         [&](std::string_view prefix) { return name.starts_with(prefix); });
-    };
-  };
-  std::vector<std::string> names = images_names(folder);
-  std::erase_if(names, begins_with(split_names.other_prefixes));
-  prefer(names, begins_with(split_names.prefixes));
-  if (names.size() > 1) {  // one without labels may be another program's leftover
-    prefer(names, [&](const std::string& name) {
-      return existing_form(labels_path(folder / name)).has_value();
-    });
-  }
-  if (names.empty()) {
-    fail_data(folder.string() + ": no images to " + split_names.key +
-              " in this folder; expected a file such as " + std::string(split_names.prefixes[0]) +
-              "-images-idx3-ubyte.gz, and its labels" + other_files_in(folder));
-  }
-  if (names.size() > 1) {
-    fail_data(folder.string() + ": several files could be the images to " + split_names.key + " (" +
-              fmt::format("{}", fmt::join(names, ", ")) + "); name one of them");
-  }
-  return folder / names[0];
-}
-
-/// Folders that may hold data sets as folders of their own, each with the reason to search it.
-std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<fs::path>& root) {
-  std::vector<std::pair<fs::path, std::string>> places;
-  if (root) places.emplace_back(*root, "data.root");
-  if (const char* list = std::getenv("MNIST_TRAIN_DATA")) {
-    std::istringstream folders(list);
-    for (std::string folder; std::getline(folders, folder, ':');) {
-      if (!folder.empty()) places.emplace_back(expand_home(folder), "MNIST_TRAIN_DATA");
-    }
-  }
-  // The executable is in build/bin or build/<preset>/bin of the repository, or in bin of the
-  // bundle.
-  fs::path folder = executable_folder();
-  for (int levels = 0; levels < 3; ++levels) {
-    folder = folder.parent_path();
-    if (!is_folder(folder / "configs")) continue;
-    places.emplace_back(folder / "third_party", is_there(folder / "CMakeLists.txt")
-                                                    ? "of the repository"
-                                                    : "of the bundle");
-    break;
-  }
-  // Installed, it is in bin, and the worker in libexec/mnist-train.
-  for (const char* up : {"..", "../.."}) {
-    places.emplace_back((executable_folder() / up / "share/mnist-train").lexically_normal(),
-                        "of the installation");
-  }
-  if (const auto cache = user_cache_folder()) places.emplace_back(*cache, "the cache");
-  return places;
-}
-
-bool holds_images(const fs::path& folder, DataFormat format) {
-  if (format == DataFormat::kIdx) return !images_names(folder).empty();
-  return is_there(folder / names_of(SplitName::kTrain).cifar_files.front()) ||
-         is_there(folder / names_of(SplitName::kTest).cifar_files.front());
-}
+namespace {
 
 /// The format and locations that the options name, directly or by a data set.
 struct NamedFiles {
@@ -459,65 +297,6 @@ Sources open_sources(const DataOptions& options, bool with_test, const DatasetRe
   }
   if (sources.test_source) require_trained_classes(sources);
   return sources;
-}
-
-std::string fetch_command(const settings::NamedDataset& dataset) {
-  const auto cache = user_cache_folder();
-  return shell_word(program_to_type()) + " fetch " + dataset.name + " --to " +
-         (cache ? shell_word((*cache / dataset.name).string()) : "DIR");
-}
-
-fs::path find_named_dataset(const settings::NamedDataset& dataset,
-                            const std::optional<fs::path>& root) {
-  std::string searched;
-  for (const auto& [place, reason] : search_places(root)) {
-    fs::path folder = place / dataset.name;
-    searched += "\n  " + folder.string() + " (" + reason + ")";
-    if (!is_folder(folder)) continue;
-    if (!holds_images(folder, dataset.format)) {
-      searched += ", a folder without images" + other_files_in(folder);
-      continue;
-    }
-    if (root && place != *root) {
-      spdlog::warn("data.root {} has no folder {}: reading {}", root->string(), dataset.name,
-                   folder.string());
-    }
-    return folder;
-  }
-  std::vector<std::string> names;
-  for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
-  fail_data(fmt::format(
-      "the data set {0} was not found. Download it with: {1}\nLooked for these folders:{2}\n"
-      "Its files ({3}) may be in any of them; data.root or MNIST_TRAIN_DATA name another folder "
-      "that contains {0}",
-      dataset.name, fetch_command(dataset), searched, fmt::join(names, ", ")));
-}
-
-IdxFiles find_idx_files(const DataLocation& location, SplitName split) {
-  require_there(location, split, DataFormat::kIdx);
-  refuse_other_kind(location.images);
-  IdxFiles files;
-  files.images = is_folder(location.images) ? images_in(location.images, split) : location.images;
-  refuse_other_kind(files.images);
-  files.labels = location.labels ? *location.labels : find_labels(files.images);
-  refuse_other_kind(files.labels);
-  return files;
-}
-
-std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName split) {
-  require_there(location, split, DataFormat::kCifar);
-  if (!is_folder(location.images)) return {location.images};
-  std::vector<fs::path> files;
-  for (const std::string& name : names_of(split).cifar_files) {
-    files.push_back(location.images / name);
-    if (is_there(files.back())) continue;
-    const bool is_of_python = is_there(fs::path(files.back()).replace_extension());
-    fail_data(files.back().string() + ": missing among the files to " + names_of(split).key +
-              (is_of_python ? "; the folder holds CIFAR-10's Python version, but the binary one is "
-                              "read (cifar-10-binary.tar.gz)"
-                            : other_files_in(location.images)));
-  }
-  return files;
 }
 
 }  // namespace mnist_train::data

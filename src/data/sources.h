@@ -30,9 +30,21 @@ Sources open_sources(const settings::DataOptions& options, bool with_test,
 
 enum class SplitName { kTrain, kTest };
 
+/// Returns the key of `data` that names a split.
+const char* key_of(SplitName split);
+
+/// Throws Error(kData) if nothing is at a split's location, with the command that makes such data,
+/// if there is one.
+void require_there(const settings::DataLocation& location, SplitName split,
+                   settings::DataFormat format);
+
+/// Throws Error(kData), with advice, if the file is of a kind that no data.format reads.
+void refuse_other_kind(const std::filesystem::path& path);
+
 /// Finds the folder that holds a data set's files, without opening any: a folder of the data set's
-/// name in `root`, in a folder of the path list MNIST_TRAIN_DATA, in `third_party` of the
-/// repository or bundle of the executable, in the installation, or in the user's cache
+/// name, or of the name that torchvision gives it, in `root`, in a folder of the path list
+/// MNIST_TRAIN_DATA, in `third_party` of the repository or bundle of the executable, in the
+/// installation, or in the user's cache
 /// ($XDG_CACHE_HOME or ~/.cache, `mnist-train/`). Throws Error(kData) listing all these places.
 std::filesystem::path find_named_dataset(const settings::NamedDataset& dataset,
                                          const std::optional<std::filesystem::path>& root);
@@ -48,9 +60,10 @@ struct IdxFiles {
 
 /// Finds the images file and the labels file of a split. The location is both files; or the images
 /// file, whose labels file has the same name with "labels" instead of "images" and "idx1" instead
-/// of "idx3"; or a folder, in which the split's names begin with "train", or with "t10k" or "test",
-/// unless it has only one pair of files. Files may be raw or compressed by gzip. Throws
-/// Error(kData) if there is no such pair, or more than one.
+/// of "idx3" (or QMNIST's, with "idx2-int"); or a folder, in which the split's names begin with
+/// "train", or with "t10k" or "test", unless it has only one pair of files; or a folder above the
+/// only one that holds images. Files may be raw or compressed by gzip, and each may be in a folder
+/// of its own name. Throws Error(kData) if there is no such pair, or more than one.
 IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split);
 
 /// Finds the binary batches of CIFAR-10 of a split: data_batch_1.bin to data_batch_5.bin or

@@ -18,6 +18,7 @@ std::vector<DatasetFile> idx_files(const char* train_images, const char* train_l
 NamedDataset mnist() {
   return {
       .name = "mnist",
+      .other_folder = "MNIST",
       .size = {28, 28},
       .normalize = {0.1307, 0.3081},
       .files = idx_files("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -32,6 +33,7 @@ NamedDataset mnist() {
 NamedDataset fashion_mnist() {
   return {
       .name = "fashion-mnist",
+      .other_folder = "FashionMNIST",
       .size = {28, 28},
       .class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
                       "Sneaker", "Bag", "Ankle boot"},
@@ -52,6 +54,7 @@ NamedDataset cifar10() {
   constexpr std::uint64_t kBatchBytes = std::uint64_t{10000} * (1 + 3 * 32 * 32);
   return {
       .name = "cifar10",
+      .other_folder = "cifar-10-batches-bin",
       .format = DataFormat::kCifar,
       .channels = 3,
       .size = {32, 32},

@@ -22,7 +22,8 @@ struct DatasetFile {
 
 /// What is known of a data set that configs and commands call by name.
 struct NamedDataset {
-  std::string name;  // also of the folder that holds its files
+  std::string name;          // also of the folder that holds its files
+  std::string other_folder;  // as torchvision or the archive calls it
   DataFormat format = DataFormat::kIdx;
   std::int64_t channels = 1;
   ImageSize size;

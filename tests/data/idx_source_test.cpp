@@ -225,6 +225,52 @@ TEST_CASE("images with and without channels are paired with their labels") {
   CHECK(inflated == values.substr(0, 60));
 }
 
+TEST_CASE("integers of 16 and 32 bits are read as labels and as pixels") {
+  const TempFolder folder;
+  const auto typed = [](char type, const std::vector<std::uint32_t>& shape) {
+    std::string header = idx_header(shape);
+    header[2] = type;
+    return header;
+  };
+  const auto wide = [](const std::vector<int>& numbers, int bytes) {
+    std::string text;
+    for (const int number : numbers) {
+      for (int byte = bytes - 1; byte >= 0; --byte) {
+        text += static_cast<char>(number >> (8 * byte));
+      }
+    }
+    return text;
+  };
+  const std::vector<int> pixels{0, 1, 127, 128, 254, 255};
+  const auto images = folder.write("images", gzip(typed(0x0c, {3, 1, 2}) + wide(pixels, 4)));
+  const auto labels = folder.write("labels", typed(0x0b, {3}) + wide({2, 0, 1}, 2));
+  const auto source = open_idx({images, labels});
+  CHECK(source->labels() == std::vector<std::int32_t>{2, 0, 1});
+  CHECK(source->mapped_pixels().empty());
+  std::vector<std::uint8_t> buffer;
+  for (std::size_t sample = 0; sample < 3; ++sample) {
+    const auto bytes = source->read(static_cast<std::int64_t>(sample), buffer);
+    CHECK(bytes[0] == pixels[2 * sample]);
+    CHECK(bytes[1] == pixels[2 * sample + 1]);
+  }
+  // QMNIST: the class, and seven facts about where a digit comes from.
+  const std::vector<int> table{5, 1, 2, 3, 4, 5, 6, 70000, 1, 0, 0, 0, 0, 0, 0, -1};
+  const auto two = folder.write("two", idx_header({2, 1, 1}) + "ab");
+  const auto qmnist = folder.write("qmnist", typed(0x0c, {2, 8}) + wide(table, 4));
+  CHECK(open_idx({two, qmnist})->labels() == std::vector<std::int32_t>{5, 1});
+  const auto negative = folder.write("negative", typed(0x0c, {2}) + wide({3, -1}, 4));
+  CHECK_THAT(error_of([&] {
+               open_idx({two, negative});
+             }).message,
+             ContainsSubstring("byte 12: label -1 of sample 1, expected 0 to"));
+  const auto bright = folder.write("bright", typed(0x0b, {2, 1, 1}) + wide({3, 256}, 2));
+  const auto good = folder.write("good", idx_header({2}) + "\x01\x02");
+  CHECK_THAT(error_of([&] {
+               open_idx({bright, good})->read(0, buffer);
+             }).message,
+             ContainsSubstring("byte 18: pixel 256 of sample 1, expected 0 to 255"));
+}
+
 TEST_CASE("the greatest label determines the number of classes") {
   const TempFolder folder;
   const auto images = folder.write("images", idx_header({3, 1, 1}) + "abc");

@@ -177,6 +177,78 @@ TEST_CASE("a folder may hold one split or both, raw or compressed") {
   CHECK(test_at({root / "other", {}}).labels == root / "other/test-labels.idx1-ubyte.gz");
 }
 
+TEST_CASE("files are found in the layouts of Kaggle, torchvision and QMNIST") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  const fs::path kaggle = root / "kaggle";
+  const fs::path dotted = root / "dotted";
+  const fs::path raw = root / "data/FashionMNIST/raw";
+  for (const char* name : {"train-images", "train-labels", "t10k-images", "t10k-labels"}) {
+    const std::string type = std::string(name).ends_with("images") ? "idx3-ubyte" : "idx1-ubyte";
+    const std::string file = std::string(name) + '-' + type;
+    folder.write("kaggle/" + file + '/' + file, "");
+    folder.write("dotted/" + file + '/' + name + '.' + type, "");  // as gzip's headers call it
+    folder.write("data/FashionMNIST/raw/" + file, "");
+  }
+  for (const char* name : {"train-images-idx3-ubyte.gz", "train-labels-idx2-int.gz",
+                           "test-images-idx3-ubyte.gz", "test-labels-idx2-int.gz"}) {
+    folder.write("data/QMNIST/raw/qmnist-" + std::string(name), "");
+  }
+  const fs::path own = "train-images-idx3-ubyte";
+  for (const fs::path& place : {kaggle, kaggle / own, kaggle / own / own}) {
+    CHECK(train_at({place, {}}).images == kaggle / own / own);
+    CHECK(train_at({place, {}}).labels ==
+          kaggle / "train-labels-idx1-ubyte/train-labels-idx1-ubyte");
+  }
+  CHECK(test_at({dotted, {}}).images == dotted / "t10k-images-idx3-ubyte/t10k-images.idx3-ubyte");
+  CHECK(test_at({dotted, {}}).labels == dotted / "t10k-labels-idx1-ubyte/t10k-labels.idx1-ubyte");
+  for (const fs::path& place : {root / "data/FashionMNIST", raw}) {
+    CHECK(test_at({place, {}}).images == raw / "t10k-images-idx3-ubyte");
+  }
+  const fs::path qmnist = root / "data/QMNIST/raw";
+  CHECK(test_at({qmnist, {}}).labels == qmnist / "qmnist-test-labels-idx2-int.gz");
+  CHECK_THAT(error_of([&] {
+               train_at({root / "data", {}});
+             }),
+             IsError(ExitCode::kData, (root / "data").string() + ": several folders",
+                     "data.train to one of them:\n  " + raw.string() + "\n  " + qmnist.string()));
+  // A file that is there as such hides one in a folder.
+  folder.write("kaggle/train-images.idx3-ubyte", "");
+  CHECK(train_at({kaggle, {}}).images == kaggle / "train-images.idx3-ubyte");
+  write_cifar(folder, "cifar/cifar-10-batches-bin", 1, 1);
+  CHECK(find_cifar_files({root / "cifar", {}}, SplitName::kTest) ==
+        std::vector<fs::path>{root / "cifar/cifar-10-batches-bin/test_batch.bin"});
+}
+
+TEST_CASE("a data set is found by the names that others give its folder, or the keys are told") {
+  const TempFolder folder;
+  const fs::path& root = folder.path();
+  const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
+  const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
+  SmallDataset{}.write(root / "torchvision/FashionMNIST/raw");
+  SmallDataset{}.write(root / "zalando/data/fashion");
+  write_cifar(folder, "cifar10/cifar-10-batches-bin", 1, 1);
+  write_cifar(folder, "cifar-10-batches-bin", 1, 1);
+  const fs::path raw = root / "torchvision/FashionMNIST/raw";
+  CHECK(find("fashion-mnist", root / "torchvision") == raw);
+  CHECK(find("cifar10", root) == root / "cifar10/cifar-10-batches-bin");
+  fs::remove_all(root / "cifar10");
+  CHECK(find("cifar10", root) == root / "cifar-10-batches-bin");
+  const auto advice = [](const char* name, const fs::path& place) {
+    return error_of([&] { find(name, place); }).message;
+  };
+  for (const fs::path& place : {raw, raw / "", root / "torchvision/FashionMNIST"}) {
+    CHECK_THAT(advice("fashion-mnist", place),
+               EndsWith("\nSet data.root to " + (root / "torchvision").string()));
+  }
+  CHECK_THAT(advice("cifar10", root / "cifar-10-batches-bin"),
+             EndsWith("\nSet data.root to " + root.string()));
+  CHECK_THAT(advice("fashion-mnist", root / "zalando"),
+             EndsWith("\nTo train on the files in " + (root / "zalando/data/fashion").string() +
+                      ", set data.format to \"idx\", data.train and data.test to that folder, and "
+                      "data.dataset and data.root to null"));
+}
+
 TEST_CASE("files may be named singly") {
   const TempFolder folder;
   const fs::path& root = folder.path();
@@ -206,7 +278,7 @@ TEST_CASE("ambiguous and incomplete locations are refused") {
       {"nameless", "name the labels file too"},
       {"lonely", "its labels are missing"},
       {"lonely/images", "its labels are missing"},
-      {"two", "several files could be the images to test (a-images, b-images)"},
+      {"two", "several files could be the images to test (a-images, b-images); set data.test to"},
       {"training", "no images to test"},  // never the training set by mistake
       {"empty", "no images to test"},
       {"missing", "no such file or folder (data.test)"},
