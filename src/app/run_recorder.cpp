@@ -401,33 +401,6 @@ std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums) {
   return ranks;
 }
 
-report::EpochRecord Evaluations::record() const {
-  report::EpochRecord record;
-  record.test_loss = test.loss;
-  record.test_accuracy = test.accuracy;
-  record.test_balanced_accuracy = test.balanced_accuracy;
-  record.test_top5_accuracy = test.top5_accuracy;
-  record.test_seconds = seconds;
-  if (validation) {
-    record.validation_loss = validation->loss;
-    record.validation_accuracy = validation->accuracy;
-    record.validation_balanced_accuracy = validation->balanced_accuracy;
-    record.validation_top5_accuracy = validation->top5_accuracy;
-  }
-  return record;
-}
-
-train::EpochScores Evaluations::scores(settings::BestBy best_by) const {
-  const eval::Evaluation& selection = validation ? *validation : test;
-  const bool is_balanced = best_by == settings::BestBy::kBalancedAccuracy;
-  return {.test_accuracy = test.accuracy,
-          .selection_accuracy = selection.accuracy,
-          .selection_loss = selection.loss,
-          .seconds = seconds,
-          .best_score = report::selection_score(record(), best_by),
-          .stopping_accuracy = is_balanced ? selection.balanced_accuracy : selection.accuracy};
-}
-
 RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
                          StateSaver& saver, const ResumedRun& resumed)
     : worker_(worker),

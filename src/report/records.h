@@ -83,8 +83,8 @@ struct EpochRecord {
   }
 };
 
-/// Returns what the best checkpoint has the most of: a figure of the validation set, if there is
-/// one, else of the test set; of losses the negative. NaN if the record lacks the accuracy.
+/// Returns the figure that selects the best checkpoint, greater is better: of the validation set if
+/// there is one, else of the test set; of losses the negative. NaN if the record lacks an accuracy.
 double selection_score(const EpochRecord& record, settings::BestBy best_by);
 
 /// Returns "accuracy", "balanced accuracy" or "loss".

@@ -41,7 +41,7 @@ struct LaunchOptions {
   std::vector<std::string> devices;  // one process each: "cpu", "cuda:1"; empty: chosen by rank
 };
 
-/// What the best checkpoint has the best of, on the validation set if there is one.
+/// The figure that selects the best checkpoint, on the validation set if there is one.
 enum class BestBy { kAccuracy, kBalancedAccuracy, kLoss };
 
 /// When checkpoints are written, and which are kept.

@@ -12,22 +12,25 @@ TOLERANCE = 1e-5
 NETWORK = {"layers": ["flatten", {"name": "linear", "out_features": 64}, "relu", {"name": "linear", "out_features": "classes"}]}
 
 
-def write_classes(folder, classes, counts, seed):
-    """Class folders of pictures that are noise over the picture of their class; `counts[i % len(counts)]` of class i."""
-    means = numpy.random.default_rng(0).integers(60, 196, (classes, SIDE, SIDE))
+def write_classes(folder, classes, counts, seed, strays=False):
+    """Class folders of pictures that are noise over the picture of their class; `counts[i % len(counts)]` of class i.
+
+    With `strays` the first picture of every third class shows the next class."""
+    means = numpy.random.default_rng(0).integers(40, 216, (classes, SIDE, SIDE))
     random = numpy.random.default_rng(seed)
-    for label, mean in enumerate(means):
+    for label in range(classes):
         place = folder / f"class-{label:05}"
         place.mkdir(parents=True)
         for number in range(counts[label % len(counts)]):
-            noise = random.integers(-60, 60, (SIDE, SIDE))
-            write_png(place / f"{number}.png", (mean + noise).astype(numpy.uint8))
+            shown = (label + (strays and number == 0 and label % 3 == 0)) % classes
+            noise = random.integers(-40, 40, (SIDE, SIDE))
+            write_png(place / f"{number}.png", (means[shown] + noise).astype(numpy.uint8))
     return folder
 
 
 def pictures(folder, classes, train_counts=(3,), test_counts=(1, 3)):
     return own_data("image-folder", write_classes(folder / "train", classes, train_counts, 1),
-                    write_classes(folder / "test", classes, test_counts, 2))
+                    write_classes(folder / "test", classes, test_counts, 2, strays=True))
 
 
 def many_classes(data, **others):
