@@ -113,15 +113,15 @@ std::int64_t largest_memory(Worker& worker) {
 }
 
 /// Returns the data set that chooses the best weights.
-const char* selection_set(const Worker& worker) {
-  return worker.config.data.validation > 0 ? "validation" : "test";
+const char* selection_set(const data::Dataset& dataset) {
+  return dataset.validation.count > 0 ? "validation" : "test";
 }
 
-void log_early_end(const Worker& worker, const std::string& ended_by,
+void log_early_end(const Worker& worker, const data::Dataset& dataset, const std::string& ended_by,
                    const train::Progress& progress) {
   if (ended_by == "stop_at_accuracy") {
     spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}",
-                 selection_set(worker), 100 * progress.highest_accuracy, progress.epoch);
+                 selection_set(dataset), 100 * progress.highest_accuracy, progress.epoch);
   } else if (ended_by == "early_stopping") {
     const auto& [best_accuracy, bad_epochs] = progress.early_stopping;
     const bool is_balanced =
@@ -129,15 +129,16 @@ void log_early_end(const Worker& worker, const std::string& ended_by,
     spdlog::info(
         "early_stopping: {}{} accuracy has not improved on {:.2f} % by more than min_delta for {} "
         "epoch{}",
-        selection_set(worker), is_balanced ? " balanced" : "", 100 * best_accuracy, bad_epochs,
+        selection_set(dataset), is_balanced ? " balanced" : "", 100 * best_accuracy, bad_epochs,
         bad_epochs == 1 ? "" : "s");
   }
 }
 
 /// Returns what the best weights were chosen by: "validation accuracy 98.51 %".
-std::string best_figure(const Worker& worker, const train::Progress& progress) {
+std::string best_figure(const Worker& worker, const data::Dataset& dataset,
+                        const train::Progress& progress) {
   const settings::BestBy best_by = worker.config.checkpoint.best_by;
-  const std::string name = fmt::format("{} {}", selection_set(worker), report::words_for(best_by));
+  const std::string name = fmt::format("{} {}", selection_set(dataset), report::words_for(best_by));
   return best_by == settings::BestBy::kLoss
              ? fmt::format("{} {:.4f}", name, -progress.best_score)
              : fmt::format("{} {:.2f} %", name, 100 * progress.best_score);
@@ -145,17 +146,18 @@ std::string best_figure(const Worker& worker, const train::Progress& progress) {
 
 /// Logs where the best weights and the page are, and how to classify images. `page` is empty if
 /// none was written.
-void log_next_steps(const Worker& worker, const train::Progress& progress, const fs::path& page) {
+void log_next_steps(const Worker& worker, const data::Dataset& dataset,
+                    const train::Progress& progress, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
   std::error_code ignored;
   if (fs::exists(weights, ignored)) {
     std::string test;  // unless it was chosen by
     const bool by_accuracy = worker.config.checkpoint.best_by == settings::BestBy::kAccuracy;
-    if ((worker.config.data.validation > 0 || !by_accuracy) && progress.best_test_accuracy >= 0) {
+    if ((dataset.validation.count > 0 || !by_accuracy) && progress.best_test_accuracy >= 0) {
       test = fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
     }
     spdlog::info("best weights: {} ({}{})", path_to_type(weights).string(),
-                 best_figure(worker, progress), test);
+                 best_figure(worker, dataset, progress), test);
   } else {
     weights = worker.run_folder / worker.config.model_file;
     spdlog::info("final weights: {}", path_to_type(weights).string());
@@ -221,7 +223,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
 
 /// Updates status and progress of the summary.
 void add_progress(report::Summary& summary, const std::string& status, const Worker& worker,
-                  const train::Trainer& trainer) {
+                  const data::Dataset& dataset, const train::Trainer& trainer) {
   const train::Progress& progress = trainer.progress();
   summary.status = status;
   summary.epochs = progress.epoch;
@@ -239,7 +241,7 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
     summary.best_test_accuracy = progress.best_test_accuracy;
     summary.best_epoch = progress.best_epoch;
   }
-  if (worker.config.data.validation > 0 && progress.best_accuracy >= 0) {
+  if (dataset.validation.count > 0 && progress.best_accuracy >= 0) {
     summary.best_validation_accuracy = progress.best_accuracy;
   }
 }
@@ -432,7 +434,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
                         data::write_dataset_record(dataset_, worker_.config.data),
                         ExitCode::kRunFailed);
   make_sinks(resumed);
-  add_progress(summary_, "running", worker_, trainer_);
+  add_progress(summary_, "running", worker_, dataset_, trainer_);
   const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
   for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
   if (!worker_.config.output) report::point_latest_at(folder);
@@ -591,7 +593,7 @@ report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
 void RunRecorder::refresh_report() {
   const double begin_s = monotonic_seconds();
   if (refresh_seconds_ > kRefreshFraction * (begin_s - begin_s_) + kRefreshAllowance_s) return;
-  add_progress(summary_, "running", worker_, trainer_);
+  add_progress(summary_, "running", worker_, dataset_, trainer_);
   for_each_sink([&](report::Sink& sink) { sink.refresh(summary_); });
   refreshed_s_ = monotonic_seconds();
   refresh_seconds_ += refreshed_s_ - begin_s;
@@ -601,7 +603,7 @@ void RunRecorder::end(const std::string& status) {
   summary_.peak_memory_bytes = largest_memory(worker_);
   summary_.checkpoint_seconds += saver_.take_seconds();
   summary_.report_seconds += std::exchange(report_seconds_, 0);
-  add_progress(summary_, status, worker_, trainer_);
+  add_progress(summary_, status, worker_, dataset_, trainer_);
   for_each_sink([&](report::Sink& sink) { sink.end(summary_); });
 }
 
@@ -618,8 +620,8 @@ void RunRecorder::finish() {
   for (const auto& sink : sinks_) {
     if (page.empty()) page = sink->page();
   }
-  log_early_end(worker_, summary_.ended_by, trainer_.progress());
-  log_next_steps(worker_, trainer_.progress(), page);
+  log_early_end(worker_, dataset_, summary_.ended_by, trainer_.progress());
+  log_next_steps(worker_, dataset_, trainer_.progress(), page);
   print_run_result(worker_, summary_);
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <system_error>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/file.h"
@@ -52,11 +53,6 @@ OrderedJson left_out_json(const LeftOut& left_out) {
     if (left_out.*number > 0) json[name] = left_out.*number;
   }
   return json;
-}
-
-std::string hash_of_file(const ImageSet& set, std::int64_t sample,
-                         std::vector<std::uint8_t>& buffer) {
-  return hash_hex(set.encoded->samples.read(sample, buffer));
 }
 
 }  // namespace
@@ -136,27 +132,26 @@ std::string left_out_text(const LeftOut& left_out) {
 
 std::vector<std::string> repeated_files(const Dataset& dataset) {
   if (!dataset.train.encoded) return {};
-  std::vector<std::uint8_t> buffer;
-  std::vector<std::string> repeated;
   const SampleView& trained_on = dataset.train.encoded->samples;
-  std::unordered_multimap<std::int64_t, std::int64_t> by_size;  // of training files
-  for (std::int64_t sample = 0; sample < dataset.train.count; ++sample) {
-    if (trained_on.bytes(sample) > 0) by_size.emplace(trained_on.bytes(sample), sample);
-  }
-  std::unordered_map<std::int64_t, std::string> hashes;  // of training files
+  std::unordered_set<std::int64_t> sizes;  // of held-out files
   for (const ImageSet* set : {&dataset.validation, &dataset.test}) {
-    for (std::int64_t sample = 0; sample < set->count; ++sample) {
-      const auto [begin, end] = by_size.equal_range(set->encoded->samples.bytes(sample));
-      if (begin == end) continue;
-      const std::string own = hash_of_file(*set, sample, buffer);
-      const auto same = std::find_if(begin, end, [&](const auto& of_size) {
-        std::string& hash = hashes[of_size.second];
-        if (hash.empty()) hash = hash_of_file(dataset.train, of_size.second, buffer);
-        return hash == own;
-      });
-      if (same == end) continue;
-      repeated.push_back(set->encoded->samples.sample_name(sample) + " = " +
-                         trained_on.sample_name(same->second));
+    for (std::int64_t i = 0; i < set->count; ++i) sizes.insert(set->encoded->samples.bytes(i));
+  }
+  sizes.erase(0);  // no files
+  std::vector<std::uint8_t> buffer;
+  std::unordered_map<std::string, std::int64_t>
+      known;  // training samples by the hash of their file
+  for (std::int64_t i = 0; i < dataset.train.count; ++i) {
+    if (!sizes.contains(trained_on.bytes(i))) continue;
+    known.emplace(hash_hex(trained_on.read(i, buffer)), i);
+  }
+  std::vector<std::string> repeated;
+  for (const ImageSet* set : {&dataset.validation, &dataset.test}) {
+    for (std::int64_t i = 0; i < set->count && !known.empty(); ++i) {
+      const SampleView& samples = set->encoded->samples;
+      const auto same = known.find(hash_hex(samples.read(i, buffer)));
+      if (same == known.end()) continue;
+      repeated.push_back(samples.sample_name(i) + " = " + trained_on.sample_name(same->second));
     }
   }
   return repeated;

@@ -213,7 +213,7 @@ void add_preparation(Schema<DataOptions>& schema) {
              "Division of a batch among processes: even, or by their measured speed.");
   schema.add(
       "limit_train", &DataOptions::limit_train, optional_of(integer(1, kMaxSteps)),
-      "Uses only N training samples: of picture files so many of each class, in proportion; else "
+      "Uses only N training samples: of picture files a proportional share of each class, else "
       "the first ones.",
       {}, kStepsAndSamples);
   schema.add("limit_test", &DataOptions::limit_test, optional_of(integer(1, kMaxSteps)),
