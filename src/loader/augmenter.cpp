@@ -123,7 +123,9 @@ class Rotate : public DrawingAugmentation<settings::RotateOptions, 6> {
     };
     const at::Tensor values = images.to(at::kFloat);
     if (options_.fill == settings::Fill{}) return as_type_of(images, rotated(values));
-    return as_type_of(images, rotated(values - fill_).add_(fill_));
+    // As torchvision, which takes pixels at the border, darkened by zeros, by their part again.
+    const at::Tensor part = rotated(at::ones_like(values.narrow(1, 0, 1)));
+    return as_type_of(images, rotated(values).sub_(fill_).mul_(part).add_(fill_));
   }
 
  private:

@@ -120,7 +120,7 @@ TEST_CASE("an invalid entry is refused with its pointer") {
       {R"([{"name":"color_jitter","hue":0.6}])",
        "/0/hue: expected a number from 0 to 0.5 or [min, max], found 0.6"},
       {R"([{"name":"color_jitter","contrast":[-1,1]}])",
-       "/0/contrast/0: expected a number from 0 to 1e+06, found -1"},
+       "/0/contrast/0: expected a number from 0 to 1000000, found -1"},
       {R"([{"name":"trivial_augment","bins":31}])",
        R"(/0/bins: unknown key "bins"; known here: name)"},
       {R"(["normalize_me"])",
