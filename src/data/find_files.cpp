@@ -100,6 +100,8 @@ std::vector<fs::path> labels_paths(const fs::path& images) {
   const std::string rest = name.substr(type + 3);
   name.resize(type - 1);
   const std::string gz = rest.ends_with(".gz") ? ".gz" : "";
+  // Another extension, as in train-images.idx3-ubyte.partial, is not a type's.
+  if (rest.find('.') < rest.size() - gz.size()) return {folder / (name + "idx1" + rest)};
   return {folder / (name + "idx1" + rest), folder / (name + "idx1-ubyte" + gz),
           folder / (name + "idx1-int" + gz), folder / (name + "idx2-int" + gz)};  // QMNIST's
 }
