@@ -158,9 +158,9 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
 /// ignored, by null. Returns whether it is one.
 bool mark_as_old(OrderedJson& config) {
   if (!config.is_object()) return false;
-  const auto data = config.find("data");
-  if (data == config.end() || !data->is_object()) return false;
-  return data->emplace("background", nullptr).second;
+  const auto group = config.find("data");
+  if (group == config.end() || !group->is_object()) return false;
+  return group->emplace("background", nullptr).second;
 }
 
 /// Returns the config in a checkpoint or, for other files of weights, the config.json beside it.

@@ -21,13 +21,13 @@ namespace {
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry({image.channels, image.height, image.width}, geometry, name);
-  imaging::Placement placement = imaging::stretched(geometry.height, geometry.width);
+  imaging::Framing framing = imaging::stretched(geometry.height, geometry.width);
   if (geometry.fit == settings::Fit::kCrop) {
-    placement = imaging::cropped(image, geometry.height, geometry.width);
+    framing = imaging::cropped(image, geometry.height, geometry.width);
   } else if (geometry.fit == settings::Fit::kPad) {
-    placement = imaging::padded(image, geometry.height, geometry.width);
+    framing = imaging::padded(image, geometry.height, geometry.width);
   }
-  imaging::draw_planes(std::move(image), placement, geometry.channels, geometry.height,
+  imaging::draw_planes(std::move(image), framing, geometry.channels, geometry.height,
                        geometry.width, geometry.decode.background, out);
 }
 

@@ -142,10 +142,10 @@ Image resize(const Image& image, std::int64_t height, std::int64_t width) {
   return resize_part(image, height, width, {0, height}, {0, width});
 }
 
-Placement stretched(std::int64_t height, std::int64_t width) { return {height, width}; }
+Framing stretched(std::int64_t height, std::int64_t width) { return {height, width}; }
 
-Placement cropped(const Image& image, std::int64_t height, std::int64_t width) {
-  Placement result{height, width};
+Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
+  Framing result{height, width};
   if (image.width * height >= image.height * width) {
     result.width = height * image.width / image.height;
   } else {
@@ -156,11 +156,11 @@ Placement cropped(const Image& image, std::int64_t height, std::int64_t width) {
   return result;
 }
 
-Placement padded(const Image& image, std::int64_t height, std::int64_t width) {
+Framing padded(const Image& image, std::int64_t height, std::int64_t width) {
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   const double ratio = real(image.width) / real(image.height);
   const double wanted = real(width) / real(height);
-  Placement result{height, width};
+  Framing result{height, width};
   if (ratio > wanted) {
     result.height = rounded(real(image.height) / real(image.width) * real(width));
   } else if (ratio < wanted) {
@@ -174,21 +174,19 @@ Placement padded(const Image& image, std::int64_t height, std::int64_t width) {
   return result;
 }
 
-void draw_planes(Image image, const Placement& placement, std::int64_t channels,
-                 std::int64_t height, std::int64_t width, const Colour& background,
-                 std::uint8_t* out) {
+void draw_planes(Image image, const Framing& framing, std::int64_t channels, std::int64_t height,
+                 std::int64_t width, const Colour& background, std::uint8_t* out) {
   // Gray is resized before it is copied to the channels, which gives the same planes.
   if (image.channels > channels) image = with_channels(std::move(image), channels);
-  const Positions rows = visible(placement.height, placement.top, height);
-  const Positions columns = visible(placement.width, placement.left, width);
-  const bool as_it_is = placement.height == image.height && placement.width == image.width &&
+  const Positions rows = visible(framing.height, framing.top, height);
+  const Positions columns = visible(framing.width, framing.left, width);
+  const bool as_it_is = framing.height == image.height && framing.width == image.width &&
                         rows.size() == image.height && columns.size() == image.width;
-  const Image part = as_it_is
-                         ? std::move(image)
-                         : resize_part(image, placement.height, placement.width, rows, columns);
+  const Image part = as_it_is ? std::move(image)
+                              : resize_part(image, framing.height, framing.width, rows, columns);
   const Image bars = with_channels({1, 1, 3, {background.begin(), background.end()}}, channels);
-  const std::int64_t top = std::max<std::int64_t>(0, placement.top);
-  const std::int64_t left = std::max<std::int64_t>(0, placement.left);
+  const std::int64_t top = std::max<std::int64_t>(0, framing.top);
+  const std::int64_t left = std::max<std::int64_t>(0, framing.left);
   for (std::int64_t channel = 0; channel < channels; ++channel, out += height * width) {
     if (part.height < height || part.width < width) {
       std::fill_n(out, height * width, bars.pixels[static_cast<std::size_t>(channel)]);

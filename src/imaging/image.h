@@ -39,7 +39,7 @@ Image resize(const Image& image, std::int64_t height, std::int64_t width);
 
 /// The size that a picture is resized to, and the place of its first pixel on a canvas. What is
 /// outside of the canvas is cut off.
-struct Placement {
+struct Framing {
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::int64_t top = 0;
@@ -47,18 +47,17 @@ struct Placement {
 };
 
 /// Fills the canvas, whatever the shapes.
-Placement stretched(std::int64_t height, std::int64_t width);
+Framing stretched(std::int64_t height, std::int64_t width);
 /// Covers the canvas, cut off at both ends of one side: for a square canvas torchvision's Resize of
 /// the shorter side and CenterCrop, with their rounding.
-Placement cropped(const Image& image, std::int64_t height, std::int64_t width);
+Framing cropped(const Image& image, std::int64_t height, std::int64_t width);
 /// Shows the whole picture, with bars at both ends of one side: Pillow's ImageOps.pad.
-Placement padded(const Image& image, std::int64_t height, std::int64_t width);
+Framing padded(const Image& image, std::int64_t height, std::int64_t width);
 
 /// Writes a canvas of `background` with the picture on it to `out`, as planes [channels, height,
 /// width]. `channels` is 1 or 3; RGB is converted to gray before it is resized.
-void draw_planes(Image image, const Placement& placement, std::int64_t channels,
-                 std::int64_t height, std::int64_t width, const Colour& background,
-                 std::uint8_t* out);
+void draw_planes(Image image, const Framing& framing, std::int64_t channels, std::int64_t height,
+                 std::int64_t width, const Colour& background, std::uint8_t* out);
 
 /// Returns the mean brightness, from 0 to 1, of the outermost pixels of an image [C,H,W].
 double border_brightness(std::span<const std::uint8_t> planes, std::int64_t height,

@@ -65,7 +65,7 @@ TEST_CASE("channels are resized apart from each other") {
 TEST_CASE("pictures cover a canvas or are shown whole, rounded as torchvision and Pillow do") {
   struct Row {
     std::int64_t height, width;
-    Placement cropped, padded;  // on 10 x 10
+    Framing cropped, padded;  // on 10 x 10
   };
   const std::vector<Row> rows{
       {20, 20, {10, 10, 0, 0}, {10, 10, 0, 0}},
@@ -74,7 +74,7 @@ TEST_CASE("pictures cover a canvas or are shown whole, rounded as torchvision an
       {7, 4, {17, 10, -4, 0}, {10, 6, 0, 2}},
       {1, 1000, {10, 10000, 0, -4995}, {1, 10, 4, 0}},
   };
-  const auto same = [](const Placement& a, const Placement& b) {
+  const auto same = [](const Framing& a, const Framing& b) {
     return a.height == b.height && a.width == b.width && a.top == b.top && a.left == b.left;
   };
   for (const Row& row : rows) {

@@ -47,12 +47,12 @@ void answer(Request request) {
     request.height = image.height;
     request.width = image.width;
   }
-  imaging::Placement placement = imaging::stretched(request.height, request.width);
-  if (request.fit == "crop") placement = imaging::cropped(image, request.height, request.width);
-  if (request.fit == "pad") placement = imaging::padded(image, request.height, request.width);
+  imaging::Framing framing = imaging::stretched(request.height, request.width);
+  if (request.fit == "crop") framing = imaging::cropped(image, request.height, request.width);
+  if (request.fit == "pad") framing = imaging::padded(image, request.height, request.width);
   std::vector<std::uint8_t> planes(
       static_cast<std::size_t>(request.channels * request.height * request.width));
-  imaging::draw_planes(std::move(image), placement, request.channels, request.height, request.width,
+  imaging::draw_planes(std::move(image), framing, request.channels, request.height, request.width,
                        background, planes.data());
   std::cout << "ok " << request.channels << ' ' << request.height << ' ' << request.width << '\n';
   std::cout.write(reinterpret_cast<const char*>(planes.data()),
