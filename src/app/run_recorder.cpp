@@ -74,16 +74,24 @@ std::string counted(std::int64_t number, const std::string& noun) {
   return std::to_string(number) + " " + noun + (number == 1 ? "" : plural);
 }
 
+/// Returns the number of images of each class.
+std::vector<std::int64_t> class_sizes(const data::ImageSet& images) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(images.classes));
+  for (const auto label : images.labels) ++sizes[label];
+  return sizes;
+}
+
 std::string describe_dataset(const data::Dataset& dataset) {
   const data::ImageSet& images = dataset.train;
   const auto split = [](std::int64_t count, const char* name) {
     return report::with_thousands(count) + name;
   };
   const std::int64_t held_out = dataset.validation.count;
-  return fmt::format("{}{} and {} images of {}x{}x{}, {} classes", split(images.count, " training"),
-                     held_out > 0 ? ", " + split(held_out, " validation") : "",
-                     split(dataset.test.count, " test"), images.channels, images.height,
-                     images.width, images.classes);
+  return fmt::format(
+      "{}{} and {} images of {}x{}x{}, {} classes{}", split(images.count, " training"),
+      held_out > 0 ? ", " + split(held_out, " validation") : "", split(dataset.test.count, " test"),
+      images.channels, images.height, images.width, images.classes,
+      report::class_sizes_text(class_sizes(images), dataset.class_names));
 }
 
 report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& trainer) {
@@ -246,28 +254,6 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
   }
 }
 
-std::vector<std::int64_t> class_sizes(const data::ImageSet& images) {
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(images.classes));
-  for (const auto label : images.labels) ++sizes[label];
-  return sizes;
-}
-
-/// Returns "from 3 (rare) to 1,200 (common) training images per class", nothing for classes of
-/// about the same size.
-std::string describe_class_sizes(const data::Dataset& dataset) {
-  const std::vector<std::int64_t> sizes = class_sizes(dataset.train);
-  if (!report::are_unequal(sizes)) return "";
-  const auto described = [&](auto size) {
-    const auto label = static_cast<std::size_t>(size - sizes.begin());
-    return fmt::format("{} ({})", report::with_thousands(*size),
-                       label < dataset.class_names.size()
-                           ? report::class_name_text(dataset.class_names[label])
-                           : fmt::format("class {}", label));
-  };
-  const auto [least, most] = std::ranges::minmax_element(sizes);
-  return fmt::format("from {} to {} training images per class", described(least), described(most));
-}
-
 /// Returns the state in which this start of the run begins. `resumed_from`: a checkpoint; empty: a
 /// fresh start.
 report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
@@ -315,9 +301,6 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
       ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
   if (summary.execution == "graph") processes += ", the step as a CUDA graph";
   std::vector<std::string> lines{describe_dataset(dataset), processes};
-  if (const std::string sizes = describe_class_sizes(dataset); !sizes.empty()) {
-    lines.insert(lines.begin() + 1, sizes);
-  }
   if (const auto& ema = worker.config.train.ema) {
     lines.push_back(fmt::format(
         "ema: evaluated and saved is the moving average of the weights (decay {}, lower "

@@ -40,8 +40,8 @@ inline constexpr const char* kEraseLine = "\r\x1b[J";
 /// Returns the text with every occurrence of `part`, which is not empty, replaced.
 std::string replaced(std::string text, std::string_view part, std::string_view by);
 
-/// Returns a text of at most `most` bytes: the beginning and "…" of a longer one. No UTF-8 character
-/// is cut.
+/// Returns a text of at most `most` bytes: the beginning and "…" of a longer one. No UTF-8
+/// character is cut.
 std::string shortened(std::string_view text, std::size_t most);
 
 /// Returns the text quoted as a single shell word.

@@ -104,6 +104,13 @@ std::string progress_bar(double fraction, std::size_t columns) {
   return "  [" + bar + "]";
 }
 
+/// Returns the name of a class for a line of text, long ones shortened; else its number.
+std::string class_text(const std::vector<std::string>& class_names, std::size_t label) {
+  constexpr std::size_t kMostBytes = 40;
+  return label < class_names.size() ? shortened(on_one_line(class_names[label]), kMostBytes)
+                                    : std::to_string(label);
+}
+
 class Console : public Sink {
  public:
   explicit Console(const ConsoleSetup& setup)
@@ -149,11 +156,11 @@ class Console : public Sink {
     erase_progress();
     std::string validation;
     if (record.validation_accuracy) {
-      validation = "validation " +
-                   figures_text(*record.validation_loss, *record.validation_accuracy,
-                                record.validation_balanced_accuracy,
-                                record.validation_top5_accuracy) +
-                   "; ";
+      validation =
+          "validation " +
+          figures_text(*record.validation_loss, *record.validation_accuracy,
+                       record.validation_balanced_accuracy, record.validation_top5_accuracy) +
+          "; ";
     }
     // A terminal shows the table instead, but the log has the line.
     spdlog::log(setup_.is_terminal ? spdlog::level::debug : spdlog::level::info,
@@ -189,12 +196,10 @@ class Console : public Sink {
     if (labels.empty()) return;
     std::string names;
     for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
-      const auto label = static_cast<std::size_t>(labels[i]);
-      names += (i == 0 ? "" : ", ") + (label < class_names_.size()
-                                           ? class_name_text(class_names_[label])
-                                           : std::to_string(label));
+      names += (i == 0 ? "" : ", ") + class_text(class_names_, static_cast<std::size_t>(labels[i]));
     }
-    if (labels.size() > kMostNamed) names += fmt::format(" and {} more", labels.size() - kMostNamed);
+    if (labels.size() > kMostNamed)
+      names += fmt::format(" and {} more", labels.size() - kMostNamed);
     spdlog::warn("{} of {} classes {} never predicted: {}; {}", labels.size(),
                  counts_.samples.size(), labels.size() == 1 ? "was" : "were", names,
                  advice_on_never_predicted(are_unequal(counts_.samples), setup_.has_class_weights));
@@ -370,9 +375,15 @@ std::string with_thousands(std::int64_t number) {
   return digits;
 }
 
-std::string class_name_text(const std::string& name) {
-  constexpr std::size_t kMostBytes = 40;
-  return shortened(on_one_line(name), kMostBytes);
+std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
+                             const std::vector<std::string>& class_names) {
+  if (!are_unequal(sizes)) return "";
+  const auto described = [&](auto size) {
+    const auto label = static_cast<std::size_t>(size - sizes.begin());
+    return fmt::format("{} ({})", with_thousands(*size), class_text(class_names, label));
+  };
+  const auto [least, most] = std::ranges::minmax_element(sizes);
+  return fmt::format(" of {} to {} training images", described(least), described(most));
 }
 
 std::string EpochTable::head(const ShownFigures& figures, std::size_t columns) const {

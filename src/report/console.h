@@ -35,8 +35,10 @@ std::string with_thousands(std::int64_t number);
 /// Returns the time as "1:05" or "2:01:05", rounded to seconds.
 std::string clock_text(double seconds);
 
-/// Returns the name of a class for a line of text: long names are shortened.
-std::string class_name_text(const std::string& name);
+/// Returns " of 3 (rare) to 1,200 (common) training images", nothing if the classes are not
+/// unequal.
+std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
+                             const std::vector<std::string>& class_names);
 
 /// Figures of an epoch that not every run shows.
 struct ShownFigures {

@@ -210,7 +210,10 @@ TEST_CASE("a sparkline is scaled to the last values") {
 }
 
 EpochRecord epoch(std::int64_t number, double accuracy) {
-  return {number, 0, 0.5, 0.875, 0.25, accuracy, 3.5, 0.5, 17142};
+  EpochRecord record = kEpoch.record;
+  record.epoch = number;
+  record.test_accuracy = accuracy;
+  return record;
 }
 
 TEST_CASE("epochs are lines of a table") {
@@ -258,7 +261,8 @@ TEST_CASE("with a validation set, the epoch with the best validation accuracy is
   first.validation_accuracy = 0.9;
   EpochRecord second = epoch(2, 0.875);
   second.validation_accuracy = 0.8;
-  CHECK_THAT(table.line(first, {.validation = true}, 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(first, {.validation = true}, 100),
+             ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
   CHECK_THAT(table.line(second, {.validation = true}, 100), !ContainsSubstring("\x1b[1;32m"));
 }
 
@@ -269,7 +273,10 @@ TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many"
   CHECK(table.line(kEpoch.record, figures, 50) ==
         "    2/2     0.2500   93.75 %   50.00 %   99.00 %\n");
   Screen screen(/*terminal=*/false);
-  screen.console->begin({.classes = 50, .class_names = {}, .test_class_sizes = {3, 9}}, {});
+  RunStart start;
+  start.classes = 50;
+  start.test_class_sizes = {3, 9};
+  screen.console->begin(start, {});
   screen.console->epoch(kEpoch);
   CHECK_THAT(screen.text(), ContainsSubstring("test loss 0.2500, accuracy 93.75 %, balanced 50.00 "
                                               "%, top 5 99.00 %; 4.00 s"));
@@ -282,15 +289,25 @@ TEST_CASE("at its end a run warns of classes that were never predicted") {
   epoch.details.confusion = {90, 0, 0,  //
                              9,  0, 0,  //
                              1,  0, 0};
-  screen.console->begin(
-      {.classes = 3, .class_names = {"a", "b\n", std::string(200, 'c')}, .test_class_sizes = {}}, {});
+  RunStart start;
+  start.class_names = {"a", "b\n", std::string(200, 'c')};
+  screen.console->begin(start, {});
   screen.console->epoch(epoch);
-  screen.console->end({.status = "stopped"});
+  Summary summary;
+  summary.status = "stopped";
+  screen.console->end(summary);
   CHECK(screen.text().empty());
-  screen.console->end({.status = "finished"});
-  CHECK_THAT(screen.text(), ContainsSubstring("2 of 3 classes were never predicted: b\\n, ccc") &&
+  summary.status = "finished";
+  screen.console->end(summary);
+  CHECK_THAT(screen.text(), ContainsSubstring("2 of 3 classes were never predicted: b\\x0a, ccc") &&
                                 ContainsSubstring("ccc…; class_weights \"balanced\" makes") &&
                                 !ContainsSubstring(std::string(50, 'c')));
+}
+
+TEST_CASE("sizes of classes are told if they are unequal") {
+  CHECK(class_sizes_text({5, 5, 4}, {}).empty());
+  CHECK(class_sizes_text({1200, 3, 40}, {}) == " of 3 (1) to 1,200 (0) training images");
+  CHECK(class_sizes_text({9, 2}, {"cat", "dog"}) == " of 2 (dog) to 9 (cat) training images");
 }
 
 TEST_CASE("the largest class is compared with the smallest that has images") {

@@ -193,7 +193,7 @@ TEST_CASE("each record is a line with the documented keys") {
   CHECK(lines[0] == Json::parse(R"({"event": "step", "epoch": 2, "step": 150, "loss": 0.25,
     "learning_rate": 0.01, "samples_per_second": 12345.5, "accuracy": 0.625})"));
   CHECK(lines[1] == Json::parse(R"({"event": "epoch", "epoch": 2, "step": 200, "train_loss": 0.5,
-    "train_accuracy": 0.875, "test_loss": 0.25, "test_accuracy": 0.9375, "train_seconds": 3.5,
+    "train_accuracy": 0.875, "test_loss": 0.25, "test_accuracy": 0.9375, "test_balanced_accuracy": 0.75, "train_seconds": 3.5,
     "test_seconds": 0.5, "samples_per_second": 17142.0, "rank_seconds": [], "seconds": {
       "input": null, "compute": null, "communication": null, "evaluation": 0, "checkpoint": 0,
       "report": 0}})"));

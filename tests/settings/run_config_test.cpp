@@ -21,6 +21,26 @@ Texts differences(const std::string& before, const std::string& now) {
   return config_differences(read(before), read(now));
 }
 
+TEST_CASE("steps are recorded ten times an epoch, but neither too rarely nor too often in a run") {
+  const auto interval = [](std::int64_t epochs, std::int64_t steps_per_epoch,
+                           std::optional<std::int64_t> max_steps = {}) {
+    TrainOptions options;
+    options.epochs = epochs;
+    options.max_steps = max_steps;
+    return log_interval(options, steps_per_epoch);
+  };
+  CHECK(interval(1, 1) == 1);
+  CHECK(interval(1, 5) == 1);
+  CHECK(interval(10, 469) == 46);
+  CHECK(interval(10, 469, 20) == 2);
+  CHECK(interval(10, 50'000) == 100);
+  CHECK(interval(2'000, 5) == 10);
+  CHECK(interval(1'000'000, 5) == 100);
+  TrainOptions options;
+  options.log_interval = 7;
+  CHECK(log_interval(options, 469) == 7);
+}
+
 }  // namespace
 
 TEST_CASE("an empty config is the defaults") { CHECK(read("{}") == RunConfig{}); }

@@ -246,8 +246,9 @@ std::string classes(std::span<const RunFiles> runs) {
   };
   std::string rows;
   for (const std::int64_t label : worst_classes(most, accuracies_of)) {
-    rows += table_row(escape_html(common_class_name(runs, label)),
-                      starred(accuracies_of(label), true, [](double value) { return percent(value); }));
+    rows +=
+        table_row(escape_html(common_class_name(runs, label)),
+                  starred(accuracies_of(label), true, [](double value) { return percent(value); }));
   }
   if (rows.empty()) return "";
   const std::string title =
@@ -256,8 +257,8 @@ std::string classes(std::span<const RunFiles> runs) {
           : "Accuracy by class";
   return section(
       "mistakes", "What do they get wrong?",
-      figure(title,
-             scrolling_table("Accuracy by class", "numbers", head_of(runs, "class"), rows), "fit"));
+      figure(title, scrolling_table("Accuracy by class", "numbers", head_of(runs, "class"), rows),
+             "fit"));
 }
 
 using Values = std::map<std::string, std::string>;

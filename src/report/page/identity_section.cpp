@@ -88,8 +88,8 @@ std::string versions_text(const RunFiles& run) {
   return text;
 }
 
-/// Returns a value of `left_out` as text, empty if nothing was left out: a number, or the first items
-/// of a list.
+/// Returns a value of `left_out` as text, empty if nothing was left out: a number, or the first
+/// items of a list.
 std::string left_out_text(const nlohmann::json& value) {
   constexpr std::size_t kMostItems = 20;
   if (value.is_null() || value.empty() || value == 0 || value == false) return "";
@@ -99,9 +99,8 @@ std::string left_out_text(const nlohmann::json& value) {
   for (std::size_t i = 0; i < std::min(value.size(), kMostItems); ++i) {
     text += (i == 0 ? "" : ", ") + config_text(value[i]);
   }
-  return value.size() > kMostItems
-             ? text + fmt::format(" and {} more", value.size() - kMostItems)
-             : text;
+  return value.size() > kMostItems ? text + fmt::format(" and {} more", value.size() - kMostItems)
+                                   : text;
 }
 
 /// Adds a row for each thing left out, under the names of the objects around it.
@@ -182,7 +181,6 @@ bool is_hyperparameter(const std::string& key) {
          std::any_of(kGroups.begin(), kGroups.end(),
                      [&](const char* group) { return key.starts_with(group); });
 }
-
 
 /// Shows the hyperparameters, and other settings with non-default values.
 std::string settings_tables(const RunFiles& run) {
@@ -278,7 +276,8 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Folder", code(folder.string())) +
       fact_line("To repeat it",
                 code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
-      "</dl>\n" + left_out_table(run) + (run.config.is_object() ? settings_tables(run) : "") + starts_table(run);
+      "</dl>\n" + left_out_table(run) + (run.config.is_object() ? settings_tables(run) : "") +
+      starts_table(run);
   if (run.config.is_object()) {
     text +=
         "<details id=\"config\"><summary>The complete effective config</summary><pre "

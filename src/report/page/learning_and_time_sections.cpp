@@ -14,8 +14,8 @@ namespace {
 
 enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 
-/// Shows a figure of the test set, the training set and, if there is one, the validation set, before
-/// the series that the chart has.
+/// Shows a figure of the test set, the training set and, if there is one, the validation set,
+/// before the series that the chart has.
 std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRecord::*test,
                            double EpochRecord::*train,
                            std::optional<double> EpochRecord::*validation) {
@@ -143,8 +143,8 @@ struct Baseline {
   double balanced_chance = 0;  // an upper bound of twice its standard error
 };
 
-/// Returns "Yes", or why that cannot be said: if classes are never predicted, or the model is better
-/// than the baseline for the mean class only, it learned in part.
+/// Returns "Yes", or why that cannot be said: if classes are never predicted, or the model is
+/// better than the baseline for the mean class only, it learned in part.
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
   constexpr double kLeastGain = 0.05;  // of what the baseline gets wrong
   if (baseline.accuracy == 1) return "Not known";
@@ -152,8 +152,8 @@ std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_
   const double balanced_gain =
       run.last(&EpochRecord::test_balanced_accuracy) - baseline.balanced_accuracy;
   const bool is_balanced_better =
-      balanced_gain > std::max(baseline.balanced_chance,
-                               kLeastGain * (1 - baseline.balanced_accuracy));
+      balanced_gain >
+      std::max(baseline.balanced_chance, kLeastGain * (1 - baseline.balanced_accuracy));
   if (gain <= baseline.chance) {
     return is_balanced_better ? "Partly" : run.live ? "Not so far" : "No";
   }
@@ -174,9 +174,8 @@ std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
 std::string never_predicted_text(const RunFiles& run, const Confusion& confusion) {
   const std::vector<std::int64_t> missed = confusion.never_predicted();
   if (missed.empty()) return "";
-  const bool has_class_weights =
-      run.config.is_object() && run.config.contains("class_weights") &&
-      !run.config["class_weights"].is_null();
+  const bool has_class_weights = run.config.is_object() && run.config.contains("class_weights") &&
+                                 !run.config["class_weights"].is_null();
   const std::string advice =
       escape_html(advice_on_never_predicted(are_unequal(confusion.rows), has_class_weights));
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
@@ -193,12 +192,11 @@ std::string learning_verdict(const RunFiles& run) {
   const Baseline baseline(confusion);
   const std::string word = answer(run, baseline, confusion.never_predicted().empty());
   const bool learned = word == "Yes" || word == "Partly";
-  std::string text =
-      word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
+  std::string text = word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
   if (shows_balanced_accuracy(run)) {
-    text += fmt::format("Balanced accuracy, the mean over the classes, is {}, instead of {}. ",
-                        percent(last.test_balanced_accuracy),
-                        percent(baseline.balanced_accuracy, 1));
+    text +=
+        fmt::format("Balanced accuracy, the mean over the classes, is {}, instead of {}. ",
+                    percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
   }
   const std::string missed = never_predicted_text(run, confusion);
   text += missed;

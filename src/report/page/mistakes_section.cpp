@@ -59,8 +59,8 @@ std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const C
   const std::string text =
       pair.images == 0 && !is_right
           ? "·"
-          : fmt::format(R"(<span class="n">{}</span><span class="p">{}</span>)",
-                                     pair.images, in_percent(fraction, fraction == 1 ? 0 : 1));
+          : fmt::format(R"(<span class="n">{}</span><span class="p">{}</span>)", pair.images,
+                        in_percent(fraction, fraction == 1 ? 0 : 1));
   const std::string title = pair_label(run, pair);
   if (is_right) {
     return fmt::format(R"(<td class="{}" title="{}">{}</td>)",
@@ -135,7 +135,9 @@ using Splits = std::vector<std::pair<const char*, const char*>>;
 Splits sized_splits(const RunFiles& run, const Confusion& confusion) {
   Splits splits;
   for (const auto& split : {std::pair("train", "train"), std::pair("validation", "valid.")}) {
-    const auto has_images = [&](std::int64_t label) { return run.class_size(label, split.first) > 0; };
+    const auto has_images = [&](std::int64_t label) {
+      return run.class_size(label, split.first) > 0;
+    };
     std::int64_t label = 0;
     while (label < confusion.classes && !has_images(label)) ++label;
     if (label < confusion.classes) splits.push_back(split);
@@ -164,7 +166,8 @@ std::string class_row(const RunFiles& run, const Confusion& confusion, std::int6
   }
   return fmt::format(
       "<tr><th scope=\"row\">{}{}</th>{}<td>{}</td><td>{}</td><td class=\"dots\"><svg "
-      "class=\"dots\" viewBox=\"0 0 100 20\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path "
+      "class=\"dots\" viewBox=\"0 0 100 20\" preserveAspectRatio=\"none\" "
+      "aria-hidden=\"true\"><path "
       "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
       "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
       class_label(run, label), is_missed ? "<span class=\"bad never\">never predicted</span>" : "",
@@ -184,10 +187,9 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
       fmt::format("<span class=\"scale\"><span>{:.0f}</span><span>100</span></span>", 100 * begin);
   std::string sizes;
   for (const auto& [split, title] : splits) sizes += head_cell(title);
-  const std::string head = head_cell("class") + sizes +
-                           head_cells({sizes.empty() ? "images" : "test", "wrong"}) +
-                           head_cell(scale, "dots") +
-                           head_cells({"accu&shy;racy", "preci&shy;sion", "F1"});
+  const std::string head =
+      head_cell("class") + sizes + head_cells({sizes.empty() ? "images" : "test", "wrong"}) +
+      head_cell(scale, "dots") + head_cells({"accu&shy;racy", "preci&shy;sion", "F1"});
   const char* css_class = run.class_names.empty() ? "numbers classes" : "numbers classes named";
   const std::string text = fmt::format(
       "Accuracy (recall): the share of the class's images that are recognised. Precision: the "
@@ -416,9 +418,9 @@ std::string escaped_class(const RunFiles& run, std::int64_t label) {
 }
 
 std::string class_label(const RunFiles& run, std::int64_t label) {
-  return run.class_names.empty()
-             ? escaped_class(run, label)
-             : fmt::format(R"(<span class="name" title="{0}">{0}</span>)", escaped_class(run, label));
+  return run.class_names.empty() ? escaped_class(run, label)
+                                 : fmt::format(R"(<span class="name" title="{0}">{0}</span>)",
+                                               escaped_class(run, label));
 }
 
 std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels) {

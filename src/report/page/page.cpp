@@ -290,8 +290,11 @@ Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
 Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   Prediction prediction = prediction_of(json, where);
   const double confidence = number_in(json, "confidence");
-  return {prediction.id, prediction.guess, prediction.truth,
-          std::isnan(confidence) ? 0 : confidence, std::move(prediction.image),
+  return {prediction.id,
+          prediction.guess,
+          prediction.truth,
+          std::isnan(confidence) ? 0 : confidence,
+          std::move(prediction.image),
           std::move(prediction.file)};
 }
 

@@ -256,7 +256,8 @@ struct ConfusedPair {
 /// Returns at most `most` pairs, the most frequent first; none without a matrix.
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most);
 
-/// Returns whether the page shows the balanced accuracy: if the classes of the test set are unequal.
+/// Returns whether the page shows the balanced accuracy: if the classes of the test set are
+/// unequal.
 bool shows_balanced_accuracy(const RunFiles& run);
 /// Returns whether the page shows the top-5 accuracy: if there are many classes.
 bool shows_top5_accuracy(const RunFiles& run);
