@@ -86,11 +86,11 @@ std::shared_ptr<ImageSource> open_idx(const IdxFiles& files,
 std::shared_ptr<ImageSource> open_cifar(const std::vector<std::filesystem::path>& files);
 
 /// Lists a folder of class folders of pictures (imaging::kPictureExtensions) as torchvision's
-/// ImageFolder does: the sorted names of the class folders are the classes, and class folders may be
-/// nested. Files of other kinds, folders without pictures, and folders that are
-/// hidden or made by other programs are left out. A folder that holds pictures itself is one class
-/// of that folder's name. No file is opened. Throws Error(kData) naming the file for an empty file,
-/// a name with control bytes or broken UTF-8, links in a circle, and pictures beside class folders.
+/// ImageFolder does: the sorted names of the class folders are the classes, and class folders may
+/// be nested. Files of other kinds, folders without pictures, and folders that are hidden or made
+/// by other programs are left out. A folder that holds pictures itself is one class of that
+/// folder's name. No file is opened. Throws Error(kData) naming the file for an empty file, a name
+/// with control bytes or broken UTF-8, links in a circle, and pictures beside class folders.
 std::shared_ptr<ImageSource> open_image_folder(const std::filesystem::path& folder,
                                                BadSamples& bad);
 

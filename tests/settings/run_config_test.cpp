@@ -118,17 +118,13 @@ TEST_CASE("every group has the documented keys") {
   CHECK(keys_of("gradient_averaging") == Keys{"strategy", "bucket_mb", "compression"});
   CHECK(keys_of("model") == Keys{"name", "layers", "torchscript", "plugin", "options", "weights",
                                  "hidden", "activation", "init"});
-  CHECK(keys_of("data") == Keys{"dataset",           "root",
-                                "format",            "train",
-                                "test",              "train_per_process",
-                                "on_bad_sample",     "decode",
-                                "decode_threads",    "validation",
-                                "holdout_seed",      "normalize",
-                                "size",              "fit",
-                                "background",        "max_pixels",
-                                "channels",          "augment",
-                                "split",             "limit_train",
-                                "limit_test"});
+  CHECK(keys_of("data") == Keys{"dataset",       "root",         "format",
+                                "train",         "test",         "train_per_process",
+                                "on_bad_sample", "decode",       "decode_threads",
+                                "validation",    "holdout_seed", "normalize",
+                                "size",          "fit",          "background",
+                                "max_pixels",    "channels",     "augment",
+                                "split",         "limit_train",  "limit_test"});
   CHECK(keys_of("checkpoint") == Keys{"every_epochs", "every_steps", "keep", "keep_best"});
   CHECK(keys_of("launch") == Keys{"processes_per_node", "max_restarts", "rendezvous_timeout_s",
                                   "hang_timeout_s", "threads_per_process", "devices"});
