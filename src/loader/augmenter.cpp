@@ -478,11 +478,12 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
   std::vector<float> shares;
   if (samples_beyond() == 0 && !mixes_shards()) return shares;
   const data::EpochDraws draws(seed_, epoch);
-  for (std::size_t i = 0; i < list_.size(); ++i) {
-    const auto* mixup = std::get_if<settings::MixupOptions>(&list_[i]);
-    if (mixup == nullptr) continue;
+  for (const ListEntry& entry : entries_) {
+    if (!entry.mixing) continue;
+    std::vector<float> drawn(static_cast<std::size_t>(columns_of(entry)));
     for (const std::int64_t sample : order) {
-      shares.push_back(static_cast<float>(draws.mixup_weight(sample, i, *mixup)));
+      entry.mixing->draw(draws, sample, drawn.data());
+      shares.push_back(drawn.back());
     }
   }
   return shares;
