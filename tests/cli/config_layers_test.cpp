@@ -320,21 +320,20 @@ TEST_CASE("a key that takes text takes the value of --set as typed") {
     CAPTURE(text);
     CHECK(read("{}", {"output=" + text}).output == here / text);
     CHECK(read("{}", {"accuracies_file=" + text}).accuracies_file == text);
-    const auto data =
-        read("{}", {"data.format=idx", "data.train=" + text, "data.test=" + text}).data;
+    const auto data = read("{}", {"data.format=idx", "data.train=" + text, "data.test=text"}).data;
     CHECK(data.train->images == here / text);
   }
   CHECK(read("{}", {"accuracies_file=null"}).accuracies_file == "null");
   CHECK_FALSE(read("{}", {"output=null"}).output);
   CHECK(read("{}", {"output=\"2026\""}).output == here / "2026");
   const auto sets =
-      read("{}", {"data.format=idx", "data.train_per_process=[2024, true]", "data.test=1"})
+      read("{}", {"data.format=idx", "data.train_per_process=[2024, true]", "data.test=set"})
           .data.train_per_process;
   REQUIRE(sets.size() == 2);
   CHECK(sets[0].images == here / "2024");
   CHECK(sets[1].images == here / "true");
   const auto train =
-      read("{}", {"data.format=idx", "data.train.images=1", "data.train.labels=2", "data.test=1"})
+      read("{}", {"data.format=idx", "data.train.images=1", "data.train.labels=2", "data.test=set"})
           .data.train;
   CHECK(train->labels == here / "2");
   CHECK(message_for(R"({"output":2026})", {}) ==

@@ -97,8 +97,9 @@ Shapes documented_shapes(ModelName name) {
               {"fc3.weight", {10, 84}},        {"fc3.bias", {10}}};
     case ModelName::kResNet18:
       return resnet18_shapes();
+    default:
+      return {};  // published_networks_test.py compares them with their originals
   }
-  return {};
 }
 
 Shapes shapes_of(const Model& model) {

@@ -107,19 +107,19 @@ def split_of(photos):
 
 
 def network():
+    """Smooth, unlike one with pooling, whose losses part after a few steps for a difference of one level in a pixel."""
     torch.manual_seed(11)
-    return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
-                               torch.nn.Linear(8 * 100, len(CLASSES)))
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * SIZE * SIZE, 32), torch.nn.Tanh(),
+                               torch.nn.Linear(32, len(CLASSES)))
 
 
-LAYERS = [{"name": "conv2d", "out_channels": 8, "kernel": 5}, "relu", {"name": "max_pool2d", "kernel": 2}, "flatten",
-          {"name": "linear", "out_features": "classes"}]
+LAYERS = ["flatten", {"name": "linear", "out_features": 32}, "tanh", {"name": "linear", "out_features": "classes"}]
 
 
 def config_of(photos, samples, weights=None, **changes):
     data = {"dataset": None, "limit_train": None, "limit_test": None, "format": "image-folder", "train": str(photos),
             "test": 0.2, "size": SIZE, "channels": 3, **changes.pop("data", {})}
-    return {"epochs": STEPS, "batch_size": samples, "seed": SEED, "learning_rate": 0.05, "sgd_momentum": 0.9,
+    return {"epochs": STEPS, "batch_size": samples, "seed": SEED, "learning_rate": 0.01, "sgd_momentum": 0.9,
             "model": {"layers": LAYERS} | ({"weights": str(weights)} if weights else {}), "data": data, **changes}
 
 
@@ -130,7 +130,7 @@ def pytorch_losses(photos, fit, weights=None):
                           for path, _ in pairs])
     labels = torch.tensor([label for _, label in pairs])
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -147,11 +147,16 @@ def test_losses_follow_pytorch_with_torchvisions_transforms(tmp_path, photos, fi
     counts = torch.tensor([len(train_files) for train_files, _ in split_of(photos).values()])
     weights = counts.sum() / (len(CLASSES) * counts) if weighted else None
     expected, counted, _ = pytorch_losses(photos, fit, weights)
-    assert counted.tolist() == counts.tolist() and expected[-1] < 0.8 * expected[0]
+    assert counted.tolist() == counts.tolist() and expected[-1] < 0.9 * expected[0]
     changes = {"class_weights": "balanced"} if weighted else {}
     folder = train(tmp_path, config_of(photos, int(counts.sum()), tmp_path / "initial.pt", data={"fit": fit}, **changes),
                    processes=processes)
     assert [step["loss"] for step in folder.steps()] == pytest.approx(expected, rel=1e-4)
+
+
+def predict(folder, *arguments):
+    said = run("predict", "--checkpoint", folder.path / "model.pt", "--json", *arguments, expect=0)
+    return [json.loads(line) for line in said.stdout.splitlines()]
 
 
 def test_held_out_files_follow_the_rule_and_all_commands_agree(tmp_path, photos):
@@ -171,9 +176,14 @@ def test_held_out_files_follow_the_rule_and_all_commands_agree(tmp_path, photos)
         evaluated = json.loads(run("evaluate", "--checkpoint", folder.path / "model.pt", "--config", path, "--set",
                                    f"data.decode={decode}", "--nproc-per-node", 2, expect=0).stdout)
         assert evaluated["samples"] == len(facts["test"])
-    predicted = json.loads(run("predict", "--test", "--checkpoint", folder.path / "model.pt", "--json", expect=0).stdout)
-    single = json.loads(run("predict", "--checkpoint", folder.path / "model.pt", "--json",
-                            *(photos / each for each in facts["test"]), expect=0).stdout)
     rows = [json.loads(line) for line in (folder.path / "predictions.jsonl").read_text().splitlines()]
-    assert len(rows) == len(facts["test"])
-    print(predicted, single, rows[0])
+    assert [row["file"] for row in rows] == facts["test"]
+    by_test = predict(folder, "--test")
+    by_name = predict(folder, *(photos / each for each in facts["test"]))
+    for row, one, other in zip(rows, by_test, by_name, strict=True):
+        assert one["file"].endswith(row["file"]) and other["file"].endswith(row["file"])
+        assert one["guess"] == other["guess"] == row["guess"] and one["class"] == row["guess_name"]
+        scores = [row[f"score_{label}"] for label in range(len(CLASSES))]
+        assert one["scores"] == pytest.approx(scores, abs=1e-4) and other["scores"] == pytest.approx(scores, abs=1e-4)
+    correct = sum(row["guess_name"] == row["truth_name"] == row["file"].split("/")[0] for row in rows)
+    assert evaluated["test_accuracy"] == pytest.approx(correct / len(rows))

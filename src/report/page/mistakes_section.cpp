@@ -451,7 +451,7 @@ std::string mistakes_section(const RunFiles& run) {
   const EpochDetails none;
   const Confusion confusion(run.epochs.empty() ? none : run.epochs.back().details);
   if (confusion.all > 0) {
-    const bool has_matrix = confusion.classes <= kMaxMatrixClasses;
+    const bool has_matrix = confusion.has_pairs() && confusion.classes <= kMaxMatrixClasses;
     const bool is_wide = has_matrix && confusion.classes >= kWideClasses;
     text = paragraph("lead", mistakes_verdict(run, confusion)) +
            (is_wide ? "<div class=\"pair wide\">" : "<div class=\"pair\">") +
