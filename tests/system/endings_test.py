@@ -248,7 +248,8 @@ def test_warnings_do_not_mix_with_results(tmp_path):
     assert re.fullmatch(r"finished: test accuracy \S+ %, best \S+ % in epoch 1; \S+ s; run/model.pt\n", trained.stdout)
     (tmp_path / "logs").mkdir()
     evaluated = run("evaluate", "--checkpoint", "run/model.pt", "--config", config, *wrong_root, folder=tmp_path)
-    assert set(json.loads(evaluated.stdout)) == {"test_loss", "test_accuracy", "samples"}
+    assert set(json.loads(evaluated.stdout)) == {"test_loss", "test_accuracy", "test_balanced_accuracy", "test_top5_accuracy",
+                                                 "samples", "classes"}
     assert list((tmp_path / "logs").iterdir()) == []
 
 
