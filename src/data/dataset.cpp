@@ -290,9 +290,9 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     skip(split, decode(samples, split.images.data()), 0);
     return split;
   };
-  const OpenSplit train = open(train_);
+  const OpenSplit training = open(train_);
   const OpenSplit validation = open(validation_);
-  return finish(train, validation, open(test_));
+  return finish(training, validation, open(test_));
 }
 
 /// Uses the pixels in a mapped file, which the split then keeps alive, if they are as wanted.
@@ -379,9 +379,9 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
     begin = end;
     return split;
   };
-  const OpenSplit train = open(train_);
+  const OpenSplit training = open(train_);
   const OpenSplit validation = open(validation_);
-  return finish(train, validation, open(test_));
+  return finish(training, validation, open(test_));
 }
 
 /// Removes the failed samples. `first`: the number of the split's first sample in `failed`.
@@ -427,11 +427,12 @@ ImageSet DatasetReader::take(const OpenSplit& from) const {
   return set;
 }
 
-Dataset DatasetReader::finish(const OpenSplit& train, const OpenSplit& validation,
+Dataset DatasetReader::finish(const OpenSplit& training, const OpenSplit& validation,
                               const OpenSplit& test) const {
   Dataset dataset;
-  OpenSplit trained_on = train;  // selected once more, which the hashes of old checkpoints contain
-  trained_on.samples = train.samples.select(positions({0, train.samples.count()}));
+  OpenSplit trained_on =
+      training;  // selected once more, which the hashes of old checkpoints contain
+  trained_on.samples = training.samples.select(positions({0, training.samples.count()}));
   dataset.train = take(trained_on);
   dataset.validation = take(validation);
   dataset.test = take(test);
@@ -447,7 +448,9 @@ Dataset DatasetReader::finish(const OpenSplit& train, const OpenSplit& validatio
   }
   dataset.class_names = class_names_;
   dataset.skipped = bad_.skipped();
-  if (train.samples.sources().size() > 1) dataset.train_parts = train.samples.parts();
+  if (training.samples.sources().size() > 1) {
+    dataset.train_parts = training.samples.parts();
+  }
   dataset.left_out = left_out_;
   dataset.left_out.unusable = static_cast<std::int64_t>(bad_.skipped().size());
   dataset.notes = notes_;

@@ -128,7 +128,8 @@ class DatasetReader {
                      std::int64_t& left_out) const;
   void skip(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
   ImageSet take(const OpenSplit& from) const;
-  Dataset finish(const OpenSplit& train, const OpenSplit& validation, const OpenSplit& test) const;
+  Dataset finish(const OpenSplit& training, const OpenSplit& validation,
+                 const OpenSplit& test) const;
 
   settings::DataOptions options_;
   const std::atomic<bool>* cancelled_;

@@ -78,8 +78,8 @@ DatasetRecord read_dataset_record(const fs::path& file) try {
   throw Error(ExitCode::kData, file.string() + ": is damaged: " + error.what());
 }
 
-fs::path find_dataset_record(const fs::path& checkpoint) {
-  const fs::path folder = fs::absolute(checkpoint).parent_path();
+fs::path find_dataset_record(const fs::path& weights) {
+  const fs::path folder = fs::absolute(weights).parent_path();
   const bool is_inner = folder.filename() == settings::run_files::kCheckpoints;
   fs::path file = (is_inner ? folder.parent_path() : folder) / settings::run_files::kDataset;
   std::error_code ignored;
@@ -88,7 +88,7 @@ fs::path find_dataset_record(const fs::path& checkpoint) {
 
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options) {
   const auto classes = static_cast<std::size_t>(dataset.train.classes);
-  const auto train = class_counts(dataset.train, classes);
+  const auto training = class_counts(dataset.train, classes);
   const auto validation = class_counts(dataset.validation, classes);
   const auto test = class_counts(dataset.test, classes);
   OrderedJson json;
@@ -97,7 +97,7 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
     const bool has_name = label < dataset.class_names.size();
     json["classes"].push_back(
         {{"name", has_name ? dataset.class_names[label] : std::to_string(label)},
-         {"train", train[label]},
+         {"train", training[label]},
          {"validation", validation[label]},
          {"test", test[label]}});
   }

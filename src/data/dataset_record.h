@@ -24,7 +24,7 @@ DatasetRecord read_dataset_record(const std::filesystem::path& file);
 
 /// Returns the `dataset.json` of the run that wrote a checkpoint or weights file: beside it, or
 /// beside its folder `checkpoints`. Empty if there is none.
-std::filesystem::path find_dataset_record(const std::filesystem::path& checkpoint);
+std::filesystem::path find_dataset_record(const std::filesystem::path& weights);
 
 /// Returns the content of `dataset.json`: the number of samples of each class, by name or number,
 /// the paths of held-out samples that a fraction drew, and what was left out: the number of files

@@ -64,9 +64,9 @@ std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Ra
   return parts;
 }
 
-ClassCounts counts_of(const std::vector<std::int64_t>& confusion, std::int64_t classes) {
+CountsByClass counts_of(const std::vector<std::int64_t>& confusion, std::int64_t classes) {
   const auto size = static_cast<std::size_t>(classes);
-  ClassCounts counts{std::vector<std::int64_t>(size), std::vector<std::int64_t>(size), {}};
+  CountsByClass counts{std::vector<std::int64_t>(size), std::vector<std::int64_t>(size), {}};
   for (std::size_t label = 0; label < size; ++label) {
     for (std::size_t predicted = 0; predicted < size; ++predicted) {
       const std::int64_t samples = confusion[label * size + predicted];
@@ -78,7 +78,7 @@ ClassCounts counts_of(const std::vector<std::int64_t>& confusion, std::int64_t c
   return counts;
 }
 
-double balanced_accuracy(const ClassCounts& counts) {
+double balanced_accuracy(const CountsByClass& counts) {
   double sum = 0;
   double classes = 0;
   for (std::size_t label = 0; label < counts.samples.size(); ++label) {

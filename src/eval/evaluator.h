@@ -83,7 +83,7 @@ struct EvaluationRequest {
 };
 
 /// Numbers of samples by class.
-struct ClassCounts {
+struct CountsByClass {
   std::vector<std::int64_t> samples;    // of the class
   std::vector<std::int64_t> predicted;  // as the class
   std::vector<std::int64_t> correct;    // both
@@ -96,7 +96,7 @@ struct Evaluation {
   std::int64_t samples = 0;
   // [classes,classes]: samples by label and prediction; empty above kMaxConfusionClasses
   std::vector<std::int64_t> confusion = {};
-  ClassCounts class_counts = {};
+  CountsByClass class_counts = {};
   double balanced_accuracy = 0;  // mean over the classes with samples of their accuracies
   // Fraction of samples whose label has one of the five greatest logits; with more than five
   // classes only.

@@ -185,16 +185,16 @@ Table equalize_table(const std::uint8_t* plane, std::int64_t count) {
 }
 
 /// Weights of the pixels that one pixel of a resized line is the mean of.
-struct Taps {
+struct FilterTaps {
   std::int64_t first;
   std::vector<float> weights;
 };
 
 /// Returns the taps of a line of `size` pixels that becomes one of `count`.
-std::vector<Taps> taps_of(std::int64_t size, std::int64_t count) {
+std::vector<FilterTaps> taps_of(std::int64_t size, std::int64_t count) {
   const double scale = static_cast<double>(size) / static_cast<double>(count);
   const double support = std::max(scale, 1.0);
-  std::vector<Taps> all(static_cast<std::size_t>(count));
+  std::vector<FilterTaps> all(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const double center = scale * (static_cast<double>(i) + 0.5);
     const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(center - support + 0.5), 0);
@@ -317,20 +317,20 @@ void map_picture(const AffineMap& map, const BytePlanes& image, std::uint8_t* ou
 template <class T>
 void resize_window(const Planes<T>& image, const data::PixelBox& window, settings::ImageSize size,
                    T* out) {
-  const std::vector<Taps> rows = taps_of(window.height, size.height);
-  const std::vector<Taps> columns = taps_of(window.width, size.width);
+  const std::vector<FilterTaps> rows = taps_of(window.height, size.height);
+  const std::vector<FilterTaps> columns = taps_of(window.width, size.width);
   std::vector<float> line(static_cast<std::size_t>(window.width));
   for (std::int64_t channel = 0; channel < image.channels; ++channel) {
     const T* corner =
         image.values + channel * image.pixels() + window.top * image.width + window.left;
-    for (const Taps& row : rows) {
+    for (const FilterTaps& row : rows) {
       std::fill(line.begin(), line.end(), 0.0F);
       const T* in = corner + row.first * image.width;
       for (const float weight : row.weights) {
         for (std::size_t x = 0; x < line.size(); ++x) line[x] += weight * static_cast<float>(in[x]);
         in += image.width;
       }
-      for (const Taps& column : columns) {
+      for (const FilterTaps& column : columns) {
         const float* from = line.data() + column.first;
         float sum = 0;
         for (std::size_t k = 0; k < column.weights.size(); ++k) sum += column.weights[k] * from[k];

@@ -72,23 +72,24 @@ std::string rate_text(double samples_per_second) {
 }
 
 /// A part of the progress line. Parts with high numbers are dropped first.
-struct Part {
+struct LinePart {
   int number;
   std::string text;
 };
 
-std::string joined(const std::vector<Part>& parts) {
+std::string joined(const std::vector<LinePart>& parts) {
   std::string line;
-  for (const Part& part : parts) line += (line.empty() ? "" : "  ") + part.text;
+  for (const LinePart& part : parts) line += (line.empty() ? "" : "  ") + part.text;
   return line;
 }
 
 /// Returns the parts that fit into the columns, in order.
-std::string fitted(std::vector<Part> parts, std::size_t columns) {
-  std::erase_if(parts, [](const Part& part) { return part.text.empty(); });
+std::string fitted(std::vector<LinePart> parts, std::size_t columns) {
+  std::erase_if(parts, [](const LinePart& part) { return part.text.empty(); });
   while (parts.size() > 1 && joined(parts).size() > columns) {
-    parts.erase(std::max_element(parts.begin(), parts.end(),
-                                 [](const Part& a, const Part& b) { return a.number < b.number; }));
+    parts.erase(
+        std::max_element(parts.begin(), parts.end(),
+                         [](const LinePart& a, const LinePart& b) { return a.number < b.number; }));
   }
   return joined(parts).substr(0, columns);
 }
