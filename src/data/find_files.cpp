@@ -302,6 +302,8 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
       }
       if (!is_folder(folder)) continue;
       const std::vector<fs::path> found = image_folders(folder, dataset.format);
+      // Images without labels are an error, not a reason to look elsewhere.
+      if (found.empty() && !images_names(folder).empty()) return folder;
       if (found.size() != 1) {
         searched += found.empty() ? ", a folder without images" + without_images(folder)
                                   : ", which has several folders of images";

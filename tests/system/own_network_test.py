@@ -112,7 +112,7 @@ BAD = {  # layers: place and message; tests/network has more
     '[{"name": "conv2d", "out_channels": -1, "kernel_size": 3}]': "1:50: /model/layers/0/out_channels: expected an integer",
     '[{"name": "repeat", "times": 1000000, "layers": ["relu"]}]': "/model/layers/0/layers: the network has more than 10000",
     '["flatten", {"name": "linear", "out_features": 10, "as": "train"}]': '/model/layers/1: no module of PyTorch can be called "train"',
-    '["flaten"]': '"residual" or "repeat" or an object with a name, found the string "flaten"; did you mean "flatten"?',
+    '["flaten"]': '"residual", "gate" or "repeat" or an object with a name, found the string "flaten"; did you mean "flatten"?',
     "[" + '{"name":"sequential","layers":[' * 40 + "]}" * 40 + "]": "nest",
 }
 

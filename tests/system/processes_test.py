@@ -80,7 +80,8 @@ def test_evaluation_counts_each_sample_once(tmp_path, model, samples):
     for processes in (1, 2, 3):
         result = run("evaluate", "--checkpoint", model, "--config", config, "--nproc-per-node", processes, expect=0)
         results.append(json.loads(result.stdout))
-        assert list(results[-1]) == ["test_loss", "test_accuracy", "samples"]
+        assert list(results[-1]) == ["test_loss", "test_accuracy", "test_balanced_accuracy", "test_top5_accuracy", "samples",
+                                     "classes"]
     assert [result["samples"] for result in results] == [samples] * 3
     assert results[0]["test_accuracy"] == results[1]["test_accuracy"] == results[2]["test_accuracy"]
     for result in results[1:]:

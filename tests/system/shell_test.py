@@ -50,7 +50,9 @@ def test_bash_completes_commands_flags_choices_and_keys(scripts):
     (["--set", "device", "="], {"auto", "cpu", "cuda"}),
     (["--set", "device", "=", "c"], {"cpu", "cuda"}),
     (["--set", "device=c"], {"device=cpu", "device=cuda"}),
-    (["--set", "epochs=2", "--set", "model.name", "="], {"net", "mlp", "lenet", "resnet18"}),
+    (["--set", "epochs=2", "--set", "model.name", "="], {
+        "net", "mlp", "lenet", "resnet18", "torchvision-resnet18", "torchvision-resnet34", "torchvision-resnet50",
+        "torchvision-mobilenet_v2", "efficientnet-lite0"}),
     (["--set", "epochs", "="], set()),
     (["--set", "model.weights", "=", "run/m"], {"run/model.pt"}),
     (["export", "--format", "=", "s"], {"safetensors"}),

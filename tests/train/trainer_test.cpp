@@ -127,6 +127,7 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
 
 TEST_CASE("a score may be negative, stop_at_accuracy goes by accuracy, and the best is forgotten") {
   TrainOptions options = small_run();
+  options.epochs = 20;
   options.stop_at_accuracy = 0.75;
   TrainerRig rig(options);
   Progress& progress = rig.trainer.progress();
