@@ -99,7 +99,7 @@ zpty -w terminal "zstyle ':completion:*' list-prompt ''; bindkey '^I' list-choic
 for line candidate in "mnist-train " report "mnist-train evaluate --che" --checkpoint \
     "mnist-train export --format " safetensors "mnist-train --set launch." launch.max_restarts \
     "mnist-train --set device=" cuda "mnist-train --config " run "mnist-train --resume " run \
-    "mnist-train --set=model.name=" resnet18; do
+    "mnist-train --set=model.name=" torchvision-resnet50; do
   print -r -- "=== $line"
   zpty -w -n terminal "$line"$'\t'
   wait_for $candidate
