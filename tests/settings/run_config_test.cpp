@@ -125,7 +125,8 @@ TEST_CASE("every group has the documented keys") {
                                 "size",          "fit",          "background",
                                 "max_pixels",    "channels",     "augment",
                                 "split",         "limit_train",  "limit_test"});
-  CHECK(keys_of("checkpoint") == Keys{"every_epochs", "every_steps", "keep", "keep_best", "best_by"});
+  CHECK(keys_of("checkpoint") ==
+        Keys{"every_epochs", "every_steps", "keep", "keep_best", "best_by"});
   CHECK(keys_of("launch") == Keys{"processes_per_node", "max_restarts", "rendezvous_timeout_s",
                                   "hang_timeout_s", "threads_per_process", "devices"});
   CHECK(keys_of("report") == Keys{"html", "tensorboard", "histograms", "predictions"});
