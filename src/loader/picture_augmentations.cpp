@@ -96,7 +96,7 @@ class RandomResizedCrop : public DrawingAugmentation<settings::RandomResizedCrop
     const auto width = std::max<std::int64_t>(1, std::llrint(part * to_double(window.width)));
     const std::int64_t top = std::llrint(to_double(size_.height - height) / 2);
     const std::int64_t left = std::llrint(to_double(size_.width - width) / 2);
-    const at::Tensor middle = images.narrow(2, top, height).narrow(3, left, width).contiguous();
+    at::Tensor middle = images.narrow(2, top, height).narrow(3, left, width).contiguous();
     if (settings::ImageSize{height, width} == window) return middle;
     const at::Tensor whole = at::zeros({1, 4}, images.options().dtype(at::kFloat));
     whole.select(1, 2).fill_(height);

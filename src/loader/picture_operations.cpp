@@ -145,7 +145,8 @@ void sharpen(float factor, const BytePlanes& image, std::uint8_t* out) {
       for (const std::uint8_t* line : {at - width, at, at + width}) {
         sum += line[x - 1] + line[x] + line[x + 1];
       }
-      const auto smooth = static_cast<float>((2 * sum + 13) / 26);  // the quotient is never k + 1/2
+      const int rounded = (2 * sum + 13) / 26;  // the quotient is never k + 1/2
+      const auto smooth = static_cast<float>(rounded);
       const auto own = static_cast<float>(at[x]);
       out[row * width + x] = to_byte(multiply_add(smooth - own, rest, own));
     }
@@ -197,8 +198,9 @@ std::vector<FilterTaps> taps_of(std::int64_t size, std::int64_t count) {
   std::vector<FilterTaps> all(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const double center = scale * (static_cast<double>(i) + 0.5);
-    const auto first = std::max<std::int64_t>(static_cast<std::int64_t>(center - support + 0.5), 0);
-    const auto end = std::min(static_cast<std::int64_t>(center + support + 0.5), size);
+    const auto begin = static_cast<std::int64_t>(std::floor(center - support + 0.5));
+    const auto first = std::max<std::int64_t>(begin, 0);
+    const auto end = std::min(static_cast<std::int64_t>(std::floor(center + support + 0.5)), size);
     double sum = 0;
     std::vector<double> weights;
     for (std::int64_t x = first; x < end; ++x) {
