@@ -177,7 +177,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const auto beside = path.parent_path() / settings::run_files::kConfig;
   std::error_code ignored;
   if (fs::exists(beside, ignored)) {
-    const auto source = strict_json::load_source(beside.string());
+    auto source = strict_json::load_source(beside.string());
     // The reader reports what cannot be parsed.
     auto config = OrderedJson::parse(source->text, nullptr, /*allow_exceptions=*/false);
     if (!mark_as_old(config)) return source;

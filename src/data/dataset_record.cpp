@@ -117,7 +117,7 @@ std::string left_out_text(const LeftOut& left_out) {
   if (!left_out.folders.empty()) {
     std::vector<std::string> folders;
     for (const auto& [name, reason] : left_out.folders) {
-      if (folders.size() < kMostNamed) folders.push_back(name + " (" + reason + ")");
+      if (folders.size() < kMostNamed) folders.push_back(fmt::format("{} ({})", name, reason));
     }
     if (left_out.folders.size() > kMostNamed) folders.emplace_back("…");
     parts.push_back(fmt::format("{} folder{}: {}", left_out.folders.size(),

@@ -296,7 +296,7 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
   std::string searched;
   for (const auto& [place, reason] : search_places(root)) {
     for (const std::string& name : {dataset.name, dataset.other_folder}) {
-      const fs::path folder = place / name;
+      fs::path folder = place / name;
       if (name == dataset.name || is_folder(folder)) {
         searched += "\n  " + folder.string() + " (" + reason + ")";
       }

@@ -35,12 +35,12 @@ std::int64_t big_endian(const std::array<std::uint8_t, 4>& bytes) {
   return (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
 }
 
-/// Returns the number of these bytes, big-endian, in two's complement unless it is a single byte.
-std::int64_t number_in(std::span<const std::uint8_t> bytes) {
-  if (bytes.size() == 1) return bytes[0];
-  std::int64_t number = static_cast<std::int8_t>(bytes[0]);
-  for (const std::uint8_t byte : bytes.subspan(1)) number = number * 256 + byte;
-  return number;
+/// Returns the number of these bytes, big-endian, in two's complement if it is signed.
+std::int64_t number_in(std::span<const std::uint8_t> bytes, bool is_signed) {
+  std::int64_t number = 0;
+  for (const std::uint8_t byte : bytes) number = number * 256 + byte;
+  const std::int64_t most = std::int64_t{1} << (8 * bytes.size() - 1);
+  return is_signed && number >= most ? number - 2 * most : number;
 }
 
 std::vector<std::uint8_t> header_of(std::uint8_t type, const std::vector<std::int64_t>& shape) {
@@ -122,8 +122,8 @@ std::vector<std::int32_t> IdxReader::read_numbers(std::size_t stride, std::int64
   const std::size_t of_sample = size_ / bytes / static_cast<std::size_t>(shape_[0]);
   std::vector<std::int32_t> numbers(size_ / bytes / stride);
   for (std::size_t i = 0; i < numbers.size(); ++i) {
-    std::int64_t number = number_in(file.values.subspan(i * stride * bytes, bytes));
-    if (type_ == kSignedByte) number = static_cast<std::int8_t>(number);
+    const std::int64_t number =
+        number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
     if (number < 0 || number >= limit) {
       fail_at_value(i * stride, fmt::format("{} {} of sample {}, expected 0 to {}", what, number,
                                             i * stride / of_sample, limit - 1));

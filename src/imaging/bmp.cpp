@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <memory>
 #include <vector>
-#include <wuffs-v0.3.c>
+#include <wuffs-v0.3.c>  // NOLINT(bugprone-suspicious-include): Wuffs is released as one such file
 
 #include "imaging/formats.h"
 
