@@ -1,5 +1,7 @@
 #include "settings/augment_options.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <optional>
 #include <type_traits>
@@ -428,7 +430,7 @@ AugmentList list_for_images(AugmentList list, std::int64_t channels,
   const int gray = (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;  // as Pillow's "L"
   for (std::size_t i = 0; i < list.size(); ++i) {
     for (const auto& [key, reason] : channel_mismatches(list[i], channels)) {
-      throw ConfigKeyError("/data/augment/" + std::to_string(i) + "/" + key + ": " + reason);
+      throw ConfigKeyError(fmt::format("/data/augment/{}/{}: {}", i, key, reason));
     }
     Fill* fill = fill_of(list[i]);
     if (fill == nullptr || !fill->is_background) continue;

@@ -108,7 +108,7 @@ void add_left_out(const nlohmann::json& value, const std::string& name, std::siz
                   std::string& rows) {
   if (value.is_object() && depth < kMaxDepth) {
     for (const auto& [key, member] : value.items()) {
-      add_left_out(member, name.empty() ? key : name + " › " + key, depth + 1, rows);
+      add_left_out(member, name.empty() ? key : fmt::format("{} › {}", name, key), depth + 1, rows);
     }
   } else if (const std::string text = left_out_text(value); !text.empty()) {
     rows += table_row(escape_html(name), {escape_html(shortened(text, kMostOfLeftOut))});
