@@ -79,7 +79,7 @@ def check_lengths(lines):
     for number, line in enumerate(lines, 1):
         opening = re.match(r"( {0,2})\S.*\{$", line)
         if not start and opening and not re.match(
-            r"\s*(inline )?(namespace|class|struct|enum|union|extern|export)\b", line
+            r"\s*(inline )?(namespace|class|struct|enum|union|extern|export|return)\b", line
         ):
             start, indent = number, opening[1]
         elif start and re.match(indent + r"\}", line):

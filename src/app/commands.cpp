@@ -89,10 +89,9 @@ void run_evaluation(Worker& worker) {
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), update_status, {.shards = config.train.shards.value_or(0)});
   if (!worker.is_rank0()) return;
-  const auto& [samples, predicted, correct] = evaluation.class_counts;
   const report::TestResult result{
       evaluation.loss,          evaluation.accuracy, evaluation.balanced_accuracy,
-      evaluation.top5_accuracy, evaluation.samples,  {samples, predicted, correct}};
+      evaluation.top5_accuracy, evaluation.samples,  evaluation.class_counts};
   if (!worker.job.as_json) return print_text(report::to_text(result));
   print_result(report::to_json(result, dataset.class_names));
 }

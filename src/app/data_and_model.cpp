@@ -75,7 +75,7 @@ void list_skipped(const data::Dataset& dataset) {
   }
 }
 
-/// Tells what is not trained on or tested, and why.
+/// Logs what was left out of the data set, and remarks on its files.
 void list_left_out(const data::Dataset& dataset) {
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
@@ -89,13 +89,12 @@ void list_left_out(const data::Dataset& dataset) {
 /// Names classes without samples, unless a limit left them out.
 void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
   if (set.count == 0 || options.limit_train) return;
-  std::vector<bool> is_known(static_cast<std::size_t>(set.classes));
-  for (const std::uint16_t label : set.labels) is_known[label] = true;
+  const std::vector<std::int64_t> sizes = set.class_sizes();
   constexpr std::int64_t kMostNamed = 10;
   std::string empty;
   std::int64_t count = 0;
-  for (std::size_t label = 0; label < is_known.size(); ++label) {
-    if (is_known[label] || ++count > kMostNamed) continue;
+  for (std::size_t label = 0; label < sizes.size(); ++label) {
+    if (sizes[label] > 0 || ++count > kMostNamed) continue;
     empty += (empty.empty() ? "" : ", ") + std::to_string(label);
   }
   if (count > kMostNamed) empty += fmt::format(" and {} others", count - kMostNamed);

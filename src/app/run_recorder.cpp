@@ -41,13 +41,6 @@ std::string counted(std::int64_t number, const std::string& noun) {
   return std::to_string(number) + " " + noun + (number == 1 ? "" : plural);
 }
 
-/// Returns the number of images of each class.
-std::vector<std::int64_t> class_sizes(const data::ImageSet& images) {
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(images.classes));
-  for (const auto label : images.labels) ++sizes[label];
-  return sizes;
-}
-
 std::string describe_dataset(const data::Dataset& dataset) {
   const data::ImageSet& images = dataset.train;
   const auto split = [](std::int64_t count, const char* name) {
@@ -58,7 +51,7 @@ std::string describe_dataset(const data::Dataset& dataset) {
       "{}{} and {} images of {}x{}x{}, {} classes{}", split(images.count, " training"),
       held_out > 0 ? ", " + split(held_out, " validation") : "", split(dataset.test.count, " test"),
       images.channels, images.height, images.width, images.classes,
-      report::class_sizes_text(class_sizes(images), dataset.class_names));
+      report::class_sizes_text(images.class_sizes(), dataset.class_names));
 }
 
 report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& trainer) {
@@ -72,8 +65,7 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   setup.max_steps = worker.config.train.max_steps;
   setup.best_by = worker.config.checkpoint.best_by;
   setup.has_head = worker.job.has_table_head;
-  const auto config = nlohmann::json::parse(settings::write_run_config(worker.config, false));
-  setup.has_class_weights = !config.value("class_weights", nlohmann::json()).is_null();
+  setup.has_class_weights = worker.config.train.class_weights.has_value();
   return setup;
 }
 
@@ -109,7 +101,7 @@ void log_early_end(const Worker& worker, const data::Dataset& dataset, const std
   }
 }
 
-/// Returns what the best weights were chosen by: "validation accuracy 98.51 %".
+/// Returns the figure that chose the best weights: "validation accuracy 98.51 %".
 std::string best_figure(const Worker& worker, const data::Dataset& dataset,
                         const train::Progress& progress) {
   const settings::BestBy best_by = worker.config.checkpoint.best_by;
@@ -240,7 +232,7 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
           .classes = dataset.train.classes,
           .class_names = dataset.class_names,
           .steps_per_epoch = trainer.steps_per_epoch(),
-          .test_class_sizes = class_sizes(dataset.test)};
+          .test_class_sizes = dataset.test.class_sizes()};
 }
 
 /// Returns the config that repeats this run. It includes the number of processes on one machine,
@@ -475,10 +467,7 @@ report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
   const eval::Evaluation& test = evaluations.test;
   report::EpochDetails details{
       {}, unpack_times(test.extra_sums), dataset_.test.classes, test.confusion};
-  if (test.confusion.empty()) {
-    const auto& [samples, predicted, correct] = test.class_counts;
-    details.class_counts = {samples, predicted, correct};
-  }
+  if (test.confusion.empty()) details.class_counts = test.class_counts;
   report::TimeSplit& seconds = details.seconds;
   const train::StepTimes& times = trainer_.times();
   if (!times.step_s.empty()) {

@@ -1,6 +1,7 @@
 #include "base/print.h"
 
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,6 +48,15 @@ std::string shortened(std::string_view text, std::size_t most) {
   std::size_t end = most - std::min(most, kEllipsis.size());
   while (end > 0 && continues_character(text[end])) --end;
   return std::string(text.substr(0, end)).append(kEllipsis);
+}
+
+std::string name_or_number(const std::vector<std::string>& names, std::size_t number) {
+  return number < names.size() ? names[number] : std::to_string(number);
+}
+
+std::string first_names(std::span<const std::string> names, std::size_t most) {
+  const auto named = names.first(std::min(names.size(), most));
+  return fmt::format("{}{}", fmt::join(named, ", "), named.size() < names.size() ? ", …" : "");
 }
 
 std::string shell_quoted(std::string_view text) {

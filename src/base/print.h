@@ -4,8 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 
@@ -43,6 +45,12 @@ std::string replaced(std::string text, std::string_view part, std::string_view b
 /// Returns a text of at most `most` bytes: the beginning and "…" of a longer one. No UTF-8
 /// character is cut.
 std::string shortened(std::string_view text, std::size_t most);
+
+/// Returns the name with this number, or the number itself if there are no such names.
+std::string name_or_number(const std::vector<std::string>& names, std::size_t number);
+
+/// Returns the first `most` names, separated by commas, and "…" if there are more.
+std::string first_names(std::span<const std::string> names, std::size_t most);
 
 /// Returns the text quoted as a single shell word.
 std::string shell_quoted(std::string_view text);

@@ -90,7 +90,7 @@ void add_predict(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
   CLI::Option* images =
       add(command, "IMAGE", line.images, "",
-          "PNG or JPEG files; - reads their names from standard input, one per line; write ./-NAME "
+          "Picture files; - reads their names from standard input, one per line; write ./-NAME "
           "for a name that begins with a dash");
   command.add_flag("--test", line.predicts_test, "Classifies the test set of the run instead")
       ->excludes(images);

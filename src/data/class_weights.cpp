@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/print.h"
 
 namespace mnist_train::data {
 
@@ -40,11 +41,10 @@ void require_classes(const settings::ClassWeightOptions& options,
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,
                                  const Dataset& dataset) {
   const auto classes = static_cast<std::size_t>(dataset.train.classes);
-  std::vector<std::string> names = dataset.class_names;
-  while (names.size() < classes) names.push_back(std::to_string(names.size()));
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < classes; ++i) names.push_back(name_or_number(dataset.class_names, i));
   require_classes(options, names);
-  std::vector<std::int64_t> sizes(classes);
-  for (const auto label : dataset.train.labels) ++sizes[label];
+  const std::vector<std::int64_t> sizes = dataset.train.class_sizes();
   std::vector<std::string> empty;
   std::vector<float> weights;
   for (std::size_t i = 0; i < classes; ++i) {

@@ -1,7 +1,6 @@
 #include "data/dataset.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "base/cgroups.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/print.h"
 #include "base/system.h"
 #include "data/sampler.h"
 #include "data/sources.h"
@@ -112,6 +112,12 @@ std::string ImageSet::path(std::int64_t sample) const {
   return paths.empty() ? "" : paths[static_cast<std::size_t>(sample)];
 }
 
+std::vector<std::int64_t> ImageSet::class_sizes() const {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(classes));
+  for (const auto label : labels) ++sizes[label];
+  return sizes;
+}
+
 DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits,
                              const std::filesystem::path& record,
                              const std::atomic<bool>* cancelled)
@@ -169,25 +175,22 @@ void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
 /// samples out of it.
 void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
   const std::vector<Part>& parts = train_.sources().front()->parts();
-  const bool has_parts = std::ranges::count(parts, Part::kValidation) > 0;
-  const SampleView all = train_;
-  if (has_parts) {
+  if (std::ranges::count(parts, Part::kValidation) > 0) {
     const Drawn drawn = divide(left, [&](std::int64_t position) {
       return parts[static_cast<std::size_t>(position)] == Part::kValidation;
     });
-    validation_ = all.select(drawn.taken);
+    validation_ = train_.select(drawn.taken);
     left = drawn.left;
   }
-  if (static_cast<std::int64_t>(left.size()) < all.count()) train_ = all.select(left);
-  if (left.empty()) fail_data(all.name() + ": no samples are left to train on");
+  if (left.empty()) fail_data(train_.name() + ": no samples are left to train on");
+  if (static_cast<std::int64_t>(left.size()) < train_.count()) train_ = train_.select(left);
   train_ = limited(train_, options_.limit_train, "limit_train", left_out_.limit_train);
   if (options_.validation == 0) return;
-  const SampleView used = train_;
-  const Drawn drawn =
-      draw_fraction(used, positions({0, used.count()}), options_.validation, options_.holdout_seed);
+  const Drawn drawn = draw_fraction(train_, positions({0, train_.count()}), options_.validation,
+                                    options_.holdout_seed);
   note_drawn(drawn, "validation");
-  train_ = used.select(drawn.left);
-  validation_ = used.select(drawn.taken);
+  validation_ = train_.select(drawn.taken);
+  train_ = train_.select(drawn.left);
 }
 
 /// Tells of classes that are not in a drawn set, and refuses an empty one.
@@ -200,15 +203,12 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
   constexpr std::size_t kMostNamed = 10;
   std::vector<std::string> names;
   for (const std::int32_t label : drawn.single_classes) {
-    const auto at = static_cast<std::size_t>(label);
-    names.push_back(at < class_names_.size() ? class_names_[at] : std::to_string(label));
-    if (names.size() == kMostNamed) break;
+    names.push_back(name_or_number(class_names_, static_cast<std::size_t>(label)));
   }
-  const std::size_t count = drawn.single_classes.size();
-  notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}{}", key,
+  const std::size_t count = names.size();
+  notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}", key,
                                count == 1 ? "one class" : std::to_string(count) + " classes",
-                               count == 1 ? "is" : "are", fmt::join(names, ", "),
-                               count > names.size() ? ", …" : ""));
+                               count == 1 ? "is" : "are", first_names(names, kMostNamed)));
 }
 
 /// Takes the test set out of the training samples at positions `left`, unless it has its own files.
@@ -430,8 +430,8 @@ ImageSet DatasetReader::take(const OpenSplit& from) const {
 Dataset DatasetReader::finish(const OpenSplit& training, const OpenSplit& validation,
                               const OpenSplit& test) const {
   Dataset dataset;
-  OpenSplit trained_on =
-      training;  // selected once more, which the hashes of old checkpoints contain
+  // Selected once more, which the hashes in old checkpoints contain.
+  OpenSplit trained_on = training;
   trained_on.samples = training.samples.select(positions({0, training.samples.count()}));
   dataset.train = take(trained_on);
   dataset.validation = take(validation);
@@ -448,9 +448,7 @@ Dataset DatasetReader::finish(const OpenSplit& training, const OpenSplit& valida
   }
   dataset.class_names = class_names_;
   dataset.skipped = bad_.skipped();
-  if (training.samples.sources().size() > 1) {
-    dataset.train_parts = training.samples.parts();
-  }
+  if (training.samples.sources().size() > 1) dataset.train_parts = training.samples.parts();
   dataset.left_out = left_out_;
   dataset.left_out.unusable = static_cast<std::int64_t>(bad_.skipped().size());
   dataset.notes = notes_;

@@ -40,6 +40,8 @@ struct ImageSet {
   /// Returns the path of a held-out or encoded picture's file in its split's folder; "" if it has
   /// none.
   std::string path(std::int64_t sample) const;
+  /// Returns the number of samples of each class, [classes].
+  std::vector<std::int64_t> class_sizes() const;
 };
 
 /// A training set, its held-out split, and a test set, of one geometry and number of classes. A

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/print.h"
 #include "data/dataset.h"
 #include "settings/run_config.h"
 
@@ -24,12 +25,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::vector<std::int64_t> class_counts(const ImageSet& set, std::size_t classes) {
-  std::vector<std::int64_t> counts(classes);
-  for (const auto label : set.labels) ++counts[label];
-  return counts;
-}
-
 std::vector<std::string> paths_of(const ImageSet& set) {
   std::vector<std::string> paths;
   for (std::int64_t sample = 0; sample < set.count; ++sample) {
@@ -38,7 +33,7 @@ std::vector<std::string> paths_of(const ImageSet& set) {
   return paths;
 }
 
-/// Numbers in left_out, apart from those of files.
+/// The numbers in left_out besides those of files.
 constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumbers{
     {{"duplicates", &LeftOut::duplicates},
      {"limit_train", &LeftOut::limit_train},
@@ -88,18 +83,21 @@ fs::path find_dataset_record(const fs::path& weights) {
 
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options) {
   const auto classes = static_cast<std::size_t>(dataset.train.classes);
-  const auto training = class_counts(dataset.train, classes);
-  const auto validation = class_counts(dataset.validation, classes);
-  const auto test = class_counts(dataset.test, classes);
+  const auto sizes_of = [classes](const ImageSet& set) {
+    std::vector<std::int64_t> sizes = set.class_sizes();
+    sizes.resize(classes);  // a set that was not asked for may have none
+    return sizes;
+  };
+  const auto training = sizes_of(dataset.train);
+  const auto validation = sizes_of(dataset.validation);
+  const auto test = sizes_of(dataset.test);
   OrderedJson json;
   json["classes"] = OrderedJson::array();
   for (std::size_t label = 0; label < classes; ++label) {
-    const bool has_name = label < dataset.class_names.size();
-    json["classes"].push_back(
-        {{"name", has_name ? dataset.class_names[label] : std::to_string(label)},
-         {"train", training[label]},
-         {"validation", validation[label]},
-         {"test", test[label]}});
+    json["classes"].push_back({{"name", name_or_number(dataset.class_names, label)},
+                               {"train", training[label]},
+                               {"validation", validation[label]},
+                               {"test", test[label]}});
   }
   const std::vector<std::string> none;
   json["test"] = options.test_fraction > 0 ? paths_of(dataset.test) : none;
@@ -139,8 +137,7 @@ std::vector<std::string> repeated_files(const Dataset& dataset) {
   }
   sizes.erase(0);  // no files
   std::vector<std::uint8_t> buffer;
-  std::unordered_map<std::string, std::int64_t>
-      known;  // training samples by the hash of their file
+  std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> its sample
   for (std::int64_t i = 0; i < dataset.train.count; ++i) {
     if (!sizes.contains(trained_on.bytes(i))) continue;
     known.emplace(hash_hex(trained_on.read(i, buffer)), i);

@@ -31,10 +31,6 @@ constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
-std::int64_t big_endian(const std::array<std::uint8_t, 4>& bytes) {
-  return (std::int64_t{bytes[0]} << 24) | (bytes[1] << 16) | (bytes[2] << 8) | bytes[3];
-}
-
 /// Returns the number of these bytes, big-endian, in two's complement if it is signed.
 std::int64_t number_in(std::span<const std::uint8_t> bytes, bool is_signed) {
   std::int64_t number = 0;
@@ -180,7 +176,7 @@ void IdxReader::read_shape() {
     const std::size_t offset = position_;
     std::array<std::uint8_t, 4> bytes{};
     if (next(bytes) < bytes.size()) fail(position_, "the data end within the IDX header");
-    shape_[i] = big_endian(bytes);
+    shape_[i] = number_in(bytes, /*is_signed=*/false);
     if (shape_[i] == 0) {
       fail(offset, "dimension " + std::to_string(i + 1) + " is 0, expected at least 1");
     }

@@ -182,7 +182,7 @@ class ImageFolder : public PictureFiles {
         const std::string problem = add_file(inner.native(), entry.mode, entry.size, label);
         if (!problem.empty()) bad_.add(shown(inner) + problem);
       } else {
-        const std::string extension = extension_of(entry.name);
+        const std::string extension = imaging::extension_of(entry.name);
         ++others[extension.empty() ? "without extension" : on_one_line(extension)];
       }
     }

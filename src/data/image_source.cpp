@@ -1,7 +1,6 @@
 #include "data/image_source.h"
 
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,6 +10,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/print.h"
 
 namespace mnist_train::data {
 
@@ -41,13 +41,6 @@ void warn_of_change(const std::string& name) {
         "anew, or evaluate it with that version",
         name);
   });
-}
-
-/// Returns the first names of a list.
-std::string listed(std::span<const std::string> names) {
-  constexpr std::size_t kMostNamed = 10;
-  const auto named = names.first(std::min(names.size(), kMostNamed));
-  return fmt::format("{}{}", fmt::join(named, ", "), named.size() < names.size() ? ", …" : "");
 }
 
 }  // namespace
@@ -125,18 +118,21 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
     std::ranges::set_difference(some, all, std::back_inserter(others));
     return others;
   };
+  constexpr std::size_t kMostNamed = 10;
   const auto extra = not_in(class_names_, names);
   const auto missing = not_in(names, class_names_);
   std::string problem;
   if (!missing.empty()) {
     problem = fmt::format("; no pictures of {} of the training set: {}",
-                          missing.size() == 1 ? "the class" : "classes", listed(missing));
+                          missing.size() == 1 ? "the class" : "classes",
+                          first_names(missing, kMostNamed));
   }
   if (!extra.empty()) {
-    fail_data(fmt::format(
-        "{}: the training set does not have {}: {}{}; both sets need the same "
-        "classes",
-        name_, extra.size() == 1 ? "this class" : "these classes", listed(extra), problem));
+    fail_data(
+        fmt::format("{}: the training set does not have {}: {}{}; both sets need the same "
+                    "classes",
+                    name_, extra.size() == 1 ? "this class" : "these classes",
+                    first_names(extra, kMostNamed), problem));
   }
   if (!missing.empty()) bad.add(name_ + ": " + problem.substr(2));
   use_known_classes(names);

@@ -31,14 +31,6 @@ bool is_plain_text(std::string_view name) {
   return true;
 }
 
-std::string extension_of(std::string_view name) {
-  std::string extension = std::filesystem::path(name).extension().string();
-  for (char& letter : extension) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return extension;
-}
-
 std::string PictureFiles::shown(const std::filesystem::path& relative) const {
   return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
 }

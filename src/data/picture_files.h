@@ -12,9 +12,6 @@
 
 namespace mnist_train::data {
 
-/// Returns the extension in lower case, with its dot; "" if there is none.
-std::string extension_of(std::string_view name);
-
 /// Returns whether a name is UTF-8 without control characters.
 bool is_plain_text(std::string_view name);
 

@@ -97,8 +97,7 @@ std::shared_ptr<ImageSource> open_image_folder(const std::filesystem::path& fold
 /// How a list of pictures is read.
 struct ListKind {
   bool is_test = false;
-  std::optional<bool>
-      named{};  // labels are names, not class numbers; nothing: they tell themselves
+  std::optional<bool> named{};  // whether labels are names, not numbers; none: they tell
 };
 
 /// Reads a list of pictures: a CSV file (RFC 4180, UTF-8, with a header) with the columns `path` or

@@ -64,21 +64,7 @@ std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Ra
   return parts;
 }
 
-CountsByClass counts_of(const std::vector<std::int64_t>& confusion, std::int64_t classes) {
-  const auto size = static_cast<std::size_t>(classes);
-  CountsByClass counts{std::vector<std::int64_t>(size), std::vector<std::int64_t>(size), {}};
-  for (std::size_t label = 0; label < size; ++label) {
-    for (std::size_t predicted = 0; predicted < size; ++predicted) {
-      const std::int64_t samples = confusion[label * size + predicted];
-      counts.samples[label] += samples;
-      counts.predicted[predicted] += samples;
-    }
-    counts.correct.push_back(confusion[label * size + label]);
-  }
-  return counts;
-}
-
-double balanced_accuracy(const CountsByClass& counts) {
+double balanced_accuracy(const ClassCounts& counts) {
   double sum = 0;
   double classes = 0;
   for (std::size_t label = 0; label < counts.samples.size(); ++label) {
@@ -209,7 +195,7 @@ class EvaluationSums {
     };
     if (has_confusion_) {
       result.confusion = numbers(classes_ * classes_);
-      result.class_counts = counts_of(result.confusion, classes_);
+      result.class_counts = count_by_class(result.confusion, classes_);
     } else {
       result.class_counts = {numbers(classes_), numbers(classes_), numbers(classes_)};
     }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/class_counts.h"
 #include "comm/communicator.h"
 #include "data/sampler.h"
 #include "loader/batch_source.h"
@@ -82,13 +83,6 @@ struct EvaluationRequest {
   models::Model* draft = nullptr;
 };
 
-/// Numbers of samples by class.
-struct CountsByClass {
-  std::vector<std::int64_t> samples;    // of the class
-  std::vector<std::int64_t> predicted;  // as the class
-  std::vector<std::int64_t> correct;    // both
-};
-
 /// The result over a whole image set.
 struct Evaluation {
   double loss = 0;      // mean negative log-likelihood
@@ -96,7 +90,7 @@ struct Evaluation {
   std::int64_t samples = 0;
   // [classes,classes]: samples by label and prediction; empty above kMaxConfusionClasses
   std::vector<std::int64_t> confusion = {};
-  CountsByClass class_counts = {};
+  ClassCounts class_counts = {};
   double balanced_accuracy = 0;  // mean over the classes with samples of their accuracies
   // Fraction of samples whose label has one of the five greatest logits; with more than five
   // classes only.

@@ -17,6 +17,12 @@ constexpr std::size_t kPaletteEntry = 4;  // blue, green, red, alpha
 
 bool is_old(Bytes bytes) { return little_endian(bytes, kInfo, 4) == kOldInfo; }
 
+/// Returns whether masks tell which bits are which colour.
+bool has_masks(Bytes bytes) {
+  constexpr std::int64_t kBitFields = 3;
+  return !is_old(bytes) && little_endian(bytes, kInfo + 16, 4) == kBitFields;
+}
+
 std::int64_t bits_per_pixel(Bytes bytes) {
   return little_endian(bytes, kInfo + (is_old(bytes) ? 10 : 14), 2);
 }
@@ -92,9 +98,8 @@ Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name)
   constexpr std::size_t kPixel = 8;
   const auto wide =
       decode_to(WUFFS_BASE__PIXEL_FORMAT__BGRA_NONPREMUL_4X16LE, kPixel, bytes, header, name);
-  constexpr std::int64_t kBitFields = 3;
-  const bool masked = !is_old(bytes) && little_endian(bytes, kInfo + 16, 4) == kBitFields;
-  const bool six = masked && bytes.size() >= 62 && little_endian(bytes, kInfo + 44, 4) == 0x7E0;
+  const bool six =
+      has_masks(bytes) && bytes.size() >= 62 && little_endian(bytes, kInfo + 44, 4) == 0x7E0;
   const std::array<int, 3> greatest{31, six ? 63 : 31, 31};
   Image image{header.height, header.width, 3, {}};
   image.pixels.reserve(image.bytes());
@@ -112,9 +117,7 @@ Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name)
 /// Returns whether the masks of a picture of 32 bits have one for alpha. Without masks, its fourth
 /// byte means nothing.
 bool has_alpha_mask(Bytes bytes) {
-  constexpr std::int64_t kBitFields = 3;
-  return little_endian(bytes, kInfo, 4) >= 56 &&
-         little_endian(bytes, kInfo + 16, 4) == kBitFields && bytes.size() >= kInfo + 56 &&
+  return has_masks(bytes) && little_endian(bytes, kInfo, 4) >= 56 && bytes.size() >= kInfo + 56 &&
          little_endian(bytes, kInfo + 52, 4) != 0;
 }
 
@@ -137,7 +140,7 @@ Image decode_bmp(Bytes bytes, const Header& header, const std::string& name) {
   const std::int64_t bits = bits_per_pixel(bytes);
   if (bits <= 8) return decode_indexed(bytes, header, name);
   if (bits == 16) return decode_16_bits(bytes, header, name);
-  const bool alpha = bits == 32 && !is_old(bytes) && has_alpha_mask(bytes);
+  const bool alpha = bits == 32 && has_alpha_mask(bytes);
   Image image{header.height, header.width, 4, {}};
   image.pixels = decode_to(WUFFS_BASE__PIXEL_FORMAT__RGBA_NONPREMUL, 4, bytes, header, name);
   if (alpha) return image;

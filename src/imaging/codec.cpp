@@ -65,7 +65,7 @@ constexpr std::array<OtherFormat, 17> kOtherFormats{{
     {0, "qoif"sv, "a QOI"},
 }};
 
-/// Throws Error(kData) that says what the file is, if it is known, and how to convert it.
+/// Throws Error(kData) with the kind of the file, if it is known, and the command to convert it.
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
   for (const OtherFormat& other : kOtherFormats) {
     if (!has_text(bytes, other.offset, other.bytes)) continue;
@@ -183,15 +183,20 @@ Image upright(Image image, int orientation) {
 
 }  // namespace
 
-bool has_picture_extension(std::string_view name) {
+std::string extension_of(std::string_view name) {
   const std::size_t dot = name.rfind('.');
-  if (dot == name.npos || dot == 0) return false;
+  if (dot == name.npos || dot == 0) return "";
   std::string extension(name.substr(dot));
   for (char& letter : extension) {
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
   }
+  return extension;
+}
+
+bool has_picture_extension(std::string_view name) {
+  const std::string extension = extension_of(name);
   const std::string_view all = kPictureExtensions;
-  const std::size_t at = all.find(extension);
+  const std::size_t at = extension.empty() ? all.npos : all.find(extension);
   return at != all.npos &&
          (at + extension.size() == all.size() || all[at + extension.size()] == ',');
 }

@@ -14,6 +14,9 @@ enum class Format { kPng, kJpeg, kWebp, kBmp, kPnm };
 /// Names of files with such pictures, for messages.
 inline constexpr const char* kPictureExtensions = ".jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm";
 
+/// Returns the extension of a file's name in lower case, with its dot; "" if there is none.
+std::string extension_of(std::string_view name);
+
 /// Returns whether the extension of a file's name, in any case, is one of kPictureExtensions.
 bool has_picture_extension(std::string_view name);
 

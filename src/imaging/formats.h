@@ -9,8 +9,8 @@
 
 namespace mnist_train::imaging {
 
-// The formats, each in its own file, for codec.cpp. `read_…` reads what the first bytes say and
-// does not check sizes. `decode_…` returns the pixels as they are stored: upright or not, and with
+// The formats, each in its own file, for codec.cpp. `read_…` reads the header and does not check
+// sizes. `decode_…` returns the pixels as they are stored: upright or not, and with
 // alpha as the last of 2 or 4 channels. All throw Error(kData) with the name.
 
 using Bytes = std::span<const std::uint8_t>;

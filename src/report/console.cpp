@@ -108,8 +108,7 @@ std::string progress_bar(double fraction, std::size_t columns) {
 /// Returns the name of a class for a line of text, long ones shortened; else its number.
 std::string class_text(const std::vector<std::string>& class_names, std::size_t label) {
   constexpr std::size_t kMostBytes = 40;
-  return label < class_names.size() ? shortened(on_one_line(class_names[label]), kMostBytes)
-                                    : std::to_string(label);
+  return shortened(on_one_line(name_or_number(class_names, label)), kMostBytes);
 }
 
 class Console : public Sink {
@@ -514,7 +513,7 @@ Json to_json(const TestResult& result, const std::vector<std::string>& class_nam
     return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
   };
   for (std::size_t i = 0; i < samples.size(); ++i) {
-    rows.push_back({{"name", i < class_names.size() ? class_names[i] : std::to_string(i)},
+    rows.push_back({{"name", name_or_number(class_names, i)},
                     {"samples", samples[i]},
                     {"precision", fraction(correct[i], predicted[i])},
                     {"recall", fraction(correct[i], samples[i])},

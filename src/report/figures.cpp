@@ -15,19 +15,8 @@
 namespace mnist_train::report {
 
 ClassCounts class_counts(const EpochDetails& details) {
-  if (details.confusion.empty()) return details.class_counts;
-  const auto classes = static_cast<std::size_t>(details.classes);
-  using Counts = std::vector<std::int64_t>;
-  ClassCounts counts{Counts(classes), Counts(classes), Counts(classes)};
-  for (std::size_t truth = 0; truth < classes; ++truth) {
-    for (std::size_t predicted = 0; predicted < classes; ++predicted) {
-      const std::int64_t images = details.confusion[truth * classes + predicted];
-      counts.samples[truth] += images;
-      counts.predicted[predicted] += images;
-      if (truth == predicted) counts.correct[truth] = images;
-    }
-  }
-  return counts;
+  return details.confusion.empty() ? details.class_counts
+                                   : count_by_class(details.confusion, details.classes);
 }
 
 bool are_unequal(const std::vector<std::int64_t>& class_sizes) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/class_counts.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::report {
@@ -132,20 +133,6 @@ struct RankTimes {
     field("median_step", record.median_step_s);
     field("p95_step", record.p95_step_s);
     field("longest_step", record.longest_step_s);
-  }
-};
-
-/// Numbers of test images by class.
-struct ClassCounts {
-  std::vector<std::int64_t> samples;    // of the class
-  std::vector<std::int64_t> predicted;  // as the class
-  std::vector<std::int64_t> correct;    // both
-
-  template <class Counts, class Field>
-  static void visit(Counts& counts, const Field& field) {
-    field("samples", counts.samples);
-    field("predicted", counts.predicted);
-    field("correct", counts.correct);
   }
 };
 

@@ -62,25 +62,23 @@ Type<Fill> fill_type() {
 
 /// Returns the type of [min, max].
 Type<Interval> interval(const strict_json::NumberRange& range) {
-  using List = std::vector<double>;
-  Type<Interval> type = converted<Interval>(
-      list_of(number(range)),
-      [](const List& ends) {
-        return Interval{ends[0], ends[1]};
-      },
-      [](const Interval& value) {
-        return List{value.min, value.max};
-      });
-  type.fragment["minItems"] = type.fragment["maxItems"] = 2;
-  type.read =
-      [read = list_of(number(range)).read](const JsonCursor& cursor) -> std::optional<Interval> {
-    const auto ends = read(cursor);
-    if (!ends) return std::nullopt;
-    if (ends->size() == 2 && ends->front() <= ends->back()) return Interval{(*ends)[0], (*ends)[1]};
+  using Ends = std::vector<double>;
+  Type<Ends> ordered = list_of(number(range));
+  ordered.fragment["minItems"] = ordered.fragment["maxItems"] = 2;
+  ordered.read = [read = ordered.read](const JsonCursor& cursor) -> std::optional<Ends> {
+    std::optional<Ends> ends = read(cursor);
+    if (!ends || (ends->size() == 2 && ends->front() <= ends->back())) return ends;
     cursor.add_mismatch("[min, max] in that order");
     return std::nullopt;
   };
-  return type;
+  return converted<Interval>(
+      ordered,
+      [](const Ends& ends) {
+        return Interval{ends[0], ends[1]};
+      },
+      [](const Interval& value) {
+        return Ends{value.min, value.max};
+      });
 }
 
 /// Returns the type of a distance up to `max` from the centre, or the interval from `min` to `max`.

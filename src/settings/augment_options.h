@@ -166,7 +166,7 @@ const Kind* find(const AugmentList& list) {
   return nullptr;
 }
 
-/// Returns where the list's mixup or cutmix finds partners; nothing if it has neither.
+/// Returns the scope of the list's mixup or cutmix; nothing if it has neither.
 std::optional<MixupScope> mixing_scope(const AugmentList& list);
 
 /// Returns the interval that factors around `center` (1, hues: 0) are drawn from.

@@ -99,21 +99,14 @@ Type<Background> background() {
       one_of<std::size_t>({"white", "black"}),
       [](std::size_t index) { return index == 0 ? kWhiteBackground : Background{}; },
       [](const Background& value) { return std::size_t{value == Background{} ? 1U : 0U}; });
-  auto parts = converted<Background>(
-      list_of(integer(0, 255)),
+  const auto parts = converted<Background>(
+      list_of_exactly(3, integer(0, 255), "three numbers, [red, green, blue]"),
       [](const Parts& read) {
         Background value{};
         std::copy(read.begin(), read.end(), value.begin());
         return value;
       },
       [](const Background& value) { return Parts(value.begin(), value.end()); });
-  parts.fragment["minItems"] = 3;
-  parts.fragment["maxItems"] = 3;
-  parts.read = [read = parts.read](const JsonCursor& cursor) -> std::optional<Background> {
-    if (cursor.node().items.size() == 3) return read(cursor);
-    cursor.add_mismatch("three numbers, [red, green, blue]");
-    return std::nullopt;
-  };
   return brief_or_full(named, parts, "[red, green, blue]", [](const Background& value) {
     return value == kWhiteBackground || value == Background{};
   });

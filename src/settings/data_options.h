@@ -47,7 +47,7 @@ struct DataOptions {
   Decode decode = Decode::kOnce;
   std::optional<std::int64_t> decode_threads;  // per process; none: its compute threads
   std::optional<NormalizeOptions> normalize;   // none: the data set's defaults
-  double validation = 0;                       // fraction held out of what the test set leaves
+  double validation = 0;                       // fraction of the rest that is held out
   std::int64_t holdout_seed = 0;               // of both fractions and of the limits
   std::optional<ImageSize> size;               // to which images are resized; none: their own
   Fit fit = Fit::kStretch;                     // how images reach `size`

@@ -224,21 +224,14 @@ Type<Edges> edges() {
         return Edges{all, all, all, all};
       },
       [](const Edges& edges) { return edges.left; });
-  auto four = converted<Edges>(
-      list_of(number),
+  const auto four = converted<Edges>(
+      list_of_exactly(4, number, "one number or [left, right, top, bottom]"),
       [](const std::vector<std::int64_t>& read) {
         return Edges{read[0], read[1], read[2], read[3]};
       },
       [](const Edges& edges) {
         return std::vector<std::int64_t>{edges.left, edges.right, edges.top, edges.bottom};
       });
-  four.fragment["minItems"] = 4;
-  four.fragment["maxItems"] = 4;
-  four.read = [read = four.read](const JsonCursor& cursor) -> std::optional<Edges> {
-    if (cursor.node().items.size() == 4) return read(cursor);
-    cursor.add_mismatch("one number or [left, right, top, bottom]");
-    return std::nullopt;
-  };
   return brief_or_full(same, four, "[left, right, top, bottom]", [](const Edges& edges) {
     return edges.left == edges.right && edges.left == edges.top && edges.left == edges.bottom;
   });
@@ -350,19 +343,12 @@ Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
         return ImageSize{both, both};
       },
       [](const ImageSize& size) { return size.height; });
-  auto pair = converted<ImageSize>(
-      list_of(side),
+  const auto pair = converted<ImageSize>(
+      list_of_exactly(2, side, "one number or [height, width]"),
       [](const Sides& read) {
         return ImageSize{read.front(), read.back()};
       },
       sides);
-  pair.fragment["minItems"] = 2;
-  pair.fragment["maxItems"] = 2;
-  pair.read = [read = pair.read](const JsonCursor& cursor) -> std::optional<ImageSize> {
-    if (cursor.node().items.size() == 2) return read(cursor);
-    cursor.add_mismatch("one number or [height, width]");
-    return std::nullopt;
-  };
   return brief_or_full(square, pair, "[height, width]",
                        [](const ImageSize& size) { return size.height == size.width; });
 }

@@ -141,6 +141,21 @@ Type<T> converted(const Type<Inner>& inner, const To& to, const From& from) {
           .keys = inner.keys};
 }
 
+/// Returns the type of lists of `size` values, which messages show as `form`.
+template <class T>
+Type<std::vector<T>> list_of_exactly(std::size_t size, const Type<T>& inner,
+                                     const std::string& form) {
+  using List = std::vector<T>;
+  Type<List> type = list_of(inner);
+  type.fragment["minItems"] = type.fragment["maxItems"] = size;
+  type.read = [any = type.read, size, form](const JsonCursor& cursor) -> std::optional<List> {
+    if (cursor.node().items.size() == size) return any(cursor);
+    cursor.add_mismatch(form);
+    return std::nullopt;
+  };
+  return type;
+}
+
 /// Returns the type of values that have two forms: `brief`, a scalar, and `full`, a list or an
 /// object, which messages show as `form`. Values that `is_brief` accepts are written briefly.
 template <class T, class IsBrief>

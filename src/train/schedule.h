@@ -39,7 +39,7 @@ struct Progress {
   double test_seconds = 0;
   std::vector<double> accuracies;  // test accuracy of each finished epoch
   double highest_accuracy = -1;    // on the validation set, or the test set; below 0: none yet
-  double best_score = 0;           // of the best weights, what they were chosen by
+  double best_score = 0;           // of the best weights: the figure that chose them
   double best_accuracy = -1;       // of these weights, on the same set; below 0: none yet
   double best_test_accuracy = -1;  // of the same weights; below 0: none yet, or not known
   std::int64_t best_epoch = 0;     // from 1
@@ -63,7 +63,7 @@ struct EpochScores {
   double selection_accuracy = 0;  // on the validation set if there is one, else the test set
   double selection_loss = 0;      // on that set
   double seconds = 0;             // that the evaluation took
-  double best_score = 0;          // what the best weights have the most of
+  double best_score = 0;          // the figure that chooses the best weights: the highest
   double stopping_accuracy = 0;   // that early stopping goes by
 };
 

@@ -66,7 +66,7 @@ TEST_CASE("a fraction takes the lowest SHA-256 of each class") {
   const Drawn other = draw_fraction(samples, all_of_view(samples), 0.3, 5);
   CHECK(paths(samples, other.taken) ==
         Names{"cat/4.png", "cat/6.png", "dog/2.png", "dog/3.png", "dog/5.png"});
-  // What is left is drawn from in the same order.
+  // The rest is drawn from in the same order.
   const Drawn next = draw_fraction(samples, drawn.left, 0.2, 0);
   CHECK(paths(samples, next.taken) == Names{"cat/0.png", "dog/6.png"});
 }

@@ -253,7 +253,7 @@ TEST_CASE("integers of 16 and 32 bits are read as labels and as pixels") {
     CHECK(bytes[0] == pixels[2 * sample]);
     CHECK(bytes[1] == pixels[2 * sample + 1]);
   }
-  // QMNIST: the class, and seven facts about where a digit comes from.
+  // QMNIST: the class, and seven facts about the origin of a digit.
   const std::vector<int> table{5, 1, 2, 3, 4, 5, 6, 70000, 1, 0, 0, 0, 0, 0, 0, -1};
   const auto two = folder.write("two", idx_header({2, 1, 1}) + "ab");
   const auto qmnist = folder.write("qmnist", typed(0x0c, {2, 8}) + wide(table, 4));

@@ -284,7 +284,7 @@ data::ImageSet numbered_set(const std::vector<std::uint16_t>& labels, std::int64
 
 /// The measures of an evaluation, sample by sample.
 struct Measures {
-  CountsByClass counts;
+  ClassCounts counts;
   double top5 = 0;
   double balanced = 0;
 };

@@ -86,8 +86,10 @@ SameTest same_test(const RunFiles& a, const RunFiles& b) {
     return run.epochs.empty() ? std::vector<std::int64_t>()
                               : class_counts(run.epochs.back().details).samples;
   };
-  const bool are_known = !sizes(a).empty() && !sizes(b).empty();
-  if (are_known && sizes(a) != sizes(b)) return SameTest::kNo;
+  const std::vector<std::int64_t> sizes_of_a = sizes(a);
+  const std::vector<std::int64_t> sizes_of_b = sizes(b);
+  const bool are_known = !sizes_of_a.empty() && !sizes_of_b.empty();
+  if (are_known && sizes_of_a != sizes_of_b) return SameTest::kNo;
   const nlohmann::json files_of_a = test_files(a);
   const nlohmann::json files_of_b = test_files(b);
   if (files_of_a.is_array() || files_of_b.is_array()) {
@@ -212,25 +214,6 @@ std::string common_class_name(std::span<const RunFiles> runs, std::int64_t label
   return names.size() == 1 ? *names.begin() : std::to_string(label);
 }
 
-/// Returns the classes that the table lists: all, or of many those with the lowest accuracy in any
-/// run.
-template <typename Accuracies>
-std::vector<std::int64_t> worst_classes(std::int64_t classes, const Accuracies& accuracies_of) {
-  std::vector<std::int64_t> labels(static_cast<std::size_t>(classes));
-  std::iota(labels.begin(), labels.end(), 0);
-  if (labels.size() <= kListedClasses) return labels;
-  std::vector<double> lowest;
-  for (const std::int64_t label : labels) {
-    double low = INFINITY;
-    for (const double accuracy : accuracies_of(label)) low = std::fmin(low, accuracy);
-    lowest.push_back(low);
-  }
-  std::ranges::stable_sort(
-      labels, {}, [&](std::int64_t label) { return lowest[static_cast<std::size_t>(label)]; });
-  labels.resize(kListedClasses);
-  return labels;
-}
-
 std::string classes(std::span<const RunFiles> runs) {
   std::int64_t most = 0;
   const EpochDetails none;
@@ -244,8 +227,13 @@ std::string classes(std::span<const RunFiles> runs) {
       return label < confusion.classes ? confusion.recall(label) : NAN;
     });
   };
+  const auto lowest = [&](std::int64_t label) {
+    double low = INFINITY;
+    for (const double accuracy : accuracies_of(label)) low = std::fmin(low, accuracy);
+    return low;
+  };
   std::string rows;
-  for (const std::int64_t label : worst_classes(most, accuracies_of)) {
+  for (const std::int64_t label : worst_classes(most, lowest)) {
     rows +=
         table_row(escape_html(common_class_name(runs, label)),
                   starred(accuracies_of(label), true, [](double value) { return percent(value); }));

@@ -146,7 +146,7 @@ struct Baseline {
 /// Returns "Yes", or why that cannot be said: if classes are never predicted, or the model is
 /// better than the baseline for the mean class only, it learned in part.
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
-  constexpr double kLeastGain = 0.05;  // of what the baseline gets wrong
+  constexpr double kLeastGain = 0.05;  // as a fraction of the baseline's mistakes
   if (baseline.accuracy == 1) return "Not known";
   const double gain = run.last(&EpochRecord::test_accuracy) - baseline.accuracy;
   const double balanced_gain =
@@ -170,9 +170,9 @@ std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
                      percent(baseline.accuracy, 1));
 }
 
-/// Names the classes that were never predicted, and says what may help.
-std::string never_predicted_text(const RunFiles& run, const Confusion& confusion) {
-  const std::vector<std::int64_t> missed = confusion.never_predicted();
+/// Names the classes that were never predicted, if any, and says what may help.
+std::string never_predicted_text(const RunFiles& run, const Confusion& confusion,
+                                 const std::vector<std::int64_t>& missed) {
   if (missed.empty()) return "";
   const bool has_class_weights = run.config.is_object() && run.config.contains("class_weights") &&
                                  !run.config["class_weights"].is_null();
@@ -190,7 +190,8 @@ std::string learning_verdict(const RunFiles& run) {
   const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
   const Confusion confusion(run.epochs.back().details);
   const Baseline baseline(confusion);
-  const std::string word = answer(run, baseline, confusion.never_predicted().empty());
+  const std::vector<std::int64_t> missed = confusion.never_predicted();
+  const std::string word = answer(run, baseline, missed.empty());
   const bool learned = word == "Yes" || word == "Partly";
   std::string text = word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
   if (shows_balanced_accuracy(run)) {
@@ -198,8 +199,7 @@ std::string learning_verdict(const RunFiles& run) {
         fmt::format("Balanced accuracy, the mean over the classes, is {}, instead of {}. ",
                     percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
   }
-  const std::string missed = never_predicted_text(run, confusion);
-  text += missed;
+  text += never_predicted_text(run, confusion, missed);
   if (best.epoch != last.epoch && run.best_by() != settings::BestBy::kAccuracy) {
     text += fmt::format("By {}, epoch {} was best, with test accuracy {}. ",
                         words_for(run.best_by()), best.epoch, percent(best.test_accuracy));

@@ -112,20 +112,14 @@ double scale_begin(const Confusion& confusion) {
   return begin;
 }
 
-/// Returns the classes that the table lists: all, or of many the worst, by F1 and accuracy. Classes
-/// without images and predictions come last.
+/// Returns the classes that the table lists, the worst by F1 and accuracy. Classes without images
+/// and predictions come last.
 std::vector<std::int64_t> listed_classes(const Confusion& confusion) {
-  std::vector<std::int64_t> labels(static_cast<std::size_t>(confusion.classes));
-  std::iota(labels.begin(), labels.end(), 0);
-  if (labels.size() <= kListedClasses) return labels;
-  const auto badness = [&](std::int64_t label) {
+  return worst_classes(confusion.classes, [&](std::int64_t label) {
     const double f1 = confusion.f1(label);
     const double recall = confusion.recall(label);
     return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
-  };
-  std::ranges::stable_sort(labels, {}, badness);
-  labels.resize(kListedClasses);
-  return labels;
+  });
 }
 
 /// Names and titles of splits.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/print.h"
 #include "base/system.h"
 #include "base/version.h"
 #include "report/page/sections.h"
@@ -443,8 +444,8 @@ settings::BestBy RunFiles::best_by() const {
 }
 
 std::string RunFiles::class_name(std::int64_t label) const {
-  const auto at = static_cast<std::size_t>(label);
-  return label >= 0 && at < class_names.size() ? class_names[at] : std::to_string(label);
+  return label < 0 ? std::to_string(label)
+                   : name_or_number(class_names, static_cast<std::size_t>(label));
 }
 
 double RunFiles::class_size(std::int64_t label, const char* split) const {
@@ -535,18 +536,17 @@ void RunReader::read_metrics() {
   }
   const std::string fresh =
       read_if_there(path, kMaxLargeFile, static_cast<std::size_t>(metrics_bytes_));
-  metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false,
-                                 [&](const nlohmann::json& json, const std::string& where) {
-                                   const std::string event = text_in(json, "event");
-                                   if (event == "step")
-                                     run_.steps.push_back(record_of<StepRecord>(json));
-                                   if (event != "epoch") return;
-                                   if (!run_.epochs.empty()) {  // the last is shown
-                                     run_.epochs.back().details.confusion = {};
-                                     run_.epochs.back().details.class_counts = {};
-                                   }
-                                   run_.epochs.push_back(epoch_of(json, where));
-                                 });
+  const auto add = [&](const nlohmann::json& json, const std::string& where) {
+    const std::string event = text_in(json, "event");
+    if (event == "step") run_.steps.push_back(record_of<StepRecord>(json));
+    if (event != "epoch") return;
+    if (!run_.epochs.empty()) {  // the last is shown
+      run_.epochs.back().details.confusion = {};
+      run_.epochs.back().details.class_counts = {};
+    }
+    run_.epochs.push_back(epoch_of(json, where));
+  };
+  metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false, add);
   metrics_bytes_ += static_cast<std::int64_t>(fresh.rfind('\n') + 1);  // npos + 1 is 0
 }
 

@@ -39,7 +39,7 @@ struct RunFiles {
   double last(double EpochRecord::*figure) const;
   /// Whether there is a validation set, which then decides on the best epoch.
   bool holds_out() const;
-  /// Returns what the best checkpoint was chosen by.
+  /// Returns the figure that chose the best checkpoint.
   settings::BestBy best_by() const;
   /// Returns the first epoch with the best figure of the validation set, or of the test set if
   /// there is no validation set. Nothing without epochs.

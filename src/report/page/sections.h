@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -264,6 +266,21 @@ bool shows_top5_accuracy(const RunFiles& run);
 
 /// The most classes that a table lists; of more it lists the worst.
 inline constexpr std::size_t kListedClasses = 50;
+
+/// Returns the classes that a table lists: all, or of many those with the lowest `merit(label)`,
+/// ascending.
+template <class Merit>
+std::vector<std::int64_t> worst_classes(std::int64_t classes, const Merit& merit) {
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(classes));
+  std::iota(labels.begin(), labels.end(), 0);
+  if (labels.size() <= kListedClasses) return labels;
+  std::vector<decltype(merit(0))> merits;
+  for (const std::int64_t label : labels) merits.push_back(merit(label));
+  std::ranges::stable_sort(
+      labels, {}, [&](std::int64_t label) { return merits[static_cast<std::size_t>(label)]; });
+  labels.resize(kListedClasses);
+  return labels;
+}
 
 /// Returns the name of a class as HTML.
 std::string escaped_class(const RunFiles& run, std::int64_t label);

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mnist_train {
+
+/// Numbers of samples by class.
+struct ClassCounts {
+  std::vector<std::int64_t> samples;    // of the class
+  std::vector<std::int64_t> predicted;  // as the class
+  std::vector<std::int64_t> correct;    // both
+
+  template <class Counts, class Field>
+  static void visit(Counts& counts, const Field& field) {
+    field("samples", counts.samples);
+    field("predicted", counts.predicted);
+    field("correct", counts.correct);
+  }
+};
+
+/// Sums up a confusion matrix [classes, classes]: samples by label and prediction.
+ClassCounts count_by_class(const std::vector<std::int64_t>& confusion, std::int64_t classes);
+
+}  // namespace mnist_train
