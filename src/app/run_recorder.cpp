@@ -292,7 +292,7 @@ std::vector<report::Mistake> choose_mistakes(const eval::Evaluation& evaluation,
   std::vector<report::Mistake> mistakes;
   for (const auto& [sample, predicted_class, confidence] : evaluation.wrong_predictions) {
     const auto truth = images.labels[static_cast<std::size_t>(sample)];
-    mistakes.push_back({sample, predicted_class, truth, confidence});
+    mistakes.push_back({sample, "", predicted_class, truth, {{predicted_class, confidence}}});
   }
   return report::choose_mistakes(std::move(mistakes));
 }

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "report/sink.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 

@@ -13,8 +13,8 @@
 
 #include "base/system.h"
 #include "base/version.h"
+#include "report/records.h"
 #include "report/run_folder.h"
-#include "report/sink.h"
 
 namespace mnist_train::report {
 

@@ -1,6 +1,6 @@
 #include <fstream>
 
-#include "report/sink.h"
+#include "report/records.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/file_size_limit.h"

@@ -299,7 +299,7 @@ std::vector<Thumbnail> wrong_thumbnails(const RunFiles& run) {
                           fmt::format("<b>{}</b> → <b class=\"bad\">{}</b>", truth,
                                       escaped_class(run, mistake.guess)),
                           fmt::format("<span>{}</span> <span>#{}</span>",
-                                      rounded_percent(mistake.confidence), mistake.id),
+                                      rounded_percent(mistake.confidence()), mistake.id),
                           mistake.file});
   }
   return thumbnails;
@@ -329,19 +329,14 @@ std::string wrong_pictures(const RunFiles& run, const Confusion& confusion, std:
   return text;
 }
 
-double score(const Prediction& row, std::int64_t label) {
-  const double score = row.score(label);
-  return std::isfinite(score) ? score : 0;
-}
-
 /// Returns the second most likely class: "9: 38 %".
 std::string runner_up(const RunFiles& run, const Prediction& row) {
   std::int64_t second = -1;
   for (const auto& [label, unused] : row.scores) {
-    const bool is_likelier = second < 0 || score(row, label) > score(row, second);
+    const bool is_likelier = second < 0 || row.score(label) > row.score(second);
     if (label != row.guess && is_likelier) second = label;
   }
-  return second < 0 ? "" : escaped_class(run, second) + ": " + rounded_percent(score(row, second));
+  return second < 0 ? "" : escaped_class(run, second) + ": " + rounded_percent(row.score(second));
 }
 
 /// Right predictions with the least confidence, among those that the run has stored.
@@ -352,15 +347,15 @@ std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
   }
   if (right.empty()) return "";
   std::stable_sort(right.begin(), right.end(),
-                   [](auto* a, auto* b) { return score(*a, a->guess) < score(*b, b->guess); });
+                   [](auto* a, auto* b) { return a->confidence() < b->confidence(); });
   right.resize(std::min(right.size(), kFirstPictures));
   std::vector<Thumbnail> unsure;
   for (const Prediction* row : right) {
     const std::string truth = escaped_class(run, row->truth);
-    unsure.push_back({row->id, row->image, truth, "",
-                      fmt::format("<b class=\"good\">{}</b>: {}", truth,
-                                  rounded_percent(score(*row, row->guess))),
-                      runner_up(run, *row), row->file});
+    unsure.push_back(
+        {row->id, row->image, truth, "",
+         fmt::format("<b class=\"good\">{}</b>: {}", truth, rounded_percent(row->confidence())),
+         runner_up(run, *row), row->file});
   }
   return fmt::format(
       "<details id=\"unsure\"><summary>Right, but least confident</summary><p>Of the {} test "

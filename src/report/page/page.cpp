@@ -15,7 +15,6 @@
 #include "base/version.h"
 #include "report/page/sections.h"
 #include "report/run_folder.h"
-#include "report/sink.h"
 
 namespace mnist_train::report {
 
@@ -189,7 +188,7 @@ const nlohmann::json kNull;
 template <typename Record>
 Record record_of(const nlohmann::json& json) {
   Record record;
-  Record::visit(record, [&](const char* key, auto& member) {
+  Record::visit(record, [&](const std::string& key, auto& member) {
     const double number = number_in(json, key);
     if constexpr (std::is_same_v<decltype(member), std::int64_t&>) {
       if (std::abs(number) < 9e15) member = static_cast<std::int64_t>(number);
@@ -219,7 +218,7 @@ void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std
 
 void read_class_counts(const nlohmann::json& json, EpochDetails& details,
                        const std::string& where) {
-  ClassCounts::visit(details.class_counts, [&](const char* key, std::vector<std::int64_t>& counts) {
+  ClassCounts::visit(details.class_counts, [&](const std::string& key, auto& counts) {
     const nlohmann::json list = json.is_object() ? json.value(key, kNull) : kNull;
     for (const nlohmann::json& count : list) {
       if (!count.is_number_unsigned()) refuse_content(where, "class_counts holds something else");
@@ -263,7 +262,8 @@ bool is_picture(std::string_view uri) {
   return false;
 }
 
-/// Reads a line of predictions.jsonl. The image is empty unless it is a PNG or JPEG.
+/// Reads a line of predictions.jsonl or mistakes.jsonl. The image is empty unless it is a PNG or
+/// JPEG, and a score that is not a number is 0.
 Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
   const auto integer = [&](const char* key) {
     const double number = number_in(json, key);
@@ -274,40 +274,30 @@ Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
       integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
   if (!is_picture(prediction.image)) prediction.image.clear();
   prediction.file = text_in(json, "file");
+  const auto add_score = [&](std::int64_t label, const nlohmann::json& row,
+                             const std::string& key) {
+    const double score = number_in(row, key);
+    prediction.scores.emplace_back(label, std::isfinite(score) ? score : 0);
+  };
   for (std::int64_t label = 0; label < settings::kMaxClasses; ++label) {
-    const auto score = json.find("score_" + std::to_string(label));
-    if (score == json.end()) break;
-    prediction.scores.emplace_back(label, score->is_number() ? score->get<double>() : 0);
+    const std::string key = "score_" + std::to_string(label);
+    if (!json.contains(key)) break;
+    add_score(label, json, key);
   }
   for (const nlohmann::json& row : json.value("top", kNull)) {
     const double label = number_in(row, "class");
     if (!(label >= 0 && label < settings::kMaxClasses)) continue;
-    prediction.scores.emplace_back(static_cast<std::int64_t>(label), number_in(row, "score"));
+    add_score(static_cast<std::int64_t>(label), row, "score");
   }
+  if (json.contains("confidence")) add_score(prediction.guess, json, "confidence");
   return prediction;
-}
-
-/// Reads a line of mistakes.jsonl.
-Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
-  Prediction prediction = prediction_of(json, where);
-  const double confidence = number_in(json, "confidence");
-  return {prediction.id,
-          prediction.guess,
-          prediction.truth,
-          std::isnan(confidence) ? 0 : confidence,
-          std::move(prediction.image),
-          std::move(prediction.file)};
 }
 
 /// Returns the wrong ones of the predictions, for runs without mistakes.jsonl.
 std::vector<Mistake> mistakes_among(const std::vector<Prediction>& predictions) {
   std::vector<Mistake> mistakes;
-  for (const Prediction& row : predictions) {
-    if (row.guess == row.truth) continue;
-    const double confidence = row.confidence();
-    mistakes.push_back({row.id, row.guess, row.truth, std::isnan(confidence) ? 0 : confidence,
-                        row.image, row.file});
-  }
+  std::ranges::copy_if(predictions, std::back_inserter(mistakes),
+                       [](const Prediction& row) { return row.guess != row.truth; });
   return choose_mistakes(std::move(mistakes));
 }
 
@@ -513,7 +503,7 @@ RunFiles& RunReader::read() {
   });
   run_.mistakes.clear();
   for_each_row(files::kMistakes, kMaxSmallFile, [&](const auto& json, const auto& where) {
-    if (run_.mistakes.size() < kMostMistakes) run_.mistakes.push_back(mistake_of(json, where));
+    if (run_.mistakes.size() < kMostMistakes) run_.mistakes.push_back(prediction_of(json, where));
   });
   std::error_code error;
   if (!fs::exists(folder / files::kMistakes, error)) {
