@@ -21,7 +21,7 @@ int colour_of(std::size_t run) { return static_cast<int>(run % kColours); }
 
 /// The name of a run, after its colour in the charts.
 std::string keyed_name(std::span<const RunFiles> runs, std::size_t run) {
-  return plot::line_key(colour_of(run)) + escape_html(runs[run].name);
+  return line_key(colour_of(run)) + escape_html(runs[run].name);
 }
 
 /// The head of a table with a column for each run.

@@ -97,76 +97,25 @@ std::string line_chart(const LineChart& chart);
 /// points.
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double window);
 
-/// The scale of one axis.
-class ChartScale {
- public:
-  /// Covers the finite ones of `values`, or 0 to 1 if there are none. A scale is logarithmic only
-  /// if all values are positive.
-  ChartScale(const std::vector<double>& values, bool logarithmic, bool whole_numbers = false);
-
-  /// Position of a value on the axis, in [0,1].
-  double at(double value) const;
-  bool logarithmic() const { return logarithmic_; }
-  /// Round values on the axis, usually three to seven.
-  const std::vector<double>& ticks() const { return ticks_; }
-  double high() const { return high_; }
-
- private:
-  void add_linear_ticks(bool whole_numbers);
-  void add_logarithmic_ticks();
-
-  bool logarithmic_ = false;
-  double low_ = 0;
-  double high_ = 1;
-  std::vector<double> ticks_;
+/// A column of a chart, made of parts.
+struct ChartColumn {
+  std::int64_t x = 0;
+  std::vector<double> parts;  // seconds
 };
 
-/// Parts of a chart as HTML and SVG. Coordinates are about one pixel, so all charts have letters of
-/// the same size; y grows downwards.
-namespace plot {
+/// Returns a figure like that of a line chart with columns. Its legend has the total, and the parts
+/// that are not too small in all columns. Returns nothing without columns.
+std::string column_chart(const std::string& title, const std::string& x_name,
+                         std::span<const char* const> part_names,
+                         const std::vector<ChartColumn>& columns);
 
-inline constexpr double kWidth = 360;
-inline constexpr double kHeight = 210;
-inline constexpr double kLeft = 58;
-inline constexpr double kRight = kWidth - 18;
-inline constexpr double kTop = 10;
-inline constexpr double kBottom = kHeight - 38;
-
-/// A value and its position in the drawing.
-struct Reading {
-  ChartPoint point;
-  double place_x = 0;
-  double place_y = 0;
-  bool is_last = false;  // before a gap
-};
-
-/// An entry of a legend with its last value. The page's script shows the value at the cursor
-/// instead.
-struct LegendEntry {
-  std::string key;  // a drawing
-  std::string name;
-  std::string value;
-};
-
-/// A chart's figure. `last_x` is the position on the horizontal axis of the legend's values.
-std::string figure(const std::string& title, const std::string& last_x,
-                   const std::vector<LegendEntry>& legend, const std::string& svg);
-/// The opening tag of a drawing with a description for screen readers.
-std::string open_svg(const std::string& description, AxisFormat format, const std::string& x_name);
-/// A line through the readings. A readable one carries their values: the n-th readable line belongs
-/// to the n-th entry of the legend.
-std::string path(const std::string& css_class, const std::vector<Reading>& readings,
-                 bool is_readable);
-/// A horizontal line with its value on the left.
-std::string grid_line(double y, const std::string& text);
-/// A value below the horizontal axis.
-std::string x_tick(double x, const std::string& text);
-/// The horizontal axis with its name.
-std::string x_axis(const std::string& name);
-/// A sample of a line in one of the eight colours, for legends and tables.
+/// Returns a sample of a line in one of the eight colours, for legends and tables.
 std::string line_key(int colour);
+/// Returns the colour of a part of a column as a small square.
+std::string square_key(std::size_t part);
 
-}  // namespace plot
+/// Fewer seconds are left out, because they would read 0.00 s.
+inline constexpr double kShownSeconds = 0.005;
 
 // The sections. Each answers one question, or says why it cannot yet.
 
@@ -203,7 +152,7 @@ using ActivitySeconds = std::array<double, kActivities>;
 
 /// Returns the time of a run so far. Unmeasured parts of training steps count as compute.
 ActivitySeconds seconds_of(const RunFiles& run);
-double total(const ActivitySeconds& seconds);
+double total(std::span<const double> seconds);
 /// Returns a bar in which `full` seconds fill the whole width.
 std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of such bars, with seconds and percentages.
