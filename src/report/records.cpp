@@ -74,13 +74,14 @@ class OptionalSink : public Sink {
   bool warned_ = false;
 };
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
+/// Adds the fields of a record. An empty optional is omitted, or else null.
 template <class Record>
-void add_fields(Json& json, const Record& record) {
+void add_fields(Json& json, const Record& record, bool omits_empty = true) {
   Record::visit(record, [&](const std::string& key, const auto& value) {
     if constexpr (requires { value.has_value(); }) {
-      if (value) json[key] = *value;
+      if (value || !omits_empty) json[key] = value ? Json(*value) : Json();
     } else {
       json[key] = value;
     }
@@ -148,57 +149,12 @@ class MetricsLog : public Sink {
   std::int64_t bytes_ = 0;
 };
 
-template <class Number>
-OrderedJson value_or_null(const std::optional<Number>& value) {
-  return value ? OrderedJson(*value) : OrderedJson();
-}
-
-OrderedJson versions() {
-  const BuildInfo& build = build_info();
-  return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
-          {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
-}
-
-/// The part of the summary that is known when a run starts.
-OrderedJson identity_of(const Summary& summary) {
-  return {{"world_size", summary.world_size},
-          {"launcher", summary.launcher},
-          {"backend", summary.backend},
-          {"device", summary.device},
-          {"device_model", summary.device_model},
-          {"precision", summary.precision},
-          {"gradient_averaging", summary.averaging},
-          {"execution", summary.execution},
-          {"gpu_kernels", summary.gpu_kernels},
-          {"rejected_gpu_kernels", summary.rejected_gpu_kernels},
-          {"threads_per_process", summary.threads_per_process},
-          {"parameters", summary.parameters},
-          {"multiply_adds", value_or_null(summary.multiply_adds)},
-          {"restarts", summary.restarts},
-          {"versions", versions()},
-          {"config_hash", summary.config_hash},
-          {"data_hash", summary.data_hash}};
-}
-
-OrderedJson to_json(const Summary& summary) {
-  OrderedJson json = {
-      {"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
-  json.update(identity_of(summary));
-  json.update({{"startup_seconds", summary.startup_seconds},
-               {"train_seconds", summary.train_seconds},
-               {"test_seconds", summary.test_seconds},
-               {"wall_seconds", summary.wall_seconds},
-               {"checkpoint_seconds", summary.checkpoint_seconds},
-               {"report_seconds", summary.report_seconds},
-               {"samples_per_second", summary.samples_per_second},
-               {"test_loss", value_or_null(summary.test_loss)},
-               {"test_accuracy", value_or_null(summary.test_accuracy)},
-               {"best_test_accuracy", value_or_null(summary.best_test_accuracy)},
-               {"best_epoch", value_or_null(summary.best_epoch)},
-               {"samples_seen", summary.samples_seen},
-               {"peak_memory_bytes", summary.peak_memory_bytes}});
+Json to_json(const Summary& summary) {
+  Json json = {{"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
+  add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
+  add_fields<Summary>(json, summary, /*omits_empty=*/false);
   if (summary.best_validation_accuracy) {
-    json["validation_accuracy"] = value_or_null(summary.validation_accuracy);
+    json["validation_accuracy"] = summary.validation_accuracy.value_or(kUnknown);
     json["best_validation_accuracy"] = *summary.best_validation_accuracy;
   }
   if (!summary.ended_by.empty()) json["ended_by"] = summary.ended_by;
@@ -207,47 +163,45 @@ OrderedJson to_json(const Summary& summary) {
 }
 
 /// Returns a discarded value if the file is missing or not JSON.
-OrderedJson read_json(const std::filesystem::path& path) {
+Json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
-  return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
+  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
-void write_json(const std::filesystem::path& path, const OrderedJson& json) {
+void write_json(const std::filesystem::path& path, const Json& json) {
   write_file_atomically(path, json_text(json, 2) + "\n", ExitCode::kRunFailed);
 }
 
-bool has_status(const OrderedJson& summary, const char* status) {
+bool has_status(const Json& summary, const char* status) {
   return summary.is_object() && summary.contains("status") && summary["status"] == status;
 }
 
-void no_longer_running(const std::filesystem::path& path, const OrderedJson& changes) try {
-  OrderedJson summary = read_json(path);
+void no_longer_running(const std::filesystem::path& path, const Json& changes) try {
+  Json summary = read_json(path);
   if (!has_status(summary, "running")) return;
   summary.update(changes);
   write_json(path, summary);
 } catch (const Error&) {
 }
 
-OrderedJson to_json(const RunStart& start, const Summary& summary) {
-  OrderedJson json = {
-      {"time", wall_clock_seconds()},
-      {"host", start.host},
-      {"resumed_from",
-       start.resumed_from.empty() ? OrderedJson() : OrderedJson(start.resumed_from)},
-      {"epoch", start.epoch},
-      {"step", start.step},
-      {"samples_seen", start.samples_seen},
-      {"steps_per_epoch", start.steps_per_epoch},
-      {"data",
-       {{"train", start.train_images},
-        {"validation", start.validation_images},
-        {"test", start.test_images},
-        {"channels", start.image_channels},
-        {"height", start.image_height},
-        {"width", start.image_width},
-        {"classes", start.classes}}}};
+Json to_json(const RunStart& start, const Summary& summary) {
+  Json json = {{"time", wall_clock_seconds()},
+               {"host", start.host},
+               {"resumed_from", start.resumed_from.empty() ? Json() : Json(start.resumed_from)},
+               {"epoch", start.epoch},
+               {"step", start.step},
+               {"samples_seen", start.samples_seen},
+               {"steps_per_epoch", start.steps_per_epoch},
+               {"data",
+                {{"train", start.train_images},
+                 {"validation", start.validation_images},
+                 {"test", start.test_images},
+                 {"channels", start.image_channels},
+                 {"height", start.image_height},
+                 {"width", start.image_width},
+                 {"classes", start.classes}}}};
   if (!start.class_names.empty()) json["data"]["class_names"] = start.class_names;
-  json.update(identity_of(summary));
+  add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
   return json;
 }
 
@@ -264,7 +218,7 @@ class SummarySink : public Sink {
   void end(const Summary& summary) override { write_summary(path_, summary); }
 
  private:
-  void append_lineage(const OrderedJson& start) const {
+  void append_lineage(const Json& start) const {
     const auto fail = [&](const char* action) {
       throw_errno(ExitCode::kRunFailed, lineage_path_, action);
     };
@@ -433,6 +387,12 @@ imaging::Image make_image(const std::uint8_t* pixels, std::int64_t channels, std
 
 }  // namespace
 
+OrderedJson RunIdentity::versions_of_build() {
+  const BuildInfo& build = build_info();
+  return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
+          {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
+}
+
 ClassCounts class_counts(const EpochDetails& details) {
   return details.confusion.empty() ? details.class_counts
                                    : count_by_class(details.confusion, details.classes);
@@ -549,7 +509,7 @@ void record_stop(const std::filesystem::path& path) {
 }
 
 std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
-  const OrderedJson summary = read_json(path);
+  const Json summary = read_json(path);
   if (!has_status(summary, "finished")) return std::nullopt;
   const auto steps = summary.find("steps");
   if (steps == summary.end() || !steps->is_number_integer()) return std::nullopt;
@@ -557,11 +517,11 @@ std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
 }
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
-  write_file_atomically(path, OrderedJson(accuracies).dump() + "\n", ExitCode::kRunFailed);
+  write_file_atomically(path, Json(accuracies).dump() + "\n", ExitCode::kRunFailed);
 }
 
 std::size_t count_accuracies(const std::filesystem::path& path) {
-  const OrderedJson list = read_json(path);
+  const Json list = read_json(path);
   return list.is_array() ? list.size() : 0;
 }
 

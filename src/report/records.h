@@ -217,30 +217,48 @@ struct RunStart {
   std::vector<std::int64_t> test_class_sizes;  // numbers of test images by class
 };
 
-/// The content of `summary.json`.
-struct Summary {
-  std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
-  std::string error;     // of a failed run
-  std::string ended_by;  // the key of the config that ended a finished run: "epochs"
-  std::int64_t epochs = 0;
-  std::int64_t steps = 0;
+/// The part of the summary that is known when a run starts.
+struct RunIdentity {
   int world_size = 1;
   std::string launcher;
   std::string backend;
   std::string device;
   std::string device_model;  // of a GPU
   std::string precision;
-  std::string averaging;
+  std::string gradient_averaging;
   std::string execution;                                    // "graph" or "eager"
   std::vector<std::string> gpu_kernels;                     // that replace operations of LibTorch
   std::map<std::string, std::string> rejected_gpu_kernels;  // with reasons
   int threads_per_process = 1;
   std::int64_t parameters = 0;                // of the model
   std::optional<std::int64_t> multiply_adds;  // for one image, if the layers are known
-  double startup_seconds = 0;                 // from the start of the attempt to its first step
+  std::int64_t restarts = 0;
+  OrderedJson versions = versions_of_build();
+  std::string config_hash;
+  std::string data_hash;
+
+  MNIST_TRAIN_VISIT(world_size, launcher, backend, device, device_model, precision,
+                    gradient_averaging, execution, gpu_kernels, rejected_gpu_kernels,
+                    threads_per_process, parameters, multiply_adds, restarts, versions, config_hash,
+                    data_hash)
+
+ private:
+  static OrderedJson versions_of_build();
+};
+
+/// The content of `summary.json`. `visit` calls `field` for the figures of the run so far.
+struct Summary : RunIdentity {
+  std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
+  std::string error;     // of a failed run
+  std::string ended_by;  // the key of the config that ended a finished run: "epochs"
+  std::int64_t epochs = 0;
+  std::int64_t steps = 0;
+  double startup_seconds = 0;  // from the start of the attempt to its first step
   double train_seconds = 0;
   double test_seconds = 0;
-  double wall_seconds = 0;  // of this command
+  double wall_seconds = 0;        // of this command
+  double checkpoint_seconds = 0;  // of this command
+  double report_seconds = 0;      // of this command
   double samples_per_second = 0;
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
@@ -249,12 +267,11 @@ struct Summary {
   std::optional<double> validation_accuracy;  // with a validation set only
   std::optional<double> best_validation_accuracy;
   std::int64_t samples_seen = 0;
-  std::int64_t restarts = 0;
   std::int64_t peak_memory_bytes = 0;  // of the largest process
-  double checkpoint_seconds = 0;       // of this command
-  double report_seconds = 0;           // of this command
-  std::string config_hash;
-  std::string data_hash;
+
+  MNIST_TRAIN_VISIT(startup_seconds, train_seconds, test_seconds, wall_seconds, checkpoint_seconds,
+                    report_seconds, samples_per_second, test_loss, test_accuracy,
+                    best_test_accuracy, best_epoch, samples_seen, peak_memory_bytes)
 };
 
 /// Writes `summary.json` atomically. Throws Error(kRunFailed).

@@ -313,8 +313,8 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   const Confusion confusion(details);
   CHECK(confusion.all == 4);
   CHECK(confusion.right == 2);
-  CHECK(confusion.recall(0) == testing::Approx(2.0 / 3));
-  CHECK(confusion.precision(0) == 0.5);
+  CHECK(confusion.of(0).recall() == testing::Approx(2.0 / 3));
+  CHECK(confusion.of(0).precision() == 0.5);
   CHECK(most_confused(confusion, 5).empty());
   CHECK_THAT(make_page({&run, 1}), ContainsSubstring("2 of 4 test images (50.00 %)"));
 }

@@ -224,7 +224,7 @@ std::string classes(std::span<const RunFiles> runs) {
   }
   const auto accuracies_of = [&confusions](std::int64_t label) {
     return figures_of(confusions, [label](const Confusion& confusion) {
-      return label < confusion.classes ? confusion.recall(label) : NAN;
+      return label < confusion.classes ? confusion.of(label).recall() : NAN;
     });
   };
   const auto lowest = [&](std::int64_t label) {

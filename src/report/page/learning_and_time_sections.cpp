@@ -115,15 +115,15 @@ std::string accuracy_reached(const RunFiles& run) {
 struct Baseline {
   explicit Baseline(const Confusion& confusion) {
     if (confusion.all == 0) return;
-    const auto largest = std::ranges::max_element(confusion.rows);
-    label = largest - confusion.rows.begin();
-    is_shared = std::ranges::count(confusion.rows, *largest) > 1;
+    const auto largest = std::ranges::max_element(confusion.samples);
+    label = largest - confusion.samples.begin();
+    is_shared = std::ranges::count(confusion.samples, *largest) > 1;
     const auto images = static_cast<double>(confusion.all);
     accuracy = static_cast<double>(*largest) / images;
     chance = 2 * std::sqrt(accuracy * (1 - accuracy) / images);
     double classes = 0;
     double variance = 0;
-    for (const std::int64_t size : confusion.rows) {
+    for (const std::int64_t size : confusion.samples) {
       if (size == 0) continue;
       ++classes;
       variance += 1 / static_cast<double>(size);
@@ -174,7 +174,7 @@ std::string never_predicted_text(const RunFiles& run, const Confusion& confusion
   const bool has_class_weights = run.config.is_object() && run.config.contains("class_weights") &&
                                  !run.config["class_weights"].is_null();
   const std::string advice =
-      escape_html(advice_on_never_predicted(are_unequal(confusion.rows), has_class_weights));
+      escape_html(advice_on_never_predicted(are_unequal(confusion.samples), has_class_weights));
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
                      missed.size(), count(static_cast<double>(confusion.classes)),
                      missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
@@ -187,7 +187,7 @@ std::string learning_verdict(const RunFiles& run) {
   const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
   const Confusion confusion(run.epochs.back().details);
   const Baseline baseline(confusion);
-  const std::vector<std::int64_t> missed = confusion.never_predicted();
+  const std::vector<std::int64_t> missed = never_predicted(confusion);
   const std::string word = answer(run, baseline, missed.empty());
   const bool learned = word == "Yes" || word == "Partly";
   std::string text = word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";

@@ -18,10 +18,6 @@ constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
 constexpr std::size_t kPagePictureBytes = 2'500'000;
 
-double fraction_of(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? NAN : static_cast<double>(part) / static_cast<double>(whole);
-}
-
 /// Pairs of true and predicted class with pictures on the page.
 using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
 
@@ -84,7 +80,7 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
     rows += "<tr><th scope=\"row\">" + class_label(run, truth) + "</th>";
     for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
       rows += matrix_cell(run, kinds, {truth, predicted, confusion.at(truth, predicted)},
-                          confusion.of(truth), most);
+                          confusion.of(truth).images, most);
     }
     rows += "</tr>\n";
   }
@@ -103,7 +99,7 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
 double scale_begin(const Confusion& confusion) {
   double worst = 1;
   for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    if (confusion.of(label) > 0) worst = std::min(worst, confusion.recall(label));
+    worst = std::fmin(worst, confusion.of(label).recall());
   }
   double begin = 0;
   for (const double step : {0.5, 0.8, 0.9, 0.95, 0.98, 0.99}) {
@@ -116,8 +112,8 @@ double scale_begin(const Confusion& confusion) {
 /// and predictions come last.
 std::vector<std::int64_t> listed_classes(const Confusion& confusion) {
   return worst_classes(confusion.classes, [&](std::int64_t label) {
-    const double f1 = confusion.f1(label);
-    const double recall = confusion.recall(label);
+    const double f1 = confusion.of(label).f1();
+    const double recall = confusion.of(label).recall();
     return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
   });
 }
@@ -146,14 +142,14 @@ double dot_place(double accuracy, double begin) {
 
 std::string class_row(const RunFiles& run, const Confusion& confusion, std::int64_t label,
                       double begin, const Splits& splits) {
-  const double accuracy = confusion.recall(label);
+  const ClassFigures figures = confusion.of(label);
+  const double accuracy = figures.recall();
   const double overall = fraction_of(confusion.right, confusion.all);
   const std::string dot =
       std::isfinite(accuracy)
           ? fmt::format(R"(<path class="value{}" d="M{:.1f} 10h0"/>)",
                         accuracy < overall ? " low" : "", dot_place(accuracy, begin))
           : "";
-  const bool is_missed = confusion.of(label) > 0 && confusion.predicted_as(label) == 0;
   std::string sizes;
   for (const auto& [split, title] : splits) {
     sizes += "<td>" + count(run.class_size(label, split)) + "</td>";
@@ -164,11 +160,11 @@ std::string class_row(const RunFiles& run, const Confusion& confusion, std::int6
       "aria-hidden=\"true\"><path "
       "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
       "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
-      class_label(run, label), is_missed ? "<span class=\"bad never\">never predicted</span>" : "",
-      sizes, count(static_cast<double>(confusion.of(label))),
-      count(static_cast<double>(confusion.of(label) - confusion.correct(label))),
-      dot_place(overall, begin), dot, in_percent(accuracy), in_percent(confusion.precision(label)),
-      in_percent(confusion.f1(label)));
+      class_label(run, label),
+      figures.is_missed() ? "<span class=\"bad never\">never predicted</span>" : "", sizes,
+      count(static_cast<double>(figures.images)),
+      count(static_cast<double>(figures.images - figures.correct)), dot_place(overall, begin), dot,
+      in_percent(accuracy), in_percent(figures.precision()), in_percent(figures.f1()));
 }
 
 std::string class_table(const RunFiles& run, const Confusion& confusion) {
@@ -228,7 +224,7 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
   for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    if (confusion.predicted_as(label) < confusion.all) continue;
+    if (confusion.of(label).predicted < confusion.all) continue;
     return text + ". It takes every image for " + bold_class(run, label) + ".";
   }
   const char* before = ". Most often ";
@@ -237,7 +233,7 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
                         bold_class(run, pair.truth), bold_class(run, pair.predicted), pair.images);
   }
   text += ".";
-  if (const std::vector<std::int64_t> missed = confusion.never_predicted(); !missed.empty()) {
+  if (const std::vector<std::int64_t> missed = never_predicted(confusion); !missed.empty()) {
     text += " Never predicted: " + bold_classes(run, missed) + ".";
   }
   return text;
@@ -367,30 +363,11 @@ std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
 }  // namespace
 
 Confusion::Confusion(const EpochDetails& details)
-    : classes(details.classes), counts(details.confusion) {
-  ClassCounts by_class = class_counts(details);
-  rows = std::move(by_class.samples);
-  columns = std::move(by_class.predicted);
-  diagonal = std::move(by_class.correct);
-  all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  right = std::accumulate(diagonal.begin(), diagonal.end(), std::int64_t{0});
-}
-
-double Confusion::recall(std::int64_t label) const {
-  return fraction_of(correct(label), of(label));
-}
-
-double Confusion::precision(std::int64_t label) const {
-  return fraction_of(correct(label), predicted_as(label));
-}
-
-double Confusion::f1(std::int64_t label) const {
-  return fraction_of(2 * correct(label), of(label) + predicted_as(label));
-}
-
-std::vector<std::int64_t> Confusion::never_predicted() const {
-  return report::never_predicted({rows, columns, diagonal});
-}
+    : ClassCounts(class_counts(details)),
+      classes(details.classes),
+      pairs(details.confusion),
+      all(std::accumulate(samples.begin(), samples.end(), std::int64_t{0})),
+      right(std::accumulate(correct.begin(), correct.end(), std::int64_t{0})) {}
 
 bool shows_balanced_accuracy(const RunFiles& run) {
   return !run.epochs.empty() && std::isfinite(run.last(&EpochRecord::test_balanced_accuracy)) &&

@@ -134,6 +134,11 @@ std::string comparison(std::span<const RunFiles> runs);
 
 // Used by several sections.
 
+/// Returns NaN if `whole` is 0.
+inline double fraction_of(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? kUnknown : static_cast<double>(part) / static_cast<double>(whole);
+}
+
 /// Categories of a run's time.
 enum Activity : std::size_t {
   kInput,
@@ -158,41 +163,37 @@ std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of such bars, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
+/// Numbers of images of a class.
+struct ClassFigures {
+  std::int64_t images = 0;
+  std::int64_t predicted = 0;  // as it
+  std::int64_t correct = 0;
+
+  // Measures as fractions, NaN without images or predictions.
+  double recall() const { return fraction_of(correct, images); }
+  double precision() const { return fraction_of(correct, predicted); }
+  double f1() const { return fraction_of(2 * correct, images + predicted); }
+  bool is_missed() const { return images > 0 && predicted == 0; }
+};
+
 /// The confusion matrix of an evaluation and its sums; with too many classes the sums alone. Refers
 /// to `details`.
-struct Confusion {
+struct Confusion : ClassCounts {
   explicit Confusion(const EpochDetails& details);
 
-  bool has_pairs() const { return !counts.empty(); }
-  /// Number of images of the class `truth` that were predicted as `predicted`.
-  std::int64_t at(std::int64_t truth, std::int64_t predicted) const {
-    return counts[static_cast<std::size_t>(truth * classes + predicted)];
+  bool has_pairs() const { return !pairs.empty(); }
+  /// Number of images of the class `truth` that were predicted as `other`.
+  std::int64_t at(std::int64_t truth, std::int64_t other) const {
+    return pairs[static_cast<std::size_t>(truth * classes + other)];
   }
-  /// Number of images of a class.
-  std::int64_t of(std::int64_t label) const { return rows[static_cast<std::size_t>(label)]; }
-  /// Number of predictions as a class.
-  std::int64_t predicted_as(std::int64_t label) const {
-    return columns[static_cast<std::size_t>(label)];
+  /// Returns the numbers of images of a class, of predictions as it, and of both.
+  ClassFigures of(std::int64_t label) const {
+    const auto at = static_cast<std::size_t>(label);
+    return {samples[at], predicted[at], correct[at]};
   }
-
-  /// Number of images of a class that were predicted as it.
-  std::int64_t correct(std::int64_t label) const {
-    return diagonal[static_cast<std::size_t>(label)];
-  }
-
-  // Measures of a class as fractions, NaN without images or predictions.
-  double recall(std::int64_t label) const;
-  double precision(std::int64_t label) const;
-  double f1(std::int64_t label) const;
-
-  /// Returns the classes with images that were never predicted.
-  std::vector<std::int64_t> never_predicted() const;
 
   const std::int64_t classes;
-  const std::vector<std::int64_t>& counts;
-  std::vector<std::int64_t> rows;
-  std::vector<std::int64_t> columns;
-  std::vector<std::int64_t> diagonal;
+  const std::vector<std::int64_t>& pairs;
   std::int64_t all = 0;
   std::int64_t right = 0;
 };
