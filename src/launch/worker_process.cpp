@@ -29,9 +29,80 @@ namespace mnist_train::launch {
 
 namespace fs = std::filesystem;
 
+/// Everything that a process needs to become a rank. The launcher prepares it, because a process
+/// between fork and exec must not allocate memory.
+struct RankPlan {
+  std::string title;                   // for `ps`
+  std::vector<std::string> variables;  // "RANK=0", …, which replace those of the launcher
+  std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above all target numbers -> target
+  pid_t launcher = 0;
+};
+
 namespace {
 
 constexpr const char* kWorkerName = "mnist-train-worker";
+constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
+constexpr int kCannotStart = 126;  // the exit code of a process that could not become a rank
+
+/// Returns a copy of a descriptor with a number above all that are handed over. Throws
+/// Error(kRunFailed).
+UniqueFd copy_above_targets(int fd) {
+  constexpr int kFirstFreeFd = 64;
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
+  if (!copy.valid()) throw_errno("duplicate a descriptor for a worker");
+  return copy;
+}
+
+/// Returns this process's environment with `variables` in place of those of the same names.
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> environment = variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string kept = *entry;
+    const std::string key = kept.substr(0, kept.find('=') + 1);
+    const bool is_replaced =
+        std::any_of(variables.begin(), variables.end(),
+                    [&key](const std::string& variable) { return variable.starts_with(key); });
+    if (!is_replaced) environment.push_back(kept);
+  }
+  return environment;
+}
+
+/// Makes the kernel kill this process rather than the launcher, which can report why, when memory
+/// runs out. Makes system calls only.
+void die_before_launcher() {
+  // The kernel counts it as half of the machine's memory. Raising it takes no privilege.
+  constexpr int kScore = 500;
+  std::array<char, 8> text{};
+  const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
+  const ssize_t size = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
+  int now = kScore;
+  if (size > 0) std::from_chars(text.data(), text.data() + size, now);
+  if (now >= kScore) return;
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), kScore).ptr;
+  (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
+}
+
+/// Gives this process, a child of the launcher, its descriptors, and ties its life to the
+/// launcher's. Makes system calls only, and ends the process if one fails.
+void apply_plan(const RankPlan& plan) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  die_before_launcher();
+  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
+  for (const auto& [source, target] : plan.descriptors) {
+    if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
+  }
+}
+
+/// Lets stop signals end this process, except SIGUSR1, which waits until there is something to
+/// save. Makes system calls only.
+void accept_signals() {
+  // Shells start background jobs with SIGINT ignored; one that is sent is meant.
+  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
+  sigset_t waiting;  // stays blocked until the rank has something to save
+  ::sigemptyset(&waiting);
+  ::sigaddset(&waiting, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
+}
 
 /// Plans the standard streams. Standard error goes to the rank's log file, if it has one, so that
 /// the output of native code is kept as well.
@@ -292,63 +363,12 @@ void exec_worker(const Job& job, UniqueFd held) {
 
 std::string log_file_name(int rank) { return "rank-" + std::to_string(rank) + ".log"; }
 
-UniqueFd copy_above_targets(int fd) {
-  constexpr int kFirstFreeFd = 64;
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
-  if (!copy.valid()) throw_errno("duplicate a descriptor for a worker");
-  return copy;
-}
-
-std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
-  std::vector<std::string> environment = variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string kept = *entry;
-    const std::string key = kept.substr(0, kept.find('=') + 1);
-    const bool is_replaced =
-        std::any_of(variables.begin(), variables.end(),
-                    [&key](const std::string& variable) { return variable.starts_with(key); });
-    if (!is_replaced) environment.push_back(kept);
-  }
-  return environment;
-}
-
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   pointers.reserve(texts.size() + 1);
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
-}
-
-void die_before_launcher() {
-  // The kernel counts it as half of the machine's memory. Raising it takes no privilege.
-  constexpr int kScore = 500;
-  std::array<char, 8> text{};
-  const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
-  const ssize_t size = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
-  int now = kScore;
-  if (size > 0) std::from_chars(text.data(), text.data() + size, now);
-  if (now >= kScore) return;
-  const char* end = std::to_chars(text.data(), text.data() + text.size(), kScore).ptr;
-  (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
-}
-
-void apply_plan(const RankPlan& plan) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  die_before_launcher();
-  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
-  for (const auto& [source, target] : plan.descriptors) {
-    if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
-  }
-}
-
-void accept_signals() {
-  // Shells start background jobs with SIGINT ignored; one that is sent is meant.
-  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
-  sigset_t waiting;  // stays blocked until the rank has something to save
-  ::sigemptyset(&waiting);
-  ::sigaddset(&waiting, SIGUSR1);
-  ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
 }
 
 WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
