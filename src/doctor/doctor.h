@@ -114,9 +114,4 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
 /// Checks which transports NCCL can use here: peer access, shared memory, sockets.
 Finding check_nccl(const Driver& driver, const BuildInfo& build);
 
-/// Starts real workers as a run does, two on CPUs and one for each GPU. They load LibTorch,
-/// connect, sum tensors and measure the time. Must be called after
-/// launch::block_supervised_signals.
-Findings check_workers(const settings::RunConfig& config, const Driver& driver);
-
 }  // namespace mnist_train::doctor
