@@ -14,8 +14,8 @@ namespace {
 
 namespace files = mnist_train::report::files;
 
-constexpr std::array kFiles{files::kConfig,   files::kMetrics, files::kPredictions,
-                            files::kMistakes, files::kLineage, files::kSummary};
+constexpr std::array kFiles{files::kConfig, files::kMetrics, files::kMistakes, files::kLineage,
+                            files::kSummary};
 
 }  // namespace
 

@@ -15,8 +15,6 @@
 namespace mnist_train::report {
 namespace {
 
-namespace fs = std::filesystem;
-
 using Catch::Matchers::ContainsSubstring;
 using testing::PretendedRun;
 using testing::TempFolder;
@@ -95,13 +93,11 @@ TEST_CASE("classes are named if the data have names") {
                "\n");
   const std::string page = page_of(folder);
   check_contains(
-      page,
-      {"Most often <b>T-shirt/top</b> is taken for <b>&lt;Bag&gt;</b> (3×)",
-       "title=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
-       "<span class=\"name\" title=\"&lt;Bag&gt;\">&lt;Bag&gt;</span></th>",
-       "test image 9: T-shirt/top\"", "<b>T-shirt/top</b> → <b class=\"bad\">&lt;Bag&gt;</b>",
-       "data-guess=\"1\" aria-label=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
-       "<b class=\"good\">T-shirt/top</b>: 50 %</span><span class=\"soft\">&lt;Bag&gt;: 50 %"});
+      page, {"Most often <b>T-shirt/top</b> is taken for <b>&lt;Bag&gt;</b> (3×)",
+             "title=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
+             "<span class=\"name\" title=\"&lt;Bag&gt;\">&lt;Bag&gt;</span></th>",
+             "test image 9: T-shirt/top\"", "<b>T-shirt/top</b> → <b class=\"bad\">&lt;Bag&gt;</b>",
+             "data-guess=\"1\" aria-label=\"T-shirt/top taken for &lt;Bag&gt;: 3\""});
   CHECK_THAT(page, !ContainsSubstring("<Bag>"));
   write_pretended_run(folder, "other");
   const std::string both = page_on({folder.path() / "run", folder.path() / "run"});
@@ -110,7 +106,7 @@ TEST_CASE("classes are named if the data have names") {
   CHECK_THAT(apart, ContainsSubstring("<tr><th scope=\"row\">0</th>"));
 }
 
-TEST_CASE("wrong predictions precede right ones, the surest mistakes and least sure hits first") {
+TEST_CASE("wrong predictions are shown in the order in which they were chosen") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const std::string page = page_of(folder);
@@ -120,7 +116,7 @@ TEST_CASE("wrong predictions precede right ones, the surest mistakes and least s
        match != std::sregex_iterator(); ++match) {
     ids.push_back(std::stoi((*match)[1]));
   }
-  CHECK(ids == std::vector<int>{9, 5, 1, 0, 2, 3, 4, 6, 7, 8, 10, 11});
+  CHECK(ids == std::vector<int>{9, 5, 1});
 }
 
 TEST_CASE("a page loads nothing, and no text of a run becomes code") {
@@ -399,7 +395,7 @@ TEST_CASE("dataset.json gives class sizes, and what was left out") {
   CHECK_THAT(page, !ContainsSubstring("valid."));
 }
 
-TEST_CASE("mistakes show their files, and come from the predictions if the run kept no others") {
+TEST_CASE("mistakes show their files") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   folder.write("run/mistakes.jsonl",
@@ -408,10 +404,8 @@ TEST_CASE("mistakes show their files, and come from the predictions if the run k
   check_contains(page_of(folder),
                  {"<span class=\"soft file\" title=\"cat/&lt;i&gt; 1.png\">&lt;i&gt; 1.png</span>",
                   "then its file"});
-  fs::remove(folder.path() / "run" / "mistakes.jsonl");
-  const std::string page = page_of(folder);
-  CHECK(occurrences(page, "<li data-truth") == 3);
-  CHECK_THAT(page, !ContainsSubstring("then its file"));
+  write_pretended_run(folder, "other");
+  CHECK_THAT(page_of(folder, "other"), !ContainsSubstring("then its file"));
 }
 
 TEST_CASE("runs with different test files are not ranked") {
@@ -491,13 +485,13 @@ TEST_CASE("the size of the page is bounded for thousands of epochs") {
 TEST_CASE("images beyond 2.5 MB are omitted, but not their text") {
   const TempFolder folder;
   PretendedRun run;
-  run.predictions = 40;
+  run.predictions = 120;
   run.picture += std::string(100'000, 'A');
   write_pretended_run(folder, "run", run);
   const std::string page = page_of(folder);
-  CHECK(page.size() < 4'200'000);
-  CHECK(occurrences(page, "<li data-truth") == 10);
-  CHECK(occurrences(page, "omitted") > 0);
+  CHECK(page.size() < 2'800'000);
+  CHECK(occurrences(page, "<li data-truth") == 30);
+  CHECK(occurrences(page, ">omitted<") == 6);
 }
 
 TEST_CASE("the header says what ended a run early, and that the EMA model was evaluated") {

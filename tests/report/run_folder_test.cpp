@@ -278,9 +278,9 @@ TEST_CASE("a run folder is read") {
   CHECK(run.epochs[2].details.confusion == std::vector<std::int64_t>{40, 3, 3, 58});
   REQUIRE(run.epochs[2].details.ranks.size() == 1);
   CHECK(run.epochs[2].details.ranks[0].longest_step_s == 0.875);
-  REQUIRE(run.predictions.size() == 12);
-  CHECK(run.predictions[1].guess == 1);
-  CHECK(run.predictions[1].scores.size() == 2);
+  REQUIRE(run.mistakes.size() == 3);
+  CHECK(run.mistakes[0].id == 9);
+  CHECK(run.mistakes[0].confidence() == 0.8);
   CHECK(run.best_by() == settings::BestBy::kAccuracy);
   CHECK(run.number("world_size") == 2);
   CHECK(run.text("precision") == "fp32");
@@ -292,10 +292,6 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   const fs::path run_folder = folder.path() / "run";
   fs::create_directories(run_folder);
   append(run_folder / "config.json", R"({"checkpoint": {"best_by": "loss"}})");
-  append(run_folder / "predictions.jsonl",
-         R"({"id":1,"guess":70,"truth":3,"top":[{"class":70,"score":0.5},{"class":3,"score":0.25},)"
-         R"({"class":-1,"score":1},{"class":1e9},7]})"
-         "\n");
   for (const char* loss : {"0.25", "0.5"}) {
     append(run_folder / "metrics.jsonl",
            R"({"event":"epoch","epoch":1,"test_accuracy":0.5,"class_counts":{"samples":[3,1],)"
@@ -304,9 +300,6 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   }
   const RunFiles run = RunReader(run_folder).read();
   CHECK(run.best_by() == settings::BestBy::kLoss);
-  CHECK(run.predictions.at(0).score(70) == 0.5);
-  CHECK(run.predictions.at(0).score(3) == 0.25);
-  CHECK(run.predictions.at(0).scores.size() == 2);
   CHECK(run.epochs.front().details.class_counts.samples.empty());
   const EpochDetails& details = run.epochs.back().details;
   CHECK(details.classes == 2);
@@ -397,8 +390,8 @@ TEST_CASE("invalid files are refused with file and line") {
        "metrics.jsonl:1: confusion is not a matrix of counts"},
       {"metrics.jsonl", "{\"event\":\"epoch\",\"seconds\":[1],\"rank_seconds\":3}\n",
        "metrics.jsonl:1: seconds is not an object, or rank_seconds is not a list"},
-      {"predictions.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
-       "predictions.jsonl:1: has no number guess"},
+      {"mistakes.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
+       "mistakes.jsonl:1: has no number guess"},
       {"mistakes.jsonl", "{\"id\":1,\"guess\":2}\n", "mistakes.jsonl:1: has no number truth"},
       {"summary.json", "[]", "summary.json: is not a JSON object"},
       {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
@@ -424,26 +417,20 @@ TEST_CASE("incomplete records of older programs are read") {
   CHECK(run.config.is_null());
 }
 
-TEST_CASE("mistakes of older runs are taken from their predictions") {
+TEST_CASE("a page has a limited number of mistakes") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
-  const auto read_ids = [&] {
-    std::vector<std::int64_t> ids;
-    RunReader reader(folder.path() / "run");
-    for (const Mistake& mistake : reader.read().mistakes) {
-      ids.push_back(mistake.id);
-    }
-    return ids;
-  };
-  CHECK(read_ids() == std::vector<std::int64_t>{9, 5, 1});
   std::string lines;
   for (int id = 0; id < 300; ++id) {
     lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
   }
   folder.write("run/mistakes.jsonl", lines);
-  CHECK(read_ids().size() == kMostMistakes);
+  RunReader reader(folder.path() / "run");
+  CHECK(reader.read().mistakes.size() == kMostMistakes);
   folder.write("run/mistakes.jsonl", "");
-  CHECK(read_ids().empty());
+  CHECK(reader.read().mistakes.empty());
+  fs::remove(folder.path() / "run" / "mistakes.jsonl");
+  CHECK(reader.read().mistakes.empty());
 }
 
 TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
@@ -453,7 +440,7 @@ TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
     testing::PretendedRun pretended;
     pretended.picture = picture;
     write_pretended_run(folder, "run", pretended);
-    CHECK(RunReader(folder.path() / "run").read().predictions[0].image.empty());
+    CHECK(RunReader(folder.path() / "run").read().mistakes[0].image.empty());
   }
 }
 

@@ -239,17 +239,6 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
   return text;
 }
 
-/// A test image with two lines of HTML below it.
-struct Thumbnail {
-  std::int64_t id = 0;  // position in the test set
-  std::string image;
-  std::string truth;       // name of the class, escaped
-  std::string attributes;  // of the list item
-  std::string first_line;
-  std::string second_line;
-  std::string file;  // path, not escaped; may be empty
-};
-
 /// Returns the line with the name of an image's file, whose tooltip is the path.
 std::string file_line(const std::string& file) {
   if (file.empty()) return "";
@@ -257,107 +246,57 @@ std::string file_line(const std::string& file) {
                      escape_html(std::filesystem::path(file).filename().string()));
 }
 
-/// Returns a list of images. Those that exceed the page's limit are omitted, but not their text;
-/// `bytes` counts the images of the page.
-std::string thumbnail_list(const RunFiles& run, std::span<const Thumbnail> thumbnails,
-                           const char* attributes, std::size_t& bytes) {
-  std::string items;
-  for (const Thumbnail& thumbnail : thumbnails) {
-    std::string picture = "<span class=\"soft omitted\">omitted</span>";
-    if (!thumbnail.image.empty() && bytes + thumbnail.image.size() <= kPagePictureBytes) {
-      bytes += thumbnail.image.size();
-      picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)",
-                            thumbnail.image, thumbnail.id, thumbnail.truth);
-    }
-    items += fmt::format("<li{}>{}<span>{}</span><span class=\"soft\">{}</span>{}</li>\n",
-                         thumbnail.attributes, picture, thumbnail.first_line, thumbnail.second_line,
-                         file_line(thumbnail.file));
-  }
-  return fmt::format("<ul class=\"{}\"{}>{}</ul>\n",
-                     run.class_names.empty() ? "thumbs" : "thumbs wordy", attributes, items);
-}
-
 std::string rounded_percent(double fraction) {
   return fraction >= 0.995 && fraction < 1 ? percent(fraction, 1) : percent(fraction, 0);
 }
 
-std::vector<Thumbnail> wrong_thumbnails(const RunFiles& run) {
-  std::vector<Thumbnail> thumbnails;
-  PicturedKinds kinds;
-  for (const Mistake& mistake : run.mistakes) {
-    const std::string truth = escaped_class(run, mistake.truth);
-    std::string attributes =
-        fmt::format(R"( data-truth="{}" data-guess="{}")", mistake.truth, mistake.guess);
-    if (kinds.insert({mistake.truth, mistake.guess}).second) {
-      attributes += fmt::format(R"( id="kind-{}-{}")", mistake.truth, mistake.guess);
-    }
-    thumbnails.push_back({mistake.id, mistake.image, truth, attributes,
-                          fmt::format("<b>{}</b> → <b class=\"bad\">{}</b>", truth,
-                                      escaped_class(run, mistake.guess)),
-                          fmt::format("<span>{}</span> <span>#{}</span>",
-                                      rounded_percent(mistake.confidence()), mistake.id),
-                          mistake.file});
+/// Returns an item of the list of images. An image beyond the page's limit is omitted, but not its
+/// text. `bytes` counts the images, `kinds` has those of the items so far.
+std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds,
+                      std::size_t& bytes) {
+  const std::string truth = escaped_class(run, mistake.truth);
+  std::string picture = "<span class=\"soft omitted\">omitted</span>";
+  if (!mistake.image.empty() && bytes + mistake.image.size() <= kPagePictureBytes) {
+    bytes += mistake.image.size();
+    picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)", mistake.image,
+                          mistake.id, truth);
   }
-  return thumbnails;
-}
-
-std::string wrong_pictures(const RunFiles& run, const Confusion& confusion, std::size_t& bytes) {
-  const std::vector<Thumbnail> wrong = wrong_thumbnails(run);
-  if (wrong.empty()) return "";
-  const auto all = static_cast<std::size_t>(confusion.all - confusion.right);
-  const std::string kept =
-      wrong.size() < all
-          ? fmt::format("{} of them are stored, the most confident of each kind of mistake. ",
-                        wrong.size())
-          : "";
-  const std::span first = std::span(wrong).first(std::min(wrong.size(), kFirstPictures));
-  const std::span others = std::span(wrong).subspan(first.size());
-  std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>" + kept +
-                     "Below each image: the true class → the prediction, its confidence, and the "
-                     "image's position in the test set" +
-                     (run.mistakes.front().file.empty() ? "" : "; then its file") +
-                     ".</p>\n<div id=\"filters\"></div>" +
-                     thumbnail_list(run, first, " id=\"wrong-images\"", bytes);
-  if (!others.empty()) {
-    text += fmt::format("<details id=\"more-wrong\"><summary>{} more</summary>{}</details>",
-                        others.size(), thumbnail_list(run, others, "", bytes));
-  }
-  return text;
-}
-
-/// Returns the second most likely class: "9: 38 %".
-std::string runner_up(const RunFiles& run, const Prediction& row) {
-  std::int64_t second = -1;
-  for (const auto& [label, unused] : row.scores) {
-    const bool is_likelier = second < 0 || row.score(label) > row.score(second);
-    if (label != row.guess && is_likelier) second = label;
-  }
-  return second < 0 ? "" : escaped_class(run, second) + ": " + rounded_percent(row.score(second));
-}
-
-/// Right predictions with the least confidence, among those that the run has stored.
-std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
-  std::vector<const Prediction*> right;
-  for (const Prediction& row : run.predictions) {
-    if (row.guess == row.truth) right.push_back(&row);
-  }
-  if (right.empty()) return "";
-  std::stable_sort(right.begin(), right.end(),
-                   [](auto* a, auto* b) { return a->confidence() < b->confidence(); });
-  right.resize(std::min(right.size(), kFirstPictures));
-  std::vector<Thumbnail> unsure;
-  for (const Prediction* row : right) {
-    const std::string truth = escaped_class(run, row->truth);
-    unsure.push_back(
-        {row->id, row->image, truth, "",
-         fmt::format("<b class=\"good\">{}</b>: {}", truth, rounded_percent(row->confidence())),
-         runner_up(run, *row), row->file});
-  }
+  const bool is_first = kinds.insert({mistake.truth, mistake.guess}).second;
   return fmt::format(
-      "<details id=\"unsure\"><summary>Right, but least confident</summary><p>Of the {} test "
-      "images with stored predictions, those with the least confidence in the right class, and "
-      "the second most likely class.</p>{}</details>",
-      count(static_cast<double>(run.predictions.size())), thumbnail_list(run, unsure, "", bytes));
+      "<li data-truth=\"{0}\" data-guess=\"{1}\"{2}>{3}<span><b>{4}</b> → <b class=\"bad\">{5}</b>"
+      "</span><span class=\"soft\"><span>{6}</span> <span>#{7}</span></span>{8}</li>\n",
+      mistake.truth, mistake.guess,
+      is_first ? fmt::format(R"( id="kind-{}-{}")", mistake.truth, mistake.guess) : "", picture,
+      truth, escaped_class(run, mistake.guess), rounded_percent(mistake.confidence()), mistake.id,
+      file_line(mistake.file));
+}
+
+std::string wrong_pictures(const RunFiles& run, const Confusion& confusion) {
+  const std::size_t stored = run.mistakes.size();
+  if (stored == 0) return "";
+  PicturedKinds kinds;
+  std::size_t bytes = 0;
+  std::string first;
+  std::string others;
+  for (std::size_t i = 0; i < stored; ++i) {
+    (i < kFirstPictures ? first : others) += thumbnail(run, run.mistakes[i], kinds, bytes);
+  }
+  const char* css_class = run.class_names.empty() ? "thumbs" : "thumbs wordy";
+  std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>";
+  if (static_cast<std::int64_t>(stored) < confusion.all - confusion.right) {
+    text +=
+        fmt::format("{} of them are stored, the most confident of each kind of mistake. ", stored);
+  }
+  text += fmt::format(
+      "Below each image: the true class → the prediction, its confidence, and the image's position "
+      "in the test set{}.</p>\n<div id=\"filters\"></div><ul class=\"{}\" id=\"wrong-images\">{}"
+      "</ul>\n",
+      run.mistakes.front().file.empty() ? "" : "; then its file", css_class, first);
+  if (others.empty()) return text;
+  return text + fmt::format(
+                    "<details id=\"more-wrong\"><summary>{} more</summary><ul class=\"{}\">"
+                    "{}</ul>\n</details>",
+                    stored - kFirstPictures, css_class, others);
 }
 
 }  // namespace
@@ -427,10 +366,7 @@ std::string mistakes_section(const RunFiles& run) {
     text = paragraph("lead", run.live ? "Not known yet: the run has not been evaluated."
                                       : "Not known: the run ended before it was evaluated.");
   }
-  std::size_t picture_bytes = 0;
-  text += wrong_pictures(run, confusion, picture_bytes);
-  text += unsure_pictures(run, picture_bytes);
-  return section("mistakes", "What does it get wrong?", text);
+  return section("mistakes", "What does it get wrong?", text + wrong_pictures(run, confusion));
 }
 
 }  // namespace mnist_train::report

@@ -262,43 +262,20 @@ bool is_picture(std::string_view uri) {
   return false;
 }
 
-/// Reads a line of predictions.jsonl or mistakes.jsonl. The image is empty unless it is a PNG or
-/// JPEG, and a score that is not a number is 0.
-Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
+/// Reads a line of mistakes.jsonl. The image is empty unless it is a PNG or JPEG, and a confidence
+/// that is not a number is 0.
+Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   const auto integer = [&](const char* key) {
     const double number = number_in(json, key);
     if (std::isnan(number)) refuse_content(where, std::string("has no number ") + key);
     return std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
   };
-  Prediction prediction{
-      integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
-  if (!is_picture(prediction.image)) prediction.image.clear();
-  prediction.file = text_in(json, "file");
-  const auto add_score = [&](std::int64_t label, const nlohmann::json& row,
-                             const std::string& key) {
-    const double score = number_in(row, key);
-    prediction.scores.emplace_back(label, std::isfinite(score) ? score : 0);
-  };
-  for (std::int64_t label = 0; label < settings::kMaxClasses; ++label) {
-    const std::string key = "score_" + std::to_string(label);
-    if (!json.contains(key)) break;
-    add_score(label, json, key);
-  }
-  for (const nlohmann::json& row : json.value("top", kNull)) {
-    const double label = number_in(row, "class");
-    if (!(label >= 0 && label < settings::kMaxClasses)) continue;
-    add_score(static_cast<std::int64_t>(label), row, "score");
-  }
-  if (json.contains("confidence")) add_score(prediction.guess, json, "confidence");
-  return prediction;
-}
-
-/// Returns the wrong ones of the predictions, for runs without mistakes.jsonl.
-std::vector<Mistake> mistakes_among(const std::vector<Prediction>& predictions) {
-  std::vector<Mistake> mistakes;
-  std::ranges::copy_if(predictions, std::back_inserter(mistakes),
-                       [](const Prediction& row) { return row.guess != row.truth; });
-  return choose_mistakes(std::move(mistakes));
+  Mistake mistake{integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
+  if (!is_picture(mistake.image)) mistake.image.clear();
+  mistake.file = text_in(json, "file");
+  const double confidence = number_in(json, "confidence");
+  mistake.scores = {{mistake.guess, std::isfinite(confidence) ? confidence : 0}};
+  return mistake;
 }
 
 /// Returns the content of a file, nothing if it does not exist.
@@ -493,22 +470,14 @@ RunFiles& RunReader::read() {
       lineage, read_if_there(lineage, kMaxLargeFile), 0, /*lenient=*/true,
       [&](const nlohmann::json& json, const std::string&) { run_.starts.push_back(json); });
   run_.class_names = class_names_in(run_.fact("data"));
-  const auto for_each_row = [&](const char* file, std::size_t max_bytes, const auto& take) {
-    const fs::path path = folder / file;
-    for_each_line(path, read_if_there(path, max_bytes), 0, /*lenient=*/false, take);
-  };
-  run_.predictions.clear();
-  for_each_row(files::kPredictions, kMaxLargeFile, [&](const auto& json, const auto& where) {
-    run_.predictions.push_back(prediction_of(json, where));
-  });
   run_.mistakes.clear();
-  for_each_row(files::kMistakes, kMaxSmallFile, [&](const auto& json, const auto& where) {
-    if (run_.mistakes.size() < kMostMistakes) run_.mistakes.push_back(prediction_of(json, where));
-  });
-  std::error_code error;
-  if (!fs::exists(folder / files::kMistakes, error)) {
-    run_.mistakes = mistakes_among(run_.predictions);
-  }
+  const fs::path mistakes = folder / files::kMistakes;
+  for_each_line(mistakes, read_if_there(mistakes, kMaxSmallFile), 0, /*lenient=*/false,
+                [&](const nlohmann::json& json, const std::string& where) {
+                  if (run_.mistakes.size() < kMostMistakes) {
+                    run_.mistakes.push_back(mistake_of(json, where));
+                  }
+                });
   read_metrics();
   const double started = run_.starts.empty() ? 0 : number_in(run_.starts.back(), "time");
   run_.seconds_since_start = run_.live ? wall_clock_seconds() - started : 0;

@@ -30,7 +30,6 @@ struct RunFiles {
   std::vector<nlohmann::json> starts;  // lines of lineage.jsonl
   std::vector<StepRecord> steps;
   std::vector<EpochResult> epochs;  // of metrics.jsonl; only the last has its confusion matrix
-  std::vector<Prediction> predictions;
   std::vector<Mistake> mistakes;
   std::vector<std::string> class_names;  // by number; empty if the data have no names
   double seconds_since_start = 0;        // since the last start; 0 if not live
