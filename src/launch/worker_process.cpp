@@ -38,6 +38,8 @@ struct RankPlan {
   pid_t launcher = 0;
 };
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankPlan, title, variables, launcher)
+
 namespace {
 
 constexpr const char* kWorkerName = "mnist-train-worker";
@@ -216,11 +218,8 @@ void put_descriptors(const RankPlan& plan, Message& message) {
 }
 
 RankPlan plan_in(const Message& message, std::size_t size) {
-  RankPlan plan;
   const auto request = nlohmann::json::from_cbor(message.bytes.data(), message.bytes.data() + size);
-  request.at("title").get_to(plan.title);
-  request.at("variables").get_to(plan.variables);
-  request.at("launcher").get_to(plan.launcher);
+  auto plan = request.get<RankPlan>();
   const cmsghdr* control = CMSG_FIRSTHDR(&message.header);
   if (control == nullptr) return plan;
   std::size_t i = 0;
@@ -494,12 +493,9 @@ bool ForkServer::is_alive() const {
 }
 
 void ForkServer::ask_for(const RankPlan& plan) const {
-  std::vector<int> targets;
-  for (const auto& [source, target] : plan.descriptors) targets.push_back(target);
-  const auto request = nlohmann::json::to_cbor({{"title", plan.title},
-                                                {"variables", plan.variables},
-                                                {"launcher", plan.launcher},
-                                                {"targets", targets}});
+  nlohmann::json json = plan;
+  for (const auto& [source, target] : plan.descriptors) json["targets"].push_back(target);
+  const auto request = nlohmann::json::to_cbor(json);
   Message message(request.size());
   std::copy(request.begin(), request.end(), message.bytes.begin());
   put_descriptors(plan, message);
