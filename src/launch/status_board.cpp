@@ -189,23 +189,15 @@ WaitScope::~WaitScope() {
 }
 
 std::string out_of_memory(Phase phase, const std::string& used_up) {
-  std::string text = "out of memory: ";
-  if (!used_up.empty()) text += "processes used up " + used_up + "; ";
-  switch (phase) {
-    case Phase::kLoadingData:
-      text += "set data.decode to \"stream\", or lower data.size, data.limit_train or ";
-      break;
-    case Phase::kTraining:
-      text += "lower batch_size or ";
-      break;
-    case Phase::kEvaluation:
-      text += "lower test_batch_size or ";
-      break;
-    default:
-      text += "lower ";
+  const char* lower = "lower ";
+  if (phase == Phase::kTraining) lower = "lower batch_size or ";
+  if (phase == Phase::kEvaluation) lower = "lower test_batch_size or ";
+  if (phase == Phase::kLoadingData) {
+    lower = "set data.decode to \"stream\", or lower data.size, data.limit_train or ";
   }
-  text += "the number of processes";
-  return used_up.empty() ? text + error_limit(ENOMEM) : text + ", or raise the limit";
+  return fmt::format("out of memory: {}{}the number of processes{}",
+                     used_up.empty() ? "" : "processes used up " + used_up + "; ", lower,
+                     used_up.empty() ? error_limit(ENOMEM) : ", or raise the limit");
 }
 
 std::string to_text(const FailureReport& failure) {
