@@ -11,6 +11,7 @@
 #include <protozero/pbf_writer.hpp>
 #include <utility>
 
+#include "base/print.h"
 #include "base/system.h"
 #include "base/version.h"
 #include "report/records.h"
@@ -186,11 +187,6 @@ class TensorboardLog : public Sink {
  private:
   using Scalars = std::vector<std::pair<const char*, double>>;
 
-  std::string class_name(std::int64_t label) const {
-    return class_names_.empty() ? std::to_string(label)
-                                : class_names_[static_cast<std::size_t>(label)];
-  }
-
   /// Writes the most confident wrong predictions as pictures and as a table.
   void write_wrong_pictures(const EpochResult& result) {
     std::vector<const Prediction*> wrong;
@@ -201,6 +197,9 @@ class TensorboardLog : public Sink {
     std::stable_sort(wrong.begin(), wrong.end(), [](auto* left, auto* right) {
       return left->confidence() > right->confidence();
     });
+    const auto name = [&](std::int64_t label) {
+      return name_or_number(class_names_, static_cast<std::size_t>(label));
+    };
     std::string table =
         "| image | sample | truth | prediction | confidence |\n|---|---|---|---|---|\n";
     for (std::size_t i = 0; i < std::min(wrong.size(), kMostWrongPictures); ++i) {
@@ -208,7 +207,7 @@ class TensorboardLog : public Sink {
       write_picture(result.record.step, fmt::format("wrong/{}", i + 1),
                     result.test_picture(prediction.id));
       table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.id,
-                           class_name(prediction.truth), class_name(prediction.guess),
+                           name(prediction.truth), name(prediction.guess),
                            100 * prediction.confidence());
     }
     write_text(result.record.step, "wrong", table);

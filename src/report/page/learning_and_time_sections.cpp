@@ -22,9 +22,7 @@ std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRec
   std::vector<ChartSeries> series{epoch_series(run, "test", kTest, test),
                                   epoch_series(run, "training", kTrain, train)};
   if (run.holds_out()) {
-    series.push_back(epoch_series(run, "validation", kValidation, [&](const auto& record) {
-      return (record.*validation).value_or(NAN);
-    }));
+    series.push_back(epoch_series(run, "validation", kValidation, validation));
   }
   chart.series.insert(chart.series.begin(), series.begin(), series.end());
   return line_chart(chart);
@@ -38,9 +36,7 @@ std::vector<ChartSeries> further_accuracies(const RunFiles& run) {
         epoch_series(run, "test, balanced", kBalanced, &EpochRecord::test_balanced_accuracy));
   }
   if (shows_top5_accuracy(run)) {
-    series.push_back(epoch_series(run, "test, top 5", kTop5, [](const EpochRecord& record) {
-      return record.test_top5_accuracy.value_or(NAN);
-    }));
+    series.push_back(epoch_series(run, "test, top 5", kTop5, &EpochRecord::test_top5_accuracy));
   }
   return series;
 }
