@@ -8,12 +8,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/class_counts.h"
-#include "base/file.h"
 #include "base/json.h"
 #include "settings/run_config.h"
 
@@ -376,8 +374,9 @@ std::unique_ptr<Sink> optional_sink(const char* name,
 /// file to `keep_bytes` first: a resumed run rewrites everything after its checkpoint.
 std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes);
 
-/// Appends to TensorBoard's `events.out.tfevents.*`, which it opens as EventFile does. A new file
-/// starts with `config` (JSON) and the versions as texts.
+/// Appends to TensorBoard's `events.out.tfevents.*`: to the newest one of the run folder, truncated
+/// at the end of a record to at most `keep_bytes`, or to a new one, which starts with `config`
+/// (JSON) and the versions as texts.
 std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
                                        std::int64_t keep_bytes, const std::string& config);
 
@@ -398,30 +397,5 @@ std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder);
 /// Writes the list of test accuracies after each epoch; beyond 1,000 epochs after each thousandth
 /// of them, and at the end.
 std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path);
-
-/// Returns the CRC-32C (Castagnoli, RFC 3720) that protects records of TensorBoard's files.
-std::uint32_t crc32c(std::string_view bytes);
-
-/// A file of TensorFlow's records (tensorflow/core/lib/io/record_writer.cc): length, its checksum,
-/// content, its checksum.
-class EventFile {
- public:
-  /// Opens the newest such file of the run folder and truncates it at the end of a record to at
-  /// most `keep_bytes`, or starts a new one. Throws Error(kRunFailed).
-  EventFile(const std::filesystem::path& folder, std::int64_t keep_bytes);
-
-  /// Appends a whole record or nothing. Throws Error(kRunFailed).
-  void append(std::string_view content);
-  const std::filesystem::path& path() const { return path_; }
-  /// Length of the file, which a checkpoint stores for `keep_bytes`.
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  std::int64_t end_of_records(std::int64_t limit) const;
-
-  std::filesystem::path path_;
-  UniqueFd fd_;
-  std::int64_t bytes_ = 0;
-};
 
 }  // namespace mnist_train::report
