@@ -75,12 +75,6 @@ Finding check_memory() {
       "a process takes about 350 MB: free memory, or start fewer (--nproc-per-node 1)");
 }
 
-struct Interface {
-  std::string name;
-  std::string address;
-  bool loopback = false;
-};
-
 std::string address_text(const sockaddr& address) {
   std::array<char, NI_MAXHOST> text{};
   const socklen_t size = address.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
@@ -90,20 +84,25 @@ std::string address_text(const sockaddr& address) {
   return text.data();
 }
 
-/// Returns the interfaces that are up, one entry for each address.
-std::vector<Interface> interfaces() {
+/// Returns names and addresses of the interfaces that are up, one entry for each address.
+std::vector<std::pair<std::string, std::string>> interfaces() {
   ifaddrs* list = nullptr;
-  std::vector<Interface> found;
+  std::vector<std::pair<std::string, std::string>> found;
   if (::getifaddrs(&list) != 0) return found;
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const bool is_ip = entry->ifa_addr != nullptr && (entry->ifa_addr->sa_family == AF_INET ||
-                                                      entry->ifa_addr->sa_family == AF_INET6);
-    if (!is_ip || (entry->ifa_flags & IFF_UP) == 0) continue;
-    found.push_back(
-        {entry->ifa_name, address_text(*entry->ifa_addr), (entry->ifa_flags & IFF_LOOPBACK) != 0});
+    const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
+    const bool is_ip = family == AF_INET || family == AF_INET6;
+    if (is_ip && (entry->ifa_flags & IFF_UP) != 0) {
+      found.emplace_back(entry->ifa_name, address_text(*entry->ifa_addr));
+    }
   }
   return found;
+}
+
+/// Debian gives a host without a fixed address 127.0.1.1, which no interface has.
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
 }
 
 /// Returns the first address of a name, or nothing if it does not resolve.
@@ -119,37 +118,31 @@ std::optional<std::string> resolve(const std::string& name) {
 /// Checks the interface on which Gloo listens for other hosts: the one in a variable, by default
 /// that of the host's name.
 Finding check_interface() {
-  const std::vector<Interface> all = interfaces();
+  const auto all = interfaces();
   Finding finding{"network"};
   if (const auto named = environment_variable("GLOO_SOCKET_IFNAME")) {
     finding.text = "GLOO_SOCKET_IFNAME is " + *named;
-    const auto has_name = [&](const Interface& each) { return each.name == *named; };
-    if (std::any_of(all.begin(), all.end(), has_name)) return finding;
+    for (const auto& [name, address] : all) {
+      if (name == *named) return finding;
+    }
     return finding.with(Verdict::kProblem, ", but there is no such interface, or it is down",
                         "name one of those that `ip -brief address` lists");
   }
   const std::string host = host_name();
-  const auto address = resolve(host);
-  const auto interface = std::find_if(all.begin(), all.end(), [&](const Interface& each) {
-    return address && each.address == *address;
-  });
-  // Debian gives a host without a fixed address 127.0.1.1, which no interface has.
-  const bool local = address && (address->starts_with("127.") || *address == "::1");
-  if (interface != all.end() && !local) {
-    finding.text = host + " is " + *address + " on " + interface->name;
+  const auto own = resolve(host);
+  std::string choice = "eth0";
+  for (const auto& [name, address] : all) {
+    if (!is_loopback(address)) choice = name;
+    if (address != own || is_loopback(address)) continue;
+    finding.text = host + " is " + address + " on " + name;
     return finding;
   }
-  std::string choice = "eth0";
-  for (const Interface& candidate : all) {
-    if (!candidate.loopback) choice = candidate.name;
-  }
-  return finding.with(
-      Verdict::kNote,
-      fmt::format("the host's name {} {}", host,
-                  !address ? "does not resolve"
-                  : local  ? "is " + *address + ", which other hosts cannot reach"
-                           : "is " + *address + ", which is on none of its interfaces"),
-      "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=" + choice);
+  finding.text = "the host's name " + host;
+  finding.text += !own                ? " does not resolve"
+                  : is_loopback(*own) ? " is " + *own + ", which other hosts cannot reach"
+                                      : " is " + *own + ", which is on none of its interfaces";
+  return finding.with(Verdict::kNote, "",
+                      "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=" + choice);
 }
 
 std::optional<Finding> check_master() {
