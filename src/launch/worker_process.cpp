@@ -161,12 +161,19 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
   return plan;
 }
 
-/// Runs between fork and exec, so it makes system calls only.
-[[noreturn]] void become_worker(const RankPlan& plan, const char* executable, char** arguments,
-                                char** environment) {
-  apply_plan(plan);
-  accept_signals();
-  ::execve(executable, arguments, environment);
+/// Starts a program, `what` in messages, with `variables` in its environment. `prepare` is called
+/// between fork and exec, so it may make system calls only. Throws Error(kRunFailed).
+template <class Prepare>
+pid_t start_program(const std::string& what, const std::string& executable, std::string title,
+                    const std::vector<std::string>& variables, const Prepare& prepare) {
+  std::vector<std::string> texts = environment_with(variables);
+  const std::vector<char*> environment = pointers_to(texts);
+  const std::array<char*, 2> arguments{title.data(), nullptr};
+  const pid_t pid = ::fork();
+  if (pid < 0) throw_errno("start " + what);
+  if (pid > 0) return pid;
+  prepare();
+  ::execve(executable.c_str(), arguments.data(), environment.data());
   ::_exit(kCannotStart);
 }
 
@@ -292,19 +299,6 @@ bool fork_rank(const RankPlan& plan, char* title) {
   return true;
 }
 
-[[noreturn]] void become_server(const std::string& executable, char** arguments, char** environment,
-                                int requests, pid_t launcher) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  die_before_launcher();
-  sigset_t all;  // Ctrl-C is for the ranks
-  ::sigfillset(&all);
-  ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  if (::getppid() == launcher && ::dup2(requests, kRequestsFd) >= 0) {
-    ::execve(executable.c_str(), arguments, environment);
-  }
-  ::_exit(kCannotStart);
-}
-
 /// Returns whether the socket listens; errno tells why not.
 bool listen_at(const sockaddr* address, socklen_t size, bool reuse, ListenSocket& result) {
   result.fd = UniqueFd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -378,19 +372,16 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   worker.failure_pipe_ = UniqueFd(pipe[0]);
   const UniqueFd failure_write_end(pipe[1]);
   ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
-  RankPlan plan = plan_rank(setup, rank, failure_write_end.get());
+  const RankPlan plan = plan_rank(setup, rank, failure_write_end.get());
   if (setup.fork_server != nullptr) {
     setup.fork_server->ask_for(plan);
     return worker;
   }
-  std::vector<std::string> variables = environment_with(plan.variables);
-  std::vector<char*> environment = pointers_to(variables);
-  std::array<char*, 2> arguments{plan.title.data(), nullptr};
-  const std::string executable = setup.executable.string();
-  const pid_t pid = ::fork();
-  if (pid < 0) throw_errno("start rank " + std::to_string(rank));
-  if (pid == 0) become_worker(plan, executable.c_str(), arguments.data(), environment.data());
-  worker.pid_ = pid;
+  worker.pid_ = start_program("rank " + std::to_string(rank), setup.executable, plan.title,
+                              plan.variables, [&plan] {
+                                apply_plan(plan);
+                                accept_signals();
+                              });
   return worker;
 }
 
@@ -467,18 +458,19 @@ ForkServer::ForkServer(const std::filesystem::path& executable) {
   const UniqueFd other(ends[1]);
   const UniqueFd served = copy_above_targets(other.get());
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("become the parent of the ranks");
-  auto variables =
-      environment_with({std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
-                        std::string(kHandedOverVariable) + "=requests"});
-  std::vector<char*> environment = pointers_to(variables);
-  std::string title = kTitle;
-  std::array<char*, 2> arguments{title.data(), nullptr};
   const pid_t launcher = ::getpid();
-  pid_ = ::fork();
-  if (pid_ < 0) throw_errno("start the fork server");
-  if (pid_ == 0) {
-    become_server(executable, arguments.data(), environment.data(), served.get(), launcher);
-  }
+  pid_ = start_program("the fork server", executable, kTitle,
+                       {std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
+                        std::string(kHandedOverVariable) + "=requests"},
+                       [&] {
+                         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+                         die_before_launcher();
+                         sigset_t all;  // Ctrl-C is for the ranks
+                         ::sigfillset(&all);
+                         ::sigprocmask(SIG_SETMASK, &all, nullptr);
+                         if (::getppid() != launcher || ::dup2(served.get(), kRequestsFd) < 0)
+                           ::_exit(kCannotStart);
+                       });
 }
 
 ForkServer::~ForkServer() {
