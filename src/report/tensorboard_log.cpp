@@ -170,21 +170,13 @@ class TensorboardLog : public Sink {
   void epoch(const EpochResult& result) override {
     if (result.is_repeated) return;
     const EpochRecord& record = result.record;
-    Scalars scalars{{"loss/train", record.train_loss},
-                    {"loss/test", record.test_loss},
-                    {"accuracy/train", record.train_accuracy},
-                    {"accuracy/test", record.test_accuracy},
-                    {"seconds/train", record.train_seconds},
-                    {"seconds/test", record.test_seconds},
-                    {"balanced_accuracy/test", record.test_balanced_accuracy}};
-    const auto add = [&scalars](const char* tag, const std::optional<double>& figure) {
-      if (figure) scalars.emplace_back(tag, *figure);
-    };
-    add("top5_accuracy/test", record.test_top5_accuracy);
-    add("loss/validation", record.validation_loss);
-    add("accuracy/validation", record.validation_accuracy);
-    add("balanced_accuracy/validation", record.validation_balanced_accuracy);
-    add("top5_accuracy/validation", record.validation_top5_accuracy);
+    Scalars scalars;
+    EpochRecord::visit(record, [&](const std::string& key, std::optional<double> figure) {
+      for (const std::string set : {"train", "test", "validation"}) {  // test_loss is loss/test
+        if (!figure || !key.starts_with(set + "_")) continue;
+        scalars.emplace_back(key.substr(set.size() + 1) + "/" + set, *figure);
+      }
+    });
     write_scalars(record.step, scalars);
     write_wrong_pictures(result);
     for (const auto& [name, histogram] : result.histograms) {
@@ -197,7 +189,7 @@ class TensorboardLog : public Sink {
   }
 
  private:
-  using Scalars = std::vector<std::pair<const char*, double>>;
+  using Scalars = std::vector<std::pair<std::string, double>>;
 
   /// Writes the most confident wrong predictions as pictures and as a table.
   void write_wrong_pictures(const EpochResult& result) {
