@@ -282,9 +282,9 @@ TEST_CASE("a run folder is read") {
   CHECK(run.mistakes[0].id == 9);
   CHECK(run.mistakes[0].confidence() == 0.8);
   CHECK(run.best_by() == settings::BestBy::kAccuracy);
-  CHECK(run.number("world_size") == 2);
-  CHECK(run.text("precision") == "fp32");
-  CHECK(std::isnan(run.number("no such thing")));
+  CHECK(number_in(run.facts, "world_size") == 2);
+  CHECK(text_in(run.facts, "precision") == "fp32");
+  CHECK(std::isnan(number_in(run.facts, "no such thing")));
 }
 
 TEST_CASE("a run with many classes is read, whose page has no pairs of classes") {

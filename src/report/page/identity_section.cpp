@@ -48,7 +48,7 @@ void collect_values(const nlohmann::json& value, const std::string& key, int dep
 }
 
 std::string dataset_text(const RunFiles& run) {
-  const nlohmann::json& dataset = run.fact("data");
+  const nlohmann::json dataset = run.facts.value("data", nlohmann::json());
   if (!dataset.is_object()) return "";
   const double validation = number_in(dataset, "validation");
   return count(number_in(dataset, "train")) + " training, " +
@@ -60,15 +60,16 @@ std::string dataset_text(const RunFiles& run) {
 }
 
 std::string machine_text(const RunFiles& run) {
-  const std::string model = run.text("device_model");
-  const std::string averaging = run.text("gradient_averaging");
-  const std::string launcher = run.text("launcher");
+  const std::string model = text_in(run.facts, "device_model");
+  const std::string averaging = text_in(run.facts, "gradient_averaging");
+  const std::string launcher = text_in(run.facts, "launcher");
   std::string text;
   for (const std::string& part :
-       {with_unit(run.number("world_size"), "process", "processes"),
-        model.empty() ? run.text("device") : model, run.text("precision"), run.text("backend"),
+       {with_unit(number_in(run.facts, "world_size"), "process", "processes"),
+        model.empty() ? text_in(run.facts, "device") : model, text_in(run.facts, "precision"),
+        text_in(run.facts, "backend"),
         averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
-        with_unit(run.number("threads_per_process"), "thread each", "threads each"),
+        with_unit(number_in(run.facts, "threads_per_process"), "thread each", "threads each"),
         launcher.empty() ? "" : "started by " + launcher}) {
     if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
   }
@@ -77,7 +78,7 @@ std::string machine_text(const RunFiles& run) {
 
 std::string versions_text(const RunFiles& run) {
   std::string text;
-  const nlohmann::json& versions = run.fact("versions");
+  const nlohmann::json versions = run.facts.value("versions", nlohmann::json());
   if (!versions.is_object()) return text;
   for (const auto& [name, version] : versions.items()) {
     const std::string number = version.is_string() ? version.get<std::string>() : "";
@@ -256,8 +257,8 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Ran on", escape_html(machine_text(run))) +
       fact_line("Versions", escape_html(versions_text(run))) +
       fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +
-      fact_line("Config hash", code(run.text("config_hash"))) +
-      fact_line("Data hash", code(run.text("data_hash"))) +
+      fact_line("Config hash", code(text_in(run.facts, "config_hash"))) +
+      fact_line("Data hash", code(text_in(run.facts, "data_hash"))) +
       fact_line("Folder", code(folder.string())) +
       fact_line("To repeat it",
                 code("mnist-train --config " + shell_word((folder / "config.json").string()))) +

@@ -48,10 +48,7 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
   each.faint = true;
   ChartSeries mean{"training", kTrain,
                    smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
-  ChartSeries test{"test", kTest, {}};
-  for (const EpochResult& epoch : run.epochs) {
-    test.points.push_back({static_cast<double>(epoch.record.step), epoch.record.*of_epoch});
-  }
+  ChartSeries test = epoch_series(run, "test", kTest, of_epoch, &EpochRecord::step);
   chart.series = {std::move(each), std::move(mean), std::move(test)};
   return line_chart(chart);
 }

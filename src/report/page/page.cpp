@@ -428,17 +428,6 @@ std::string RunFiles::status() const {
   return said.empty() || said == "running" ? "interrupted" : said;
 }
 
-const nlohmann::json& RunFiles::fact(const std::string& key) const {
-  if (summary.is_object() && summary.contains(key)) return summary[key];
-  return !starts.empty() && starts.back().contains(key) ? starts.back()[key] : kNull;
-}
-
-double RunFiles::number(const std::string& key) const { return number_in({{key, fact(key)}}, key); }
-
-std::string RunFiles::text(const std::string& key) const {
-  return text_in({{key, fact(key)}}, key);
-}
-
 RunReader::RunReader(const fs::path& folder) {
   run_.folder = folder;
   run_.name = display_name(folder);
@@ -469,7 +458,9 @@ RunFiles& RunReader::read() {
   for_each_line(
       lineage, read_if_there(lineage, kMaxLargeFile), 0, /*lenient=*/true,
       [&](const nlohmann::json& json, const std::string&) { run_.starts.push_back(json); });
-  run_.class_names = class_names_in(run_.fact("data"));
+  run_.facts = run_.starts.empty() ? nlohmann::json::object() : run_.starts.back();
+  if (run_.summary.is_object()) run_.facts.update(run_.summary);
+  run_.class_names = class_names_in(run_.facts.value("data", kNull));
   run_.mistakes.clear();
   const fs::path mistakes = folder / files::kMistakes;
   for_each_line(mistakes, read_if_there(mistakes, kMaxSmallFile), 0, /*lenient=*/false,

@@ -22,12 +22,13 @@ struct BestEpoch {
 struct RunFiles {
   std::string name;  // the folder's name after that of its parent
   std::filesystem::path folder;
-  bool live = false;                   // a process is writing there
-  std::string config_text;             // empty without a config
-  nlohmann::json config;               // null without a config
-  nlohmann::json summary;              // null without a summary
-  nlohmann::json dataset;              // dataset.json; null without one
-  std::vector<nlohmann::json> starts;  // lines of lineage.jsonl
+  bool live = false;                                // a process is writing there
+  std::string config_text;                          // empty without a config
+  nlohmann::json config;                            // null without a config
+  nlohmann::json summary;                           // null without a summary
+  nlohmann::json dataset;                           // dataset.json; null without one
+  std::vector<nlohmann::json> starts;               // lines of lineage.jsonl
+  nlohmann::json facts = nlohmann::json::object();  // of the summary, else of the last start
   std::vector<StepRecord> steps;
   std::vector<EpochResult> epochs;  // of metrics.jsonl; only the last has its confusion matrix
   std::vector<Mistake> mistakes;
@@ -50,12 +51,6 @@ struct RunFiles {
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
   /// without recording why.
   std::string status() const;
-  /// Returns the value of a key in the summary, else in the last start, else null.
-  const nlohmann::json& fact(const std::string& key) const;
-  /// Returns a fact that is a number, else NaN.
-  double number(const std::string& key) const;
-  /// Returns a fact that is text, else nothing.
-  std::string text(const std::string& key) const;
 };
 
 /// Returns the number under a key of a JSON object, else NaN.

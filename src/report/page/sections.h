@@ -243,13 +243,14 @@ std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& l
 /// Returns the main hyperparameters as a sentence, nothing without a config.
 std::string settings_sentence(const RunFiles& run);
 
-/// Returns a series with a figure of each epoch, a member of EpochRecord.
+/// Returns a series with a figure of each epoch, a member of EpochRecord, by epoch or step.
 template <class Figure>
-ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure) {
+ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure,
+                         std::int64_t EpochRecord::*x = &EpochRecord::epoch) {
   ChartSeries series{std::move(name), colour, {}};
   for (const EpochResult& epoch : run.epochs) {
     const std::optional<double> value = std::invoke(figure, epoch.record);
-    series.points.push_back({static_cast<double>(epoch.record.epoch), value.value_or(kUnknown)});
+    series.points.push_back({static_cast<double>(epoch.record.*x), value.value_or(kUnknown)});
   }
   return series;
 }
