@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -129,23 +128,15 @@ std::size_t end_of_string(std::string_view text, std::size_t offset) {
 
 /// Explains a word or character that is not JSON; "" if there is nothing to explain.
 std::string_view hint_for(std::string_view found) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kHints{{
-      {"'", " (strings need double quotes)"},
-      {"/", " (JSON has no comments)"},
-      {"#", " (JSON has no comments)"},
-      {"NaN", " (JSON has no such number)"},
-      {"nan", " (JSON has no such number)"},
-      {"Infinity", " (JSON has no such number)"},
-      {"-Infinity", " (JSON has no such number)"},
-      {"inf", " (JSON has no such number)"},
-      {"True", " (JSON writes true)"},
-      {"False", " (JSON writes false)"},
-      {"None", " (JSON writes null)"},
-  }};
-  for (const auto& [start, hint] : kHints) {
-    if (found == start || (start.size() == 1 && found.starts_with(start))) return hint;
+  if (found.starts_with('\'')) return " (strings need double quotes)";
+  if (found.starts_with('/') || found.starts_with('#')) return " (JSON has no comments)";
+  if (found == "True") return " (JSON writes true)";
+  if (found == "False") return " (JSON writes false)";
+  if (found == "None") return " (JSON writes null)";
+  for (const std::string_view number : {"NaN", "nan", "Infinity", "-Infinity", "inf"}) {
+    if (found == number) return " (JSON has no such number)";
   }
-  return {};
+  return "";
 }
 
 std::string describe_token(std::string_view text, std::size_t offset) {
