@@ -236,15 +236,11 @@ class Console : public Sink {
   }
 
   void warn_of_never_predicted() const {
-    constexpr std::size_t kMostNamed = 10;
     const std::vector<std::int64_t> labels = never_predicted(counts_);
     if (labels.empty()) return;
-    std::string names;
-    for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
-      names += (i == 0 ? "" : ", ") + class_text(class_names_, static_cast<std::size_t>(labels[i]));
-    }
-    if (labels.size() > kMostNamed)
-      names += fmt::format(" and {} more", labels.size() - kMostNamed);
+    const std::string names = named_classes(labels, [this](std::int64_t label) {
+      return class_text(class_names_, static_cast<std::size_t>(label));
+    });
     spdlog::warn("{} of {} classes {} never predicted: {}; {}", labels.size(),
                  counts_.samples.size(), labels.size() == 1 ? "was" : "were", names,
                  advice_on_never_predicted(are_unequal(counts_.samples), setup_.has_class_weights));

@@ -416,6 +416,17 @@ std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
   return labels;
 }
 
+std::string named_classes(const std::vector<std::int64_t>& labels,
+                          const std::function<std::string(std::int64_t label)>& name) {
+  constexpr std::size_t kMostNamed = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + name(labels[i]);
+  }
+  if (labels.size() > kMostNamed) text += fmt::format(" and {} more", labels.size() - kMostNamed);
+  return text;
+}
+
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {
   return sizes_are_unequal && !has_class_weights
              ? "class_weights \"balanced\" makes all classes count alike"

@@ -115,6 +115,10 @@ bool are_unequal(const std::vector<std::int64_t>& class_sizes);
 /// Returns the classes with test images that were never predicted.
 std::vector<std::int64_t> never_predicted(const ClassCounts& counts);
 
+/// Returns the names of classes, "a, b": all, or the first ten "and 7 more".
+std::string named_classes(const std::vector<std::int64_t>& labels,
+                          const std::function<std::string(std::int64_t label)>& name);
+
 /// Returns what may help a model that never predicts some classes.
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights);
 

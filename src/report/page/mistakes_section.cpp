@@ -329,13 +329,8 @@ std::string class_label(const RunFiles& run, std::int64_t label) {
 }
 
 std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels) {
-  constexpr std::size_t kMostNamed = 10;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
-    text += (i == 0 ? "<b>" : ", <b>") + escaped_class(run, labels[i]) + "</b>";
-  }
-  if (labels.size() > kMostNamed) text += fmt::format(" and {} more", labels.size() - kMostNamed);
-  return text;
+  return named_classes(
+      labels, [&run](std::int64_t label) { return "<b>" + escaped_class(run, label) + "</b>"; });
 }
 
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {

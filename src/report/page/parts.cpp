@@ -1,10 +1,12 @@
+#include <spdlog/fmt/chrono.h>
 #include <spdlog/fmt/fmt.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <ctime>
 #include <iterator>
+#include <set>
 
 #include "base/print.h"
 #include "report/console.h"
@@ -345,14 +347,16 @@ ChartPoint last_of(const ChartSeries& series) {
   return last == series.points.rend() ? ChartPoint{NAN, NAN} : *last;
 }
 
+std::string class_attribute(const std::string& css_class) {
+  return css_class.empty() ? "" : " class=\"" + css_class + "\"";
+}
+
 /// Whether two points differ in x.
 bool has_a_line(const LineChart& chart) {
-  double first = NAN;
+  std::set<double> places;
   for (const ChartSeries& series : chart.series) {
     for (const ChartPoint& point : series.points) {
-      if (!is_finite(point)) continue;
-      if (std::isnan(first)) first = point.x;
-      if (point.x != first) return true;
+      if (is_finite(point) && places.insert(point.x).second && places.size() > 1) return true;
     }
   }
   return false;
@@ -417,12 +421,7 @@ std::string count(double number) {
 
 std::string date_and_time(double seconds) {
   if (!std::isfinite(seconds) || std::abs(seconds) > 1e11) return kNotFinite;
-  const auto whole = static_cast<time_t>(seconds);
-  tm parts{};
-  ::gmtime_r(&whole, &parts);
-  std::array<char, 64> text{};
-  (void)std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &parts);
-  return text.data();
+  return fmt::format("{:%Y-%m-%d %H:%M:%S UTC}", fmt::gmtime(static_cast<std::time_t>(seconds)));
 }
 
 std::string section(const std::string& id, const std::string& heading, const std::string& content) {
@@ -431,9 +430,8 @@ std::string section(const std::string& id, const std::string& heading, const std
 
 std::string figure(const std::string& caption, const std::string& content,
                    const std::string& css_class) {
-  const std::string attribute = css_class.empty() ? "" : " class=\"" + css_class + "\"";
-  return fmt::format("<figure{}><figcaption>{}</figcaption>{}</figure>\n", attribute, caption,
-                     content);
+  return fmt::format("<figure{}><figcaption>{}</figcaption>{}</figure>\n",
+                     class_attribute(css_class), caption, content);
 }
 
 std::string paragraph(const std::string& css_class, const std::string& text) {
@@ -441,8 +439,7 @@ std::string paragraph(const std::string& css_class, const std::string& text) {
 }
 
 std::string head_cell(const std::string& content, const std::string& css_class) {
-  const std::string attribute = css_class.empty() ? "" : " class=\"" + css_class + "\"";
-  return fmt::format("<th scope=\"col\"{}>{}</th>", attribute, content);
+  return fmt::format("<th scope=\"col\"{}>{}</th>", class_attribute(css_class), content);
 }
 
 std::string head_cells(const std::vector<std::string>& contents) {
