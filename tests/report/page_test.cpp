@@ -132,8 +132,7 @@ TEST_CASE("a page loads nothing, and no text of a run becomes code") {
       "\n");
   folder.write(name + "/summary.json",
                nlohmann::json({{"status", "failed"}, {"error", hostile}}).dump());
-  RunReader reader(folder.path() / name);
-  RunFiles& run = reader.read();
+  RunFiles run = read_run(folder.path() / name);
   std::string page = make_page({&run, 1});
   run.summary["status"] = "<blink>";
   page += make_page({&run, 1});
@@ -154,8 +153,7 @@ TEST_CASE("a page loads nothing, and no text of a run becomes code") {
 TEST_CASE("only the page of a live run refreshes itself") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
-  RunReader reader(folder.path() / "run");
-  RunFiles& run = reader.read();
+  RunFiles run = read_run(folder.path() / "run");
   CHECK_THAT(make_page({&run, 1}), !ContainsSubstring("http-equiv=\"refresh\""));
   run.live = true;
   const std::string page = make_page({&run, 1});
@@ -170,8 +168,7 @@ TEST_CASE("a run without results has a page") {
   check_contains(page, {"Not known: the run ended before its first epoch was evaluated.",
                         "Not known: the run ended before it was evaluated."});
   CHECK_THAT(page, !ContainsSubstring("nan"));
-  RunReader reader(folder.path() / "run");
-  RunFiles& run = reader.read();
+  RunFiles run = read_run(folder.path() / "run");
   run.live = true;
   const std::string live = make_page({&run, 1});
   check_contains(live, {"Not known yet: the first epoch has not been evaluated.",
@@ -453,10 +450,9 @@ TEST_CASE("the page of a long run is small and made within a second") {
   run.predictions = 320;
   run.picture += std::string(600, 'A');
   write_pretended_run(folder, "run", run);
-  RunReader reader(folder.path() / "run");
-  reader.read();
+  const RunFiles files = read_run(folder.path() / "run");
   const double begin_s = monotonic_seconds();
-  const std::string page = make_page({&reader.read(), 1});
+  const std::string page = make_page({&files, 1});
   CHECK(monotonic_seconds() - begin_s < 1);
   CHECK(page.size() < 1'000'000);
 }

@@ -265,8 +265,7 @@ void append(const fs::path& path, const std::string& text) {
 TEST_CASE("a run folder is read") {
   const TempFolder folder;
   write_pretended_run(folder, "runs/one");
-  RunReader reader(folder.path() / "runs" / "one");
-  const RunFiles& run = reader.read();
+  const RunFiles run = read_run(folder.path() / "runs" / "one");
   CHECK(run.name == "runs/one");
   CHECK_FALSE(run.live);
   CHECK(run.status() == "finished");
@@ -298,7 +297,7 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
            R"("predicted":[4,0],"correct":[2,0]},"test_loss":)" +
                std::string(loss) + "}\n");
   }
-  const RunFiles run = RunReader(run_folder).read();
+  const RunFiles run = read_run(run_folder);
   CHECK(run.best_by() == settings::BestBy::kLoss);
   CHECK(run.epochs.front().details.class_counts.samples.empty());
   const EpochDetails& details = run.epochs.back().details;
@@ -312,36 +311,16 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   CHECK_THAT(make_page({&run, 1}), ContainsSubstring("2 of 4 test images (50.00 %)"));
 }
 
-TEST_CASE("only new lines are read again, and a truncated file from its start") {
+TEST_CASE("a line of metrics that is not finished is left out, as are earlier confusions") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
-  const fs::path metrics = folder.path() / "run" / "metrics.jsonl";
-  RunReader reader(folder.path() / "run");
-  reader.read();
-  append(metrics, R"({"event":"step","step":16,"loss":0.5})");
-  CHECK(reader.read().steps.size() == 15);  // the line is not finished
-  append(metrics, "\n");
-  CHECK(reader.read().steps.size() == 16);
-  CHECK(reader.read().steps.back().step == 16);
-  fs::resize_file(metrics, 0);
-  append(metrics, "{\"event\":\"step\",\"step\":1,\"loss\":null}\n");
-  CHECK(reader.read().steps.size() == 1);
-  CHECK(reader.read().epochs.empty());
-  CHECK(std::isnan(reader.read().steps[0].loss));
-}
-
-TEST_CASE("earlier lines are not read again") {
-  const TempFolder folder;
-  testing::PretendedRun pretended;
-  write_pretended_run(folder, "run", pretended);
-  const fs::path metrics = folder.path() / "run" / "metrics.jsonl";
-  RunReader reader(folder.path() / "run");
-  const std::size_t epochs = reader.read().epochs.size();
-  const std::string before(fs::file_size(metrics), '#');
-  const std::string epoch = pretended_metrics(pretended);
-  folder.write("run/metrics.jsonl", before + epoch);
-  const RunFiles& run = reader.read();
-  CHECK(run.epochs.size() == 2 * epochs);
+  const fs::path path = folder.path() / "run";
+  append(path / "metrics.jsonl", R"({"event":"step","step":16,"loss":null})");
+  CHECK(read_run(path).steps.size() == 15);
+  append(path / "metrics.jsonl", "\n");
+  const RunFiles run = read_run(path);
+  REQUIRE(run.steps.size() == 16);
+  CHECK(std::isnan(run.steps.back().loss));
   for (const EpochResult& each : run.epochs) {  // only the last confusion is shown
     CHECK(each.details.confusion.empty() == (&each != &run.epochs.back()));
   }
@@ -353,20 +332,19 @@ TEST_CASE("a run without a recorded end was interrupted") {
   testing::PretendedRun pretended;
   pretended.status = "stopped";
   write_pretended_run(folder, "run", pretended);
-  RunReader reader(path);
-  CHECK(reader.read().status() == "stopped");
+  CHECK(read_run(path).status() == "stopped");
   folder.write("run/summary.json", R"({"status":"running"})");
-  CHECK(reader.read().status() == "interrupted");
+  CHECK(read_run(path).status() == "interrupted");
   fs::remove(path / "summary.json");
-  CHECK(reader.read().status() == "interrupted");
+  CHECK(read_run(path).status() == "interrupted");
   const UniqueFd lock(::open((path / files::kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
-  CHECK(reader.read().status() == "running");
+  CHECK(read_run(path).status() == "running");
 }
 
 TEST_CASE("a folder without a run is a usage error") {
   const TempFolder folder;
-  CHECK_THAT(error_of([&] { RunReader(folder.path()).read(); }),
+  CHECK_THAT(error_of([&] { read_run(folder.path()); }),
              IsError(ExitCode::kConfig, "holds no run"));
 }
 
@@ -399,7 +377,7 @@ TEST_CASE("invalid files are refused with file and line") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   folder.write(std::string("run/") + row.file, row.content);
-  const auto failure = error_of([&] { RunReader(folder.path() / "run").read(); });
+  const auto failure = error_of([&] { read_run(folder.path() / "run"); });
   CAPTURE(row.message);
   CHECK_THAT(failure, IsError(ExitCode::kData, row.message));
 }
@@ -408,8 +386,7 @@ TEST_CASE("incomplete records of older programs are read") {
   const TempFolder folder;
   folder.write("run/metrics.jsonl",
                "{\"event\":\"epoch\",\"epoch\":1,\"test_accuracy\":0.5}\n{\"event\":\"new\"}\n");
-  RunReader reader(folder.path() / "run");
-  const RunFiles& run = reader.read();
+  const RunFiles run = read_run(folder.path() / "run");
   REQUIRE(run.epochs.size() == 1);
   CHECK(run.epochs[0].record.test_accuracy == 0.5);
   CHECK(std::isnan(run.epochs[0].record.train_loss));
@@ -425,12 +402,12 @@ TEST_CASE("a page has a limited number of mistakes") {
     lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
   }
   folder.write("run/mistakes.jsonl", lines);
-  RunReader reader(folder.path() / "run");
-  CHECK(reader.read().mistakes.size() == kMostMistakes);
+  const fs::path path = folder.path() / "run";
+  CHECK(read_run(path).mistakes.size() == kMostMistakes);
   folder.write("run/mistakes.jsonl", "");
-  CHECK(reader.read().mistakes.empty());
-  fs::remove(folder.path() / "run" / "mistakes.jsonl");
-  CHECK(reader.read().mistakes.empty());
+  CHECK(read_run(path).mistakes.empty());
+  fs::remove(path / "mistakes.jsonl");
+  CHECK(read_run(path).mistakes.empty());
 }
 
 TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
@@ -440,7 +417,7 @@ TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
     testing::PretendedRun pretended;
     pretended.picture = picture;
     write_pretended_run(folder, "run", pretended);
-    CHECK(RunReader(folder.path() / "run").read().mistakes[0].image.empty());
+    CHECK(read_run(folder.path() / "run").mistakes[0].image.empty());
   }
 }
 

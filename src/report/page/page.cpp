@@ -153,9 +153,17 @@ std::string body(std::span<const RunFiles> runs) {
          identity_section(run);
 }
 
+std::filesystem::path write_page(const fs::path& folder, bool live) {
+  RunFiles run = read_run(folder);
+  run.live = live;
+  std::filesystem::path page = folder / files::kPage;
+  write_file_atomically(page, make_page({&run, 1}), ExitCode::kRunFailed);
+  return page;
+}
+
 class PageSink : public Sink {
  public:
-  explicit PageSink(const std::filesystem::path& run_folder) : reader_(run_folder) {}
+  explicit PageSink(std::filesystem::path run_folder) : folder_(std::move(run_folder)) {}
 
   void refresh(const Summary& /*summary*/) override { write(/*live=*/true); }
   void end(const Summary& /*summary*/) override { write(/*live=*/false); }
@@ -164,14 +172,10 @@ class PageSink : public Sink {
  private:
   void write(bool live) {
     page_.clear();
-    RunFiles& run = reader_.read();
-    run.live = live;
-    const std::filesystem::path page = run.folder / files::kPage;
-    write_file_atomically(page, make_page({&run, 1}), ExitCode::kRunFailed);
-    page_ = page;
+    page_ = write_page(folder_, live);
   }
 
-  RunReader reader_;
+  std::filesystem::path folder_;
   std::filesystem::path page_;  // empty if the last update failed
 };
 
@@ -279,9 +283,9 @@ Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
 }
 
 /// Returns the content of a file, nothing if it does not exist.
-std::string read_if_there(const fs::path& path, std::size_t max_bytes, std::size_t offset = 0) {
+std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
   std::error_code error;
-  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData, offset) : "";
+  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
 }
 
 nlohmann::json parse_file(const fs::path& path, const std::string& text) {
@@ -292,22 +296,32 @@ nlohmann::json parse_file(const fs::path& path, const std::string& text) {
 }
 
 /// Calls `take(object, "FILE:LINE")` for each whole line that is a JSON object; throws for other
-/// lines unless `lenient`. Returns the number of the last line.
+/// lines unless `lenient`.
 template <typename Take>
-std::int64_t for_each_line(const fs::path& path, const std::string& text, std::int64_t lines_before,
-                           bool lenient, const Take& take) {
+void for_each_line(const fs::path& path, std::size_t max_bytes, bool lenient, const Take& take) {
+  const std::string text = read_if_there(path, max_bytes);
   std::size_t begin = 0;
-  std::int64_t line = lines_before;
+  std::int64_t line = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    ++line;
     const nlohmann::json json =
         nlohmann::json::parse(text.data() + begin, text.data() + end, nullptr,
                               /*allow_exceptions=*/false);
-    const std::string where = path.string() + ":" + std::to_string(line);
+    const std::string where = path.string() + ":" + std::to_string(++line);
     if (json.is_object()) take(json, where);
     if (!json.is_object() && !lenient) refuse_content(where, "is not a JSON object");
   }
-  return line;
+}
+
+/// Adds a line of metrics.jsonl.
+void add_record(const nlohmann::json& json, const std::string& where, RunFiles& run) {
+  const std::string event = text_in(json, "event");
+  if (event == "step") run.steps.push_back(record_of<StepRecord>(json));
+  if (event != "epoch") return;
+  if (!run.epochs.empty()) {  // the last is shown
+    run.epochs.back().details.confusion = {};
+    run.epochs.back().details.class_counts = {};
+  }
+  run.epochs.push_back(epoch_of(json, where));
 }
 
 /// Returns the class names in the description of a run's data in lineage.jsonl; none unless all of
@@ -347,9 +361,7 @@ std::string make_page(std::span<const RunFiles> runs) {
 std::string page_on(const std::vector<std::filesystem::path>& folders) {
   std::vector<RunFiles> runs;
   runs.reserve(folders.size());
-  for (const std::filesystem::path& folder : folders) {
-    runs.push_back(std::move(RunReader(folder).read()));
-  }
+  for (const std::filesystem::path& folder : folders) runs.push_back(read_run(folder));
   return make_page(runs);
 }
 
@@ -358,7 +370,7 @@ std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder) {
 }
 
 void write_last_page(const std::filesystem::path& folder) try {
-  PageSink(folder).end({});
+  (void)write_page(folder, /*live=*/false);
 } catch (const Error&) {
 }
 
@@ -428,76 +440,42 @@ std::string RunFiles::status() const {
   return said.empty() || said == "running" ? "interrupted" : said;
 }
 
-RunReader::RunReader(const fs::path& folder) {
-  run_.folder = folder;
-  run_.name = display_name(folder);
-}
-
 bool has_page_data(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / files::kConfig, error) || fs::exists(folder / files::kMetrics, error);
 }
 
-RunFiles& RunReader::read() {
-  const fs::path& folder = run_.folder;
+RunFiles read_run(const fs::path& folder) {
   if (!has_page_data(folder)) {
     throw Error(ExitCode::kConfig,
                 folder.string() + ": holds no run: neither config.json nor metrics.jsonl exists");
   }
-  run_.live = is_locked(folder);
-  run_.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
-  run_.config = parse_file(folder / files::kConfig, run_.config_text);
-  run_.summary =
-      parse_file(folder / files::kSummary, read_if_there(folder / files::kSummary, kMaxSmallFile));
-  if (run_.dataset.is_null()) {  // written once, and long if many files are held out
-    run_.dataset = parse_file(folder / files::kDataset,
-                              read_if_there(folder / files::kDataset, kMaxLargeFile));
-  }
-  run_.starts.clear();
-  const fs::path lineage = folder / files::kLineage;
-  for_each_line(
-      lineage, read_if_there(lineage, kMaxLargeFile), 0, /*lenient=*/true,
-      [&](const nlohmann::json& json, const std::string&) { run_.starts.push_back(json); });
-  run_.facts = run_.starts.empty() ? nlohmann::json::object() : run_.starts.back();
-  if (run_.summary.is_object()) run_.facts.update(run_.summary);
-  run_.class_names = class_names_in(run_.facts.value("data", kNull));
-  run_.mistakes.clear();
-  const fs::path mistakes = folder / files::kMistakes;
-  for_each_line(mistakes, read_if_there(mistakes, kMaxSmallFile), 0, /*lenient=*/false,
-                [&](const nlohmann::json& json, const std::string& where) {
-                  if (run_.mistakes.size() < kMostMistakes) {
-                    run_.mistakes.push_back(mistake_of(json, where));
-                  }
-                });
-  read_metrics();
-  const double started = run_.starts.empty() ? 0 : number_in(run_.starts.back(), "time");
-  run_.seconds_since_start = run_.live ? wall_clock_seconds() - started : 0;
-  return run_;
-}
-
-void RunReader::read_metrics() {
-  const fs::path path = run_.folder / files::kMetrics;
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error || size < static_cast<std::uintmax_t>(metrics_bytes_)) {  // truncated by a resume
-    metrics_bytes_ = metrics_lines_ = 0;
-    run_.steps.clear();
-    run_.epochs.clear();
-  }
-  const std::string fresh =
-      read_if_there(path, kMaxLargeFile, static_cast<std::size_t>(metrics_bytes_));
-  const auto add = [&](const nlohmann::json& json, const std::string& where) {
-    const std::string event = text_in(json, "event");
-    if (event == "step") run_.steps.push_back(record_of<StepRecord>(json));
-    if (event != "epoch") return;
-    if (!run_.epochs.empty()) {  // the last is shown
-      run_.epochs.back().details.confusion = {};
-      run_.epochs.back().details.class_counts = {};
-    }
-    run_.epochs.push_back(epoch_of(json, where));
+  RunFiles run;
+  run.folder = folder;
+  run.name = display_name(folder);
+  run.live = is_locked(folder);
+  const auto object_in = [&folder](const char* file, std::size_t max_bytes) {
+    return parse_file(folder / file, read_if_there(folder / file, max_bytes));
   };
-  metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false, add);
-  metrics_bytes_ += static_cast<std::int64_t>(fresh.rfind('\n') + 1);  // npos + 1 is 0
+  run.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
+  run.config = parse_file(folder / files::kConfig, run.config_text);
+  run.summary = object_in(files::kSummary, kMaxSmallFile);
+  run.dataset = object_in(files::kDataset, kMaxLargeFile);
+  for_each_line(folder / files::kLineage, kMaxLargeFile, /*lenient=*/true,
+                [&](const auto& json, const std::string&) { run.starts.push_back(json); });
+  if (!run.starts.empty()) run.facts = run.starts.back();
+  if (run.summary.is_object()) run.facts.update(run.summary);
+  run.class_names = class_names_in(run.facts.value("data", kNull));
+  for_each_line(folder / files::kMistakes, kMaxSmallFile, /*lenient=*/false,
+                [&](const auto& json, const auto& where) {
+                  if (run.mistakes.size() == kMostMistakes) return;
+                  run.mistakes.push_back(mistake_of(json, where));
+                });
+  for_each_line(folder / files::kMetrics, kMaxLargeFile, /*lenient=*/false,
+                [&](const auto& json, const auto& where) { add_record(json, where, run); });
+  const double started = run.starts.empty() ? 0 : number_in(run.starts.back(), "time");
+  run.seconds_since_start = run.live ? wall_clock_seconds() - started : 0;
+  return run;
 }
 
 }  // namespace mnist_train::report

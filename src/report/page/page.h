@@ -61,23 +61,10 @@ std::string text_in(const nlohmann::json& object, const std::string& key);
 /// Whether a folder holds enough for a page.
 bool has_page_data(const std::filesystem::path& folder);
 
-/// Reads a run folder. While a run lasts, it can read repeatedly: of metrics.jsonl only new lines.
-class RunReader {
- public:
-  explicit RunReader(const std::filesystem::path& folder);
-
-  /// Reads the current state of the folder; a partial last line of metrics.jsonl is left for the
-  /// next time. Throws Error(kData) with file and line of invalid content, and Error(kConfig) if
-  /// the folder holds no run.
-  RunFiles& read();
-
- private:
-  void read_metrics();
-
-  RunFiles run_;
-  std::int64_t metrics_bytes_ = 0;  // read so far
-  std::int64_t metrics_lines_ = 0;
-};
+/// Reads a run folder, also while the run lasts: a partial last line of metrics.jsonl is left out.
+/// Throws Error(kData) with file and line of invalid content, and Error(kConfig) if the folder
+/// holds no run.
+RunFiles read_run(const std::filesystem::path& folder);
 
 /// Returns an HTML page on one run, or one that compares several. It is self-contained, and its
 /// content policy allows nothing else: style and script carry the page's nonce, so text from a run
