@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "base/system.h"
 #include "comm/failures.h"
-#include "launch/failure_report.h"
+#include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
 #include "report/page/page.h"

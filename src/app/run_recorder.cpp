@@ -165,7 +165,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   summary.device = worker.placement.cuda ? "cuda" : "cpu";
   summary.device_model = accelerator::device_name(worker.device());
   summary.precision = trainer.precision();
-  summary.averaging = trainer.averaging();
+  summary.gradient_averaging = trainer.averaging();
   summary.execution = trainer.execution();
   for (const kernels::Selected& operation : kernels::selected()) {
     if (operation.is_own) {
@@ -254,7 +254,7 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
                                       const report::Summary& summary) {
   std::string processes = counted(summary.world_size, "process") + " on " + summary.device;
   if (!worker.communicator.alone()) {
-    processes += " (" + summary.backend + ", " + summary.averaging + " averaging)";
+    processes += " (" + summary.backend + ", " + summary.gradient_averaging + " averaging)";
   }
   processes +=
       ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
@@ -292,7 +292,7 @@ std::vector<report::Mistake> choose_mistakes(const eval::Evaluation& evaluation,
   std::vector<report::Mistake> mistakes;
   for (const auto& [sample, predicted_class, confidence] : evaluation.wrong_predictions) {
     const auto truth = images.labels[static_cast<std::size_t>(sample)];
-    mistakes.push_back({sample, predicted_class, truth, confidence});
+    mistakes.push_back({sample, "", predicted_class, truth, {{predicted_class, confidence}}});
   }
   return report::choose_mistakes(std::move(mistakes));
 }

@@ -13,7 +13,6 @@
 #include "data/dataset.h"
 #include "eval/evaluator.h"
 #include "report/records.h"
-#include "report/sink.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {

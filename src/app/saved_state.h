@@ -10,7 +10,7 @@
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/snapshot_memory.h"
 #include "data/dataset.h"
-#include "report/sink.h"
+#include "report/records.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {

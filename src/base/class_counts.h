@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/json.h"
+
 namespace mnist_train {
 
 /// Numbers of samples by class.
@@ -11,12 +13,7 @@ struct ClassCounts {
   std::vector<std::int64_t> predicted;  // as the class
   std::vector<std::int64_t> correct;    // both
 
-  template <class Counts, class Field>
-  static void visit(Counts& counts, const Field& field) {
-    field("samples", counts.samples);
-    field("predicted", counts.predicted);
-    field("correct", counts.correct);
-  }
+  MNIST_TRAIN_VISIT(samples, predicted, correct)
 };
 
 /// Sums up a confusion matrix [classes, classes]: samples by label and prediction.

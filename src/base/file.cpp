@@ -240,16 +240,12 @@ void remove_leftovers(const fs::path& folder) {
   }
 }
 
-std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code,
-                      std::size_t offset) {
+std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code) {
   std::size_t size = 0;
   const UniqueFd fd = open_regular(path, code, &size);
-  if (size > offset && size - offset > max_bytes) {
-    throw Error(code, path.string() + ": is " + std::to_string(size - offset) +
-                          " bytes long, at most " + std::to_string(max_bytes) + " are read");
-  }
-  if (offset > 0 && ::lseek(fd.get(), static_cast<off_t>(offset), SEEK_SET) < 0) {
-    throw_errno(code, path, "read");
+  if (size > max_bytes) {
+    throw Error(code, path.string() + ": is " + std::to_string(size) + " bytes long, at most " +
+                          std::to_string(max_bytes) + " are read");
   }
   std::string content;
   std::array<char, 65536> buffer{};

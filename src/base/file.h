@@ -100,10 +100,9 @@ void make_folder(const std::filesystem::path& folder, ExitCode code);
 /// that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);
 
-/// Returns the content of a regular file from `offset` on. Throws Error(code) naming the path, also
-/// for more than `max_bytes`.
-std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code,
-                      std::size_t offset = 0);
+/// Returns the content of a regular file. Throws Error(code) naming the path, also for more than
+/// `max_bytes`.
+std::string read_file(const std::filesystem::path& path, std::size_t max_bytes, ExitCode code);
 
 /// Throws Error(code): "PATH: cannot ACTION: " and the reason, by errno.
 [[noreturn]] void throw_errno(ExitCode code, const std::filesystem::path& path, const char* action);

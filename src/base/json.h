@@ -80,6 +80,21 @@ class IndexedMap : public nlohmann::ordered_map<Key, T, IgnoredLess, Allocator> 
 /// Use it for all ordered JSON that is read from files.
 using OrderedJson = nlohmann::basic_json<IndexedMap>;
 
+/// Returns the key under which a record keeps a member: its name without a unit "_s".
+inline std::string record_key(std::string member) {
+  if (member.ends_with("_s")) member.resize(member.size() - 2);
+  return member;
+}
+
+#define MNIST_TRAIN_VISIT_MEMBER(member) field(mnist_train::record_key(#member), record.member);
+/// Defines the function `visit` of a record, which calls `field(key, member)` for each of these
+/// members in order.
+#define MNIST_TRAIN_VISIT(...)                                                       \
+  template <class Record, class Field>                                               \
+  static void visit(Record& record, const Field& field) {                            \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(MNIST_TRAIN_VISIT_MEMBER, __VA_ARGS__)) \
+  }
+
 /// Returns the JSON value as text, on one line unless `indent` is given. Bytes that are not UTF-8,
 /// as in file names, become replacement characters.
 template <class Json>

@@ -12,7 +12,7 @@
 #include "base/print.h"
 #include "base/system.h"
 #include "cli/config_layers.h"
-#include "strict_json/json_cursor.h"
+#include "strict_json/value_type.h"
 
 namespace mnist_train::cli {
 

@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "launch/worker_identity.h"
 #include "report/run_folder.h"
-#include "strict_json/json_cursor.h"
+#include "strict_json/value_type.h"
 
 namespace mnist_train::cli {
 
@@ -203,8 +203,8 @@ using Locators = std::map<const strict_json::Source*, strict_json::TextLocator>;
 /// Nodes come mostly in the order of their text, so each text is scanned about once.
 void add_positions(const Node& node, const std::string& pointer, Locators& locators,
                    std::map<std::string, std::string>& positions) {
-  const auto locator = locators.try_emplace(node.source.get(), node.source->text).first;
-  positions[pointer] = place_text(*node.source, locator->second.locate(node.offset));
+  const auto locator = locators.try_emplace(node.source.get(), *node.source).first;
+  positions[pointer] = locator->second.place(node.offset);
   for (const Node::Member& member : node.members) {
     const std::string below = strict_json::join_pointer(pointer, member.key);
     add_positions(member.value, below, locators, positions);

@@ -12,7 +12,6 @@
 #include "cli/command_line.h"
 #include "settings/run_config.h"
 #include "strict_json/document.h"
-#include "strict_json/source.h"
 
 namespace mnist_train::cli {
 

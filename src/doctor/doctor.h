@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/version.h"
 #include "settings/run_config.h"
 
@@ -53,16 +52,6 @@ std::string to_json(const Findings& findings);
 /// Returns the number of findings with this verdict.
 int count(const Findings& findings, Verdict verdict);
 
-/// Returns the result of `check`. An Error that it throws is a problem with this topic and remedy.
-template <class Check>
-Finding problem_if_throws(const char* topic, const char* remedy, const Check& check) {
-  try {
-    return check();
-  } catch (const Error& error) {
-    return {topic, Verdict::kProblem, error.what(), remedy};
-  }
-}
-
 /// A GPU as the NVIDIA driver describes it.
 struct Gpu {
   std::string name;
@@ -85,20 +74,9 @@ struct Driver {
 /// Examines the driver of this machine.
 Driver examine_driver();
 
-/// Checks the CPU, the cores that this process may use, memory, and the limit on open files.
-Findings check_host();
-
-/// Checks that processes of this host can connect to each other, the address that other hosts would
-/// use for this one, the variables that name it, and those of launchers.
-Findings check_network();
-
 /// Checks the folder of runs: `output`, or runs/ in the working directory. Writes and removes a
 /// file there, or in the nearest folder above it that exists.
 Finding check_run_folder(const settings::RunConfig& config);
-
-/// Checks with a temporary file whether files can be locked and folders synced in the folder of
-/// runs and in the user's cache.
-Finding check_file_locks(const settings::RunConfig& config);
 
 /// Checks the data that the config asks for, and the data sets that are found by name.
 Findings check_data(const settings::RunConfig& config);
@@ -113,10 +91,5 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
 
 /// Checks which transports NCCL can use here: peer access, shared memory, sockets.
 Finding check_nccl(const Driver& driver, const BuildInfo& build);
-
-/// Starts real workers as a run does, two on CPUs and one for each GPU. They load LibTorch,
-/// connect, sum tensors and measure the time. Must be called after
-/// launch::block_supervised_signals.
-Findings check_workers(const settings::RunConfig& config, const Driver& driver);
 
 }  // namespace mnist_train::doctor

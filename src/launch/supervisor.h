@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/cgroups.h"
-#include "launch/failure_report.h"
 #include "launch/status_board.h"
 #include "launch/worker_process.h"
 

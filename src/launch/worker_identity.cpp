@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/print.h"
+#include "base/system.h"
 
 namespace mnist_train::launch {
 
@@ -26,15 +27,16 @@ using Names = std::initializer_list<const char*>;
 constexpr int kMaxTasks = 1 << 20;
 constexpr const char* kAnyLauncher = "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT";
 
+std::optional<std::string> variable(const char* name) { return environment_variable(name); }
+
 [[noreturn]] void refuse_environment(const std::string& message) {
   throw Error(ExitCode::kConfig, message);
 }
 
 /// Returns the variable's number, or `otherwise` if it is given and the variable is not set.
-int integer_variable(const EnvironmentLookup& lookup, const char* name, int least, int most,
-                     std::optional<int> otherwise = {}) {
-  if (otherwise && !lookup(name)) return *otherwise;
-  const std::string text = lookup(name).value_or("");
+int integer_variable(const char* name, int least, int most, std::optional<int> otherwise = {}) {
+  if (otherwise && !variable(name)) return *otherwise;
+  const std::string text = variable(name).value_or("");
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
@@ -46,22 +48,21 @@ int integer_variable(const EnvironmentLookup& lookup, const char* name, int leas
 }
 
 /// Returns those of the variables that are set, or those that are not.
-std::vector<const char*> variables_that(bool are_set, const EnvironmentLookup& lookup,
-                                        Names names) {
+std::vector<const char*> variables_that(bool are_set, Names names) {
   std::vector<const char*> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
-               [&](const char* name) { return lookup(name).has_value() == are_set; });
+               [&](const char* name) { return variable(name).has_value() == are_set; });
   return found;
 }
 
 /// Refuses an incomplete set of variables. `launcher` sets all of them.
-void require_all(const EnvironmentLookup& lookup, Names names, const std::string& launcher) {
-  const auto missing = variables_that(false, lookup, names);
+void require_all(Names names, const std::string& launcher) {
+  const auto missing = variables_that(false, names);
   if (missing.empty()) return;
   refuse_environment(fmt::format(
       "environment variables {} are set but {} are not: unset them to let mnist-train start its "
       "own processes, or start it with {}",
-      fmt::join(variables_that(true, lookup, names), ", "), fmt::join(missing, ", "), launcher));
+      fmt::join(variables_that(true, names), ", "), fmt::join(missing, ", "), launcher));
 }
 
 /// The variables by which a launcher tells a process its rank.
@@ -88,24 +89,23 @@ constexpr RankVariables kMpich{LauncherKind::kMpich, "MPICH",           "PMI_RAN
 
 /// Returns the number of processes on this host. If MPICH does not set it, a process whose local
 /// rank equals its rank is taken to be on the only host.
-int local_size(const EnvironmentLookup& lookup, const RankVariables& names, int rank, int size) {
-  if (lookup(names.local_size)) return integer_variable(lookup, names.local_size, 1, size);
+int local_size(const RankVariables& names, int rank, int size) {
+  if (variable(names.local_size)) return integer_variable(names.local_size, 1, size);
   if (names.kind == LauncherKind::kTorchrun) return size;
-  const int local_rank = integer_variable(lookup, names.local_rank, 0, size - 1);
+  const int local_rank = integer_variable(names.local_rank, 0, size - 1);
   return local_rank == rank ? size : local_rank + 1;
 }
 
 /// Returns this process's rank by a launcher's variables, without rank 0's address.
-WorkerIdentity rank_by(const EnvironmentLookup& lookup, const RankVariables& names) {
+WorkerIdentity rank_by(const RankVariables& names) {
   WorkerIdentity identity;
   identity.launcher = names.kind;
-  identity.world_size = integer_variable(lookup, names.size, 1, kMaxTasks);
-  identity.rank = integer_variable(lookup, names.rank, 0, identity.world_size - 1);
-  identity.local_world_size = local_size(lookup, names, identity.rank, identity.world_size);
-  identity.local_rank =
-      integer_variable(lookup, names.local_rank, 0, identity.local_world_size - 1);
+  identity.world_size = integer_variable(names.size, 1, kMaxTasks);
+  identity.rank = integer_variable(names.rank, 0, identity.world_size - 1);
+  identity.local_world_size = local_size(names, identity.rank, identity.world_size);
+  identity.local_rank = integer_variable(names.local_rank, 0, identity.local_world_size - 1);
   const auto read =
-      variables_that(true, lookup, {names.rank, names.size, names.local_rank, names.local_size});
+      variables_that(true, {names.rank, names.size, names.local_rank, names.local_size});
   identity.decided_by = fmt::format("{}", fmt::join(read, ", "));
   return identity;
 }
@@ -121,21 +121,17 @@ int port_from(const std::string& job) {
   return kFirst + static_cast<int>(hash % kPorts);
 }
 
-bool has_address(const EnvironmentLookup& lookup) {
-  return !lookup("MASTER_ADDR").value_or("").empty();
-}
+bool has_address() { return !variable("MASTER_ADDR").value_or("").empty(); }
 
 /// Takes MASTER_ADDR and MASTER_PORT if they are set, else a port that follows from the job, whose
 /// name was read from `source`.
-void choose_master(const EnvironmentLookup& lookup, const std::string& job,
-                   const std::string& source, WorkerIdentity& identity) {
-  if (has_address(lookup)) {
-    identity.master_address = *lookup("MASTER_ADDR");
+void choose_master(const std::string& job, const std::string& source, WorkerIdentity& identity) {
+  if (has_address()) {
+    identity.master_address = *variable("MASTER_ADDR");
     identity.decided_by += ", MASTER_ADDR";
   }
-  const bool is_set = lookup("MASTER_PORT").has_value();
-  identity.master_port =
-      is_set ? integer_variable(lookup, "MASTER_PORT", 1, 65535) : port_from(job);
+  const bool is_set = variable("MASTER_PORT").has_value();
+  identity.master_port = is_set ? integer_variable("MASTER_PORT", 1, 65535) : port_from(job);
   identity.decided_by += ", " + (is_set ? "MASTER_PORT" : source);
 }
 
@@ -161,12 +157,12 @@ const RankVariables& variables_of(LauncherKind mpi) {
 // Open MPI and MPICH.
 
 /// Returns this process's rank by the variables of Open MPI, else by those of MPICH.
-std::optional<WorkerIdentity> mpi_rank(const EnvironmentLookup& lookup) {
+std::optional<WorkerIdentity> mpi_rank() {
   std::optional<WorkerIdentity> open_mpi;
   std::optional<WorkerIdentity> mpich;
-  if (lookup(kOpenMpi.rank)) open_mpi = rank_by(lookup, kOpenMpi);
-  if (lookup(kMpich.rank) && lookup(kMpich.size) && lookup(kMpich.local_rank)) {
-    mpich = rank_by(lookup, kMpich);
+  if (variable(kOpenMpi.rank)) open_mpi = rank_by(kOpenMpi);
+  if (variable(kMpich.rank) && variable(kMpich.size) && variable(kMpich.local_rank)) {
+    mpich = rank_by(kMpich);
   }
   if (open_mpi && mpich && !ranks_agree(*open_mpi, *mpich)) {
     refuse_contradiction(*open_mpi, *mpich);
@@ -176,11 +172,11 @@ std::optional<WorkerIdentity> mpi_rank(const EnvironmentLookup& lookup) {
 
 /// Refuses an incomplete set of MPICH's variables. One of them alone says nothing, nor does the PMI
 /// of a single process, such as that of a shell in Slurm.
-void check_half_of_mpich(const EnvironmentLookup& lookup) {
-  const auto present = variables_that(
-      true, lookup, {kMpich.rank, kMpich.size, kMpich.local_rank, kMpich.local_size});
-  if (present.size() < 2 || lookup(kMpich.size) == "1") return;
-  require_all(lookup, {kMpich.rank, kMpich.size, kMpich.local_rank},
+void check_half_of_mpich() {
+  const auto present =
+      variables_that(true, {kMpich.rank, kMpich.size, kMpich.local_rank, kMpich.local_size});
+  if (present.size() < 2 || variable(kMpich.size) == "1") return;
+  require_all({kMpich.rank, kMpich.size, kMpich.local_rank},
               std::string("MPICH's mpiexec, or any launcher that sets ") + kAnyLauncher);
 }
 
@@ -190,18 +186,18 @@ bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
   std::string text(1, '\0');
   text.append(std::istreambuf_iterator<char>(file), {});
-  return std::all_of(variables.begin(), variables.end(), [&](const std::string& variable) {
-    return text.find('\0' + variable + '\0') != std::string::npos;
+  return std::all_of(variables.begin(), variables.end(), [&](const std::string& entry) {
+    return text.find('\0' + entry + '\0') != std::string::npos;
   });
 }
 
 /// Returns the process that started all ranks of this host, mpirun or its daemon: the nearest
 /// ancestor that is not itself part of this rank, such as a script that prepares and starts it.
-pid_t launcher_of(const EnvironmentLookup& lookup, const RankVariables& mpi) {
+pid_t launcher_of(const RankVariables& mpi) {
   std::vector<std::string> own;
   for (const char* name :
-       variables_that(true, lookup, {mpi.rank, mpi.size, mpi.local_rank, mpi.local_size})) {
-    own.push_back(std::string(name) + "=" + *lookup(name));
+       variables_that(true, {mpi.rank, mpi.size, mpi.local_rank, mpi.local_size})) {
+    own.push_back(std::string(name) + "=" + *variable(name));
   }
   pid_t pid = ::getppid();
   while (pid > 1 && was_started_with(pid, own)) {
@@ -218,52 +214,51 @@ struct MpirunJob {
   std::string source;
 };
 
-MpirunJob mpirun_job(const EnvironmentLookup& lookup, const RankVariables& mpi) {
+MpirunJob mpirun_job(const RankVariables& mpi) {
   if (mpi.kind == LauncherKind::kOpenMpi) {
     for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
-      if (const auto value = lookup(name)) return {*value, name};
+      if (const auto value = variable(name)) return {*value, name};
     }
   }
-  if (lookup("MASTER_PORT")) return {};  // needs no name, and daemons on several hosts share none
-  return {"child of " + std::to_string(launcher_of(lookup, mpi)),
+  if (variable("MASTER_PORT")) return {};  // needs no name, and daemons on several hosts share none
+  return {"child of " + std::to_string(launcher_of(mpi)),
           "the process id of the parent of all ranks"};
 }
 
 /// Adds rank 0's address, which no MPI passes to its processes.
-WorkerIdentity with_master(const EnvironmentLookup& lookup, WorkerIdentity identity) {
+WorkerIdentity with_master(WorkerIdentity identity) {
   const RankVariables& mpi = variables_of(identity.launcher);
   const bool one_host = identity.local_world_size == identity.world_size;
-  if (!one_host && (!has_address(lookup) || !lookup("MASTER_PORT"))) {
+  if (!one_host && (!has_address() || !variable("MASTER_PORT"))) {
     refuse_environment(fmt::format(
         "{} runs {} processes, {} of them here, but does not pass on rank 0's address: use {}",
         mpi.title, identity.world_size, identity.local_world_size,
         mpi.kind == LauncherKind::kMpich ? "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT PORT …"
                                          : "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT …"));
   }
-  const MpirunJob job = mpirun_job(lookup, mpi);
+  const MpirunJob job = mpirun_job(mpi);
   identity.store_prefix = fmt::format("mnist-train/{}-{}/0/", name_of(mpi.kind), job.name);
-  choose_master(lookup, fmt::format("{} {}", mpi.title, job.name), job.source, identity);
+  choose_master(fmt::format("{} {}", mpi.title, job.name), job.source, identity);
   return identity;
 }
 
 // Slurm.
 
-std::string required_by_slurm(const EnvironmentLookup& lookup, const char* name,
-                              const char* purpose) {
-  if (auto value = lookup(name); value && !value->empty()) return *value;
+std::string required_by_slurm(const char* name, const char* purpose) {
+  if (auto value = variable(name); value && !value->empty()) return *value;
   refuse_environment(
       fmt::format("Slurm's variable {} is not set, but is needed to find {}: start the tasks with "
                   "srun, or set MASTER_ADDR and MASTER_PORT",
                   name, purpose));
 }
 
-int tasks_on_this_node(const EnvironmentLookup& lookup, int local_rank, int world_size) {
-  const int node = integer_variable(lookup, "SLURM_NODEID", 0, kMaxTasks, 0);
-  const std::string tasks = lookup("SLURM_STEP_TASKS_PER_NODE").value_or("");
+int tasks_on_this_node(int local_rank, int world_size) {
+  const int node = integer_variable("SLURM_NODEID", 0, kMaxTasks, 0);
+  const std::string tasks = variable("SLURM_STEP_TASKS_PER_NODE").value_or("");
   if (const int count = count_of_node(tasks, node); count > local_rank) return count;
-  const std::string list = lookup("SLURM_STEP_NODELIST").value_or("");
-  const bool one_node = integer_variable(lookup, "SLURM_STEP_NUM_NODES", 1, kMaxTasks, 1) == 1 &&
-                        integer_variable(lookup, "SLURM_NNODES", 1, kMaxTasks, 1) == 1 &&
+  const std::string list = variable("SLURM_STEP_NODELIST").value_or("");
+  const bool one_node = integer_variable("SLURM_STEP_NUM_NODES", 1, kMaxTasks, 1) == 1 &&
+                        integer_variable("SLURM_NNODES", 1, kMaxTasks, 1) == 1 &&
                         list.find_first_of(",[") == std::string::npos;
   return one_node ? world_size : local_rank + 1;
 }
@@ -274,21 +269,21 @@ enum class SlurmStart { kShell, kBatchScript, kTask };
 /// A shell may be one of salloc, which knows the job alone, or the job's interactive step, which
 /// salloc starts like a task under a number that Slurm keeps for it. A process that joined a job
 /// from outside is in the extern step. The job's name does not tell: srun's tasks inherit it.
-SlurmStart slurm_start(const EnvironmentLookup& lookup) {
-  const auto step = lookup("SLURM_STEP_ID");
+SlurmStart slurm_start() {
+  const auto step = variable("SLURM_STEP_ID");
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
     return step && std::find(names.begin(), names.end(), *step) != names.end();
   };
-  if (!lookup("SLURM_PROCID")) return SlurmStart::kShell;
+  if (!variable("SLURM_PROCID")) return SlurmStart::kShell;
   if (is_one_of({"4294967290", "interactive", "4294967292", "extern"})) return SlurmStart::kShell;
-  const bool has_step = step || lookup("SLURM_STEP_NODELIST");
+  const bool has_step = step || variable("SLURM_STEP_NODELIST");
   if (!has_step || is_one_of({"4294967291", "batch"})) return SlurmStart::kBatchScript;
   return SlurmStart::kTask;
 }
 
 /// Refuses a batch script that asked for several tasks: as one process it would leave them idle.
-void check_batch_script(const EnvironmentLookup& lookup) {
-  const int tasks = integer_variable(lookup, "SLURM_NTASKS", 1, kMaxTasks, 1);
+void check_batch_script() {
+  const int tasks = integer_variable("SLURM_NTASKS", 1, kMaxTasks, 1);
   if (tasks == 1) return;
   refuse_environment(fmt::format(
       "this Slurm batch script asked for {} tasks (SLURM_NTASKS), but mnist-train was not started "
@@ -298,73 +293,72 @@ void check_batch_script(const EnvironmentLookup& lookup) {
 }
 
 /// Returns the identity of a task that srun started.
-WorkerIdentity slurm_identity(const EnvironmentLookup& lookup) {
-  const char* tasks = lookup("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+WorkerIdentity slurm_identity() {
+  const char* tasks = variable("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   WorkerIdentity identity;
   identity.launcher = LauncherKind::kSlurm;
-  identity.world_size = integer_variable(lookup, tasks, 1, kMaxTasks, 1);
-  identity.rank = integer_variable(lookup, "SLURM_PROCID", 0, identity.world_size - 1);
-  identity.local_rank = integer_variable(lookup, "SLURM_LOCALID", 0, identity.world_size - 1);
-  identity.local_world_size = tasks_on_this_node(lookup, identity.local_rank, identity.world_size);
-  identity.restart_count = slurm_restart_count(lookup);
+  identity.world_size = integer_variable(tasks, 1, kMaxTasks, 1);
+  identity.rank = integer_variable("SLURM_PROCID", 0, identity.world_size - 1);
+  identity.local_rank = integer_variable("SLURM_LOCALID", 0, identity.world_size - 1);
+  identity.local_world_size = tasks_on_this_node(identity.local_rank, identity.world_size);
+  identity.restart_count = slurm_restart_count();
   identity.decided_by = fmt::format("SLURM_PROCID, {}, SLURM_LOCALID", tasks);
-  if (!has_address(lookup) && identity.local_world_size != identity.world_size) {
-    identity.master_address =
-        first_host(required_by_slurm(lookup, "SLURM_STEP_NODELIST", "rank 0's host"));
+  if (!has_address() && identity.local_world_size != identity.world_size) {
+    identity.master_address = first_host(required_by_slurm("SLURM_STEP_NODELIST", "rank 0's host"));
     identity.decided_by += ", SLURM_STEP_NODELIST";
   }
-  if (!lookup("MASTER_PORT")) (void)required_by_slurm(lookup, "SLURM_JOB_ID", "rank 0's port");
+  if (!variable("MASTER_PORT")) (void)required_by_slurm("SLURM_JOB_ID", "rank 0's port");
   const std::string job =
-      lookup("SLURM_JOB_ID").value_or("") + "." + lookup("SLURM_STEP_ID").value_or("");
-  choose_master(lookup, "slurm " + job, "SLURM_JOB_ID, SLURM_STEP_ID", identity);
+      variable("SLURM_JOB_ID").value_or("") + "." + variable("SLURM_STEP_ID").value_or("");
+  choose_master("slurm " + job, "SLURM_JOB_ID, SLURM_STEP_ID", identity);
   identity.store_prefix = fmt::format("mnist-train/slurm-{}/{}/", job, identity.restart_count);
   return identity;
 }
 
 /// Asks Slurm and the MPIs. Both may answer: srun starts a program that was built with an MPI, or
 /// mpirun starts its daemons by srun, one a node, whose processes inherit Slurm's variables.
-std::optional<WorkerIdentity> cluster_identity(const EnvironmentLookup& lookup) {
-  const auto mpi = mpi_rank(lookup);
-  const SlurmStart start = slurm_start(lookup);
-  const bool has_step = start == SlurmStart::kTask && lookup("SLURM_STEP_ID");
-  if (mpi && !has_step) return with_master(lookup, *mpi);
+std::optional<WorkerIdentity> cluster_identity() {
+  const auto mpi = mpi_rank();
+  const SlurmStart start = slurm_start();
+  const bool has_step = start == SlurmStart::kTask && variable("SLURM_STEP_ID");
+  if (mpi && !has_step) return with_master(*mpi);
   if (start != SlurmStart::kTask) {
-    if (start == SlurmStart::kBatchScript) check_batch_script(lookup);
-    check_half_of_mpich(lookup);
+    if (start == SlurmStart::kBatchScript) check_batch_script();
+    check_half_of_mpich();
     return std::nullopt;
   }
-  WorkerIdentity slurm = slurm_identity(lookup);
+  WorkerIdentity slurm = slurm_identity();
   if (!mpi || ranks_agree(slurm, *mpi)) return slurm;
   const bool is_of_daemon = slurm.local_world_size == 1 && slurm.world_size <= mpi->world_size;
   if (!is_of_daemon) refuse_contradiction(slurm, *mpi);
-  return with_master(lookup, *mpi);
+  return with_master(*mpi);
 }
 
 // torchrun.
 
 /// Returns torchrun's run id if the user chose one, else the folder that each agent makes for its
 /// attempts.
-std::string torchrun_launch(const EnvironmentLookup& lookup, const std::string& run_id) {
+std::string torchrun_launch(const std::string& run_id) {
   if (run_id != "none") return run_id;
-  const std::string file = lookup("TORCHELASTIC_ERROR_FILE").value_or("");
+  const std::string file = variable("TORCHELASTIC_ERROR_FILE").value_or("");
   const std::size_t attempt = file.rfind("/attempt_");
   return attempt == std::string::npos ? "" : file.substr(0, attempt);
 }
 
-WorkerIdentity torchrun_identity(const EnvironmentLookup& lookup) {
-  require_all(lookup, {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
+WorkerIdentity torchrun_identity() {
+  require_all({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
               "torchrun --no-python");
-  WorkerIdentity identity = rank_by(lookup, kTorchrun);
-  identity.master_address = *lookup("MASTER_ADDR");
-  identity.master_port = integer_variable(lookup, "MASTER_PORT", 1, 65535);
-  identity.store_served_by_agent = lookup("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  identity.restart_count = integer_variable(lookup, "TORCHELASTIC_RESTART_COUNT", 0, 1 << 20, 0);
-  const std::string run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
-  identity.launch = torchrun_launch(lookup, run_id);
+  WorkerIdentity identity = rank_by(kTorchrun);
+  identity.master_address = *variable("MASTER_ADDR");
+  identity.master_port = integer_variable("MASTER_PORT", 1, 65535);
+  identity.store_served_by_agent = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  identity.restart_count = integer_variable("TORCHELASTIC_RESTART_COUNT", 0, 1 << 20, 0);
+  const std::string run_id = variable("TORCHELASTIC_RUN_ID").value_or("none");
+  identity.launch = torchrun_launch(run_id);
   identity.store_prefix = fmt::format("mnist-train/{}/{}/", run_id, identity.restart_count);
-  const auto read = variables_that(true, lookup,
-                                   {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
-                                    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
+  const auto read =
+      variables_that(true, {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
+                            "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"});
   identity.decided_by += fmt::format(", {}", fmt::join(read, ", "));
   return identity;
 }
@@ -398,9 +392,9 @@ int count_of_node(const std::string& list, int node) {
   return 0;
 }
 
-int slurm_restart_count(const EnvironmentLookup& lookup) {
-  if (!lookup("SLURM_JOB_ID")) return 0;
-  return integer_variable(lookup, "SLURM_RESTART_COUNT", 0, kMaxTasks, 0);
+int slurm_restart_count() {
+  if (!variable("SLURM_JOB_ID")) return 0;
+  return integer_variable("SLURM_RESTART_COUNT", 0, kMaxTasks, 0);
 }
 
 const char* name_of(LauncherKind kind) {
@@ -408,10 +402,10 @@ const char* name_of(LauncherKind kind) {
   return enum_name(kNames, kind);
 }
 
-std::optional<WorkerIdentity> identity_from_environment(const EnvironmentLookup& lookup) {
+std::optional<WorkerIdentity> identity_from_environment() {
   // MASTER_ADDR alone does not make a worker: clusters often export it for good.
-  if (!lookup("RANK") && !lookup("WORLD_SIZE")) return cluster_identity(lookup);
-  return torchrun_identity(lookup);
+  if (!variable("RANK") && !variable("WORLD_SIZE")) return cluster_identity();
+  return torchrun_identity();
 }
 
 }  // namespace mnist_train::launch

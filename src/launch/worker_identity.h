@@ -1,15 +1,9 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 
-#include "base/system.h"
-
 namespace mnist_train::launch {
-
-/// Returns the value of an environment variable, or nothing if it is not set.
-using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
 enum class LauncherKind { kOwn, kTorchrun, kSlurm, kOpenMpi, kMpich };
 
@@ -36,11 +30,10 @@ struct WorkerIdentity {
 /// ranks), else those of Slurm, Open MPI, MPICH or Intel MPI; nothing if this process was started
 /// by hand or in a shell or batch script of Slurm. Throws Error(kConfig) if the variables are
 /// incomplete or contradict each other.
-std::optional<WorkerIdentity> identity_from_environment(
-    const EnvironmentLookup& lookup = environment_variable);
+std::optional<WorkerIdentity> identity_from_environment();
 
 /// Returns how often Slurm has requeued this job; 0 outside of Slurm.
-int slurm_restart_count(const EnvironmentLookup& lookup = environment_variable);
+int slurm_restart_count();
 
 /// Returns the first host of a list in Slurm's notation: "node[03-05,7],x" -> "node03".
 std::string first_host(const std::string& list);

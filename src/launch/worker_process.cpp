@@ -29,9 +29,82 @@ namespace mnist_train::launch {
 
 namespace fs = std::filesystem;
 
+/// Everything that a process needs to become a rank. The launcher prepares it, because a process
+/// between fork and exec must not allocate memory.
+struct RankPlan {
+  std::string title;                   // for `ps`
+  std::vector<std::string> variables;  // "RANK=0", …, which replace those of the launcher
+  std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above all target numbers -> target
+  pid_t launcher = 0;
+};
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankPlan, title, variables, launcher)
+
 namespace {
 
 constexpr const char* kWorkerName = "mnist-train-worker";
+constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
+constexpr int kCannotStart = 126;  // the exit code of a process that could not become a rank
+
+/// Returns a copy of a descriptor with a number above all that are handed over. Throws
+/// Error(kRunFailed).
+UniqueFd copy_above_targets(int fd) {
+  constexpr int kFirstFreeFd = 64;
+  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
+  if (!copy.valid()) throw_errno("duplicate a descriptor for a worker");
+  return copy;
+}
+
+/// Returns this process's environment with `variables` in place of those of the same names.
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> environment = variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string kept = *entry;
+    const std::string key = kept.substr(0, kept.find('=') + 1);
+    const bool is_replaced =
+        std::any_of(variables.begin(), variables.end(),
+                    [&key](const std::string& variable) { return variable.starts_with(key); });
+    if (!is_replaced) environment.push_back(kept);
+  }
+  return environment;
+}
+
+/// Makes the kernel kill this process rather than the launcher, which can report why, when memory
+/// runs out. Makes system calls only.
+void die_before_launcher() {
+  // The kernel counts it as half of the machine's memory. Raising it takes no privilege.
+  constexpr int kScore = 500;
+  std::array<char, 8> text{};
+  const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
+  const ssize_t size = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
+  int now = kScore;
+  if (size > 0) std::from_chars(text.data(), text.data() + size, now);
+  if (now >= kScore) return;
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), kScore).ptr;
+  (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
+}
+
+/// Gives this process, a child of the launcher, its descriptors, and ties its life to the
+/// launcher's. Makes system calls only, and ends the process if one fails.
+void apply_plan(const RankPlan& plan) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  die_before_launcher();
+  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
+  for (const auto& [source, target] : plan.descriptors) {
+    if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
+  }
+}
+
+/// Lets stop signals end this process, except SIGUSR1, which waits until there is something to
+/// save. Makes system calls only.
+void accept_signals() {
+  // Shells start background jobs with SIGINT ignored; one that is sent is meant.
+  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
+  sigset_t waiting;  // stays blocked until the rank has something to save
+  ::sigemptyset(&waiting);
+  ::sigaddset(&waiting, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
+}
 
 /// Plans the standard streams. Standard error goes to the rank's log file, if it has one, so that
 /// the output of native code is kept as well.
@@ -88,12 +161,19 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
   return plan;
 }
 
-/// Runs between fork and exec, so it makes system calls only.
-[[noreturn]] void become_worker(const RankPlan& plan, const char* executable, char** arguments,
-                                char** environment) {
-  apply_plan(plan);
-  accept_signals();
-  ::execve(executable, arguments, environment);
+/// Starts a program, `what` in messages, with `variables` in its environment. `prepare` is called
+/// between fork and exec, so it may make system calls only. Throws Error(kRunFailed).
+template <class Prepare>
+pid_t start_program(const std::string& what, const std::string& executable, std::string title,
+                    const std::vector<std::string>& variables, const Prepare& prepare) {
+  std::vector<std::string> texts = environment_with(variables);
+  const std::vector<char*> environment = pointers_to(texts);
+  const std::array<char*, 2> arguments{title.data(), nullptr};
+  const pid_t pid = ::fork();
+  if (pid < 0) throw_errno("start " + what);
+  if (pid > 0) return pid;
+  prepare();
+  ::execve(executable.c_str(), arguments.data(), environment.data());
   ::_exit(kCannotStart);
 }
 
@@ -145,11 +225,8 @@ void put_descriptors(const RankPlan& plan, Message& message) {
 }
 
 RankPlan plan_in(const Message& message, std::size_t size) {
-  RankPlan plan;
   const auto request = nlohmann::json::from_cbor(message.bytes.data(), message.bytes.data() + size);
-  request.at("title").get_to(plan.title);
-  request.at("variables").get_to(plan.variables);
-  request.at("launcher").get_to(plan.launcher);
+  auto plan = request.get<RankPlan>();
   const cmsghdr* control = CMSG_FIRSTHDR(&message.header);
   if (control == nullptr) return plan;
   std::size_t i = 0;
@@ -222,19 +299,6 @@ bool fork_rank(const RankPlan& plan, char* title) {
   return true;
 }
 
-[[noreturn]] void become_server(const std::string& executable, char** arguments, char** environment,
-                                int requests, pid_t launcher) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  die_before_launcher();
-  sigset_t all;  // Ctrl-C is for the ranks
-  ::sigfillset(&all);
-  ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  if (::getppid() == launcher && ::dup2(requests, kRequestsFd) >= 0) {
-    ::execve(executable.c_str(), arguments, environment);
-  }
-  ::_exit(kCannotStart);
-}
-
 /// Returns whether the socket listens; errno tells why not.
 bool listen_at(const sockaddr* address, socklen_t size, bool reuse, ListenSocket& result) {
   result.fd = UniqueFd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -292,63 +356,12 @@ void exec_worker(const Job& job, UniqueFd held) {
 
 std::string log_file_name(int rank) { return "rank-" + std::to_string(rank) + ".log"; }
 
-UniqueFd copy_above_targets(int fd) {
-  constexpr int kFirstFreeFd = 64;
-  UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd));
-  if (!copy.valid()) throw_errno("duplicate a descriptor for a worker");
-  return copy;
-}
-
-std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
-  std::vector<std::string> environment = variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string kept = *entry;
-    const std::string key = kept.substr(0, kept.find('=') + 1);
-    const bool is_replaced =
-        std::any_of(variables.begin(), variables.end(),
-                    [&key](const std::string& variable) { return variable.starts_with(key); });
-    if (!is_replaced) environment.push_back(kept);
-  }
-  return environment;
-}
-
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   pointers.reserve(texts.size() + 1);
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
-}
-
-void die_before_launcher() {
-  // The kernel counts it as half of the machine's memory. Raising it takes no privilege.
-  constexpr int kScore = 500;
-  std::array<char, 8> text{};
-  const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
-  const ssize_t size = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
-  int now = kScore;
-  if (size > 0) std::from_chars(text.data(), text.data() + size, now);
-  if (now >= kScore) return;
-  const char* end = std::to_chars(text.data(), text.data() + text.size(), kScore).ptr;
-  (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
-}
-
-void apply_plan(const RankPlan& plan) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  die_before_launcher();
-  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
-  for (const auto& [source, target] : plan.descriptors) {
-    if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
-  }
-}
-
-void accept_signals() {
-  // Shells start background jobs with SIGINT ignored; one that is sent is meant.
-  for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
-  sigset_t waiting;  // stays blocked until the rank has something to save
-  ::sigemptyset(&waiting);
-  ::sigaddset(&waiting, SIGUSR1);
-  ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
 }
 
 WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
@@ -359,19 +372,16 @@ WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   worker.failure_pipe_ = UniqueFd(pipe[0]);
   const UniqueFd failure_write_end(pipe[1]);
   ::fcntl(pipe[0], F_SETFL, O_NONBLOCK);
-  RankPlan plan = plan_rank(setup, rank, failure_write_end.get());
+  const RankPlan plan = plan_rank(setup, rank, failure_write_end.get());
   if (setup.fork_server != nullptr) {
     setup.fork_server->ask_for(plan);
     return worker;
   }
-  std::vector<std::string> variables = environment_with(plan.variables);
-  std::vector<char*> environment = pointers_to(variables);
-  std::array<char*, 2> arguments{plan.title.data(), nullptr};
-  const std::string executable = setup.executable.string();
-  const pid_t pid = ::fork();
-  if (pid < 0) throw_errno("start rank " + std::to_string(rank));
-  if (pid == 0) become_worker(plan, executable.c_str(), arguments.data(), environment.data());
-  worker.pid_ = pid;
+  worker.pid_ = start_program("rank " + std::to_string(rank), setup.executable, plan.title,
+                              plan.variables, [&plan] {
+                                apply_plan(plan);
+                                accept_signals();
+                              });
   return worker;
 }
 
@@ -448,18 +458,19 @@ ForkServer::ForkServer(const std::filesystem::path& executable) {
   const UniqueFd other(ends[1]);
   const UniqueFd served = copy_above_targets(other.get());
   if (::prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) throw_errno("become the parent of the ranks");
-  auto variables =
-      environment_with({std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
-                        std::string(kHandedOverVariable) + "=requests"});
-  std::vector<char*> environment = pointers_to(variables);
-  std::string title = kTitle;
-  std::array<char*, 2> arguments{title.data(), nullptr};
   const pid_t launcher = ::getpid();
-  pid_ = ::fork();
-  if (pid_ < 0) throw_errno("start the fork server");
-  if (pid_ == 0) {
-    become_server(executable, arguments.data(), environment.data(), served.get(), launcher);
-  }
+  pid_ = start_program("the fork server", executable, kTitle,
+                       {std::string(kSpaceVariable) + "=" + std::string(kSpaceBytes, ' '),
+                        std::string(kHandedOverVariable) + "=requests"},
+                       [&] {
+                         ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+                         die_before_launcher();
+                         sigset_t all;  // Ctrl-C is for the ranks
+                         ::sigfillset(&all);
+                         ::sigprocmask(SIG_SETMASK, &all, nullptr);
+                         if (::getppid() != launcher || ::dup2(served.get(), kRequestsFd) < 0)
+                           ::_exit(kCannotStart);
+                       });
 }
 
 ForkServer::~ForkServer() {
@@ -474,12 +485,9 @@ bool ForkServer::is_alive() const {
 }
 
 void ForkServer::ask_for(const RankPlan& plan) const {
-  std::vector<int> targets;
-  for (const auto& [source, target] : plan.descriptors) targets.push_back(target);
-  const auto request = nlohmann::json::to_cbor({{"title", plan.title},
-                                                {"variables", plan.variables},
-                                                {"launcher", plan.launcher},
-                                                {"targets", targets}});
+  nlohmann::json json = plan;
+  for (const auto& [source, target] : plan.descriptors) json["targets"].push_back(target);
+  const auto request = nlohmann::json::to_cbor(json);
   Message message(request.size());
   std::copy(request.begin(), request.end(), message.bytes.begin());
   put_descriptors(plan, message);

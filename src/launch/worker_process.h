@@ -5,12 +5,11 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/file.h"
-#include "launch/failure_report.h"
 #include "launch/job.h"
+#include "launch/status_board.h"
 
 namespace mnist_train::launch {
 
@@ -25,8 +24,6 @@ enum HandedOverFd : int {
   kListenFd = 9,        // "listen": rank 0's bound socket for the store
   kSnapshotsFd = 10,    // "snapshots": the memory of checkpoint::SnapshotMemory
 };
-
-inline constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
 
 /// Returns whether this process inherited the descriptor of that name.
 bool was_handed_over(const char* name);
@@ -107,41 +104,10 @@ class WorkerProcess {
   std::optional<WorkerExit> exit_;
 };
 
-// Turning a process into a rank, here or in the fork server.
-
-/// The exit code of a process that could not become a rank.
-inline constexpr int kCannotStart = 126;
-
-/// Everything that a process needs to become a rank. The launcher prepares it, because a process
-/// between fork and exec must not allocate memory.
-struct RankPlan {
-  std::string title;                   // for `ps`
-  std::vector<std::string> variables;  // "RANK=0", …, which replace those of the launcher
-  std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above all target numbers -> target
-  pid_t launcher = 0;
-};
-
-/// Returns a copy of a descriptor with a number above all that are handed over. Throws
-/// Error(kRunFailed).
-UniqueFd copy_above_targets(int fd);
-
-/// Returns this process's environment with `variables` in place of those of the same names.
-std::vector<std::string> environment_with(const std::vector<std::string>& variables);
-
 /// Returns pointers to the texts and a final null, as execve expects them.
 std::vector<char*> pointers_to(std::vector<std::string>& texts);
 
-/// Makes the kernel kill this process rather than the launcher, which can report why, when memory
-/// runs out. Makes system calls only.
-void die_before_launcher();
-
-/// Gives this process, a child of the launcher, its descriptors, and ties its life to the
-/// launcher's. Makes system calls only, and ends the process if one fails.
-void apply_plan(const RankPlan& plan);
-
-/// Lets stop signals end this process, except SIGUSR1, which waits until there is something to
-/// save. Makes system calls only.
-void accept_signals();
+struct RankPlan;
 
 /// A process that has loaded LibTorch and forks the ranks, which takes milliseconds instead of the
 /// fifth of a second of a new program. The ranks become children of the launcher and survive the

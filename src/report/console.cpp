@@ -24,10 +24,8 @@ namespace {
 constexpr double kRedrawInterval_s = 0.1;
 constexpr std::size_t kBarWidth = 30;
 constexpr std::size_t kLeastBarWidth = 10;
-constexpr std::size_t kMostBars = 20;  // of a sparkline
 constexpr const char* kDim = "2";
 constexpr const char* kBestColour = "1;32";
-constexpr const char* kBarColour = "36";
 
 std::string as_percent(double fraction) { return fmt::format("{:.2f} %", 100 * fraction); }
 
@@ -35,6 +33,14 @@ std::string coloured(const TerminalStyle& style, const char* code, const std::st
   return style.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
 }
 
+/// Figures of an epoch that not every run shows.
+struct ShownFigures {
+  bool validation = false;
+  bool balanced_accuracy = false;  // if the classes of the test set are unequal
+  bool top5_accuracy = false;      // if there are many classes
+};
+
+/// A column of the table of epochs. The most important ones come first.
 struct Column {
   const char* title;
   std::size_t width;
@@ -69,6 +75,14 @@ std::vector<std::size_t> columns_that_fit(const ShownFigures& figures, std::size
 
 std::string rate_text(double samples_per_second) {
   return with_thousands(static_cast<std::int64_t>(samples_per_second)) + " samples/s";
+}
+
+/// Returns the time as "1:05" or "2:01:05", rounded to seconds.
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
+  const std::string rest = fmt::format("{:02}", whole % 60);
+  if (whole < 3600) return fmt::format("{}:{}", whole / 60, rest);
+  return fmt::format("{}:{:02}:{}", whole / 3600, whole / 60 % 60, rest);
 }
 
 /// A part of the progress line. Parts with high numbers are dropped first.
@@ -113,15 +127,14 @@ std::string class_text(const std::vector<std::string>& class_names, std::size_t 
 
 class Console : public Sink {
  public:
-  explicit Console(const ConsoleSetup& setup)
-      : setup_(setup), table_(setup.epochs, setup.style, setup.best_by) {}
+  explicit Console(const ConsoleSetup& setup) : setup_(setup) {}
 
   void begin(const RunStart& start, const Summary& /*summary*/) override {
     class_names_ = start.class_names;
     figures_ = {start.validation_images > 0, are_unequal(start.test_class_sizes),
                 start.classes >= kTop5Classes};
     if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
-    write(table_.head(figures_, columns()));
+    write(table_head());
   }
 
   void tick(const StepPosition& position) override {
@@ -169,7 +182,7 @@ class Console : public Sink {
                 figures_text(record.test_loss, record.test_accuracy, record.test_balanced_accuracy,
                              record.test_top5_accuracy),
                 record.train_seconds + record.test_seconds, rate_text(record.samples_per_second));
-    if (setup_.is_terminal) write(table_.line(record, figures_, columns()));
+    if (setup_.is_terminal) write(table_line(record));
   }
 
   void end(const Summary& summary) override {
@@ -190,16 +203,44 @@ class Console : public Sink {
     return text;
   }
 
+  std::string table_head() const {
+    std::string head;
+    for (const std::size_t i : columns_that_fit(figures_, columns())) {
+      head += fmt::format("{:>{}}", kColumns[i].title, kColumns[i].width);
+    }
+    return coloured(setup_.style, kDim, head) + "\n";
+  }
+
+  /// Returns the line of an epoch, with the test accuracy coloured if the epoch is the best so far.
+  std::string table_line(const EpochRecord& record) {
+    const double score = selection_score(record, setup_.best_by);
+    const bool best = !best_score_ || score > *best_score_;
+    if (best) best_score_ = score;
+    const std::array<std::string, kColumns.size()> cells{
+        fmt::format("{}/{}", record.epoch, setup_.epochs),
+        fmt::format("{:.4f}", record.test_loss),
+        as_percent(record.test_accuracy),
+        as_percent(record.test_balanced_accuracy),
+        as_percent(record.test_top5_accuracy.value_or(0)),
+        as_percent(record.validation_accuracy.value_or(0)),
+        fmt::format("{:.4f}", record.train_loss),
+        as_percent(record.train_accuracy),
+        fmt::format("{:.2f} s", record.train_seconds + record.test_seconds),
+        with_thousands(static_cast<std::int64_t>(record.samples_per_second))};
+    std::string line;
+    for (const std::size_t i : columns_that_fit(figures_, columns())) {
+      const std::string cell = fmt::format("{:>{}}", cells[i], kColumns[i].width);
+      line += best && i == kAccuracyColumn ? coloured(setup_.style, kBestColour, cell) : cell;
+    }
+    return line + "\n";
+  }
+
   void warn_of_never_predicted() const {
-    constexpr std::size_t kMostNamed = 10;
     const std::vector<std::int64_t> labels = never_predicted(counts_);
     if (labels.empty()) return;
-    std::string names;
-    for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
-      names += (i == 0 ? "" : ", ") + class_text(class_names_, static_cast<std::size_t>(labels[i]));
-    }
-    if (labels.size() > kMostNamed)
-      names += fmt::format(" and {} more", labels.size() - kMostNamed);
+    const std::string names = named_classes(labels, [this](std::int64_t label) {
+      return class_text(class_names_, static_cast<std::size_t>(label));
+    });
     spdlog::warn("{} of {} classes {} never predicted: {}; {}", labels.size(),
                  counts_.samples.size(), labels.size() == 1 ? "was" : "were", names,
                  advice_on_never_predicted(are_unequal(counts_.samples), setup_.has_class_weights));
@@ -251,10 +292,10 @@ class Console : public Sink {
   }
 
   ConsoleSetup setup_;
-  EpochTable table_;
   ShownFigures figures_;
   std::vector<std::string> class_names_;
-  ClassCounts counts_;  // of the last evaluation
+  ClassCounts counts_;                // of the last evaluation
+  std::optional<double> best_score_;  // that the best checkpoint goes by
   StepPosition position_;
   std::optional<Pace> pace_;
   double step_s_ = 0;  // smoothed duration of a step; 0: unknown
@@ -332,40 +373,11 @@ bool has_names(const FilePrediction& prediction, const std::vector<std::string>&
 
 }  // namespace
 
-TerminalStyle terminal_style(const std::function<const char*(const char* name)>& variable) {
-  const auto value_of = [&](const char* name) {
-    const char* value = variable(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  std::string charset;
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    if (charset.empty()) charset = value_of(name);
-  }
-  std::transform(charset.begin(), charset.end(), charset.begin(), [](unsigned char letter) {
-    return static_cast<char>(letter >= 'A' && letter <= 'Z' ? letter - 'A' + 'a' : letter);
-  });
+TerminalStyle terminal_style() {
   TerminalStyle style;
-  style.utf8 = charset.ends_with("utf-8") || charset.ends_with("utf8");
-  style.redraws = value_of("TERM") != "dumb";
-  style.colours = style.redraws && value_of("NO_COLOR").empty();
+  style.redraws = environment_variable("TERM") != "dumb";
+  style.colours = style.redraws && environment_variable("NO_COLOR").value_or("").empty();
   return style;
-}
-
-std::string sparkline(const std::vector<double>& values, std::size_t width, bool utf8) {
-  constexpr std::array<const char*, 8> kBlocks{"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-  constexpr std::array<const char*, 8> kPlain{"_", ".", ",", "-", "=", "+", "*", "#"};
-  const auto& bars = utf8 ? kBlocks : kPlain;
-  const std::size_t count = std::min(width, values.size());
-  const auto first = values.end() - static_cast<std::ptrdiff_t>(count);
-  if (count == 0) return "";
-  const auto [least, greatest] = std::minmax_element(first, values.end());
-  std::string line;
-  for (auto value = first; value != values.end(); ++value) {
-    const double fraction = *greatest > *least ? (*value - *least) / (*greatest - *least) : 0.5;
-    line +=
-        std::isfinite(fraction) ? bars[static_cast<std::size_t>(std::lround(fraction * 7))] : " ";
-  }
-  return line;
 }
 
 std::string with_thousands(std::int64_t number) {
@@ -384,55 +396,6 @@ std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
   };
   const auto [least, most] = std::ranges::minmax_element(sizes);
   return fmt::format(" of {} to {} training images", described(least), described(most));
-}
-
-std::string EpochTable::head(const ShownFigures& figures, std::size_t columns) const {
-  std::string head;
-  for (const std::size_t i : columns_that_fit(figures, columns)) {
-    head += fmt::format("{:>{}}", kColumns[i].title, kColumns[i].width);
-  }
-  return coloured(style_, kDim, head) + "\n";
-}
-
-std::string EpochTable::line(const EpochRecord& record, const ShownFigures& figures,
-                             std::size_t columns) {
-  const double score = selection_score(record, best_by_);
-  const bool best = !best_score_ || score > *best_score_;
-  if (best) best_score_ = score;
-  accuracies_.push_back(record.test_accuracy);
-  if (accuracies_.size() > kMostBars) accuracies_.erase(accuracies_.begin());
-  const std::array<std::string, kColumns.size()> cells{
-      fmt::format("{}/{}", record.epoch, epochs_),
-      fmt::format("{:.4f}", record.test_loss),
-      as_percent(record.test_accuracy),
-      as_percent(record.test_balanced_accuracy),
-      as_percent(record.test_top5_accuracy.value_or(0)),
-      as_percent(record.validation_accuracy.value_or(0)),
-      fmt::format("{:.4f}", record.train_loss),
-      as_percent(record.train_accuracy),
-      fmt::format("{:.2f} s", record.train_seconds + record.test_seconds),
-      with_thousands(static_cast<std::int64_t>(record.samples_per_second))};
-  std::string line;
-  std::size_t used = 0;
-  bool is_whole = false;
-  for (const std::size_t i : columns_that_fit(figures, columns)) {
-    const std::string cell = fmt::format("{:>{}}", cells[i], kColumns[i].width);
-    line += best && i == kAccuracyColumn ? coloured(style_, kBestColour, cell) : cell;
-    used += kColumns[i].width;
-    is_whole = i + 1 == kColumns.size();
-  }
-  constexpr std::size_t kGap = 3;  // two spaces before the bars and one after
-  const std::size_t left = columns > used + kGap ? columns - used - kGap : 0;
-  if (!is_whole || left == 0) return line + "\n";
-  const std::string bars = sparkline(accuracies_, std::min(left, kMostBars), style_.utf8);
-  return line + "  " + coloured(style_, kBarColour, bars) + "\n";
-}
-
-std::string clock_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::llround(std::clamp(seconds, 0.0, 1e9)));
-  const std::string rest = fmt::format("{:02}", whole % 60);
-  if (whole < 3600) return fmt::format("{}:{}", whole / 60, rest);
-  return fmt::format("{}:{:02}:{}", whole / 3600, whole / 60 % 60, rest);
 }
 
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup) {

@@ -1,73 +1,33 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "report/sink.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 
 /// Capabilities of a terminal.
 struct TerminalStyle {
   bool colours = false;
-  bool utf8 = false;
   bool redraws = false;  // lines can be redrawn in place
 };
 
 /// Derives the style from environment variables: no colours if NO_COLOR is set and not empty
-/// (no-color.org); neither colours nor redrawing if TERM is "dumb"; UTF-8 if the first of LC_ALL,
-/// LC_CTYPE and LANG that is set says so. `variable` returns null for an unset one.
-TerminalStyle terminal_style(
-    const std::function<const char*(const char* name)>& variable = &std::getenv);
-
-/// Returns the last `width` of `values` as bars one character wide, scaled to their range.
-std::string sparkline(const std::vector<double>& values, std::size_t width, bool utf8);
+/// (no-color.org); neither colours nor redrawing if TERM is "dumb".
+TerminalStyle terminal_style();
 
 /// Returns a number with commas: "12,345".
 std::string with_thousands(std::int64_t number);
-
-/// Returns the time as "1:05" or "2:01:05", rounded to seconds.
-std::string clock_text(double seconds);
 
 /// Returns " of 3 (rare) to 1,200 (common) training images", nothing if the classes are not
 /// unequal.
 std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
                              const std::vector<std::string>& class_names);
-
-/// Figures of an epoch that not every run shows.
-struct ShownFigures {
-  bool validation = false;
-  bool balanced_accuracy = false;  // if the classes of the test set are unequal
-  bool top5_accuracy = false;      // if there are many classes
-};
-
-/// The table of epochs on a terminal. The most important columns come first: a narrow terminal
-/// shows fewer columns, but whole ones.
-class EpochTable {
- public:
-  EpochTable(std::int64_t epochs, TerminalStyle style,
-             settings::BestBy best_by = settings::BestBy::kAccuracy)
-      : epochs_(epochs), style_(style), best_by_(best_by) {}
-
-  /// Returns the head for a terminal with that many columns.
-  std::string head(const ShownFigures& figures, std::size_t columns) const;
-  /// Returns the line of an epoch, with the test accuracy coloured if the epoch is the best so far,
-  /// and a sparkline of the test accuracies.
-  std::string line(const EpochRecord& record, const ShownFigures& figures, std::size_t columns);
-
- private:
-  std::int64_t epochs_;
-  TerminalStyle style_;
-  settings::BestBy best_by_;
-  std::vector<double> accuracies_;    // of the last epochs
-  std::optional<double> best_score_;  // that the best checkpoint goes by
-};
 
 struct ConsoleSetup {
   bool quiet = false;
@@ -85,7 +45,8 @@ struct ConsoleSetup {
 /// Makes the sink that shows progress. At the end of a run it warns of classes that the last
 /// evaluation never predicted. On a terminal: a line with a bar and the remaining time,
 /// redrawn at most ten times a second, and a table of epochs, both fitted to the terminal's current
-/// width. Elsewhere: plain lines, or nothing if quiet.
+/// width: a narrow terminal shows fewer columns, but whole ones. Elsewhere: plain lines, or nothing
+/// if quiet.
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 
 /// One module of a network.

@@ -5,12 +5,14 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/class_counts.h"
+#include "base/json.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::report {
@@ -18,9 +20,8 @@ namespace mnist_train::report {
 /// A number that was not measured, or that a run of an older program did not record.
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// The records of metrics.jsonl. `visit` calls `field(key, member)` for each member in the order of
-// the file. Writing turns NaN into null and omits an empty optional; reading leaves a member that
-// is missing or null at its default.
+// The records of metrics.jsonl, with members in the order of the file. Writing turns NaN into null
+// and omits an empty optional; reading leaves a member that is missing or null at its default.
 
 /// A line with "event": "step", written every `log_interval` steps.
 struct StepRecord {
@@ -32,16 +33,7 @@ struct StepRecord {
   double accuracy = kUnknown;            // of the global batch, before the update
   double time = kUnknown;                // seconds since 1970, set on writing
 
-  template <class Record, class Field>
-  static void visit(Record& record, const Field& field) {
-    field("epoch", record.epoch);
-    field("step", record.step);
-    field("loss", record.loss);
-    field("learning_rate", record.learning_rate);
-    field("samples_per_second", record.samples_per_second);
-    field("accuracy", record.accuracy);
-    field("time", record.time);
-  }
+  MNIST_TRAIN_VISIT(epoch, step, loss, learning_rate, samples_per_second, accuracy, time)
 };
 
 /// The figures of a line with "event": "epoch".
@@ -63,25 +55,10 @@ struct EpochRecord {
   std::optional<double> validation_balanced_accuracy{};
   std::optional<double> validation_top5_accuracy{};
 
-  template <class Record, class Field>
-  static void visit(Record& record, const Field& field) {
-    field("epoch", record.epoch);
-    field("step", record.step);
-    field("train_loss", record.train_loss);
-    field("train_accuracy", record.train_accuracy);
-    field("test_loss", record.test_loss);
-    field("test_accuracy", record.test_accuracy);
-    field("test_balanced_accuracy", record.test_balanced_accuracy);
-    field("test_top5_accuracy", record.test_top5_accuracy);
-    field("train_seconds", record.train_seconds);
-    field("test_seconds", record.test_seconds);
-    field("samples_per_second", record.samples_per_second);
-    field("time", record.time);
-    field("validation_loss", record.validation_loss);
-    field("validation_accuracy", record.validation_accuracy);
-    field("validation_balanced_accuracy", record.validation_balanced_accuracy);
-    field("validation_top5_accuracy", record.validation_top5_accuracy);
-  }
+  MNIST_TRAIN_VISIT(epoch, step, train_loss, train_accuracy, test_loss, test_accuracy,
+                    test_balanced_accuracy, test_top5_accuracy, train_seconds, test_seconds,
+                    samples_per_second, time, validation_loss, validation_accuracy,
+                    validation_balanced_accuracy, validation_top5_accuracy)
 };
 
 /// Returns the figure that selects the best checkpoint, greater is better: of the validation set if
@@ -101,15 +78,7 @@ struct TimeSplit {
   double checkpoint_s = 0;  // waiting for checkpoints, mostly that of the previous epoch
   double report_s = 0;      // writing to the sinks
 
-  template <class Record, class Field>
-  static void visit(Record& record, const Field& field) {
-    field("input", record.input_s);
-    field("compute", record.compute_s);
-    field("communication", record.communication_s);
-    field("evaluation", record.evaluation_s);
-    field("checkpoint", record.checkpoint_s);
-    field("report", record.report_s);
-  }
+  MNIST_TRAIN_VISIT(input_s, compute_s, communication_s, evaluation_s, checkpoint_s, report_s)
 };
 
 /// Step times of one rank in one epoch.
@@ -123,17 +92,8 @@ struct RankTimes {
   double p95_step_s = 0;
   double longest_step_s = 0;
 
-  template <class Record, class Field>
-  static void visit(Record& record, const Field& field) {
-    field("rank", record.rank);
-    field("steps", record.steps);
-    field("input", record.input_s);
-    field("compute", record.compute_s);
-    field("communication", record.communication_s);
-    field("median_step", record.median_step_s);
-    field("p95_step", record.p95_step_s);
-    field("longest_step", record.longest_step_s);
-  }
+  MNIST_TRAIN_VISIT(rank, steps, input_s, compute_s, communication_s, median_step_s, p95_step_s,
+                    longest_step_s)
 };
 
 /// The rest of an epoch's line.
@@ -155,6 +115,10 @@ bool are_unequal(const std::vector<std::int64_t>& class_sizes);
 /// Returns the classes with test images that were never predicted.
 std::vector<std::int64_t> never_predicted(const ClassCounts& counts);
 
+/// Returns the names of classes, "a, b": all, or the first ten "and 7 more".
+std::string named_classes(const std::vector<std::int64_t>& labels,
+                          const std::function<std::string(std::int64_t label)>& name);
+
 /// Returns what may help a model that never predicts some classes.
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights);
 
@@ -164,7 +128,7 @@ inline constexpr std::int64_t kTop5Classes = 50;
 /// The prediction for one test image: a line of predictions.jsonl.
 struct Prediction {
   std::int64_t id = 0;     // position in the test set
-  std::string image;       // a PNG as data: URI
+  std::string image;       // a PNG, or that of a mistake a PNG or JPEG, as data: URI; may be empty
   std::int64_t guess = 0;  // the predicted class
   std::int64_t truth = 0;
   // Classes with their probabilities: all in order, or of many the likeliest, descending.
@@ -181,15 +145,8 @@ struct Prediction {
   double confidence() const { return score(guess); }
 };
 
-/// A misclassified test image: a line of mistakes.jsonl.
-struct Mistake {
-  std::int64_t id = 0;     // position in the test set
-  std::int64_t guess = 0;  // the predicted class
-  std::int64_t truth = 0;
-  double confidence = 0;   // probability of the predicted class
-  std::string image = {};  // a PNG or JPEG as data: URI; may be empty
-  std::string file = {};   // as in Prediction
-};
+/// A misclassified test image: a line of mistakes.jsonl. Has the score of the guess alone.
+using Mistake = Prediction;
 
 /// Maximum number of mistakes that a run keeps of an evaluation.
 inline constexpr std::size_t kMostMistakes = 240;
@@ -262,30 +219,48 @@ struct RunStart {
   std::vector<std::int64_t> test_class_sizes;  // numbers of test images by class
 };
 
-/// The content of `summary.json`.
-struct Summary {
-  std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
-  std::string error;     // of a failed run
-  std::string ended_by;  // the key of the config that ended a finished run: "epochs"
-  std::int64_t epochs = 0;
-  std::int64_t steps = 0;
+/// The part of the summary that is known when a run starts.
+struct RunIdentity {
   int world_size = 1;
   std::string launcher;
   std::string backend;
   std::string device;
   std::string device_model;  // of a GPU
   std::string precision;
-  std::string averaging;
+  std::string gradient_averaging;
   std::string execution;                                    // "graph" or "eager"
   std::vector<std::string> gpu_kernels;                     // that replace operations of LibTorch
   std::map<std::string, std::string> rejected_gpu_kernels;  // with reasons
   int threads_per_process = 1;
   std::int64_t parameters = 0;                // of the model
   std::optional<std::int64_t> multiply_adds;  // for one image, if the layers are known
-  double startup_seconds = 0;                 // from the start of the attempt to its first step
+  std::int64_t restarts = 0;
+  OrderedJson versions = versions_of_build();
+  std::string config_hash;
+  std::string data_hash;
+
+  MNIST_TRAIN_VISIT(world_size, launcher, backend, device, device_model, precision,
+                    gradient_averaging, execution, gpu_kernels, rejected_gpu_kernels,
+                    threads_per_process, parameters, multiply_adds, restarts, versions, config_hash,
+                    data_hash)
+
+ private:
+  static OrderedJson versions_of_build();
+};
+
+/// The content of `summary.json`. `visit` calls `field` for the figures of the run so far.
+struct Summary : RunIdentity {
+  std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
+  std::string error;     // of a failed run
+  std::string ended_by;  // the key of the config that ended a finished run: "epochs"
+  std::int64_t epochs = 0;
+  std::int64_t steps = 0;
+  double startup_seconds = 0;  // from the start of the attempt to its first step
   double train_seconds = 0;
   double test_seconds = 0;
-  double wall_seconds = 0;  // of this command
+  double wall_seconds = 0;        // of this command
+  double checkpoint_seconds = 0;  // of this command
+  double report_seconds = 0;      // of this command
   double samples_per_second = 0;
   std::optional<double> test_loss;
   std::optional<double> test_accuracy;
@@ -294,12 +269,11 @@ struct Summary {
   std::optional<double> validation_accuracy;  // with a validation set only
   std::optional<double> best_validation_accuracy;
   std::int64_t samples_seen = 0;
-  std::int64_t restarts = 0;
   std::int64_t peak_memory_bytes = 0;  // of the largest process
-  double checkpoint_seconds = 0;       // of this command
-  double report_seconds = 0;           // of this command
-  std::string config_hash;
-  std::string data_hash;
+
+  MNIST_TRAIN_VISIT(startup_seconds, train_seconds, test_seconds, wall_seconds, checkpoint_seconds,
+                    report_seconds, samples_per_second, test_loss, test_accuracy,
+                    best_test_accuracy, best_epoch, samples_seen, peak_memory_bytes)
 };
 
 /// Writes `summary.json` atomically. Throws Error(kRunFailed).
@@ -321,5 +295,111 @@ void write_accuracies(const std::filesystem::path& path, const std::vector<doubl
 
 /// Returns the length of such a list, 0 if there is none.
 std::size_t count_accuracies(const std::filesystem::path& path);
+
+/// Lengths of a run's append-only files. Checkpoints store them, so that a resumed run can truncate
+/// the files.
+struct LogPositions {
+  std::int64_t metrics_bytes = 0;
+  std::int64_t event_bytes = 0;  // of TensorBoard's file; 0: none
+};
+
+/// Progress of a run.
+struct StepPosition {
+  std::int64_t epoch = 0;          // from 1
+  std::int64_t step_in_epoch = 0;  // finished steps of the epoch
+  std::int64_t step = 0;           // of the run
+};
+
+/// Averages over the steps of about the last second.
+struct Pace {
+  double loss = 0;  // mean over their samples
+  double samples_per_second = 0;
+  double step_seconds = 0;
+};
+
+/// Measures the pace about once a second. The first step of a start is excluded as warm-up.
+class PaceMeter {
+ public:
+  struct PacedStep {
+    std::int64_t number = 0;        // of the run
+    std::int64_t samples_seen = 0;  // in the run, including this step
+    double loss = 0;                // sum over its samples
+    double samples = 0;
+    double finished_s = 0;  // CLOCK_MONOTONIC
+  };
+
+  /// Adds a finished step. Returns the pace if one is due.
+  std::optional<Pace> add(const PacedStep& step);
+  /// Excludes the time between the last step and `now_s`.
+  void pause_until(double now_s);
+
+ private:
+  std::optional<PacedStep> last_;  // end of the previous interval
+  double loss_ = 0;                // of the steps since then
+  double samples_ = 0;
+  double newest_s_ = 0;  // end of the last step or pause
+  bool has_told_ = false;
+};
+
+/// Receives the progress and results of a run, on rank 0 only. Every method may throw
+/// Error(kRunFailed), as may the functions below.
+class Sink {
+ public:
+  virtual ~Sink() = default;
+
+  /// The run starts or resumes.
+  virtual void begin(const RunStart& /*start*/, const Summary& /*summary*/) {}
+  /// A step is finished. Must be cheap.
+  virtual void tick(const StepPosition& /*position*/) {}
+  /// Called about once a second, before `step`.
+  virtual void pace(const Pace& /*pace*/) {}
+  /// Called every `log_interval` steps.
+  virtual void step(const StepRecord& /*record*/) {}
+  /// An epoch is finished and evaluated.
+  virtual void epoch(const EpochResult& /*result*/) {}
+  /// Called from time to time to update the displayed state of the run.
+  virtual void refresh(const Summary& /*summary*/) {}
+  /// The run has finished or was stopped, as the summary says.
+  virtual void end(const Summary& /*summary*/) {}
+
+  /// Path of the sink's page, empty if there is none or its last update failed.
+  virtual std::filesystem::path page() const { return {}; }
+
+  /// Stores the length of the sink's append-only file, if it has one.
+  virtual void add_position(LogPositions& /*positions*/) const {}
+};
+
+/// Makes a sink whose failures do not end the run: the first one is logged as a warning with `name`
+/// ("its page").
+std::unique_ptr<Sink> optional_sink(const char* name,
+                                    const std::function<std::unique_ptr<Sink>()>& make);
+
+/// Appends to `metrics.jsonl` in whole lines, so a killed run leaves no partial ones. Truncates the
+/// file to `keep_bytes` first: a resumed run rewrites everything after its checkpoint.
+std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes);
+
+/// Appends to TensorBoard's `events.out.tfevents.*`: to the newest one of the run folder, truncated
+/// at the end of a record to at most `keep_bytes`, or to a new one, which starts with `config`
+/// (JSON) and the versions as texts.
+std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
+                                       std::int64_t keep_bytes, const std::string& config);
+
+/// Replaces `predictions.jsonl` and `mistakes.jsonl` after each evaluation. Lines have `id`, `file`
+/// (the path in the test set's folder, if samples are files), `image`, `guess`, `truth`, then
+/// `score_0`, … (or `top`, if not all classes are given) or `confidence`, and, if classes have
+/// names, `guess_name` and `truth_name`. Mistakes have up to two megabytes of images.
+std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& run_folder,
+                                       const std::vector<std::string>& class_names);
+
+/// Keeps `report.html` in the run folder up to date.
+std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);
+
+/// Keeps `summary.json` in the run folder up to date, and appends a line to `lineage.jsonl` at each
+/// start of the run.
+std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder);
+
+/// Writes the list of test accuracies after each epoch; beyond 1,000 epochs after each thousandth
+/// of them, and at the end.
+std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path);
 
 }  // namespace mnist_train::report

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <regex>
 
-#include "base/file.h"
+#include "base/error.h"
 #include "base/system.h"
 
 namespace mnist_train::report {
@@ -130,9 +130,13 @@ Holder read_lock(int fd) {
   return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
 }
 
+UniqueFd open_lock(const fs::path& folder) {
+  return UniqueFd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+}
+
 bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
   if (launch_id.empty()) return true;
-  const UniqueFd fd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd fd = open_lock(folder);
   return fd.valid() && read_lock(fd.get()).launch_id == launch_id;
 }
 
@@ -149,7 +153,7 @@ bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
 
 /// Checked before anything else: advice to resume would be wrong while a folder is in use.
 void refuse_if_in_use(const fs::path& folder) {
-  const UniqueFd fd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  const UniqueFd fd = open_lock(folder);
   if (fd.valid() && is_file_locked(fd.get())) refuse_in_use(folder, fd.get());
 }
 
@@ -194,7 +198,10 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   refuse_if_in_use(*folder);
   const bool continues = resume == "auto" || belongs_to(resume, *folder) ||
                          (after_restart && belongs_to_launch(*folder, launch_id));
-  if (holds_run(*folder) && !continues) throw OccupiedFolder(*folder);
+  if (holds_run(*folder) && !continues) {
+    refuse(folder->string() +
+           ": holds a run already; continue it with --resume auto, or choose another --output");
+  }
   return folder;
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "settings/run_config.h"
 
@@ -17,18 +16,6 @@ struct RunFolder {
   std::filesystem::path path;  // absolute
   UniqueFd lock;
   std::vector<std::filesystem::path> made;  // folders that had to be created, parents first
-};
-
-/// The folder named for a new run already holds one.
-class OccupiedFolder : public Error {
- public:
-  explicit OccupiedFolder(std::filesystem::path held)
-      : Error(ExitCode::kConfig, held.string() +
-                                     ": holds a run already; continue it with --resume auto, or "
-                                     "choose another --output"),
-        folder(std::move(held)) {}
-
-  std::filesystem::path folder;
 };
 
 /// Whether a run has started in the folder.
@@ -50,8 +37,7 @@ void discard_run_folder(const std::filesystem::path& folder,
 /// working directory. `resume` is "", "auto" (without `output`: the run behind `latest`) or the
 /// path of a checkpoint (without `output`: its run). With `after_restart`, a run found there is
 /// continued if it belongs to the launch `launch_id` ("": any). Throws Error(kConfig) if the folder
-/// holds a run that is not to be continued (as OccupiedFolder), is in use by another process, or
-/// cannot be written.
+/// holds a run that is not to be continued, is in use by another process, or cannot be written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id = "");

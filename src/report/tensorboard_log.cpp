@@ -9,12 +9,15 @@
 #include <cerrno>
 #include <numeric>
 #include <protozero/pbf_writer.hpp>
+#include <string_view>
 #include <utility>
 
+#include "base/file.h"
+#include "base/print.h"
 #include "base/system.h"
 #include "base/version.h"
+#include "report/records.h"
 #include "report/run_folder.h"
-#include "report/sink.h"
 
 namespace mnist_train::report {
 
@@ -40,10 +43,6 @@ constexpr std::array<std::uint32_t, 256> make_crc_table() {
 
 constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
-[[noreturn]] void fail_on(const fs::path& path, const char* action) {
-  throw_errno(ExitCode::kRunFailed, path, action);
-}
-
 /// Appends a little-endian number, as x86-64 and arm64 have it in memory.
 template <class Number>
 void append_number(std::string& text, Number number) {
@@ -51,8 +50,16 @@ void append_number(std::string& text, Number number) {
   text.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-/// Stored checksums are masked, because a checksum over data with checksums is problematic.
-std::uint32_t masked(std::uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8U; }
+/// Returns the CRC-32C (Castagnoli, RFC 3720) that protects a record. Stored checksums are masked,
+/// because a checksum over data with checksums is problematic.
+std::uint32_t masked_crc(std::string_view bytes) {
+  std::uint32_t crc = ~std::uint32_t{0};
+  for (const char byte : bytes) {
+    crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
+  }
+  crc = ~crc;
+  return (crc >> 15 | crc << 17) + 0xa282ead8U;
+}
 
 fs::path newest_in(const fs::path& folder) {
   fs::path newest;
@@ -70,55 +77,61 @@ fs::path new_name(const fs::path& folder) {
   return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
 }
 
-}  // namespace
-
-std::uint32_t crc32c(std::string_view bytes) {
-  std::uint32_t crc = ~std::uint32_t{0};
-  for (const char byte : bytes) {
-    crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
+/// A file of TensorFlow's records (tensorflow/core/lib/io/record_writer.cc): length, its checksum,
+/// content, its checksum.
+class EventFile {
+ public:
+  EventFile(const fs::path& folder, std::int64_t keep_bytes) : path_(newest_in(folder)) {
+    if (path_.empty()) path_ = new_name(folder);
+    fd_ =
+        UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
+    struct stat status {};
+    if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail("open");
+    bytes_ = end_of_records(std::min<std::int64_t>(keep_bytes, status.st_size));
+    if (::ftruncate(fd_.get(), bytes_) != 0) fail("truncate");
   }
-  return ~crc;
-}
 
-EventFile::EventFile(const fs::path& folder, std::int64_t keep_bytes) : path_(newest_in(folder)) {
-  if (path_.empty()) path_ = new_name(folder);
-  fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-  struct stat status {};
-  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail_on(path_, "open");
-  bytes_ = end_of_records(std::min<std::int64_t>(keep_bytes, status.st_size));
-  if (::ftruncate(fd_.get(), bytes_) != 0) fail_on(path_, "truncate");
-}
-
-std::int64_t EventFile::end_of_records(std::int64_t limit) const {
-  std::int64_t end = 0;
-  while (limit - end >= kHeaderBytes + kFooterBytes) {
-    std::uint64_t content = 0;
-    if (::pread(fd_.get(), &content, sizeof content, end) != sizeof content) break;
-    const std::int64_t space = limit - end - kHeaderBytes - kFooterBytes;
-    if (content > static_cast<std::uint64_t>(space)) break;
-    end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
+  /// Appends a whole record or nothing.
+  void append(std::string_view content) {
+    std::string record;
+    record.reserve(content.size() + kHeaderBytes + kFooterBytes);
+    append_number(record, std::uint64_t{content.size()});
+    append_number(record, masked_crc(record));
+    record += content;
+    append_number(record, masked_crc(content));
+    if (!write_all(fd_.get(), record.data(), record.size())) {
+      const int reason = errno;
+      // Readers would stop forever at a partial record.
+      (void)!::ftruncate(fd_.get(), bytes_);
+      errno = reason;
+      fail("write");
+    }
+    bytes_ += static_cast<std::int64_t>(record.size());
   }
-  return end;
-}
 
-void EventFile::append(std::string_view content) {
-  std::string record;
-  record.reserve(content.size() + kHeaderBytes + kFooterBytes);
-  append_number(record, std::uint64_t{content.size()});
-  append_number(record, masked(crc32c(record)));
-  record += content;
-  append_number(record, masked(crc32c(content)));
-  if (!write_all(fd_.get(), record.data(), record.size())) {
-    const int reason = errno;
-    // Readers would stop forever at a partial record.
-    (void)!::ftruncate(fd_.get(), bytes_);
-    errno = reason;
-    fail_on(path_, "write");
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  [[noreturn]] void fail(const char* action) const {
+    throw_errno(ExitCode::kRunFailed, path_, action);
   }
-  bytes_ += static_cast<std::int64_t>(record.size());
-}
 
-namespace {
+  std::int64_t end_of_records(std::int64_t limit) const {
+    std::int64_t end = 0;
+    while (limit - end >= kHeaderBytes + kFooterBytes) {
+      std::uint64_t content = 0;
+      if (::pread(fd_.get(), &content, sizeof content, end) != sizeof content) break;
+      const std::int64_t space = limit - end - kHeaderBytes - kFooterBytes;
+      if (content > static_cast<std::uint64_t>(space)) break;
+      end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
+    }
+    return end;
+  }
+
+  fs::path path_;
+  UniqueFd fd_;
+  std::int64_t bytes_ = 0;
+};
 
 using protozero::pbf_writer;
 
@@ -157,21 +170,13 @@ class TensorboardLog : public Sink {
   void epoch(const EpochResult& result) override {
     if (result.is_repeated) return;
     const EpochRecord& record = result.record;
-    Scalars scalars{{"loss/train", record.train_loss},
-                    {"loss/test", record.test_loss},
-                    {"accuracy/train", record.train_accuracy},
-                    {"accuracy/test", record.test_accuracy},
-                    {"seconds/train", record.train_seconds},
-                    {"seconds/test", record.test_seconds},
-                    {"balanced_accuracy/test", record.test_balanced_accuracy}};
-    const auto add = [&scalars](const char* tag, const std::optional<double>& figure) {
-      if (figure) scalars.emplace_back(tag, *figure);
-    };
-    add("top5_accuracy/test", record.test_top5_accuracy);
-    add("loss/validation", record.validation_loss);
-    add("accuracy/validation", record.validation_accuracy);
-    add("balanced_accuracy/validation", record.validation_balanced_accuracy);
-    add("top5_accuracy/validation", record.validation_top5_accuracy);
+    Scalars scalars;
+    EpochRecord::visit(record, [&](const std::string& key, std::optional<double> figure) {
+      for (const std::string set : {"train", "test", "validation"}) {  // test_loss is loss/test
+        if (!figure || !key.starts_with(set + "_")) continue;
+        scalars.emplace_back(key.substr(set.size() + 1) + "/" + set, *figure);
+      }
+    });
     write_scalars(record.step, scalars);
     write_wrong_pictures(result);
     for (const auto& [name, histogram] : result.histograms) {
@@ -184,12 +189,7 @@ class TensorboardLog : public Sink {
   }
 
  private:
-  using Scalars = std::vector<std::pair<const char*, double>>;
-
-  std::string class_name(std::int64_t label) const {
-    return class_names_.empty() ? std::to_string(label)
-                                : class_names_[static_cast<std::size_t>(label)];
-  }
+  using Scalars = std::vector<std::pair<std::string, double>>;
 
   /// Writes the most confident wrong predictions as pictures and as a table.
   void write_wrong_pictures(const EpochResult& result) {
@@ -201,6 +201,9 @@ class TensorboardLog : public Sink {
     std::stable_sort(wrong.begin(), wrong.end(), [](auto* left, auto* right) {
       return left->confidence() > right->confidence();
     });
+    const auto name = [&](std::int64_t label) {
+      return name_or_number(class_names_, static_cast<std::size_t>(label));
+    };
     std::string table =
         "| image | sample | truth | prediction | confidence |\n|---|---|---|---|---|\n";
     for (std::size_t i = 0; i < std::min(wrong.size(), kMostWrongPictures); ++i) {
@@ -208,7 +211,7 @@ class TensorboardLog : public Sink {
       write_picture(result.record.step, fmt::format("wrong/{}", i + 1),
                     result.test_picture(prediction.id));
       table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.id,
-                           class_name(prediction.truth), class_name(prediction.guess),
+                           name(prediction.truth), name(prediction.guess),
                            100 * prediction.confidence());
     }
     write_text(result.record.step, "wrong", table);

@@ -1,16 +1,119 @@
 #include "strict_json/document.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <array>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "base/error.h"
+#include "base/file.h"
+#include "base/file_kind.h"
+#include "base/log.h"
 #include "base/print.h"
 
 namespace mnist_train::strict_json {
 
+using std::string_view_literals::operator""sv;
+
 namespace {
+
+constexpr const char* kStandardInput = "<stdin>";
+constexpr std::string_view kKeyCharacters =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
+
+[[noreturn]] void refuse(const std::string& name, const std::string& reason) {
+  throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
+}
+
+/// Refuses a pipe whose writer neither writes nor closes it; waits indefinitely for a terminal.
+void wait_for_bytes(int fd, const std::string& name) {
+  constexpr int kTimeout_s = 10;
+  pollfd event{fd, POLLIN, 0};
+  if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kTimeout_s) != 0) return;
+  refuse(name, "no data for " + std::to_string(kTimeout_s) + " s, and the writer did not close it");
+}
+
+std::string read_to_end(int fd, const std::string& name) {
+  std::string text(kMaxSourceBytes + 1, '\0');
+  std::size_t size = 0;
+  while (size < text.size()) {
+    wait_for_bytes(fd, name);
+    const ssize_t count = ::read(fd, text.data() + size, text.size() - size);
+    if (count == 0) break;
+    if (count < 0) {
+      if (errno == EINTR || errno == EAGAIN) continue;
+      refuse(name, std::string("cannot be read: ") + std::strerror(errno));
+    }
+    size += static_cast<std::size_t>(count);
+  }
+  text.resize(size);
+  return text;
+}
+
+/// Returns UTF-16 or UTF-32 by the byte order mark or the zero bytes in the first characters, or
+/// null.
+const char* wide_encoding(std::string_view text) {
+  std::string zeros;  // of the first four bytes; two characters of JSON are ASCII
+  for (const char byte : text.substr(0, 4)) zeros += byte == '\0' ? '0' : 'x';
+  if (text.starts_with("\0\0\xFE\xFF"sv) || zeros == "000x") return "UTF-32BE";
+  if (text.starts_with("\xFF\xFE\0\0"sv) || zeros == "x000") return "UTF-32LE";
+  if (text.starts_with("\xFF\xFE") || zeros == "x0x0") return "UTF-16LE";
+  if (text.starts_with("\xFE\xFF") || zeros == "0x0x") return "UTF-16BE";
+  return nullptr;
+}
+
+/// Returns whether the text has one of `characters` at `offset`.
+bool has_any(std::string_view text, std::size_t offset, std::string_view characters) {
+  return offset < text.size() && characters.find(text[offset]) != std::string_view::npos;
+}
+
+/// Returns "YAML" or "TOML" if the first line that is not a comment looks like it, else "".
+std::string_view other_notation(std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    const std::size_t begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string_view::npos || line[begin] == '#') continue;
+    if (line.starts_with("---") || line.starts_with("%YAML")) return "YAML";
+    std::size_t end = begin;
+    while (has_any(line, end, kKeyCharacters)) ++end;
+    const bool is_key = end > begin;
+    if (is_key && has_any(line, end, ":") &&
+        (end + 1 == line.size() || has_any(line, end + 1, " \t\r"))) {
+      return "YAML";
+    }
+    return is_key && has_any(line, skip_whitespace(line, end), "=") ? "TOML" : "";
+  }
+  return "";
+}
+
+/// Refuses other file formats, for which JSON syntax errors would be misleading.
+void refuse_other_formats(const std::string& name, std::string_view text) {
+  const std::string files = (name == kStandardInput ? "FILE" : shell_word(name)) + " > config.json";
+  if (const char* encoding = wide_encoding(text)) {
+    refuse(name, std::string("is ") + encoding + " text, but a config is UTF-8; to convert it: " +
+                     "iconv -f " + encoding + " -t UTF-8 " + files);
+  }
+  if (const auto kind = binary_kind(text)) {
+    refuse(name, "is " + kind->name + "; a config is a JSON file");
+  }
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const std::string_view notation = other_notation(text);
+  if (notation.empty()) return;
+  const std::string load = notation == "YAML" ? "yaml.safe_load" : "tomllib.load";
+  refuse(name, "is " + std::string(notation) + "; a config is JSON. To convert it: python3 -c " +
+                   "'import json, sys, " + load.substr(0, load.find('.')) + "; json.dump(" + load +
+                   "(sys.stdin.buffer), sys.stdout, indent=2)' < " + files);
+}
 
 constexpr std::size_t kMaxBrokenValues = 16;
 
@@ -25,23 +128,15 @@ std::size_t end_of_string(std::string_view text, std::size_t offset) {
 
 /// Explains a word or character that is not JSON; "" if there is nothing to explain.
 std::string_view hint_for(std::string_view found) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kHints{{
-      {"'", " (strings need double quotes)"},
-      {"/", " (JSON has no comments)"},
-      {"#", " (JSON has no comments)"},
-      {"NaN", " (JSON has no such number)"},
-      {"nan", " (JSON has no such number)"},
-      {"Infinity", " (JSON has no such number)"},
-      {"-Infinity", " (JSON has no such number)"},
-      {"inf", " (JSON has no such number)"},
-      {"True", " (JSON writes true)"},
-      {"False", " (JSON writes false)"},
-      {"None", " (JSON writes null)"},
-  }};
-  for (const auto& [start, hint] : kHints) {
-    if (found == start || (start.size() == 1 && found.starts_with(start))) return hint;
+  if (found.starts_with('\'')) return " (strings need double quotes)";
+  if (found.starts_with('/') || found.starts_with('#')) return " (JSON has no comments)";
+  if (found == "True") return " (JSON writes true)";
+  if (found == "False") return " (JSON writes false)";
+  if (found == "None") return " (JSON writes null)";
+  for (const std::string_view number : {"NaN", "nan", "Infinity", "-Infinity", "inf"}) {
+    if (found == number) return " (JSON has no such number)";
   }
-  return {};
+  return "";
 }
 
 std::string describe_token(std::string_view text, std::size_t offset) {
@@ -229,6 +324,89 @@ void DocumentParser::array(Node& node) {
 }
 
 }  // namespace
+
+std::shared_ptr<const Source> load_source(const std::string& path) {
+  const bool is_stdin = path == "-";
+  const std::string name = is_stdin ? kStandardInput : path.empty() ? "\"\"" : path;
+  UniqueFd opened(is_stdin ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const int fd = is_stdin ? STDIN_FILENO : opened.get();
+  struct stat info {};
+  if (fd < 0 || ::fstat(fd, &info) != 0) {
+    refuse(name, std::string("cannot be opened: ") + std::strerror(errno));
+  }
+  if (S_ISDIR(info.st_mode)) refuse(name, "is a folder; a config is a JSON file");
+  const bool is_file = S_ISREG(info.st_mode);
+  auto source = std::make_shared<Source>();
+  source->name = name;
+  source->text = read_to_end(fd, name);
+  refuse_other_formats(name, source->text);
+  source->base_folder = is_file && !is_stdin ? std::filesystem::absolute(path).parent_path()
+                                             : std::filesystem::current_path();
+  if (source->text.size() > kMaxSourceBytes) {
+    throw_if_any(
+        {{source, kMaxSourceBytes, "", "the text is larger than 1 MiB, the limit for configs"}});
+  }
+  return source;
+}
+
+std::string TextLocator::place(std::size_t offset) {
+  const std::string_view text = source_->text;
+  if (offset < offset_) *this = TextLocator(*source_);
+  if (offset_ == 0 && text.starts_with(kByteOrderMark)) offset_ = kByteOrderMark.size();
+  for (; offset_ < offset && offset_ < text.size(); ++offset_) {
+    if (text[offset_] == '\n') {
+      ++line_;
+      column_ = 1;
+    } else if (!continues_character(text[offset_])) {
+      ++column_;
+    }
+  }
+  return on_one_line(source_->is_in_name ? source_->name
+                                         : source_->name + ":" + std::to_string(line_) + ":" +
+                                               std::to_string(column_));
+}
+
+std::string_view word_at(std::string_view text, std::size_t offset) {
+  constexpr std::string_view kOfWords =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
+  return text.substr(offset, text.find_first_not_of(kOfWords, offset) - offset);
+}
+
+std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
+  while (has_any(text, offset, " \t\r\n")) ++offset;
+  return offset;
+}
+
+std::string shorten(std::string_view text) {
+  constexpr std::size_t kMostBytes = 43;
+  return shortened(text, kMostBytes);
+}
+
+void throw_if_any(const Problems& problems) {
+  if (problems.empty()) return;
+  std::vector<std::shared_ptr<const Source>> sources;  // in the order of their first problems
+  std::set<std::tuple<std::size_t, std::size_t, std::string, std::string>> sorted;
+  for (const Problem& problem : problems) {
+    auto source = std::find(sources.begin(), sources.end(), problem.source);
+    if (source == sources.end()) source = sources.insert(source, problem.source);
+    const auto index = static_cast<std::size_t>(source - sources.begin());
+    sorted.emplace(index, problem.offset, problem.pointer, problem.message);
+  }
+  std::vector<TextLocator> locators;
+  locators.reserve(sources.size());
+  for (const auto& source : sources) locators.emplace_back(*source);
+  std::string lines;
+  for (const auto& [index, offset, pointer, message] : sorted) {
+    // Keys and values are untrusted and must not forge lines.
+    lines += (lines.empty() ? "" : "\n") + locators[index].place(offset) +
+             on_one_line(": " + (pointer.empty() ? "/" : pointer) + ": " + message);
+  }
+  throw Error(ExitCode::kConfig, lines);
+}
+
+std::string join_pointer(const std::string& pointer, const std::string& key) {
+  return pointer + '/' + replaced(replaced(shorten(key), "~", "~0"), "/", "~1");
+}
 
 const Node* Node::find(std::string_view key) const {
   const auto found = std::ranges::find(members, key, &Member::key);

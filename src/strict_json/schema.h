@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -91,6 +92,12 @@ class Schema {
   Field<Owner>& add(Field<Owner> field) { return fields_.emplace_back(std::move(field)); }
   Field<Owner>& add_first(Field<Owner> field) {
     return *fields_.insert(fields_.begin(), std::move(field));
+  }
+
+  /// Refuses objects without this key, which must be in the table.
+  void require(const std::string& name) {
+    std::ranges::find(fields_, name, [](const auto& field) { return field.key.name; })->required =
+        true;
   }
 
   /// Adds the keys, rules and checks of a part to this group itself, without a group of its own.
@@ -247,9 +254,7 @@ Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
                                const std::vector<std::string>& required,
                                const std::function<Union(Kind)>& make,
                                const std::function<std::optional<Kind>(const Union&)>& take) {
-  for (const std::string& key : required) {
-    schema.forbid("", none_of(given(key)), "needs \"" + key + '"');
-  }
+  for (const std::string& key : required) schema.require(key);
   schema
       .add_first({{"", "name"},
                   "The kind.",
@@ -257,11 +262,6 @@ Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
                   [](Kind&, const JsonCursor&) {},  // read before the kind was known
                   [name](const Kind&) -> std::optional<Json> { return name; }})
       .required = true;
-  Json fragment = schema.describe();
-  for (const std::string& key : required) {
-    fragment["required"].push_back(key);
-    fragment["properties"][key].erase("default");
-  }
   return {name,
           [schema, make](const JsonCursor& cursor) -> std::optional<Union> {
             if (std::optional<Kind> kind = schema.read(cursor)) return make(std::move(*kind));
@@ -271,7 +271,7 @@ Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
             if (const std::optional<Kind> kind = take(value)) return schema.write(*kind);
             return std::nullopt;
           },
-          fragment};
+          schema.describe()};
 }
 
 /// Returns the kind of a std::variant that is called `name`, with the keys of `schema`.

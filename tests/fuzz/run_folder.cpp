@@ -14,8 +14,8 @@ namespace {
 
 namespace files = mnist_train::report::files;
 
-constexpr std::array kFiles{files::kConfig,   files::kMetrics, files::kPredictions,
-                            files::kMistakes, files::kLineage, files::kSummary};
+constexpr std::array kFiles{files::kConfig, files::kMetrics, files::kMistakes, files::kLineage,
+                            files::kSummary};
 
 }  // namespace
 
@@ -26,8 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     folder.write(files::kMetrics, "");
     folder.write(name, {reinterpret_cast<const char*>(data), size});
     try {
-      mnist_train::report::RunReader reader(folder.path());
-      (void)mnist_train::report::make_page({&reader.read(), 1});
+      const auto run = mnist_train::report::read_run(folder.path());
+      (void)mnist_train::report::make_page({&run, 1});
     } catch (const mnist_train::Error&) {
     }
   }

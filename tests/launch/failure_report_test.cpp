@@ -1,5 +1,3 @@
-#include "launch/failure_report.h"
-
 #include <signal.h>
 
 #include <new>
@@ -7,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/status_board.h"
 #include "support/catch.h"
 
 namespace mnist_train::launch {
@@ -34,7 +33,7 @@ TEST_CASE("a report fits into a pipe that nobody reads yet") {
   const auto received = failure_from_text(text);
   REQUIRE(received);
   CHECK(received->code == ExitCode::kCheckpoint);
-  CHECK_THAT(received->message, ContainsSubstring("left out"));
+  CHECK(received->message.ends_with("…"));
 }
 
 TEST_CASE("a report that was cut off at any byte is none") {

@@ -229,14 +229,14 @@ TEST_CASE("a log that cannot be opened is an error, and no worker is started") {
 }
 
 TEST_CASE("a worker knows which descriptors it was handed") {
-  const ScopedEnvironment names(kHandedOverVariable, "job failure dataset-ready");
+  const ScopedEnvironment names("MNIST_TRAIN_HANDED_OVER", "job failure dataset-ready");
   CHECK(was_handed_over("job"));
   CHECK(was_handed_over("failure"));
   CHECK(was_handed_over("dataset-ready"));
   CHECK_FALSE(was_handed_over("dataset"));
   CHECK_FALSE(was_handed_over("ready"));
   CHECK_FALSE(was_handed_over("listen"));
-  const ScopedEnvironment nothing(kHandedOverVariable, nullptr);
+  const ScopedEnvironment nothing("MNIST_TRAIN_HANDED_OVER", nullptr);
   CHECK_FALSE(was_handed_over("job"));
 }
 

@@ -1,17 +1,21 @@
 #include "report/console.h"
 
 #include <fcntl.h>
+#include <pty.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/print.h"
 #include "support/catch.h"
+#include "support/scoped_environment.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::report {
@@ -127,6 +131,11 @@ TEST_CASE("the remaining time includes evaluations and ends at max_steps") {
   whole.console->pace(kPace);
   whole.console->step(kStep);
   CHECK(whole.text().ends_with("ETA 0:51\n"));
+  Screen slow(/*terminal=*/false);
+  slow.console->tick({1, 0, 0});
+  slow.console->pace({0.125, 1, 7.2261});
+  slow.console->step(kStep);
+  CHECK(slow.text().ends_with("ETA 2:00:26\n"));
 }
 
 TEST_CASE("the head of the table is drawn once") {
@@ -169,44 +178,19 @@ TEST_CASE("numbers are grouped by thousands") {
   }
 }
 
-TEST_CASE("durations are formatted as on a clock") {
-  CHECK(clock_text(0) == "0:00");
-  CHECK(clock_text(65.4) == "1:05");
-  CHECK(clock_text(3599.6) == "1:00:00");
-  CHECK(clock_text(100 * 3600 + 61) == "100:01:01");
-  CHECK(clock_text(-1) == "0:00");
+TerminalStyle style_of(const char* term, const char* no_color) {
+  const testing::ScopedEnvironment first("TERM", term);
+  const testing::ScopedEnvironment second("NO_COLOR", no_color);
+  return terminal_style();
 }
 
-using Variables = std::map<std::string, std::string>;
-
-TerminalStyle style_of(const Variables& variables) {
-  return terminal_style([&](const char* name) {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
-}
-
-TEST_CASE("colours and characters depend on the environment") {
-  CHECK(style_of({}).colours);
-  CHECK(style_of({{"NO_COLOR", ""}}).colours);
-  CHECK_FALSE(style_of({{"NO_COLOR", "1"}}).colours);
-  CHECK_FALSE(style_of({{"TERM", "dumb"}}).colours);
-  CHECK_FALSE(style_of({{"TERM", "dumb"}}).redraws);
-  CHECK(style_of({{"NO_COLOR", "1"}}).redraws);
-  CHECK_FALSE(style_of({}).utf8);
-  CHECK(style_of({{"LANG", "de_DE.UTF-8"}}).utf8);
-  CHECK(style_of({{"LC_CTYPE", "C.utf8"}, {"LANG", "C"}}).utf8);
-  CHECK_FALSE(style_of({{"LC_ALL", "C"}, {"LANG", "de_DE.UTF-8"}}).utf8);
-  CHECK(style_of({{"LC_ALL", ""}, {"LANG", "de_DE.UTF-8"}}).utf8);
-}
-
-TEST_CASE("a sparkline is scaled to the last values") {
-  CHECK(sparkline({0, 0.5, 1}, 10, /*utf8=*/true) == "▁▅█");
-  CHECK(sparkline({5, 0, 0.5, 1}, 3, /*utf8=*/true) == "▁▅█");
-  CHECK(sparkline({0, 0.5, 1}, 10, /*utf8=*/false) == "_=#");
-  CHECK(sparkline({3, 3}, 10, /*utf8=*/false) == "==");
-  CHECK(sparkline({}, 10, true).empty());
-  CHECK(sparkline({1, 2}, 0, true).empty());
+TEST_CASE("colours and redrawing depend on the environment") {
+  CHECK(style_of(nullptr, nullptr).colours);
+  CHECK(style_of("xterm", "").colours);
+  CHECK_FALSE(style_of("xterm", "1").colours);
+  CHECK_FALSE(style_of("dumb", nullptr).colours);
+  CHECK_FALSE(style_of("dumb", nullptr).redraws);
+  CHECK(style_of("xterm", "1").redraws);
 }
 
 EpochRecord epoch(std::int64_t number, double accuracy) {
@@ -216,66 +200,100 @@ EpochRecord epoch(std::int64_t number, double accuracy) {
   return record;
 }
 
+/// The table of epochs on a terminal with that many columns.
+class Table {
+ public:
+  explicit Table(unsigned short columns, const RunStart& start = {}, bool colours = false) {
+    winsize size{.ws_row = 40, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    std::array<int, 2> ends{};
+    REQUIRE(::openpty(ends.data(), &ends[1], nullptr, nullptr, &size) == 0);
+    main_ = UniqueFd(ends[0]);
+    other_ = UniqueFd(ends[1]);
+    ConsoleSetup setup;
+    setup.is_terminal = true;
+    setup.fd = other_.get();
+    setup.epochs = 10;
+    setup.style.colours = colours;
+    console_ = console_sink(setup);
+    console_->begin(start, {});
+    head = written();
+  }
+
+  std::string line(const EpochRecord& record) {
+    console_->epoch({.record = record});
+    return written();
+  }
+
+  std::string head;
+
+ private:
+  std::string written() const {
+    std::array<char, 4096> text{};
+    const ssize_t size = ::read(main_.get(), text.data(), text.size());
+    return replaced({text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))}, "\r", "");
+  }
+
+  UniqueFd main_;
+  UniqueFd other_;
+  std::unique_ptr<Sink> console_;
+};
+
 TEST_CASE("epochs are lines of a table") {
-  EpochTable table(10, {false, true, true});
-  CHECK(table.head({}, 100) ==
-        "  epoch  test loss  accuracy  train loss  accuracy      time  samples/s\n");
-  CHECK(table.line(epoch(1, 0.5), {}, 100) ==
-        "   1/10     0.2500   50.00 %      0.5000   87.50 %    4.00 s     17,142  ▅\n");
-  CHECK(table.line(epoch(2, 0.75), {}, 100) ==
-        "   2/10     0.2500   75.00 %      0.5000   87.50 %    4.00 s     17,142  ▁█\n");
-  CHECK(table.line(epoch(3, 0.625), {}, 75) ==
-        "   3/10     0.2500   62.50 %      0.5000   87.50 %    4.00 s     17,142  ▅\n");
+  Table table(100);
+  CHECK(table.head == "  epoch  test loss  accuracy  train loss  accuracy      time  samples/s\n");
+  CHECK(table.line(epoch(1, 0.5)) ==
+        "   1/10     0.2500   50.00 %      0.5000   87.50 %    4.00 s     17,142\n");
 }
 
 TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the head") {
   const std::string head =
       "  epoch  test loss  accuracy  held out  train loss  accuracy      time  samples/s";
-  EpochTable table(10, {false, false, true});
+  RunStart start;
+  start.validation_images = 10;
   EpochRecord record = epoch(1, 0.5);
   record.validation_loss = 0.5;
   record.validation_accuracy = 0.8125;
-  for (std::size_t columns = 1; columns < 130; ++columns) {
-    const std::string shown = table.head({.validation = true}, columns);
-    CHECK(head.starts_with(shown.substr(0, shown.size() - 1)));
-    const std::size_t width = shown.size() - 1;
+  for (unsigned short columns = 1; columns < 130; ++columns) {
+    Table table(columns, start);
+    const std::size_t width = table.head.size() - 1;
+    CHECK(head.starts_with(table.head.substr(0, width)));
     CHECK((width == 0 || width < columns));
     CHECK((width == head.size() || head[width] == ' '));
-    const std::string line = table.line(record, {.validation = true}, columns);
-    CHECK(line.size() <= std::max<std::size_t>(columns, 1));
-    if (width < head.size()) CHECK(line.size() == shown.size());
+    CHECK(table.line(record).size() == width + 1);
   }
-  CHECK(table.head({.validation = true}, 40) == "  epoch  test loss  accuracy  held out\n");
-  CHECK_THAT(table.line(record, {.validation = true}, 100), ContainsSubstring("50.00 %   81.25 %"));
+  Table narrow(40, start);
+  CHECK(narrow.head == "  epoch  test loss  accuracy  held out\n");
+  CHECK_THAT(narrow.line(record), ContainsSubstring("50.00 %   81.25 %"));
 }
 
 TEST_CASE("the best accuracy so far is coloured") {
-  EpochTable table(2, {true, true, true});
-  CHECK_THAT(table.line(epoch(1, 0.75), {}, 100), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
-  CHECK_THAT(table.line(epoch(2, 0.5), {}, 100), !ContainsSubstring("\x1b[1;32m"));
+  Table table(100, {}, /*colours=*/true);
+  CHECK_THAT(table.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(epoch(2, 0.5)), !ContainsSubstring("\x1b[1;32m"));
 }
 
 TEST_CASE("with a validation set, the epoch with the best validation accuracy is coloured") {
-  EpochTable table(2, {true, true, true});
+  RunStart start;
+  start.validation_images = 10;
+  Table table(100, start, /*colours=*/true);
   EpochRecord first = epoch(1, 0.75);
+  first.validation_loss = 0.5;
   first.validation_accuracy = 0.9;
   EpochRecord second = epoch(2, 0.875);
+  second.validation_loss = 0.5;
   second.validation_accuracy = 0.8;
-  CHECK_THAT(table.line(first, {.validation = true}, 100),
-             ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
-  CHECK_THAT(table.line(second, {.validation = true}, 100), !ContainsSubstring("\x1b[1;32m"));
+  CHECK_THAT(table.line(first), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(table.line(second), !ContainsSubstring("\x1b[1;32m"));
 }
 
 TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many") {
-  EpochTable table(2, {false, false, true});
-  const ShownFigures figures{.balanced_accuracy = true, .top5_accuracy = true};
-  CHECK(table.head(figures, 50) == "  epoch  test loss  accuracy  balanced     top 5\n");
-  CHECK(table.line(kEpoch.record, figures, 50) ==
-        "    2/2     0.2500   93.75 %   50.00 %   99.00 %\n");
-  Screen screen(/*terminal=*/false);
   RunStart start;
   start.classes = 50;
   start.test_class_sizes = {3, 9};
+  Table table(50, start);
+  CHECK(table.head == "  epoch  test loss  accuracy  balanced     top 5\n");
+  CHECK(table.line(kEpoch.record) == "   2/10     0.2500   93.75 %   50.00 %   99.00 %\n");
+  Screen screen(/*terminal=*/false);
   screen.console->begin(start, {});
   screen.console->epoch(kEpoch);
   CHECK_THAT(screen.text(), ContainsSubstring("test loss 0.2500, accuracy 93.75 %, balanced 50.00 "

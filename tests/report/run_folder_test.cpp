@@ -265,8 +265,7 @@ void append(const fs::path& path, const std::string& text) {
 TEST_CASE("a run folder is read") {
   const TempFolder folder;
   write_pretended_run(folder, "runs/one");
-  RunReader reader(folder.path() / "runs" / "one");
-  const RunFiles& run = reader.read();
+  const RunFiles run = read_run(folder.path() / "runs" / "one");
   CHECK(run.name == "runs/one");
   CHECK_FALSE(run.live);
   CHECK(run.status() == "finished");
@@ -278,13 +277,13 @@ TEST_CASE("a run folder is read") {
   CHECK(run.epochs[2].details.confusion == std::vector<std::int64_t>{40, 3, 3, 58});
   REQUIRE(run.epochs[2].details.ranks.size() == 1);
   CHECK(run.epochs[2].details.ranks[0].longest_step_s == 0.875);
-  REQUIRE(run.predictions.size() == 12);
-  CHECK(run.predictions[1].guess == 1);
-  CHECK(run.predictions[1].scores.size() == 2);
+  REQUIRE(run.mistakes.size() == 3);
+  CHECK(run.mistakes[0].id == 9);
+  CHECK(run.mistakes[0].confidence() == 0.8);
   CHECK(run.best_by() == settings::BestBy::kAccuracy);
-  CHECK(run.number("world_size") == 2);
-  CHECK(run.text("precision") == "fp32");
-  CHECK(std::isnan(run.number("no such thing")));
+  CHECK(number_in(run.facts, "world_size") == 2);
+  CHECK(text_in(run.facts, "precision") == "fp32");
+  CHECK(std::isnan(number_in(run.facts, "no such thing")));
 }
 
 TEST_CASE("a run with many classes is read, whose page has no pairs of classes") {
@@ -292,63 +291,36 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   const fs::path run_folder = folder.path() / "run";
   fs::create_directories(run_folder);
   append(run_folder / "config.json", R"({"checkpoint": {"best_by": "loss"}})");
-  append(run_folder / "predictions.jsonl",
-         R"({"id":1,"guess":70,"truth":3,"top":[{"class":70,"score":0.5},{"class":3,"score":0.25},)"
-         R"({"class":-1,"score":1},{"class":1e9},7]})"
-         "\n");
   for (const char* loss : {"0.25", "0.5"}) {
     append(run_folder / "metrics.jsonl",
            R"({"event":"epoch","epoch":1,"test_accuracy":0.5,"class_counts":{"samples":[3,1],)"
            R"("predicted":[4,0],"correct":[2,0]},"test_loss":)" +
                std::string(loss) + "}\n");
   }
-  const RunFiles run = RunReader(run_folder).read();
+  const RunFiles run = read_run(run_folder);
   CHECK(run.best_by() == settings::BestBy::kLoss);
-  CHECK(run.predictions.at(0).score(70) == 0.5);
-  CHECK(run.predictions.at(0).score(3) == 0.25);
-  CHECK(run.predictions.at(0).scores.size() == 2);
   CHECK(run.epochs.front().details.class_counts.samples.empty());
   const EpochDetails& details = run.epochs.back().details;
   CHECK(details.classes == 2);
   const Confusion confusion(details);
   CHECK(confusion.all == 4);
   CHECK(confusion.right == 2);
-  CHECK(confusion.recall(0) == testing::Approx(2.0 / 3));
-  CHECK(confusion.precision(0) == 0.5);
+  CHECK(confusion.of(0).recall() == testing::Approx(2.0 / 3));
+  CHECK(confusion.of(0).precision() == 0.5);
   CHECK(most_confused(confusion, 5).empty());
   CHECK_THAT(make_page({&run, 1}), ContainsSubstring("2 of 4 test images (50.00 %)"));
 }
 
-TEST_CASE("only new lines are read again, and a truncated file from its start") {
+TEST_CASE("a line of metrics that is not finished is left out, as are earlier confusions") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
-  const fs::path metrics = folder.path() / "run" / "metrics.jsonl";
-  RunReader reader(folder.path() / "run");
-  reader.read();
-  append(metrics, R"({"event":"step","step":16,"loss":0.5})");
-  CHECK(reader.read().steps.size() == 15);  // the line is not finished
-  append(metrics, "\n");
-  CHECK(reader.read().steps.size() == 16);
-  CHECK(reader.read().steps.back().step == 16);
-  fs::resize_file(metrics, 0);
-  append(metrics, "{\"event\":\"step\",\"step\":1,\"loss\":null}\n");
-  CHECK(reader.read().steps.size() == 1);
-  CHECK(reader.read().epochs.empty());
-  CHECK(std::isnan(reader.read().steps[0].loss));
-}
-
-TEST_CASE("earlier lines are not read again") {
-  const TempFolder folder;
-  testing::PretendedRun pretended;
-  write_pretended_run(folder, "run", pretended);
-  const fs::path metrics = folder.path() / "run" / "metrics.jsonl";
-  RunReader reader(folder.path() / "run");
-  const std::size_t epochs = reader.read().epochs.size();
-  const std::string before(fs::file_size(metrics), '#');
-  const std::string epoch = pretended_metrics(pretended);
-  folder.write("run/metrics.jsonl", before + epoch);
-  const RunFiles& run = reader.read();
-  CHECK(run.epochs.size() == 2 * epochs);
+  const fs::path path = folder.path() / "run";
+  append(path / "metrics.jsonl", R"({"event":"step","step":16,"loss":null})");
+  CHECK(read_run(path).steps.size() == 15);
+  append(path / "metrics.jsonl", "\n");
+  const RunFiles run = read_run(path);
+  REQUIRE(run.steps.size() == 16);
+  CHECK(std::isnan(run.steps.back().loss));
   for (const EpochResult& each : run.epochs) {  // only the last confusion is shown
     CHECK(each.details.confusion.empty() == (&each != &run.epochs.back()));
   }
@@ -360,20 +332,19 @@ TEST_CASE("a run without a recorded end was interrupted") {
   testing::PretendedRun pretended;
   pretended.status = "stopped";
   write_pretended_run(folder, "run", pretended);
-  RunReader reader(path);
-  CHECK(reader.read().status() == "stopped");
+  CHECK(read_run(path).status() == "stopped");
   folder.write("run/summary.json", R"({"status":"running"})");
-  CHECK(reader.read().status() == "interrupted");
+  CHECK(read_run(path).status() == "interrupted");
   fs::remove(path / "summary.json");
-  CHECK(reader.read().status() == "interrupted");
+  CHECK(read_run(path).status() == "interrupted");
   const UniqueFd lock(::open((path / files::kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
-  CHECK(reader.read().status() == "running");
+  CHECK(read_run(path).status() == "running");
 }
 
 TEST_CASE("a folder without a run is a usage error") {
   const TempFolder folder;
-  CHECK_THAT(error_of([&] { RunReader(folder.path()).read(); }),
+  CHECK_THAT(error_of([&] { read_run(folder.path()); }),
              IsError(ExitCode::kConfig, "holds no run"));
 }
 
@@ -397,8 +368,8 @@ TEST_CASE("invalid files are refused with file and line") {
        "metrics.jsonl:1: confusion is not a matrix of counts"},
       {"metrics.jsonl", "{\"event\":\"epoch\",\"seconds\":[1],\"rank_seconds\":3}\n",
        "metrics.jsonl:1: seconds is not an object, or rank_seconds is not a list"},
-      {"predictions.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
-       "predictions.jsonl:1: has no number guess"},
+      {"mistakes.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
+       "mistakes.jsonl:1: has no number guess"},
       {"mistakes.jsonl", "{\"id\":1,\"guess\":2}\n", "mistakes.jsonl:1: has no number truth"},
       {"summary.json", "[]", "summary.json: is not a JSON object"},
       {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
@@ -406,7 +377,7 @@ TEST_CASE("invalid files are refused with file and line") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   folder.write(std::string("run/") + row.file, row.content);
-  const auto failure = error_of([&] { RunReader(folder.path() / "run").read(); });
+  const auto failure = error_of([&] { read_run(folder.path() / "run"); });
   CAPTURE(row.message);
   CHECK_THAT(failure, IsError(ExitCode::kData, row.message));
 }
@@ -415,8 +386,7 @@ TEST_CASE("incomplete records of older programs are read") {
   const TempFolder folder;
   folder.write("run/metrics.jsonl",
                "{\"event\":\"epoch\",\"epoch\":1,\"test_accuracy\":0.5}\n{\"event\":\"new\"}\n");
-  RunReader reader(folder.path() / "run");
-  const RunFiles& run = reader.read();
+  const RunFiles run = read_run(folder.path() / "run");
   REQUIRE(run.epochs.size() == 1);
   CHECK(run.epochs[0].record.test_accuracy == 0.5);
   CHECK(std::isnan(run.epochs[0].record.train_loss));
@@ -424,26 +394,20 @@ TEST_CASE("incomplete records of older programs are read") {
   CHECK(run.config.is_null());
 }
 
-TEST_CASE("mistakes of older runs are taken from their predictions") {
+TEST_CASE("a page has a limited number of mistakes") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
-  const auto read_ids = [&] {
-    std::vector<std::int64_t> ids;
-    RunReader reader(folder.path() / "run");
-    for (const Mistake& mistake : reader.read().mistakes) {
-      ids.push_back(mistake.id);
-    }
-    return ids;
-  };
-  CHECK(read_ids() == std::vector<std::int64_t>{9, 5, 1});
   std::string lines;
   for (int id = 0; id < 300; ++id) {
     lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
   }
   folder.write("run/mistakes.jsonl", lines);
-  CHECK(read_ids().size() == kMostMistakes);
+  const fs::path path = folder.path() / "run";
+  CHECK(read_run(path).mistakes.size() == kMostMistakes);
   folder.write("run/mistakes.jsonl", "");
-  CHECK(read_ids().empty());
+  CHECK(read_run(path).mistakes.empty());
+  fs::remove(path / "mistakes.jsonl");
+  CHECK(read_run(path).mistakes.empty());
 }
 
 TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
@@ -453,7 +417,7 @@ TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
     testing::PretendedRun pretended;
     pretended.picture = picture;
     write_pretended_run(folder, "run", pretended);
-    CHECK(RunReader(folder.path() / "run").read().predictions[0].image.empty());
+    CHECK(read_run(folder.path() / "run").mistakes[0].image.empty());
   }
 }
 

@@ -1,5 +1,3 @@
-#include "report/sink.h"
-
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -14,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "report/records.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -381,16 +380,21 @@ TEST_CASE("a prediction that lacks classes has those that it has as a list") {
   CHECK_FALSE(rows_of(path).at(0).contains("score_0"));
 }
 
+Mistake mistake(std::int64_t id, std::int64_t guess, std::int64_t truth, double confidence) {
+  return {id, "", guess, truth, {{guess, confidence}}};
+}
+
 std::vector<std::int64_t> ids_of(const std::vector<Mistake>& mistakes) {
   std::vector<std::int64_t> ids;
-  for (const Mistake& mistake : mistakes) ids.push_back(mistake.id);
+  for (const Mistake& row : mistakes) ids.push_back(row.id);
   return ids;
 }
 
 TEST_CASE("the most confident mistakes of each kind are chosen, frequent kinds first") {
   // Three times 4 is taken for 9, twice 1 for 7, once 5 for 3.
-  const std::vector<Mistake> all{{0, 9, 4, 0.6}, {1, 9, 4, 0.9}, {2, 7, 1, 0.5},
-                                 {3, 9, 4, 0.8}, {4, 7, 1, 0.5}, {5, 3, 5, 0.1}};
+  const std::vector<Mistake> all{mistake(0, 9, 4, 0.6), mistake(1, 9, 4, 0.9),
+                                 mistake(2, 7, 1, 0.5), mistake(3, 9, 4, 0.8),
+                                 mistake(4, 7, 1, 0.5), mistake(5, 3, 5, 0.1)};
   CHECK(ids_of(choose_mistakes(all)) == std::vector<std::int64_t>{1, 2, 5, 3, 4, 0});
   CHECK(ids_of(choose_mistakes(all, 4)) == std::vector<std::int64_t>{1, 2, 5, 3});
   CHECK(choose_mistakes({}).empty());
@@ -414,8 +418,8 @@ TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded on
     made.push_back(id);
     return "data:" + std::to_string(id);
   };
-  sink->epoch(with_mistakes({{3, 1, 0, 0.5}, {4, 0, 1, 0.25}}, thumbnail));
-  sink->epoch(with_mistakes({{4, 0, 1, 0.75}, {5, 1, 0, 1}}, thumbnail));
+  sink->epoch(with_mistakes({mistake(3, 1, 0, 0.5), mistake(4, 0, 1, 0.25)}, thumbnail));
+  sink->epoch(with_mistakes({mistake(4, 0, 1, 0.75), mistake(5, 1, 0, 1)}, thumbnail));
   CHECK(made == std::vector<std::int64_t>{3, 4, 5});
   const std::vector<Json> rows = rows_of(path);
   REQUIRE(rows.size() == 2);
@@ -434,7 +438,7 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
   const testing::TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
   std::vector<Mistake> mistakes;
-  for (std::int64_t id = 0; id < 40; ++id) mistakes.push_back({id, 1, 0, 0.5});
+  for (std::int64_t id = 0; id < 40; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
   predictions_sink(folder.path(), {})->epoch(with_mistakes(mistakes, [](std::int64_t) {
     return std::string(100'000, 'A');
   }));

@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/version.h"
 #include "report/records.h"
-#include "report/sink.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"

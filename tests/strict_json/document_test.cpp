@@ -7,6 +7,7 @@
 #include "strict_json/value_type.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/problem_line.h"
 
 namespace mnist_train::strict_json {
 
@@ -50,8 +51,7 @@ TEST_CASE("a document may start within a text") {
   CHECK(node->items[1].offset == 7);
   CHECK_FALSE(parse_document(source_of("a.b=[7,]"), problems, 4));
   REQUIRE(problems.size() == 1);
-  CHECK(format_problem(problems[0]) ==
-        "f:1:8: /: expected a value, found ] (remove the comma before it)");
+  CHECK(line_of(problems[0]) == "f:1:8: /: expected a value, found ] (remove the comma before it)");
 }
 
 TEST_CASE("objects are merged key by key, and other values are replaced") {

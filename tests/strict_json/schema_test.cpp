@@ -1,6 +1,7 @@
 #include "strict_json/schema.h"
 
 #include "support/catch.h"
+#include "support/problem_line.h"
 
 namespace mnist_train::strict_json {
 
@@ -62,7 +63,7 @@ Outcome read(const std::string& text) {
   ReadContext context{problems, outer_schema().keys()};
   const auto outer = outer_schema().read(JsonCursor(*node, "", context));
   Outcome result{outer.value_or(Outer{}), {}};
-  for (const Problem& problem : problems) result.lines.push_back(format_problem(problem));
+  for (const Problem& problem : problems) result.lines.push_back(line_of(problem));
   return result;
 }
 
@@ -252,7 +253,7 @@ TEST_CASE("a rule names its key, or the innermost group that exists") {
         parse_document(std::make_shared<const Source>(Source{"f", text, "/"}), problems);
     ReadContext context{problems, {}};
     apply_rules(rules, JsonCursor(*node, "", context));
-    return problems.empty() ? "" : format_problem(problems.front());
+    return problems.empty() ? "" : line_of(problems.front());
   };
   CHECK(line_for(R"({"c":1,"a":{"b":2}})") == "f:1:17: /a/b: conflicts with c");
   CHECK(line_for(R"({"c":1,"a":{}})") == "f:1:12: /a: conflicts with c");

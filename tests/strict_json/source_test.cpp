@@ -1,10 +1,9 @@
-#include "strict_json/source.h"
-
 #include <sys/stat.h>
 
 #include <fstream>
 #include <thread>
 
+#include "strict_json/document.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
@@ -56,17 +55,14 @@ TEST_CASE("folders, missing files and texts above 1 MiB are refused by name") {
 }
 
 TEST_CASE("positions are found in any order") {
-  TextLocator locator("ab\näö\n");
-  const auto at = [&](std::size_t offset) {
-    const TextPosition position = locator.locate(offset);
-    return std::to_string(position.line) + ":" + std::to_string(position.column);
-  };
-  CHECK(at(5) == "2:2");
-  CHECK(at(0) == "1:1");
-  CHECK(at(2) == "1:3");
-  CHECK(at(3) == "2:1");
-  CHECK(at(7) == "2:3");
-  CHECK(at(100) == "3:1");
+  const Source source{"f", "ab\näö\n", "/"};
+  TextLocator locator(source);
+  CHECK(locator.place(5) == "f:2:2");
+  CHECK(locator.place(0) == "f:1:1");
+  CHECK(locator.place(2) == "f:1:3");
+  CHECK(locator.place(3) == "f:2:1");
+  CHECK(locator.place(7) == "f:2:3");
+  CHECK(locator.place(100) == "f:3:1");
 }
 
 }  // namespace mnist_train::strict_json

@@ -6,6 +6,7 @@
 
 #include "strict_json/document.h"
 #include "support/catch.h"
+#include "support/problem_line.h"
 
 namespace mnist_train::strict_json {
 
@@ -28,7 +29,7 @@ Parsed parse_syntax(const std::string& text) {
   const auto source = std::make_shared<const Source>(Source{"f", text, "/"});
   Parsed parsed;
   parsed.is_json = parse_document(source, problems).has_value();
-  for (const Problem& problem : problems) parsed.lines.push_back(format_problem(problem));
+  for (const Problem& problem : problems) parsed.lines.push_back(line_of(problem));
   return parsed;
 }
 

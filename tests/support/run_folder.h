@@ -44,19 +44,7 @@ inline std::string pretended_metrics(const PretendedRun& run) {
   return text;
 }
 
-inline std::string pretended_predictions(const PretendedRun& run) {
-  std::string text;
-  for (int i = 0; i < run.predictions; ++i) {
-    const double sure = 0.5 + 0.4 * i / run.predictions;
-    text += fmt::format(R"({{"id":{},"image":"{}","guess":{},"truth":0,"score_0":{},"score_1":{}}})"
-                        "\n",
-                        i, run.picture, i % 4 == 1 ? 1 : 0, i % 4 == 1 ? 1 - sure : sure,
-                        i % 4 == 1 ? sure : 1 - sure);
-  }
-  return text;
-}
-
-/// The wrong ones of the predictions, most confident first.
+/// Every fourth prediction is wrong; the most confident ones come first.
 inline std::string pretended_mistakes(const PretendedRun& run) {
   std::string text;
   for (int i = run.predictions - 1; i >= 0; --i) {
@@ -72,7 +60,6 @@ inline void write_pretended_run(const TempFolder& folder, const std::string& nam
                                 const PretendedRun& run = {}) {
   folder.write(name + "/config.json", settings::write_run_config({}, /*with_output=*/false));
   folder.write(name + "/metrics.jsonl", pretended_metrics(run));
-  folder.write(name + "/predictions.jsonl", pretended_predictions(run));
   folder.write(name + "/mistakes.jsonl", pretended_mistakes(run));
   folder.write(
       name + "/lineage.jsonl",

@@ -21,7 +21,7 @@ int colour_of(std::size_t run) { return static_cast<int>(run % kColours); }
 
 /// The name of a run, after its colour in the charts.
 std::string keyed_name(std::span<const RunFiles> runs, std::size_t run) {
-  return plot::line_key(colour_of(run)) + escape_html(runs[run].name);
+  return line_key(colour_of(run)) + escape_html(runs[run].name);
 }
 
 /// The head of a table with a column for each run.
@@ -95,7 +95,8 @@ SameTest same_test(const RunFiles& a, const RunFiles& b) {
   if (files_of_a.is_array() || files_of_b.is_array()) {
     return files_of_a == files_of_b ? SameTest::kYes : SameTest::kNo;
   }
-  return a.text("data_hash") == b.text("data_hash") ? SameTest::kYes : SameTest::kMaybe;
+  return text_in(a.facts, "data_hash") == text_in(b.facts, "data_hash") ? SameTest::kYes
+                                                                        : SameTest::kMaybe;
 }
 
 SameTest same_test(std::span<const RunFiles> runs) {
@@ -140,8 +141,9 @@ std::string results_table(std::span<const RunFiles> runs) {
     rows += table_row(
         name,
         {escape_html(run.status()), std::to_string(run.epochs.size()), accuracies[i], bests[i],
-         losses[i], duration(total(seconds_of(run))), speeds[i], count(run.number("world_size")),
-         escape_html(run.text("device") + " " + run.text("precision"))},
+         losses[i], duration(total(seconds_of(run))), speeds[i],
+         count(number_in(run.facts, "world_size")),
+         escape_html(text_in(run.facts, "device") + " " + text_in(run.facts, "precision"))},
         labels);
   }
   return scrolling_table("Results", "numbers stack", head_cell("run") + head_cells(labels), rows) +
@@ -224,7 +226,7 @@ std::string classes(std::span<const RunFiles> runs) {
   }
   const auto accuracies_of = [&confusions](std::int64_t label) {
     return figures_of(confusions, [label](const Confusion& confusion) {
-      return label < confusion.classes ? confusion.recall(label) : NAN;
+      return label < confusion.classes ? confusion.of(label).recall() : NAN;
     });
   };
   const auto lowest = [&](std::int64_t label) {
@@ -257,7 +259,8 @@ Values ran_with(const RunFiles& run) {
   for (const char* key :
        {"world_size", "launcher", "backend", "device", "device_model", "precision",
         "gradient_averaging", "threads_per_process", "versions", "data_hash"}) {
-    for (const auto& [name, value] : config_values({{key, run.fact(key)}})) {
+    for (const auto& [name, value] :
+         config_values({{key, run.facts.value(key, nlohmann::json())}})) {
       values["(ran) " + name] = value;
     }
   }

@@ -16,7 +16,6 @@ namespace {
 
 constexpr int kMaxDepth = 10;
 constexpr std::size_t kMostOfValue = 160;  // bytes in a table; a list of layers can be long
-constexpr std::size_t kMostOfLeftOut = 1000;
 
 /// An item of the list of facts, nothing if the value is empty.
 std::string fact_line(const std::string& name, const std::string& value) {
@@ -49,7 +48,7 @@ void collect_values(const nlohmann::json& value, const std::string& key, int dep
 }
 
 std::string dataset_text(const RunFiles& run) {
-  const nlohmann::json& dataset = run.fact("data");
+  const nlohmann::json dataset = run.facts.value("data", nlohmann::json());
   if (!dataset.is_object()) return "";
   const double validation = number_in(dataset, "validation");
   return count(number_in(dataset, "train")) + " training, " +
@@ -61,15 +60,16 @@ std::string dataset_text(const RunFiles& run) {
 }
 
 std::string machine_text(const RunFiles& run) {
-  const std::string model = run.text("device_model");
-  const std::string averaging = run.text("gradient_averaging");
-  const std::string launcher = run.text("launcher");
+  const std::string model = text_in(run.facts, "device_model");
+  const std::string averaging = text_in(run.facts, "gradient_averaging");
+  const std::string launcher = text_in(run.facts, "launcher");
   std::string text;
   for (const std::string& part :
-       {with_unit(run.number("world_size"), "process", "processes"),
-        model.empty() ? run.text("device") : model, run.text("precision"), run.text("backend"),
+       {with_unit(number_in(run.facts, "world_size"), "process", "processes"),
+        model.empty() ? text_in(run.facts, "device") : model, text_in(run.facts, "precision"),
+        text_in(run.facts, "backend"),
         averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
-        with_unit(run.number("threads_per_process"), "thread each", "threads each"),
+        with_unit(number_in(run.facts, "threads_per_process"), "thread each", "threads each"),
         launcher.empty() ? "" : "started by " + launcher}) {
     if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
   }
@@ -78,7 +78,7 @@ std::string machine_text(const RunFiles& run) {
 
 std::string versions_text(const RunFiles& run) {
   std::string text;
-  const nlohmann::json& versions = run.fact("versions");
+  const nlohmann::json versions = run.facts.value("versions", nlohmann::json());
   if (!versions.is_object()) return text;
   for (const auto& [name, version] : versions.items()) {
     const std::string number = version.is_string() ? version.get<std::string>() : "";
@@ -88,38 +88,24 @@ std::string versions_text(const RunFiles& run) {
   return text;
 }
 
-/// Returns a value of `left_out` as text, empty if nothing was left out: a number, or the first
-/// items of a list.
-std::string left_out_text(const nlohmann::json& value) {
-  constexpr std::size_t kMostItems = 20;
-  if (value.is_null() || value.empty() || value == 0 || value == false) return "";
-  if (value.is_number()) return count(value.get<double>());
-  if (!value.is_array()) return config_text(value);
-  std::string text;
-  for (std::size_t i = 0; i < std::min(value.size(), kMostItems); ++i) {
-    text += (i == 0 ? "" : ", ") + config_text(value[i]);
-  }
-  return value.size() > kMostItems ? text + fmt::format(" and {} more", value.size() - kMostItems)
-                                   : text;
-}
-
-/// Adds a row for each thing left out, under the names of the objects around it.
-void add_left_out(const nlohmann::json& value, const std::string& name, std::size_t depth,
-                  std::string& rows) {
-  if (value.is_object() && depth < kMaxDepth) {
-    for (const auto& [key, member] : value.items()) {
-      add_left_out(member, name.empty() ? key : fmt::format("{} › {}", name, key), depth + 1, rows);
-    }
-  } else if (const std::string text = left_out_text(value); !text.empty()) {
-    rows += table_row(escape_html(name), {escape_html(shortened(text, kMostOfLeftOut))});
-  }
-}
-
-/// Shows the samples, files and folders that the data set does not use, as dataset.json lists them.
+/// Shows the samples, files and folders that the data set does not use, as dataset.json lists them:
+/// numbers, and objects of them or of reasons.
 std::string left_out_table(const RunFiles& run) {
-  if (!run.dataset.is_object() || !run.dataset.contains("left_out")) return "";
+  const nlohmann::json none;
+  const nlohmann::json& left_out =
+      run.dataset.is_object() && run.dataset.contains("left_out") ? run.dataset["left_out"] : none;
   std::string rows;
-  add_left_out(run.dataset["left_out"], "", 0, rows);
+  const auto add = [&rows](const std::string& name, const nlohmann::json& value) {
+    const std::string text = value.is_number() ? count(value.get<double>())
+                                               : shortened(config_text(value), kMostOfValue);
+    rows += table_row(escape_html(name), {escape_html(text)});
+  };
+  for (const auto& [name, value] : left_out.items()) {
+    if (!value.is_object()) add(name, value);
+    for (const auto& [inner, each] : (value.is_object() ? value : none).items()) {
+      add(name + " › " + inner, each);
+    }
+  }
   if (rows.empty()) return "";
   return "<h3>Left out of the data</h3>" +
          scrolling_table("Left out of the data", "settings", head_cells({"what", "files"}), rows) +
@@ -271,8 +257,8 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Ran on", escape_html(machine_text(run))) +
       fact_line("Versions", escape_html(versions_text(run))) +
       fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +
-      fact_line("Config hash", code(run.text("config_hash"))) +
-      fact_line("Data hash", code(run.text("data_hash"))) +
+      fact_line("Config hash", code(text_in(run.facts, "config_hash"))) +
+      fact_line("Data hash", code(text_in(run.facts, "data_hash"))) +
       fact_line("Folder", code(folder.string())) +
       fact_line("To repeat it",
                 code("mnist-train --config " + shell_word((folder / "config.json").string()))) +

@@ -22,9 +22,7 @@ std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRec
   std::vector<ChartSeries> series{epoch_series(run, "test", kTest, test),
                                   epoch_series(run, "training", kTrain, train)};
   if (run.holds_out()) {
-    series.push_back(epoch_series(run, "validation", kValidation, [&](const auto& record) {
-      return (record.*validation).value_or(NAN);
-    }));
+    series.push_back(epoch_series(run, "validation", kValidation, validation));
   }
   chart.series.insert(chart.series.begin(), series.begin(), series.end());
   return line_chart(chart);
@@ -38,9 +36,7 @@ std::vector<ChartSeries> further_accuracies(const RunFiles& run) {
         epoch_series(run, "test, balanced", kBalanced, &EpochRecord::test_balanced_accuracy));
   }
   if (shows_top5_accuracy(run)) {
-    series.push_back(epoch_series(run, "test, top 5", kTop5, [](const EpochRecord& record) {
-      return record.test_top5_accuracy.value_or(NAN);
-    }));
+    series.push_back(epoch_series(run, "test, top 5", kTop5, &EpochRecord::test_top5_accuracy));
   }
   return series;
 }
@@ -52,10 +48,7 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
   each.faint = true;
   ChartSeries mean{"training", kTrain,
                    smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
-  ChartSeries test{"test", kTest, {}};
-  for (const EpochResult& epoch : run.epochs) {
-    test.points.push_back({static_cast<double>(epoch.record.step), epoch.record.*of_epoch});
-  }
+  ChartSeries test = epoch_series(run, "test", kTest, of_epoch, &EpochRecord::step);
   chart.series = {std::move(each), std::move(mean), std::move(test)};
   return line_chart(chart);
 }
@@ -64,19 +57,16 @@ std::string learning_charts(const RunFiles& run) {
   const ChartSeries rate = step_series(run, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
       chart_by_epoch(run,
-                     {"Accuracy by epoch", "epoch", AxisFormat::kPercent, /*logarithmic=*/false,
-                      /*from_zero=*/false, further_accuracies(run)},
+                     {.title = "Accuracy by epoch",
+                      .x_name = "epoch",
+                      .y_format = AxisFormat::kPercent,
+                      .series = further_accuracies(run)},
                      &EpochRecord::test_accuracy, &EpochRecord::train_accuracy,
                      &EpochRecord::validation_accuracy) +
       chart_by_epoch(run, {"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
                      &EpochRecord::test_loss, &EpochRecord::train_loss,
                      &EpochRecord::validation_loss) +
-      line_chart({"Learning rate",
-                  "step",
-                  AxisFormat::kDecimal,
-                  /*logarithmic=*/false,
-                  /*from_zero=*/true,
-                  {rate}});
+      line_chart({.title = "Learning rate", .x_name = "step", .from_zero = true, .series = {rate}});
   if (run.steps.size() < 2) return figures;  // the test set alone is in the charts by epoch
   return figures +
          chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},
@@ -118,15 +108,15 @@ std::string accuracy_reached(const RunFiles& run) {
 struct Baseline {
   explicit Baseline(const Confusion& confusion) {
     if (confusion.all == 0) return;
-    const auto largest = std::ranges::max_element(confusion.rows);
-    label = largest - confusion.rows.begin();
-    is_shared = std::ranges::count(confusion.rows, *largest) > 1;
+    const auto largest = std::ranges::max_element(confusion.samples);
+    label = largest - confusion.samples.begin();
+    is_shared = std::ranges::count(confusion.samples, *largest) > 1;
     const auto images = static_cast<double>(confusion.all);
     accuracy = static_cast<double>(*largest) / images;
     chance = 2 * std::sqrt(accuracy * (1 - accuracy) / images);
     double classes = 0;
     double variance = 0;
-    for (const std::int64_t size : confusion.rows) {
+    for (const std::int64_t size : confusion.samples) {
       if (size == 0) continue;
       ++classes;
       variance += 1 / static_cast<double>(size);
@@ -177,7 +167,7 @@ std::string never_predicted_text(const RunFiles& run, const Confusion& confusion
   const bool has_class_weights = run.config.is_object() && run.config.contains("class_weights") &&
                                  !run.config["class_weights"].is_null();
   const std::string advice =
-      escape_html(advice_on_never_predicted(are_unequal(confusion.rows), has_class_weights));
+      escape_html(advice_on_never_predicted(are_unequal(confusion.samples), has_class_weights));
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
                      missed.size(), count(static_cast<double>(confusion.classes)),
                      missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
@@ -190,7 +180,7 @@ std::string learning_verdict(const RunFiles& run) {
   const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
   const Confusion confusion(run.epochs.back().details);
   const Baseline baseline(confusion);
-  const std::vector<std::int64_t> missed = confusion.never_predicted();
+  const std::vector<std::int64_t> missed = never_predicted(confusion);
   const std::string word = answer(run, baseline, missed.empty());
   const bool learned = word == "Yes" || word == "Partly";
   std::string text = word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
@@ -275,7 +265,6 @@ std::string epoch_table(const RunFiles& run) {
 }
 
 constexpr std::size_t kMaxColumns = 60;
-constexpr double kShownSeconds = 0.005;  // less would read 0.00 s
 constexpr std::array<const char*, kActivities> kActivityNames{
     "input", "compute", "averaging and waiting", "evaluation", "checkpoint", "report",
     "start", "other"};
@@ -299,13 +288,6 @@ ActivitySeconds seconds_of(const EpochResult& epoch) {
   seconds[kReport] = split.report_s;
   seconds[kOther] = rest - seconds[kCompute];
   return seconds;
-}
-
-/// Returns an activity's colour as a small square.
-std::string square_key(std::size_t activity) {
-  return fmt::format(
-      R"(<svg class="key square" viewBox="0 0 10 10" aria-hidden="true"><rect class="a{}" width="10" height="10"/></svg>)",
-      activity);
 }
 
 std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
@@ -336,84 +318,19 @@ std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   return text;
 }
 
-/// A group of consecutive epochs.
-struct EpochColumn {
-  std::int64_t last_epoch = 0;
-  ActivitySeconds mean{};  // seconds per epoch
-};
-
-std::vector<EpochColumn> columns_of(const std::vector<EpochResult>& epochs) {
+/// Returns a column for each epoch, or for each group of epochs of a long run: seconds per epoch.
+std::vector<ChartColumn> columns_of(const std::vector<EpochResult>& epochs) {
   const std::size_t group = (epochs.size() + kMaxColumns - 1) / kMaxColumns;
-  std::vector<EpochColumn> columns;
+  std::vector<ChartColumn> columns;
   for (std::size_t begin = 0; begin < epochs.size(); begin += group) {
     const std::size_t end = std::min(begin + group, epochs.size());
-    EpochColumn column{epochs[end - 1].record.epoch};
+    ActivitySeconds mean{};
     for (std::size_t i = begin; i < end; ++i) {
-      add(column.mean, seconds_of(epochs[i]), 1 / static_cast<double>(end - begin));
+      add(mean, seconds_of(epochs[i]), 1 / static_cast<double>(end - begin));
     }
-    columns.push_back(column);
+    columns.push_back({epochs[end - 1].record.epoch, {mean.begin(), mean.end()}});
   }
   return columns;
-}
-
-std::string column_svg(const EpochColumn& column, double x, double width, double scale) {
-  std::string text;
-  double base_y = plot::kBottom;
-  for (std::size_t a = 0; a < kActivities; ++a) {
-    const double height = column.mean[a] * scale;
-    if (height < 0.05) continue;
-    base_y -= height;
-    text +=
-        fmt::format(R"(<rect class="a{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>)",
-                    a, x, base_y, width, height);
-  }
-  return text;
-}
-
-/// A column for each epoch, or for each group of epochs of a long run. Invisible lines carry the
-/// readings of the total and of each activity.
-std::string time_columns(const std::vector<EpochResult>& epochs) {
-  const std::vector<EpochColumn> columns = columns_of(epochs);
-  if (columns.empty()) return "";
-  std::vector<double> totals{0};
-  for (const EpochColumn& column : columns) totals.push_back(total(column.mean));
-  const ChartScale y(totals, /*logarithmic=*/false);
-  const double scale = (plot::kBottom - plot::kTop) / std::max(1e-9, y.high());
-  std::string text = plot::open_svg(
-      fmt::format("Seconds by epoch: from {} to {}", duration(totals[1]), duration(totals.back())),
-      AxisFormat::kSeconds, "epoch");
-  for (const double tick : y.ticks()) {
-    text += plot::grid_line(plot::kBottom - tick * scale, fmt::format("{:.3g} s", tick));
-  }
-  const double slot = (plot::kRight - plot::kLeft) / static_cast<double>(columns.size());
-  const double width = std::min(slot * 0.8, 40.0);
-  const std::size_t labelled = (columns.size() + 9) / 10;
-  std::vector<double> places;
-  for (std::size_t i = 0; i < columns.size(); ++i) {
-    places.push_back(plot::kLeft + (static_cast<double>(i) + 0.5) * slot);
-    text += column_svg(columns[i], places[i] - width / 2, width, scale);
-    if (i % labelled == 0) text += plot::x_tick(places[i], std::to_string(columns[i].last_epoch));
-  }
-  text += plot::x_axis("epoch");
-  std::vector<plot::LegendEntry> legend;
-  const auto add_readings = [&](const std::string& key, const char* name, const auto& seconds) {
-    std::vector<plot::Reading> readings;
-    for (std::size_t i = 0; i < columns.size(); ++i) {
-      readings.push_back({{static_cast<double>(columns[i].last_epoch), seconds(columns[i])},
-                          places[i],
-                          plot::kBottom - totals[i + 1] * scale});
-    }
-    text += plot::path("unseen", readings, /*is_readable=*/true);
-    legend.push_back({key, name, duration(seconds(columns.back()))});
-  };
-  add_readings("", "total", [](const EpochColumn& column) { return total(column.mean); });
-  for (std::size_t a = 0; a < kActivities; ++a) {
-    const auto seconds = [a](const EpochColumn& column) { return column.mean[a]; };
-    if (seconds(*std::ranges::max_element(columns, {}, seconds)) < kShownSeconds) continue;
-    add_readings(square_key(a), kActivityNames[a], seconds);
-  }
-  return plot::figure("Seconds by epoch", fmt::format("epoch {}", columns.back().last_epoch),
-                      legend, text + "</svg>");
 }
 
 /// The steps of one rank over the whole run.
@@ -498,7 +415,7 @@ ActivitySeconds seconds_of(const RunFiles& run) {
   return sum;
 }
 
-double total(const ActivitySeconds& seconds) {
+double total(std::span<const double> seconds) {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
@@ -539,13 +456,13 @@ std::string time_section(const RunFiles& run) {
   }
   const ChartSeries throughput =
       step_series(run, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
-  text += "<div class=\"charts\">" + time_columns(run.epochs) +
-          line_chart({"Training throughput",
-                      "step",
-                      AxisFormat::kCount,
-                      /*logarithmic=*/false,
-                      /*from_zero=*/true,
-                      {throughput}}) +
+  text += "<div class=\"charts\">" +
+          column_chart("Seconds by epoch", "epoch", kActivityNames, columns_of(run.epochs)) +
+          line_chart({.title = "Training throughput",
+                      .x_name = "step",
+                      .y_format = AxisFormat::kCount,
+                      .from_zero = true,
+                      .series = {throughput}}) +
           "</div>\n";
   return section("time", "Where did the time go?", text + rank_table(run));
 }

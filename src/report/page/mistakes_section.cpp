@@ -18,10 +18,6 @@ constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
 constexpr std::size_t kPagePictureBytes = 2'500'000;
 
-double fraction_of(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? NAN : static_cast<double>(part) / static_cast<double>(whole);
-}
-
 /// Pairs of true and predicted class with pictures on the page.
 using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
 
@@ -84,7 +80,7 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
     rows += "<tr><th scope=\"row\">" + class_label(run, truth) + "</th>";
     for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
       rows += matrix_cell(run, kinds, {truth, predicted, confusion.at(truth, predicted)},
-                          confusion.of(truth), most);
+                          confusion.of(truth).images, most);
     }
     rows += "</tr>\n";
   }
@@ -103,7 +99,7 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
 double scale_begin(const Confusion& confusion) {
   double worst = 1;
   for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    if (confusion.of(label) > 0) worst = std::min(worst, confusion.recall(label));
+    worst = std::fmin(worst, confusion.of(label).recall());
   }
   double begin = 0;
   for (const double step : {0.5, 0.8, 0.9, 0.95, 0.98, 0.99}) {
@@ -116,8 +112,8 @@ double scale_begin(const Confusion& confusion) {
 /// and predictions come last.
 std::vector<std::int64_t> listed_classes(const Confusion& confusion) {
   return worst_classes(confusion.classes, [&](std::int64_t label) {
-    const double f1 = confusion.f1(label);
-    const double recall = confusion.recall(label);
+    const double f1 = confusion.of(label).f1();
+    const double recall = confusion.of(label).recall();
     return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
   });
 }
@@ -146,14 +142,14 @@ double dot_place(double accuracy, double begin) {
 
 std::string class_row(const RunFiles& run, const Confusion& confusion, std::int64_t label,
                       double begin, const Splits& splits) {
-  const double accuracy = confusion.recall(label);
+  const ClassFigures figures = confusion.of(label);
+  const double accuracy = figures.recall();
   const double overall = fraction_of(confusion.right, confusion.all);
   const std::string dot =
       std::isfinite(accuracy)
           ? fmt::format(R"(<path class="value{}" d="M{:.1f} 10h0"/>)",
                         accuracy < overall ? " low" : "", dot_place(accuracy, begin))
           : "";
-  const bool is_missed = confusion.of(label) > 0 && confusion.predicted_as(label) == 0;
   std::string sizes;
   for (const auto& [split, title] : splits) {
     sizes += "<td>" + count(run.class_size(label, split)) + "</td>";
@@ -164,11 +160,11 @@ std::string class_row(const RunFiles& run, const Confusion& confusion, std::int6
       "aria-hidden=\"true\"><path "
       "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
       "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
-      class_label(run, label), is_missed ? "<span class=\"bad never\">never predicted</span>" : "",
-      sizes, count(static_cast<double>(confusion.of(label))),
-      count(static_cast<double>(confusion.of(label) - confusion.correct(label))),
-      dot_place(overall, begin), dot, in_percent(accuracy), in_percent(confusion.precision(label)),
-      in_percent(confusion.f1(label)));
+      class_label(run, label),
+      figures.is_missed() ? "<span class=\"bad never\">never predicted</span>" : "", sizes,
+      count(static_cast<double>(figures.images)),
+      count(static_cast<double>(figures.images - figures.correct)), dot_place(overall, begin), dot,
+      in_percent(accuracy), in_percent(figures.precision()), in_percent(figures.f1()));
 }
 
 std::string class_table(const RunFiles& run, const Confusion& confusion) {
@@ -228,7 +224,7 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
   for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    if (confusion.predicted_as(label) < confusion.all) continue;
+    if (confusion.of(label).predicted < confusion.all) continue;
     return text + ". It takes every image for " + bold_class(run, label) + ".";
   }
   const char* before = ". Most often ";
@@ -237,22 +233,11 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
                         bold_class(run, pair.truth), bold_class(run, pair.predicted), pair.images);
   }
   text += ".";
-  if (const std::vector<std::int64_t> missed = confusion.never_predicted(); !missed.empty()) {
+  if (const std::vector<std::int64_t> missed = never_predicted(confusion); !missed.empty()) {
     text += " Never predicted: " + bold_classes(run, missed) + ".";
   }
   return text;
 }
-
-/// A test image with two lines of HTML below it.
-struct Thumbnail {
-  std::int64_t id = 0;  // position in the test set
-  std::string image;
-  std::string truth;       // name of the class, escaped
-  std::string attributes;  // of the list item
-  std::string first_line;
-  std::string second_line;
-  std::string file;  // path, not escaped; may be empty
-};
 
 /// Returns the line with the name of an image's file, whose tooltip is the path.
 std::string file_line(const std::string& file) {
@@ -261,141 +246,67 @@ std::string file_line(const std::string& file) {
                      escape_html(std::filesystem::path(file).filename().string()));
 }
 
-/// Returns a list of images. Those that exceed the page's limit are omitted, but not their text;
-/// `bytes` counts the images of the page.
-std::string thumbnail_list(const RunFiles& run, std::span<const Thumbnail> thumbnails,
-                           const char* attributes, std::size_t& bytes) {
-  std::string items;
-  for (const Thumbnail& thumbnail : thumbnails) {
-    std::string picture = "<span class=\"soft omitted\">omitted</span>";
-    if (!thumbnail.image.empty() && bytes + thumbnail.image.size() <= kPagePictureBytes) {
-      bytes += thumbnail.image.size();
-      picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)",
-                            thumbnail.image, thumbnail.id, thumbnail.truth);
-    }
-    items += fmt::format("<li{}>{}<span>{}</span><span class=\"soft\">{}</span>{}</li>\n",
-                         thumbnail.attributes, picture, thumbnail.first_line, thumbnail.second_line,
-                         file_line(thumbnail.file));
-  }
-  return fmt::format("<ul class=\"{}\"{}>{}</ul>\n",
-                     run.class_names.empty() ? "thumbs" : "thumbs wordy", attributes, items);
-}
-
 std::string rounded_percent(double fraction) {
   return fraction >= 0.995 && fraction < 1 ? percent(fraction, 1) : percent(fraction, 0);
 }
 
-std::vector<Thumbnail> wrong_thumbnails(const RunFiles& run) {
-  std::vector<Thumbnail> thumbnails;
-  PicturedKinds kinds;
-  for (const Mistake& mistake : run.mistakes) {
-    const std::string truth = escaped_class(run, mistake.truth);
-    std::string attributes =
-        fmt::format(R"( data-truth="{}" data-guess="{}")", mistake.truth, mistake.guess);
-    if (kinds.insert({mistake.truth, mistake.guess}).second) {
-      attributes += fmt::format(R"( id="kind-{}-{}")", mistake.truth, mistake.guess);
-    }
-    thumbnails.push_back({mistake.id, mistake.image, truth, attributes,
-                          fmt::format("<b>{}</b> → <b class=\"bad\">{}</b>", truth,
-                                      escaped_class(run, mistake.guess)),
-                          fmt::format("<span>{}</span> <span>#{}</span>",
-                                      rounded_percent(mistake.confidence), mistake.id),
-                          mistake.file});
+/// Returns an item of the list of images. An image beyond the page's limit is omitted, but not its
+/// text. `bytes` counts the images, `kinds` has those of the items so far.
+std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds,
+                      std::size_t& bytes) {
+  const std::string truth = escaped_class(run, mistake.truth);
+  std::string picture = "<span class=\"soft omitted\">omitted</span>";
+  if (!mistake.image.empty() && bytes + mistake.image.size() <= kPagePictureBytes) {
+    bytes += mistake.image.size();
+    picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)", mistake.image,
+                          mistake.id, truth);
   }
-  return thumbnails;
-}
-
-std::string wrong_pictures(const RunFiles& run, const Confusion& confusion, std::size_t& bytes) {
-  const std::vector<Thumbnail> wrong = wrong_thumbnails(run);
-  if (wrong.empty()) return "";
-  const auto all = static_cast<std::size_t>(confusion.all - confusion.right);
-  const std::string kept =
-      wrong.size() < all
-          ? fmt::format("{} of them are stored, the most confident of each kind of mistake. ",
-                        wrong.size())
-          : "";
-  const std::span first = std::span(wrong).first(std::min(wrong.size(), kFirstPictures));
-  const std::span others = std::span(wrong).subspan(first.size());
-  std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>" + kept +
-                     "Below each image: the true class → the prediction, its confidence, and the "
-                     "image's position in the test set" +
-                     (run.mistakes.front().file.empty() ? "" : "; then its file") +
-                     ".</p>\n<div id=\"filters\"></div>" +
-                     thumbnail_list(run, first, " id=\"wrong-images\"", bytes);
-  if (!others.empty()) {
-    text += fmt::format("<details id=\"more-wrong\"><summary>{} more</summary>{}</details>",
-                        others.size(), thumbnail_list(run, others, "", bytes));
-  }
-  return text;
-}
-
-double score(const Prediction& row, std::int64_t label) {
-  const double score = row.score(label);
-  return std::isfinite(score) ? score : 0;
-}
-
-/// Returns the second most likely class: "9: 38 %".
-std::string runner_up(const RunFiles& run, const Prediction& row) {
-  std::int64_t second = -1;
-  for (const auto& [label, unused] : row.scores) {
-    const bool is_likelier = second < 0 || score(row, label) > score(row, second);
-    if (label != row.guess && is_likelier) second = label;
-  }
-  return second < 0 ? "" : escaped_class(run, second) + ": " + rounded_percent(score(row, second));
-}
-
-/// Right predictions with the least confidence, among those that the run has stored.
-std::string unsure_pictures(const RunFiles& run, std::size_t& bytes) {
-  std::vector<const Prediction*> right;
-  for (const Prediction& row : run.predictions) {
-    if (row.guess == row.truth) right.push_back(&row);
-  }
-  if (right.empty()) return "";
-  std::stable_sort(right.begin(), right.end(),
-                   [](auto* a, auto* b) { return score(*a, a->guess) < score(*b, b->guess); });
-  right.resize(std::min(right.size(), kFirstPictures));
-  std::vector<Thumbnail> unsure;
-  for (const Prediction* row : right) {
-    const std::string truth = escaped_class(run, row->truth);
-    unsure.push_back({row->id, row->image, truth, "",
-                      fmt::format("<b class=\"good\">{}</b>: {}", truth,
-                                  rounded_percent(score(*row, row->guess))),
-                      runner_up(run, *row), row->file});
-  }
+  const bool is_first = kinds.insert({mistake.truth, mistake.guess}).second;
   return fmt::format(
-      "<details id=\"unsure\"><summary>Right, but least confident</summary><p>Of the {} test "
-      "images with stored predictions, those with the least confidence in the right class, and "
-      "the second most likely class.</p>{}</details>",
-      count(static_cast<double>(run.predictions.size())), thumbnail_list(run, unsure, "", bytes));
+      "<li data-truth=\"{0}\" data-guess=\"{1}\"{2}>{3}<span><b>{4}</b> → <b class=\"bad\">{5}</b>"
+      "</span><span class=\"soft\"><span>{6}</span> <span>#{7}</span></span>{8}</li>\n",
+      mistake.truth, mistake.guess,
+      is_first ? fmt::format(R"( id="kind-{}-{}")", mistake.truth, mistake.guess) : "", picture,
+      truth, escaped_class(run, mistake.guess), rounded_percent(mistake.confidence()), mistake.id,
+      file_line(mistake.file));
+}
+
+std::string wrong_pictures(const RunFiles& run, const Confusion& confusion) {
+  const std::size_t stored = run.mistakes.size();
+  if (stored == 0) return "";
+  PicturedKinds kinds;
+  std::size_t bytes = 0;
+  std::string first;
+  std::string others;
+  for (std::size_t i = 0; i < stored; ++i) {
+    (i < kFirstPictures ? first : others) += thumbnail(run, run.mistakes[i], kinds, bytes);
+  }
+  const char* css_class = run.class_names.empty() ? "thumbs" : "thumbs wordy";
+  std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>";
+  if (static_cast<std::int64_t>(stored) < confusion.all - confusion.right) {
+    text +=
+        fmt::format("{} of them are stored, the most confident of each kind of mistake. ", stored);
+  }
+  text += fmt::format(
+      "Below each image: the true class → the prediction, its confidence, and the image's position "
+      "in the test set{}.</p>\n<div id=\"filters\"></div><ul class=\"{}\" id=\"wrong-images\">{}"
+      "</ul>\n",
+      run.mistakes.front().file.empty() ? "" : "; then its file", css_class, first);
+  if (others.empty()) return text;
+  return text + fmt::format(
+                    "<details id=\"more-wrong\"><summary>{} more</summary><ul class=\"{}\">"
+                    "{}</ul>\n</details>",
+                    stored - kFirstPictures, css_class, others);
 }
 
 }  // namespace
 
 Confusion::Confusion(const EpochDetails& details)
-    : classes(details.classes), counts(details.confusion) {
-  ClassCounts by_class = class_counts(details);
-  rows = std::move(by_class.samples);
-  columns = std::move(by_class.predicted);
-  diagonal = std::move(by_class.correct);
-  all = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
-  right = std::accumulate(diagonal.begin(), diagonal.end(), std::int64_t{0});
-}
-
-double Confusion::recall(std::int64_t label) const {
-  return fraction_of(correct(label), of(label));
-}
-
-double Confusion::precision(std::int64_t label) const {
-  return fraction_of(correct(label), predicted_as(label));
-}
-
-double Confusion::f1(std::int64_t label) const {
-  return fraction_of(2 * correct(label), of(label) + predicted_as(label));
-}
-
-std::vector<std::int64_t> Confusion::never_predicted() const {
-  return report::never_predicted({rows, columns, diagonal});
-}
+    : ClassCounts(class_counts(details)),
+      classes(details.classes),
+      pairs(details.confusion),
+      all(std::accumulate(samples.begin(), samples.end(), std::int64_t{0})),
+      right(std::accumulate(correct.begin(), correct.end(), std::int64_t{0})) {}
 
 bool shows_balanced_accuracy(const RunFiles& run) {
   return !run.epochs.empty() && std::isfinite(run.last(&EpochRecord::test_balanced_accuracy)) &&
@@ -418,13 +329,8 @@ std::string class_label(const RunFiles& run, std::int64_t label) {
 }
 
 std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels) {
-  constexpr std::size_t kMostNamed = 10;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
-    text += (i == 0 ? "<b>" : ", <b>") + escaped_class(run, labels[i]) + "</b>";
-  }
-  if (labels.size() > kMostNamed) text += fmt::format(" and {} more", labels.size() - kMostNamed);
-  return text;
+  return named_classes(
+      labels, [&run](std::int64_t label) { return "<b>" + escaped_class(run, label) + "</b>"; });
 }
 
 std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {
@@ -455,10 +361,7 @@ std::string mistakes_section(const RunFiles& run) {
     text = paragraph("lead", run.live ? "Not known yet: the run has not been evaluated."
                                       : "Not known: the run ended before it was evaluated.");
   }
-  std::size_t picture_bytes = 0;
-  text += wrong_pictures(run, confusion, picture_bytes);
-  text += unsure_pictures(run, picture_bytes);
-  return section("mistakes", "What does it get wrong?", text);
+  return section("mistakes", "What does it get wrong?", text + wrong_pictures(run, confusion));
 }
 
 }  // namespace mnist_train::report

@@ -15,7 +15,6 @@
 #include "base/version.h"
 #include "report/page/sections.h"
 #include "report/run_folder.h"
-#include "report/sink.h"
 
 namespace mnist_train::report {
 
@@ -154,9 +153,17 @@ std::string body(std::span<const RunFiles> runs) {
          identity_section(run);
 }
 
+std::filesystem::path write_page(const fs::path& folder, bool live) {
+  RunFiles run = read_run(folder);
+  run.live = live;
+  std::filesystem::path page = folder / files::kPage;
+  write_file_atomically(page, make_page({&run, 1}), ExitCode::kRunFailed);
+  return page;
+}
+
 class PageSink : public Sink {
  public:
-  explicit PageSink(const std::filesystem::path& run_folder) : reader_(run_folder) {}
+  explicit PageSink(std::filesystem::path run_folder) : folder_(std::move(run_folder)) {}
 
   void refresh(const Summary& /*summary*/) override { write(/*live=*/true); }
   void end(const Summary& /*summary*/) override { write(/*live=*/false); }
@@ -165,14 +172,10 @@ class PageSink : public Sink {
  private:
   void write(bool live) {
     page_.clear();
-    RunFiles& run = reader_.read();
-    run.live = live;
-    const std::filesystem::path page = run.folder / files::kPage;
-    write_file_atomically(page, make_page({&run, 1}), ExitCode::kRunFailed);
-    page_ = page;
+    page_ = write_page(folder_, live);
   }
 
-  RunReader reader_;
+  std::filesystem::path folder_;
   std::filesystem::path page_;  // empty if the last update failed
 };
 
@@ -189,7 +192,7 @@ const nlohmann::json kNull;
 template <typename Record>
 Record record_of(const nlohmann::json& json) {
   Record record;
-  Record::visit(record, [&](const char* key, auto& member) {
+  Record::visit(record, [&](const std::string& key, auto& member) {
     const double number = number_in(json, key);
     if constexpr (std::is_same_v<decltype(member), std::int64_t&>) {
       if (std::abs(number) < 9e15) member = static_cast<std::int64_t>(number);
@@ -219,7 +222,7 @@ void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std
 
 void read_class_counts(const nlohmann::json& json, EpochDetails& details,
                        const std::string& where) {
-  ClassCounts::visit(details.class_counts, [&](const char* key, std::vector<std::int64_t>& counts) {
+  ClassCounts::visit(details.class_counts, [&](const std::string& key, auto& counts) {
     const nlohmann::json list = json.is_object() ? json.value(key, kNull) : kNull;
     for (const nlohmann::json& count : list) {
       if (!count.is_number_unsigned()) refuse_content(where, "class_counts holds something else");
@@ -263,58 +266,26 @@ bool is_picture(std::string_view uri) {
   return false;
 }
 
-/// Reads a line of predictions.jsonl. The image is empty unless it is a PNG or JPEG.
-Prediction prediction_of(const nlohmann::json& json, const std::string& where) {
+/// Reads a line of mistakes.jsonl. The image is empty unless it is a PNG or JPEG, and a confidence
+/// that is not a number is 0.
+Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   const auto integer = [&](const char* key) {
     const double number = number_in(json, key);
     if (std::isnan(number)) refuse_content(where, std::string("has no number ") + key);
     return std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
   };
-  Prediction prediction{
-      integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
-  if (!is_picture(prediction.image)) prediction.image.clear();
-  prediction.file = text_in(json, "file");
-  for (std::int64_t label = 0; label < settings::kMaxClasses; ++label) {
-    const auto score = json.find("score_" + std::to_string(label));
-    if (score == json.end()) break;
-    prediction.scores.emplace_back(label, score->is_number() ? score->get<double>() : 0);
-  }
-  for (const nlohmann::json& row : json.value("top", kNull)) {
-    const double label = number_in(row, "class");
-    if (!(label >= 0 && label < settings::kMaxClasses)) continue;
-    prediction.scores.emplace_back(static_cast<std::int64_t>(label), number_in(row, "score"));
-  }
-  return prediction;
-}
-
-/// Reads a line of mistakes.jsonl.
-Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
-  Prediction prediction = prediction_of(json, where);
+  Mistake mistake{integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
+  if (!is_picture(mistake.image)) mistake.image.clear();
+  mistake.file = text_in(json, "file");
   const double confidence = number_in(json, "confidence");
-  return {prediction.id,
-          prediction.guess,
-          prediction.truth,
-          std::isnan(confidence) ? 0 : confidence,
-          std::move(prediction.image),
-          std::move(prediction.file)};
-}
-
-/// Returns the wrong ones of the predictions, for runs without mistakes.jsonl.
-std::vector<Mistake> mistakes_among(const std::vector<Prediction>& predictions) {
-  std::vector<Mistake> mistakes;
-  for (const Prediction& row : predictions) {
-    if (row.guess == row.truth) continue;
-    const double confidence = row.confidence();
-    mistakes.push_back({row.id, row.guess, row.truth, std::isnan(confidence) ? 0 : confidence,
-                        row.image, row.file});
-  }
-  return choose_mistakes(std::move(mistakes));
+  mistake.scores = {{mistake.guess, std::isfinite(confidence) ? confidence : 0}};
+  return mistake;
 }
 
 /// Returns the content of a file, nothing if it does not exist.
-std::string read_if_there(const fs::path& path, std::size_t max_bytes, std::size_t offset = 0) {
+std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
   std::error_code error;
-  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData, offset) : "";
+  return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
 }
 
 nlohmann::json parse_file(const fs::path& path, const std::string& text) {
@@ -325,22 +296,32 @@ nlohmann::json parse_file(const fs::path& path, const std::string& text) {
 }
 
 /// Calls `take(object, "FILE:LINE")` for each whole line that is a JSON object; throws for other
-/// lines unless `lenient`. Returns the number of the last line.
+/// lines unless `lenient`.
 template <typename Take>
-std::int64_t for_each_line(const fs::path& path, const std::string& text, std::int64_t lines_before,
-                           bool lenient, const Take& take) {
+void for_each_line(const fs::path& path, std::size_t max_bytes, bool lenient, const Take& take) {
+  const std::string text = read_if_there(path, max_bytes);
   std::size_t begin = 0;
-  std::int64_t line = lines_before;
+  std::int64_t line = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    ++line;
     const nlohmann::json json =
         nlohmann::json::parse(text.data() + begin, text.data() + end, nullptr,
                               /*allow_exceptions=*/false);
-    const std::string where = path.string() + ":" + std::to_string(line);
+    const std::string where = path.string() + ":" + std::to_string(++line);
     if (json.is_object()) take(json, where);
     if (!json.is_object() && !lenient) refuse_content(where, "is not a JSON object");
   }
-  return line;
+}
+
+/// Adds a line of metrics.jsonl.
+void add_record(const nlohmann::json& json, const std::string& where, RunFiles& run) {
+  const std::string event = text_in(json, "event");
+  if (event == "step") run.steps.push_back(record_of<StepRecord>(json));
+  if (event != "epoch") return;
+  if (!run.epochs.empty()) {  // the last is shown
+    run.epochs.back().details.confusion = {};
+    run.epochs.back().details.class_counts = {};
+  }
+  run.epochs.push_back(epoch_of(json, where));
 }
 
 /// Returns the class names in the description of a run's data in lineage.jsonl; none unless all of
@@ -380,9 +361,7 @@ std::string make_page(std::span<const RunFiles> runs) {
 std::string page_on(const std::vector<std::filesystem::path>& folders) {
   std::vector<RunFiles> runs;
   runs.reserve(folders.size());
-  for (const std::filesystem::path& folder : folders) {
-    runs.push_back(std::move(RunReader(folder).read()));
-  }
+  for (const std::filesystem::path& folder : folders) runs.push_back(read_run(folder));
   return make_page(runs);
 }
 
@@ -391,7 +370,7 @@ std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder) {
 }
 
 void write_last_page(const std::filesystem::path& folder) try {
-  PageSink(folder).end({});
+  (void)write_page(folder, /*live=*/false);
 } catch (const Error&) {
 }
 
@@ -461,93 +440,42 @@ std::string RunFiles::status() const {
   return said.empty() || said == "running" ? "interrupted" : said;
 }
 
-const nlohmann::json& RunFiles::fact(const std::string& key) const {
-  if (summary.is_object() && summary.contains(key)) return summary[key];
-  return !starts.empty() && starts.back().contains(key) ? starts.back()[key] : kNull;
-}
-
-double RunFiles::number(const std::string& key) const { return number_in({{key, fact(key)}}, key); }
-
-std::string RunFiles::text(const std::string& key) const {
-  return text_in({{key, fact(key)}}, key);
-}
-
-RunReader::RunReader(const fs::path& folder) {
-  run_.folder = folder;
-  run_.name = display_name(folder);
-}
-
 bool has_page_data(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / files::kConfig, error) || fs::exists(folder / files::kMetrics, error);
 }
 
-RunFiles& RunReader::read() {
-  const fs::path& folder = run_.folder;
+RunFiles read_run(const fs::path& folder) {
   if (!has_page_data(folder)) {
     throw Error(ExitCode::kConfig,
                 folder.string() + ": holds no run: neither config.json nor metrics.jsonl exists");
   }
-  run_.live = is_locked(folder);
-  run_.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
-  run_.config = parse_file(folder / files::kConfig, run_.config_text);
-  run_.summary =
-      parse_file(folder / files::kSummary, read_if_there(folder / files::kSummary, kMaxSmallFile));
-  if (run_.dataset.is_null()) {  // written once, and long if many files are held out
-    run_.dataset = parse_file(folder / files::kDataset,
-                              read_if_there(folder / files::kDataset, kMaxLargeFile));
-  }
-  run_.starts.clear();
-  const fs::path lineage = folder / files::kLineage;
-  for_each_line(
-      lineage, read_if_there(lineage, kMaxLargeFile), 0, /*lenient=*/true,
-      [&](const nlohmann::json& json, const std::string&) { run_.starts.push_back(json); });
-  run_.class_names = class_names_in(run_.fact("data"));
-  const auto for_each_row = [&](const char* file, std::size_t max_bytes, const auto& take) {
-    const fs::path path = folder / file;
-    for_each_line(path, read_if_there(path, max_bytes), 0, /*lenient=*/false, take);
+  RunFiles run;
+  run.folder = folder;
+  run.name = display_name(folder);
+  run.live = is_locked(folder);
+  const auto object_in = [&folder](const char* file, std::size_t max_bytes) {
+    return parse_file(folder / file, read_if_there(folder / file, max_bytes));
   };
-  run_.predictions.clear();
-  for_each_row(files::kPredictions, kMaxLargeFile, [&](const auto& json, const auto& where) {
-    run_.predictions.push_back(prediction_of(json, where));
-  });
-  run_.mistakes.clear();
-  for_each_row(files::kMistakes, kMaxSmallFile, [&](const auto& json, const auto& where) {
-    if (run_.mistakes.size() < kMostMistakes) run_.mistakes.push_back(mistake_of(json, where));
-  });
-  std::error_code error;
-  if (!fs::exists(folder / files::kMistakes, error)) {
-    run_.mistakes = mistakes_among(run_.predictions);
-  }
-  read_metrics();
-  const double started = run_.starts.empty() ? 0 : number_in(run_.starts.back(), "time");
-  run_.seconds_since_start = run_.live ? wall_clock_seconds() - started : 0;
-  return run_;
-}
-
-void RunReader::read_metrics() {
-  const fs::path path = run_.folder / files::kMetrics;
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error || size < static_cast<std::uintmax_t>(metrics_bytes_)) {  // truncated by a resume
-    metrics_bytes_ = metrics_lines_ = 0;
-    run_.steps.clear();
-    run_.epochs.clear();
-  }
-  const std::string fresh =
-      read_if_there(path, kMaxLargeFile, static_cast<std::size_t>(metrics_bytes_));
-  const auto add = [&](const nlohmann::json& json, const std::string& where) {
-    const std::string event = text_in(json, "event");
-    if (event == "step") run_.steps.push_back(record_of<StepRecord>(json));
-    if (event != "epoch") return;
-    if (!run_.epochs.empty()) {  // the last is shown
-      run_.epochs.back().details.confusion = {};
-      run_.epochs.back().details.class_counts = {};
-    }
-    run_.epochs.push_back(epoch_of(json, where));
-  };
-  metrics_lines_ = for_each_line(path, fresh, metrics_lines_, /*lenient=*/false, add);
-  metrics_bytes_ += static_cast<std::int64_t>(fresh.rfind('\n') + 1);  // npos + 1 is 0
+  run.config_text = read_if_there(folder / files::kConfig, kMaxSmallFile);
+  run.config = parse_file(folder / files::kConfig, run.config_text);
+  run.summary = object_in(files::kSummary, kMaxSmallFile);
+  run.dataset = object_in(files::kDataset, kMaxLargeFile);
+  for_each_line(folder / files::kLineage, kMaxLargeFile, /*lenient=*/true,
+                [&](const auto& json, const std::string&) { run.starts.push_back(json); });
+  if (!run.starts.empty()) run.facts = run.starts.back();
+  if (run.summary.is_object()) run.facts.update(run.summary);
+  run.class_names = class_names_in(run.facts.value("data", kNull));
+  for_each_line(folder / files::kMistakes, kMaxSmallFile, /*lenient=*/false,
+                [&](const auto& json, const auto& where) {
+                  if (run.mistakes.size() == kMostMistakes) return;
+                  run.mistakes.push_back(mistake_of(json, where));
+                });
+  for_each_line(folder / files::kMetrics, kMaxLargeFile, /*lenient=*/false,
+                [&](const auto& json, const auto& where) { add_record(json, where, run); });
+  const double started = run.starts.empty() ? 0 : number_in(run.starts.back(), "time");
+  run.seconds_since_start = run.live ? wall_clock_seconds() - started : 0;
+  return run;
 }
 
 }  // namespace mnist_train::report

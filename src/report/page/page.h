@@ -22,15 +22,15 @@ struct BestEpoch {
 struct RunFiles {
   std::string name;  // the folder's name after that of its parent
   std::filesystem::path folder;
-  bool live = false;                   // a process is writing there
-  std::string config_text;             // empty without a config
-  nlohmann::json config;               // null without a config
-  nlohmann::json summary;              // null without a summary
-  nlohmann::json dataset;              // dataset.json; null without one
-  std::vector<nlohmann::json> starts;  // lines of lineage.jsonl
+  bool live = false;                                // a process is writing there
+  std::string config_text;                          // empty without a config
+  nlohmann::json config;                            // null without a config
+  nlohmann::json summary;                           // null without a summary
+  nlohmann::json dataset;                           // dataset.json; null without one
+  std::vector<nlohmann::json> starts;               // lines of lineage.jsonl
+  nlohmann::json facts = nlohmann::json::object();  // of the summary, else of the last start
   std::vector<StepRecord> steps;
   std::vector<EpochResult> epochs;  // of metrics.jsonl; only the last has its confusion matrix
-  std::vector<Prediction> predictions;
   std::vector<Mistake> mistakes;
   std::vector<std::string> class_names;  // by number; empty if the data have no names
   double seconds_since_start = 0;        // since the last start; 0 if not live
@@ -51,12 +51,6 @@ struct RunFiles {
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
   /// without recording why.
   std::string status() const;
-  /// Returns the value of a key in the summary, else in the last start, else null.
-  const nlohmann::json& fact(const std::string& key) const;
-  /// Returns a fact that is a number, else NaN.
-  double number(const std::string& key) const;
-  /// Returns a fact that is text, else nothing.
-  std::string text(const std::string& key) const;
 };
 
 /// Returns the number under a key of a JSON object, else NaN.
@@ -67,23 +61,10 @@ std::string text_in(const nlohmann::json& object, const std::string& key);
 /// Whether a folder holds enough for a page.
 bool has_page_data(const std::filesystem::path& folder);
 
-/// Reads a run folder. While a run lasts, it can read repeatedly: of metrics.jsonl only new lines.
-class RunReader {
- public:
-  explicit RunReader(const std::filesystem::path& folder);
-
-  /// Reads the current state of the folder; a partial last line of metrics.jsonl is left for the
-  /// next time. Throws Error(kData) with file and line of invalid content, and Error(kConfig) if
-  /// the folder holds no run.
-  RunFiles& read();
-
- private:
-  void read_metrics();
-
-  RunFiles run_;
-  std::int64_t metrics_bytes_ = 0;  // read so far
-  std::int64_t metrics_lines_ = 0;
-};
+/// Reads a run folder, also while the run lasts: a partial last line of metrics.jsonl is left out.
+/// Throws Error(kData) with file and line of invalid content, and Error(kConfig) if the folder
+/// holds no run.
+RunFiles read_run(const std::filesystem::path& folder);
 
 /// Returns an HTML page on one run, or one that compares several. It is self-contained, and its
 /// content policy allows nothing else: style and script carry the page's nonce, so text from a run

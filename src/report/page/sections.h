@@ -97,76 +97,25 @@ std::string line_chart(const LineChart& chart);
 /// points.
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double window);
 
-/// The scale of one axis.
-class ChartScale {
- public:
-  /// Covers the finite ones of `values`, or 0 to 1 if there are none. A scale is logarithmic only
-  /// if all values are positive.
-  ChartScale(const std::vector<double>& values, bool logarithmic, bool whole_numbers = false);
-
-  /// Position of a value on the axis, in [0,1].
-  double at(double value) const;
-  bool logarithmic() const { return logarithmic_; }
-  /// Round values on the axis, usually three to seven.
-  const std::vector<double>& ticks() const { return ticks_; }
-  double high() const { return high_; }
-
- private:
-  void add_linear_ticks(bool whole_numbers);
-  void add_logarithmic_ticks();
-
-  bool logarithmic_ = false;
-  double low_ = 0;
-  double high_ = 1;
-  std::vector<double> ticks_;
+/// A column of a chart, made of parts.
+struct ChartColumn {
+  std::int64_t x = 0;
+  std::vector<double> parts;  // seconds
 };
 
-/// Parts of a chart as HTML and SVG. Coordinates are about one pixel, so all charts have letters of
-/// the same size; y grows downwards.
-namespace plot {
+/// Returns a figure like that of a line chart with columns. Its legend has the total, and the parts
+/// that are not too small in all columns. Returns nothing without columns.
+std::string column_chart(const std::string& title, const std::string& x_name,
+                         std::span<const char* const> part_names,
+                         const std::vector<ChartColumn>& columns);
 
-inline constexpr double kWidth = 360;
-inline constexpr double kHeight = 210;
-inline constexpr double kLeft = 58;
-inline constexpr double kRight = kWidth - 18;
-inline constexpr double kTop = 10;
-inline constexpr double kBottom = kHeight - 38;
-
-/// A value and its position in the drawing.
-struct Reading {
-  ChartPoint point;
-  double place_x = 0;
-  double place_y = 0;
-  bool is_last = false;  // before a gap
-};
-
-/// An entry of a legend with its last value. The page's script shows the value at the cursor
-/// instead.
-struct LegendEntry {
-  std::string key;  // a drawing
-  std::string name;
-  std::string value;
-};
-
-/// A chart's figure. `last_x` is the position on the horizontal axis of the legend's values.
-std::string figure(const std::string& title, const std::string& last_x,
-                   const std::vector<LegendEntry>& legend, const std::string& svg);
-/// The opening tag of a drawing with a description for screen readers.
-std::string open_svg(const std::string& description, AxisFormat format, const std::string& x_name);
-/// A line through the readings. A readable one carries their values: the n-th readable line belongs
-/// to the n-th entry of the legend.
-std::string path(const std::string& css_class, const std::vector<Reading>& readings,
-                 bool is_readable);
-/// A horizontal line with its value on the left.
-std::string grid_line(double y, const std::string& text);
-/// A value below the horizontal axis.
-std::string x_tick(double x, const std::string& text);
-/// The horizontal axis with its name.
-std::string x_axis(const std::string& name);
-/// A sample of a line in one of the eight colours, for legends and tables.
+/// Returns a sample of a line in one of the eight colours, for legends and tables.
 std::string line_key(int colour);
+/// Returns the colour of a part of a column as a small square.
+std::string square_key(std::size_t part);
 
-}  // namespace plot
+/// Fewer seconds are left out, because they would read 0.00 s.
+inline constexpr double kShownSeconds = 0.005;
 
 // The sections. Each answers one question, or says why it cannot yet.
 
@@ -184,6 +133,11 @@ std::string identity_section(const RunFiles& run);
 std::string comparison(std::span<const RunFiles> runs);
 
 // Used by several sections.
+
+/// Returns NaN if `whole` is 0.
+inline double fraction_of(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? kUnknown : static_cast<double>(part) / static_cast<double>(whole);
+}
 
 /// Categories of a run's time.
 enum Activity : std::size_t {
@@ -203,47 +157,43 @@ using ActivitySeconds = std::array<double, kActivities>;
 
 /// Returns the time of a run so far. Unmeasured parts of training steps count as compute.
 ActivitySeconds seconds_of(const RunFiles& run);
-double total(const ActivitySeconds& seconds);
+double total(std::span<const double> seconds);
 /// Returns a bar in which `full` seconds fill the whole width.
 std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of such bars, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
+/// Numbers of images of a class.
+struct ClassFigures {
+  std::int64_t images = 0;
+  std::int64_t predicted = 0;  // as it
+  std::int64_t correct = 0;
+
+  // Measures as fractions, NaN without images or predictions.
+  double recall() const { return fraction_of(correct, images); }
+  double precision() const { return fraction_of(correct, predicted); }
+  double f1() const { return fraction_of(2 * correct, images + predicted); }
+  bool is_missed() const { return images > 0 && predicted == 0; }
+};
+
 /// The confusion matrix of an evaluation and its sums; with too many classes the sums alone. Refers
 /// to `details`.
-struct Confusion {
+struct Confusion : ClassCounts {
   explicit Confusion(const EpochDetails& details);
 
-  bool has_pairs() const { return !counts.empty(); }
-  /// Number of images of the class `truth` that were predicted as `predicted`.
-  std::int64_t at(std::int64_t truth, std::int64_t predicted) const {
-    return counts[static_cast<std::size_t>(truth * classes + predicted)];
+  bool has_pairs() const { return !pairs.empty(); }
+  /// Number of images of the class `truth` that were predicted as `other`.
+  std::int64_t at(std::int64_t truth, std::int64_t other) const {
+    return pairs[static_cast<std::size_t>(truth * classes + other)];
   }
-  /// Number of images of a class.
-  std::int64_t of(std::int64_t label) const { return rows[static_cast<std::size_t>(label)]; }
-  /// Number of predictions as a class.
-  std::int64_t predicted_as(std::int64_t label) const {
-    return columns[static_cast<std::size_t>(label)];
+  /// Returns the numbers of images of a class, of predictions as it, and of both.
+  ClassFigures of(std::int64_t label) const {
+    const auto at = static_cast<std::size_t>(label);
+    return {samples[at], predicted[at], correct[at]};
   }
-
-  /// Number of images of a class that were predicted as it.
-  std::int64_t correct(std::int64_t label) const {
-    return diagonal[static_cast<std::size_t>(label)];
-  }
-
-  // Measures of a class as fractions, NaN without images or predictions.
-  double recall(std::int64_t label) const;
-  double precision(std::int64_t label) const;
-  double f1(std::int64_t label) const;
-
-  /// Returns the classes with images that were never predicted.
-  std::vector<std::int64_t> never_predicted() const;
 
   const std::int64_t classes;
-  const std::vector<std::int64_t>& counts;
-  std::vector<std::int64_t> rows;
-  std::vector<std::int64_t> columns;
-  std::vector<std::int64_t> diagonal;
+  const std::vector<std::int64_t>& pairs;
   std::int64_t all = 0;
   std::int64_t right = 0;
 };
@@ -293,13 +243,14 @@ std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& l
 /// Returns the main hyperparameters as a sentence, nothing without a config.
 std::string settings_sentence(const RunFiles& run);
 
-/// Returns a series with a figure of each epoch: a member of EpochRecord or a function of it.
-template <typename Figure>
-ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure) {
+/// Returns a series with a figure of each epoch, a member of EpochRecord, by epoch or step.
+template <class Figure>
+ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure,
+                         std::int64_t EpochRecord::*x = &EpochRecord::epoch) {
   ChartSeries series{std::move(name), colour, {}};
   for (const EpochResult& epoch : run.epochs) {
-    series.points.push_back(
-        {static_cast<double>(epoch.record.epoch), std::invoke(figure, epoch.record)});
+    const std::optional<double> value = std::invoke(figure, epoch.record);
+    series.points.push_back({static_cast<double>(epoch.record.*x), value.value_or(kUnknown)});
   }
   return series;
 }

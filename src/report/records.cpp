@@ -1,4 +1,4 @@
-#include "report/sink.h"
+#include "report/records.h"
 
 #include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -21,7 +24,6 @@
 #include "base/version.h"
 #include "imaging/codec.h"
 #include "imaging/image.h"
-#include "report/records.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {
@@ -72,13 +74,14 @@ class OptionalSink : public Sink {
   bool warned_ = false;
 };
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
+/// Adds the fields of a record. An empty optional is omitted, or else null.
 template <class Record>
-void add_fields(Json& json, const Record& record) {
-  Record::visit(record, [&](const char* key, const auto& value) {
+void add_fields(Json& json, const Record& record, bool omits_empty = true) {
+  Record::visit(record, [&](const std::string& key, const auto& value) {
     if constexpr (requires { value.has_value(); }) {
-      if (value) json[key] = *value;
+      if (value || !omits_empty) json[key] = value ? Json(*value) : Json();
     } else {
       json[key] = value;
     }
@@ -146,57 +149,12 @@ class MetricsLog : public Sink {
   std::int64_t bytes_ = 0;
 };
 
-template <class Number>
-OrderedJson value_or_null(const std::optional<Number>& value) {
-  return value ? OrderedJson(*value) : OrderedJson();
-}
-
-OrderedJson versions() {
-  const BuildInfo& build = build_info();
-  return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
-          {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
-}
-
-/// The part of the summary that is known when a run starts.
-OrderedJson identity_of(const Summary& summary) {
-  return {{"world_size", summary.world_size},
-          {"launcher", summary.launcher},
-          {"backend", summary.backend},
-          {"device", summary.device},
-          {"device_model", summary.device_model},
-          {"precision", summary.precision},
-          {"gradient_averaging", summary.averaging},
-          {"execution", summary.execution},
-          {"gpu_kernels", summary.gpu_kernels},
-          {"rejected_gpu_kernels", summary.rejected_gpu_kernels},
-          {"threads_per_process", summary.threads_per_process},
-          {"parameters", summary.parameters},
-          {"multiply_adds", value_or_null(summary.multiply_adds)},
-          {"restarts", summary.restarts},
-          {"versions", versions()},
-          {"config_hash", summary.config_hash},
-          {"data_hash", summary.data_hash}};
-}
-
-OrderedJson to_json(const Summary& summary) {
-  OrderedJson json = {
-      {"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
-  json.update(identity_of(summary));
-  json.update({{"startup_seconds", summary.startup_seconds},
-               {"train_seconds", summary.train_seconds},
-               {"test_seconds", summary.test_seconds},
-               {"wall_seconds", summary.wall_seconds},
-               {"checkpoint_seconds", summary.checkpoint_seconds},
-               {"report_seconds", summary.report_seconds},
-               {"samples_per_second", summary.samples_per_second},
-               {"test_loss", value_or_null(summary.test_loss)},
-               {"test_accuracy", value_or_null(summary.test_accuracy)},
-               {"best_test_accuracy", value_or_null(summary.best_test_accuracy)},
-               {"best_epoch", value_or_null(summary.best_epoch)},
-               {"samples_seen", summary.samples_seen},
-               {"peak_memory_bytes", summary.peak_memory_bytes}});
+Json to_json(const Summary& summary) {
+  Json json = {{"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
+  add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
+  add_fields<Summary>(json, summary, /*omits_empty=*/false);
   if (summary.best_validation_accuracy) {
-    json["validation_accuracy"] = value_or_null(summary.validation_accuracy);
+    json["validation_accuracy"] = summary.validation_accuracy.value_or(kUnknown);
     json["best_validation_accuracy"] = *summary.best_validation_accuracy;
   }
   if (!summary.ended_by.empty()) json["ended_by"] = summary.ended_by;
@@ -205,47 +163,45 @@ OrderedJson to_json(const Summary& summary) {
 }
 
 /// Returns a discarded value if the file is missing or not JSON.
-OrderedJson read_json(const std::filesystem::path& path) {
+Json read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
-  return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
+  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
-void write_json(const std::filesystem::path& path, const OrderedJson& json) {
+void write_json(const std::filesystem::path& path, const Json& json) {
   write_file_atomically(path, json_text(json, 2) + "\n", ExitCode::kRunFailed);
 }
 
-bool has_status(const OrderedJson& summary, const char* status) {
+bool has_status(const Json& summary, const char* status) {
   return summary.is_object() && summary.contains("status") && summary["status"] == status;
 }
 
-void no_longer_running(const std::filesystem::path& path, const OrderedJson& changes) try {
-  OrderedJson summary = read_json(path);
+void no_longer_running(const std::filesystem::path& path, const Json& changes) try {
+  Json summary = read_json(path);
   if (!has_status(summary, "running")) return;
   summary.update(changes);
   write_json(path, summary);
 } catch (const Error&) {
 }
 
-OrderedJson to_json(const RunStart& start, const Summary& summary) {
-  OrderedJson json = {
-      {"time", wall_clock_seconds()},
-      {"host", start.host},
-      {"resumed_from",
-       start.resumed_from.empty() ? OrderedJson() : OrderedJson(start.resumed_from)},
-      {"epoch", start.epoch},
-      {"step", start.step},
-      {"samples_seen", start.samples_seen},
-      {"steps_per_epoch", start.steps_per_epoch},
-      {"data",
-       {{"train", start.train_images},
-        {"validation", start.validation_images},
-        {"test", start.test_images},
-        {"channels", start.image_channels},
-        {"height", start.image_height},
-        {"width", start.image_width},
-        {"classes", start.classes}}}};
+Json to_json(const RunStart& start, const Summary& summary) {
+  Json json = {{"time", wall_clock_seconds()},
+               {"host", start.host},
+               {"resumed_from", start.resumed_from.empty() ? Json() : Json(start.resumed_from)},
+               {"epoch", start.epoch},
+               {"step", start.step},
+               {"samples_seen", start.samples_seen},
+               {"steps_per_epoch", start.steps_per_epoch},
+               {"data",
+                {{"train", start.train_images},
+                 {"validation", start.validation_images},
+                 {"test", start.test_images},
+                 {"channels", start.image_channels},
+                 {"height", start.image_height},
+                 {"width", start.image_width},
+                 {"classes", start.classes}}}};
   if (!start.class_names.empty()) json["data"]["class_names"] = start.class_names;
-  json.update(identity_of(summary));
+  add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
   return json;
 }
 
@@ -262,7 +218,7 @@ class SummarySink : public Sink {
   void end(const Summary& summary) override { write_summary(path_, summary); }
 
  private:
-  void append_lineage(const OrderedJson& start) const {
+  void append_lineage(const Json& start) const {
     const auto fail = [&](const char* action) {
       throw_errno(ExitCode::kRunFailed, lineage_path_, action);
     };
@@ -308,26 +264,6 @@ class AccuraciesSink : public Sink {
 
 constexpr std::size_t kMistakePictureBytes = 2'000'000;
 
-/// Returns the keys `id`, `file` (if there is one), `image`, `guess` and `truth` of a line, without
-/// the closing brace.
-template <class Row>
-std::string begin_line(const Row& row, const std::string& image) {
-  const std::string file =
-      row.file.empty() ? "" : ",\"file\":" + json_text(nlohmann::json(row.file));
-  return fmt::format(R"({{"id":{}{},"image":"{}","guess":{},"truth":{})", row.id, file, image,
-                     row.guess, row.truth);
-}
-
-/// Returns the keys `guess_name` and `truth_name`, if classes have names, and the end of a line.
-std::string end_line(const std::vector<std::string>& class_names, std::int64_t guess,
-                     std::int64_t truth) {
-  if (class_names.empty()) return "}\n";
-  return fmt::format(R"(,"guess_name":{},"truth_name":{}}})",
-                     json_text(nlohmann::json(class_names.at(static_cast<std::size_t>(guess)))),
-                     json_text(nlohmann::json(class_names.at(static_cast<std::size_t>(truth))))) +
-         "\n";
-}
-
 class PredictionFiles : public Sink {
  public:
   PredictionFiles(const std::filesystem::path& run_folder, std::vector<std::string> class_names)
@@ -341,39 +277,48 @@ class PredictionFiles : public Sink {
   }
 
  private:
-  static std::string score_text(double score) {
-    // A broken model can give NaN, which JSON lacks.
-    return std::isfinite(score) ? fmt::format("{:.7g}", score) : "null";
+  const std::string& name(std::int64_t label) const {
+    return class_names_.at(static_cast<std::size_t>(label));
   }
 
-  static std::string all_scores(const Prediction& row) {
-    std::string text;
-    for (const auto& [label, score] : row.scores) {
-      text += fmt::format(R"(,"score_{}":{})", label, score_text(score));
+  /// Returns the line of a prediction, with its scores as `add_scores(json)` adds them.
+  template <class AddScores>
+  std::string line(const Prediction& row, const std::string& image,
+                   const AddScores& add_scores) const {
+    Json json{{"id", row.id}};
+    if (!row.file.empty()) json["file"] = row.file;
+    json["image"] = image;
+    json["guess"] = row.guess;
+    json["truth"] = row.truth;
+    add_scores(json);
+    if (!class_names_.empty()) {
+      json["guess_name"] = name(row.guess);
+      json["truth_name"] = name(row.truth);
     }
-    return text;
+    return json_text(json) + "\n";
   }
 
-  std::string top_scores(const Prediction& row) const {
-    std::string text;
-    for (const auto& [label, score] : row.scores) {
-      text += fmt::format(R"({}{{"class":{},)", text.empty() ? "" : ",", label);
-      if (!class_names_.empty()) {
-        const std::string& name = class_names_.at(static_cast<std::size_t>(label));
-        text += fmt::format(R"("name":{},)", json_text(nlohmann::json(name)));
-      }
-      text += fmt::format(R"("score":{}}})", score_text(score));
-    }
-    return ",\"top\":[" + text + "]";
+  /// Rounds to seven digits. A broken model can give NaN, which becomes null.
+  static Json score_of(double score) {
+    const double rounded = std::strtod(fmt::format("{:.7g}", score).c_str(), nullptr);
+    return rounded == 0 || rounded == 1 ? Json(static_cast<int>(rounded)) : Json(rounded);
   }
 
   std::string prediction_lines(const EpochResult& result) const {
     std::string text;
     for (const Prediction& row : result.predictions) {
-      text += begin_line(row, row.image);
       const bool has_all = static_cast<std::int64_t>(row.scores.size()) >= result.details.classes;
-      text += has_all ? all_scores(row) : top_scores(row);
-      text += end_line(class_names_, row.guess, row.truth);
+      text += line(row, row.image, [&](Json& json) {
+        for (const auto& [label, score] : row.scores) {
+          if (has_all) {
+            json[fmt::format("score_{}", label)] = score_of(score);
+            continue;
+          }
+          Json& top = json["top"].emplace_back(Json{{"class", label}});
+          if (!class_names_.empty()) top["name"] = name(label);
+          top["score"] = score_of(score);
+        }
+      });
     }
     return text;
   }
@@ -382,13 +327,11 @@ class PredictionFiles : public Sink {
     std::string text;
     std::map<std::int64_t, std::string> used;
     std::size_t bytes = 0;
-    for (const Mistake& mistake : result.mistakes) {
+    for (const Prediction& mistake : result.mistakes) {
       std::string& image = used[mistake.id];
       if (bytes < kMistakePictureBytes) image = picture(mistake.id, result);
       bytes += image.size();
-      text += begin_line(mistake, image) +
-              ",\"confidence\":" + nlohmann::json(mistake.confidence).dump() +
-              end_line(class_names_, mistake.guess, mistake.truth);
+      text += line(mistake, image, [&](Json& json) { json["confidence"] = mistake.confidence(); });
     }
     pictures_ = std::move(used);
     return text;
@@ -444,6 +387,93 @@ imaging::Image make_image(const std::uint8_t* pixels, std::int64_t channels, std
 
 }  // namespace
 
+OrderedJson RunIdentity::versions_of_build() {
+  const BuildInfo& build = build_info();
+  return {{"mnist_train", build.version}, {"commit", build.commit}, {"compiler", build.compiler},
+          {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
+}
+
+ClassCounts class_counts(const EpochDetails& details) {
+  return details.confusion.empty() ? details.class_counts
+                                   : count_by_class(details.confusion, details.classes);
+}
+
+bool are_unequal(const std::vector<std::int64_t>& class_sizes) {
+  std::vector<std::int64_t> sizes;
+  std::ranges::copy_if(class_sizes, std::back_inserter(sizes), [](auto size) { return size > 0; });
+  if (sizes.empty()) return false;
+  const auto [least, most] = std::ranges::minmax(sizes);
+  return 2 * most > 3 * least;
+}
+
+std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
+  std::vector<std::int64_t> labels;
+  for (std::size_t label = 0; label < counts.samples.size(); ++label) {
+    if (counts.samples[label] > 0 && counts.predicted[label] == 0) {
+      labels.push_back(static_cast<std::int64_t>(label));
+    }
+  }
+  return labels;
+}
+
+std::string named_classes(const std::vector<std::int64_t>& labels,
+                          const std::function<std::string(std::int64_t label)>& name) {
+  constexpr std::size_t kMostNamed = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + name(labels[i]);
+  }
+  if (labels.size() > kMostNamed) text += fmt::format(" and {} more", labels.size() - kMostNamed);
+  return text;
+}
+
+std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {
+  return sizes_are_unequal && !has_class_weights
+             ? "class_weights \"balanced\" makes all classes count alike"
+             : "more epochs or another learning_rate may help";
+}
+
+double selection_score(const EpochRecord& record, settings::BestBy best_by) {
+  using settings::BestBy;
+  if (best_by == BestBy::kAccuracy) {
+    return record.validation_accuracy.value_or(record.test_accuracy);
+  }
+  if (best_by == BestBy::kBalancedAccuracy) {
+    return record.validation_balanced_accuracy.value_or(record.test_balanced_accuracy);
+  }
+  const double loss = record.validation_loss.value_or(record.test_loss);
+  return std::isfinite(loss) ? -loss : std::numeric_limits<double>::lowest();
+}
+
+const char* words_for(settings::BestBy best_by) {
+  if (best_by == settings::BestBy::kLoss) return "loss";
+  return best_by == settings::BestBy::kAccuracy ? "accuracy" : "balanced accuracy";
+}
+
+std::vector<Prediction> choose_mistakes(std::vector<Prediction> all, std::size_t most) {
+  std::sort(all.begin(), all.end(), [](const Prediction& a, const Prediction& b) {
+    return std::tuple(-a.confidence(), a.id) < std::tuple(-b.confidence(), b.id);
+  });
+  using Kind = std::pair<std::int64_t, std::int64_t>;
+  const auto kind = [](const Prediction& mistake) { return Kind(mistake.truth, mistake.guess); };
+  std::map<Kind, std::int64_t> images;
+  std::vector<std::int64_t> round;  // rank of each mistake within its kind, by confidence
+  round.reserve(all.size());
+  for (const Prediction& mistake : all) round.push_back(images[kind(mistake)]++);
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const Kind of_a = kind(all[a]);
+    const Kind of_b = kind(all[b]);
+    return std::tuple(round[a], -images[of_a], of_a) < std::tuple(round[b], -images[of_b], of_b);
+  });
+  order.resize(std::min(order.size(), most));
+  std::vector<Prediction> chosen;
+  chosen.reserve(order.size());
+  for (const std::size_t i : order) chosen.push_back(std::move(all[i]));
+  return chosen;
+}
+
 std::unique_ptr<Sink> optional_sink(const char* name,
                                     const std::function<std::unique_ptr<Sink>()>& make) {
   return std::make_unique<OptionalSink>(name, make);
@@ -490,7 +520,7 @@ void record_stop(const std::filesystem::path& path) {
 }
 
 std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
-  const OrderedJson summary = read_json(path);
+  const Json summary = read_json(path);
   if (!has_status(summary, "finished")) return std::nullopt;
   const auto steps = summary.find("steps");
   if (steps == summary.end() || !steps->is_number_integer()) return std::nullopt;
@@ -498,11 +528,11 @@ std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
 }
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
-  write_file_atomically(path, OrderedJson(accuracies).dump() + "\n", ExitCode::kRunFailed);
+  write_file_atomically(path, Json(accuracies).dump() + "\n", ExitCode::kRunFailed);
 }
 
 std::size_t count_accuracies(const std::filesystem::path& path) {
-  const OrderedJson list = read_json(path);
+  const Json list = read_json(path);
   return list.is_array() ? list.size() : 0;
 }
 

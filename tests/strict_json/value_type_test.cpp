@@ -1,4 +1,4 @@
-#include "strict_json/json_cursor.h"
+#include "strict_json/value_type.h"
 
 #include "support/catch.h"
 
