@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "data/epoch_draws.h"
@@ -19,18 +20,22 @@ namespace mnist_train::loader {
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
 using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
 
-/// One entry of data.augment but mixup and cutmix, applied to all images of a batch at once, on
-/// their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32. An
-/// entry that computes with bytes rounds its results to bytes.
-class Augmentation {
+/// An entry of data.augment, for images of one size.
+class AugmentEntry {
  public:
-  virtual ~Augmentation() = default;
+  virtual ~AugmentEntry() = default;
 
   /// Returns the number of random numbers per sample.
   virtual std::int64_t columns() const { return 0; }
-  /// Writes the numbers of `sample`, an index in the training set; called once an epoch for each.
-  virtual void draw(const data::EpochDraws& /*draws*/, std::int64_t /*sample*/,
-                    float* /*out*/) const {}
+  /// Writes the numbers of a sample; called once an epoch for each.
+  virtual void draw(const data::EntryDraws& /*draws*/, float* /*out*/) const {}
+};
+
+/// An entry other than mixup and cutmix, applied to all images of a batch at once, on their device.
+/// Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32. An entry that
+/// computes with bytes rounds its results to bytes.
+class Augmentation : public AugmentEntry {
+ public:
   /// Changes images by the numbers drawn for them, [n,columns()] f32 on the device.
   virtual at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const = 0;
   /// Gives test images the same size and type; nothing random.
@@ -39,39 +44,47 @@ class Augmentation {
   virtual bool changes_test() const { return false; }
 };
 
-/// An entry that draws random numbers, by its position in the list, for images of one size.
-template <typename Options, std::int64_t kColumns>
-class DrawingAugmentation : public Augmentation {
+/// Returns computed values in the type of `images`: bytes are rounded and kept in range.
+at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
+
+/// The entry that mixes pairs of samples: mixup or cutmix. The last number of a sample is the
+/// weight of its own label.
+class Mixing : public AugmentEntry {
  public:
-  DrawingAugmentation(const Options& options, std::uint64_t position, settings::ImageSize size,
-                      at::Device device)
-      : options_(options), position_(position), size_(size), device_(device) {}
+  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
+  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
+                         const at::Tensor& drawn) const = 0;
+};
+
+/// An entry of a kind, Augmentation or Mixing, made from its options.
+template <class Kind, class EntryOptions, std::int64_t kColumns>
+class EntryOf : public Kind {
+ public:
+  using Options = EntryOptions;
+
+  EntryOf(const Options& options, settings::ImageSize size, at::Device device)
+      : options_(options), size_(size), device_(device) {}
 
   std::int64_t columns() const override { return kColumns; }
 
  protected:
   Options options_;
-  std::uint64_t position_;
   settings::ImageSize size_;
   at::Device device_;
 };
 
-/// Returns computed values in the type of `images`: bytes are rounded and kept in range.
-at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
-
-/// The entry of data.augment that mixes pairs of samples: mixup or cutmix.
-class Mixing {
- public:
-  virtual ~Mixing() = default;
-
-  /// Returns the number of random numbers per sample; the last is the weight of its own label.
-  virtual std::int64_t columns() const = 0;
-  /// Writes the numbers of `sample`, see Augmentation.
-  virtual void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const = 0;
-  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
-  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
-                         const at::Tensor& drawn) const = 0;
-};
+/// Makes the one of these entries that has these options; null if none has.
+template <class Kind, class... Entries>
+std::unique_ptr<Kind> make_one_of(const settings::AugmentationOptions& entry,
+                                  settings::ImageSize size, at::Device device) {
+  std::unique_ptr<Kind> made;
+  const auto make = [&]<class Entry>(const Entry* /*kind*/) {
+    const auto* options = std::get_if<typename Entry::Options>(&entry);
+    if (options != nullptr) made = std::make_unique<Entry>(*options, size, device);
+  };
+  (make(static_cast<const Entries*>(nullptr)), ...);
+  return made;
+}
 
 /// Applies data.augment to batches of stored images, on their device, all images at once. The
 /// numbers of an epoch are drawn on the host and uploaded when it begins, so a batch costs neither
@@ -128,11 +141,12 @@ class Augmenter {
     std::unique_ptr<Augmentation> augmentation;  // either this
     std::unique_ptr<Mixing> mixing;              // or that
     std::int64_t first_column;                   // of its numbers
+
+    const AugmentEntry& either() const {
+      return augmentation ? static_cast<const AugmentEntry&>(*augmentation) : *mixing;
+    }
   };
 
-  std::int64_t columns_of(const ListEntry& entry) const {
-    return entry.augmentation ? entry.augmentation->columns() : entry.mixing->columns();
-  }
   at::Tensor drawn_for(const Selection& selection, std::int64_t images) const;
   Batch mix_with_next_shard(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
                             std::int64_t next_count) const;
