@@ -27,7 +27,7 @@
 #include "base/print.h"
 #include "base/system.h"
 #include "comm/communicator.h"
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"

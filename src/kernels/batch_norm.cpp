@@ -1,5 +1,3 @@
-#include "kernels/batch_norm.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -13,9 +11,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
-#include "kernels/row_tiles.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

@@ -1,5 +1,3 @@
-#include "kernels/softmax_loss.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
@@ -17,8 +15,8 @@
 #include <ATen/ops/zeros.h>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/epoch_draws.h"
-#include "kernels/gather_batch.h"
+#include "kernels/operations.h"
 #include "loader/batch.h"
 #include "settings/augment_options.h"
 

@@ -14,8 +14,7 @@
 #include "base/error.h"
 #include "data/epoch_draws.h"
 #include "data/image_decoder.h"
-#include "kernels/gather_batch.h"
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::loader {
 
