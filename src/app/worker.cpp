@@ -20,7 +20,6 @@
 #include <numeric>
 #include <vector>
 
-#include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
 #include "base/hash.h"
 #include "base/log.h"

@@ -23,8 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerator/cuda_module.h"
-#include "accelerator/device_kernel.h"
+#include "accelerator/device.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"

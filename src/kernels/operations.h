@@ -9,7 +9,7 @@
 #include <string>
 #include <variant>
 
-#include "accelerator/device_kernel.h"
+#include "accelerator/device.h"
 
 namespace mnist_train::kernels {
 

@@ -10,7 +10,6 @@
 #include <string>
 #include <utility>
 
-#include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
 #include "base/error.h"
 #include "kernels/launch.h"
