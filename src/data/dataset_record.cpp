@@ -3,7 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <limits>
 #include <string_view>

@@ -1,5 +1,5 @@
-#include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,7 +11,6 @@
 
 #include "base/file.h"
 #include "base/file_kind.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "data/sources.h"

@@ -1,6 +1,6 @@
 #include "data/image_source.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/print.h"
 
 namespace mnist_train::data {

@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <set>
 #include <system_error>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/file_kind.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "data/picture_files.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {

@@ -1,12 +1,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
-#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 

@@ -1,9 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/sin.h>
 #include <ATen/ops/zeros.h>
-#include <spdlog/spdlog.h>
 
 #include <map>
 #include <sstream>

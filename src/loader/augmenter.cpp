@@ -18,7 +18,6 @@
 #include <variant>
 
 #include "accelerator/device.h"
-#include "base/error.h"
 #include "loader/normalizer.h"
 #include "loader/picture_augmentations.h"
 

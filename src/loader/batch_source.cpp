@@ -1,7 +1,6 @@
 #include "loader/batch_source.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <spdlog/spdlog.h>
