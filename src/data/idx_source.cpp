@@ -70,21 +70,12 @@ IdxReader::IdxReader(const std::filesystem::path& path)
 }
 
 void IdxReader::inflate_into(std::span<std::uint8_t> values) {
-  constexpr std::size_t kUnusedAtOnce = std::size_t{1} << 18;
   const auto kept = find_inflated(file_->bytes());
   if (kept && kept->bytes().size() == header_size() + size_) {
-    std::memcpy(values.data(), kept->bytes().data() + header_size(), values.size());
+    std::memcpy(values.data(), kept->bytes().data() + header_size(), size_);
     return;
   }
-  std::size_t filled = next(values);
-  std::vector<std::uint8_t> unused(std::min(size_ - values.size(), kUnusedAtOnce));
-  while (filled >= values.size() && filled < size_) {
-    const std::size_t count =
-        next(std::span(unused).first(std::min(unused.size(), size_ - filled)));
-    if (count == 0) break;
-    filled += count;
-  }
-  if (filled < size_) {
+  if (next(values) < size_) {
     fail(position_, "the data end here, but the header states " + shape_text() +
                         " values, which end at byte " + std::to_string(header_size() + size_));
   }
@@ -94,7 +85,7 @@ void IdxReader::inflate_into(std::span<std::uint8_t> values) {
          "the " + shape_text() + " values that the header states end here, but more bytes follow");
   }
   gzip_->expect_end();
-  if (values.size() == size_) keep_inflated(file_->bytes(), header_of(type_, shape_), values);
+  keep_inflated(file_->bytes(), header_of(type_, shape_), values);
 }
 
 IdxFile IdxReader::read() {
@@ -121,16 +112,13 @@ std::vector<std::int32_t> IdxReader::read_numbers(std::size_t stride, std::int64
     const std::int64_t number =
         number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
     if (number < 0 || number >= limit) {
-      fail_at_value(i * stride, fmt::format("{} {} of sample {}, expected 0 to {}", what, number,
-                                            i * stride / of_sample, limit - 1));
+      fail(header_size() + i * stride * bytes,
+           fmt::format("{} {} of sample {}, expected 0 to {}", what, number, i * stride / of_sample,
+                       limit - 1));
     }
     numbers[i] = static_cast<std::int32_t>(number);
   }
   return numbers;
-}
-
-void IdxReader::fail_at_value(std::size_t index, const std::string& problem) const {
-  fail(header_size() + index * element_bytes(), problem);
 }
 
 /// Reads the next bytes of the raw or inflated data and returns their number: fewer than asked only
@@ -262,9 +250,9 @@ class IdxSource : public ImageSource {
   }
 
   /// Inflates a compressed file straight into `out`.
-  bool read_first(std::int64_t count, std::uint8_t* out) override {
+  bool read_all(std::uint8_t* out) override {
     if (!images_.compressed() || !images_.holds_bytes()) return false;
-    images_.inflate_into({out, static_cast<std::size_t>(count * geometry_->bytes())});
+    images_.inflate_into({out, static_cast<std::size_t>(count() * geometry_->bytes())});
     return true;
   }
 

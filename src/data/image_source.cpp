@@ -188,41 +188,4 @@ bool SampleView::begins_source(std::int64_t first, std::int64_t count) const {
   return true;
 }
 
-std::string SampleView::path(std::int64_t position) const {
-  const auto& [source, sample] = at(position);
-  return sources_[source]->path(sample);
-}
-
-std::int64_t SampleView::bytes(std::int64_t position) const {
-  const auto& [source, sample] = at(position);
-  return sources_[source]->bytes(sample);
-}
-
-std::string SampleView::drawn_by(std::int64_t position) const {
-  std::string text = path(position);
-  return text.empty() ? std::to_string(at(position).sample) : text;
-}
-
-std::int32_t SampleView::label(std::int64_t position) const {
-  const auto& [source, sample] = at(position);
-  return sources_[source]->labels()[static_cast<std::size_t>(sample)];
-}
-
-std::string SampleView::sample_name(std::int64_t position) const {
-  const auto& [source, sample] = at(position);
-  return sources_[source]->sample_name(sample);
-}
-
-std::span<const std::uint8_t> SampleView::read(std::int64_t position,
-                                               std::vector<std::uint8_t>& buffer) const {
-  const auto& [source, sample] = at(position);
-  return sources_[source]->read(sample, buffer);
-}
-
-void SampleView::decode(std::int64_t position, const ImageGeometry& geometry, std::uint8_t* out,
-                        std::vector<std::uint8_t>& buffer) const {
-  const auto& [source, sample] = at(position);
-  sources_[source]->decode(sample, geometry, out, buffer);
-}
-
 }  // namespace mnist_train::data
