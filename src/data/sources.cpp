@@ -11,6 +11,7 @@
 #include "base/file_kind.h"
 #include "base/print.h"
 #include "base/system.h"
+#include "data/dataset.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
