@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/file.h"
 #include "base/system.h"
 
 namespace mnist_train {
@@ -138,10 +139,8 @@ bool is_bound_by_ulimit() {
 /// Returns the number of visible processes and threads of this user.
 double own_threads() {
   double threads = 0;
-  std::error_code error;
-  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end;
-       entry.increment(error)) {
-    const fs::path status = entry->path() / "status";
+  for (const fs::path& process : paths_in("/proc")) {
+    const fs::path status = process / "status";
     const auto user = number_in(value_of(status, "Uid"));
     if (user != static_cast<double>(::getuid())) continue;
     threads += number_in(value_of(status, "Threads")).value_or(0);

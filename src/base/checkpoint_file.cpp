@@ -44,10 +44,8 @@ std::string checkpoint_name(std::int64_t step) {
 std::vector<std::int64_t> saved_steps(const fs::path& folder) {
   std::vector<std::int64_t> steps;
   std::error_code error;
-  const fs::directory_iterator end;
-  for (fs::directory_iterator entry(folder, error); !error && entry != end;
-       entry.increment(error)) {
-    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  for (const fs::path& path : paths_in(folder, &error)) {
+    if (const auto step = step_of(path.filename().string())) steps.push_back(*step);
   }
   // If this were ignored, the run would silently start from scratch.
   if (error && error != std::errc::no_such_file_or_directory) {

@@ -4,8 +4,9 @@
 #include <array>
 #include <fstream>
 #include <initializer_list>
-#include <set>
+#include <vector>
 
+#include "base/file.h"
 #include "base/log.h"
 
 namespace mnist_train {
@@ -120,12 +121,8 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
 }
 
 std::string other_files_in(const fs::path& folder) {
-  std::error_code error;
-  std::set<fs::path> paths;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (paths.size() < kMostLookedAt) paths.insert(entry->path());
-  }
+  std::vector<fs::path> paths = paths_in(folder);
+  if (paths.size() > kMostLookedAt) paths.resize(kMostLookedAt);
   for (const fs::path& path : paths) {
     if (const auto kind = kind_of_file(path)) {
       return "; it holds " + on_one_line(path.filename().string()) + ", " + kind->name + ": " +

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <set>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -25,8 +24,7 @@ const char* key_of(SplitName split) { return split == SplitName::kTrain ? "train
 
 void require_there(const DataLocation& location, SplitName split, DataFormat format) {
   const fs::path& path = location.images;
-  std::error_code ignored;
-  if (fs::exists(path, ignored)) return;
+  if (is_there(path)) return;
   const std::string key = key_of(split);
   // `convert` makes folders of the two keys' names.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
