@@ -13,8 +13,6 @@
 
 namespace mnist_train::imaging {
 
-using std::string_view_literals::operator""sv;
-
 namespace {
 
 /// How a format is recognised, read and decoded.
@@ -38,43 +36,14 @@ constexpr std::array<Codec, 5> kCodecs{{
      read_pnm, decode_pnm},
 }};
 
-struct OtherFormat {
-  std::size_t offset;
-  std::string_view bytes;
-  const char* name;
-};
-
-/// Pictures that other programs convert.
-constexpr std::array<OtherFormat, 17> kOtherFormats{{
-    {0, "II*\0"sv, "a TIFF"},
-    {0, "MM\0*"sv, "a TIFF"},
-    {0, "II+\0"sv, "a TIFF"},
-    {0, "MM\0+"sv, "a TIFF"},
-    {0, "GIF8"sv, "a GIF"},
-    {4, "ftypavi"sv, "an AVIF"},
-    {4, "ftyphe"sv, "a HEIC"},
-    {4, "ftypmif1"sv, "a HEIC"},
-    {4, "ftypmsf1"sv, "a HEIC"},
-    {0, "\xFF\x0A"sv, "a JPEG XL"},
-    {4, "JXL "sv, "a JPEG XL"},
-    {4, "jP  "sv, "a JPEG 2000"},
-    {0, "\xFF\x4F\xFF\x51"sv, "a JPEG 2000"},
-    {0, "8BPS"sv, "a Photoshop"},
-    {0, "\0\0\1\0"sv, "an icon's"},
-    {0, "P7"sv, "a PAM"},
-    {0, "qoif"sv, "a QOI"},
-}};
-
 /// Throws Error(kData) with the kind of the file, if it is known, and the command to convert it.
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
-  for (const OtherFormat& other : kOtherFormats) {
-    if (!has_text(bytes, other.offset, other.bytes)) continue;
-    fail_at(name, 0,
-            std::string(other.name) +
-                " picture, which is not read; convert it to PNG: " + conversion_command(name));
-  }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto kind = binary_kind(text.substr(0, 1024));
+  if (kind && kind->is_picture) {
+    fail_at(name, 0,
+            kind->name + ", which is not read; convert it to PNG: " + conversion_command(name));
+  }
   fail_at(name, 0,
           (kind ? kind->name + ", not " : "not ") +
               "a PNG, JPEG, WebP, BMP or PNM (.ppm, .pgm) picture");
