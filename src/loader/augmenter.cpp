@@ -263,14 +263,6 @@ std::unique_ptr<Augmentation> make_augmentation(const settings::AugmentationOpti
 /// Returns the weights of the samples' own labels.
 at::Tensor weights_of(const at::Tensor& drawn) { return drawn.select(1, drawn.size(1) - 1); }
 
-/// Mixes each sample with the one after it: n + 1 images and labels make n. `drawn` is that of n.
-Batch mix_with_following(const Mixing& mixing, const at::Tensor& images, const at::Tensor& labels,
-                         const at::Tensor& drawn) {
-  const std::int64_t count = drawn.size(0);
-  return {mixing.mix(images.narrow(0, 0, count), images.narrow(0, 1, count), drawn),
-          labels.narrow(0, 0, count), labels.narrow(0, 1, count), weights_of(drawn)};
-}
-
 /// Mixes sample i with partner i; samples without a partner, at the end, stay as they are.
 Batch mix_with_partners(const Mixing& mixing, const at::Tensor& images, const at::Tensor& labels,
                         const at::Tensor& partners, const at::Tensor& partners_labels,
@@ -439,27 +431,25 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
           entry.augmentation->apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
       continue;
     }
-    const at::Tensor own = columns.narrow(0, 0, count);
-    batch = samples_beyond() > 0
-                ? mix_with_following(*entry.mixing, batch.images, batch.labels, own)
-                : mix_with_next_shard(*entry.mixing, batch, own, partner_count);
+    batch = mix(*entry.mixing, batch, columns.narrow(0, 0, count), partner_count);
   }
   return batch;
 }
 
-/// Mixes each sample with the one at the same position of the next shard. These `next_count`
-/// samples follow the batch, or another process has them; then it is a collective. In a world of
-/// one shard all samples stay as they are.
-Batch Augmenter::mix_with_next_shard(const Mixing& mixing, const Batch& batch,
-                                     const at::Tensor& drawn, std::int64_t next_count) const {
-  const at::Tensor& images = batch.images;
-  const at::Tensor& labels = batch.labels;
+/// Mixes each sample with the one after it, or with the one at the same position of the next shard.
+/// These `next_count` samples follow the batch, or another process has them; then it is a
+/// collective. In a world of one shard all samples stay as they are.
+Batch Augmenter::mix(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
+                     std::int64_t next_count) const {
   const std::int64_t count = drawn.size(0);
-  if (takes_partners_) {
-    return mix_with_partners(mixing, images.narrow(0, 0, count), labels.narrow(0, 0, count),
-                             images.narrow(0, count, next_count),
-                             labels.narrow(0, count, next_count), drawn);
-  }
+  const at::Tensor images = batch.images.narrow(0, 0, count);
+  const at::Tensor labels = batch.labels.narrow(0, 0, count);
+  const auto with_part = [&](std::int64_t first, std::int64_t partners) {
+    return mix_with_partners(mixing, images, labels, batch.images.narrow(0, first, partners),
+                             batch.labels.narrow(0, first, partners), drawn);
+  };
+  if (samples_beyond() > 0) return with_part(1, count);
+  if (takes_partners_) return with_part(count, next_count);
   if (!from_next_) return {images, labels, labels, at::ones_like(weights_of(drawn))};
   const std::int64_t pairs = std::min(count, next_count);
   const at::Tensor partners = from_next_(images, next_count).narrow(0, 0, pairs);

@@ -148,8 +148,8 @@ class Augmenter {
   };
 
   at::Tensor drawn_for(const Selection& selection, std::int64_t images) const;
-  Batch mix_with_next_shard(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
-                            std::int64_t next_count) const;
+  Batch mix(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
+            std::int64_t next_count) const;
 
   settings::AugmentList list_;
   std::int64_t seed_;

@@ -1,9 +1,9 @@
 #include "loader/normalizer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
@@ -19,40 +19,6 @@ namespace mnist_train::loader {
 namespace {
 
 constexpr std::int64_t kGrainPixels = 1 << 14;  // the least work of a thread
-
-/// Exactly the operations of torchvision's ToTensor and Normalize.
-float normalise(int value, float mean, float std) {
-  return (static_cast<float>(value) / 255.0F - mean) / std;
-}
-
-/// The mean or std of a channel in torchvision's precision.
-float figure(const settings::PerChannel& figures, std::size_t channel) {
-  const auto* list = std::get_if<std::vector<double>>(&figures);
-  return static_cast<float>(list != nullptr ? (*list)[channel] : std::get<double>(figures));
-}
-
-using Table = std::array<float, 256>;
-
-/// Makes a table for each channel if mean or std is a list, else one table for all channels.
-std::vector<Table> tables_for(const settings::NormalizeOptions& normalize) {
-  std::size_t count = 1;
-  for (const settings::PerChannel& figures : {normalize.mean, normalize.std}) {
-    if (const auto* list = std::get_if<std::vector<double>>(&figures)) count = list->size();
-  }
-  std::vector<Table> tables(count);
-  for (std::size_t channel = 0; channel < count; ++channel) {
-    for (std::size_t value = 0; value < 256; ++value) {
-      tables[channel][value] = normalise(static_cast<int>(value), figure(normalize.mean, channel),
-                                         figure(normalize.std, channel));
-    }
-  }
-  return tables;
-}
-
-at::Tensor as_tensor(const std::vector<Table>& tables) {
-  const auto count = static_cast<std::int64_t>(tables.size());
-  return at::from_blob(const_cast<Table*>(tables.data()), {count, 256}, at::kFloat);
-}
 
 /// Writes the values of a channel's pixels to every `stride`-th element.
 template <class T>
@@ -87,20 +53,21 @@ at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
   return tensor.to(device);
 }
 
+/// Exactly the operations of torchvision's ToTensor and Normalize.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device) {
-  const std::vector<Table> tables = tables_for(normalize);
-  return accelerator::to_device(as_tensor(tables).clone(), device);
+  const auto column = [](const settings::PerChannel& figures) {
+    return per_channel(figures, at::kCPU).view({-1, 1});
+  };
+  // A division by a number would become a multiplication.
+  const at::Tensor values = at::arange(256, at::kFloat).div_(at::scalar_tensor(255, at::kFloat));
+  return accelerator::to_device((values - column(normalize.mean)) / column(normalize.std), device);
 }
 
 Normalizer::Normalizer(const settings::NormalizeOptions& normalize, at::Device device,
                        at::ScalarType type)
-    : device_(device), type_(type), tables_(tables_for(normalize)) {
-  for (const Table& table : tables_) {
-    std::copy(table.begin(), table.end(), bf16_tables_.emplace_back().begin());
-  }
-  if (device_.is_cpu()) return;
-  device_tables_ = accelerator::to_device(as_tensor(tables_).to(type_).view(-1), device_);
-}
+    : device_(device),
+      type_(type),
+      tables_(accelerator::to_device(normalization_tables(normalize, at::kCPU).to(type), device)) {}
 
 at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
   const bool fits = buffer_.defined() && buffer_.size(0) >= sizes[0] &&
@@ -116,22 +83,23 @@ at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample
   const std::int64_t channels = sizes[1];
   const std::int64_t pixels = sizes[2] * sizes[3];
   const std::int64_t of_task = kGrainPixels / std::max<std::int64_t>(1, channels * pixels);
-  const auto fill = [&](auto* out, const auto& tables) {
+  const std::int64_t table_step = tables_.size(0) == 1 ? 0 : tables_.stride(0);
+  const auto fill = [&]<class T>(T* out) {
+    const T* tables = tables_.const_data_ptr<T>();
     parallel_for(0, sizes[0], of_task, [&](std::int64_t sample, std::int64_t end) {
       for (; sample < end; ++sample) {
         const std::uint8_t* in = sample_at(sample);
-        auto* const to = out + sample * channels * pixels;
+        T* const to = out + sample * channels * pixels;
         for (std::int64_t channel = 0; channel < channels; ++channel, in += pixels) {
-          const auto& values = tables[tables.size() == 1 ? 0 : static_cast<std::size_t>(channel)];
-          look_up(values.data(), in, pixels, channels, to + channel);
+          look_up(tables + channel * table_step, in, pixels, channels, to + channel);
         }
       }
     });
   };
   if (type_ == at::kBFloat16) {
-    fill(images.mutable_data_ptr<at::BFloat16>(), bf16_tables_);
+    fill(images.mutable_data_ptr<at::BFloat16>());
   } else {
-    fill(images.mutable_data_ptr<float>(), tables_);
+    fill(images.mutable_data_ptr<float>());
   }
   return images;
 }
@@ -152,13 +120,13 @@ at::Tensor Normalizer::normalize(const at::Tensor& bytes) {
   }
   const auto options = at::TensorOptions(type_).device(device_);
   at::Tensor indices = empty_channels_last(bytes.sizes(), options.dtype(at::kInt)).copy_(bytes);
-  if (tables_.size() > 1) {
+  if (tables_.size(0) > 1) {
     const at::Tensor tables = at::arange(bytes.size(1), indices.options()).mul_(256);
     indices.add_(tables.view({-1, 1, 1}));
   }
   at::Tensor images = empty_channels_last(bytes.sizes(), options);
   at::Tensor values = in_memory_order(images);
-  at::index_select_out(values, device_tables_, 0, in_memory_order(indices));
+  at::index_select_out(values, tables_.view(-1), 0, in_memory_order(indices));
   return images;
 }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -33,11 +32,8 @@ class Normalizer {
 
   at::Device device_;
   at::ScalarType type_;
-  // The value of each byte, for all channels or for each of them.
-  std::vector<std::array<float, 256>> tables_;
-  std::vector<std::array<at::BFloat16, 256>> bf16_tables_;
-  at::Tensor buffer_;         // CPU: memory of the images of one batch
-  at::Tensor device_tables_;  // GPU: [tables * 256] of the images' type
+  at::Tensor tables_;  // see normalization_tables, of the images' type
+  at::Tensor buffer_;  // CPU: memory of the images of one batch
 };
 
 /// Returns the value of each byte, [1,256] f32 for all channels or [C,256] for each, on the device.
