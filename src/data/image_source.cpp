@@ -20,7 +20,7 @@ namespace {
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry({image.channels, image.height, image.width}, geometry, name);
-  imaging::Framing framing = imaging::stretched(geometry.height, geometry.width);
+  imaging::Framing framing{geometry.height, geometry.width};
   if (geometry.fit == settings::Fit::kCrop) {
     framing = imaging::cropped(image, geometry.height, geometry.width);
   } else if (geometry.fit == settings::Fit::kPad) {

@@ -65,41 +65,20 @@ std::uint8_t blend(int value, int alpha, int background) {
   return static_cast<std::uint8_t>(((sum >> 8) + sum) >> 15);
 }
 
-/// Composites gray with alpha to `channels` each. Returns whether any pixel is not opaque. `out`
-/// may be where the pixels are, unless it grows.
-template <std::size_t channels>
-bool composite_gray(const std::vector<std::uint8_t>& pixels, const Colour& background,
-                    std::uint8_t* out) {
+/// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque, which
+/// most are. `out` may be where the pixels are, unless it grows.
+template <std::size_t colours, std::size_t channels>
+bool composite_to(std::uint8_t* out, const std::vector<std::uint8_t>& pixels,
+                  const Colour& background) {
   bool transparent = false;
-  for (std::size_t at = 0; at < pixels.size(); at += 2) {
-    const int value = pixels[at];
-    const int alpha = pixels[at + 1];
+  const std::uint8_t* end = pixels.data() + pixels.size();
+  for (const std::uint8_t* pixel = pixels.data(); pixel != end; pixel += colours + 1) {
+    const std::uint8_t alpha = pixel[colours];
     transparent = transparent || alpha < 255;
     for (std::size_t channel = 0; channel < channels; ++channel) {
-      *out++ = blend(value, alpha, background[channel]);
+      const std::uint8_t value = pixel[colours == 1 ? 0 : channel];
+      *out++ = alpha == 255 ? value : blend(value, alpha, background[channel]);
     }
-  }
-  return transparent;
-}
-
-/// Composites RGBA to RGB in place, and returns whether any pixel is not opaque. Most pixels are
-/// opaque or invisible.
-bool composite_rgb(std::vector<std::uint8_t>& pixels, const Colour& background) {
-  bool transparent = false;
-  std::uint8_t* out = pixels.data();
-  const std::uint8_t* end = pixels.data() + pixels.size();
-  for (const std::uint8_t* pixel = pixels.data(); pixel != end; pixel += 4, out += 3) {
-    const std::uint8_t alpha = pixel[3];
-    if (alpha == 255) {
-      std::memmove(out, pixel, 3);
-      continue;
-    }
-    transparent = true;
-    if (alpha == 0) {
-      std::memcpy(out, background.data(), 3);
-      continue;
-    }
-    for (std::size_t i = 0; i < 3; ++i) out[i] = blend(pixel[i], alpha, background[i]);
   }
   return transparent;
 }
@@ -110,12 +89,11 @@ Image composite(Image image, const Colour& background) {
   if (image.channels == 2 && !is_gray) {  // gray on a colour
     Image result{image.height, image.width, 3, {}};
     result.pixels.resize(result.bytes());
-    result.was_transparent = composite_gray<3>(image.pixels, background, result.pixels.data());
+    result.was_transparent = composite_to<1, 3>(result.pixels.data(), image.pixels, background);
     return result;
   }
-  image.was_transparent = image.channels == 2
-                              ? composite_gray<1>(image.pixels, background, image.pixels.data())
-                              : composite_rgb(image.pixels, background);
+  const auto composite_in_place = image.channels == 2 ? composite_to<1, 1> : composite_to<3, 3>;
+  image.was_transparent = composite_in_place(image.pixels.data(), image.pixels, background);
   image.channels -= 1;
   image.pixels.resize(image.bytes());
   return image;

@@ -142,8 +142,6 @@ Image resize(const Image& image, std::int64_t height, std::int64_t width) {
   return resize_part(image, height, width, {0, height}, {0, width});
 }
 
-Framing stretched(std::int64_t height, std::int64_t width) { return {height, width}; }
-
 Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
   Framing result{height, width};
   if (image.width * height >= image.height * width) {

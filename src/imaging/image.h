@@ -38,7 +38,7 @@ Image with_channels(Image image, std::int64_t channels);
 Image resize(const Image& image, std::int64_t height, std::int64_t width);
 
 /// The size that a picture is resized to, and the place of its first pixel on a canvas. What is
-/// outside of the canvas is cut off.
+/// outside of the canvas is cut off. The size of the canvas stretches the picture.
 struct Framing {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -46,8 +46,6 @@ struct Framing {
   std::int64_t left = 0;
 };
 
-/// Fills the canvas, whatever the shapes.
-Framing stretched(std::int64_t height, std::int64_t width);
 /// Covers the canvas, cut off at both ends of one side: for a square canvas torchvision's Resize of
 /// the shorter side and CenterCrop, with their rounding.
 Framing cropped(const Image& image, std::int64_t height, std::int64_t width);
