@@ -9,6 +9,7 @@
 #include <ATen/ops/grid_sampler.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
@@ -18,7 +19,6 @@
 #include <variant>
 
 #include "accelerator/device.h"
-#include "loader/normalizer.h"
 #include "loader/picture_augmentations.h"
 
 namespace mnist_train::loader {
@@ -495,6 +495,24 @@ at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::T
   at::Tensor mixed = mine * images + (1 - mine) * partners;  // separate kernels: no FMA
   if (images.scalar_type() != at::kByte) return mixed;
   return mixed.clamp(0, 255).to(at::kByte);
+}
+
+/// Exactly the operations of torchvision's ToTensor and Normalize.
+at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device) {
+  const auto column = [](const settings::PerChannel& figures) {
+    return per_channel(figures, at::kCPU).view({-1, 1});
+  };
+  // A division by a number would become a multiplication.
+  const at::Tensor values = at::arange(256, at::kFloat).div_(at::scalar_tensor(255, at::kFloat));
+  return accelerator::to_device((values - column(normalize.mean)) / column(normalize.std), device);
+}
+
+at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
+  const auto* list = std::get_if<std::vector<double>>(&figures);
+  const at::Tensor tensor = list != nullptr
+                                ? at::tensor(*list, at::kFloat).view({-1, 1, 1})
+                                : at::scalar_tensor(std::get<double>(figures), at::kFloat);
+  return tensor.to(device);
 }
 
 }  // namespace mnist_train::loader

@@ -13,7 +13,6 @@
 #include "kernels/operations.h"
 #include "loader/augmenter.h"
 #include "loader/batch_source.h"
-#include "loader/normalizer.h"
 #include "support/catch.h"
 #include "support/grid/order.h"
 #include "support/small_images.h"
