@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/cpu_features.h"
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/shared_library.h"
 #include "base/system.h"

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/cgroups.h"
-#include "base/cpu_features.h"
+#include "base/cpu.h"
 #include "base/file.h"
 #include "base/system.h"
 #include "data/dataset.h"
