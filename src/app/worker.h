@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 #include "base/error.h"
 #include "comm/communicator.h"
 #include "launch/job.h"

@@ -1,4 +1,4 @@
-#include "base/cgroups.h"
+#include "base/system.h"
 
 #include <sched.h>
 #include <spdlog/fmt/fmt.h>
@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/system.h"
 
 namespace mnist_train {
 

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 
 namespace mnist_train {
 

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 #include "base/file.h"
 #include "base/print.h"
 

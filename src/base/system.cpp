@@ -16,7 +16,6 @@
 #include <system_error>
 #include <utility>
 
-#include "base/cgroups.h"
 #include "base/error.h"
 
 namespace mnist_train {

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 #include "base/error.h"
 #include "base/shared_library.h"
 #include "network/network.h"

@@ -21,9 +21,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/cgroups.h"
-#include "base/shared_library.h"
 #include "base/system.h"
+#include "base/shared_library.h"
 
 namespace mnist_train::launch {
 

@@ -1,4 +1,4 @@
-#include "base/cgroups.h"
+#include "base/system.h"
 
 #include <sched.h>
 
