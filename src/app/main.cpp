@@ -14,9 +14,9 @@
 
 #include "app/commands.h"
 #include "app/worker.h"
-#include "base/system.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/system.h"
 #include "comm/failures.h"
 #include "launch/failure_report.h"
 #include "launch/supervisor.h"

@@ -1,5 +1,3 @@
-#include "base/system.h"
-
 #include <sched.h>
 #include <spdlog/fmt/fmt.h>
 #include <sys/resource.h>
@@ -15,6 +13,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/system.h"
 
 namespace mnist_train {
 

@@ -15,9 +15,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/system.h"
 #include "base/file.h"
 #include "base/shared_barrier.h"
+#include "base/system.h"
 #include "comm/gradient_averager.h"
 
 namespace mnist_train::comm {

@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/system.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/print.h"
+#include "base/system.h"
 #include "data/sampler.h"
 #include "data/sources.h"
 

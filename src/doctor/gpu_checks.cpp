@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <sstream>
 
-#include "base/system.h"
 #include "base/shared_library.h"
+#include "base/system.h"
 #include "doctor/doctor.h"
 
 namespace mnist_train::doctor {

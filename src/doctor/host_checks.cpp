@@ -19,9 +19,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/system.h"
 #include "base/cpu.h"
 #include "base/file.h"
+#include "base/system.h"
 #include "data/dataset.h"
 #include "data/image_decoder.h"
 #include "data/sources.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/system.h"
 #include "base/file.h"
+#include "base/system.h"
 #include "doctor/doctor.h"
 #include "launch/job.h"
 #include "launch/supervisor.h"

@@ -13,10 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "base/system.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "base/system.h"
 
 namespace mnist_train::launch {
 

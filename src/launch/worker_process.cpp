@@ -21,8 +21,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/system.h"
 #include "base/shared_library.h"
+#include "base/system.h"
 
 namespace mnist_train::launch {
 
