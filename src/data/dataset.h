@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "data/held_out.h"
 #include "data/image_decoder.h"
 #include "data/image_source.h"
 #include "settings/data_options.h"

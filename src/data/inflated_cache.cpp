@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/system.h"
-#include "data/idx_source.h"
+#include "data/pixel_files.h"
 
 namespace mnist_train::data {
 

@@ -1,10 +1,10 @@
-#include "imaging/image.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
+
+#include "imaging/codec.h"
 
 namespace mnist_train::imaging {
 

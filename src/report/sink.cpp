@@ -20,7 +20,6 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "imaging/codec.h"
-#include "imaging/image.h"
 #include "report/records.h"
 #include "report/run_folder.h"
 

@@ -1,5 +1,3 @@
-#include "data/idx_source.h"
-
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/pixel_files.h"
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/error_of.h"
