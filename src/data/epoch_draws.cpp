@@ -45,13 +45,13 @@ double EntryDraws::uniform(std::uint64_t number) const {
   return static_cast<double>(absorb(state_, entry_ << 8 | number) >> 11) * 0x1p-53;
 }
 
-PixelPlace EntryDraws::crop(const settings::RandomCropOptions& options,
-                            settings::ImageSize image) const {
+PixelBox EntryDraws::crop(const settings::RandomCropOptions& options,
+                          settings::ImageSize image) const {
   const settings::ImageSize window = options.size.value_or(image);
   const std::int64_t rows = image.height + 2 * options.padding - window.height + 1;
   const std::int64_t columns = image.width + 2 * options.padding - window.width + 1;
-  return {choose(uniform(0), rows) - options.padding,
-          choose(uniform(1), columns) - options.padding};
+  return {choose(uniform(0), rows) - options.padding, choose(uniform(1), columns) - options.padding,
+          window.height, window.width};
 }
 
 double EntryDraws::angle(const settings::RotateOptions& options) const {
@@ -59,10 +59,10 @@ double EntryDraws::angle(const settings::RotateOptions& options) const {
   return degrees * std::numbers::pi / 180;
 }
 
-PixelPlace EntryDraws::cutout(const settings::CutoutOptions& options,
-                              settings::ImageSize image) const {
+PixelBox EntryDraws::cutout(const settings::CutoutOptions& options,
+                            settings::ImageSize image) const {
   return {choose(uniform(0), image.height) - options.size / 2,
-          choose(uniform(1), image.width) - options.size / 2};
+          choose(uniform(1), image.width) - options.size / 2, options.size, options.size};
 }
 
 double EntryDraws::between(settings::Interval interval, std::uint64_t number) const {

@@ -7,13 +7,7 @@
 
 namespace mnist_train::data {
 
-/// A pixel of an image, or outside of it if there is padding.
-struct PixelPlace {
-  std::int64_t top = 0;
-  std::int64_t left = 0;
-};
-
-/// A part of an image; none if it has no height.
+/// A part of an image, or partly outside of it; none if it has no height.
 struct PixelBox {
   std::int64_t top = 0;
   std::int64_t left = 0;
@@ -57,14 +51,14 @@ class EntryDraws {
   /// Draws uniformly from [0, 1), 53 bits; `number` tells the draws of the entry apart.
   double uniform(std::uint64_t number) const;
 
-  /// Draws the window's first pixel in the image without its padding.
-  PixelPlace crop(const settings::RandomCropOptions& options, settings::ImageSize image) const;
+  /// Draws the window in the image without its padding.
+  PixelBox crop(const settings::RandomCropOptions& options, settings::ImageSize image) const;
   /// Draws whether the image is flipped.
   bool flip(double probability) const { return uniform(0) < probability; }
   /// Draws the angle in radians, counter-clockwise.
   double angle(const settings::RotateOptions& options) const;
-  /// Draws the square's first pixel; parts of the square may be outside the image.
-  PixelPlace cutout(const settings::CutoutOptions& options, settings::ImageSize image) const;
+  /// Draws the square.
+  PixelBox cutout(const settings::CutoutOptions& options, settings::ImageSize image) const;
   /// Draws the window that is resized, as torchvision's RandomResizedCrop.
   PixelBox resized_crop(const settings::RandomResizedCropOptions& options,
                         settings::ImageSize image) const;

@@ -30,9 +30,9 @@ class RandomCrop : public EntryOf<Augmentation, settings::RandomCropOptions, 2> 
   using EntryOf::EntryOf;
 
   void draw(const data::EntryDraws& draws, float* out) const override {
-    const data::PixelPlace place = draws.crop(options_, size_);
-    out[0] = static_cast<float>(place.top + options_.padding);
-    out[1] = static_cast<float>(place.left + options_.padding);
+    const data::PixelBox window = draws.crop(options_, size_);
+    out[0] = static_cast<float>(window.top + options_.padding);
+    out[1] = static_cast<float>(window.left + options_.padding);
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
@@ -213,8 +213,7 @@ class Cutout : public EntryOf<Augmentation, settings::CutoutOptions, 4> {
   using EntryOf::EntryOf;
 
   void draw(const data::EntryDraws& draws, float* out) const override {
-    const data::PixelPlace place = draws.cutout(options_, size_);
-    write_box({place.top, place.left, options_.size, options_.size}, out);
+    write_box(draws.cutout(options_, size_), out);
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {

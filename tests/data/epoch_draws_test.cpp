@@ -65,14 +65,14 @@ TEST_CASE("a crop takes every offset within the padding equally often") {
   std::map<std::pair<std::int64_t, std::int64_t>, int> places;
   const settings::RandomCropOptions options{ImageSize{7, 9}, 1};
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelPlace place = draws.of(sample, 0).crop(options, {8, 8});
+    const PixelBox place = draws.of(sample, 0).crop(options, {8, 8});
     ++places[{place.top, place.left}];
   }
   CHECK(places.size() == 4 * 2);  // -1 … 2, -1 … 0
   CHECK(places.begin()->first == std::pair<std::int64_t, std::int64_t>{-1, -1});
   CHECK(places.rbegin()->first == std::pair<std::int64_t, std::int64_t>{2, 0});
   for (const auto& [place, count] : places) CHECK(std::abs(count - kSamples / 8) < 240);
-  const PixelPlace whole = draws.of(0, 0).crop({ImageSize{8, 8}, 0}, {8, 8});
+  const PixelBox whole = draws.of(0, 0).crop({ImageSize{8, 8}, 0}, {8, 8});
   CHECK((whole.top == 0 && whole.left == 0));
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("the centre of a cutout is in the image") {
   std::set<std::int64_t> tops;
   std::set<std::int64_t> lefts;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelPlace place = draws.of(sample, 0).cutout({4}, {6, 3});
+    const PixelBox place = draws.of(sample, 0).cutout({4}, {6, 3});
     tops.insert(place.top);
     lefts.insert(place.left);
   }

@@ -96,7 +96,7 @@ TEST_CASE("a crop is the window at the place that was drawn, with zeros beyond t
         settings::RandomCropOptions{ImageSize{11, 8}, 2}}) {
     const at::Tensor expected =
         by_hand(images, crop.size.value_or(kSize), [&](auto sample, auto image, auto y, auto x) {
-          const data::PixelPlace place = draws().of(sample, 0).crop(crop, kSize);
+          const data::PixelBox place = draws().of(sample, 0).crop(crop, kSize);
           return value(image, y + place.top, x + place.left);
         });
     const at::Tensor result = images_of({crop}, images);
@@ -175,7 +175,7 @@ TEST_CASE("a cutout is a square of zeros about a place in the image") {
   const at::Tensor images = noise_bytes();
   const settings::CutoutOptions cutout{4};
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
-    const data::PixelPlace place = draws().of(sample, 0).cutout(cutout, kSize);
+    const data::PixelBox place = draws().of(sample, 0).cutout(cutout, kSize);
     const bool inside =
         y >= place.top && y < place.top + 4 && x >= place.left && x < place.left + 4;
     return inside ? 0.0F : value(image, y, x);
