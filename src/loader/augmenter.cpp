@@ -19,7 +19,6 @@
 #include <variant>
 
 #include "accelerator/device.h"
-#include "loader/picture_augmentations.h"
 
 namespace mnist_train::loader {
 

@@ -1,5 +1,3 @@
-#include "loader/picture_augmentations.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/avg_pool2d.h>
@@ -19,6 +17,7 @@
 #include <span>
 
 #include "base/parallel.h"
+#include "loader/augmenter.h"
 #include "loader/picture_operations.h"
 
 namespace mnist_train::loader {

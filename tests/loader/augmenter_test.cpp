@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "loader/picture_augmentations.h"
 #include "support/catch.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
