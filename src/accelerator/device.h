@@ -2,9 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "launch/status_board.h"
@@ -35,6 +37,38 @@ class DeviceEvent {
   virtual void record() = 0;
   /// Returns whether the device has reached the mark, or there is none yet. Does not wait.
   virtual bool is_done() const = 0;
+};
+
+/// The number of blocks of a kernel, and of threads per block.
+struct Grid {
+  unsigned blocks;
+  unsigned threads;
+};
+
+/// One argument of a kernel: a pointer to its value in the host's memory, and its size.
+struct KernelArgument {
+  const void* value;
+  std::size_t bytes;
+};
+
+/// A function that runs on a GPU.
+class DeviceKernel {
+ public:
+  virtual ~DeviceKernel() = default;
+
+  /// Launches the kernel in the calling thread's stream, and does not wait for it. The arguments,
+  /// in the order and with the sizes of the kernel's parameters, are copied at once. A grid without
+  /// blocks launches nothing. Throws Error(kRunFailed).
+  virtual void launch(const Grid& grid, std::span<const KernelArgument> arguments) const = 0;
+};
+
+/// Kernels that were compiled together.
+class KernelModule {
+ public:
+  virtual ~KernelModule() = default;
+
+  /// Returns the kernel of that name. Throws Error(kRunFailed) if there is none.
+  virtual std::unique_ptr<DeviceKernel> find(const std::string& name) const = 0;
 };
 
 /// Returns an event for the device of the calling thread; null on a CPU, which computes at once.
@@ -93,5 +127,36 @@ std::string device_name(at::Device device);
 
 /// Returns the factory of graphs for the device; null for a CPU.
 GraphFactory graph_factory(at::Device device);
+
+/// The functions of the CUDA module. LibTorch's CUDA half takes half a second to load, so only runs
+/// that use a GPU load it and this module; tensors on a GPU then work as everywhere else.
+struct CudaModule {
+  int (*device_count)();
+  /// Makes the calling thread compute on that GPU, in its own stream: CUDA does not capture graphs
+  /// in the default stream.
+  void (*set_device)(int index);
+  std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
+  std::int64_t (*free_memory_bytes)(int index);
+  const char* (*device_name)(int index);
+  /// Returns "0000:01:00.0", by which NCCL tells GPUs apart. The same for all slices (MIG) of a
+  /// GPU.
+  std::string (*pci_address)(int index);
+  bool (*computes_bfloat16)(int index);  // natively
+  int (*runtime_version)();              // 13000 is 13.0
+  std::string (*nccl_version)();         // "2.28.9"
+  std::unique_ptr<DeviceEvent> (*make_event)();
+  std::unique_ptr<DeviceGraph> (*make_graph)();
+  /// Compiles CUDA C++ by NVRTC for the GPU of the calling thread, or finds it compiled in the
+  /// user's cache. Throws Error(kRunFailed).
+  std::unique_ptr<KernelModule> (*compile_kernels)(const std::string& source);
+};
+
+/// Returns the module's functions; loads it on the first call. Throws Error(kConfig) if this build
+/// has no CUDA module or LibTorch's CUDA libraries cannot be loaded.
+const CudaModule& cuda_module();
+
+/// Returns a function of the CUDA module by its C name, for functions that another layer declares.
+/// Throws as `cuda_module` does.
+void* cuda_module_function(const char* name);
 
 }  // namespace mnist_train::accelerator

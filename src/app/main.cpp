@@ -14,7 +14,6 @@
 
 #include "app/commands.h"
 #include "app/worker.h"
-#include "base/cgroups.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/system.h"

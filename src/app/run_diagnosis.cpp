@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
 #include "app/commands.h"
 #include "base/error.h"

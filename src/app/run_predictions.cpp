@@ -17,7 +17,7 @@
 #include "base/parallel.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"
-#include "imaging/image.h"
+#include "imaging/codec.h"
 #include "loader/batch_source.h"
 #include "report/console.h"
 #include "settings/data_options.h"

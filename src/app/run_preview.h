@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "imaging/image.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::app {
 

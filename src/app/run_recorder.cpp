@@ -19,7 +19,7 @@
 #include "base/print.h"
 #include "base/system.h"
 #include "checkpoint/checkpoint.h"
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
 #include "report/run_folder.h"

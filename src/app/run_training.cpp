@@ -12,7 +12,7 @@
 #include "app/saved_state.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"
-#include "data/class_weights.h"
+#include "data/dataset.h"
 #include "loader/batch_source.h"
 
 namespace mnist_train::app {

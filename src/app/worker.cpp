@@ -20,14 +20,13 @@
 #include <numeric>
 #include <vector>
 
-#include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "comm/communicator.h"
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
 #include "report/run_folder.h"

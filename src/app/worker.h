@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/cgroups.h"
 #include "base/error.h"
+#include "base/system.h"
 #include "comm/communicator.h"
 #include "launch/job.h"
 #include "launch/placement.h"

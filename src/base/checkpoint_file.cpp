@@ -44,10 +44,8 @@ std::string checkpoint_name(std::int64_t step) {
 std::vector<std::int64_t> saved_steps(const fs::path& folder) {
   std::vector<std::int64_t> steps;
   std::error_code error;
-  const fs::directory_iterator end;
-  for (fs::directory_iterator entry(folder, error); !error && entry != end;
-       entry.increment(error)) {
-    if (const auto step = step_of(entry->path().filename().string())) steps.push_back(*step);
+  for (const fs::path& path : paths_in(folder, &error)) {
+    if (const auto step = step_of(path.filename().string())) steps.push_back(*step);
   }
   // If this were ignored, the run would silently start from scratch.
   if (error && error != std::errc::no_such_file_or_directory) {
@@ -72,20 +70,11 @@ std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
   return std::nullopt;
 }
 
-std::array<std::uint8_t, kSealBytes> seal_of(const Hasher& hasher) {
-  const std::string hex = hasher.hex_digest();
-  std::array<std::uint8_t, kSealBytes> bytes{};
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    bytes[i] = static_cast<std::uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
-  }
-  return bytes;
-}
-
 bool matches_seal(std::span<const std::uint8_t> file) {
   if (file.size() < kSealBytes) return false;
   Hasher hasher;
   hasher.update(file.data(), file.size() - kSealBytes);
-  return std::ranges::equal(seal_of(hasher), file.last(kSealBytes));
+  return std::ranges::equal(hasher.digest(), file.last(kSealBytes));
 }
 
 bool is_zip_file(std::span<const std::uint8_t> file) {

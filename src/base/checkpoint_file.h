@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,9 +46,6 @@ inline constexpr const char* kCheckpointState = "mnist-train.state";
 /// tensor of this name.
 inline constexpr const char* kSealName = "mnist-train.seal";
 inline constexpr std::size_t kSealBytes = Hasher::kDigestBytes;
-
-/// Returns the seal for the hashed bytes.
-std::array<std::uint8_t, kSealBytes> seal_of(const Hasher& hasher);
 
 /// Returns whether a file ends with an intact seal.
 bool matches_seal(std::span<const std::uint8_t> file);

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 
 namespace mnist_train {
 
@@ -234,10 +234,31 @@ void make_folder(const fs::path& folder, ExitCode code) {
 
 void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find(kPartial) != std::string::npos) fs::remove(entry.path(), ignored);
+  for (const fs::path& path : paths_in(folder)) {
+    if (path.filename().string().find(kPartial) != std::string::npos) fs::remove(path, ignored);
   }
+}
+
+std::vector<fs::path> paths_in(const fs::path& folder, std::error_code* failure) {
+  std::vector<fs::path> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    paths.push_back(entry->path());
+  }
+  if (failure != nullptr) *failure = error;
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
 }
 
 std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code) {

@@ -6,7 +6,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -99,6 +101,15 @@ void make_folder(const std::filesystem::path& folder, ExitCode code);
 /// Removes the partial files of killed processes from `folder`. The run folder must be locked, so
 /// that no other process is writing there.
 void remove_leftovers(const std::filesystem::path& folder);
+
+/// Returns the paths in a folder, sorted; those that could be listed, and why not all, if that
+/// fails.
+std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder,
+                                            std::error_code* failure = nullptr);
+
+/// Returns whether there is a file or folder; also false if that cannot be examined.
+bool is_there(const std::filesystem::path& path);
+bool is_folder(const std::filesystem::path& path);
 
 /// Returns the content of a regular file. Throws Error(code) naming the path, also for more than
 /// `max_bytes`.

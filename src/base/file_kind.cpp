@@ -4,8 +4,9 @@
 #include <array>
 #include <fstream>
 #include <initializer_list>
-#include <set>
+#include <vector>
 
+#include "base/file.h"
 #include "base/log.h"
 
 namespace mnist_train {
@@ -33,9 +34,10 @@ struct Magic {
   std::string_view bytes;
   const char* name;
   const char* advice;
+  bool is_picture = false;
 };
 
-constexpr std::array<Magic, 32> kMagics{{
+constexpr std::array<Magic, 49> kMagics{{
     {0, "\x93NUMPY"sv, "a NumPy array (.npy)", kConvert},
     {0, "PAR1"sv, "a Parquet file", kConvert},
     {0, "ARROW1"sv, "an Arrow file", kConvert},
@@ -68,6 +70,23 @@ constexpr std::array<Magic, 32> kMagics{{
     {0, "<?xml"sv, "an XML document", kDownload},
     {0, "version https://git-lfs"sv, "Git LFS's stand-in for a file", "run `git lfs pull` first"},
     {8, "{\"__metadata__\""sv, "a safetensors file", "name images; weights are for model.weights"},
+    {0, "II*\0"sv, "a TIFF picture", "", true},
+    {0, "MM\0*"sv, "a TIFF picture", "", true},
+    {0, "II+\0"sv, "a TIFF picture", "", true},
+    {0, "MM\0+"sv, "a TIFF picture", "", true},
+    {0, "GIF8"sv, "a GIF picture", "", true},
+    {4, "ftypavi"sv, "an AVIF picture", "", true},
+    {4, "ftyphe"sv, "a HEIC picture", "", true},
+    {4, "ftypmif1"sv, "a HEIC picture", "", true},
+    {4, "ftypmsf1"sv, "a HEIC picture", "", true},
+    {0, "\xFF\x0A"sv, "a JPEG XL picture", "", true},
+    {4, "JXL "sv, "a JPEG XL picture", "", true},
+    {4, "jP  "sv, "a JPEG 2000 picture", "", true},
+    {0, "\xFF\x4F\xFF\x51"sv, "a JPEG 2000 picture", "", true},
+    {0, "8BPS"sv, "a Photoshop picture", "", true},
+    {0, "\0\0\1\0"sv, "an icon's picture", "", true},
+    {0, "P7"sv, "a PAM picture", "", true},
+    {0, "qoif"sv, "a QOI picture", "", true},
 }};
 
 /// Returns whether the first line has several cells of ASCII, which is unlikely for pixels.
@@ -94,7 +113,7 @@ std::optional<FileKind> binary_kind(std::string_view begin) {
     const bool holds_arrays = magic.bytes == "PK\x03\x04"sv &&
                               begin.substr(0, 256).find(".npy") != std::string_view::npos;
     if (holds_arrays) return FileKind{"a NumPy archive (.npz)", kConvert};
-    return FileKind{magic.name, magic.advice};
+    return FileKind{magic.name, magic.advice, magic.is_picture};
   }
   return std::nullopt;
 }
@@ -107,7 +126,7 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
   begin.resize(static_cast<std::size_t>(file.gcount()));
   const bool is_gzip = begin.starts_with("\x1f\x8b"sv);  // as IDX files may be
-  if (auto kind = binary_kind(begin); kind && !is_gzip) return kind;
+  if (auto kind = binary_kind(begin); kind && !is_gzip && !kind->is_picture) return kind;
   const fs::path inner = is_gzip ? path.stem() : path;
   if (has_extension(inner, {".tar"}) || has_extension(path, {".tgz"})) {
     return FileKind{"a tar archive", kUnpack};
@@ -120,12 +139,8 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
 }
 
 std::string other_files_in(const fs::path& folder) {
-  std::error_code error;
-  std::set<fs::path> paths;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (paths.size() < kMostLookedAt) paths.insert(entry->path());
-  }
+  std::vector<fs::path> paths = paths_in(folder);
+  if (paths.size() > kMostLookedAt) paths.resize(kMostLookedAt);
   for (const fs::path& path : paths) {
     if (const auto kind = kind_of_file(path)) {
       return "; it holds " + on_one_line(path.filename().string()) + ", " + kind->name + ": " +

@@ -3,13 +3,21 @@
 #include <sha2.h>
 
 #define XXH_INLINE_ALL
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 #include <xxhash.h>
 
 #include <array>
-#include <cstdio>
-#include <new>
 
 namespace mnist_train {
+
+namespace {
+
+std::string hex_of(std::span<const std::uint8_t> bytes) {
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+}  // namespace
 
 struct Hasher::Xxh3 {
   XXH3_state_t state;
@@ -22,14 +30,13 @@ void Hasher::update(const void* bytes, std::size_t size) {
   XXH3_128bits_update(&xxh3_->state, bytes, size);
 }
 
-std::string Hasher::hex_digest() const {
-  const XXH128_hash_t digest = XXH3_128bits_digest(&xxh3_->state);
-  std::array<char, 33> text{};
-  std::snprintf(text.data(), text.size(), "%016llx%016llx",
-                static_cast<unsigned long long>(digest.high64),
-                static_cast<unsigned long long>(digest.low64));
-  return text.data();
+Hasher::Digest Hasher::digest() const {
+  XXH128_canonical_t bytes;
+  XXH128_canonicalFromHash(&bytes, XXH3_128bits_digest(&xxh3_->state));
+  return std::to_array(bytes.digest);
 }
+
+std::string Hasher::hex_digest() const { return hex_of(digest()); }
 
 std::string Hasher::named_digest() const { return "xxh3-128:" + hex_digest(); }
 
@@ -60,10 +67,6 @@ Sha256::Digest Sha256::digest() {
   return digest;
 }
 
-std::string Sha256::hex_digest() {
-  std::array<char, SHA256_DIGEST_STRING_LENGTH> text{};
-  SHA256End(&context_->state, text.data());
-  return text.data();
-}
+std::string Sha256::hex_digest() { return hex_of(digest()); }
 
 }  // namespace mnist_train

@@ -14,6 +14,7 @@ namespace mnist_train {
 class Hasher {
  public:
   static constexpr std::size_t kDigestBytes = 16;
+  using Digest = std::array<std::uint8_t, kDigestBytes>;
 
   Hasher();
   ~Hasher();
@@ -21,6 +22,8 @@ class Hasher {
   Hasher& operator=(Hasher&&) noexcept = default;
 
   void update(const void* bytes, std::size_t size);
+  /// Returns the bytes, most significant first.
+  Digest digest() const;
   /// Returns 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex_digest() const;
   /// Returns the digits after the name of the algorithm, for files of a run: "xxh3-128:…".

@@ -10,9 +10,9 @@
 #include <mutex>
 #include <vector>
 
-#include "base/cgroups.h"
 #include "base/file.h"
 #include "base/print.h"
+#include "base/system.h"
 
 namespace mnist_train {
 

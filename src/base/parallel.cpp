@@ -7,7 +7,6 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
-#include <thread>
 
 #include "base/system.h"
 

@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <system_error>
-
 #include "base/file.h"
 
 namespace mnist_train {
@@ -11,8 +9,7 @@ namespace mnist_train {
 std::filesystem::path find_program_file(const std::string& name) {
   const std::filesystem::path folder = executable_folder();
   for (const auto& place : {folder, folder.parent_path() / "libexec" / "mnist-train"}) {
-    std::error_code ignored;
-    if (std::filesystem::exists(place / name, ignored)) return place / name;
+    if (is_there(place / name)) return place / name;
   }
   return {};
 }

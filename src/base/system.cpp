@@ -1,8 +1,11 @@
 #include "base/system.h"
 
+#include <sched.h>
 #include <signal.h>
+#include <spdlog/fmt/fmt.h>
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -12,15 +15,19 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
-#include "base/cgroups.h"
 #include "base/error.h"
+#include "base/file.h"
 
 namespace mnist_train {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -49,6 +56,165 @@ bool is_own_folder(const std::filesystem::path& folder, mode_t may_not) {
   struct stat found {};
   return ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
          found.st_uid == ::geteuid() && (found.st_mode & may_not) == 0;
+}
+
+/// Returns the number after `key` in a file of lines "key number".
+std::optional<double> counter(const fs::path& file, std::string_view key) {
+  std::ifstream stream(file);
+  std::string name;
+  for (double value = 0; stream >> name >> value;) {
+    if (name == key) return value;
+  }
+  return std::nullopt;
+}
+
+bool lists(const std::string& commas, const std::string& name) {
+  return ("," + commas + ",").find("," + name + ",") != std::string::npos;
+}
+
+/// A mounted folder of a cgroup hierarchy, and its mount point.
+struct Mount {
+  std::string folder, point;
+};
+
+/// Returns the path of a cgroup below a mount, or nothing if it is not visible there.
+std::optional<std::string> path_below(const Mount& mount, const std::string& path) {
+  if (path.find("/..") != std::string::npos) return std::nullopt;  // outside of our namespace
+  if (mount.folder == "/") return path;
+  if (!(path + "/").starts_with(mount.folder + "/")) return std::nullopt;
+  return path.substr(mount.folder.size());
+}
+
+/// Returns the mounts of a controller's hierarchy of version 1, or of version 2.
+std::vector<Mount> mounts_of(const std::string& controller, int version, const fs::path& root) {
+  std::vector<Mount> mounts;
+  std::ifstream file(root / "proc/self/mountinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t dash = line.find(" - ");
+    if (dash == std::string::npos) continue;
+    std::istringstream before(line.substr(0, dash)), after(line.substr(dash + 3));
+    std::string ignored, type, options;
+    Mount mount;
+    before >> ignored >> ignored >> ignored >> mount.folder >> mount.point;
+    after >> type >> ignored >> options;
+    const bool is_it =
+        version == 2 ? type == "cgroup2" : type == "cgroup" && lists(options, controller);
+    if (is_it) mounts.push_back(std::move(mount));
+  }
+  return mounts;
+}
+
+/// Returns the kernel's path of this process's cgroup, or nothing in other versions.
+std::optional<std::string> own_path(const std::string& controller, int version,
+                                    const fs::path& root) {
+  std::ifstream file(root / "proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (version == 2 ? controllers.empty() : lists(controllers, controller)) {
+      return line.substr(second + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+/// Returns the CPU quota of a cgroup in cores, or nothing without one.
+std::optional<double> quota(const Cgroup& group) {
+  std::istringstream line(first_line(group.folder / "cpu.max").value_or(""));
+  double time_us = 0;
+  double period_us = 0;
+  if (group.version == 1) {
+    time_us = number_in(first_line(group.folder / "cpu.cfs_quota_us")).value_or(0);
+    period_us = number_in(first_line(group.folder / "cpu.cfs_period_us")).value_or(0);
+  } else if (!(line >> time_us >> period_us)) {
+    return std::nullopt;  // "max 100000"
+  }
+  if (time_us <= 0 || period_us <= 0) return std::nullopt;
+  return time_us / period_us;
+}
+
+const char* limit_file(const Cgroup& group) {
+  return group.version == 2 ? "memory.max" : "memory.limit_in_bytes";
+}
+
+/// Returns the bytes used by a cgroup, without reclaimable file cache.
+double used_memory(const Cgroup& group) {
+  const bool is_new = group.version == 2;
+  const fs::path current = group.folder / (is_new ? "memory.current" : "memory.usage_in_bytes");
+  double used = number_in(first_line(current)).value_or(0);
+  for (const char* files : {"inactive_file", "active_file"}) {
+    const std::string key = std::string(is_new ? "" : "total_") + files;
+    used -= counter(group.folder / "memory.stat", key).value_or(0);
+  }
+  return std::max(used, 0.0);
+}
+
+double total_memory(const fs::path& root) {
+  constexpr double kKilobyte = 1024;
+  return number_in(value_of(root / "proc/meminfo", "MemTotal")).value_or(0) * kKilobyte;
+}
+
+std::optional<rlim_t> soft_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  if (::getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  return limit.rlim_cur;
+}
+
+/// Returns whether ulimit -u applies to this process: the kernel exempts root, but not root of a
+/// user namespace.
+bool is_bound_by_ulimit() {
+  std::istringstream map(first_line("/proc/self/uid_map").value_or(""));
+  std::string inside, outside;
+  map >> inside >> outside;
+  return ::getuid() != 0 || outside != "0";
+}
+
+/// Returns the number of visible processes and threads of this user.
+double own_threads() {
+  double threads = 0;
+  for (const fs::path& process : paths_in("/proc")) {
+    const fs::path status = process / "status";
+    const auto user = number_in(value_of(status, "Uid"));
+    if (user != static_cast<double>(::getuid())) continue;
+    threads += number_in(value_of(status, "Threads")).value_or(0);
+  }
+  return threads;
+}
+
+double threads_of_machine(const fs::path& root) {
+  const std::string load = first_line(root / "proc/loadavg").value_or("");  // "0.5 0.4 0.3 2/345 6"
+  const std::size_t slash = load.find('/');
+  return slash == std::string::npos ? 0 : number_in(load.substr(slash + 1)).value_or(0);
+}
+
+std::string process_limit_text(const ProcessLimit& limit) {
+  return fmt::format(
+      "{} allows {:.0f} processes and threads, and {:.0f} are in use; raise it, or lower "
+      "launch.processes_per_node, launch.threads_per_process or data.decode_threads",
+      limit.name, limit.most, limit.used);
+}
+
+/// A thread needs address space for its stack, and fails with the same error without it.
+std::optional<std::string> reached_address_space() {
+  const auto most = soft_limit(RLIMIT_AS);
+  if (!most) return std::nullopt;
+  constexpr double kKilobyte = 1024;
+  const double used = number_in(value_of("/proc/self/status", "VmSize")).value_or(0) * kKilobyte;
+  const auto stack = static_cast<double>(soft_limit(RLIMIT_STACK).value_or(rlim_t{8} << 20U));
+  if (used + stack < static_cast<double>(*most)) return std::nullopt;
+  return fmt::format("ulimit -v allows {} of address space, and {} are in use; raise it",
+                     memory_text(static_cast<double>(*most)), memory_text(used));
+}
+
+std::string describe_limit(__rlimit_resource resource, const char* what, const char* option) {
+  const auto limit = soft_limit(resource);
+  if (!limit) return "";
+  const auto most = static_cast<double>(*limit);
+  const bool counts = resource == RLIMIT_NOFILE;
+  return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option,
+                     counts ? fmt::format("{:.0f}", most) : memory_text(most));
 }
 
 }  // namespace
@@ -181,5 +347,157 @@ std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::strin
   ::madvise(memory, bytes, MADV_HUGEPAGE);
   return {static_cast<std::uint8_t*>(memory), [bytes](std::uint8_t* p) { ::munmap(p, bytes); }};
 }
+
+std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root) {
+  std::vector<Cgroup> groups;
+  for (const int version : {1, 2}) {
+    const auto path = own_path(controller, version, root);
+    const std::vector<Mount> mounts = mounts_of(controller, version, root);
+    if (!path || mounts.empty()) continue;
+    const auto shows_it = [&](const Mount& mount) { return path_below(mount, *path).has_value(); };
+    auto mount = std::find_if(mounts.begin(), mounts.end(), shows_it);
+    if (mount == mounts.end()) mount = mounts.begin();  // a container's, with its path on the host
+    const fs::path top = root / fs::path(mount->point).relative_path();
+    fs::path below = fs::path(path_below(*mount, *path).value_or("")).relative_path();
+    for (; !below.empty(); below = below.parent_path()) {
+      if (fs::is_directory(top / below)) groups.push_back({top / below, version});
+    }
+    groups.push_back({top, version});
+    break;
+  }
+  return groups;
+}
+
+int usable_cores(const fs::path& root) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  double cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
+  for (const Cgroup& group : cgroups("cpu", root)) {
+    cores = std::min(cores, quota(group).value_or(cores));
+  }
+  return std::max(1, static_cast<int>(cores));
+}
+
+SystemMemory system_memory(const fs::path& root) {
+  constexpr double kKilobyte = 1024;
+  const auto free = number_in(value_of(root / "proc/meminfo", "MemAvailable"));
+  SystemMemory memory{total_memory(root), free.value_or(0) * kKilobyte, false};
+  for (const Cgroup& group : cgroups("memory", root)) {
+    const auto limit = number_in(first_line(group.folder / limit_file(group)));
+    if (!limit || *limit >= total_memory(root)) continue;
+    memory.limited = true;
+    memory.total = std::min(memory.total, *limit);
+    memory.available = std::min(memory.available, std::max(0.0, *limit - used_memory(group)));
+  }
+  return memory;
+}
+
+MemoryKills::MemoryKills(fs::path root)
+    : root_(std::move(root)), groups_(cgroups("memory", root_)), seen_(read()) {}
+
+MemoryKills::Counters MemoryKills::read() const {
+  Counters counters;
+  counters.of_machine = counter(root_ / "proc/vmstat", "oom_kill").value_or(0);
+  for (const auto& [folder, version] : groups_) {
+    const bool is_new = version == 2;
+    const auto kills =
+        counter(folder / (is_new ? "memory.events" : "memory.oom_control"), "oom_kill");
+    Counts counts{kills.value_or(0)};
+    if (is_new) {
+      // memory.events includes descendants, unlike memory.events.local.
+      const auto local = counter(folder / "memory.events.local", "oom");
+      counts.hits = local ? *local : counter(folder / "memory.events", "oom").value_or(0);
+    } else {
+      for (const char* file : {"memory.failcnt", "memory.memsw.failcnt"}) {
+        counts.hits += number_in(first_line(folder / file)).value_or(0);
+      }
+    }
+    counters.has_groups = counters.has_groups || kills.has_value();
+    counters.of_groups.push_back(counts);
+  }
+  return counters;
+}
+
+std::optional<std::string> MemoryKills::new_kill() {
+  const Counters before = std::exchange(seen_, read());
+  bool killed = !seen_.has_groups && seen_.of_machine > before.of_machine;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    killed = killed || seen_.of_groups[i].kills > before.of_groups[i].kills;
+  }
+  if (!killed) return std::nullopt;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Cgroup& group = groups_[i];
+    const auto limit = number_in(first_line(group.folder / limit_file(group)));
+    if (!limit || *limit >= total_memory(root_)) continue;
+    if (seen_.of_groups[i].hits <= before.of_groups[i].hits) continue;
+    return fmt::format("the {} that {} of cgroup {} allows", memory_text(*limit), limit_file(group),
+                       group.folder.string());
+  }
+  return fmt::format("the {} of this machine, or what a cgroup above this container's allows",
+                     memory_text(total_memory(root_)));
+}
+
+std::string memory_text(double bytes) {
+  static constexpr std::array kUnits{"bytes", "KiB", "MiB", "GiB", "TiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
+}
+
+std::vector<ProcessLimit> process_limits(const fs::path& root) {
+  std::vector<ProcessLimit> limits;
+  for (const Cgroup& group : cgroups("pids", root)) {
+    const auto most = number_in(first_line(group.folder / "pids.max"));
+    if (!most) continue;
+    limits.push_back({"pids.max of cgroup " + group.folder.string(), *most,
+                      number_in(first_line(group.folder / "pids.current")).value_or(0)});
+  }
+  for (const char* name : {"threads-max", "pid_max"}) {
+    const auto most = number_in(first_line(root / "proc/sys/kernel" / name));
+    if (most) limits.push_back({std::string("kernel.") + name, *most, threads_of_machine(root)});
+  }
+  if (const auto most = soft_limit(RLIMIT_NPROC); most && is_bound_by_ulimit()) {
+    limits.push_back({"ulimit -u", static_cast<double>(*most), own_threads()});
+  }
+  return limits;
+}
+
+std::optional<std::string> refusing_limit(const fs::path& root) {
+  constexpr double kReached = 0.9;  // some may have ended since
+  const auto share = [](const ProcessLimit& limit) { return limit.used / limit.most; };
+  const auto limits = process_limits(root);
+  const auto nearest = std::max_element(limits.begin(), limits.end(),
+                                        [&](const ProcessLimit& one, const ProcessLimit& other) {
+                                          return share(one) < share(other);
+                                        });
+  const bool is_known = nearest != limits.end();
+  if (!is_known || share(*nearest) < kReached) {
+    if (auto space = reached_address_space()) return space;
+  }
+  // Outside of this container, more processes and threads may count.
+  return is_known ? std::optional(process_limit_text(*nearest)) : std::nullopt;
+}
+
+std::string error_limit(int error) {
+  switch (error) {
+    case EAGAIN: {
+      const auto limit = refusing_limit();
+      return limit ? ": " + *limit : "";
+    }
+    case EMFILE:
+      return describe_limit(RLIMIT_NOFILE, "open files", "-n");
+    case EFBIG:
+      return describe_limit(RLIMIT_FSIZE, "file sizes", "-f");
+    case ENOMEM:
+      return describe_limit(RLIMIT_AS, "address space", "-v");
+    case ENOSPC:
+    case EDQUOT:
+      return "; free some space there";
+    default:
+      return "";
+  }
+}
+
+std::string error_text(int error) { return std::strerror(error) + error_limit(error); }
 
 }  // namespace mnist_train

@@ -230,7 +230,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& cont
     const at::Tensor host = tensor.to(at::kCPU).contiguous();
     write(host.const_data_ptr(), host.nbytes());
   }
-  const auto digest = seal_of(hasher);
+  const auto digest = hasher.digest();
   if (seal) file.write(digest.data(), digest.size());
   file.commit();
 }

@@ -12,7 +12,6 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "accelerator/cuda_module.h"
 #include "accelerator/device.h"
 #include "base/system.h"
 #include "comm/failures.h"

@@ -1,12 +1,16 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
 #include <future>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "base/error.h"
@@ -16,13 +20,25 @@ namespace mnist_train::comm {
 
 /// Returns whether memory ran out: a GPU's, or the host's in LibTorch's allocator, which has no
 /// exception type for it.
-bool is_out_of_memory(const std::exception& error);
+inline bool is_out_of_memory(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
+  const std::string_view text = error.what();
+  return dynamic_cast<const c10::Error*>(&error) != nullptr &&
+         text.substr(0, text.find('\n')).find("DefaultCPUAllocator: ") != std::string_view::npos;
+}
 
 /// Returns whether this rank caused the failure: a lack of memory, or an error of its GPU.
-bool is_own_fault(const std::exception& error);
+inline bool is_own_fault(const std::exception& error) {
+  return is_out_of_memory(error) || dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
+}
 
 /// Returns whether a backend's wait for another rank timed out; that rank may still be there.
-bool is_timeout(const std::exception& error);
+inline bool is_timeout(const std::exception& error) {
+  const std::string_view text = error.what();
+  return text.find("imed out") != std::string_view::npos ||
+         text.find("timeout") != std::string_view::npos;  // NCCL's watchdog
+}
 
 /// Runs a collective. Exceptions of c10d or a backend mean that another rank is gone or late; they
 /// become a PeerError that names the operation.

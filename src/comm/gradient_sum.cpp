@@ -9,7 +9,7 @@
 #include <numeric>
 #include <utility>
 
-#include "base/bf16.h"
+#include "base/cpu.h"
 #include "base/parallel.h"
 
 namespace mnist_train::comm {

@@ -12,11 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <optional>
-#include <sstream>
-#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -24,6 +21,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/system.h"
 #include "comm/failures.h"
 #include "launch/worker_process.h"
@@ -177,7 +175,8 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
   return *store;
 }
 
-constexpr std::string_view kRefused = "refused\n";
+constexpr const char* kRefused = "refused";  // an exit code
+constexpr const char* kMessage = "message";
 
 std::string told_key(int rank) { return "told/" + std::to_string(rank); }
 
@@ -187,15 +186,11 @@ std::string compared_key(int rank) { return "compared/" + std::to_string(rank); 
 
 /// Throws rank 0's refusal to start the run, if there is one, and confirms it.
 void check_refusal(c10d::Store& store, int own_rank) {
-  const std::string text = store.get_to_str(joined_key(0));
-  if (!text.starts_with(kRefused)) return;
+  const auto entry = nlohmann::json::parse(store.get_to_str(joined_key(0)));
+  if (!entry.contains(kRefused)) return;
   store.set(told_key(own_rank), "");
-  std::istringstream lines(text.substr(kRefused.size()));
-  int code = 0;
-  lines >> code;
-  lines.ignore();
-  const std::string message(std::istreambuf_iterator<char>(lines), {});
-  throw Error(static_cast<ExitCode>(code), "rank 0 cannot start the run: " + message);
+  throw Error(entry.at(kRefused).get<ExitCode>(),
+              "rank 0 cannot start the run: " + entry.at(kMessage).get<std::string>());
 }
 
 /// Returns whether all keys are set before the deadline.
@@ -257,59 +252,41 @@ std::string host_identity() {
 
 /// A rank's entry in the store: values that must be equal on all ranks, and its host.
 struct RankInfo {
-  std::string world_size;
+  int world_size = 0;
   std::string fingerprint;
   std::string backend;
-  std::string gpus;  // names of those that it may use, each followed by a blank
+  std::vector<std::string> gpus;  // names of those that it may use
   std::string host;
 };
-
-std::string to_text(const RankInfo& info) {
-  return info.world_size + "\n" + info.fingerprint + "\n" + info.backend + "\n" + info.gpus + "\n" +
-         info.host;
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankInfo, world_size, fingerprint, backend, gpus, host)
 
 RankInfo rank_info_of(c10d::Store& store, int rank) {
-  const std::string text = store.get_to_str(joined_key(rank));
-  RankInfo info;
-  std::istringstream lines(text);
-  std::getline(lines, info.world_size);
-  std::getline(lines, info.fingerprint);
-  std::getline(lines, info.backend);
-  std::getline(lines, info.gpus);
-  std::getline(lines, info.host, '\0');
-  return info;
+  return nlohmann::json::parse(store.get_to_str(joined_key(rank))).get<RankInfo>();
 }
 
 /// Returns names of the GPUs at these PCI addresses that are the same on all ranks. To NCCL ranks
 /// with different NCCL_HOSTID are on different machines, so that several can use one GPU.
-std::string gpu_names(const std::vector<std::string>& addresses) {
+std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
   const std::string machine = host == nullptr ? boot_id() : hash_hex(host);
-  std::string names;
-  for (const std::string& address : addresses) names += fmt::format("{}/{} ", machine, address);
-  return names;
-}
-
-std::vector<std::string> gpus_of(const RankInfo& info) {
-  std::istringstream names(info.gpus);
-  return {std::istream_iterator<std::string>(names), {}};
+  for (std::string& address : addresses) address = machine + "/" + address;
+  return addresses;
 }
 
 /// Runs on every rank, so that none waits for another that refused.
 void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& result) {
   const RankInfo of_rank_0 = rank_info_of(store, 0);
-  std::vector<std::vector<std::string>> gpus{gpus_of(of_rank_0)};
+  std::vector<std::vector<std::string>> gpus{of_rank_0.gpus};
   for (int rank = 1; rank < world_size; ++rank) {
     const RankInfo info = rank_info_of(store, rank);
     result.one_host = result.one_host && info.host == of_rank_0.host;
-    gpus.push_back(gpus_of(info));
+    gpus.push_back(info.gpus);
     const std::string name = "rank " + std::to_string(rank);
     if (info.world_size != of_rank_0.world_size) {
-      throw Error(ExitCode::kConfig, name + " was told that there are " + info.world_size +
-                                         " processes, rank 0 that there are " +
-                                         of_rank_0.world_size +
-                                         " (WORLD_SIZE, or the launcher's variable)");
+      throw Error(ExitCode::kConfig,
+                  fmt::format("{} was told that there are {} processes, rank 0 that there are {} "
+                              "(WORLD_SIZE, or the launcher's variable)",
+                              name, info.world_size, of_rank_0.world_size));
     }
     if (info.fingerprint != of_rank_0.fingerprint) {
       throw Error(ExitCode::kConfig, name +
@@ -341,8 +318,7 @@ void publish_refusal(const RendezvousOptions& options, ExitCode code, const std:
   std::vector<std::string> told;
   for (int rank = 1; rank < options.identity.world_size; ++rank) told.push_back(told_key(rank));
   try {
-    store.set(joined_key(0),
-              std::string(kRefused) + std::to_string(static_cast<int>(code)) + "\n" + message);
+    store.set(joined_key(0), json_text(nlohmann::json{{kRefused, code}, {kMessage, message}}));
     store.wait(told, to_milliseconds(options.timeout_s));
   } catch (const std::exception& error) {
     spdlog::debug("not all ranks learned of the refusal: {}", short_message(error));
@@ -359,8 +335,8 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
   auto result = translate_failures("rendezvous", [&] {
     return finish_before(deadline, [store, options, world_size]() -> RendezvousResult {
       store->set(joined_key(options.identity.rank),
-                 to_text({std::to_string(world_size), options.fingerprint, options.backend,
-                          gpu_names(options.gpus), host_identity()}));
+                 json_text(nlohmann::json(RankInfo{world_size, options.fingerprint, options.backend,
+                                                   gpu_names(options.gpus), host_identity()})));
       wait_for_all(*store, options);
       RendezvousResult joined;
       joined.store = store;

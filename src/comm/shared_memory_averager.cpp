@@ -15,7 +15,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "base/cgroups.h"
 #include "base/file.h"
 #include "base/shared_barrier.h"
 #include "base/system.h"

@@ -18,13 +18,11 @@
 #include <array>
 #include <filesystem>
 #include <string>
-#include <system_error>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
 #include <vector>
 
-#include "accelerator/cuda_module.h"
-#include "accelerator/device_kernel.h"
+#include "accelerator/device.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -304,8 +302,7 @@ class Program {
 /// Returns the module in a cache file; null if there is none, or it does not load. The file begins
 /// with the hash of the rest to detect damage, of which the driver notices little.
 std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
-  std::error_code failed;
-  if (!std::filesystem::exists(file, failed)) return nullptr;
+  if (!is_there(file)) return nullptr;
   try {
     const MappedFile mapped = MappedFile::open(file, ExitCode::kRunFailed);
     const std::string content(reinterpret_cast<const char*>(mapped.bytes().data()),

@@ -8,7 +8,6 @@
 #include <optional>
 #include <system_error>
 
-#include "base/file.h"
 #include "data/lmdb.h"
 #include "data/sources.h"
 #include "imaging/codec.h"

@@ -9,7 +9,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/cgroups.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/print.h"
@@ -56,23 +55,13 @@ void add(LeftOut& sum, const LeftOut& more) {
   sum.duplicates += more.duplicates;
 }
 
-/// Reorders items of `size` bytes: item i becomes the former one at positions[i]. Items that would
-/// be overwritten before they are moved are kept aside.
-void arrange(std::span<std::uint8_t> items, std::size_t size,
-             const std::vector<std::int64_t>& positions) {
-  const auto item = [&](std::size_t i) { return items.subspan(i * size, size); };
-  std::vector<std::uint8_t> aside;
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    const auto from = static_cast<std::size_t>(positions[i]);
-    if (from < i) aside.insert(aside.end(), item(from).begin(), item(from).end());
-  }
-  const std::uint8_t* next_aside = aside.data();
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    const auto from = static_cast<std::size_t>(positions[i]);
-    if (from > i) std::memcpy(item(i).data(), item(from).data(), size);
-    if (from >= i) continue;
-    std::memcpy(item(i).data(), next_aside, size);
-    next_aside += size;
+/// Moves the items of `size` bytes at these positions, which ascend, to the front.
+void move_to_front(std::span<std::uint8_t> items, std::size_t size,
+                   const std::vector<std::int64_t>& positions) {
+  std::uint8_t* out = items.data();
+  for (const std::int64_t position : positions) {
+    std::memmove(out, &items[static_cast<std::size_t>(position) * size], size);
+    out += size;
   }
 }
 
@@ -331,10 +320,9 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
     ImageSource& source = *samples.sources()[i];
     range = {range.end, range.end + parts[i]};
     const bool as_stored = source.geometry() && source.geometry()->same_shape(geometry_) &&
+                           range.size() == source.count() &&
                            samples.begins_source(range.begin, range.size());
-    if (as_stored && source.read_first(range.size(), images + range.begin * geometry_.bytes())) {
-      continue;
-    }
+    if (as_stored && source.read_all(images + range.begin * geometry_.bytes())) continue;
     const auto threads =
         static_cast<int>((range.size() + kSamplesPerThread - 1) / kSamplesPerThread);
     const auto pool = make_image_decoder(
@@ -399,7 +387,7 @@ void DatasetReader::skip(OpenSplit& split, std::span<const SampleFailure> failed
     }
   }
   if (good.empty()) fail_data(split.samples.name() + ": none of its images can be used");
-  if (!split.images.empty()) arrange(split.images, image_bytes(), good);
+  if (!split.images.empty()) move_to_front(split.images, image_bytes(), good);
   split.samples = split.samples.select(good);
 }
 

@@ -31,10 +31,8 @@ EpochDraws::EpochDraws(std::int64_t seed, std::int64_t epoch)
     : state_(
           absorb(absorb(0, static_cast<std::uint64_t>(seed)), static_cast<std::uint64_t>(epoch))) {}
 
-double EpochDraws::uniform(std::int64_t sample, std::uint64_t entry, std::uint64_t number) const {
-  const std::uint64_t bits =
-      absorb(absorb(state_, static_cast<std::uint64_t>(sample)), entry << 8 | number);
-  return static_cast<double>(bits >> 11) * 0x1p-53;
+EntryDraws EpochDraws::of(std::int64_t sample, std::uint64_t entry) const {
+  return {absorb(state_, static_cast<std::uint64_t>(sample)), entry};
 }
 
 std::int64_t EpochDraws::seed(std::int64_t sample) const {
@@ -43,68 +41,61 @@ std::int64_t EpochDraws::seed(std::int64_t sample) const {
       absorb(absorb(state_, static_cast<std::uint64_t>(sample)), kNetwork));
 }
 
-PixelPlace EpochDraws::crop(std::int64_t sample, std::uint64_t entry,
-                            const settings::RandomCropOptions& options,
-                            settings::ImageSize image) const {
+double EntryDraws::uniform(std::uint64_t number) const {
+  return static_cast<double>(absorb(state_, entry_ << 8 | number) >> 11) * 0x1p-53;
+}
+
+PixelBox EntryDraws::crop(const settings::RandomCropOptions& options,
+                          settings::ImageSize image) const {
   const settings::ImageSize window = options.size.value_or(image);
   const std::int64_t rows = image.height + 2 * options.padding - window.height + 1;
   const std::int64_t columns = image.width + 2 * options.padding - window.width + 1;
-  return {choose(uniform(sample, entry, 0), rows) - options.padding,
-          choose(uniform(sample, entry, 1), columns) - options.padding};
+  return {choose(uniform(0), rows) - options.padding, choose(uniform(1), columns) - options.padding,
+          window.height, window.width};
 }
 
-bool EpochDraws::flip(std::int64_t sample, std::uint64_t entry, double probability) const {
-  return uniform(sample, entry, 0) < probability;
-}
-
-double EpochDraws::angle(std::int64_t sample, std::uint64_t entry,
-                         const settings::RotateOptions& options) const {
-  const double degrees = (2 * uniform(sample, entry, 0) - 1) * options.degrees;
+double EntryDraws::angle(const settings::RotateOptions& options) const {
+  const double degrees = (2 * uniform(0) - 1) * options.degrees;
   return degrees * std::numbers::pi / 180;
 }
 
-PixelPlace EpochDraws::cutout(std::int64_t sample, std::uint64_t entry,
-                              const settings::CutoutOptions& options,
-                              settings::ImageSize image) const {
-  return {choose(uniform(sample, entry, 0), image.height) - options.size / 2,
-          choose(uniform(sample, entry, 1), image.width) - options.size / 2};
+PixelBox EntryDraws::cutout(const settings::CutoutOptions& options,
+                            settings::ImageSize image) const {
+  return {choose(uniform(0), image.height) - options.size / 2,
+          choose(uniform(1), image.width) - options.size / 2, options.size, options.size};
 }
 
-double EpochDraws::between(settings::Interval interval, std::int64_t sample, std::uint64_t entry,
-                           std::uint64_t number) const {
-  return interval.min + (interval.max - interval.min) * uniform(sample, entry, number);
+double EntryDraws::between(settings::Interval interval, std::uint64_t number) const {
+  return interval.min + (interval.max - interval.min) * uniform(number);
 }
 
 template <class Fits>
-PixelBox EpochDraws::box(std::int64_t sample, std::uint64_t entry, std::uint64_t number,
-                         settings::Interval scale, settings::Interval ratio,
+PixelBox EntryDraws::box(std::uint64_t number, settings::Interval scale, settings::Interval ratio,
                          settings::ImageSize image, const Fits& fits) const {
   constexpr int kTries = 10;
   const auto area = static_cast<double>(image.height * image.width);
   const settings::Interval log_ratio{std::log(ratio.min), std::log(ratio.max)};
   for (int i = 0; i < kTries; ++i, number += 2) {
-    const double part = area * between(scale, sample, entry, number);
-    const double slenderness = std::exp(between(log_ratio, sample, entry, number + 1));
+    const double part = area * between(scale, number);
+    const double slenderness = std::exp(between(log_ratio, number + 1));
     PixelBox box{0, 0, std::llrint(std::sqrt(part * slenderness)),  // half to even, as Python
                  std::llrint(std::sqrt(part / slenderness))};
     if (!fits(box)) continue;
-    box.top = choose(uniform(sample, entry, number + 2), image.height - box.height + 1);
-    box.left = choose(uniform(sample, entry, number + 3), image.width - box.width + 1);
+    box.top = choose(uniform(number + 2), image.height - box.height + 1);
+    box.left = choose(uniform(number + 3), image.width - box.width + 1);
     return box;
   }
   return {};
 }
 
-PixelBox EpochDraws::resized_crop(std::int64_t sample, std::uint64_t entry,
-                                  const settings::RandomResizedCropOptions& options,
+PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& options,
                                   settings::ImageSize image) const {
   const auto [height, width] = image;
   // torchvision's ratio is that of width to height.
   const settings::Interval ratio{1 / options.ratio.max, 1 / options.ratio.min};
-  PixelBox window =
-      box(sample, entry, 0, options.scale, ratio, image, [height, width](const PixelBox& some) {
-        return some.height > 0 && some.height <= height && some.width > 0 && some.width <= width;
-      });
+  PixelBox window = box(0, options.scale, ratio, image, [height, width](const PixelBox& some) {
+    return some.height > 0 && some.height <= height && some.width > 0 && some.width <= width;
+  });
   if (window.height > 0) return window;
   window = {0, 0, height, width};
   const double shape = static_cast<double>(width) / static_cast<double>(height);
@@ -118,22 +109,20 @@ PixelBox EpochDraws::resized_crop(std::int64_t sample, std::uint64_t entry,
   return window;
 }
 
-PixelBox EpochDraws::erased(std::int64_t sample, std::uint64_t entry,
-                            const settings::RandomErasingOptions& options,
+PixelBox EntryDraws::erased(const settings::RandomErasingOptions& options,
                             settings::ImageSize image) const {
-  if (uniform(sample, entry, 0) >= options.probability) return {};
-  return box(sample, entry, 1, options.scale, options.ratio, image, [image](const PixelBox& some) {
+  if (uniform(0) >= options.probability) return {};
+  return box(1, options.scale, options.ratio, image, [image](const PixelBox& some) {
     return some.height < image.height && some.width < image.width;
   });
 }
 
-std::array<PictureChange, 4> EpochDraws::jitter(std::int64_t sample, std::uint64_t entry,
-                                                const settings::ColorJitterOptions& options) const {
+std::array<PictureChange, 4> EntryDraws::jitter(const settings::ColorJitterOptions& options) const {
   const auto change = [&](PictureOperation operation, const settings::JitterRange& range,
                           double center, std::uint64_t number) {
     const settings::Interval interval = settings::jitter_interval(range, center);
     if (interval == settings::Interval{center, center}) return PictureChange{};
-    return PictureChange{operation, between(interval, sample, entry, number)};
+    return PictureChange{operation, between(interval, number)};
   };
   std::array<PictureChange, 4> changes{
       change(PictureOperation::kBrightness, options.brightness, 1, 0),
@@ -141,21 +130,19 @@ std::array<PictureChange, 4> EpochDraws::jitter(std::int64_t sample, std::uint64
       change(PictureOperation::kSaturation, options.saturation, 1, 2),
       change(PictureOperation::kHue, options.hue, 0, 3)};
   for (std::uint64_t left = changes.size(); left > 1; --left) {  // Fisher and Yates
-    const std::int64_t chosen =
-        choose(uniform(sample, entry, 2 + left), static_cast<std::int64_t>(left));
+    const std::int64_t chosen = choose(uniform(2 + left), static_cast<std::int64_t>(left));
     std::swap(changes[left - 1], changes[static_cast<std::size_t>(chosen)]);
   }
   return changes;
 }
 
-PictureChange EpochDraws::trivial(std::int64_t sample, std::uint64_t entry) const {
+PictureChange EntryDraws::trivial() const {
   using enum PictureOperation;
   constexpr std::int64_t kOperations = 14;
   constexpr std::int64_t kMagnitudes = 31;
-  const auto operation =
-      static_cast<PictureOperation>(choose(uniform(sample, entry, 0), kOperations));
-  const std::int64_t number = choose(uniform(sample, entry, 1), kMagnitudes);
-  const bool is_negative = uniform(sample, entry, 2) <= 0.5;
+  const auto operation = static_cast<PictureOperation>(choose(uniform(0), kOperations));
+  const std::int64_t number = choose(uniform(1), kMagnitudes);
+  const bool is_negative = uniform(2) <= 0.5;
   // torch.linspace's float, as CPUs with FMA compute it: 32 * 15 / 30 is a bit less than 16.
   const auto magnitude = [number](float first, float last) {
     const double step = (last - first) / (kMagnitudes - 1);
@@ -187,14 +174,12 @@ PictureChange EpochDraws::trivial(std::int64_t sample, std::uint64_t entry) cons
   }
 }
 
-PixelBox EpochDraws::cutmix(std::int64_t sample, std::uint64_t entry,
-                            const settings::CutmixOptions& options,
+PixelBox EntryDraws::cutmix(const settings::CutmixOptions& options,
                             settings::ImageSize image) const {
-  const double weight =
-      symmetric_beta(options.alpha, uniform(sample, entry, 0), uniform(sample, entry, 1));
+  const double weight = symmetric_beta(options.alpha, uniform(0), uniform(1));
   const double part = 0.5 * std::sqrt(1 - weight);
   const auto range = [&](std::int64_t size, std::uint64_t number) {
-    const std::int64_t center = choose(uniform(sample, entry, number), size);
+    const std::int64_t center = choose(uniform(number), size);
     const auto half = static_cast<std::int64_t>(part * static_cast<double>(size));
     return std::pair(std::max<std::int64_t>(center - half, 0), std::min(center + half, size));
   };
@@ -203,11 +188,9 @@ PixelBox EpochDraws::cutmix(std::int64_t sample, std::uint64_t entry,
   return {top, left, bottom - top, right - left};
 }
 
-double EpochDraws::mixup_weight(std::int64_t sample, std::uint64_t entry,
-                                const settings::MixupOptions& options) const {
+double EntryDraws::mixup_weight(const settings::MixupOptions& options) const {
   if (options.weight) return *options.weight;
-  return symmetric_beta(options.alpha.value_or(1), uniform(sample, entry, 0),
-                        uniform(sample, entry, 1));
+  return symmetric_beta(options.alpha.value_or(1), uniform(0), uniform(1));
 }
 
 std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t shard) {

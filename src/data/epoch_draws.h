@@ -7,13 +7,7 @@
 
 namespace mnist_train::data {
 
-/// A pixel of an image, or outside of it if there is padding.
-struct PixelPlace {
-  std::int64_t top = 0;
-  std::int64_t left = 0;
-};
-
-/// A part of an image; none if it has no height.
+/// A part of an image, or partly outside of it; none if it has no height.
 struct PixelBox {
   std::int64_t top = 0;
   std::int64_t left = 0;
@@ -48,61 +42,64 @@ struct PictureChange {
   double magnitude = 0;
 };
 
-/// Random draws of the entries of data.augment in one epoch (counted from 0). A draw is a hash of
-/// seed, epoch, sample (its index in the training set) and entry (its position in the list), so it
-/// is the same in every process, with any number of processes, and after a resume.
-class EpochDraws {
+/// Random draws of one entry of data.augment for one sample.
+class EntryDraws {
  public:
-  EpochDraws(std::int64_t seed, std::int64_t epoch);
+  /// `state`: a hash of seed, epoch and sample. `entry`: the position in the list.
+  EntryDraws(std::uint64_t state, std::uint64_t entry) : state_(state), entry_(entry) {}
 
-  /// Draws uniformly from [0, 1), 53 bits; `number` distinguishes an entry's draws for one sample.
-  double uniform(std::int64_t sample, std::uint64_t entry, std::uint64_t number) const;
+  /// Draws uniformly from [0, 1), 53 bits; `number` tells the draws of the entry apart.
+  double uniform(std::uint64_t number) const;
 
-  /// Draws the seed of a network's own draws for the sample.
-  std::int64_t seed(std::int64_t sample) const;
-
-  /// Draws the window's first pixel in the image without its padding.
-  PixelPlace crop(std::int64_t sample, std::uint64_t entry,
-                  const settings::RandomCropOptions& options, settings::ImageSize image) const;
+  /// Draws the window in the image without its padding.
+  PixelBox crop(const settings::RandomCropOptions& options, settings::ImageSize image) const;
   /// Draws whether the image is flipped.
-  bool flip(std::int64_t sample, std::uint64_t entry, double probability) const;
+  bool flip(double probability) const { return uniform(0) < probability; }
   /// Draws the angle in radians, counter-clockwise.
-  double angle(std::int64_t sample, std::uint64_t entry,
-               const settings::RotateOptions& options) const;
-  /// Draws the square's first pixel; parts of the square may be outside the image.
-  PixelPlace cutout(std::int64_t sample, std::uint64_t entry,
-                    const settings::CutoutOptions& options, settings::ImageSize image) const;
+  double angle(const settings::RotateOptions& options) const;
+  /// Draws the square.
+  PixelBox cutout(const settings::CutoutOptions& options, settings::ImageSize image) const;
   /// Draws the window that is resized, as torchvision's RandomResizedCrop.
-  PixelBox resized_crop(std::int64_t sample, std::uint64_t entry,
-                        const settings::RandomResizedCropOptions& options,
+  PixelBox resized_crop(const settings::RandomResizedCropOptions& options,
                         settings::ImageSize image) const;
   /// Draws the rectangle that is filled, as torchvision's RandomErasing.
-  PixelBox erased(std::int64_t sample, std::uint64_t entry,
-                  const settings::RandomErasingOptions& options, settings::ImageSize image) const;
+  PixelBox erased(const settings::RandomErasingOptions& options, settings::ImageSize image) const;
   /// Draws the operations of color_jitter, in their order; an option of 0 makes an identity.
-  std::array<PictureChange, 4> jitter(std::int64_t sample, std::uint64_t entry,
-                                      const settings::ColorJitterOptions& options) const;
+  std::array<PictureChange, 4> jitter(const settings::ColorJitterOptions& options) const;
   /// Draws the operation of trivial_augment.
-  PictureChange trivial(std::int64_t sample, std::uint64_t entry) const;
+  PictureChange trivial() const;
   /// Draws the rectangle that comes from the partner, as torchvision's CutMix.
-  PixelBox cutmix(std::int64_t sample, std::uint64_t entry, const settings::CutmixOptions& options,
-                  settings::ImageSize image) const;
+  PixelBox cutmix(const settings::CutmixOptions& options, settings::ImageSize image) const;
   /// Returns the weight of the sample itself: the fixed one, or one drawn from Beta(alpha, alpha).
-  double mixup_weight(std::int64_t sample, std::uint64_t entry,
-                      const settings::MixupOptions& options) const;
+  double mixup_weight(const settings::MixupOptions& options) const;
 
  private:
   /// Draws from the interval.
-  double between(settings::Interval interval, std::int64_t sample, std::uint64_t entry,
-                 std::uint64_t number) const;
+  double between(settings::Interval interval, std::uint64_t number) const;
   /// Tries up to ten times to draw a box of random area and of random `ratio` of its sides, the
   /// first of which is returned in `height`, by two numbers from `number` on each time. Returns one
   /// that `fits`, at a place that two more draws choose; else none.
   template <class Fits>
-  PixelBox box(std::int64_t sample, std::uint64_t entry, std::uint64_t number,
-               settings::Interval scale, settings::Interval ratio, settings::ImageSize image,
-               const Fits& fits) const;
+  PixelBox box(std::uint64_t number, settings::Interval scale, settings::Interval ratio,
+               settings::ImageSize image, const Fits& fits) const;
 
+  std::uint64_t state_;
+  std::uint64_t entry_;
+};
+
+/// Random draws in one epoch (counted from 0). A draw is a hash of seed, epoch, sample (its index
+/// in the training set) and entry (its position in data.augment), so it is the same in every
+/// process, with any number of processes, and after a resume.
+class EpochDraws {
+ public:
+  EpochDraws(std::int64_t seed, std::int64_t epoch);
+
+  /// Returns the draws of an entry for a sample.
+  EntryDraws of(std::int64_t sample, std::uint64_t entry) const;
+  /// Draws the seed of a network's own draws for the sample.
+  std::int64_t seed(std::int64_t sample) const;
+
+ private:
   std::uint64_t state_;
 };
 

@@ -1,9 +1,8 @@
-#include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -11,7 +10,6 @@
 
 #include "base/file.h"
 #include "base/file_kind.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "data/sources.h"
@@ -38,16 +36,6 @@ const SplitNames& names_of(SplitName split) {
                                   "data_batch_4.bin", "data_batch_5.bin"}};
   static const SplitNames kTest{{"t10k", "test"}, {"train"}, {"test_batch.bin"}};
   return split == SplitName::kTrain ? kTrain : kTest;
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
 }
 
 bool is_file(const fs::path& path) { return is_there(path) && !is_folder(path); }
@@ -127,26 +115,24 @@ fs::path find_labels(const fs::path& images) {
 /// own name; a raw file hides its compressed form. There are none in a folder that cannot be
 /// listed.
 std::vector<std::string> images_names(const fs::path& folder) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
+  std::vector<std::string> names;
+  for (const fs::path& path : paths_in(folder)) {
+    const std::string name = path.filename().string();
     const bool is_candidate = !name.starts_with('.') && name.find("images") != std::string::npos;
-    if (is_candidate && existing_form(entry->path())) names.insert(name);
+    if (!is_candidate || !existing_form(path)) continue;
+    // Its raw form comes before it.
+    const bool is_hidden =
+        name.ends_with(".gz") && std::ranges::count(names, name.substr(0, name.size() - 3)) > 0;
+    if (!is_hidden) names.push_back(name);
   }
-  std::vector<std::string> result;
-  std::copy_if(names.begin(), names.end(), std::back_inserter(result), [&](const auto& name) {
-    return !name.ends_with(".gz") || !names.contains(name.substr(0, name.size() - 3));
-  });
-  return result;
+  return names;
 }
 
 /// Returns why a folder seems to hold no images: it cannot be listed, or holds files of another
 /// kind.
 std::string without_images(const fs::path& folder) {
   std::error_code error;
-  const fs::directory_iterator ignored(folder, error);
+  (void)paths_in(folder, &error);
   return error ? "; the folder cannot be listed: " + error.message() : other_files_in(folder);
 }
 
@@ -192,8 +178,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
 /// Returns whether a folder holds a data set's files: images with labels, or a batch.
 bool holds_images(const fs::path& folder, DataFormat format) {
   if (format == DataFormat::kIdx) {
-    const std::vector<std::string> names = images_names(folder);
-    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return std::ranges::any_of(images_names(folder), [&](const std::string& name) {
       return labels_of(folder / name).has_value();
     });
   }
@@ -207,14 +192,11 @@ std::vector<fs::path> image_folders(const fs::path& folder, DataFormat format, i
   if (holds_images(folder, format)) return {folder};
   std::vector<fs::path> found;
   if (levels == 0) return found;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().filename().string().starts_with('.') || !is_folder(entry->path())) continue;
-    const std::vector<fs::path> below = image_folders(entry->path(), format, levels - 1);
+  for (const fs::path& path : paths_in(folder)) {
+    if (path.filename().string().starts_with('.') || !is_folder(path)) continue;
+    const std::vector<fs::path> below = image_folders(path, format, levels - 1);
     found.insert(found.end(), below.begin(), below.end());
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 

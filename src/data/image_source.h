@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "imaging/codec.h"
-#include "imaging/image.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::data {
@@ -138,9 +137,9 @@ class ImageSource {
 
   /// Returns all pixels [count,C,H,W] if they are contiguous in a mapped file, otherwise nothing.
   virtual std::span<const std::uint8_t> mapped_pixels() const { return {}; }
-  /// Writes the pixels of the first `count` samples to `out` and checks the rest of the files.
-  /// Called once at most. Returns false, having done nothing, if `read` is as fast.
-  virtual bool read_first(std::int64_t /*count*/, std::uint8_t* /*out*/) { return false; }
+  /// Writes the pixels of all samples to `out`. Called once at most. Returns false, having done
+  /// nothing, if `read` is as fast.
+  virtual bool read_all(std::uint8_t* /*out*/) { return false; }
 
   /// Numbers the classes as in `names`, which is sorted. Throws Error(kData) for classes that are
   /// not in `names`, and adds those of `names` that are missing here to `bad`.
@@ -180,8 +179,6 @@ class SampleView {
   std::vector<std::int64_t> parts() const;
   /// Returns whether the samples from position `first` on are the first `count` of a source.
   bool begins_source(std::int64_t first, std::int64_t count) const;
-  /// Returns the text by which a sample is drawn: its path, else its number in its source.
-  std::string drawn_by(std::int64_t position) const;
   const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
   /// Returns the name of the first source, for messages.
   const std::string& name() const { return sources_.front()->name(); }
@@ -189,14 +186,31 @@ class SampleView {
   const std::string& hash() const { return hash_; }
 
   // The sample at a position, as in ImageSource.
-  std::int32_t label(std::int64_t position) const;
-  std::string path(std::int64_t position) const;
-  std::int64_t bytes(std::int64_t position) const;
-  std::string sample_name(std::int64_t position) const;
+  std::int32_t label(std::int64_t position) const {
+    return source_of(position).labels()[at(position).sample];
+  }
+  std::string path(std::int64_t position) const {
+    return source_of(position).path(at(position).sample);
+  }
+  std::int64_t bytes(std::int64_t position) const {
+    return source_of(position).bytes(at(position).sample);
+  }
+  std::string sample_name(std::int64_t position) const {
+    return source_of(position).sample_name(at(position).sample);
+  }
   std::span<const std::uint8_t> read(std::int64_t position,
-                                     std::vector<std::uint8_t>& buffer) const;
+                                     std::vector<std::uint8_t>& buffer) const {
+    return source_of(position).read(at(position).sample, buffer);
+  }
   void decode(std::int64_t position, const ImageGeometry& geometry, std::uint8_t* out,
-              std::vector<std::uint8_t>& buffer) const;
+              std::vector<std::uint8_t>& buffer) const {
+    source_of(position).decode(at(position).sample, geometry, out, buffer);
+  }
+  /// Returns the text by which a sample is drawn: its path, else its number in its source.
+  std::string drawn_by(std::int64_t position) const {
+    std::string text = path(position);
+    return text.empty() ? std::to_string(at(position).sample) : text;
+  }
 
  private:
   struct PlacedSample {  // small, since there may be millions
@@ -206,11 +220,33 @@ class SampleView {
   const PlacedSample& at(std::int64_t position) const {
     return samples_[static_cast<std::size_t>(position)];
   }
+  const ImageSource& source_of(std::int64_t position) const {
+    return *sources_[at(position).source];
+  }
 
   std::vector<std::shared_ptr<ImageSource>> sources_;
   std::vector<PlacedSample> samples_;
   std::string hash_;
 };
+
+/// Samples of a view by their positions, ascending.
+struct Drawn {
+  std::vector<std::int64_t> taken;
+  std::vector<std::int64_t> left;
+  std::vector<std::int32_t> single_classes{};  // of which nothing was taken
+};
+
+/// Draws a fraction of each class of the samples at positions `among`. Within a class, samples are
+/// sorted by the SHA-256 of `seed:path` (or `seed:number`, if they have no paths), ascending, and
+/// the first max(1, round(n × fraction)) of n are taken, but not the last one, and none of a single
+/// sample. Halves are rounded up. So a sample that is added or removed moves few others.
+Drawn draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& among,
+                    double fraction, std::int64_t seed);
+
+/// Draws `limit` samples, at most all, in the same order. Each class has a share in proportion to
+/// its size, by largest remainders, and at least one sample if the limit allows it.
+Drawn draw_limit(const SampleView& samples, const std::vector<std::int64_t>& among,
+                 std::int64_t limit, std::int64_t seed);
 
 /// Images that are decoded as they are used.
 struct EncodedImages {

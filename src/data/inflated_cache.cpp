@@ -13,9 +13,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/system.h"
-#include "data/idx_source.h"
+#include "data/pixel_files.h"
 
 namespace mnist_train::data {
 
@@ -28,19 +29,8 @@ constexpr std::size_t kMostInflated_bytes = std::size_t{256} << 20;  // inflated
 constexpr std::size_t kMostKept = 8;
 constexpr char kBetweenHashes = '-';
 
-bool is_unfinished(const fs::path& file) { return file.filename().string().front() == '.'; }
-
-/// Returns the files of the cache, named by the hashes of the compressed bytes and of their
-/// content, and unfinished ones that a process is writing or left.
-std::vector<fs::path> files_in(const fs::path& folder) {
-  std::vector<fs::path> files;
-  std::error_code failed;
-  for (fs::directory_iterator entry(folder, failed), end; !failed && entry != end;
-       entry.increment(failed)) {
-    files.push_back(entry->path());
-  }
-  return files;
-}
+// Files are named by the hashes of the compressed bytes and of their content. Names of unfinished
+// ones, which a process is writing or left, begin with a dot.
 
 void set_used_now(const fs::path& file) { ::utimensat(AT_FDCWD, file.c_str(), nullptr, 0); }
 
@@ -48,10 +38,10 @@ void remove_least_recently_used(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code failed;
   const auto an_hour_ago = fs::file_time_type::clock::now() - std::chrono::hours(1);
-  for (const fs::path& file : files_in(folder)) {
+  for (const fs::path& file : paths_in(folder)) {
     const auto used = fs::last_write_time(file, failed);
     if (failed) continue;  // it was removed meanwhile
-    if (!is_unfinished(file)) {
+    if (!file.filename().string().starts_with('.')) {
       files.emplace_back(used, file);
     } else if (used < an_hour_ago) {
       fs::remove(file, failed);
@@ -78,7 +68,7 @@ std::shared_ptr<const MappedFile> find_inflated(std::span<const std::uint8_t> co
   const std::optional<fs::path> folder = own_cache_folder("inflated");
   if (!folder) return nullptr;
   const std::string prefix = hash_hex(compressed) + kBetweenHashes;
-  for (const fs::path& path : files_in(*folder)) {
+  for (const fs::path& path : paths_in(*folder)) {
     const std::string name = path.filename().string();
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
     try {

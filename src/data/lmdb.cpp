@@ -10,7 +10,6 @@
 #include <optional>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
-#include <system_error>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -76,10 +75,9 @@ class LmdbReader {
   using Visit = std::function<void(std::string_view key, Bytes value)>;
 
   explicit LmdbReader(const fs::path& path) {
-    std::error_code ignored;
-    const fs::path file = fs::is_directory(path, ignored) ? path / "data.mdb" : path;
+    const fs::path file = is_folder(path) ? path / "data.mdb" : path;
     name_ = file.string();
-    if (file != path && !fs::exists(file, ignored)) {
+    if (file != path && !is_there(file)) {
       fail_data(name_ + ": no such file" + other_files_in(path));
     }
     file_ = MappedFile::open(file, ExitCode::kData);

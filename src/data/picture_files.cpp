@@ -1,27 +1,40 @@
-#include "data/picture_files.h"
-
+#include <dirent.h>
 #include <fcntl.h>
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "data/sources.h"
+#include "imaging/codec.h"
 
 namespace mnist_train::data {
+
+namespace fs = std::filesystem;
 
 namespace {
 
 constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;  // of one image file
 
-}  // namespace
-
+/// Returns whether a name is UTF-8 without control characters.
 bool is_plain_text(std::string_view name) {
   while (!name.empty()) {
     const Utf8Character character = first_character(name);
@@ -31,62 +44,540 @@ bool is_plain_text(std::string_view name) {
   return true;
 }
 
-std::string PictureFiles::shown(const std::filesystem::path& relative) const {
-  return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
-}
-
-std::string PictureFiles::add_file(std::string_view path, mode_t mode, off_t size,
-                                   std::int32_t label) {
-  if (!S_ISREG(mode)) return ": not a regular file";
-  if (size == 0) return ": byte 0: an empty file instead of an image";
-  if (size > kMostImageBytes) return ": " + std::to_string(size) + " bytes";
-  paths_.append(path).push_back('\0');
-  begins_.push_back(paths_.size());
-  sizes_.push_back(static_cast<std::uint32_t>(size));
-  labels_.push_back(label);
-  return "";
-}
-
-void PictureFiles::drop_last_file() {
-  begins_.pop_back();
-  paths_.resize(begins_.back());
-  sizes_.pop_back();
-  labels_.pop_back();
-}
-
-void PictureFiles::hash_from(std::int64_t first) {
-  Hasher hasher;
-  hasher.update(hash_.data(), hash_.size());
-  for (auto sample = static_cast<std::size_t>(first); sample < sizes_.size(); ++sample) {
-    const std::uint64_t size = sizes_[sample];
-    hasher.update(&paths_[begins_[sample]], begins_[sample + 1] - begins_[sample]);
-    hasher.update(&size, sizeof size);
+/// Picture files below a folder, one a sample: a few dozen bytes of memory each, because every
+/// process lists them.
+class PictureFiles : public ImageSource {
+ public:
+  std::string path(std::int64_t sample) const override { return std::string(path_view(sample)); }
+  std::string sample_name(std::int64_t sample) const override { return shown(path(sample)); }
+  std::int64_t bytes(std::int64_t sample) const override {
+    return sizes_[static_cast<std::size_t>(sample)];
   }
-  hash_ = hasher.named_digest();
-}
-
-void PictureFiles::release_spare_memory() {
-  paths_.shrink_to_fit();
-  begins_.shrink_to_fit();
-  sizes_.shrink_to_fit();
-  labels_.shrink_to_fit();
-}
-
-std::span<const std::uint8_t> PictureFiles::read(std::int64_t sample,
-                                                 std::vector<std::uint8_t>& buffer) const {
-  const std::filesystem::path path = folder_ / path_view(sample);
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  buffer.resize(sizes_[static_cast<std::size_t>(sample)]);
-  std::size_t done = 0;
-  while (file.valid() && done < buffer.size()) {
-    const ssize_t count = ::read(file.get(), buffer.data() + done, buffer.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) break;
-    done += static_cast<std::size_t>(count);
+  std::span<const std::uint8_t> read(std::int64_t sample,
+                                     std::vector<std::uint8_t>& buffer) const override {
+    const fs::path path = folder_ / path_view(sample);
+    const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    buffer.resize(sizes_[static_cast<std::size_t>(sample)]);
+    std::size_t done = 0;
+    while (file.valid() && done < buffer.size()) {
+      const ssize_t count = ::read(file.get(), buffer.data() + done, buffer.size() - done);
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) break;
+      done += static_cast<std::size_t>(count);
+    }
+    if (done == buffer.size()) return buffer;
+    fail_data(sample_name(sample) + ": cannot be read: " +
+              (file.valid() ? "shorter than when the folder was listed" : std::strerror(errno)));
   }
-  if (done == buffer.size()) return buffer;
-  fail_data(sample_name(sample) + ": cannot be read: " +
-            (file.valid() ? "shorter than when the folder was listed" : std::strerror(errno)));
+
+ protected:
+  PictureFiles(fs::path folder, BadSamples& bad) : folder_(std::move(folder)), bad_(bad) {}
+
+  /// Adds a sample. Returns why the file cannot be one, as the end of a message; "" if it can.
+  std::string add_file(std::string_view path, mode_t mode, off_t size, std::int32_t label) {
+    if (!S_ISREG(mode)) return ": not a regular file";
+    if (size == 0) return ": byte 0: an empty file instead of an image";
+    if (size > kMostImageBytes) return ": " + std::to_string(size) + " bytes";
+    paths_.append(path).push_back('\0');
+    begins_.push_back(paths_.size());
+    sizes_.push_back(static_cast<std::uint32_t>(size));
+    labels_.push_back(label);
+    return "";
+  }
+  void drop_last_file() {
+    begins_.pop_back();
+    paths_.resize(begins_.back());
+    sizes_.pop_back();
+    labels_.pop_back();
+  }
+  std::string_view path_view(std::int64_t sample) const {
+    const auto at = static_cast<std::size_t>(sample);
+    return std::string_view(paths_).substr(begins_[at], begins_[at + 1] - 1 - begins_[at]);
+  }
+  /// Returns the path as messages show it.
+  std::string shown(const fs::path& relative) const {
+    return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
+  }
+  /// Adds the paths and sizes of the samples from `first` on to the hash.
+  void hash_from(std::int64_t first) {
+    Hasher hasher;
+    hasher.update(hash_.data(), hash_.size());
+    for (auto sample = static_cast<std::size_t>(first); sample < sizes_.size(); ++sample) {
+      const std::uint64_t size = sizes_[sample];
+      hasher.update(&paths_[begins_[sample]], begins_[sample + 1] - begins_[sample]);
+      hasher.update(&size, sizeof size);
+    }
+    hash_ = hasher.named_digest();
+  }
+  void release_spare_memory() {
+    paths_.shrink_to_fit();
+    begins_.shrink_to_fit();
+    sizes_.shrink_to_fit();
+    labels_.shrink_to_fit();
+  }
+
+  fs::path folder_;
+  BadSamples& bad_;  // used while the files are listed
+
+ private:
+  std::string paths_;  // relative to folder_, each with a NUL
+  std::vector<std::size_t> begins_{0};
+  std::vector<std::uint32_t> sizes_;
+};
+
+/// Folders that programs make beside a user's own.
+constexpr std::array<std::pair<std::string_view, const char*>, 9> kForeignFolders{{
+    {"__MACOSX", "made by an archive program"},
+    {"@eaDir", "made by a file server"},
+    {"#recycle", "the bin of a file server"},
+    {"#snapshot", "made by a file server"},
+    {"@Recycle", "the bin of a file server"},
+    {"$RECYCLE.BIN", "the bin of Windows"},
+    {"System Volume Information", "made by Windows"},
+    {"lost+found", "made by the file system"},
+    {"__pycache__", "made by Python"},
+}};
+
+/// Returns why a folder cannot be a class or a part of one; nothing for a user's own folder.
+const char* reason_to_ignore(std::string_view folder) {
+  for (const auto& [name, reason] : kForeignFolders) {
+    if (folder == name) return reason;
+  }
+  return folder.starts_with('.') ? "hidden" : nullptr;
+}
+
+struct FolderEntry {
+  std::string name;
+  bool is_folder = false;
+  mode_t mode = 0;  // of pictures
+  off_t size = 0;
+};
+
+class ImageFolder : public PictureFiles {
+ public:
+  ImageFolder(fs::path folder, BadSamples& bad) : PictureFiles(std::move(folder), bad) {
+    name_ = on_one_line(folder_.string());
+    std::error_code ignored;  // listing says what is wrong
+    if (fs::is_regular_file(folder_, ignored)) {
+      fail_data(name_ + ": a file; expected a folder of class folders with pictures");
+    }
+    std::vector<FolderEntry> entries = list_folder("");
+    const auto pictures =
+        std::ranges::count_if(entries, [](const FolderEntry& entry) { return is_picture(entry); });
+    for (const FolderEntry& entry : entries) {
+      if (entry.is_folder) add_class(entry.name, entry.name, nullptr);
+    }
+    if (pictures > 0 && !labels_.empty()) {
+      fail_data(name_ + ": holds pictures beside class folders");
+    }
+    if (pictures > 0) {
+      std::erase_if(entries, [](const FolderEntry& entry) { return entry.is_folder; });
+      add_class(fs::weakly_canonical(folder_).filename().string(), "", &entries);
+    }
+    classes_ = static_cast<std::int64_t>(class_names_.size());
+    if (labels_.empty()) {
+      fail_data(name_ + ": no class folders with pictures (" + imaging::kPictureExtensions + ")" +
+                other_files_in(folder_) + first_reason());
+    }
+    release_spare_memory();
+  }
+
+ private:
+  static bool is_picture(const FolderEntry& entry) {
+    return !entry.is_folder && imaging::has_picture_extension(entry.name);
+  }
+
+  /// Returns the end of a message: why the first folder is not a class.
+  std::string first_reason() const {
+    if (left_out_.folders.empty()) return "";
+    const auto& [folder, reason] = *left_out_.folders.begin();
+    return "; left out: " + on_one_line(folder) + " (" + reason + ")";
+  }
+
+  /// Returns the entries of a folder, sorted by name, without hidden files and folders that are
+  /// left out; links are followed. Only pictures and links are examined, not files of other kinds.
+  std::vector<FolderEntry> list_folder(const fs::path& relative) {
+    const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
+    std::vector<FolderEntry> entries;
+    const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), &::closedir);
+    if (!listing) {
+      fail_data(on_one_line(folder.string()) + ": cannot list: " + std::strerror(errno));
+    }
+    errno = 0;
+    while (const dirent* entry = ::readdir(listing.get())) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") add_entry(listing.get(), *entry, relative, entries);
+      errno = 0;
+    }
+    if (errno != 0) {
+      fail_data(on_one_line(folder.string()) + ": cannot list: " + std::strerror(errno));
+    }
+    std::ranges::sort(entries, {}, &FolderEntry::name);
+    return entries;
+  }
+
+  void add_entry(DIR* listing, const dirent& entry, const fs::path& relative,
+                 std::vector<FolderEntry>& entries) {
+    FolderEntry found{entry.d_name};
+    const bool is_picture = imaging::has_picture_extension(found.name);
+    const bool is_plain = entry.d_type == DT_REG && !is_picture;
+    found.is_folder = entry.d_type == DT_DIR;
+    if (found.name.starts_with('.') && is_plain) return;
+    if (!found.is_folder && !is_plain) {
+      struct stat status {};
+      if (::fstatat(::dirfd(listing), entry.d_name, &status, 0) != 0) {
+        if (!found.name.starts_with('.') && (entry.d_type == DT_LNK || is_picture)) {
+          bad_.add(shown(relative / found.name) + ": cannot be read: " + std::strerror(errno));
+        }
+        return;
+      }
+      found.is_folder = S_ISDIR(status.st_mode);
+      found.mode = status.st_mode;
+      found.size = status.st_size;
+    }
+    if (found.name.starts_with('.') && !found.is_folder) return;
+    if (const char* reason = reason_to_ignore(found.name); reason != nullptr && found.is_folder) {
+      left_out_.folders[on_one_line(found.name)] = reason;
+      return;
+    }
+    if (!is_plain_text(found.name) && (found.is_folder || is_picture)) {
+      return bad_.add(shown(relative / found.name) + ": a name with control bytes or broken UTF-8");
+    }
+    entries.push_back(std::move(found));
+  }
+
+  /// Adds the pictures below a folder as a class, unless there are none. `listed`: its entries, if
+  /// they are known.
+  void add_class(const std::string& name, const fs::path& folder,
+                 const std::vector<FolderEntry>* listed) {
+    const std::int64_t first = count();
+    std::map<std::string, std::int64_t> others;
+    add_files_below(folder, others, listed);
+    if (first == count()) {
+      std::string reason = "no pictures";
+      for (const auto& [extension, files] : others) {
+        reason += ", " + std::to_string(files) + " " + extension;
+      }
+      left_out_.folders[name] = reason + other_files_in(folder_ / folder);
+      return;
+    }
+    for (const auto& [extension, files] : others) left_out_.files[extension] += files;
+    class_names_.push_back(name);
+    hash_from(first);
+  }
+
+  void add_files_below(const fs::path& relative, std::map<std::string, std::int64_t>& others,
+                       const std::vector<FolderEntry>* listed) {
+    const fs::path folder = folder_ / relative;
+    struct stat status {};
+    if (::stat(folder.c_str(), &status) != 0) return;
+    const std::pair<dev_t, ino_t> identity{status.st_dev, status.st_ino};
+    if (!above_.insert(identity).second) {
+      return bad_.add(shown(relative) + ": a link back to a folder above it");
+    }
+    const auto label = static_cast<std::int32_t>(class_names_.size());
+    for (const FolderEntry& entry : listed != nullptr ? *listed : list_folder(relative)) {
+      const fs::path inner = relative / entry.name;
+      if (entry.is_folder) {
+        add_files_below(inner, others, nullptr);
+      } else if (is_picture(entry)) {
+        const std::string problem = add_file(inner.native(), entry.mode, entry.size, label);
+        if (!problem.empty()) bad_.add(shown(inner) + problem);
+      } else {
+        const std::string extension = imaging::extension_of(entry.name);
+        ++others[extension.empty() ? "without extension" : on_one_line(extension)];
+      }
+    }
+    above_.erase(identity);
+  }
+
+  std::set<std::pair<dev_t, ino_t>> above_{};  // the folders that are being listed
+};
+
+/// The records of a CSV file (RFC 4180), one after the other. Lines may also end with LF alone.
+class CsvReader {
+ public:
+  CsvReader(std::string_view text, std::string name) : text_(text), name_(std::move(name)) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+    if (text_.starts_with("\xFF\xFE") || text_.starts_with("\xFE\xFF")) {
+      fail_data(name_ + ": is UTF-16; save it as UTF-8");
+    }
+    if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
+  }
+
+  /// Reads the next record into `fields`, whose memory is used again, and skips empty lines.
+  /// Returns false at the end.
+  bool next(std::vector<std::string>& fields) {
+    while (end_of_line() > 0) {
+    }
+    count_ = 0;
+    line_ = next_line_;
+    if (text_.empty()) return false;
+    do {
+      if (count_ == fields.size()) fields.emplace_back();
+      read_field(fields[count_++]);
+    } while (take(","));
+    if (end_of_line() == 0 && !text_.empty()) fail("text after a closing quote");
+    fields.resize(count_);
+    return true;
+  }
+
+  /// Returns the line on which the record begins, from 1.
+  std::uint32_t line() const { return line_; }
+
+  [[noreturn]] void fail(const std::string& problem) const {
+    fail_data(fmt::format("{}: line {}: {}", name_, line_, problem));
+  }
+
+ private:
+  bool take(std::string_view wanted) {
+    if (!text_.starts_with(wanted)) return false;
+    text_.remove_prefix(wanted.size());
+    return true;
+  }
+
+  /// Skips the end of a line. Returns its size, 0 if there is none here.
+  std::size_t end_of_line() {
+    const std::size_t before = text_.size();
+    if (take("\r\n") || take("\n")) ++next_line_;
+    return before - text_.size();
+  }
+
+  void read_field(std::string& field) {
+    field.clear();
+    if (!take("\"")) {
+      std::size_t end = std::min(text_.find_first_of(",\n"), text_.size());
+      if (end > 0 && end < text_.size() && text_[end] == '\n' && text_[end - 1] == '\r') --end;
+      field = text_.substr(0, end);
+      text_.remove_prefix(end);
+      return;
+    }
+    for (;;) {
+      const std::size_t quote = text_.find('"');
+      if (quote == std::string_view::npos) fail("a quote that begins here is not closed");
+      field += text_.substr(0, quote);
+      next_line_ += static_cast<std::uint32_t>(std::count(&text_[0], &text_[quote], '\n'));
+      text_.remove_prefix(quote + 1);
+      if (!take("\"")) return;
+      field += '"';
+    }
+  }
+
+  std::string_view text_;  // that is not read yet
+  std::string name_;
+  std::size_t count_ = 0;  // fields of the record
+  std::uint32_t line_ = 1;
+  std::uint32_t next_line_ = 1;
+};
+
+/// Positions of the columns of a list.
+struct ListColumns {
+  std::size_t count = 0;
+  std::size_t path = 0;
+  std::size_t label = 0;
+  std::optional<std::size_t> holdout{};
+};
+
+ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
+  constexpr std::size_t kMostShown = 200;
+  const std::string wanted = "expected a header with the columns path (or file_name) and label";
+  if (!csv.next(fields)) csv.fail("the file is empty; " + wanted);
+  const auto find = [&](std::string_view name) -> std::optional<std::size_t> {
+    if (std::ranges::count(fields, name) > 1) {
+      csv.fail(fmt::format("the column {} is there twice", name));
+    }
+    const auto found = std::ranges::find(fields, name);
+    if (found == fields.end()) return std::nullopt;
+    return static_cast<std::size_t>(found - fields.begin());
+  };
+  const auto path = find("path");
+  const auto file_name = find("file_name");
+  const auto label = find("label");
+  if (path && file_name) csv.fail("both path and file_name are columns; keep one of them");
+  if ((!path && !file_name) || !label) {
+    const bool other_separator =
+        fields.size() == 1 && fields[0].find_first_of(";\t") != std::string::npos;
+    const std::string found = fmt::format("{}", fmt::join(fields, ","));
+    csv.fail(fmt::format("{}, found \"{}\"{}", wanted, on_one_line(found.substr(0, kMostShown)),
+                         other_separator ? "; columns are separated by commas" : ""));
+  }
+  return {fields.size(), path ? *path : *file_name, *label, find("holdout")};
+}
+
+/// Returns the path without steps that lead nowhere, so that a file has one name.
+std::string normal_path(const std::string& path) {
+  const bool may_differ =
+      path.find("./") != std::string::npos || path.find("//") != std::string::npos;
+  return may_differ ? fs::path(path).lexically_normal().string() : path;
+}
+
+/// Returns the class number that a label is; nothing if it is not an integer.
+std::optional<std::int64_t> integer_of(const std::string& label) {
+  std::int64_t number = 0;
+  const char* end = label.data() + label.size();
+  const auto [stop, error] = std::from_chars(label.data(), end, number);
+  if (label.empty() || stop != end) return std::nullopt;
+  if (error == std::errc::result_out_of_range) return std::numeric_limits<std::int64_t>::max();
+  return error == std::errc() ? std::optional(number) : std::nullopt;
+}
+
+class ImageList : public PictureFiles {
+ public:
+  ImageList(const fs::path& file, ListKind kind, BadSamples& bad)
+      : PictureFiles(fs::absolute(file).parent_path(), bad), kind_(kind) {
+    name_ = on_one_line(file.string());
+    folder_fd_ = UniqueFd(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    const MappedFile content = MappedFile::open(file, ExitCode::kData);
+    const auto bytes = content.bytes();
+    CsvReader csv({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name_);
+    std::vector<std::string> fields;
+    const ListColumns columns = read_header(csv, fields);
+    while (csv.next(fields)) add_row(csv, columns, fields);
+    if (labels_.empty()) fail_data(name_ + ": lists no picture that can be used");
+    number_labels();
+    hash_from(0);
+    Hasher hasher;
+    hasher.update(hash_.data(), hash_.size());
+    hasher.update(labels_.data(), labels_.size() * sizeof labels_.front());
+    hash_ = hasher.named_digest();
+    Samples(0, HashOfPath{this}, SamePath{this}).swap(known_);
+    std::vector<std::uint32_t>().swap(lines_);
+    folder_fd_.reset();
+    release_spare_memory();
+  }
+
+ private:
+  // Samples by their paths, without a copy of these.
+  struct HashOfPath {
+    const ImageList* list;
+    std::size_t operator()(std::uint32_t sample) const {
+      return std::hash<std::string_view>()(list->path_view(sample));
+    }
+  };
+  struct SamePath {
+    const ImageList* list;
+    bool operator()(std::uint32_t one, std::uint32_t other) const {
+      return list->path_view(one) == list->path_view(other);
+    }
+  };
+  using Samples = std::unordered_set<std::uint32_t, HashOfPath, SamePath>;
+
+  void add_row(const CsvReader& csv, const ListColumns& columns,
+               const std::vector<std::string>& fields) {
+    if (fields.size() != columns.count) {
+      csv.fail(fmt::format("{} fields, but the header has {}", fields.size(), columns.count));
+    }
+    const std::string& written = fields[columns.path];
+    const std::string& label = fields[columns.label];
+    if (written.empty() || label.empty()) csv.fail(written.empty() ? "no path" : "no label");
+    if (!is_plain_text(written) || !is_plain_text(label)) {
+      csv.fail("a path or label with control bytes or broken UTF-8");
+    }
+    const Part part = columns.holdout ? part_of(csv, fields[*columns.holdout]) : Part::kTrain;
+    const std::string path = normal_path(written);
+    struct stat status {};
+    std::string problem;
+    if (::fstatat(folder_fd_.get(), path.c_str(), &status, 0) != 0) {
+      problem = std::string(": ") + std::strerror(errno);
+    } else {
+      const auto class_number = static_cast<std::int32_t>(
+          label_numbers_.try_emplace(label, label_numbers_.size()).first->second);
+      problem = add_file(path, status.st_mode, status.st_size, class_number);
+    }
+    if (!problem.empty()) {
+      return bad_.add(fmt::format("{}: line {}: {}{}", name_, csv.line(), shown(path), problem));
+    }
+    lines_.push_back(csv.line());
+    if (columns.holdout) parts_.push_back(part);
+    drop_if_repeated(csv);
+  }
+
+  Part part_of(const CsvReader& csv, const std::string& word) const {
+    if (kind_.is_test ? word == "test" : word == "train") return Part::kTrain;
+    if (!kind_.is_test && word == "validation") return Part::kValidation;
+    if (!kind_.is_test && word == "test") return Part::kTest;
+    csv.fail(fmt::format(
+        "holdout is \"{}\"; expected {}", on_one_line(word),
+        kind_.is_test ? "test, since this list is the test set" : "train, validation or test"));
+  }
+
+  /// Drops the last sample if an earlier row names its file.
+  void drop_if_repeated(const CsvReader& csv) {
+    const auto last = static_cast<std::uint32_t>(labels_.size() - 1);
+    const auto [found, is_new] = known_.insert(last);
+    if (is_new) return;
+    const std::uint32_t first = *found;
+    const auto refuse = [&](const char* what) {
+      csv.fail(fmt::format("{} is on line {} too, with another {}", shown(path(last)),
+                           lines_[first], what));
+    };
+    if (labels_[first] != labels_[last]) refuse("label");
+    if (!parts_.empty() && parts_[first] != parts_[last]) refuse("holdout");
+    drop_last_file();
+    lines_.pop_back();
+    if (!parts_.empty()) parts_.pop_back();
+    ++left_out_.duplicates;
+  }
+
+  /// Numbers the classes, from the order in which labels were met: integers are numbers, else the
+  /// sorted labels are the classes.
+  void number_labels() {
+    std::vector<std::string> names;
+    const std::string* integer = nullptr;
+    const std::string* word = nullptr;
+    for (const auto& [label, unused] : label_numbers_) {
+      names.push_back(label);
+      (integer_of(label) ? integer : word) = &label;
+    }
+    const bool named = kind_.named.value_or(word != nullptr);
+    if (!named && word != nullptr) {
+      fail_data(
+          fmt::format("{}: the label \"{}\" is not an integer, but all labels of the training "
+                      "set are",
+                      name_, on_one_line(*word)));
+    }
+    if (named && integer != nullptr && word != nullptr) {
+      notes_.push_back(
+          fmt::format("{}: some labels are integers (\"{}\") and some are not (\"{}\"): "
+                      "all are taken as names of classes",
+                      name_, *integer, on_one_line(*word)));
+    }
+    std::ranges::sort(names);
+    std::vector<std::int32_t> numbers(names.size());
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      numbers[label_numbers_.at(names[i])] =
+          named ? static_cast<std::int32_t>(i) : class_number(names[i]);
+    }
+    for (std::int32_t& label : labels_) label = numbers[static_cast<std::size_t>(label)];
+    classes_ = std::int64_t{*std::ranges::max_element(labels_)} + 1;
+    if (named) class_names_ = std::move(names);
+    label_numbers_.clear();
+  }
+
+  std::int32_t class_number(const std::string& label) const {
+    const std::int64_t number = *integer_of(label);
+    if (number >= 0 && number < kMostClasses) return static_cast<std::int32_t>(number);
+    fail_data(fmt::format("{}: the label {}; class numbers are from 0 to {}", name_, label,
+                          kMostClasses - 1));
+  }
+
+  ListKind kind_;
+  // While the rows are read:
+  std::unordered_map<std::string, std::size_t> label_numbers_{};
+  std::vector<std::uint32_t> lines_{};  // of the samples
+  Samples known_{0, HashOfPath{this}, SamePath{this}};
+  UniqueFd folder_fd_{};
+};
+
+}  // namespace
+
+std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad) {
+  return std::make_shared<ImageFolder>(folder, bad);
+}
+
+std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,
+                                             BadSamples& bad) {
+  return std::make_shared<ImageList>(file, kind, bad);
 }
 
 }  // namespace mnist_train::data

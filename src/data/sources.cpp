@@ -4,16 +4,13 @@
 
 #include <algorithm>
 #include <set>
-#include <system_error>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/file_kind.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "data/picture_files.h"
+#include "data/dataset.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {
@@ -27,8 +24,7 @@ const char* key_of(SplitName split) { return split == SplitName::kTrain ? "train
 
 void require_there(const DataLocation& location, SplitName split, DataFormat format) {
   const fs::path& path = location.images;
-  std::error_code ignored;
-  if (fs::exists(path, ignored)) return;
+  if (is_there(path)) return;
   const std::string key = key_of(split);
   // `convert` makes folders of the two keys' names.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";

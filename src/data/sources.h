@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "data/dataset_record.h"
 #include "data/image_source.h"
 #include "settings/data_options.h"
 #include "settings/named_datasets.h"
 
 namespace mnist_train::data {
+
+struct DatasetRecord;
 
 /// The opened files of a data set.
 struct Sources {

@@ -19,41 +19,29 @@ struct StrokePoint {
   double y;  // from top to bottom
 };
 
-using Stroke = std::vector<StrokePoint>;
+/// A line from point to point: x and y of each, in percent.
+using Stroke = std::vector<int>;
 
 /// Strokes of each digit, upright, in the unit square.
 const std::array<std::vector<Stroke>, kDigits>& glyphs() {
   static const std::array<std::vector<Stroke>, kDigits> kGlyphs{{
-      {{{.5, 0}, {.8, .12}, {.9, .5}, {.8, .88}, {.5, 1}, {.2, .88}, {.1, .5}, {.2, .12}, {.5, 0}}},
-      {{{.3, .2}, {.55, 0}, {.55, 1}}},
-      {{{.1, .25}, {.25, .05}, {.5, 0}, {.8, .1}, {.85, .3}, {.7, .55}, {.1, 1}, {.9, 1}}},
-      {{{.12, .08}, {.5, 0}, {.8, .1}, {.82, .33}, {.45, .48}},
-       {{.45, .48}, {.85, .6}, {.88, .85}, {.5, 1}, {.1, .92}}},
-      {{{.65, 1}, {.65, 0}, {.08, .68}, {.95, .68}}},
-      {{{.85, 0}, {.2, 0}, {.15, .45}, {.55, .4}, {.88, .6}, {.8, .9}, {.45, 1}, {.1, .92}}},
-      {{{.75, 0},
-        {.35, .25},
-        {.12, .65},
-        {.25, .95},
-        {.6, 1},
-        {.85, .8},
-        {.75, .55},
-        {.45, .5},
-        {.15, .7}}},
-      {{{.1, 0}, {.9, 0}, {.4, 1}}},
-      {{{.5, .46}, {.2, .32}, {.2, .1}, {.5, 0}, {.8, .1}, {.8, .32}, {.5, .46}},
-       {{.5, .46}, {.85, .65}, {.85, .9}, {.5, 1}, {.15, .9}, {.15, .65}, {.5, .46}}},
-      {{{.85, .3},
-        {.6, .5},
-        {.25, .45},
-        {.15, .2},
-        {.4, 0},
-        {.75, .05},
-        {.85, .3},
-        {.8, .7},
-        {.6, 1}}},
+      {{50, 0, 80, 12, 90, 50, 80, 88, 50, 100, 20, 88, 10, 50, 20, 12, 50, 0}},
+      {{30, 20, 55, 0, 55, 100}},
+      {{10, 25, 25, 5, 50, 0, 80, 10, 85, 30, 70, 55, 10, 100, 90, 100}},
+      {{12, 8, 50, 0, 80, 10, 82, 33, 45, 48}, {45, 48, 85, 60, 88, 85, 50, 100, 10, 92}},
+      {{65, 100, 65, 0, 8, 68, 95, 68}},
+      {{85, 0, 20, 0, 15, 45, 55, 40, 88, 60, 80, 90, 45, 100, 10, 92}},
+      {{75, 0, 35, 25, 12, 65, 25, 95, 60, 100, 85, 80, 75, 55, 45, 50, 15, 70}},
+      {{10, 0, 90, 0, 40, 100}},
+      {{50, 46, 20, 32, 20, 10, 50, 0, 80, 10, 80, 32, 50, 46},
+       {50, 46, 85, 65, 85, 90, 50, 100, 15, 90, 15, 65, 50, 46}},
+      {{85, 30, 60, 50, 25, 45, 15, 20, 40, 0, 75, 5, 85, 30, 80, 70, 60, 100}},
   }};
   return kGlyphs;
+}
+
+StrokePoint point_of(const Stroke& stroke, std::size_t number) {
+  return {stroke[2 * number] / 100.0, stroke[2 * number + 1] / 100.0};
 }
 
 /// The handwriting of one sample: an affine map of strokes, and half the width of a stroke.
@@ -128,8 +116,9 @@ void draw_line(StrokePoint a, StrokePoint b, double reach, std::uint8_t* image) 
 void draw(std::int64_t sample, std::uint8_t* image) {
   const Handwriting hand = draw_handwriting(static_cast<std::uint32_t>(sample));
   for (const Stroke& stroke : glyphs()[static_cast<std::size_t>(sample % kDigits)]) {
-    for (std::size_t i = 1; i < stroke.size(); ++i) {
-      draw_line(hand.place(stroke[i - 1]), hand.place(stroke[i]), hand.reach, image);
+    for (std::size_t i = 1; 2 * i < stroke.size(); ++i) {
+      draw_line(hand.place(point_of(stroke, i - 1)), hand.place(point_of(stroke, i)), hand.reach,
+                image);
     }
   }
 }

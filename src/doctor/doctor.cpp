@@ -22,8 +22,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/cgroups.h"
-#include "base/cpu_features.h"
+#include "base/cpu.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"

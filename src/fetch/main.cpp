@@ -239,13 +239,11 @@ std::string fetch_from(const std::string& url, const fs::path& part,
 /// Removes the parts of other mirrors.
 void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
   const std::string prefix = "." + file.name + ".";
-  std::vector<fs::path> parts;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(".part")) parts.push_back(entry.path());
-  }
   std::error_code ignored;  // another user's
-  for (const fs::path& part : parts) fs::remove(part, ignored);
+  for (const fs::path& path : paths_in(folder)) {
+    const std::string name = path.filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".part")) fs::remove(path, ignored);
+  }
 }
 
 /// Returns whether a file is there and correct.

@@ -13,8 +13,6 @@
 
 namespace mnist_train::imaging {
 
-using std::string_view_literals::operator""sv;
-
 namespace {
 
 /// How a format is recognised, read and decoded.
@@ -38,43 +36,14 @@ constexpr std::array<Codec, 5> kCodecs{{
      read_pnm, decode_pnm},
 }};
 
-struct OtherFormat {
-  std::size_t offset;
-  std::string_view bytes;
-  const char* name;
-};
-
-/// Pictures that other programs convert.
-constexpr std::array<OtherFormat, 17> kOtherFormats{{
-    {0, "II*\0"sv, "a TIFF"},
-    {0, "MM\0*"sv, "a TIFF"},
-    {0, "II+\0"sv, "a TIFF"},
-    {0, "MM\0+"sv, "a TIFF"},
-    {0, "GIF8"sv, "a GIF"},
-    {4, "ftypavi"sv, "an AVIF"},
-    {4, "ftyphe"sv, "a HEIC"},
-    {4, "ftypmif1"sv, "a HEIC"},
-    {4, "ftypmsf1"sv, "a HEIC"},
-    {0, "\xFF\x0A"sv, "a JPEG XL"},
-    {4, "JXL "sv, "a JPEG XL"},
-    {4, "jP  "sv, "a JPEG 2000"},
-    {0, "\xFF\x4F\xFF\x51"sv, "a JPEG 2000"},
-    {0, "8BPS"sv, "a Photoshop"},
-    {0, "\0\0\1\0"sv, "an icon's"},
-    {0, "P7"sv, "a PAM"},
-    {0, "qoif"sv, "a QOI"},
-}};
-
 /// Throws Error(kData) with the kind of the file, if it is known, and the command to convert it.
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
-  for (const OtherFormat& other : kOtherFormats) {
-    if (!has_text(bytes, other.offset, other.bytes)) continue;
-    fail_at(name, 0,
-            std::string(other.name) +
-                " picture, which is not read; convert it to PNG: " + conversion_command(name));
-  }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto kind = binary_kind(text.substr(0, 1024));
+  if (kind && kind->is_picture) {
+    fail_at(name, 0,
+            kind->name + ", which is not read; convert it to PNG: " + conversion_command(name));
+  }
   fail_at(name, 0,
           (kind ? kind->name + ", not " : "not ") +
               "a PNG, JPEG, WebP, BMP or PNM (.ppm, .pgm) picture");
@@ -96,41 +65,20 @@ std::uint8_t blend(int value, int alpha, int background) {
   return static_cast<std::uint8_t>(((sum >> 8) + sum) >> 15);
 }
 
-/// Composites gray with alpha to `channels` each. Returns whether any pixel is not opaque. `out`
-/// may be where the pixels are, unless it grows.
-template <std::size_t channels>
-bool composite_gray(const std::vector<std::uint8_t>& pixels, const Colour& background,
-                    std::uint8_t* out) {
+/// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque, which
+/// most are. `out` may be where the pixels are, unless it grows.
+template <std::size_t colours, std::size_t channels>
+bool composite_to(std::uint8_t* out, const std::vector<std::uint8_t>& pixels,
+                  const Colour& background) {
   bool transparent = false;
-  for (std::size_t at = 0; at < pixels.size(); at += 2) {
-    const int value = pixels[at];
-    const int alpha = pixels[at + 1];
+  const std::uint8_t* end = pixels.data() + pixels.size();
+  for (const std::uint8_t* pixel = pixels.data(); pixel != end; pixel += colours + 1) {
+    const std::uint8_t alpha = pixel[colours];
     transparent = transparent || alpha < 255;
     for (std::size_t channel = 0; channel < channels; ++channel) {
-      *out++ = blend(value, alpha, background[channel]);
+      const std::uint8_t value = pixel[colours == 1 ? 0 : channel];
+      *out++ = alpha == 255 ? value : blend(value, alpha, background[channel]);
     }
-  }
-  return transparent;
-}
-
-/// Composites RGBA to RGB in place, and returns whether any pixel is not opaque. Most pixels are
-/// opaque or invisible.
-bool composite_rgb(std::vector<std::uint8_t>& pixels, const Colour& background) {
-  bool transparent = false;
-  std::uint8_t* out = pixels.data();
-  const std::uint8_t* end = pixels.data() + pixels.size();
-  for (const std::uint8_t* pixel = pixels.data(); pixel != end; pixel += 4, out += 3) {
-    const std::uint8_t alpha = pixel[3];
-    if (alpha == 255) {
-      std::memmove(out, pixel, 3);
-      continue;
-    }
-    transparent = true;
-    if (alpha == 0) {
-      std::memcpy(out, background.data(), 3);
-      continue;
-    }
-    for (std::size_t i = 0; i < 3; ++i) out[i] = blend(pixel[i], alpha, background[i]);
   }
   return transparent;
 }
@@ -141,12 +89,11 @@ Image composite(Image image, const Colour& background) {
   if (image.channels == 2 && !is_gray) {  // gray on a colour
     Image result{image.height, image.width, 3, {}};
     result.pixels.resize(result.bytes());
-    result.was_transparent = composite_gray<3>(image.pixels, background, result.pixels.data());
+    result.was_transparent = composite_to<1, 3>(result.pixels.data(), image.pixels, background);
     return result;
   }
-  image.was_transparent = image.channels == 2
-                              ? composite_gray<1>(image.pixels, background, image.pixels.data())
-                              : composite_rgb(image.pixels, background);
+  const auto composite_in_place = image.channels == 2 ? composite_to<1, 1> : composite_to<3, 3>;
+  image.was_transparent = composite_in_place(image.pixels.data(), image.pixels, background);
   image.channels -= 1;
   image.pixels.resize(image.bytes());
   return image;
@@ -179,6 +126,29 @@ Image upright(Image image, int orientation) {
     }
   }
   return result;
+}
+
+/// Returns the value of a tag in the first directory of TIFF data, which EXIF is.
+std::optional<int> orientation_tag(Bytes tiff) {
+  constexpr std::int64_t kTag = 0x0112;
+  constexpr std::size_t kEntry = 12;
+  constexpr std::int64_t kShort = 3;
+  constexpr std::int64_t kLong = 4;
+  if (tiff.size() < 8) return std::nullopt;
+  const bool big = has_text(tiff, 0, "MM");
+  if (!big && !has_text(tiff, 0, "II")) return std::nullopt;
+  const auto number = big ? big_endian : little_endian;
+  const auto directory = static_cast<std::size_t>(number(tiff, 4, 4));
+  if (directory + 2 > tiff.size()) return std::nullopt;
+  const std::int64_t entries = number(tiff, directory, 2);
+  std::size_t at = directory + 2;
+  for (std::int64_t i = 0; i < entries && at + kEntry <= tiff.size(); ++i, at += kEntry) {
+    if (number(tiff, at, 2) != kTag || number(tiff, at + 4, 4) != 1) continue;
+    const std::int64_t type = number(tiff, at + 2, 2);
+    if (type != kShort && type != kLong) continue;
+    return static_cast<int>(number(tiff, at + 8, type == kShort ? 2 : 4));
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -225,6 +195,32 @@ bool has_text(Bytes bytes, std::size_t offset, std::string_view text) {
   return offset <= bytes.size() && bytes.size() - offset >= text.size() &&
          std::equal(text.begin(), text.end(), bytes.begin() + static_cast<std::ptrdiff_t>(offset),
                     [](char a, std::uint8_t b) { return static_cast<std::uint8_t>(a) == b; });
+}
+
+void Orientation::add_exif(Bytes exif) {
+  constexpr std::string_view kPrefix{"Exif\0\0", 6};
+  while (has_text(exif, 0, kPrefix)) exif = exif.subspan(kPrefix.size());
+  if (!exif_) exif_ = orientation_tag(exif);
+}
+
+void Orientation::add_xmp(Bytes xmp) {
+  const std::string_view text(reinterpret_cast<const char*>(xmp.data()), xmp.size());
+  constexpr std::string_view kTag = "tiff:Orientation";
+  for (std::size_t at = text.find(kTag); at != text.npos; at = text.find(kTag, at + 1)) {
+    std::string_view rest = text.substr(at + kTag.size());
+    for (const std::string_view sign : {"=\"", ">"}) {
+      if (!rest.starts_with(sign) || rest.size() == sign.size()) continue;
+      const char digit = rest[sign.size()];
+      if (digit < '0' || digit > '9') continue;
+      xmp_ = digit - '0';
+      return;
+    }
+  }
+}
+
+int Orientation::value() const {
+  const int value = exif_.value_or(xmp_.value_or(1));
+  return value >= 1 && value <= 8 ? value : 1;
 }
 
 Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels) {

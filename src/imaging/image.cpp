@@ -1,10 +1,10 @@
-#include "imaging/image.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
+
+#include "imaging/codec.h"
 
 namespace mnist_train::imaging {
 
@@ -141,8 +141,6 @@ Image resize(const Image& image, std::int64_t height, std::int64_t width) {
   if (height == image.height && width == image.width) return image;
   return resize_part(image, height, width, {0, height}, {0, width});
 }
-
-Framing stretched(std::int64_t height, std::int64_t width) { return {height, width}; }
 
 Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
   Framing result{height, width};

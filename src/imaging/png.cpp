@@ -4,7 +4,6 @@
 #include <csetjmp>
 #include <cstring>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"

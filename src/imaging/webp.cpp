@@ -1,7 +1,5 @@
 #include <webp/decode.h>
 
-#include <string_view>
-
 #include "base/error.h"
 #include "base/shared_library.h"
 #include "imaging/formats.h"

@@ -1,21 +1,15 @@
-#include "kernels/batch_norm.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
-#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
-#include "kernels/row_tiles.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

@@ -1,5 +1,3 @@
-#include "kernels/gather_batch.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -7,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/index_select.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 
@@ -15,8 +12,8 @@
 #include <vector>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

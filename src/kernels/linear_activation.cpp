@@ -1,13 +1,10 @@
-#include "kernels/linear_activation.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
-#include "kernels/row_tiles.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

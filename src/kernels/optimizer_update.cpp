@@ -1,5 +1,3 @@
-#include "kernels/optimizer_update.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -12,8 +10,8 @@
 #include <vector>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

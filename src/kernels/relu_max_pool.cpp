@@ -1,5 +1,3 @@
-#include "kernels/relu_max_pool.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -10,8 +8,8 @@
 #include <limits>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

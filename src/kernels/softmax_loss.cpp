@@ -1,24 +1,16 @@
-#include "kernels/softmax_loss.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/gather.h>
-#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/one_hot.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/sin.h>
-#include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include "accelerator/device.h"
-#include "kernels/agreement.h"
 #include "kernels/launch.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::kernels {
 

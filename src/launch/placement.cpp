@@ -12,9 +12,9 @@
 #include <string>
 #include <string_view>
 
-#include "base/cgroups.h"
 #include "base/error.h"
 #include "base/shared_library.h"
+#include "base/system.h"
 #include "network/network.h"
 
 namespace mnist_train::launch {

@@ -15,7 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 #include "launch/status_board.h"
 #include "launch/worker_process.h"
 

@@ -21,7 +21,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/cgroups.h"
 #include "base/shared_library.h"
 #include "base/system.h"
 

@@ -9,6 +9,7 @@
 #include <ATen/ops/grid_sampler.h>
 #include <ATen/ops/index.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 
@@ -18,22 +19,19 @@
 #include <variant>
 
 #include "accelerator/device.h"
-#include "base/error.h"
-#include "loader/normalizer.h"
-#include "loader/picture_augmentations.h"
 
 namespace mnist_train::loader {
 
 namespace {
 
-class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions, 2> {
+class RandomCrop : public EntryOf<Augmentation, settings::RandomCropOptions, 2> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using EntryOf::EntryOf;
 
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    const data::PixelPlace place = draws.crop(sample, position_, options_, size_);
-    out[0] = static_cast<float>(place.top + options_.padding);
-    out[1] = static_cast<float>(place.left + options_.padding);
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    const data::PixelBox window = draws.crop(options_, size_);
+    out[0] = static_cast<float>(window.top + options_.padding);
+    out[1] = static_cast<float>(window.left + options_.padding);
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
@@ -74,13 +72,13 @@ class RandomCrop : public DrawingAugmentation<settings::RandomCropOptions, 2> {
 };
 
 /// Mirrors along a dimension of the images.
-template <class Options, std::int64_t kDimension>
-class Flip : public DrawingAugmentation<Options, 1> {
+template <class FlipOptions, std::int64_t kDimension>
+class Flip : public EntryOf<Augmentation, FlipOptions, 1> {
  public:
-  using DrawingAugmentation<Options, 1>::DrawingAugmentation;
+  using EntryOf<Augmentation, FlipOptions, 1>::EntryOf;
 
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    *out = draws.flip(sample, this->position_, this->options_.probability) ? 1.0F : 0.0F;
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    *out = draws.flip(this->options_.probability) ? 1.0F : 0.0F;
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
@@ -94,15 +92,15 @@ using HorizontalFlip = Flip<settings::HorizontalFlipOptions, 3>;
 constexpr std::int64_t kBilinear = 0;
 constexpr std::int64_t kZerosOutside = 0;
 
-class Rotate : public DrawingAugmentation<settings::RotateOptions, 6> {
+class Rotate : public EntryOf<Augmentation, settings::RotateOptions, 6> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using EntryOf::EntryOf;
 
   /// Writes the matrix from coordinates in the result to those in the image, both in [-1, 1]: with
   /// y downwards, (x, y) comes from (cos x - sin y, sin x + cos y). The host computes it, so that
   /// all devices rotate by the same bits.
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    const double angle = draws.angle(sample, position_, options_);
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    const double angle = draws.angle(options_);
     const double cosine = std::cos(angle);
     const double sine = std::sin(angle);
     const double ratio = static_cast<double>(size_.width) / static_cast<double>(size_.height);
@@ -133,48 +131,43 @@ class Rotate : public DrawingAugmentation<settings::RotateOptions, 6> {
 };
 
 /// An entry that treats training and test images alike.
-class FixedAugmentation : public Augmentation {
+template <class Options>
+class FixedAugmentation : public EntryOf<Augmentation, Options, 0> {
  public:
+  using EntryOf<Augmentation, Options, 0>::EntryOf;
+
   at::Tensor apply(const at::Tensor& images, const at::Tensor&) const override {
-    return apply_to_test(images);
+    return this->apply_to_test(images);
   }
   bool changes_test() const override { return true; }
 };
 
-class Resize : public FixedAugmentation {
+class Resize : public FixedAugmentation<settings::ResizeOptions> {
  public:
-  explicit Resize(settings::ImageSize size) : size_(size) {}
+  using FixedAugmentation::FixedAugmentation;
 
   at::Tensor apply_to_test(const at::Tensor& images) const override {
-    if (images.size(0) == 0) {
-      return at::empty({0, images.size(1), size_.height, size_.width}, images.options());
-    }
-    return as_type_of(
-        images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {size_.height, size_.width},
-                                            /*align_corners=*/false));
+    const auto [height, width] = options_.size;
+    if (images.size(0) == 0) return at::empty({0, images.size(1), height, width}, images.options());
+    return as_type_of(images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {height, width},
+                                                          /*align_corners=*/false));
   }
-
- private:
-  settings::ImageSize size_;
 };
 
 /// Exactly the operations of torchvision's ToTensor and Normalize. Mean and std are tensors,
 /// because LibTorch turns a division by a number into a multiplication, with other last bits.
-class Normalize : public FixedAugmentation {
+class Normalize : public FixedAugmentation<settings::NormalizeOptions> {
  public:
-  Normalize(const settings::NormalizeOptions& options, at::Device device)
-      : scale_(per_channel(255.0, device)),
-        mean_(per_channel(options.mean, device)),
-        std_(per_channel(options.std, device)) {}
+  using FixedAugmentation::FixedAugmentation;
 
   at::Tensor apply_to_test(const at::Tensor& images) const override {
     return images.to(at::kFloat).div_(scale_).sub_(mean_).div_(std_);
   }
 
  private:
-  at::Tensor scale_;
-  at::Tensor mean_;
-  at::Tensor std_;
+  const at::Tensor scale_ = per_channel(255.0, device_);
+  const at::Tensor mean_ = per_channel(options_.mean, device_);
+  const at::Tensor std_ = per_channel(options_.std, device_);
 };
 
 /// Returns whether each of `count` coordinates is from `first` [n] to before `end` [n]: [n,count].
@@ -198,12 +191,12 @@ void write_box(const data::PixelBox& box, float* out) {
   out[3] = static_cast<float>(box.left + box.width);
 }
 
-class RandomErasing : public DrawingAugmentation<settings::RandomErasingOptions, 4> {
+class RandomErasing : public EntryOf<Augmentation, settings::RandomErasingOptions, 4> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using EntryOf::EntryOf;
 
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    write_box(draws.erased(sample, position_, options_, size_), out);
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    write_box(draws.erased(options_, size_), out);
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
@@ -214,13 +207,12 @@ class RandomErasing : public DrawingAugmentation<settings::RandomErasingOptions,
   const at::Tensor fill_ = per_channel(options_.fill.value, device_);
 };
 
-class Cutout : public DrawingAugmentation<settings::CutoutOptions, 4> {
+class Cutout : public EntryOf<Augmentation, settings::CutoutOptions, 4> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using EntryOf::EntryOf;
 
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    const data::PixelPlace place = draws.cutout(sample, position_, options_, size_);
-    write_box({place.top, place.left, options_.size, options_.size}, out);
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    write_box(draws.cutout(options_, size_), out);
   }
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
@@ -228,125 +220,46 @@ class Cutout : public DrawingAugmentation<settings::CutoutOptions, 4> {
   }
 };
 
-class Mixup : public Mixing {
+class Mixup : public EntryOf<Mixing, settings::MixupOptions, 1> {
  public:
-  Mixup(const settings::MixupOptions& options, std::uint64_t position)
-      : options_(options), position_(position) {}
+  using EntryOf::EntryOf;
 
-  std::int64_t columns() const override { return 1; }
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    *out = static_cast<float>(draws.mixup_weight(sample, position_, options_));
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    *out = static_cast<float>(draws.mixup_weight(options_));
   }
-  at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
-    if (images.scalar_type() != at::kByte) return values;
-    return values.round().clamp_(0, 255).to(at::kByte);
-  }
-
   at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
                  const at::Tensor& drawn) const override {
     return loader::mix(images, partners, drawn);
   }
-
- private:
-  settings::MixupOptions options_;
-  std::uint64_t position_;
 };
 
-class Cutmix : public Mixing {
+class Cutmix : public EntryOf<Mixing, settings::CutmixOptions, 5> {
  public:
-  Cutmix(const settings::CutmixOptions& options, std::uint64_t position, settings::ImageSize size)
-      : options_(options), position_(position), size_(size) {}
+  using EntryOf::EntryOf;
 
-  std::int64_t columns() const override { return 5; }
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    const data::PixelBox box = draws.cutmix(sample, position_, options_, size_);
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    const data::PixelBox box = draws.cutmix(options_, size_);
     write_box(box, out);
     const auto area = static_cast<double>(size_.height * size_.width);
     out[4] = static_cast<float>(1 - static_cast<double>(box.height * box.width) / area);
   }
-  at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
-    if (images.scalar_type() != at::kByte) return values;
-    return values.round().clamp_(0, 255).to(at::kByte);
-  }
-
   at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
                  const at::Tensor& drawn) const override {
     return at::where(in_box(drawn, size_), partners, images);
   }
-
- private:
-  settings::CutmixOptions options_;
-  std::uint64_t position_;
-  settings::ImageSize size_;
 };
 
-std::unique_ptr<Mixing> make_mixing(const settings::AugmentationOptions& entry,
-                                    std::uint64_t position, settings::ImageSize size) {
-  if (const auto* mixup = std::get_if<settings::MixupOptions>(&entry)) {
-    return std::make_unique<Mixup>(*mixup, position);
-  }
-  if (const auto* cutmix = std::get_if<settings::CutmixOptions>(&entry)) {
-    return std::make_unique<Cutmix>(*cutmix, position, size);
-  }
-  return nullptr;
+/// Makes the augmentation of an entry, for input images of this size. A new kind is a class and a
+/// name here.
+std::unique_ptr<Augmentation> make_augmentation(const settings::AugmentationOptions& entry,
+                                                settings::ImageSize size, at::Device device) {
+  auto made = make_one_of<Augmentation, RandomCrop, HorizontalFlip, VerticalFlip, RandomErasing,
+                          Rotate, Cutout, Resize, Normalize>(entry, size, device);
+  return made ? std::move(made) : make_picture_augmentation(entry, size, device);
 }
-
-/// Makes the augmentation of an entry, from its position in the list and the size of its input
-/// images. A new kind is a class and a row here.
-struct Maker {
-  std::uint64_t position;
-  settings::ImageSize size;
-  at::Device device;
-
-  using Made = std::unique_ptr<Augmentation>;
-  Made operator()(const settings::RandomCropOptions& options) const {
-    return of<RandomCrop>(options);
-  }
-  Made operator()(const settings::RandomResizedCropOptions& options) const {
-    return make_random_resized_crop(options, position, size, device);
-  }
-  Made operator()(const settings::HorizontalFlipOptions& options) const {
-    return of<HorizontalFlip>(options);
-  }
-  Made operator()(const settings::VerticalFlipOptions& options) const {
-    return of<VerticalFlip>(options);
-  }
-  Made operator()(const settings::ColorJitterOptions& options) const {
-    return make_color_jitter(options, position, size, device);
-  }
-  Made operator()(const settings::TrivialAugmentOptions& options) const {
-    return make_trivial_augment(options, position, size, device);
-  }
-  Made operator()(const settings::RandomErasingOptions& options) const {
-    return of<RandomErasing>(options);
-  }
-  Made operator()(const settings::RotateOptions& options) const { return of<Rotate>(options); }
-  Made operator()(const settings::CutoutOptions& options) const { return of<Cutout>(options); }
-  Made operator()(const settings::ResizeOptions& options) const {
-    return std::make_unique<Resize>(options.size);
-  }
-  Made operator()(const settings::NormalizeOptions& options) const {
-    return std::make_unique<Normalize>(options, device);
-  }
-  Made operator()(const settings::MixupOptions&) const { return nullptr; }  // see make_mixing
-  Made operator()(const settings::CutmixOptions&) const { return nullptr; }
-
-  template <class Drawing, class Options>
-  Made of(const Options& options) const {
-    return std::make_unique<Drawing>(options, position, size, device);
-  }
-};
 
 /// Returns the weights of the samples' own labels.
 at::Tensor weights_of(const at::Tensor& drawn) { return drawn.select(1, drawn.size(1) - 1); }
-
-/// Mixes each sample with the one after it: n + 1 images and labels make n. `drawn` is that of n.
-Batch mix_with_following(const Mixing& mixing, const at::Tensor& images, const at::Tensor& labels,
-                         const at::Tensor& drawn) {
-  const std::int64_t count = drawn.size(0);
-  return {mixing.mix(images.narrow(0, 0, count), images.narrow(0, 1, count), drawn),
-          labels.narrow(0, 0, count), labels.narrow(0, 1, count), weights_of(drawn)};
-}
 
 /// Mixes sample i with partner i; samples without a partner, at the end, stay as they are.
 Batch mix_with_partners(const Mixing& mixing, const at::Tensor& images, const at::Tensor& labels,
@@ -442,11 +355,11 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       takes_partners_(takes_partners),
       stored_size_(size),
       size_(settings::augmented_size(list_, size)) {
-  for (std::size_t i = 0; i < list_.size(); ++i) {
-    entries_.push_back(
-        {std::visit(Maker{i, size, device_}, list_[i]), make_mixing(list_[i], i, size), columns_});
-    columns_ += columns_of(entries_.back());
-    size = settings::augmented_size({list_[i]}, size);
+  for (const settings::AugmentationOptions& entry : list_) {
+    entries_.push_back({make_augmentation(entry, size, device_),
+                        make_one_of<Mixing, Mixup, Cutmix>(entry, size, device_), columns_});
+    columns_ += entries_.back().either().columns();
+    size = settings::augmented_size({entry}, size);
   }
 }
 
@@ -457,13 +370,9 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
   const data::EpochDraws draws(seed_, epoch);
   for (std::size_t row = 0; row <= order.size(); ++row) {
     const std::int64_t sample = order[row % order.size()];
-    for (const ListEntry& entry : entries_) {
-      if (entry.augmentation) {
-        entry.augmentation->draw(draws, sample, out);
-      } else {
-        entry.mixing->draw(draws, sample, out);
-      }
-      out += columns_of(entry);
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      entries_[i].either().draw(draws.of(sample, i), out);
+      out += entries_[i].either().columns();
     }
   }
   if (drawn_.defined() && drawn_.sizes() == drawn.sizes()) {
@@ -478,11 +387,11 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
   std::vector<float> shares;
   if (samples_beyond() == 0 && !mixes_shards()) return shares;
   const data::EpochDraws draws(seed_, epoch);
-  for (const ListEntry& entry : entries_) {
-    if (!entry.mixing) continue;
-    std::vector<float> drawn(static_cast<std::size_t>(columns_of(entry)));
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (!entries_[i].mixing) continue;
+    std::vector<float> drawn(static_cast<std::size_t>(entries_[i].mixing->columns()));
     for (const std::int64_t sample : order) {
-      entry.mixing->draw(draws, sample, drawn.data());
+      entries_[i].mixing->draw(draws.of(sample, i), drawn.data());
       shares.push_back(drawn.back());
     }
   }
@@ -514,33 +423,31 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
       takes_partners_ ? partners(selection).size() : selection.next.size();
   const std::int64_t count = batch.size() - samples_beyond() - partners(selection).size();
   for (const ListEntry& entry : entries_) {
-    const at::Tensor columns = drawn.narrow(1, entry.first_column, columns_of(entry));
+    const at::Tensor columns = drawn.narrow(1, entry.first_column, entry.either().columns());
     if (entry.augmentation) {
       batch.images =
           entry.augmentation->apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
       continue;
     }
-    const at::Tensor own = columns.narrow(0, 0, count);
-    batch = samples_beyond() > 0
-                ? mix_with_following(*entry.mixing, batch.images, batch.labels, own)
-                : mix_with_next_shard(*entry.mixing, batch, own, partner_count);
+    batch = mix(*entry.mixing, batch, columns.narrow(0, 0, count), partner_count);
   }
   return batch;
 }
 
-/// Mixes each sample with the one at the same position of the next shard. These `next_count`
-/// samples follow the batch, or another process has them; then it is a collective. In a world of
-/// one shard all samples stay as they are.
-Batch Augmenter::mix_with_next_shard(const Mixing& mixing, const Batch& batch,
-                                     const at::Tensor& drawn, std::int64_t next_count) const {
-  const at::Tensor& images = batch.images;
-  const at::Tensor& labels = batch.labels;
+/// Mixes each sample with the one after it, or with the one at the same position of the next shard.
+/// These `next_count` samples follow the batch, or another process has them; then it is a
+/// collective. In a world of one shard all samples stay as they are.
+Batch Augmenter::mix(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
+                     std::int64_t next_count) const {
   const std::int64_t count = drawn.size(0);
-  if (takes_partners_) {
-    return mix_with_partners(mixing, images.narrow(0, 0, count), labels.narrow(0, 0, count),
-                             images.narrow(0, count, next_count),
-                             labels.narrow(0, count, next_count), drawn);
-  }
+  const at::Tensor images = batch.images.narrow(0, 0, count);
+  const at::Tensor labels = batch.labels.narrow(0, 0, count);
+  const auto with_part = [&](std::int64_t first, std::int64_t partners) {
+    return mix_with_partners(mixing, images, labels, batch.images.narrow(0, first, partners),
+                             batch.labels.narrow(0, first, partners), drawn);
+  };
+  if (samples_beyond() > 0) return with_part(1, count);
+  if (takes_partners_) return with_part(count, next_count);
   if (!from_next_) return {images, labels, labels, at::ones_like(weights_of(drawn))};
   const std::int64_t pairs = std::min(count, next_count);
   const at::Tensor partners = from_next_(images, next_count).narrow(0, 0, pairs);
@@ -586,6 +493,24 @@ at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::T
   at::Tensor mixed = mine * images + (1 - mine) * partners;  // separate kernels: no FMA
   if (images.scalar_type() != at::kByte) return mixed;
   return mixed.clamp(0, 255).to(at::kByte);
+}
+
+/// Exactly the operations of torchvision's ToTensor and Normalize.
+at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device) {
+  const auto column = [](const settings::PerChannel& figures) {
+    return per_channel(figures, at::kCPU).view({-1, 1});
+  };
+  // A division by a number would become a multiplication.
+  const at::Tensor values = at::arange(256, at::kFloat).div_(at::scalar_tensor(255, at::kFloat));
+  return accelerator::to_device((values - column(normalize.mean)) / column(normalize.std), device);
+}
+
+at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
+  const auto* list = std::get_if<std::vector<double>>(&figures);
+  const at::Tensor tensor = list != nullptr
+                                ? at::tensor(*list, at::kFloat).view({-1, 1, 1})
+                                : at::scalar_tensor(std::get<double>(figures), at::kFloat);
+  return tensor.to(device);
 }
 
 }  // namespace mnist_train::loader

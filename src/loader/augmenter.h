@@ -2,35 +2,75 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "data/epoch_draws.h"
-#include "kernels/gather_batch.h"
-#include "loader/batch.h"
+#include "data/sampler.h"
+#include "kernels/operations.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::loader {
+
+/// The samples that one rank trains on or evaluates in one go, on the training device; there may be
+/// none.
+struct Batch {
+  // [n,C,H,W]: stored bytes (u8), f32 from augmentation, or a model's input: f32 or bf16,
+  // normalised, with channels_last strides
+  at::Tensor images;
+  at::Tensor labels;          // [n] i64
+  at::Tensor other_labels{};  // if samples are mixed, [n] i64: labels of the partners
+  at::Tensor weights{};       // if samples are mixed, [n] f32: weight of each against its partner
+  at::Tensor seeds{};         // [n] i64, for models that draw by sample
+
+  std::int64_t size() const { return labels.size(0); }
+  bool is_mixed() const { return weights.defined(); }
+  /// Returns all tensors, also undefined ones.
+  std::array<at::Tensor*, 5> tensors() {
+    return {&images, &labels, &other_labels, &weights, &seeds};
+  }
+};
+
+/// The order of an epoch, or that in which samples are stored.
+enum class Order { kEpoch, kStored };
+
+/// Selects the samples of a batch.
+struct Selection {
+  data::Range range{};  // positions in `order`
+  Order order = Order::kEpoch;
+  data::Range next{};  // the next shard of the batch, with which global mixup mixes this one
+  /// [n + samples_beyond()] i64 on the device, ascending by one: positions in the epoch's order,
+  /// instead of `range`. They are read when the batch is computed, and then `advance` is added to
+  /// each, so that a captured step takes other samples each time.
+  at::Tensor positions{};
+  std::int64_t advance = 0;
+};
 
 /// A collective that sends `mine` to the previous process and returns the tensor of the next one
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
 using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
 
-/// One entry of data.augment but mixup and cutmix, applied to all images of a batch at once, on
-/// their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32. An
-/// entry that computes with bytes rounds its results to bytes.
-class Augmentation {
+/// An entry of data.augment, for images of one size.
+class AugmentEntry {
  public:
-  virtual ~Augmentation() = default;
+  virtual ~AugmentEntry() = default;
 
   /// Returns the number of random numbers per sample.
   virtual std::int64_t columns() const { return 0; }
-  /// Writes the numbers of `sample`, an index in the training set; called once an epoch for each.
-  virtual void draw(const data::EpochDraws& /*draws*/, std::int64_t /*sample*/,
-                    float* /*out*/) const {}
+  /// Writes the numbers of a sample; called once an epoch for each.
+  virtual void draw(const data::EntryDraws& /*draws*/, float* /*out*/) const {}
+};
+
+/// An entry other than mixup and cutmix, applied to all images of a batch at once, on their device.
+/// Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32. An entry that
+/// computes with bytes rounds its results to bytes.
+class Augmentation : public AugmentEntry {
+ public:
   /// Changes images by the numbers drawn for them, [n,columns()] f32 on the device.
   virtual at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const = 0;
   /// Gives test images the same size and type; nothing random.
@@ -39,39 +79,61 @@ class Augmentation {
   virtual bool changes_test() const { return false; }
 };
 
-/// An entry that draws random numbers, by its position in the list, for images of one size.
-template <typename Options, std::int64_t kColumns>
-class DrawingAugmentation : public Augmentation {
+/// Returns computed values in the type of `images`: bytes are rounded and kept in range.
+at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
+
+/// The entry that mixes pairs of samples: mixup or cutmix. The last number of a sample is the
+/// weight of its own label.
+class Mixing : public AugmentEntry {
  public:
-  DrawingAugmentation(const Options& options, std::uint64_t position, settings::ImageSize size,
-                      at::Device device)
-      : options_(options), position_(position), size_(size), device_(device) {}
+  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
+  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
+                         const at::Tensor& drawn) const = 0;
+};
+
+/// An entry of a kind, Augmentation or Mixing, made from its options.
+template <class Kind, class EntryOptions, std::int64_t kColumns>
+class EntryOf : public Kind {
+ public:
+  using Options = EntryOptions;
+
+  EntryOf(const Options& options, settings::ImageSize size, at::Device device)
+      : options_(options), size_(size), device_(device) {}
 
   std::int64_t columns() const override { return kColumns; }
 
  protected:
   Options options_;
-  std::uint64_t position_;
   settings::ImageSize size_;
   at::Device device_;
 };
 
-/// Returns computed values in the type of `images`: bytes are rounded and kept in range.
-at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
+/// Makes the one of these entries that has these options; null if none has.
+template <class Kind, class... Entries>
+std::unique_ptr<Kind> make_one_of(const settings::AugmentationOptions& entry,
+                                  settings::ImageSize size, at::Device device) {
+  std::unique_ptr<Kind> made;
+  const auto make = [&]<class Entry>(const Entry* /*kind*/) {
+    const auto* options = std::get_if<typename Entry::Options>(&entry);
+    if (options != nullptr) made = std::make_unique<Entry>(*options, size, device);
+  };
+  (make(static_cast<const Entries*>(nullptr)), ...);
+  return made;
+}
 
-/// The entry of data.augment that mixes pairs of samples: mixup or cutmix.
-class Mixing {
- public:
-  virtual ~Mixing() = default;
+/// Makes an entry of data.augment that computes image by image: random_resized_crop, color_jitter
+/// and trivial_augment; null for others. On CPUs plain loops of picture_operations.h do it, on all
+/// threads; on GPUs operations of LibTorch, for all images of a batch at once, which differ by at
+/// most one level.
+std::unique_ptr<Augmentation> make_picture_augmentation(const settings::AugmentationOptions& entry,
+                                                        settings::ImageSize size,
+                                                        at::Device device);
 
-  /// Returns the number of random numbers per sample; the last is the weight of its own label.
-  virtual std::int64_t columns() const = 0;
-  /// Writes the numbers of `sample`, see Augmentation.
-  virtual void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const = 0;
-  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
-  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
-                         const at::Tensor& drawn) const = 0;
-};
+/// What the GPU computes; also for tests on a CPU. `drawn` is as in Augmentation::apply.
+at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,
+                              settings::ImageSize size);
+at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
+at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
 
 /// Applies data.augment to batches of stored images, on their device, all images at once. The
 /// numbers of an epoch are drawn on the host and uploaded when it begins, so a batch costs neither
@@ -128,14 +190,15 @@ class Augmenter {
     std::unique_ptr<Augmentation> augmentation;  // either this
     std::unique_ptr<Mixing> mixing;              // or that
     std::int64_t first_column;                   // of its numbers
+
+    const AugmentEntry& either() const {
+      return augmentation ? static_cast<const AugmentEntry&>(*augmentation) : *mixing;
+    }
   };
 
-  std::int64_t columns_of(const ListEntry& entry) const {
-    return entry.augmentation ? entry.augmentation->columns() : entry.mixing->columns();
-  }
   at::Tensor drawn_for(const Selection& selection, std::int64_t images) const;
-  Batch mix_with_next_shard(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
-                            std::int64_t next_count) const;
+  Batch mix(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
+            std::int64_t next_count) const;
 
   settings::AugmentList list_;
   std::int64_t seed_;
@@ -156,5 +219,11 @@ kernels::PixelMap plain_pixel_map(settings::ImageSize size,
 /// Computes weight * image + (1 - weight) * partner in fp32; each product and the sum are rounded
 /// separately. Bytes are clipped to 0–255 and truncated to whole numbers.
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights);
+
+/// Returns the value of each byte, [1,256] f32 for all channels or [C,256] for each, on the device.
+at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
+
+/// Returns mean or std as f32 that broadcasts to images [n,C,H,W] on the device: [] or [C,1,1].
+at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
 
 }  // namespace mnist_train::loader

@@ -11,11 +11,39 @@
 #include "data/dataset.h"
 #include "data/image_decoder.h"
 #include "loader/augmenter.h"
-#include "loader/batch.h"
-#include "loader/normalizer.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::loader {
+
+/// Turns bytes into the input of a model as torchvision does: `(value / 255 - mean) / std` in fp32,
+/// with channels_last strides, by tables that the host computes. The result of one call is valid
+/// until the next one.
+class Normalizer {
+ public:
+  /// `type` is that of the results, f32 or bf16.
+  Normalizer(const settings::NormalizeOptions& normalize, at::Device device, at::ScalarType type);
+
+  /// Returns the images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
+  at::Tensor gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples);
+  /// Normalises bytes [n,C,H,W] u8 on the device.
+  at::Tensor normalize(const at::Tensor& bytes);
+  /// Converts normalised values [n,C,H,W] f32 to the type and the strides.
+  at::Tensor convert(const at::Tensor& values);
+
+ private:
+  template <typename SampleAt>
+  at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
+  at::Tensor buffer(at::IntArrayRef sizes);
+
+  at::Device device_;
+  at::ScalarType type_;
+  at::Tensor tables_;  // see normalization_tables, of the images' type
+  at::Tensor buffer_;  // CPU: memory of the images of one batch
+};
+
+/// Returns an uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel:
+/// `contiguous` would leave them as they are, and convolutions would run in their slow format.
+at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
 
 /// The batches of an image set, gathered, augmented and normalised on the training device. A source
 /// reuses the memory of its batches: a batch is valid until the next one is gathered.

@@ -1,5 +1,3 @@
-#include "loader/picture_augmentations.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/avg_pool2d.h>
@@ -19,6 +17,7 @@
 #include <span>
 
 #include "base/parallel.h"
+#include "loader/augmenter.h"
 #include "loader/picture_operations.h"
 
 namespace mnist_train::loader {
@@ -68,12 +67,12 @@ at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::
   return weights / weights.sum(3, /*keepdim=*/true);
 }
 
-class RandomResizedCrop : public DrawingAugmentation<settings::RandomResizedCropOptions, 4> {
+class RandomResizedCrop : public EntryOf<Augmentation, settings::RandomResizedCropOptions, 4> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using EntryOf::EntryOf;
 
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    const data::PixelBox window = draws.resized_crop(sample, position_, options_, size_);
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    const data::PixelBox window = draws.resized_crop(options_, size_);
     for (const std::int64_t number : {window.top, window.left, window.height, window.width}) {
       *out++ = static_cast<float>(number);
     }
@@ -120,12 +119,12 @@ class RandomResizedCrop : public DrawingAugmentation<settings::RandomResizedCrop
   }
 };
 
-class ColorJitter : public DrawingAugmentation<settings::ColorJitterOptions, 8> {
+class ColorJitter : public EntryOf<Augmentation, settings::ColorJitterOptions, 8> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using EntryOf::EntryOf;
 
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    for (const data::PictureChange& change : draws.jitter(sample, position_, options_)) {
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    for (const data::PictureChange& change : draws.jitter(options_)) {
       *out++ = static_cast<float>(change.operation);
       *out++ = static_cast<float>(change.magnitude);
     }
@@ -144,12 +143,12 @@ class ColorJitter : public DrawingAugmentation<settings::ColorJitterOptions, 8> 
   }
 };
 
-class TrivialAugment : public DrawingAugmentation<settings::TrivialAugmentOptions, 8> {
+class TrivialAugment : public EntryOf<Augmentation, settings::TrivialAugmentOptions, 8> {
  public:
-  using DrawingAugmentation::DrawingAugmentation;
+  using EntryOf::EntryOf;
 
-  void draw(const data::EpochDraws& draws, std::int64_t sample, float* out) const override {
-    const data::PictureChange change = draws.trivial(sample, position_);
+  void draw(const data::EntryDraws& draws, float* out) const override {
+    const data::PictureChange change = draws.trivial();
     *out++ = static_cast<float>(change.operation);
     *out++ = static_cast<float>(change.magnitude);
     const AffineMap map = affine_map(change, size_);
@@ -331,22 +330,11 @@ at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tens
   return changed_by_tensors(mapped, drawn, kTrivialChanges);
 }
 
-std::unique_ptr<Augmentation> make_random_resized_crop(
-    const settings::RandomResizedCropOptions& options, std::uint64_t position,
-    settings::ImageSize size, at::Device device) {
-  return std::make_unique<RandomResizedCrop>(options, position, size, device);
-}
-
-std::unique_ptr<Augmentation> make_color_jitter(const settings::ColorJitterOptions& options,
-                                                std::uint64_t position, settings::ImageSize size,
-                                                at::Device device) {
-  return std::make_unique<ColorJitter>(options, position, size, device);
-}
-
-std::unique_ptr<Augmentation> make_trivial_augment(const settings::TrivialAugmentOptions& options,
-                                                   std::uint64_t position, settings::ImageSize size,
-                                                   at::Device device) {
-  return std::make_unique<TrivialAugment>(options, position, size, device);
+std::unique_ptr<Augmentation> make_picture_augmentation(const settings::AugmentationOptions& entry,
+                                                        settings::ImageSize size,
+                                                        at::Device device) {
+  return make_one_of<Augmentation, RandomResizedCrop, ColorJitter, TrivialAugment>(entry, size,
+                                                                                   device);
 }
 
 }  // namespace mnist_train::loader

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <utility>
 #include <vector>
 
 namespace mnist_train::loader {

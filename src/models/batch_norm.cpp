@@ -14,8 +14,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "kernels/batch_norm.h"
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 #include "models/convolution.h"
 
 namespace mnist_train::models {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/bf16.h"
+#include "base/cpu.h"
 #include "base/parallel.h"
 #include "models/gradient_places.h"
 #include "models/host_linear.h"

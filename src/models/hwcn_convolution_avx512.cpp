@@ -1,6 +1,6 @@
 // Compiled with AVX-512: must not use the standard library, whose inline functions could then end
 // up in code for all processors.
-#include "base/cpu_features.h"
+#include "base/cpu.h"
 #include "models/hwcn_convolution.h"
 
 #ifdef __AVX512BF16__

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 #include "models/host_linear.h"
 
 namespace mnist_train::models {

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "kernels/linear_activation.h"
+#include "kernels/operations.h"
 #include "models/gradient_places.h"
 
 namespace mnist_train::models {

@@ -15,8 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/selection.h"
-#include "kernels/softmax_loss.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::models {
 

@@ -10,8 +10,7 @@
 #include <optional>
 
 #include "base/parallel.h"
-#include "kernels/relu_max_pool.h"
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 #include "models/bf16_convolution.h"
 #include "models/convolution.h"
 #include "models/pooled_convolution.h"

@@ -2,7 +2,7 @@
 
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
-#include "base/cpu_features.h"
+#include "base/cpu.h"
 #include "models/lanes_avx512.h"
 
 /// Products of matrices with fp32 sums in registers: of bf16 two elements of the inner dimension at

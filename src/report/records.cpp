@@ -23,7 +23,6 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "imaging/codec.h"
-#include "imaging/image.h"
 #include "report/run_folder.h"
 
 namespace mnist_train::report {

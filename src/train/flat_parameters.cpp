@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/bf16.h"
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/parallel.h"
 

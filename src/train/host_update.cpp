@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/bf16.h"
+#include "base/cpu.h"
 #include "base/parallel.h"
 #include "train/optimizer.h"
 

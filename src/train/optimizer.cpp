@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::train {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/gradient_averager.h"
-#include "kernels/optimizer_update.h"
+#include "kernels/operations.h"
 #include "models/model.h"
 #include "settings/train_options.h"
 #include "train/flat_parameters.h"

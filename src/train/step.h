@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/gradient_averager.h"
-#include "loader/batch.h"
+#include "loader/augmenter.h"
 #include "models/loss.h"
 #include "models/model.h"
 #include "settings/train_options.h"

@@ -1,11 +1,10 @@
-#include "base/cgroups.h"
-
 #include <sched.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <string>
 
+#include "base/system.h"
 #include "support/catch.h"
 #include "support/file_size_limit.h"
 #include "support/temp_folder.h"

@@ -38,7 +38,7 @@ TEST_CASE("a folder that does not exist has no checkpoints, one that cannot be r
 std::string sealed(const std::string& content) {
   Hasher hasher;
   hasher.update(content.data(), content.size());
-  const auto seal = seal_of(hasher);
+  const auto seal = hasher.digest();
   return content + std::string(seal.begin(), seal.end());
 }
 

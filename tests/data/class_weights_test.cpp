@@ -1,11 +1,10 @@
-#include "data/class_weights.h"
-
 #include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "base/error.h"
+#include "data/dataset.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

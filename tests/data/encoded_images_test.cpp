@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/cgroups.h"
+#include "base/system.h"
 #include "data/dataset.h"
 #include "data/lmdb.h"
 #include "support/catch.h"

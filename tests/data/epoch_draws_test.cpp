@@ -24,8 +24,8 @@ TEST_CASE("a draw depends on seed, epoch, sample, entry and number alone") {
       for (const std::int64_t sample : {0, 1, 256}) {
         for (const std::uint64_t entry : {0, 1}) {
           for (const std::uint64_t number : {0, 1}) {
-            const double draw = EpochDraws(seed, epoch).uniform(sample, entry, number);
-            CHECK(draw == EpochDraws(seed, epoch).uniform(sample, entry, number));
+            const double draw = EpochDraws(seed, epoch).of(sample, entry).uniform(number);
+            CHECK(draw == EpochDraws(seed, epoch).of(sample, entry).uniform(number));
             seen.insert(draw);
           }
         }
@@ -44,13 +44,13 @@ TEST_CASE("draws are uniform, and neighbours are independent") {
   double with_next_number = 0;
   double with_next_epoch = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const double draw = draws.uniform(sample, 0, 0);
+    const double draw = draws.of(sample, 0).uniform(0);
     CHECK((draw >= 0 && draw < 1));
     ++bins[static_cast<std::size_t>(draw * 10)];
     sum += draw;
-    with_next_sample += (draw - 0.5) * (draws.uniform(sample + 1, 0, 0) - 0.5);
-    with_next_number += (draw - 0.5) * (draws.uniform(sample, 0, 1) - 0.5);
-    with_next_epoch += (draw - 0.5) * (next_epoch.uniform(sample, 0, 0) - 0.5);
+    with_next_sample += (draw - 0.5) * (draws.of(sample + 1, 0).uniform(0) - 0.5);
+    with_next_number += (draw - 0.5) * (draws.of(sample, 0).uniform(1) - 0.5);
+    with_next_epoch += (draw - 0.5) * (next_epoch.of(sample, 0).uniform(0) - 0.5);
   }
   // Five standard deviations: of a bin 42, of the mean 0.002, of a correlation 0.0006.
   for (const int count : bins) CHECK(std::abs(count - kSamples / 10) < 212);
@@ -65,14 +65,14 @@ TEST_CASE("a crop takes every offset within the padding equally often") {
   std::map<std::pair<std::int64_t, std::int64_t>, int> places;
   const settings::RandomCropOptions options{ImageSize{7, 9}, 1};
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelPlace place = draws.crop(sample, 0, options, {8, 8});
+    const PixelBox place = draws.of(sample, 0).crop(options, {8, 8});
     ++places[{place.top, place.left}];
   }
   CHECK(places.size() == 4 * 2);  // -1 … 2, -1 … 0
   CHECK(places.begin()->first == std::pair<std::int64_t, std::int64_t>{-1, -1});
   CHECK(places.rbegin()->first == std::pair<std::int64_t, std::int64_t>{2, 0});
   for (const auto& [place, count] : places) CHECK(std::abs(count - kSamples / 8) < 240);
-  const PixelPlace whole = draws.crop(0, 0, {ImageSize{8, 8}, 0}, {8, 8});
+  const PixelBox whole = draws.of(0, 0).crop({ImageSize{8, 8}, 0}, {8, 8});
   CHECK((whole.top == 0 && whole.left == 0));
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("the frequency of flips is their probability") {
   for (const double probability : {0.0, 0.25, 1.0}) {
     int flipped = 0;
     for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-      flipped += draws.flip(sample, 0, probability) ? 1 : 0;
+      flipped += draws.of(sample, 0).flip(probability) ? 1 : 0;
     }
     const double deviation = std::sqrt(kSamples * probability * (1 - probability));
     CHECK(std::abs(flipped - kSamples * probability) <= 5 * deviation);
@@ -93,7 +93,7 @@ TEST_CASE("an angle is between minus and plus the degrees") {
   double least = 0;
   double greatest = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const double angle = draws.angle(sample, 0, {90});
+    const double angle = draws.of(sample, 0).angle({90});
     least = std::min(least, angle);
     greatest = std::max(greatest, angle);
   }
@@ -108,7 +108,7 @@ TEST_CASE("the centre of a cutout is in the image") {
   std::set<std::int64_t> tops;
   std::set<std::int64_t> lefts;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelPlace place = draws.cutout(sample, 0, {4}, {6, 3});
+    const PixelBox place = draws.of(sample, 0).cutout({4}, {6, 3});
     tops.insert(place.top);
     lefts.insert(place.left);
   }
@@ -124,7 +124,7 @@ TEST_CASE(
   double logarithms = 0;
   double lefts = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelBox box = draws.resized_crop(sample, 0, {{8, 8}, {0.1, 0.3}, {0.5, 2}}, image);
+    const PixelBox box = draws.of(sample, 0).resized_crop({{8, 8}, {0.1, 0.3}, {0.5, 2}}, image);
     CHECK((box.top >= 0 && box.left >= 0 && box.top + box.height <= image.height &&
            box.left + box.width <= image.width));
     const double scale = static_cast<double>(box.height * box.width) / (300 * 400);
@@ -143,7 +143,7 @@ TEST_CASE(
 TEST_CASE("a resized crop that fits nowhere is the middle, as close to the ratio as the image is") {
   const EpochDraws draws(1, 0);
   const auto is = [&](ImageSize image, const PixelBox& expected) {
-    const PixelBox box = draws.resized_crop(3, 0, {{8, 8}, {1, 1}, {0.5, 2}}, image);
+    const PixelBox box = draws.of(3, 0).resized_crop({{8, 8}, {1, 1}, {0.5, 2}}, image);
     return box.top == expected.top && box.left == expected.left && box.height == expected.height &&
            box.width == expected.width;
   };
@@ -156,13 +156,13 @@ TEST_CASE("a rectangle is erased with its probability, and never all of a side")
   const EpochDraws draws(1, 0);
   int erased = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelBox box = draws.erased(sample, 0, {0.25, {0.02, 0.33}, {0.3, 3.3}, {}}, {40, 30});
+    const PixelBox box = draws.of(sample, 0).erased({0.25, {0.02, 0.33}, {0.3, 3.3}, {}}, {40, 30});
     CHECK((box.height < 40 && box.width < 30 && box.top + box.height <= 40 &&
            box.left + box.width <= 30));
     erased += box.height > 0 ? 1 : 0;
   }
   CHECK(std::abs(erased - static_cast<int>(kSamples) / 4) < 5 * 61);
-  CHECK(draws.erased(0, 0, {1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
+  CHECK(draws.of(0, 0).erased({1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
 }
 
 TEST_CASE("jitter's operations come in every order equally often, with factors from the ranges") {
@@ -177,7 +177,7 @@ TEST_CASE("jitter's operations come in every order equally often, with factors f
   std::map<PictureOperation, double> sums;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
     std::vector<PictureOperation> order;
-    for (const PictureChange& change : draws.jitter(sample, 0, options)) {
+    for (const PictureChange& change : draws.of(sample, 0).jitter(options)) {
       const auto [least, greatest] = ranges.at(change.operation);
       CHECK((change.magnitude >= least && change.magnitude <= greatest));
       sums[change.operation] += (change.magnitude - least) / (greatest - least);
@@ -189,7 +189,7 @@ TEST_CASE("jitter's operations come in every order equally often, with factors f
   for (const auto& [order, count] : orders) CHECK(std::abs(count - kSamples / 24) < 145);
   for (const auto& [operation, sum] : sums) CHECK(sum / kSamples == Approx(0.5).margin(0.0102));
   options.saturation = settings::Interval{1, 1};
-  for (const PictureChange& change : draws.jitter(5, 0, options)) {
+  for (const PictureChange& change : draws.of(5, 0).jitter(options)) {
     CHECK(change.operation != PictureOperation::kSaturation);
   }
 }
@@ -198,7 +198,7 @@ TEST_CASE("trivial_augment draws each operation and each magnitude equally often
   const EpochDraws draws(1, 0);
   std::map<PictureOperation, std::map<double, int>> magnitudes;
   for (std::int64_t sample = 0; sample < 5 * kSamples; ++sample) {
-    const PictureChange change = draws.trivial(sample, 0);
+    const PictureChange change = draws.of(sample, 0).trivial();
     ++magnitudes[change.operation][change.magnitude];
   }
   CHECK(magnitudes.size() == 14);
@@ -222,7 +222,7 @@ TEST_CASE("cutmix's rectangle has the area that the weight leaves, and is cut of
   const EpochDraws draws(1, 0);
   double area = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelBox box = draws.cutmix(sample, 0, {1e6, {}}, {200, 100});  // all weights are 1/2
+    const PixelBox box = draws.of(sample, 0).cutmix({1e6, {}}, {200, 100});  // all weights are 1/2
     CHECK((box.top >= 0 && box.top + box.height <= 200 && box.left >= 0 &&
            box.left + box.width <= 100));
     CHECK((box.height <= 142 && box.width <= 72));
@@ -239,7 +239,7 @@ TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha)") {
     double squares = 0;
     double fourths = 0;
     for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-      const double weight = draws.mixup_weight(sample, 0, {alpha, std::nullopt, {}});
+      const double weight = draws.of(sample, 0).mixup_weight({alpha, std::nullopt, {}});
       CHECK((weight >= 0 && weight <= 1));
       const double off = weight - 0.5;
       sum += off;
@@ -255,7 +255,7 @@ TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha)") {
 }
 
 TEST_CASE("a fixed weight of mixup is not drawn") {
-  CHECK(EpochDraws(1, 0).mixup_weight(5, 0, {std::nullopt, 0.3, {}}) == 0.3);
+  CHECK(EpochDraws(1, 0).of(5, 0).mixup_weight({std::nullopt, 0.3, {}}) == 0.3);
 }
 
 TEST_CASE("the extreme uniform numbers give weights, too") {

@@ -1,5 +1,3 @@
-#include "data/held_out.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/image_source.h"
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/error_of.h"

@@ -1,7 +1,7 @@
 // An IDX file, raw or compressed.
 
 #include "base/error.h"
-#include "data/idx_source.h"
+#include "data/pixel_files.h"
 #include "fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

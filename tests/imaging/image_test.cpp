@@ -1,9 +1,8 @@
-#include "imaging/image.h"
-
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
 
+#include "imaging/codec.h"
 #include "support/catch.h"
 
 namespace mnist_train::imaging {

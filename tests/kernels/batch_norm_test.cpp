@@ -1,5 +1,3 @@
-#include "kernels/batch_norm.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/batch_norm.h>
 #include <ATen/ops/empty.h>
@@ -15,8 +13,9 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
+#include "kernels/launch.h"
+#include "kernels/operations.h"
 #include "support/catch.h"
 #include "support/grid/order.h"
 

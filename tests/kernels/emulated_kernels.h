@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/selection.h"
+#include "kernels/operations.h"
 #include "support/catch.h"
 
 namespace mnist_train {

@@ -1,7 +1,5 @@
 // Batches that the kernels make, beside those that the loader makes by LibTorch's operations.
 
-#include "kernels/gather_batch.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -12,9 +10,9 @@
 #include <vector>
 
 #include "kernels/emulated_kernels.h"
+#include "kernels/operations.h"
 #include "loader/augmenter.h"
 #include "loader/batch_source.h"
-#include "loader/normalizer.h"
 #include "support/catch.h"
 #include "support/grid/order.h"
 #include "support/small_images.h"

@@ -1,4 +1,4 @@
-#include "kernels/linear_activation.h"
+#include "models/linear_activation.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "models/linear_activation.h"
+#include "kernels/launch.h"
+#include "kernels/operations.h"
 #include "models/model.h"
 #include "support/catch.h"
 #include "support/count_operations.h"

@@ -1,5 +1,3 @@
-#include "kernels/optimizer_update.h"
-
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -16,8 +14,9 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
+#include "kernels/launch.h"
+#include "kernels/operations.h"
 #include "support/catch.h"
 #include "support/grid/order.h"
 

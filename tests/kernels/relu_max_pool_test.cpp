@@ -1,4 +1,4 @@
-#include "kernels/relu_max_pool.h"
+#include "models/relu_max_pool.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -11,11 +11,11 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
+#include "kernels/launch.h"
+#include "kernels/operations.h"
 #include "models/model.h"
 #include "models/pooled_convolution.h"
-#include "models/relu_max_pool.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
 #include "support/grid/order.h"

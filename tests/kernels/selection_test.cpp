@@ -1,11 +1,10 @@
-#include "kernels/selection.h"
-
 #include <chrono>
 #include <iostream>
 #include <string>
 
 #include "base/error.h"
 #include "kernels/emulated_kernels.h"
+#include "kernels/operations.h"
 #include "support/catch.h"
 #include "support/gpu.h"
 

@@ -1,5 +1,3 @@
-#include "kernels/softmax_loss.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -12,8 +10,9 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/utils.h>
 
-#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
+#include "kernels/launch.h"
+#include "kernels/operations.h"
 #include "support/catch.h"
 #include "support/grid/order.h"
 

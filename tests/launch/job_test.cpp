@@ -88,7 +88,7 @@ TEST_CASE("the advice after a failure is a command that can work") {
   const std::string content = "weights";
   Hasher hasher;
   hasher.update(content.data(), content.size());
-  const auto seal = seal_of(hasher);
+  const auto seal = hasher.digest();
   const std::string whole = content + std::string(seal.begin(), seal.end());
   const auto best = run.write("checkpoints/best.safetensors", whole);
   CHECK(recovery_advice(run.path()) ==

@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "loader/picture_augmentations.h"
 #include "support/catch.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
@@ -96,7 +95,7 @@ TEST_CASE("a crop is the window at the place that was drawn, with zeros beyond t
         settings::RandomCropOptions{ImageSize{11, 8}, 2}}) {
     const at::Tensor expected =
         by_hand(images, crop.size.value_or(kSize), [&](auto sample, auto image, auto y, auto x) {
-          const data::PixelPlace place = draws().crop(sample, 0, crop, kSize);
+          const data::PixelBox place = draws().of(sample, 0).crop(crop, kSize);
           return value(image, y + place.top, x + place.left);
         });
     const at::Tensor result = images_of({crop}, images);
@@ -110,7 +109,7 @@ TEST_CASE("a flip turns left and right") {
   const settings::HorizontalFlipOptions flip{0.5};
   std::int64_t flipped = 0;
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
-    const bool turned = draws().flip(sample, 0, flip.probability);
+    const bool turned = draws().of(sample, 0).flip(flip.probability);
     flipped += turned ? 1 : 0;
     return value(image, y, turned ? kSize.width - 1 - x : x);
   });
@@ -122,7 +121,7 @@ TEST_CASE("a rotation is counter-clockwise about the centre and bilinear") {
   const at::Tensor images = noise_bytes();
   const settings::RotateOptions rotate{40};
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
-    const double angle = draws().angle(sample, 0, rotate);
+    const double angle = draws().of(sample, 0).angle(rotate);
     const double up = (kSize.height - 1) / 2.0 - static_cast<double>(y);
     const double right = static_cast<double>(x) - (kSize.width - 1) / 2.0;
     // Turned back, clockwise.
@@ -175,7 +174,7 @@ TEST_CASE("a cutout is a square of zeros about a place in the image") {
   const at::Tensor images = noise_bytes();
   const settings::CutoutOptions cutout{4};
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
-    const data::PixelPlace place = draws().cutout(sample, 0, cutout, kSize);
+    const data::PixelBox place = draws().of(sample, 0).cutout(cutout, kSize);
     const bool inside =
         y >= place.top && y < place.top + 4 && x >= place.left && x < place.left + 4;
     return inside ? 0.0F : value(image, y, x);
@@ -203,13 +202,17 @@ TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CP
   const auto numbers_for = [&](const Augmentation& entry, std::int64_t epoch) {
     at::Tensor numbers = at::empty({images.size(0), entry.columns()}, at::kFloat);
     for (std::int64_t i = 0; i < images.size(0); ++i) {
-      entry.draw({kSeed, epoch}, i, numbers.mutable_data_ptr<float>() + i * entry.columns());
+      entry.draw(data::EpochDraws(kSeed, epoch).of(i, 0),
+                 numbers.mutable_data_ptr<float>() + i * entry.columns());
     }
     return numbers;
   };
-  const auto jitter = make_color_jitter({0.4, 0.9, 1.5, 0.5}, 0, size, at::kCPU);
-  const auto trivial = make_trivial_augment({}, 0, size, at::kCPU);
-  const auto crop = make_random_resized_crop({{12, 10}}, 0, size, at::kCPU);
+  const auto make = [&](const settings::AugmentationOptions& options) {
+    return make_picture_augmentation(options, size, at::kCPU);
+  };
+  const auto jitter = make(settings::ColorJitterOptions{0.4, 0.9, 1.5, 0.5});
+  const auto trivial = make(settings::TrivialAugmentOptions{});
+  const auto crop = make(settings::RandomResizedCropOptions{{12, 10}});
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
     at::Tensor numbers = numbers_for(*trivial, epoch);
     CHECK(difference(trivial->apply(images, numbers),
@@ -440,8 +443,8 @@ TEST_CASE("local mixup takes the next sample of the order, and the first for the
   const data::EpochDraws draws(9, 2);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t next = (i + 1) % count;
-    const auto weight =
-        static_cast<float>(draws.mixup_weight(order_of(count)[static_cast<std::size_t>(i)], 0, {}));
+    const auto weight = static_cast<float>(
+        draws.of(order_of(count)[static_cast<std::size_t>(i)], 0).mixup_weight({}));
     CHECK(batch.weights[i].item<float>() == weight);
     CHECK(batch.labels[i].item<std::int64_t>() == i);
     CHECK(batch.other_labels[i].item<std::int64_t>() == next);
@@ -513,7 +516,7 @@ TEST_CASE("global mixup is the formula with the next process's sample at the sam
         const bool paired = i < next.images.size(0);
         const std::int64_t sample = order_of(counts[rank])[static_cast<std::size_t>(i)];
         const float weight =
-            paired ? static_cast<float>(draws.mixup_weight(sample, 0, options)) : 1.0F;
+            paired ? static_cast<float>(draws.of(sample, 0).mixup_weight(options)) : 1.0F;
         CHECK(mine.mixed.weights[i].item<float>() == weight);
         CHECK(mine.mixed.other_labels[i].item<std::int64_t>() ==
               (paired ? next.labels[i] : mine.labels[i]).item<std::int64_t>());
@@ -537,7 +540,7 @@ TEST_CASE("cutmix replaces a box by that of the partner, and weighs labels by ar
     const Share& next = shares[(rank + 1) % counts.size()];
     for (std::int64_t i = 0; i < counts[rank]; ++i) {
       const std::int64_t sample = order_of(counts[rank])[static_cast<std::size_t>(i)];
-      const data::PixelBox box = data::EpochDraws(3, 0).cutmix(sample, 0, options, kImageSize);
+      const data::PixelBox box = data::EpochDraws(3, 0).of(sample, 0).cutmix(options, kImageSize);
       at::Tensor expected = mine.images[i].clone();
       float weight = 1;
       if (i < counts[(rank + 1) % counts.size()]) {

@@ -202,7 +202,7 @@ TEST_CASE("batches are augmented with the epoch's random numbers, test images ar
     CHECK_FALSE(batch.is_mixed());
     CHECK(is_channels_last(batch.images));
     for (std::int64_t i = 0; i < 7; ++i) {
-      const bool flipped = draws.flip(order[static_cast<std::size_t>(i + 2)], 0, 0.5);
+      const bool flipped = draws.of(order[static_cast<std::size_t>(i + 2)], 0).flip(0.5);
       CHECK(batch.images[i].equal(flipped ? plain[i + 2].flip(2) : plain[i + 2]));
     }
     check_against_torchvision(images->gather({{0, 2}, Order::kStored}), set, {0, 1}, kMnist);

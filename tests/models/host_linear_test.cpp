@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/agreement.h"
+#include "kernels/launch.h"
 #include "models/linear_activation.h"
 #include "support/catch.h"
 

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "accelerator/cuda_module.h"
+#include "accelerator/device.h"
 #include "base/file.h"
 #include "launch/placement.h"
 

@@ -47,7 +47,7 @@ void answer(Request request) {
     request.height = image.height;
     request.width = image.width;
   }
-  imaging::Framing framing = imaging::stretched(request.height, request.width);
+  imaging::Framing framing{request.height, request.width};
   if (request.fit == "crop") framing = imaging::cropped(image, request.height, request.width);
   if (request.fit == "pad") framing = imaging::padded(image, request.height, request.width);
   std::vector<std::uint8_t> planes(

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerator/cuda_module.h"
+#include "accelerator/device.h"
 #include "data/sampler.h"
 #include "support/catch.h"
 #include "support/error_of.h"

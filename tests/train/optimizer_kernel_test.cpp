@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
+#include "kernels/launch.h"
 #include "support/catch.h"
 #include "support/tiny_model.h"
 #include "train/step.h"

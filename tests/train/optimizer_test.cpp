@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/agreement.h"
+#include "kernels/launch.h"
 #include "support/catch.h"
 #include "support/tiny_model.h"
 #include "support/trainer_rig.h"

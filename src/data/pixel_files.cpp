@@ -1,4 +1,4 @@
-#include "data/idx_source.h"
+#include "data/pixel_files.h"
 
 #include <spdlog/fmt/fmt.h>
 
@@ -8,8 +8,10 @@
 #include <limits>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/system.h"
 #include "data/sources.h"
 #include "imaging/codec.h"
@@ -70,21 +72,12 @@ IdxReader::IdxReader(const std::filesystem::path& path)
 }
 
 void IdxReader::inflate_into(std::span<std::uint8_t> values) {
-  constexpr std::size_t kUnusedAtOnce = std::size_t{1} << 18;
   const auto kept = find_inflated(file_->bytes());
   if (kept && kept->bytes().size() == header_size() + size_) {
-    std::memcpy(values.data(), kept->bytes().data() + header_size(), values.size());
+    std::memcpy(values.data(), kept->bytes().data() + header_size(), size_);
     return;
   }
-  std::size_t filled = next(values);
-  std::vector<std::uint8_t> unused(std::min(size_ - values.size(), kUnusedAtOnce));
-  while (filled >= values.size() && filled < size_) {
-    const std::size_t count =
-        next(std::span(unused).first(std::min(unused.size(), size_ - filled)));
-    if (count == 0) break;
-    filled += count;
-  }
-  if (filled < size_) {
+  if (next(values) < size_) {
     fail(position_, "the data end here, but the header states " + shape_text() +
                         " values, which end at byte " + std::to_string(header_size() + size_));
   }
@@ -94,7 +87,7 @@ void IdxReader::inflate_into(std::span<std::uint8_t> values) {
          "the " + shape_text() + " values that the header states end here, but more bytes follow");
   }
   gzip_->expect_end();
-  if (values.size() == size_) keep_inflated(file_->bytes(), header_of(type_, shape_), values);
+  keep_inflated(file_->bytes(), header_of(type_, shape_), values);
 }
 
 IdxFile IdxReader::read() {
@@ -121,16 +114,13 @@ std::vector<std::int32_t> IdxReader::read_numbers(std::size_t stride, std::int64
     const std::int64_t number =
         number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
     if (number < 0 || number >= limit) {
-      fail_at_value(i * stride, fmt::format("{} {} of sample {}, expected 0 to {}", what, number,
-                                            i * stride / of_sample, limit - 1));
+      fail(header_size() + i * stride * bytes,
+           fmt::format("{} {} of sample {}, expected 0 to {}", what, number, i * stride / of_sample,
+                       limit - 1));
     }
     numbers[i] = static_cast<std::int32_t>(number);
   }
   return numbers;
-}
-
-void IdxReader::fail_at_value(std::size_t index, const std::string& problem) const {
-  fail(header_size() + index * element_bytes(), problem);
 }
 
 /// Reads the next bytes of the raw or inflated data and returns their number: fewer than asked only
@@ -262,9 +252,9 @@ class IdxSource : public ImageSource {
   }
 
   /// Inflates a compressed file straight into `out`.
-  bool read_first(std::int64_t count, std::uint8_t* out) override {
+  bool read_all(std::uint8_t* out) override {
     if (!images_.compressed() || !images_.holds_bytes()) return false;
-    images_.inflate_into({out, static_cast<std::size_t>(count * geometry_->bytes())});
+    images_.inflate_into({out, static_cast<std::size_t>(count() * geometry_->bytes())});
     return true;
   }
 
@@ -301,10 +291,77 @@ class IdxSource : public ImageSource {
   mutable IdxFile pixels_;  // once `read` was called
 };
 
+constexpr std::size_t kPixelBytes = std::size_t{3} * 32 * 32;
+constexpr std::size_t kRecordBytes = 1 + kPixelBytes;
+constexpr int kCifarClasses = 10;
+
+class CifarSource : public ImageSource {
+ public:
+  explicit CifarSource(const std::vector<std::filesystem::path>& files) {
+    classes_ = kCifarClasses;
+    geometry_ = {3, 32, 32};
+    name_ = files.front().string();
+    for (const std::filesystem::path& path : files) add(path);
+  }
+
+  std::string sample_name(std::int64_t sample) const override {
+    const CifarBatch& batch = batch_of(sample);
+    return batch.name + ": record " + std::to_string(sample - batch.first_sample);
+  }
+
+  std::span<const std::uint8_t> read(std::int64_t sample,
+                                     std::vector<std::uint8_t>& /*buffer*/) const override {
+    const CifarBatch& batch = batch_of(sample);
+    const auto record = static_cast<std::size_t>(sample - batch.first_sample);
+    return batch.file.bytes().subspan(record * kRecordBytes + 1, kPixelBytes);
+  }
+
+ private:
+  struct CifarBatch {
+    std::string name;
+    MappedFile file;
+    std::int64_t first_sample;
+  };
+
+  void add(const std::filesystem::path& path) {
+    CifarBatch batch{path.string(), MappedFile::open(path, ExitCode::kData), count()};
+    const auto bytes = batch.file.bytes();
+    if (bytes.empty())
+      imaging::fail_at(batch.name, 0, "an empty file instead of records of 3073 bytes");
+    if (bytes.size() % kRecordBytes != 0) {
+      imaging::fail_at(batch.name, bytes.size(),
+                       "the file ends within record " +
+                           std::to_string(bytes.size() / kRecordBytes) +
+                           ", counted from 0; a record of CIFAR-10 has 3073 bytes");
+    }
+    for (std::size_t at = 0; at < bytes.size(); at += kRecordBytes) {
+      if (bytes[at] >= kCifarClasses) {
+        imaging::fail_at(batch.name, at,
+                         "label " + std::to_string(bytes[at]) + ", expected 0 to 9");
+      }
+      labels_.push_back(bytes[at]);
+    }
+    batches_.push_back(std::move(batch));
+  }
+
+  const CifarBatch& batch_of(std::int64_t sample) const {
+    const auto next = std::upper_bound(
+        batches_.begin(), batches_.end(), sample,
+        [](std::int64_t wanted, const CifarBatch& batch) { return wanted < batch.first_sample; });
+    return *std::prev(next);
+  }
+
+  std::vector<CifarBatch> batches_;
+};
+
 }  // namespace
 
 std::shared_ptr<ImageSource> open_idx(const IdxFiles& files, std::int64_t max_classes) {
   return std::make_shared<IdxSource>(files, max_classes);
+}
+
+std::shared_ptr<ImageSource> open_cifar(const std::vector<std::filesystem::path>& files) {
+  return std::make_shared<CifarSource>(files);
 }
 
 }  // namespace mnist_train::data

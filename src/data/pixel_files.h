@@ -34,10 +34,9 @@ class IdxReader {
   bool compressed() const { return gzip_ != nullptr; }
   /// Returns whether the elements are unsigned bytes.
   bool holds_bytes() const;
-  std::size_t element_bytes() const;
 
-  /// Inflates the first values into `values` and checks that the file ends with the last ones; or
-  /// copies them from the user's cache of inflated files. Only for a compressed file, once.
+  /// Inflates all values into `values` and checks that the file ends with them; or copies them from
+  /// the user's cache of inflated files. Only for a compressed file, once.
   void inflate_into(std::span<std::uint8_t> values);
 
   /// Returns the values, mapped or inflated. Memory for inflated ones is provided page by page as
@@ -47,14 +46,12 @@ class IdxReader {
   /// with its offset and `what` it is.
   std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit, const char* what);
 
-  /// Throws Error(kData) about the value at `index`.
-  [[noreturn]] void fail_at_value(std::size_t index, const std::string& problem) const;
-
  private:
   std::size_t next(std::span<std::uint8_t> out);
   void read_magic();
   void read_shape();
   void check_size() const;
+  std::size_t element_bytes() const;
   std::size_t header_size() const { return 4 + 4 * shape_.size(); }
   std::string shape_text() const;
   [[noreturn]] void fail(std::size_t offset, const std::string& problem) const;
