@@ -87,34 +87,30 @@ std::size_t edit_distance(std::string_view left, std::string_view right) {
 }
 
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names) {
-  constexpr std::size_t kMostNamed = 12;
   std::vector<std::string> modules;  // of the top level
-  std::vector<std::string> near;
+  std::vector<std::string> near;     // as near as `best`
   std::size_t best = std::max<std::size_t>(pattern.size() / 3, 1);
   const auto add = [](std::vector<std::string>& list, const std::string& name) {
-    if (std::ranges::find(list, name) == list.end() && list.size() <= kMostNamed)
-      list.push_back(name);
+    constexpr std::size_t kMost = 12;
+    const bool is_new = std::ranges::find(list, name) == list.end();
+    if (is_new && list.size() <= kMost) list.push_back(list.size() < kMost ? name : "…");
   };
   for (const std::string& name : names) {
-    for (std::size_t dot = name.find('.'), first = dot; true; dot = name.find('.', dot + 1)) {
-      const bool is_whole = dot == std::string::npos;
-      const std::string candidate = is_whole ? name : name.substr(0, dot) + ".*";
-      if (dot == first) add(modules, candidate);
+    add(modules, name.substr(0, name.find('.')) + (name.find('.') < name.size() ? ".*" : ""));
+    for (std::size_t end = 0; end < name.size();) {
+      end = std::min(name.find('.', end + 1), name.size());
+      const std::string candidate = name.substr(0, end) + (end < name.size() ? ".*" : "");
       const std::size_t distance = edit_distance(pattern, candidate);
       if (distance < best) near.clear();
-      if (distance <= best) add(near, candidate);
+      if (distance <= best) add(near, '"' + candidate + '"');
       best = std::min(best, distance);
-      if (is_whole) break;
     }
   }
   std::string text = '"' + std::string(pattern) + "\" matches no parameter; ";
-  text += near.empty() ? "the network has " : "did you mean ";
-  const std::vector<std::string>& listed = near.empty() ? modules : near;
-  for (std::size_t i = 0; i < listed.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += i == kMostNamed ? "…" : near.empty() ? listed[i] : '"' + listed[i] + '"';
-  }
-  return near.empty() ? text : text + "?";
+  text += near.empty() ? "the network has" : "did you mean";
+  for (const std::string& name : near.empty() ? modules : near) text += ' ' + name + ',';
+  text.pop_back();
+  return near.empty() ? text : text + '?';
 }
 
 }  // namespace mnist_train

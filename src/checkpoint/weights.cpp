@@ -49,18 +49,15 @@ TensorFile read_one(const fs::path& path) {
 
 /// Reads the files of an index, as Hugging Face's libraries write it: {"weight_map": {name: file}}.
 TensorFile read_shards(const fs::path& index) {
+  using Json = nlohmann::json;
   constexpr std::size_t kMostBytes = 16 << 20;
-  const auto json = nlohmann::json::parse(read_file(index, kMostBytes, ExitCode::kCheckpoint),
-                                          nullptr, /*allow_exceptions=*/false);
+  const std::string text = read_file(index, kMostBytes, ExitCode::kCheckpoint);
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::set<std::string> names;
-  if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) {
-    for (const auto& name : json["weight_map"]) {
-      if (name.is_string()) names.insert(name.get<std::string>());
-    }
+  for (const Json& name : json.is_object() ? json.value("weight_map", Json()) : Json()) {
+    if (name.is_string()) names.insert(name.get<std::string>());
   }
-  if (names.empty()) {
-    fail_checkpoint(index.string() + ": is JSON, but not an index of weights (\"weight_map\")");
-  }
+  if (names.empty()) fail_checkpoint(index.string() + ": is JSON, but no index of weights");
   TensorFile all;
   for (const std::string& name : names) {
     if (fs::path(name).filename() != name) {
@@ -78,11 +75,11 @@ TensorFile read_any(const fs::path& path) {
 }
 
 /// Returns the prefix, of a model's wrappers, under which the file has most of the wanted names.
-std::string find_prefix(const TensorFile& file, const NamedTensors& wanted) {
+std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted) {
   std::set<std::string_view> names;
   for (const auto& [name, tensor] : wanted) names.insert(name);
   std::map<std::string_view, std::size_t> counts{{"", 0}};
-  for (const auto& [full_name, tensor] : file.tensors) {
+  for (const auto& [full_name, tensor] : file) {
     const std::string_view name = full_name;
     for (std::size_t begin = 0; true;) {
       const std::string_view rest = name.substr(begin);
@@ -158,10 +155,12 @@ std::string network_like(const NamedTensors& file, const network::ImageShape& im
           options,
           is_published ? network::ImageShape{3, kPublishedSide, kPublishedSide, 2} : images, 0);
       const std::set<std::string> head = head_of(*model, is_published ? 2 : images.classes);
+      const NamedTensors tensors = model_tensors(*model);
+      const std::string prefix = find_prefix(file, tensors);
       std::ptrdiff_t own_size = 0;
       std::ptrdiff_t alike = 0;
-      for (const auto& [name, tensor] : model_tensors(*model)) {
-        const at::Tensor* found = counts(name) ? find_named(file, name) : nullptr;
+      for (const auto& [name, tensor] : tensors) {
+        const at::Tensor* found = counts(name) ? find_named(file, prefix + name) : nullptr;
         own_size += counts(name) ? 1 : 0;
         const bool is_alike =
             found != nullptr && (head.contains(name) || found->sizes() == tensor.sizes());
@@ -255,7 +254,7 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   for (const auto& item : model_tensors(model)) {
     if (!fresh.contains(item.first)) match.wanted.push_back(item);
   }
-  const std::string prefix = find_prefix(file, match.wanted);
+  const std::string prefix = find_prefix(file.tensors, match.wanted);
   for (auto& [name, tensor] : file.tensors) {
     const bool has_prefix = name.starts_with(prefix);
     const std::string own = has_prefix ? name.substr(prefix.size()) : name;

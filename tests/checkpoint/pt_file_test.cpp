@@ -702,7 +702,8 @@ TEST_CASE("tensors that cannot be read are named with the reason") {
       {with_tensor(tensor(storage("0"), 0, dimensions(17), dimensions(17))), "in an unknown way"},
       {with_tensor(tensor(storage(std::string(1001, '0')), 0, integer(1), integer(1))),
        "in an unknown way"},
-      {with_tensor(tensor(storage("0"), INT64_MAX, huge, huge)), "a shape overflows"},
+      {with_tensor(tensor(storage("0"), INT64_MAX, huge, huge)),
+       "w is a tensor whose shape overflows"},
       {with_tensor(tensor(storage("0", "ComplexFloatStorage"), 0, integer(1), integer(1))),
        "w has the type torch.ComplexFloatStorage, which cannot be read"},
       {with_tensor(call("_rebuild_tensor_v3", storage("0", "UntypedStorage") + integer(0) + ")))" +
