@@ -96,7 +96,7 @@ def by_torch(folder):
     model, optimizer = tiny()
     state = model.state_dict()
     torch.save(reference_script(model, optimizer), folder / "reference.pth")
-    for protocol in (2, 3, 4, 5):
+    for protocol in (2, 4, 5):
         torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}} | objects(),
                    folder / f"objects{protocol}.pt", pickle_protocol=protocol)
     average = torch.optim.swa_utils.AveragedModel(torch.compile(model))  # n_averaged and module._orig_mod.…
