@@ -252,6 +252,10 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
     checkpoint::load_initial_weights(trainer.model(), *weights,
                                      model_input(worker.config, dataset.train));
+    if (trainer.average() != nullptr) {
+      checkpoint::load_state_dict(trainer.average()->model(),
+                                  checkpoint::state_dict(trainer.model()), weights->file.string());
+    }
   }
   if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);
   return resumed;
