@@ -67,6 +67,15 @@ std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tens
   return text;
 }
 
+/// Returns the folder of all records of a .pt file, such as "archive/".
+std::string folder_of(const std::map<std::string, std::uint32_t>& checksums) {
+  constexpr std::string_view kPickle = "data.pkl";
+  for (const auto& [name, checksum] : checksums) {
+    if (name.ends_with(kPickle)) return name.substr(0, name.size() - kPickle.size());
+  }
+  refuse("the zip archive has no data.pkl");
+}
+
 /// Reads records of a .pt file, each once and all together not larger than the file, and compares
 /// their checksums, which PyTorch's reader does not.
 class PtArchive {
@@ -76,10 +85,8 @@ class PtArchive {
   explicit PtArchive(const std::filesystem::path& path)
       : left_(std::filesystem::file_size(path)),
         checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())),
-        reader_(path.string()) {
-    const std::string first = checksums_.empty() ? "" : checksums_.begin()->first;
-    folder_ = first.substr(0, first.find('/') + 1);
-  }
+        folder_(folder_of(checksums_)),
+        reader_(path.string()) {}
 
   const Record& read(const std::string& name) {
     const auto known = records_.find(name);
@@ -99,8 +106,8 @@ class PtArchive {
  private:
   std::uintmax_t left_;
   std::map<std::string, std::uint32_t> checksums_;
+  std::string folder_;
   caffe2::serialize::PyTorchStreamReader reader_;
-  std::string folder_;  // of all records, such as "archive/"
   std::map<std::string, Record> records_;
 };
 
