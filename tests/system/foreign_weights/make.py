@@ -37,15 +37,19 @@ LAYERS = [{"name": "conv2d", "out_channels": 3, "kernel_size": 3, "as": "conv1"}
           "relu", "adaptive_avg_pool2d", "flatten", {"name": "linear", "as": "fc"}]
 
 
-def tiny(classes=10):
-    """The weights of all files: trained for a step, so that no two numbers are alike."""
-    torch.manual_seed(5)
-    model = Tiny(classes)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, weight_decay=1e-4)
-    for _ in range(2):
-        optimizer.zero_grad()
-        model(torch.randn(8, 1, 12, 12)).square().mean().backward()
-        optimizer.step()
+def tiny():
+    """The weights of all files: no two numbers are alike. The optimizer has taken a step, by gradients of 0."""
+    model = Tiny()
+    with torch.no_grad():
+        for number, (name, tensor) in enumerate(model.state_dict().items(), 1):
+            if tensor.is_floating_point():
+                count = torch.arange(1, tensor.numel() + 1)
+                sign = 1 if name.startswith("bn1") else 1 - 2 * (count * count // 3 % 2)
+                tensor.copy_((sign * count / (tensor.numel() + number)).view_as(tensor))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
     return model, optimizer
 
 
