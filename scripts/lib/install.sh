@@ -149,6 +149,7 @@ set_up_integration_tools() {
   local venv=$venv/integrations
   make_venv "$(system_python)"
   install_wheels integrations
+  install_wheels integrations-efficientnet --no-deps
 }
 
 # set_up_jax: a Python that the benchmark starts its JAX with, apart from the test tools.

@@ -6,7 +6,7 @@
 #include "app/data_and_model.h"
 #include "base/file.h"
 #include "base/print.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"

@@ -1,6 +1,11 @@
+#include "checkpoint/weights.h"
+
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,10 +15,10 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"
+#include "support/peak_memory.h"
 #include "support/temp_folder.h"
 #include "support/trainer_rig.h"
 
@@ -127,6 +132,243 @@ TEST_CASE("prefixes of DistributedDataParallel and torch.compile are removed") {
   mixed[0].first.insert(0, "module.");
   write_weights(folder.path() / "mixed.pt", mixed, WeightsFormat::kPt);
   CHECK(same(read_weights(folder.path() / "mixed.pt"), mixed));
+}
+
+constexpr network::ImageShape kImages{1, 16, 16, 10};
+
+/// Weights that `tiny_model` with batch norm does not have by itself.
+NamedTensors other_weights() { return state_dict(*tiny_model(2, true)); }
+
+fs::path write(const TempFolder& folder, const NamedTensors& weights) {
+  const fs::path path = folder.path() / "weights.safetensors";
+  write_weights(path, weights, WeightsFormat::kSafetensors);
+  return path;
+}
+
+NamedTensors with_prefix(const std::string& prefix, NamedTensors weights) {
+  for (auto& [name, tensor] : weights) name.insert(0, prefix);
+  return weights;
+}
+
+/// What the model has after a run has started from these weights.
+NamedTensors started(const NamedTensors& file, const std::vector<std::string>& fresh = {}) {
+  const TempFolder folder;
+  const auto model = tiny_model(1, true);
+  load_initial_weights(*model, {write(folder, file), fresh}, kImages);
+  return state_dict(*model);
+}
+
+std::string refusal(const NamedTensors& file, const std::vector<std::string>& fresh = {},
+                    const network::ImageShape& images = kImages) {
+  const TempFolder folder;
+  const fs::path path = write(folder, file);
+  const auto model = tiny_model(1, true);
+  const NamedTensors before = state_dict(*model);
+  std::string message = error_of([&] {
+                          load_initial_weights(*model, {path, fresh}, images);
+                        }).message;
+  CHECK(same(state_dict(*model), before));
+  for (std::size_t at = message.find(path.string()); at != std::string::npos;
+       at = message.find(path.string())) {
+    message.replace(at, path.string().size(), "FILE");
+  }
+  return message;
+}
+
+TEST_CASE("weights are found under the prefixes of wrappers, beside other tensors") {
+  for (const std::string prefix :
+       {"", "module.", "_orig_mod.", "model.", "module._orig_mod.", "model.module._orig_mod."}) {
+    INFO(prefix);
+    NamedTensors file = with_prefix(prefix, other_weights());
+    CHECK(same(started(file), other_weights()));
+    file.emplace_back("n_averaged", at::zeros({}, at::kLong));
+    file.emplace_back("loss.weight", at::ones({10}));
+    CHECK(same(started(file), other_weights()));
+  }
+  // Of two networks in a file the one that the prefixes name.
+  NamedTensors two = with_prefix("ema_model.", state_dict(*tiny_model(3, true)));
+  for (auto& item : with_prefix("model.", other_weights())) two.push_back(item);
+  CHECK(same(started(two), other_weights()));
+  CHECK_THAT(refusal(with_prefix("net.", other_weights())),
+             ContainsSubstring("missing: conv.weight [3, 1, 5, 5]") &&
+                 ContainsSubstring("unexpected: net.conv.weight"));
+}
+
+TEST_CASE("weights without a count of batches have counted none") {
+  const NamedTensors loaded = started(without(other_weights(), "norm.num_batches_tracked"));
+  CHECK(find_named(loaded, "norm.num_batches_tracked")->item<std::int64_t>() == 0);
+  CHECK(find_named(loaded, "fc.bias")->equal(*find_named(other_weights(), "fc.bias")));
+}
+
+TEST_CASE("what new names keeps its initial values, whatever the file has for it") {
+  const NamedTensors initial = state_dict(*tiny_model(1, true));
+  const NamedTensors file = other_weights();
+  NamedTensors resized = without(without(file, "fc.bias"), "fc.weight");
+  resized.emplace_back("fc.weight", at::ones({1000, 512}));
+  struct Case {
+    std::vector<std::string> fresh;
+    std::vector<std::string> names;
+  };
+  for (const auto& [fresh, names] : std::vector<Case>{
+           {{"head"}, {"fc.weight", "fc.bias"}},
+           {{"fc.*"}, {"fc.weight", "fc.bias"}},
+           {{"head", "norm.running_*"},
+            {"fc.weight", "fc.bias", "norm.running_mean", "norm.running_var"}},
+           {{"*.bias", "f?.w*", "fc.bias"}, {"conv.bias", "norm.bias", "fc.bias", "fc.weight"}}}) {
+    INFO(fresh.front());
+    for (const NamedTensors& weights : {file, resized, with_prefix("module.", resized)}) {
+      for (const auto& [name, tensor] : started(weights, fresh)) {
+        INFO(name);
+        const bool is_fresh = std::ranges::find(names, name) != names.end();
+        CHECK(tensor.equal(*find_named(is_fresh ? initial : file, name)));
+      }
+    }
+  }
+}
+
+TEST_CASE("new that names nothing is a mistake in the config") {
+  CHECK(
+      refusal(other_weights(), {"haed.*", "fc.*"}) ==
+      "/model/weights/new: \"haed.*\" matches no parameter; the network has conv.*, norm.*, fc.*");
+  CHECK(refusal(other_weights(), {"nrom.*"}) ==
+        "/model/weights/new: \"nrom.*\" matches no parameter; did you mean \"norm.*\"?");
+  CHECK_THAT(refusal(other_weights(), {"head"}, {1, 16, 16, 6}),
+             ContainsSubstring("the last parameter, fc.bias [10], which is not for 6 classes"));
+}
+
+TEST_CASE("weights for other classes are refused with the line that starts a new head") {
+  NamedTensors file = without(without(other_weights(), "fc.bias"), "fc.weight");
+  file.emplace_back("fc.weight", at::ones({1000, 432}));
+  file.emplace_back("fc.bias", at::ones({1000}));
+  const std::string head =
+      "\nto start these anew, in \"model\": \"weights\": "
+      "{\"file\":\"FILE\",\"new\":\"head\"}";
+  CHECK_THAT(refusal(file), ContainsSubstring("size mismatch: fc.weight is [1000, 432], expected "
+                                              "[10, 432]") &&
+                                Catch::Matchers::EndsWith(head));
+  // A head of another kind than the last module.
+  CHECK_THAT(refusal(without(without(file, "fc.bias"), "norm.bias")),
+             Catch::Matchers::EndsWith("\"new\":[\"norm.*\",\"fc.*\"]}"));
+  CHECK_THAT(refusal(without(file, "norm.bias"), {"head"}),
+             Catch::Matchers::EndsWith("\"new\":[\"head\",\"norm.*\"]}"));
+  const TempFolder folder;
+  const auto model = tiny_model(1, true);
+  const fs::path path = write(folder, file);
+  CHECK(error_of([&] { load_weights(*model, path, kImages); }).message.find("anew") ==
+        std::string::npos);
+}
+
+TEST_CASE("weights for other channels are refused with the channels that they are for") {
+  NamedTensors file = without(other_weights(), "conv.weight");
+  file.emplace_back("conv.weight", at::ones({3, 3, 5, 5}));
+  CHECK_THAT(refusal(file), Catch::Matchers::EndsWith(
+                                "\nit is for images of 3 channels: \"data\": {\"channels\": 3}"));
+}
+
+TEST_CASE("weights of another built-in network are refused with its name") {
+  for (const auto name :
+       {settings::ModelName::kNet, settings::ModelName::kMlp, settings::ModelName::kResNet18,
+        settings::ModelName::kTorchvisionResNet34, settings::ModelName::kEfficientNetLite0}) {
+    settings::ModelOptions options;
+    options.name = name;
+    const bool is_large = name >= settings::ModelName::kTorchvisionResNet18;
+    const network::ImageShape images =
+        is_large ? network::ImageShape{3, 64, 64, 7} : network::ImageShape{1, 28, 28, 10};
+    const NamedTensors file = state_dict(*models::make_model(options, images, 1));
+    CHECK_THAT(
+        refusal(with_prefix("module.", file), {}, {1, 28, 28, 10}),
+        Catch::Matchers::EndsWith("\nit looks like " + settings::name_of(name) +
+                                  ": \"model\": {\"name\": \"" + settings::name_of(name) + "\"}"));
+  }
+  CHECK_THAT(refusal({{"some.weight", at::ones({2})}}), !ContainsSubstring("looks like"));
+}
+
+/// A safetensors file whose first tensor has a type that is not known.
+fs::path write_with_float8(const TempFolder& folder, const NamedTensors& weights) {
+  const fs::path path = write(folder, weights);
+  std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
+  bytes.replace(bytes.find("F32"), 3, "F8X");
+  return folder.write("float8", bytes);
+}
+
+TEST_CASE("a tensor of an unknown type is an error only if the model has it") {
+  const TempFolder folder;
+  NamedTensors file{{"extra", at::ones({4})}};
+  for (const auto& item : other_weights()) file.push_back(item);
+  const auto model = tiny_model(1, true);
+  load_weights(*model, write_with_float8(folder, file), kImages);
+  CHECK(same(state_dict(*model), other_weights()));
+  const fs::path wanted = write_with_float8(folder, other_weights());
+  CHECK_THAT(error_of([&] { load_weights(*model, wanted, kImages); }),
+             IsError(ExitCode::kCheckpoint,
+                     "float8: tensor conv.weight has the type F8X, which cannot be read"));
+  CHECK_THAT(error_of([&] { (void)read_weights(wanted); }),
+             IsError(ExitCode::kCheckpoint, "conv.weight has the type F8X"));
+}
+
+TEST_CASE("an index of several files is read with all of them") {
+  const TempFolder folder;
+  const NamedTensors all = other_weights();
+  write_weights(folder.path() / "model-1.safetensors", {all.begin(), all.begin() + 4},
+                WeightsFormat::kSafetensors);
+  write_weights(folder.path() / "model-2.bin", {all.begin() + 4, all.end()}, WeightsFormat::kPt);
+  const auto index = [&](const std::string& text) {
+    return folder.write("model.safetensors.index.json", text);
+  };
+  const auto model = tiny_model(1, true);
+  load_weights(*model,
+               index(R"({"metadata":{},"weight_map":{"a":"model-1.safetensors",)"
+                     R"("b":"model-2.bin","c":"model-1.safetensors"}})"),
+               kImages);
+  CHECK(same(state_dict(*model), all));
+  for (const auto& [text, reason] : std::vector<std::pair<std::string, std::string>>{
+           {"{", "no index of weights"},
+           {R"({"weight_map":[]})", "no index of weights"},
+           {R"({"weight_map":{"a":1}})", "no index of weights"},
+           {R"({"weight_map":{"a":"../model-1.safetensors"}})", "a file in another folder"},
+           {R"({"weight_map":{"a":"absent"}})", "absent"},
+           {R"({"weight_map":{"a":"model.safetensors.index.json"}})", "index.json"}}) {
+    const fs::path path = index(text);
+    CHECK_THAT(error_of([&] { load_weights(*model, path, kImages); }),
+               IsError(ExitCode::kCheckpoint, reason));
+    CHECK_FALSE(facts_of(path));
+  }
+}
+
+TEST_CASE("a large file that is cut short is refused at once") {
+  const TempFolder folder;
+  const std::string header = R"({"w":{"dtype":"F32","shape":[1000000000],)"
+                             R"("data_offsets":[0,4000000000]}})";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  for (const std::string& begin : {std::string("PK\x03\x04"), length + header}) {
+    const fs::path path = folder.write("large", begin);
+    fs::resize_file(path, std::uintmax_t{2} << 30);
+    testing::reset_peak_memory();
+    const std::size_t before = testing::peak_memory();
+    const auto start = std::chrono::steady_clock::now();
+    CHECK_THAT(error_of([&] { (void)read_weights(path); }),
+               IsError(ExitCode::kCheckpoint, "cut short"));
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
+    CHECK(testing::peak_memory() < before + (std::size_t{16} << 20));
+  }
+}
+
+TEST_CASE("files of other kinds are named") {
+  const TempFolder folder;
+  std::string tar(1024, '\0');
+  tar.replace(0, 8, "sys_info").replace(257, 5, "ustar");
+  for (const auto& [bytes, reason] : std::vector<std::pair<std::string, std::string>>{
+           {tar, "is a tar archive"},
+           {tar, "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False), NEW)"},
+           {"\x80\x04\x95 a pickle", "is a Python pickle"},
+           {"\x89HDF\r\n\x1a\n of Keras", "is an HDF5 file"},
+           {"\x1f\x8b compressed", "is a file compressed by gzip"},
+           {"<!DOCTYPE html>", "is a web page"}}) {
+    const fs::path path = folder.write("file.pth", bytes);
+    CHECK_THAT(error_of([&] { (void)read_weights(path); }),
+               IsError(ExitCode::kCheckpoint, "file.pth: ", reason));
+  }
 }
 
 TEST_CASE("weights that are not finite are refused with the tensor's name") {

@@ -161,6 +161,41 @@ TEST_CASE("a link to the schema is accepted and ignored") {
   CHECK(read(R"({"$schema":"./schema.json"})") == RunConfig{});
 }
 
+TEST_CASE("weights are a file or an object, and written as they were read") {
+  const auto text = [](const std::string& value) {
+    return R"({"model":{"weights":)" + value + "}}";
+  };
+  struct Case {
+    const char* value;
+    std::vector<std::string> fresh;
+    const char* written;
+  };
+  for (const Case& row : std::vector<Case>{
+           {R"("/w.pt")", {}, R"("/w.pt")"},
+           {R"({"file":"/w.pt"})", {}, R"("/w.pt")"},
+           {R"({"file":"/w.pt","new":[]})", {}, R"("/w.pt")"},
+           {R"({"file":"/w.pt","new":"head"})", {"head"}, R"({"file":"/w.pt","new":"head"})"},
+           {R"({"new":["fc.*"],"file":"/w.pt"})", {"fc.*"}, R"({"file":"/w.pt","new":"fc.*"})"},
+           {R"({"file":"/w.pt","new":["a","b*"]})",
+            {"a", "b*"},
+            R"({"file":"/w.pt","new":["a","b*"]})"}}) {
+    INFO(row.value);
+    const RunConfig config = read(text(row.value));
+    REQUIRE(config.model.weights);
+    CHECK(config.model.weights->file == "/w.pt");
+    CHECK(config.model.weights->fresh == row.fresh);
+    const auto written = strict_json::Json::parse(write_run_config(config, false));
+    CHECK(written["model"]["weights"].dump() == row.written);
+  }
+  for (const char* value : {"3", R"({"new":"head"})", R"({"file":"w","new":3})", R"({"file":3})",
+                            R"({"file":"w","new":[3]})", R"({"file":"w","news":"head"})", "[]"}) {
+    INFO(value);
+    const auto wrong = lines_for(text(value));
+    REQUIRE(wrong.size() == 1);
+    CHECK_THAT(wrong[0], Catch::Matchers::ContainsSubstring("/model/weights"));
+  }
+}
+
 TEST_CASE("class weights are a rule or an object, and written as they were read") {
   const auto of = [](const std::string& value) {
     return read("{\"class_weights\":" + value + "}").train.class_weights;

