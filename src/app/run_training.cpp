@@ -112,8 +112,13 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
   }
   if (!trainer) trainer = build();
   warn_of_cut_warmup(worker, *trainer);
-  const std::string remark = trainer->model().remark();
-  if (worker.is_rank0() && !remark.empty()) spdlog::warn("{}", remark);
+  if (!worker.is_rank0()) return trainer;
+  const models::Model& model = trainer->model();
+  if (const std::size_t frozen = model.frozen_parameters().size(); frozen > 0) {
+    spdlog::info("frozen: {} of {} parameters (mnist-train describe lists them)", frozen,
+                 model.parameters().size());
+  }
+  if (const std::string remark = model.remark(); !remark.empty()) spdlog::warn("{}", remark);
   return trainer;
 }
 

@@ -232,9 +232,10 @@ class ScriptModel : public ExternalModel {
   std::string remark() const override {
     const std::set<std::string> fixed = always_training(script_);
     if (fixed.empty()) return {};
-    return source() +
-           ": evaluates in training mode, too: " + fmt::format("{}", fmt::join(fixed, ", ")) +
-           "; trace the model after model.eval(), or use torch.jit.script(model)";
+    return fmt::format(
+        "{}: was traced in training mode and stays in training mode when it evaluates: {}; trace "
+        "it after model.eval(), or use torch.jit.script",
+        source(), fmt::join(fixed, ", "));
   }
 
   using Model::to;
