@@ -263,23 +263,6 @@ class Console : public Sink {
   bool progress_is_drawn_ = false;
 };
 
-bool is_trained_like(const ParameterRow& one, const ParameterRow& other) {
-  if (one.frozen || other.frozen) return one.frozen == other.frozen;
-  return one.learning_rate == other.learning_rate && one.weight_decay == other.weight_decay;
-}
-
-/// Returns whether the table's parameters are all trained alike.
-bool trains_all_alike(const ModuleTable& table) {
-  const ParameterRow* first = nullptr;
-  for (const ModuleRow& row : table.rows) {
-    for (const ParameterRow& parameter : row.own) {
-      if (first == nullptr) first = &parameter;
-      if (!is_trained_like(*first, parameter)) return false;
-    }
-  }
-  return true;
-}
-
 using Json = nlohmann::ordered_json;
 using Sizes = std::vector<std::int64_t>;
 
@@ -292,26 +275,23 @@ std::string batch(const Sizes& sizes) {
   return sizes.empty() ? "" : fmt::format("[N,{}]", fmt::join(sizes, ","));
 }
 
-/// Returns "weight: frozen; bias: rate 0.001, decay 0"; names alone if all are trained alike.
-std::string tensors_text(const ModuleRow& row, bool names_alone) {
+/// Returns "weight: frozen; bias: rate 0.001, decay 0".
+std::string tensors_text(const ModuleRow& row) {
   std::string text;
-  for (std::size_t i = 0; i < row.own.size(); ++i) {
-    const ParameterRow& parameter = row.own[i];
+  std::string last;
+  for (const ParameterRow& parameter : row.own) {
+    const std::string training =
+        parameter.frozen
+            ? "frozen"
+            : fmt::format("rate {:g}, decay {:g}", parameter.learning_rate, parameter.weight_decay);
+    if (!last.empty()) text += last == training ? ", " : ": " + last + "; ";
     text += parameter.name;
-    const bool is_last = i + 1 == row.own.size();
-    if (!is_last && (names_alone || is_trained_like(parameter, row.own[i + 1]))) {
-      text += ", ";
-    } else if (!names_alone) {
-      text += parameter.frozen ? ": frozen"
-                               : fmt::format(": rate {:g}, decay {:g}", parameter.learning_rate,
-                                             parameter.weight_decay);
-      if (!is_last) text += "; ";
-    }
+    last = training;
   }
-  return text;
+  return last.empty() ? "" : text + ": " + last;
 }
 
-Cells cells_of(const ModuleRow& row, bool names_alone) {
+Cells cells_of(const ModuleRow& row) {
   const auto number = [&](std::int64_t value) {
     return row.is_container || value == 0 ? "" : with_thousands(value);
   };
@@ -320,7 +300,7 @@ Cells cells_of(const ModuleRow& row, bool names_alone) {
           batch(row.output),
           number(row.parameters),
           number(row.multiply_adds.value_or(0)),
-          tensors_text(row, names_alone)};
+          tensors_text(row)};
 }
 
 /// Aligns the columns, numbers to the right.
@@ -493,8 +473,7 @@ ParameterRow parameter_row(const std::string& name, const settings::ParameterSet
 std::string to_text(const ModuleTable& table) {
   std::vector<Cells> lines{{"name", "layer", "output", "parameters", "multiply-adds", "tensors"},
                            {"", "images", batch(table.input), "", "", ""}};
-  const bool names_alone = trains_all_alike(table);
-  for (const ModuleRow& row : table.rows) lines.push_back(cells_of(row, names_alone));
+  for (const ModuleRow& row : table.rows) lines.push_back(cells_of(row));
   lines.push_back({"", "sum", "", with_thousands(table.parameters),
                    table.multiply_adds ? with_thousands(*table.multiply_adds) : "–", ""});
   return aligned(lines);

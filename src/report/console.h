@@ -92,7 +92,7 @@ std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 struct ParameterRow {
   std::string name;  // in the module: "weight"
   bool frozen = false;
-  double learning_rate = 0;  // highest of the schedule
+  double learning_rate = 0;  // the schedule's highest
   double weight_decay = 0;
 };
 

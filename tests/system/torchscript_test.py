@@ -60,7 +60,7 @@ def with_script(path, **others):
 def test_describe_shows_modules_and_parameters(tmp_path, small):
     shown = run("describe", "--config", write_config(tmp_path, with_script(small)), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156", "weight,", "bias"] in rows
+    assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156", *"weight, bias: rate 0.01, decay 0".split()] in rows
     assert rows[-1] == ["sum", "2,338", "–"]
 
     described = json.loads(run("describe", "--config", write_config(tmp_path, with_script(small)), "--json", expect=0).stdout)
