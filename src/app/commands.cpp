@@ -114,19 +114,31 @@ void run_description(Worker& worker) {
   const data::ImageSet images = images_trained_on(worker);
   const network::ImageShape input = model_input(worker.config, images);
   const auto model = make_model(worker.config, images);
+  const std::vector<std::string> names = model->named_parameters().keys();
+  const auto settings = settings::parameter_settings(worker.config.train.parameters, names,
+                                                     model->frozen_parameters());
   report::ModuleTable table;
   table.input = {input.channels, input.height, input.width};
   table.parameters = parameters_of(*model, /*with_children=*/true);
   table.multiply_adds = model->multiply_adds();
-  if (const std::int64_t own = parameters_of(*model, /*with_children=*/false); own > 0) {
-    table.rows.push_back({"", "(outside its modules)", {}, own, std::nullopt, false});
-  }
-  for (const auto& item : model->named_modules("", /*include_self=*/false)) {
+  for (const auto& item : model->named_modules()) {
     const torch::nn::Module& module = *item.value();
+    const bool is_root = item.key().empty();
     const std::int64_t parameters = parameters_of(module, /*with_children=*/false);
+    if (is_root && parameters == 0) continue;
     const bool is_container = parameters == 0 && !module.children().empty();
-    table.rows.push_back(
-        {item.key(), class_of(module), {}, parameters, std::nullopt, is_container});
+    report::ModuleRow& row = table.rows.emplace_back(
+        report::ModuleRow{item.key(),
+                          is_root ? "(outside its modules)" : class_of(module),
+                          {},
+                          parameters,
+                          std::nullopt,
+                          is_container});
+    for (const std::string& name : module.named_parameters(/*recurse=*/false).keys()) {
+      const auto found = std::ranges::find(names, is_root ? name : item.key() + "." + name);
+      const auto& own = settings[static_cast<std::size_t>(found - names.begin())];
+      row.own.push_back(report::parameter_row(name, own, worker.config.train));
+    }
   }
   print_text(worker.job.as_json ? json_text(report::to_json(table), 2) + "\n"
                                 : report::to_text(table));

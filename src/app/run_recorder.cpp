@@ -176,7 +176,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
     }
   }
   summary.threads_per_process = worker.placement.threads;
-  for (const at::Tensor& parameter : trainer.parameters().parameters()) {
+  for (const at::Tensor& parameter : trainer.model().parameters()) {
     summary.parameters += parameter.numel();
   }
   summary.multiply_adds = trainer.model().multiply_adds();

@@ -81,8 +81,8 @@ std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
     const train::Trainer& trainer) {
   const at::NoGradGuard no_grad;
   std::vector<std::pair<std::string, report::Histogram>> histograms;
-  const auto names = trainer.model().named_parameters().keys();
   const train::FlatParameters& parameters = trainer.parameters();
+  const std::vector<std::string>& names = parameters.names();
   for (std::size_t i = 0; i < names.size(); ++i) {
     for (const auto& [kind, flat] : {std::pair("weights/", parameters.values()),
                                      std::pair("gradients/", parameters.gradients())}) {

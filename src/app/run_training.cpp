@@ -32,8 +32,9 @@ bool trains_in_bfloat16(const Worker& worker) {
   const settings::PrecisionName precision = worker.config.train.precision;
   if (precision == settings::PrecisionName::kFp32) return false;
   const bool native = accelerator::computes_bfloat16(worker.device());
+  const bool is_slow = worker.config.model.torchscript && !worker.placement.cuda;
   if (precision == settings::PrecisionName::kAuto) {
-    return worker.communicator.sum_over_ranks(native ? 0 : 1) == 0;
+    return worker.communicator.sum_over_ranks(native && !is_slow ? 0 : 1) == 0;
   }
   if (!native) {
     spdlog::warn("precision is bf16, but {} does not compute it natively: fp32 is faster here",
@@ -111,6 +112,13 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
   }
   if (!trainer) trainer = build();
   warn_of_cut_warmup(worker, *trainer);
+  if (!worker.is_rank0()) return trainer;
+  const models::Model& model = trainer->model();
+  if (const std::size_t frozen = model.frozen_parameters().size(); frozen > 0) {
+    spdlog::info("frozen: {} of {} parameters (mnist-train describe lists them)", frozen,
+                 model.parameters().size());
+  }
+  if (const std::string remark = model.remark(); !remark.empty()) spdlog::warn("{}", remark);
   return trainer;
 }
 

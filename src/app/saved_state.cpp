@@ -175,6 +175,17 @@ void require_same_model(const Worker& worker, const std::string& source,
                           source, trained, name_of(model.name), trained));
 }
 
+/// Refuses a checkpoint of another list of parameters, whose optimizer state would not fit.
+void require_same_parameters(const Worker& worker, const std::string& source,
+                             const std::optional<settings::RunConfig>& saved) {
+  if (!saved || saved->train.parameters == worker.config.train.parameters) return;
+  throw Error(ExitCode::kCheckpoint,
+              source +
+                  ": was trained with another list of parameters, which cannot change within "
+                  "a run; to start a new run from its weights: --set model.weights=" +
+                  source);
+}
+
 /// The best weights so far count only if they were chosen as this run's config asks.
 void choose_best_anew(const Worker& worker, const settings::RunConfig& saved,
                       train::Progress& progress) {
@@ -195,6 +206,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   const auto saved = saved_config(source, resumed.facts);
   require_same_data(worker, source, resumed.facts, saved, dataset);
   require_same_model(worker, source, saved);
+  require_same_parameters(worker, source, saved);
   checkpoint::restore(trainer, found.file, source);
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);

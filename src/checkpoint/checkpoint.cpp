@@ -1,7 +1,6 @@
 #include "checkpoint/checkpoint.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
 #include <ATen/ops/tensor.h>
@@ -61,7 +60,7 @@ Json state_of(const TensorFile& file, const std::string& source) {
 /// One tensor a parameter, as PyTorch keeps them: "optimizer.momentum_buffer.conv1.weight".
 NamedTensors optimizer_tensors(const train::Trainer& trainer) {
   NamedTensors tensors;
-  const auto names = trainer.model().named_parameters().keys();
+  const std::vector<std::string>& names = trainer.parameters().names();
   for (const train::OptimizerTensor& state : trainer.optimizer().state()) {
     for (std::size_t i = 0; i < names.size(); ++i) {
       tensors.emplace_back("optimizer." + state.name + "." + names[i],
@@ -197,67 +196,6 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("classes", shape.classes, settings::kMaxClasses);
 }
 
-using PythonDict = c10::impl::GenericDict;
-using PythonList = c10::impl::GenericList;
-
-PythonDict make_dict(std::initializer_list<std::pair<const char*, c10::IValue>> entries = {}) {
-  PythonDict dict(c10::StringType::get(), c10::AnyType::get());
-  for (const auto& [name, value] : entries) dict.insert(name, value);
-  return dict;
-}
-
-/// The names of the state that PyTorch's optimizer keeps of a parameter.
-std::vector<std::string> state_names(const settings::TrainOptions& options) {
-  if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
-  if (options.sgd_momentum != 0) return {"momentum_buffer"};
-  return {};
-}
-
-PythonDict state_of_parameter(const TensorFile& file, const std::string& parameter,
-                              const settings::TrainOptions& options, std::int64_t step,
-                              const std::string& source, std::vector<at::Tensor>& tensors) {
-  PythonDict state = make_dict();
-  if (options.optimizer != settings::OptimizerName::kSgd) {
-    // A tensor for each parameter, because Python counts each of them up in place.
-    tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
-    state.insert("step", tensors.back());
-  }
-  for (const std::string& name : state_names(options)) {
-    const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
-    const at::Tensor* tensor = file.find(key);
-    if (tensor == nullptr) fail_checkpoint(fmt::format("{}: lacks {}", source, key));
-    tensors.push_back(*tensor);
-    state.insert(name, *tensor);
-  }
-  return state;
-}
-
-/// All entries that the constructors of PyTorch 2.x make.
-PythonDict parameter_group(const settings::TrainOptions& options, std::int64_t parameters) {
-  PythonDict group = make_dict({{"lr", options.learning_rate}});
-  if (options.optimizer == settings::OptimizerName::kSgd) {
-    group.insert("momentum", options.sgd_momentum);
-    group.insert("dampening", std::int64_t{0});
-    group.insert("weight_decay", options.weight_decay);
-    group.insert("nesterov", options.nesterov);
-  } else {
-    group.insert("betas", c10::ivalue::Tuple::create({options.adam_beta1, options.adam_beta2}));
-    group.insert("eps", options.adam_epsilon);
-    group.insert("weight_decay", options.weight_decay);
-    group.insert("amsgrad", false);
-    group.insert("capturable", false);
-    group.insert("decoupled_weight_decay", options.optimizer == settings::OptimizerName::kAdamW);
-  }
-  group.insert("maximize", false);
-  group.insert("foreach", c10::IValue());
-  group.insert("differentiable", false);
-  group.insert("fused", c10::IValue());
-  PythonList indices(c10::AnyType::get());
-  for (std::int64_t index = 0; index < parameters; ++index) indices.push_back(index);
-  group.insert("params", indices);
-  return group;
-}
-
 }  // namespace
 
 NamedTensors model_tensors(const models::Model& model) {
@@ -336,7 +274,7 @@ void require_finite(const models::Model& model, const std::string& source) {
 
 StateTensors state_tensors(const train::Trainer& trainer) {
   StateTensors state;
-  state.flat.push_back(trainer.parameters().values());
+  state.flat.push_back(trainer.parameters().weights());
   for (const auto& tensor : trainer.optimizer().state()) state.flat.push_back(tensor.flat);
   state.buffers = trainer.model().buffers();
   if (trainer.average() != nullptr) {
@@ -476,48 +414,6 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   return facts;
 } catch (const nlohmann::json::exception& error) {
   fail_checkpoint(source + ": what it says about its run cannot be read: " + error.what());
-}
-
-void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
-                             const settings::TrainOptions& options, const std::string& source) {
-  const train::Progress progress = checkpoint_progress(file, source);
-  const std::vector<std::string> buffers = checkpoint_buffers(file, source);
-  const NamedTensors weights = trained_weights(file);
-  const NamedTensors evaluated = checkpoint_weights(file);
-  std::vector<at::Tensor> tensors;
-  PythonDict model = make_dict();
-  PythonDict state(c10::IntType::get(), c10::AnyType::get());
-  std::int64_t parameters = 0;
-  // Python numbers the parameters in the order of the state_dict, without the buffers.
-  for (const auto& [name, tensor] : weights) {
-    model.insert(name, tensor);
-    tensors.push_back(tensor);
-    if (std::ranges::find(buffers, name) != buffers.end()) continue;
-    PythonDict entry = state_of_parameter(file, name, options, progress.step, source, tensors);
-    if (!entry.empty()) state.insert(parameters, entry);
-    ++parameters;
-  }
-  const auto saved = std::ranges::count_if(
-      file.tensors, [](const auto& tensor) { return tensor.first.starts_with("optimizer."); });
-  if (saved != parameters * static_cast<std::int64_t>(state_names(options).size())) {
-    fail_checkpoint(source + ": has more optimizer state than PyTorch's optimizer of that kind");
-  }
-  PythonList groups(c10::AnyType::get());
-  groups.push_back(parameter_group(options, parameters));
-  PythonDict all = make_dict(
-      {{"epoch", progress.epoch},
-       {"step", progress.step},
-       {"model_state_dict", model},
-       {"optimizer_state_dict", make_dict({{"state", state}, {"param_groups", groups}})}});
-  if (options.ema) {
-    PythonDict average = make_dict();
-    for (const auto& [name, tensor] : evaluated) {
-      average.insert(name, tensor);
-      tensors.push_back(tensor);
-    }
-    all.insert("ema_state_dict", average);
-  }
-  write_pt_value(path, all, tensors);
 }
 
 }  // namespace mnist_train::checkpoint

@@ -351,7 +351,7 @@ std::map<std::string, std::string> key_positions(const CommandLine& line,
   std::map<std::string, std::string> positions;
   if (line.configs.empty() && line.checkpoint_file) return positions;
   Locators locators;
-  for (const char* key : {"model", "data"}) {
+  for (const char* key : {"model", "data", "parameters"}) {
     const Node* value = layered.document.find(key);
     if (value != nullptr) add_positions(*value, std::string("/") + key, locators, positions);
   }

@@ -188,14 +188,28 @@ std::vector<std::int64_t> sizes_of(const network::SampleShape& shape) {
   return {shape.channels, shape.height, shape.width};
 }
 
-/// Adds a row for each layer, before those of the layers in it.
-void add_rows(const std::vector<network::SizedLayer>& layers,
+/// Returns the settings of all parameters, in the order of network::parameter_names. Throws
+/// ConfigKeyError.
+std::vector<settings::ParameterSettings> checked_parameters(const settings::RunConfig& config,
+                                                            const network::Network& network) {
+  return settings::parameter_settings(config.train.parameters,
+                                      network::parameter_names(network.layers));
+}
+
+/// Adds a row for each layer, before those of the layers in it. `next`: settings of the next
+/// parameter.
+void add_rows(const std::vector<network::SizedLayer>& layers, const settings::TrainOptions& options,
+              std::vector<settings::ParameterSettings>::const_iterator& next,
               std::vector<report::ModuleRow>& rows) {
   for (const network::SizedLayer& sized : layers) {
-    rows.push_back({sized.path, settings::name_of(sized.kind), sizes_of(sized.out),
-                    sized.parameters, sized.multiply_adds, !sized.layers.empty()});
-    add_rows(sized.layers, rows);
-    add_rows(sized.shortcut, rows);
+    report::ModuleRow& row = rows.emplace_back(
+        report::ModuleRow{sized.path, settings::name_of(sized.kind), sizes_of(sized.out),
+                          sized.parameters, sized.multiply_adds, !sized.layers.empty()});
+    for (const std::string& name : sized.parameter_names()) {
+      row.own.push_back(report::parameter_row(name, *next++, options));
+    }
+    add_rows(sized.layers, options, next, rows);
+    add_rows(sized.shortcut, options, next, rows);
   }
 }
 
@@ -223,14 +237,19 @@ settings::LayerList printed_layers(const settings::ModelOptions& options,
 }
 
 /// Refuses a network whose layers do not fit before any process starts, if the image size is known:
-/// by the data set's name or, for `model.layers`, from its files. Throws ConfigKeyError, and
-/// Error(kData) if the files cannot be read.
+/// by the data set's name or, for `model.layers`, from its files; and globs of `parameters` without
+/// a match. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
 void check_network(const CommandLine& line, const settings::RunConfig& config) {
   const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
   if (!uses_model || !config.model.has_layers()) return;
   // Opening a data set may take a while; for built-in networks the ranks report the same.
   const bool may_open_data = !line.dry_run && config.model.layers;
-  if (network::known_images(config.data) || may_open_data) (void)checked_network(config);
+  if (network::known_images(config.data) || may_open_data) {
+    (void)checked_parameters(config, checked_network(config));
+  } else if (!config.model.layers) {  // whose names do not depend on the images
+    constexpr network::ImageShape kSomeImages{3, 224, 224, 2};
+    (void)checked_parameters(config, network::make_network(config.model, kSomeImages));
+  }
 }
 
 /// Returns the output of `describe` for a network of layers: a table for people, or a JSON object
@@ -239,7 +258,9 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
   const network::Network described = checked_network(config);
   report::ModuleTable table;
   table.input = sizes_of(described.layers.front().in);
-  add_rows(described.layers, table.rows);
+  const auto parameters = checked_parameters(config, described);
+  auto next = parameters.begin();
+  add_rows(described.layers, config.train, next, table.rows);
   table.parameters = described.parameters;
   table.multiply_adds = described.multiply_adds;
   if (!line.json) return report::to_text(table);

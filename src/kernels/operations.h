@@ -109,6 +109,10 @@ using UpdateRule = std::variant<SgdRule, AdamRule>;
 /// copy and moving average, and scales the gradients in place. See gpu/optimizer_update.cu.
 void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 
+/// Takes the same step by LibTorch's fused optimizers, of weights and optimizer state alone.
+/// Ignores the gradients' scale.
+void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule);
+
 /// Returns the factor that limits the norm of gradients [n] f32 to `max_norm`: a scalar f32 on
 /// their device, or NaN, which updates nothing, if the norm is not finite. See
 /// gpu/optimizer_update.cu.

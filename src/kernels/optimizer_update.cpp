@@ -46,7 +46,6 @@ void launch_rule(const WeightUpdate& update, const AdamRule& rule) {
                 arrived_blocks());
 }
 
-/// The same step by LibTorch's operations, without the scale.
 void step_by_libtorch(const WeightUpdate& update, const SgdRule& rule) {
   std::vector<at::Tensor> buffers;
   if (rule.momentum_buffer.defined()) buffers.push_back(rule.momentum_buffer);
@@ -122,6 +121,10 @@ void compare(Agreement& agreement, at::Device device, Rule rule, bool surrounded
 
 void update_weights(const WeightUpdate& update, const UpdateRule& rule) {
   std::visit([&](const auto& taken) { launch_rule(update, taken); }, rule);
+}
+
+void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule) {
+  std::visit([&](const auto& taken) { step_by_libtorch(update, taken); }, rule);
 }
 
 at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {

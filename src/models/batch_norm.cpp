@@ -61,6 +61,7 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     const at::Tensor bias_gradient = dy.sum(0);
     const at::Tensor weight_gradient = (dy * x_hat).sum(0);
     // Gradients of weight and bias stay local: gradient averaging sums them.
+    if (!context->needs_input_grad(0)) return {{}, weight_gradient, bias_gradient, {}, {}, {}, {}};
     at::Tensor global = at::cat({bias_gradient, weight_gradient});
     if (sum != nullptr) (*sum)(global);
     const auto means = (global / count).chunk(2);

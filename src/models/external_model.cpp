@@ -8,7 +8,11 @@
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/ir/constants.h>
+#include <torch/csrc/jit/ir/ir.h>
+#include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
+#include <torch/csrc/jit/runtime/graph_iterator.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
@@ -16,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -43,8 +48,6 @@ std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& param
     const auto add = [&](const std::string& what) { found += "\n  " + item.key() + " " + what; };
     if (tensor.scalar_type() != at::kFloat) {
       add(std::string("is ") + c10::toString(tensor.scalar_type()) + ", expected Float");
-    } else if (!tensor.requires_grad()) {
-      add("has requires_grad false; make a constant tensor a buffer");
     }
     if (tensor.numel() == 0) continue;
     const auto [first, is_new] = names.emplace(tensor.const_data_ptr(), item.key());
@@ -72,7 +75,7 @@ class ExternalModel : public Model {
   bool is_external() const override { return true; }
   void compute_in_bfloat16() override;
 
-  /// Throws Error(kConfig) unless the network has parameters, all are trainable, in fp32 and have
+  /// Throws Error(kConfig) unless the network has parameters, all are in fp32 and have
   /// one name only, and two images of the shape give logits of its classes.
   void require_usable();
 
@@ -84,6 +87,7 @@ class ExternalModel : public Model {
   /// Computes the logits of images; see `forward`.
   virtual at::Tensor compute(const at::Tensor& images) = 0;
 
+  const std::string& source() const { return source_; }
   /// Throws Error(kConfig) with the source in front of the message.
   [[noreturn]] void refuse(const std::string& message) const;
 
@@ -173,6 +177,30 @@ void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   }
 }
 
+/// Sets those modules of `script` to evaluation mode whose mirrors in `module` are in it.
+void copy_evaluation_mode(const torch::nn::Module& module, torch::jit::Module script) {
+  if (!module.is_training()) return script.eval();
+  for (const auto& item : module.named_children()) {
+    copy_evaluation_mode(*item.value(), script.attr(item.key()).toModule());
+  }
+}
+
+/// Returns the operations that a trace in training mode has fixed in that mode, such as dropout.
+std::set<std::string> always_training(const torch::jit::Module& script) {
+  auto graph = script.get_method("forward").graph()->copy();
+  torch::jit::Inline(*graph);
+  torch::jit::DepthFirstGraphNodeIterator nodes(graph);
+  std::set<std::string> found;
+  while (torch::jit::Node* node = nodes.next()) {
+    for (const char* flag : {"train", "training"}) {
+      if (node->maybeSchema() == nullptr || !node->hasNamedInput(flag)) continue;
+      const auto value = torch::jit::toIValue(node->namedInput(flag));
+      if (value && value->isBool() && value->toBool()) found.insert(node->kind().toUnqualString());
+    }
+  }
+  return found;
+}
+
 /// Makes `script` compute with the tensors of `module`, which mirrors it.
 void share_tensors(const torch::nn::Module& module, torch::jit::Module script) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
@@ -198,6 +226,16 @@ class ScriptModel : public ExternalModel {
   void train(bool on) override {
     Model::train(on);
     script_.train(on);
+    copy_evaluation_mode(*this, script_);
+  }
+
+  std::string remark() const override {
+    const std::set<std::string> fixed = always_training(script_);
+    if (fixed.empty()) return {};
+    return fmt::format(
+        "{}: was traced in training mode and stays in training mode when it evaluates: {}; trace "
+        "it after model.eval(), or use torch.jit.script",
+        source(), fmt::join(fixed, ", "));
   }
 
   using Model::to;
@@ -401,6 +439,7 @@ class PluginModel : public ExternalModel {
   void train(bool on) override {
     Model::train(on);
     network_->train(on);
+    keep_frozen_statistics();
   }
   using Model::to;
   void to(at::Device device, bool non_blocking) override { network_->to(device, non_blocking); }

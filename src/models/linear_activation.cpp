@@ -59,7 +59,7 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     at::Tensor of_weight;
     if (x.is_cpu()) {
       const auto wanted = WantedGradients::saved(context->saved_data);
-      if (!by_kernel) {
+      if (!by_kernel && (function || context->needs_input_grad(2))) {
         found.bias = host_linear_activation_gradients(function, y, of_y, found.linear, wanted.bias);
       }
       if (context->needs_input_grad(1)) {

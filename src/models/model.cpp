@@ -2,7 +2,9 @@
 
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "models/external_model.h"
@@ -21,11 +23,38 @@ bool has_own_statistics(const torch::nn::Module& layer) {
   return layer.name().find("BatchNorm") != std::string::npos || has_running_statistics(layer);
 }
 
+/// Returns whether a layer has running statistics that training leaves as they are.
+bool keeps_statistics(const torch::nn::Module& layer) {
+  const std::vector<at::Tensor> parameters = layer.parameters(/*recurse=*/false);
+  return has_running_statistics(layer) && !parameters.empty() &&
+         std::ranges::none_of(parameters, &at::Tensor::requires_grad);
+}
+
 }  // namespace
+
+std::set<std::string> Model::frozen_parameters() const {
+  std::set<std::string> frozen;
+  for (const auto& item : named_parameters()) {
+    if (!item.value().requires_grad()) frozen.insert(item.key());
+  }
+  return frozen;
+}
+
+void Model::train(bool on) {
+  torch::nn::Module::train(on);
+  keep_frozen_statistics();
+}
+
+void Model::keep_frozen_statistics() {
+  for (const auto& layer : modules(/*include_self=*/false)) {
+    if (keeps_statistics(*layer)) layer->eval();
+  }
+}
 
 void Model::synchronize_batch_norm(const SumOverRanks& sum) {
   std::string unknown;
   for (const auto& item : named_modules()) {
+    if (keeps_statistics(*item.value())) continue;
     if (auto* norm = item.value()->as<BatchNorm>()) {
       norm->synchronize(sum);
       synchronizes_batch_norm_ = true;

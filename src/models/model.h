@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "models/batch_norm.h"
@@ -25,6 +27,12 @@ class Model : public torch::nn::Module {
   /// Returns whether the network's code comes from outside. It may then draw from LibTorch's
   /// generator and do something else in each step, which a CUDA graph would not repeat.
   virtual bool is_external() const { return false; }
+  /// Returns the names of the parameters that require no gradient.
+  std::set<std::string> frozen_parameters() const;
+  /// Returns a remark on the network for its user; "" if there is none.
+  virtual std::string remark() const { return {}; }
+  /// Sets the mode. Batch norm whose parameters are all frozen stays in evaluation mode.
+  void train(bool on = true) override;
   /// Returns the multiply-adds of convolutions and linear layers for one image, if known.
   std::optional<std::int64_t> multiply_adds() const { return multiply_adds_; }
   /// Returns whether training needs `set_sample_seeds` before each `forward`.
@@ -38,7 +46,7 @@ class Model : public torch::nn::Module {
 
   /// Makes the batch norm layers use statistics of the global batch, summed over the ranks by
   /// `sum`; `forward` and backward are collective from then on. Throws Error(kConfig) naming each
-  /// layer with batch statistics that is not a models::BatchNorm.
+  /// layer with batch statistics that is not a models::BatchNorm. Frozen ones are left as they are.
   void synchronize_batch_norm(const SumOverRanks& sum);
   bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
   /// Converts all parameters except those of layers with running statistics to bf16; `forward` then
@@ -46,6 +54,8 @@ class Model : public torch::nn::Module {
   virtual void compute_in_bfloat16();
 
  protected:
+  /// Sets layers with running statistics whose parameters are all frozen to evaluation mode.
+  void keep_frozen_statistics();
   const at::Tensor& sample_seeds() const { return sample_seeds_; }
   void set_multiply_adds(std::int64_t for_one_image) { multiply_adds_ = for_one_image; }
 

@@ -40,17 +40,21 @@ struct PooledConvolutionBackward {
   at::Tensor gradient;        // of `out`, with its layout
   bool planar;                // whether that is contiguous, not channels last
   bool wants_images;          // whether to compute the gradient of the images
+  bool wants_parameters;      // whether to compute those of weights and bias
   WantedGradients wanted;     // of weights and bias
 };
 
 struct PooledConvolutionGradients {
-  at::Tensor images;  // undefined if not wanted
+  // Undefined if not wanted.
+  at::Tensor images;
   at::Tensor weights, bias;
 };
 
-/// Returns tensors for the gradients of weights and bias: the destination buffers, or new ones.
+/// Returns tensors for the gradients of weights and bias, if wanted: the destination buffers, or
+/// new ones.
 inline PooledConvolutionGradients make_gradients(const PooledConvolutionBackward& pass) {
   const at::Tensor& like = pass.weights;
+  if (!pass.wants_parameters) return {};
   return {{},
           gradient_tensor(pass.wanted.weight, like.sizes(),
                           like.options().memory_format(kChannelsLast)),

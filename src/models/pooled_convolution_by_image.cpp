@@ -52,6 +52,7 @@ struct BackwardImages {
   const Bf16Bits* gradient;
   bool planar;  // whether the gradient is [channels,pixels], not [pixels,channels]
   const std::uint8_t* choice;
+  bool wants_parameters;
   const Bf16Bits* packed_weights;  // null where no gradient of the images is needed
   Bf16Bits* into;
 };
@@ -74,9 +75,11 @@ void backward_images(const ImageShapes& shapes, const BackwardImages& batch, std
       gradient = bits_of(by_pixels);
     }
     spread_image(shapes.pool, gradient, batch.choice + pooled, bits_to(spread));
-    bf16_kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),
-                                     bits_to(pairs), weight_sums,
-                                     weight_sums + shapes.sizes.weight_sums);
+    if (batch.wants_parameters) {
+      bf16_kernels()->backward_weights(shapes.convolution, batch.images + image, bits_of(spread),
+                                       bits_to(pairs), weight_sums,
+                                       weight_sums + shapes.sizes.weight_sums);
+    }
     if (batch.packed_weights == nullptr) continue;
     bf16_kernels()->backward_data(shapes.convolution, bits_of(spread), batch.packed_weights,
                                   image_sums.data_ptr<float>(), batch.into + image);
@@ -133,6 +136,7 @@ PooledConvolutionGradients backward_by_image(const PooledConvolutionBackward& pa
                        bits_of(pass.gradient),
                        pass.planar,
                        pass.choice.const_data_ptr<std::uint8_t>(),
+                       pass.wants_parameters,
                        nullptr,
                        nullptr};
   PooledConvolutionGradients result = make_gradients(pass);
@@ -145,6 +149,7 @@ PooledConvolutionGradients backward_by_image(const PooledConvolutionBackward& pa
     batch.into = bits_to(result.images);
   }
   const at::Tensor sum = sum_over_images(shapes, batch, pass.gradient.size(0));
+  if (!pass.wants_parameters) return result;
   const auto* of_weights = sum.const_data_ptr<float>();
   bf16_kernels()->unpack_weights(shapes.convolution, of_weights,
                                  of_weights + shapes.sizes.weight_sums, bits_to(result.weights),

@@ -209,7 +209,9 @@ PooledConvolutionGradients backward_in_lanes(const PooledConvolutionBackward& pa
   if (pass.wants_images) {
     result.images = gradient_of_images<Element>(shapes, blocks, pass, gradient);
   }
-  sum_over_blocks<Element>(shapes, blocks.count(), pass, gradient, result);
+  if (pass.wants_parameters) {
+    sum_over_blocks<Element>(shapes, blocks.count(), pass, gradient, result);
+  }
   return result;
 }
 

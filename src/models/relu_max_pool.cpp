@@ -202,6 +202,7 @@ class ConvolveReluMaxPool : public torch::autograd::Function<ConvolveReluMaxPool
          .gradient = gradients[0].contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast),
          .planar = planar,
          .wants_images = context->needs_input_grad(0),
+         .wants_parameters = context->needs_input_grad(1) || context->needs_input_grad(2),
          .wanted = WantedGradients::saved(context->saved_data)});
     return {std::move(result.images), std::move(result.weights), std::move(result.bias), {}, {}};
   }

@@ -390,6 +390,34 @@ class SizeInference {
 
 }  // namespace
 
+std::vector<std::string> SizedLayer::parameter_names() const {
+  return std::visit(
+      [](const auto& layer) -> std::vector<std::string> {
+        using Kind = std::decay_t<decltype(layer)>;
+        constexpr bool kIsNorm = std::is_same_v<Kind, settings::BatchNormLayer> ||
+                                 std::is_same_v<Kind, settings::GroupNormLayer>;
+        if constexpr (requires { layer.bias; }) {
+          if (!layer.bias) return {"weight"};
+        } else if constexpr (!kIsNorm) {
+          return {};
+        }
+        return {"weight", "bias"};
+      },
+      kind);
+}
+
+std::vector<std::string> parameter_names(const std::vector<SizedLayer>& layers) {
+  std::vector<std::string> names;
+  for (const SizedLayer& sized : layers) {
+    for (const std::string& name : sized.parameter_names())
+      names.push_back(sized.path + "." + name);
+    for (const auto* inner : {&sized.layers, &sized.shortcut}) {
+      for (std::string& name : parameter_names(*inner)) names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
 std::optional<ImageShape> known_images(const settings::DataOptions& options) {
   if (options.format) return std::nullopt;
   const settings::NamedDataset& row = settings::named_dataset(*options.dataset);

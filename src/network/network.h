@@ -52,7 +52,13 @@ struct SizedLayer {
   std::int64_t multiply_adds = 0;    // of convolutions and linear layers, for one image
   std::vector<SizedLayer> layers;    // of sequential, residual, gate, repeat (all repetitions)
   std::vector<SizedLayer> shortcut;  // of residual
+
+  /// Returns the names of the layer's own parameters in its module: "weight", "bias".
+  std::vector<std::string> parameter_names() const;
 };
+
+/// Returns the names of all parameters in the layers, as in a state_dict.
+std::vector<std::string> parameter_names(const std::vector<SizedLayer>& layers);
 
 /// A network for images of one size.
 struct Network {

@@ -307,20 +307,41 @@ class Console : public Sink {
 using Json = nlohmann::ordered_json;
 using Sizes = std::vector<std::int64_t>;
 
-/// Name, layer, output, parameters and multiply-adds of a module.
-using Cells = std::array<std::string, 5>;
+/// Name, layer, output, parameters, multiply-adds and tensors of a module.
+using Cells = std::array<std::string, 6>;
 constexpr std::size_t kFirstNumber = 3;
+constexpr std::size_t kNumbers = 2;
 
 std::string batch(const Sizes& sizes) {
   return sizes.empty() ? "" : fmt::format("[N,{}]", fmt::join(sizes, ","));
+}
+
+/// Returns "weight: frozen; bias: rate 0.001, decay 0".
+std::string tensors_text(const ModuleRow& row) {
+  std::string text;
+  std::string last;
+  for (const ParameterRow& parameter : row.own) {
+    const std::string training =
+        parameter.frozen
+            ? "frozen"
+            : fmt::format("rate {:g}, decay {:g}", parameter.learning_rate, parameter.weight_decay);
+    if (!last.empty()) text += last == training ? ", " : ": " + last + "; ";
+    text += parameter.name;
+    last = training;
+  }
+  return last.empty() ? "" : text + ": " + last;
 }
 
 Cells cells_of(const ModuleRow& row) {
   const auto number = [&](std::int64_t value) {
     return row.is_container || value == 0 ? "" : with_thousands(value);
   };
-  return {row.name, row.layer, batch(row.output), number(row.parameters),
-          number(row.multiply_adds.value_or(0))};
+  return {row.name,
+          row.layer,
+          batch(row.output),
+          number(row.parameters),
+          number(row.multiply_adds.value_or(0)),
+          tensors_text(row)};
 }
 
 /// Aligns the columns, numbers to the right.
@@ -334,8 +355,9 @@ std::string aligned(const std::vector<Cells>& lines) {
     std::string line;
     for (std::size_t i = 0; i < cells.size(); ++i) {
       if (i > 0) line += "  ";
-      line += i < kFirstNumber ? fmt::format("{:{}}", cells[i], widths[i])
-                               : fmt::format("{:>{}}", cells[i], widths[i]);
+      const bool is_number = i >= kFirstNumber && i < kFirstNumber + kNumbers;
+      line += is_number ? fmt::format("{:>{}}", cells[i], widths[i])
+                        : fmt::format("{:{}}", cells[i], widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -402,23 +424,42 @@ std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup) {
   return std::make_unique<Console>(setup);
 }
 
+ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& settings,
+                           const settings::TrainOptions& options) {
+  const settings::ScheduleOptions& schedule = options.schedule;
+  const bool is_cycle = schedule.name == settings::ScheduleName::kOneCycle;
+  const double rate = is_cycle ? schedule.max_learning_rate : options.learning_rate;
+  return {name, settings.frozen, rate * settings.learning_rate_factor,
+          settings.weight_decay.value_or(options.weight_decay)};
+}
+
 std::string to_text(const ModuleTable& table) {
-  std::vector<Cells> lines{{"name", "layer", "output", "parameters", "multiply-adds"},
-                           {"", "images", batch(table.input), "", ""}};
+  std::vector<Cells> lines{{"name", "layer", "output", "parameters", "multiply-adds", "tensors"},
+                           {"", "images", batch(table.input), "", "", ""}};
   for (const ModuleRow& row : table.rows) lines.push_back(cells_of(row));
   lines.push_back({"", "sum", "", with_thousands(table.parameters),
-                   table.multiply_adds ? with_thousands(*table.multiply_adds) : "–"});
+                   table.multiply_adds ? with_thousands(*table.multiply_adds) : "–", ""});
   return aligned(lines);
 }
 
 Json to_json(const ModuleTable& table) {
   Json modules = Json::array();
   for (const ModuleRow& row : table.rows) {
+    Json tensors = Json::array();
+    for (const ParameterRow& parameter : row.own) {
+      Json& tensor = tensors.emplace_back();
+      tensor["name"] = (row.name.empty() ? "" : row.name + ".") + parameter.name;
+      tensor["frozen"] = parameter.frozen;
+      if (parameter.frozen) continue;
+      tensor["learning_rate"] = parameter.learning_rate;
+      tensor["weight_decay"] = parameter.weight_decay;
+    }
     modules.push_back({{"name", row.name},
                        {"layer", row.layer},
                        {"output", json_of(row.output)},
                        {"parameters", row.parameters},
-                       {"multiply_adds", number_or_null(row.multiply_adds)}});
+                       {"multiply_adds", number_or_null(row.multiply_adds)},
+                       {"tensors", std::move(tensors)}});
   }
   return {{"input", json_of(table.input)},
           {"modules", modules},

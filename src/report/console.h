@@ -49,6 +49,18 @@ struct ConsoleSetup {
 /// if quiet.
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 
+/// A parameter of a module, and how it is trained.
+struct ParameterRow {
+  std::string name;  // in the module: "weight"
+  bool frozen = false;
+  double learning_rate = 0;  // the schedule's highest
+  double weight_decay = 0;
+};
+
+/// Returns the parameter of these settings.
+ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& settings,
+                           const settings::TrainOptions& options);
+
 /// One module of a network.
 struct ModuleRow {
   std::string name;                  // prefix of its tensors in a state_dict: "layer1.0.conv1"
@@ -57,6 +69,7 @@ struct ModuleRow {
   std::int64_t parameters = 0;
   std::optional<std::int64_t> multiply_adds;  // for one image, if known
   bool is_container = false;                  // its figures are those of its modules' rows
+  std::vector<ParameterRow> own{};            // its parameters, without those of inner modules
 };
 
 struct ModuleTable {
@@ -69,7 +82,9 @@ struct ModuleTable {
 /// Returns the table as text: the images, a line for each module, the sums.
 std::string to_text(const ModuleTable& table);
 
-/// Returns {"input", "modules", "parameters", "multiply_adds"}; unknown values are null.
+/// Returns {"input", "modules", "parameters", "multiply_adds"}; unknown values are null. The
+/// "tensors" of a module have "name", "frozen" and, if they are trained, "learning_rate" and
+/// "weight_decay".
 nlohmann::ordered_json to_json(const ModuleTable& table);
 
 /// The prediction for one image file.

@@ -52,6 +52,9 @@ inline constexpr double kMaxSeconds = 1e6;
 /// Returns the keys at the top level that describe training.
 Schema<TrainOptions> train_schema();
 
+/// Returns the type of `parameters`.
+Type<std::vector<ParameterOptions>> parameter_list();
+
 /// Returns the keys of `data`.
 Schema<DataOptions> data_schema();
 

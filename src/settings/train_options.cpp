@@ -212,6 +212,10 @@ void add_optimizer(Schema<TrainOptions>& schema) {
              "L2 penalty, added to the gradients; for adamw the decoupled decay.", {"wd", "l2"});
   schema.add("schedule", &TrainOptions::schedule, schedule(), "The learning rate over time.",
              {"lr_schedule", "lr_scheduler", "scheduler"});
+  schema.add("parameters", &TrainOptions::parameters, parameter_list(),
+             "Learning rate and weight decay of some parameters, or that they are frozen; later "
+             "entries win key by key.",
+             {"parameter_groups", "param_groups"});
 }
 
 void add_refinements(Schema<TrainOptions>& schema) {
@@ -250,7 +254,8 @@ void add_machine(Schema<TrainOptions>& schema) {
       one_of<PrecisionName>({"auto", "fp32", "bf16"}, {{"float32", "fp32"}, {"bfloat16", "bf16"}});
   schema.add("precision", &TrainOptions::precision, precision,
              "Type in which layers compute during training; master weights and optimizer state are "
-             "fp32. auto: bf16 if the CPU or GPU supports it natively.",
+             "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "
+             "CPUs.",
              {"dtype"});
   schema.add("cuda_graphs", &TrainOptions::cuda_graphs, one_of<CudaGraphs>({"auto", "on", "off"}),
              "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "

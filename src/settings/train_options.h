@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 namespace mnist_train::settings {
 
@@ -57,6 +59,16 @@ struct ClassWeightOptions {
   std::map<std::string, double> by_class{};  // by name, or number if there are no names; others: 1
 };
 
+/// An entry of `parameters`: how the parameters that a glob matches are trained.
+struct ParameterOptions {
+  std::vector<std::string> match;  // globs of names, at least one
+  std::optional<double> learning_rate_factor;
+  std::optional<double> weight_decay;
+  std::optional<bool> frozen;
+
+  bool operator==(const ParameterOptions&) const = default;
+};
+
 /// The hyperparameters, at the top level of the config.
 struct TrainOptions {
   std::int64_t epochs = 10;
@@ -73,6 +85,7 @@ struct TrainOptions {
   double adam_epsilon = 1e-8;
   double weight_decay = 0;
   ScheduleOptions schedule;
+  std::vector<ParameterOptions> parameters;  // later entries win key by key
   double label_smoothing = 0;
   std::optional<ClassWeightOptions> class_weights;
   std::optional<double> max_gradient_norm;
@@ -102,5 +115,21 @@ std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_ep
 
 /// Returns the number of shards of each global batch.
 std::int64_t shard_count(const TrainOptions& options, int processes);
+
+/// How a parameter is trained.
+struct ParameterSettings {
+  double learning_rate_factor = 1;
+  std::optional<double> weight_decay;  // none: that of all parameters
+  bool frozen = false;
+
+  bool operator==(const ParameterSettings&) const = default;
+};
+
+/// Returns the settings of each named parameter. `frozen`: those that a network from outside
+/// freezes itself, unless an entry says otherwise. Throws ConfigKeyError for all globs that match
+/// no name, and if every parameter is frozen.
+std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOptions>& entries,
+                                                  const std::vector<std::string>& names,
+                                                  const std::set<std::string>& frozen = {});
 
 }  // namespace mnist_train::settings

@@ -4,12 +4,13 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 
 #include "base/cpu.h"
@@ -54,16 +55,22 @@ constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 }  // namespace
 
 FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                               torch::nn::Module* bf16_copy, GradientParts parts)
+                               torch::nn::Module* bf16_copy, GradientParts parts,
+                               std::vector<settings::ParameterSettings> settings)
     : names_(module.named_parameters().keys()),
       parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()),
       tree_(std::move(parts.tree)),
       leaves_(tree_.leaves(parts.rank)) {
   const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> masters = module.parameters();
+  settings.resize(masters.size());
+  const std::size_t trained = freeze(masters, settings);
   std::int64_t bf16_total = 0;
-  const std::int64_t total = lay_out(bf16_total);
-  const at::TensorOptions options = module.parameters().front().options().requires_grad(false);
-  values_ = at::zeros({total}, options);
+  const std::int64_t all = lay_out(settings, bf16_total);
+  const std::int64_t total = spans_.back().slice.begin + spans_.back().slice.size;
+  const at::TensorOptions options = masters.front().options().requires_grad(false);
+  weights_ = at::zeros({all}, options);
+  values_ = weights_.narrow(0, 0, total);
   const std::int64_t used = total + statistics;
   const std::int64_t row_size = (used + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
   rows_ = at::zeros({static_cast<std::int64_t>(tree_.rows()), row_size}, options);
@@ -76,12 +83,16 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   if (bf16_total > 0 && parts.keeps_precision) {
     bf16_rows_ = at::zeros({rows_.size(0), bf16_total}, bf16_values_.options());
   }
-  std::vector<at::Tensor> masters = module.parameters();
   for (std::size_t i = 0; i < masters.size(); ++i) {
-    const at::Tensor value = view(values_, layouts_[i]);
+    const at::Tensor value = view(weights_, layouts_[i]);
     value.copy_(masters[i]);
     masters[i].set_data(value);
     const bool computes = bf16_copy == nullptr || parameters_[i].scalar_type() == at::kFloat;
+    if (i >= trained) {
+      parameters_[i].set_data(computes ? value : at::empty_like(value, at::kBFloat16));
+      if (!computes) frozen_copies_.push_back({parameters_[i], value});
+      continue;
+    }
     parameters_[i].set_data(computes ? value : view(bf16_values_, layouts_[i]));
     const bool stays_bf16 = bf16_rows_.defined() && !computes;
     for (std::size_t row = 0; row < used_rows_.size(); ++row) {
@@ -90,24 +101,67 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
       gradient_views_[row].push_back(view(collected, layouts_[i]));
     }
   }
+  names_.resize(trained);
+  parameters_.resize(trained);
   if (bf16_copy == nullptr) return;
   std::vector<at::Tensor> buffers = bf16_copy->buffers();
   const std::vector<at::Tensor> masters_buffers = module.buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) buffers[i].set_data(masters_buffers[i]);
-  refresh_bf16_copy({0, total});
+  refresh_bf16_copy();
 }
 
-/// Lays out the bf16 parameters first. Returns the number of all elements.
-std::int64_t FlatParameters::lay_out(std::int64_t& bf16_total) {
+/// Sets which parameters require gradients, and moves the frozen ones behind the trained ones.
+/// Returns the number of the latter.
+std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
+                                   std::vector<settings::ParameterSettings>& settings) {
+  std::vector<std::size_t> order(masters.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto frozen = std::stable_partition(order.begin(), order.end(),
+                                            [&](std::size_t i) { return !settings[i].frozen; });
+  for (std::size_t i = 0; i < masters.size(); ++i) {
+    masters[i].set_requires_grad(!settings[i].frozen);
+    parameters_[i].set_requires_grad(!settings[i].frozen);
+  }
+  const auto reorder = [&](auto& list) {
+    auto before = list;
+    for (std::size_t i = 0; i < order.size(); ++i) list[i] = before[order[i]];
+  };
+  reorder(names_);
+  reorder(parameters_);
+  reorder(masters);
+  reorder(settings);
+  return static_cast<std::size_t>(frozen - order.begin());
+}
+
+/// Lays out the bf16 parameters first, those with the same settings together, and the frozen ones
+/// last. Returns the number of all elements.
+std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& settings,
+                                     std::int64_t& bf16_total) {
+  std::vector<settings::ParameterSettings> kinds;
+  for (const settings::ParameterSettings& each : settings) {
+    if (std::ranges::find(kinds, each) == kinds.end()) kinds.push_back(each);
+  }
   layouts_.resize(parameters_.size());
   std::int64_t total = 0;
+  const auto add = [&](std::size_t i) {
+    layouts_[i] = {total, parameters_[i].sizes().vec(), dense_strides(parameters_[i].sizes())};
+    const std::int64_t size = (parameters_[i].numel() + kAlignment - 1) / kAlignment * kAlignment;
+    total += size;
+    return size;
+  };
   for (const bool bf16 : {true, false}) {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if ((parameters_[i].scalar_type() == at::kBFloat16) != bf16) continue;
-      layouts_[i] = {total, parameters_[i].sizes().vec(), dense_strides(parameters_[i].sizes())};
-      total += (parameters_[i].numel() + kAlignment - 1) / kAlignment * kAlignment;
+    for (const settings::ParameterSettings& kind : kinds) {
+      for (std::size_t i = 0; i < parameters_.size(); ++i) {
+        const bool is_bf16 = parameters_[i].scalar_type() == at::kBFloat16;
+        if (is_bf16 != bf16 || kind.frozen || settings[i] != kind) continue;
+        if (spans_.empty() || spans_.back().settings != kind) spans_.push_back({{total, 0}, kind});
+        spans_.back().slice.size += add(i);
+      }
     }
     if (bf16) bf16_total = total;
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (settings[i].frozen) add(i);
   }
   return total;
 }
@@ -190,6 +244,12 @@ void FlatParameters::refresh_bf16_copy(comm::Slice slice) const {
   const c10::NoGradGuard no_grad;
   const at::Tensor copy = bf16_values_of(slice);
   if (copy.numel() > 0) copy.copy_(values_.narrow(0, slice.begin, copy.numel()));
+}
+
+void FlatParameters::refresh_bf16_copy() const {
+  const c10::NoGradGuard no_grad;
+  refresh_bf16_copy({0, values_.numel()});
+  for (auto [copy, value] : frozen_copies_) copy.copy_(value);
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {

@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/gradient_averager.h"
 #include "models/gradient_places.h"
+#include "settings/train_options.h"
 
 namespace mnist_train::train {
 
@@ -19,23 +21,38 @@ struct GradientParts {
   bool keeps_precision = false;  // bf16 stays bf16 until it is added up
 };
 
-/// All parameters of a module in one tensor and all gradients in another, so that averaging is one
-/// all-reduce and the optimizer one kernel. The module's own parameters become views: convolution
-/// weights with channels_last strides, the rest contiguous. Gradients are collected after backward,
-/// which makes new tensors unless a layer uses the buffers of `place_gradients`; that costs less
-/// than zeroing views and adding to them.
+/// Consecutive elements of the flat values whose parameters have the same settings.
+struct ParameterSpan {
+  comm::Slice slice;
+  settings::ParameterSettings settings;
+};
+
+/// All trained parameters of a module in one tensor and all gradients in another, so that averaging
+/// is one all-reduce and the optimizer one kernel. The module's own parameters become views:
+/// convolution weights with channels_last strides, the rest contiguous. Gradients are collected
+/// after backward, which makes new tensors unless a layer uses the buffers of `place_gradients`;
+/// that costs less than zeroing views and adding to them. Frozen parameters follow the trained ones
+/// in `weights`; they require no gradient.
 class FlatParameters {
  public:
   /// `statistics`: number of scalars after the gradients. The module must be on its device already,
   /// as must `bf16_copy`: a module of the same kind, some of whose parameters are bf16. If set,
   /// forward and backward use `bf16_copy`. Its bf16 parameters are views of another buffer, which
   /// `refresh_bf16_copy` fills; its other parameters and all its buffers become those of `module`.
+  /// `settings`: by parameter; empty: the same for all.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
-                 torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {});
+                 torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {},
+                 std::vector<settings::ParameterSettings> settings = {});
   FlatParameters(const FlatParameters&) = delete;  // averagers refer to it
   FlatParameters& operator=(const FlatParameters&) = delete;
 
-  const at::Tensor& values() const { return values_; }  // [n] f32
+  const at::Tensor& values() const { return values_; }  // [n] f32: those that are trained
+  /// Returns the values and then those of frozen parameters, [n + f] f32: a whole storage.
+  const at::Tensor& weights() const { return weights_; }
+  /// Returns the spans of the values, in their order: one, unless the settings differ.
+  const std::vector<ParameterSpan>& spans() const { return spans_; }
+  /// Returns the names of the trained parameters, in the order of `parameters`.
+  const std::vector<std::string>& names() const { return names_; }
   /// Returns the gradients, [n] f32: sums over the ranks after the averager has added them up in
   /// its owned slice or, after `all_gather`, everywhere.
   const at::Tensor& gradients() const { return gradients_; }
@@ -43,7 +60,7 @@ class FlatParameters {
   const at::Tensor& statistics() const { return statistics_; }
   /// Returns the statistics of a shard: the same tensor, unless there are several shards.
   const at::Tensor& shard_statistics() const { return shard_statistics_; }
-  /// Returns the parameters that compute and get gradients: those of `bf16_copy` or of the module.
+  /// Returns the trained parameters that compute: those of `bf16_copy` or of the module.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
   /// Returns a view of those that are copies of values in `slice`, perhaps none.
@@ -67,6 +84,8 @@ class FlatParameters {
   void end_shard(std::size_t number);
   /// Sets the bf16 parameters within `slice` to the rounded values.
   void refresh_bf16_copy(comm::Slice slice) const;
+  /// Does so for all parameters, frozen ones included.
+  void refresh_bf16_copy() const;
 
   /// Returns a view of a tensor [n] (such as momentum) with the layout of parameter number `index`.
   at::Tensor view_like_parameter(const at::Tensor& flat, std::size_t index) const;
@@ -83,12 +102,18 @@ class FlatParameters {
   }
   void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type);
   static at::Tensor view(const at::Tensor& flat, const Layout& layout);
-  std::int64_t lay_out(std::int64_t& bf16_total);
+  std::size_t freeze(std::vector<at::Tensor>& masters,
+                     std::vector<settings::ParameterSettings>& settings);
+  std::int64_t lay_out(const std::vector<settings::ParameterSettings>& settings,
+                       std::int64_t& bf16_total);
 
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_;
   std::vector<Layout> layouts_;
-  at::Tensor values_;
+  std::vector<ParameterSpan> spans_;
+  at::Tensor weights_;
+  at::Tensor values_;                                             // the first ones of these, a view
+  std::vector<std::pair<at::Tensor, at::Tensor>> frozen_copies_;  // in bf16, and their weights
   comm::SummationTree tree_;
   std::vector<comm::SummationTree::Leaf> leaves_;
   at::Tensor rows_;  // [r, m]: gradients and statistics of sums of shards; the next three are views

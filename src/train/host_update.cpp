@@ -81,7 +81,7 @@ float* part_of(const at::Tensor& flat, comm::Slice block) {
 /// the bf16 copy. Returns whether the weights are finite.
 template <class RuleStep>
 bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
-                const comm::GradientSum& gradients) {
+                const comm::GradientSum& gradients, std::int64_t first) {
   const float average_weight =
       update.average.defined() ? static_cast<float>(update.average_weight.item<double>()) : 0.0F;
   std::atomic<bool> finite = true;
@@ -90,7 +90,7 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
     for (; begin < end; begin += kBlock) {
       const comm::Slice block{begin, std::min(kBlock, end - begin)};
       float* const values = part_of(update.values, block);
-      step(gradients.block(block.begin, block.size, scratch), block, values);
+      step(gradients.block(first + block.begin, block.size, scratch), block, values);
       if (update.average.defined()) {
         approach(values, block.size, average_weight, part_of(update.average, block));
       }
@@ -107,7 +107,7 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
 }
 
 bool step_by_sgd(const kernels::WeightUpdate& update, const kernels::SgdRule& rule,
-                 double learning_rate, const comm::GradientSum& sum) {
+                 double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
   const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                            static_cast<float>(rule.weight_decay), rule.nesterov};
   const auto step = [&](const float* gradients, comm::Slice block, float* values) {
@@ -115,11 +115,11 @@ bool step_by_sgd(const kernels::WeightUpdate& update, const kernels::SgdRule& ru
     descend_with_momentum(gradients, block.size, factors, part_of(rule.momentum_buffer, block),
                           values);
   };
-  return update_all(update, step, sum);
+  return update_all(update, step, sum, first);
 }
 
 bool step_by_adam(const kernels::WeightUpdate& update, const kernels::AdamRule& rule,
-                  double learning_rate, const comm::GradientSum& sum) {
+                  double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
   rule.steps.add_(1);
   const double steps = rule.steps.item<double>();
   const auto as_float = [](double value) { return static_cast<float>(value); };
@@ -135,18 +135,18 @@ bool step_by_adam(const kernels::WeightUpdate& update, const kernels::AdamRule& 
     descend_adaptively(gradients, block.size, factors, part_of(rule.average, block),
                        part_of(rule.square_average, block), values);
   };
-  return update_all(update, step, sum);
+  return update_all(update, step, sum, first);
 }
 
 }  // namespace
 
 bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
-                    const comm::GradientSum& gradients) {
+                    const comm::GradientSum& gradients, std::int64_t first) {
   const double learning_rate = update.learning_rate.item<double>();
   if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule)) {
-    return step_by_sgd(update, *sgd, learning_rate, gradients);
+    return step_by_sgd(update, *sgd, learning_rate, gradients, first);
   }
-  return step_by_adam(update, std::get<kernels::AdamRule>(rule), learning_rate, gradients);
+  return step_by_adam(update, std::get<kernels::AdamRule>(rule), learning_rate, gradients, first);
 }
 
 }  // namespace mnist_train::train

@@ -5,9 +5,6 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sub.h>
-#include <ATen/ops/_fused_adam.h>
-#include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
@@ -25,27 +22,19 @@ namespace mnist_train::train {
 
 namespace {
 
-/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0).
+/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0). PyTorch's first step
+/// copies the gradient to the buffer; here it is added to zeros.
 class Sgd : public Optimizer {
  public:
   Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice,
       EmaModel* ema)
       : Optimizer(options, parameters, slice, ema) {
-    if (options.sgd_momentum == 0) return;
-    momentum_buffer_ = at::zeros_like(parameters.values());
-    momentum_buffers_.push_back(slice.of(momentum_buffer_));
-  }
-
-  void step(const at::Tensor& learning_rate) override {
-    // PyTorch's first step copies the gradient to the buffer; here it is added to zeros.
-    at::_fused_sgd_(values_, gradients_, momentum_buffers_, options_.weight_decay,
-                    options_.sgd_momentum, learning_rate, /*dampening=*/0, options_.nesterov,
-                    /*maximize=*/false, /*is_first_step=*/false);
-  }
-
-  kernels::UpdateRule rule() const override {
-    return kernels::SgdRule{options_.sgd_momentum, options_.weight_decay, options_.nesterov,
-                            momentum_buffers_.empty() ? at::Tensor() : momentum_buffers_.front()};
+    if (options.sgd_momentum != 0) momentum_buffer_ = at::zeros_like(parameters.values());
+    for (Part& part : parts_) {
+      part.rule = kernels::SgdRule{
+          options.sgd_momentum, part.weight_decay, options.nesterov,
+          momentum_buffer_.defined() ? part.slice.of(momentum_buffer_) : at::Tensor()};
+    }
   }
 
   const char* name() const override { return "sgd"; }
@@ -56,8 +45,7 @@ class Sgd : public Optimizer {
   }
 
  private:
-  at::Tensor momentum_buffer_;                // undefined without momentum
-  std::vector<at::Tensor> momentum_buffers_;  // its slice
+  at::Tensor momentum_buffer_;  // undefined without momentum
 };
 
 /// torch.optim.Adam and AdamW (no amsgrad).
@@ -67,29 +55,18 @@ class Adam : public Optimizer {
        EmaModel* ema)
       : Optimizer(options, parameters, slice, ema),
         average_(at::zeros_like(parameters.values())),
-        square_average_(at::zeros_like(parameters.values())),
-        averages_{slice.of(average_)},
-        square_averages_{slice.of(square_average_)},
-        steps_{at::zeros({}, parameters.values().options())} {}
-
-  void step(const at::Tensor& learning_rate) override {
-    steps_.front().add_(1);
-    const auto update = [&](const auto& kernel) {
-      kernel(values_, gradients_, averages_, square_averages_, at::TensorList(), steps_,
-             learning_rate, options_.adam_beta1, options_.adam_beta2, options_.weight_decay,
-             options_.adam_epsilon, /*amsgrad=*/false, /*maximize=*/false);
-    };
-    if (decoupled()) {
-      update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
-    } else {
-      update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+        square_average_(at::zeros_like(parameters.values())) {
+    for (Part& part : parts_) {
+      steps_.push_back(at::zeros({}, average_.options()));
+      part.rule = kernels::AdamRule{options.adam_beta1,
+                                    options.adam_beta2,
+                                    options.adam_epsilon,
+                                    part.weight_decay,
+                                    decoupled(),
+                                    part.slice.of(average_),
+                                    part.slice.of(square_average_),
+                                    steps_.back()};
     }
-  }
-
-  kernels::UpdateRule rule() const override {
-    return kernels::AdamRule{options_.adam_beta1,      options_.adam_beta2, options_.adam_epsilon,
-                             options_.weight_decay,    decoupled(),         averages_.front(),
-                             square_averages_.front(), steps_.front()};
   }
 
   const char* name() const override { return decoupled() ? "adamw" : "adam"; }
@@ -98,7 +75,9 @@ class Adam : public Optimizer {
     return {{"exp_avg", average_}, {"exp_avg_sq", square_average_}};
   }
 
-  void restored(std::int64_t steps) override { steps_.front().fill_(static_cast<double>(steps)); }
+  void restored(std::int64_t steps) override {
+    for (const at::Tensor& tensor : steps_) tensor.fill_(static_cast<double>(steps));
+  }
 
  private:
   /// Returns whether the weight decay acts on the weights and not on the gradients.
@@ -106,9 +85,7 @@ class Adam : public Optimizer {
 
   at::Tensor average_;
   at::Tensor square_average_;
-  std::vector<at::Tensor> averages_;  // the slice of the first, and next of the second
-  std::vector<at::Tensor> square_averages_;
-  std::vector<at::Tensor> steps_;  // one scalar f32, on the device
+  std::vector<at::Tensor> steps_;  // by part: a scalar f32, on the device
 };
 
 }  // namespace
@@ -124,8 +101,11 @@ EmaModel::EmaModel(models::Model& model, const FlatParameters& parameters,
       values_(at::empty_like(parameters.values())) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> views = model_->parameters();
+  const std::vector<at::Tensor> trained = model.parameters();
+  std::size_t number = 0;
   for (std::size_t i = 0; i < views.size(); ++i) {
-    views[i].set_data(parameters.view_like_parameter(values_, i));
+    const bool is_frozen = !trained[i].requires_grad();
+    views[i].set_data(is_frozen ? trained[i] : parameters.view_like_parameter(values_, number++));
   }
   const std::vector<at::Tensor> sources = model.buffers();
   const std::vector<at::Tensor> averages = model_->buffers();
@@ -170,10 +150,31 @@ bool Optimizer::takes_sums() const {
   return clips() || !parameters_.values().is_cpu() || has_gpu_kernel();
 }
 
+Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
+                     comm::Slice slice, EmaModel* ema)
+    : options_(options), parameters_(parameters), slice_(slice), ema_(ema) {
+  for (const ParameterSpan& span : parameters.spans()) {
+    const std::int64_t begin = std::max(span.slice.begin, slice.begin);
+    const std::int64_t end = std::min(span.slice.begin + span.slice.size, slice.begin + slice.size);
+    if (begin >= end) continue;
+    const comm::Slice common{begin, end - begin};
+    kernels::WeightUpdate update;
+    update.values = common.of(parameters.values());
+    update.gradients = common.of(parameters.gradients());
+    update.bf16_copy = parameters.bf16_values_of(common);
+    if (ema != nullptr) update.average = common.of(ema->values());
+    parts_.push_back({common,
+                      span.settings.learning_rate_factor,
+                      span.settings.weight_decay.value_or(options.weight_decay),
+                      update,
+                      {}});
+  }
+}
+
 bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates,
                        const at::Tensor& check) {
   if (has_gpu_kernel()) {
-    update_by_kernel(weight_update(rates.to(at::kFloat)), check);
+    update_by_kernel(rates.to(at::kFloat), check);
     return true;
   }
   if (clips() && !clip_gradients(check)) return false;
@@ -184,40 +185,48 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
   const comm::GradientSum sum = averager.sum();
   // Compared with messages, another pass over the gradients costs nothing.
   if (!averager.adds_up_late() && !sum.is_finite()) return false;
-  const kernels::WeightUpdate update = weight_update(rates);
-  const bool finite = update_on_host(update, rule(), sum);
-  if (ema_ != nullptr) ema_->update_buffers(update.average_weight);
+  bool finite = true;
+  for (const Part& part : parts_) {
+    const std::int64_t first = part.slice.begin - slice_.begin;
+    finite = update_on_host(update_of(part, rates), part.rule, sum, first) && finite;
+  }
+  if (ema_ != nullptr) ema_->update_buffers(rates.select(0, 1));
   return finite;
 }
 
-/// Returns the update of the slice, without its gradients.
-kernels::WeightUpdate Optimizer::weight_update(const at::Tensor& rates) const {
-  kernels::WeightUpdate update;
-  update.values = values_.front();
+/// Returns the update of a part with the rates of the step.
+kernels::WeightUpdate Optimizer::update_of(const Part& part, const at::Tensor& rates) const {
+  kernels::WeightUpdate update = part.update;
   update.learning_rate = rates.select(0, 0);
-  update.bf16_copy = parameters_.bf16_values_of(slice_);
-  if (ema_ != nullptr) {
-    update.average = slice_.of(ema_->values());
-    update.average_weight = rates.select(0, 1);
+  if (part.learning_rate_factor != 1) {
+    update.learning_rate = update.learning_rate * part.learning_rate_factor;
   }
+  if (ema_ != nullptr) update.average_weight = rates.select(0, 1);
   return update;
 }
 
-void Optimizer::update_by_kernel(kernels::WeightUpdate update, const at::Tensor& check) {
-  update.gradients = gradients_.front();
-  update.check = check;
+void Optimizer::update_by_kernel(const at::Tensor& rates, const at::Tensor& check) {
+  at::Tensor scale;
   if (clips()) {
-    update.gradient_scale =
-        kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
+    scale = kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
   }
-  kernels::update_weights(update, rule());
-  if (ema_ != nullptr) ema_->update_buffers(update.average_weight);
+  for (const Part& part : parts_) {
+    kernels::WeightUpdate update = update_of(part, rates);
+    update.gradient_scale = scale;
+    update.check = check;
+    kernels::update_weights(update, part.rule);
+  }
+  if (ema_ != nullptr) ema_->update_buffers(rates.select(0, 1));
+}
+
+void Optimizer::step(const at::Tensor& rates) {
+  for (const Part& part : parts_) kernels::update_by_libtorch(update_of(part, rates), part.rule);
 }
 
 void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& check) {
-  step(rates.select(0, 0));
-  const at::Tensor largest =
-      at::linalg_vector_norm(values_.front(), std::numeric_limits<double>::infinity());
+  step(rates);
+  const at::Tensor largest = at::linalg_vector_norm(slice_.of(parameters_.values()),
+                                                    std::numeric_limits<double>::infinity());
   at::Tensor(check).add_(largest * 0);
   parameters_.refresh_bf16_copy(slice_);
   if (ema_ != nullptr) ema_->update(slice_, rates.select(0, 1));
@@ -233,7 +242,7 @@ bool Optimizer::clip_gradients(const at::Tensor& check) {
   } else if (!std::isfinite(norm.item<float>())) {
     return false;
   }
-  gradients_.front().mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
+  slice_.of(gradients).mul_((*options_.max_gradient_norm / (norm + 1e-6)).clamp_max(1.0));
   return true;
 }
 

@@ -92,10 +92,10 @@ class Optimizer {
   /// NaN to `check`, since nothing here waits for it.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);
 
-  /// Takes one step by LibTorch's fused kernel, of the weights and state alone.
-  virtual void step(const at::Tensor& learning_rate) = 0;
-  /// Returns the rule by which our own kernels take the same step, on the same state.
-  virtual kernels::UpdateRule rule() const = 0;
+  /// Takes one step by LibTorch's fused kernels, of the weights and state alone. `rates`: as above.
+  void step(const at::Tensor& rates);
+  /// Returns the rule of the first part of the slice.
+  const kernels::UpdateRule& rule() const { return parts_.front().rule; }
   /// Returns the optimizer's name in the config.
   virtual const char* name() const = 0;
   /// Returns the tensors that a checkpoint must hold besides the weights.
@@ -104,27 +104,28 @@ class Optimizer {
   virtual void restored(std::int64_t /*steps*/) {}
 
  protected:
+  /// A part of the slice whose weights are updated alike.
+  struct Part {
+    comm::Slice slice;  // of all values
+    double learning_rate_factor;
+    double weight_decay;
+    kernels::WeightUpdate update;  // its tensors
+    kernels::UpdateRule rule;      // set by the derived class
+  };
+
   Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
-            comm::Slice slice, EmaModel* ema)
-      : options_(options),
-        parameters_(parameters),
-        slice_(slice),
-        ema_(ema),
-        values_{slice.of(parameters.values())},
-        gradients_{slice.of(parameters.gradients())} {}
+            comm::Slice slice, EmaModel* ema);
 
   settings::TrainOptions options_;
   const FlatParameters& parameters_;
   comm::Slice slice_;
   EmaModel* ema_;  // null without `ema`
-  // Views of the slice, for LibTorch's lists of tensors.
-  std::vector<at::Tensor> values_;
-  std::vector<at::Tensor> gradients_;
+  std::vector<Part> parts_;
 
  private:
   bool has_gpu_kernel() const;
-  kernels::WeightUpdate weight_update(const at::Tensor& rates) const;
-  void update_by_kernel(kernels::WeightUpdate update, const at::Tensor& check);
+  kernels::WeightUpdate update_of(const Part& part, const at::Tensor& rates) const;
+  void update_by_kernel(const at::Tensor& rates, const at::Tensor& check);
   void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);
   bool clip_gradients(const at::Tensor& check);
 };
@@ -137,14 +138,15 @@ std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
                                           std::optional<comm::Slice> slice = {},
                                           EmaModel* ema = nullptr);
 
-/// Takes an optimizer's step on a CPU in one pass over memory: sums `gradients` [n], updates
-/// weights, optimizer state, bf16 copy and EMA model. Ignores the gradients and the scale of
-/// `update`. The bits do not depend on the processor or the number of threads.
+/// Takes an optimizer's step on a CPU in one pass over memory: sums `gradients`, updates weights,
+/// optimizer state, bf16 copy and EMA model. Ignores the gradients and the scale of `update`, whose
+/// first weight has gradient number `first`. The bits do not depend on the processor or the number
+/// of threads.
 ///
 /// Returns whether the new weights are finite, which they cannot be if a gradient is not; they are
 /// checked while they are in the cache.
 [[nodiscard]] bool update_on_host(const kernels::WeightUpdate& update,
                                   const kernels::UpdateRule& rule,
-                                  const comm::GradientSum& gradients);
+                                  const comm::GradientSum& gradients, std::int64_t first = 0);
 
 }  // namespace mnist_train::train

@@ -59,6 +59,13 @@ GradientParts gradient_parts(const settings::TrainOptions& options, const BatchP
   return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
 }
 
+/// Returns the settings of the model's parameters. Throws as settings::parameter_settings does.
+std::vector<settings::ParameterSettings> settings_of(const settings::TrainOptions& options,
+                                                     const models::Model& model) {
+  return settings::parameter_settings(options.parameters, model.named_parameters().keys(),
+                                      model.frozen_parameters());
+}
+
 std::unique_ptr<EmaModel> make_ema(const settings::TrainOptions& options, const TrainerSetup& setup,
                                    models::Model& model, const FlatParameters& parameters) {
   if (!options.ema) return nullptr;
@@ -67,9 +74,9 @@ std::unique_ptr<EmaModel> make_ema(const settings::TrainOptions& options, const 
 
 /// Returns the name of the first parameter whose gradient is not finite. Empty if there is none, as
 /// when only their norm or the weights are too large.
-std::string broken_parameter(const models::Model& model, const FlatParameters& parameters) {
+std::string broken_parameter(const FlatParameters& parameters) {
   const at::Tensor gradients = accelerator::to_host(parameters.gradients());
-  const auto names = model.named_parameters().keys();
+  const std::vector<std::string>& names = parameters.names();
   for (std::size_t i = 0; i < names.size(); ++i) {
     const at::Tensor gradient = parameters.view_like_parameter(gradients, i);
     if (!gradient.isfinite().all().item<bool>()) return names[i];
@@ -92,7 +99,8 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       parameters_(*model_,
                   StepLog::kScalars + partition_->statistics() +
                       (options.shards ? ShardBuffers::elements(*model_) : 0),
-                  bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_)),
+                  bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_),
+                  settings_of(options, *model_)),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
@@ -167,8 +175,8 @@ void Trainer::start_from_state() {
   schedule_ = Schedule(options_, steps_per_epoch(),
                        schedule_span(options_, progress_, images_.count(), samples_per_step()));
   if (ema_ && progress_.step == 0) ema_->restart();
-  parameters_.refresh_bf16_copy({0, parameters_.values().numel()});
-  std::vector<at::Tensor> state{parameters_.values()};
+  parameters_.refresh_bf16_copy();
+  std::vector<at::Tensor> state{parameters_.weights()};
   if (parameters_.bf16_values().numel() > 0) state.push_back(parameters_.bf16_values());
   for (OptimizerTensor& tensor : optimizer_->state()) state.push_back(std::move(tensor.flat));
   if (ema_) state.push_back(ema_->values());
@@ -327,7 +335,7 @@ void Trainer::synchronize() {
       // A GPU has taken later steps by now, whose gradients are all NaN.
       if (finished.step != progress_.step) return std::string();
       all_gather_gradients();
-      return broken_parameter(*model_, parameters_);
+      return broken_parameter(parameters_);
     });
   }
 }

@@ -39,7 +39,8 @@ struct TrainerSetup {
 class Trainer {
  public:
   /// Collective. `images` and `communicator` must outlive the trainer. Throws Error(kConfig) if the
-  /// options insist on a CUDA graph and the step cannot be captured.
+  /// options insist on a CUDA graph and the step cannot be captured, and as parameter_settings
+  /// does.
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 

@@ -101,7 +101,7 @@ Passes both_passes(const Way& way, const torch::nn::Conv2d& layer, const at::Ten
   CHECK(result.out.is_contiguous(format));
   const PooledConvolutionGradients gradients = way.passes->backward(
       {result.images, result.choice, weights, upstream.contiguous(format), planar,
-       /*wants_images=*/true, /*wanted=*/{}});
+       /*wants_images=*/true, /*wants_parameters=*/true, /*wanted=*/{}});
   return {result.out, gradients.images, gradients.weights, gradients.bias};
 }
 
@@ -156,6 +156,24 @@ TEST_CASE("fused convolution, ReLU and pooling give the exact sums, forward and 
       return pool_flatten(of, x).view(pooled.sizes());
     };
     check_equal(both_passes(layer, images, upstream, as_vectors), expected);
+  }
+}
+
+TEST_CASE("a frozen convolution passes gradients on without taking any itself") {
+  const Case c{5, 12, 12, 6, 3, 16};
+  for (const Way& way : ways()) {
+    INFO(way.name);
+    torch::nn::Conv2d layer = make_layer(c, way.type);
+    const at::Tensor images = small_integers({c.images, 6, 12, 12}).to(way.type);
+    const at::Tensor upstream = make_upstream(c, way.type);
+    const at::Tensor expected = both_passes(layer, images, upstream, pool).images;
+    layer->zero_grad();
+    for (at::Tensor& parameter : layer->parameters()) parameter.set_requires_grad(false);
+    CHECK_FALSE(pool(layer, images).requires_grad());
+    const at::Tensor leaf = images.clone(kChannelsLast).requires_grad_();
+    pool(layer, leaf).backward(upstream);
+    CHECK(leaf.grad().equal(expected));
+    CHECK_FALSE(layer->weight.grad().defined());
   }
 }
 

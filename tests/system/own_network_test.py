@@ -85,8 +85,8 @@ def test_a_built_in_network_is_the_list_that_describe_prints(tmp_path, name):
 def test_describe_shows_a_table_for_people(tmp_path):
     shown = run("describe", "--config", write_config(tmp_path, {"model": {"layers": WITH_DROPOUT}}), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert rows[0] == ["name", "layer", "output", "parameters", "multiply-adds"]
-    assert rows[2] == ["0", "conv2d", "[N,4,24,24]", "104", "57,600"]
+    assert rows[0] == ["name", "layer", "output", "parameters", "multiply-adds", "tensors"]
+    assert rows[2] == ["0", "conv2d", "[N,4,24,24]", "104", "57,600", *"weight, bias: rate 0.01, decay 0".split()]
     assert rows[-1] == ["sum", "11,854", "69,320"]
 
 

@@ -66,8 +66,20 @@ def test_it_learns_and_its_checkpoints_are_evaluated(tmp_path, example):
 def test_describe_shows_its_modules(tmp_path, example):
     shown = run("describe", "--config", write_config(tmp_path, with_plugin(example, {"width": 4})), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()[2:]]
-    assert rows == [["(outside", "its", "modules)", "1"], ["conv", "Conv2d", "104"], ["norm", "BatchNorm2d", "8"],
-                    ["fc", "Linear", "650"], ["sum", "763", "–"]]
+    trained = "rate 0.01, decay 0".split()
+    assert rows == [["(outside", "its", "modules)", "1", "gain:", *trained], ["conv", "Conv2d", "104", "weight,", "bias:", *trained],
+                    ["norm", "BatchNorm2d", "8", "weight,", "bias:", *trained], ["fc", "Linear", "650", "weight,", "bias:", *trained],
+                    ["sum", "763", "–"]]
+
+
+def test_its_frozen_batch_norm_keeps_its_statistics(tmp_path, example):
+    def norm(steps, frozen):
+        changes = with_plugin(example, {}, max_steps=steps, parameters=[{"match": "norm.*", "frozen": frozen}])
+        weights = train(tmp_path, changes, output=f"run{steps}{frozen}").weights()
+        return {name: tensor.tobytes() for name, tensor in weights.items() if name.startswith("norm.")}
+
+    assert norm(1, True) == norm(5, True) and len(norm(1, True)) == 5
+    assert not set(norm(1, False).values()) & set(norm(5, False).values())
 
 
 def test_its_initial_weights_are_those_of_the_seed(tmp_path, example):

@@ -60,14 +60,16 @@ def with_script(path, **others):
 def test_describe_shows_modules_and_parameters(tmp_path, small):
     shown = run("describe", "--config", write_config(tmp_path, with_script(small)), expect=0)
     rows = [line.split() for line in shown.stdout.splitlines()]
-    assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156"] in rows
+    assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156", *"weight, bias: rate 0.01, decay 0".split()] in rows
     assert rows[-1] == ["sum", "2,338", "–"]
 
     described = json.loads(run("describe", "--config", write_config(tmp_path, with_script(small)), "--json", expect=0).stdout)
     assert described["multiply_adds"] is None and described["parameters"] == 2338
     modules = {module["name"]: module for module in described["modules"]}
     assert list(modules) == [name for name, _ in Small().named_modules() if name]
-    assert modules["fc"] == {"name": "fc", "layer": "Linear", "output": None, "parameters": 2170, "multiply_adds": None}
+    trained = {"frozen": False, "learning_rate": 0.01, "weight_decay": 0}
+    assert modules["fc"] == {"name": "fc", "layer": "Linear", "output": None, "parameters": 2170, "multiply_adds": None,
+                             "tensors": [{"name": f"fc.{name}"} | trained for name in ("weight", "bias")]}
 
 
 @pytest.mark.parametrize("save", [torch.jit.script, lambda model: torch.jit.trace(model, torch.zeros(2, 1, 28, 28))],
@@ -195,7 +197,6 @@ REFUSED = {
     "a wrong shape": (Transposed(), ["[10, 2]", "[2, 10]"]),
     "an exception": (Raises(), ["ValueError: too few images"]),
     "no parameters": (NoParameters(), ["no parameters"]),
-    "fixed parameters": (linear(lambda model: model.fc.weight.requires_grad_(False)), ["fc.weight has requires_grad false"]),
     "one tensor of two names": (Shared(), ["two.weight shares its memory with one.weight"]),
 }
 

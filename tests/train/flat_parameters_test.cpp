@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "models/model.h"
@@ -97,6 +98,38 @@ TEST_CASE(
     }
     CHECK(flat.statistics().equal(at::full({kStatistics}, 3.0F)));
   }
+}
+
+TEST_CASE("parameters with equal settings lie together, and frozen ones after the trained ones") {
+  const bool bf16 = GENERATE(false, true);
+  const auto model = models::make_model({}, {}, 1);  // conv1, conv2, fc1, fc2: weights and biases
+  const auto copy = models::make_model({}, {}, 1);
+  if (bf16) copy->compute_in_bfloat16();
+  const std::vector<at::Tensor> before = copies(model->parameters());
+  std::vector<settings::ParameterSettings> settings(8);
+  settings[0].frozen = settings[5].frozen = true;
+  for (const std::size_t bias : {1U, 3U, 7U}) settings[bias].weight_decay = 0;
+  FlatParameters flat(*model, kStatistics, bf16 ? copy.get() : nullptr, {}, settings);
+  CHECK(flat.names() == std::vector<std::string>{"conv1.bias", "conv2.weight", "conv2.bias",
+                                                 "fc1.weight", "fc2.weight", "fc2.bias"});
+  REQUIRE(flat.spans().size() == 2);
+  CHECK(flat.spans()[0].settings.weight_decay == 0);
+  CHECK(flat.spans()[0].slice.size == 24 + 56 + 16);  // each begins at a multiple of 8
+  CHECK(flat.spans()[1].slice.begin == 24 + 56 + 16);
+  CHECK(flat.spans()[1].slice.begin + flat.spans()[1].slice.size == flat.values().numel());
+  CHECK(flat.weights().numel() == flat.values().numel() + 504 + 504);
+  const std::vector<at::Tensor> after = model->parameters();
+  const std::vector<at::Tensor> computing = (bf16 ? copy : model)->parameters();
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    INFO(i);
+    CHECK(after[i].equal(before[i]));
+    CHECK(after[i].storage().is_alias_of(flat.weights().storage()));
+    CHECK(computing[i].equal(before[i].to(computing[i].scalar_type())));
+    CHECK(computing[i].requires_grad() == !settings[i].frozen);
+  }
+  flat.weights().add_(1);
+  flat.refresh_bf16_copy();
+  CHECK(computing[0].equal((before[0] + 1).to(computing[0].scalar_type())));
 }
 
 TEST_CASE("without statistics there are gradients alone") {

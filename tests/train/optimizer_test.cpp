@@ -5,6 +5,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
@@ -100,7 +101,7 @@ at::Tensor gradients_of(int step, std::int64_t count) {
 void take_step(const FlatParameters& parameters, Optimizer& optimizer, int number,
                double learning_rate) {
   parameters.gradients().copy_(gradients_of(number, parameters.values().numel()));
-  optimizer.step(at::scalar_tensor(learning_rate, at::kDouble));
+  optimizer.step(at::scalar_tensor(learning_rate, at::kDouble).unsqueeze(0));
 }
 
 TEST_CASE("every optimizer follows the plain formula for every setting") {
@@ -136,7 +137,7 @@ TEST_CASE("each parameter moves by its own gradient, whatever its strides") {
     parameters.view_like_parameter(parameters.gradients(), i).copy_(gradient);
     expected.push_back(parameter.detach() - 0.5 * gradient);
   }
-  make_optimizer(sgd(0.9, false, 0), parameters)->step(at::scalar_tensor(0.5, at::kDouble));
+  make_optimizer(sgd(0.9, false, 0), parameters)->step(at::tensor({0.5}, at::kDouble));
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CHECK(at::allclose(parameters.parameters()[i], expected[i], 1e-6, 1e-7));
   }
@@ -232,7 +233,7 @@ void take_step_by_libtorch(UpdateSubject& subject, const comm::GradientSum& sum)
   for (const comm::GradientRow& part : sum.rows) rows.push_back(in_f32(part));
   for (const comm::RowSum& pair : sum.order) rows[pair.to].add_(rows[pair.from]);
   gradients.copy_(rows.front());
-  subject.optimizer->step(update.learning_rate);
+  subject.optimizer->step(update.learning_rate.unsqueeze(0));
   at::Tensor(update.average).lerp_(update.values, update.average_weight.item<double>());
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }

@@ -1,0 +1,336 @@
+"""`parameters` trains as PyTorch's parameter groups do, however a step is divided; frozen layers stay as they were."""
+
+import fnmatch
+import json
+import signal
+
+import numpy
+import pytest
+from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus, reports
+from support import (MNIST, averaging, import_torch, merged, own_data, read_idx, run, send, start, stop_by_sigterm, train,
+                     write_config, write_idx_folder)
+
+torch = import_torch()
+from torch_networks import torch_network  # noqa: E402  (needs torch)
+
+nn = torch.nn
+SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 3  # 20 steps, of which each epoch's last is smaller
+LAYERS = [
+    {"name": "conv2d", "out_channels": 6, "kernel_size": 5, "as": "conv1"}, {"name": "batch_norm", "as": "bn1"}, "relu",
+    {"name": "max_pool2d", "kernel_size": 2},
+    {"name": "conv2d", "out_channels": 8, "kernel_size": 3, "as": "conv2"}, "relu", {"name": "max_pool2d", "kernel_size": 2},
+    "flatten", {"name": "linear", "out_features": 24, "as": "fc1"}, "tanh",
+    {"name": "linear", "out_features": "classes", "as": "fc2"}]
+RUN = {
+    "epochs": EPOCHS, "batch_size": BATCH, "seed": SEED, "learning_rate": 0.05, "sgd_momentum": 0, "weight_decay": 0.01,
+    "deterministic": False, "sync_batch_norm": True, "checkpoint": {"every_epochs": 0, "keep_best": False},
+    "report": {"html": False, "tensorboard": False}, "model": {"layers": LAYERS}}
+GROUPS = [{"match": "conv*", "learning_rate_factor": 0.1}, {"match": ["*.bias", "bn1.*"], "weight_decay": 0},
+          {"match": "fc2.bias", "learning_rate_factor": 3, "weight_decay": 0.1}]
+BACKBONE = [{"match": ["conv*", "bn1.*"], "frozen": True}, {"match": "fc2.*", "learning_rate_factor": 2}]
+CASES = {
+    "sgd": {"parameters": GROUPS},
+    "nesterov": {"parameters": GROUPS, "sgd_momentum": 0.9, "nesterov": True, "learning_rate": 0.01},
+    "adam": {"parameters": GROUPS, "optimizer": "adam", "learning_rate": 0.003},
+    "adamw": {"parameters": GROUPS, "optimizer": "adamw", "learning_rate": 0.003, "schedule": {"name": "step", "step_epochs": 1, "gamma": 0.5}},
+    "backbone": {"parameters": BACKBONE, "optimizer": "adamw", "learning_rate": 0.003},
+    "clipped": {"parameters": BACKBONE, "max_gradient_norm": 0.3, "sgd_momentum": 0.5},
+    "between": {"parameters": [{"match": ["conv2.*", "bn1.*", "fc1.weight"], "frozen": True}]},
+    "biases": {"parameters": [{"match": "*", "frozen": True}, {"match": ["*.bias", "fc2.*"], "frozen": False}]},
+    "accumulated": {"parameters": BACKBONE, "batch_size": BATCH // 2, "gradient_accumulation_steps": 2},
+    "sharded": {"parameters": GROUPS[1:] + BACKBONE, "sgd_momentum": 0.5, "sync_batch_norm": False, "deterministic": {"shards": 5}},
+}
+RUNS = [("sgd", 1, "auto"), ("sgd", 3, "shared_memory"), ("sgd", 2, "flat"), ("nesterov", 1, "auto"), ("nesterov", 3, "bucketed"),
+        ("adam", 1, "auto"), ("adam", 2, "shared_memory"), ("adamw", 3, "flat"), ("adamw", 2, "bucketed"), ("backbone", 1, "auto"),
+        ("backbone", 3, "shared_memory"), ("backbone", 2, "bucketed"), ("clipped", 1, "auto"), ("clipped", 3, "shared_memory"),
+        ("clipped", 2, "flat"), ("between", 1, "auto"), ("between", 2, "flat"), ("biases", 2, "shared_memory"), ("biases", 1, "auto"),
+        ("accumulated", 2, "shared_memory"), ("sharded", 3, "flat")]
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    images, labels = (read_idx(MNIST / f"train-{kind}-ubyte.gz")[:SAMPLES] for kind in ("images-idx3", "labels-idx1"))
+    return write_idx_folder(tmp_path_factory.mktemp("digits") / "data", images, labels), images, labels
+
+
+def network():
+    """With running statistics that are not those of a new network."""
+    torch.manual_seed(9)
+    model = torch_network(LAYERS, (1, 28, 28))
+    model.bn1.running_mean += torch.randn(6) * 0.1
+    model.bn1.running_var *= 0.5
+    return model
+
+
+def configure(folder, data, changes):
+    torch.save(network().state_dict(), folder / "initial.pt")
+    return merged(merged(RUN, {"model": {"weights": str(folder / "initial.pt")}, "data": own_data("idx", data)}), changes)
+
+
+def settings_of(config, name):
+    settings = {"learning_rate_factor": 1, "weight_decay": config["weight_decay"], "frozen": False}
+    for entry in config["parameters"]:
+        globs = entry["match"] if isinstance(entry["match"], list) else [entry["match"]]
+        if any(fnmatch.fnmatchcase(name, glob) for glob in globs):
+            settings |= {key: value for key, value in entry.items() if key != "match"}
+    return settings
+
+
+def optimizer_of(config, model):
+    groups = []
+    for name, parameter in model.named_parameters():
+        settings = settings_of(config, name)
+        parameter.requires_grad_(not settings["frozen"])
+        if not settings["frozen"]:
+            groups.append({"params": [parameter], "lr": config["learning_rate"] * settings["learning_rate_factor"],
+                           "weight_decay": settings["weight_decay"]})
+    if config.get("optimizer", "sgd") == "sgd":
+        return torch.optim.SGD(groups, momentum=config["sgd_momentum"], nesterov=config.get("nesterov", False))
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config["optimizer"]](groups)
+
+
+def steps_of_pytorch(config, images, labels):
+    """The losses in fp64, and the network."""
+    model = network().double()
+    optimizer = optimizer_of(config, model)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, config.get("schedule", {}).get("gamma", 1))
+    model.bn1.train(any(parameter.requires_grad for parameter in model.bn1.parameters()))
+    pixels, targets = torch.from_numpy(images).double()[:, None] / 255, torch.from_numpy(labels.astype(numpy.int64))
+    losses = []
+    for epoch in range(EPOCHS):
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(SEED + epoch))
+        for begin in range(0, SAMPLES, BATCH):
+            own = order[begin:begin + BATCH]
+            loss = nn.functional.cross_entropy(model(pixels[own]), targets[own])
+            optimizer.zero_grad()
+            loss.backward()
+            if "max_gradient_norm" in config:
+                nn.utils.clip_grad_norm_(model.parameters(), config["max_gradient_norm"])
+            optimizer.step()
+            losses.append(loss.item())
+        schedule.step()
+    return losses, model
+
+
+def losses_of(trained):
+    return [step["loss"] for step in trained.steps()]
+
+
+def frozen_names(config):
+    return [name for name, _ in network().named_parameters() if settings_of(config, name)["frozen"]]
+
+
+def assert_frozen_are_kept(config, weights):
+    initial = network().state_dict()
+    names = frozen_names(config)
+    if {"bn1.weight", "bn1.bias"} <= set(names):
+        names += ["bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked"]
+    for name in names:
+        assert numpy.array_equal(weights[name], initial[name].numpy()), name
+    for name in set(initial) - set(names):
+        assert not numpy.array_equal(weights[name], initial[name].numpy()), name
+
+
+@pytest.mark.parametrize("case, processes, strategy", RUNS)
+def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, case, processes, strategy):
+    config = configure(tmp_path, digits[0], CASES[case] | averaging(strategy))
+    trained = train(tmp_path, config, processes=processes)
+    assert processes == 1 or trained.summary()["gradient_averaging"] == strategy
+    expected, model = steps_of_pytorch(config, *digits[1:])
+    assert len(expected) == 20 and losses_of(trained) == pytest.approx(expected, rel=1e-5)
+    weights = trained.weights()
+    for name, tensor in model.state_dict().items():
+        assert weights[name] == pytest.approx(tensor.numpy(), abs=2e-5), name
+    assert_frozen_are_kept(config, weights)
+    assert trained.summary()["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_cases_differ(digits):
+    runs = [steps_of_pytorch(RUN | CASES[case], *digits[1:])[0] for case in ("sgd", "nesterov", "adam", "adamw", "backbone", "clipped", "between")]
+    runs.append(steps_of_pytorch(RUN | {"parameters": []}, *digits[1:])[0])
+    for index, one in enumerate(runs):
+        assert all(other[4] != pytest.approx(one[4], rel=1e-3) for other in runs[:index])
+
+
+@pytest.mark.parametrize("case, processes", [("sgd", 1), ("backbone", 2), ("between", 1), ("biases", 2)])
+def test_bf16_follows_and_keeps_frozen_weights_in_fp32(tmp_path, digits, case, processes):
+    config = configure(tmp_path, digits[0], CASES[case] | {"precision": "bf16"})
+    trained = train(tmp_path, config, processes=processes)
+    assert losses_of(trained) == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=3e-2)
+    assert_frozen_are_kept(config, trained.weights())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_ema_model_has_the_frozen_weights_of_the_model(tmp_path, digits, processes):
+    config = configure(tmp_path, digits[0], CASES["backbone"] | {"ema": {"decay": 0.9}})
+    averaged = train(tmp_path, config, processes=processes)
+    assert losses_of(averaged) == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
+    plain = train(tmp_path, config | {"ema": None}, processes=processes, output="plain")
+    assert_frozen_are_kept(config, averaged.weights())
+    distance = abs(averaged.weights()["fc2.weight"] - plain.weights()["fc2.weight"]).max()
+    assert 1e-4 < distance < abs(plain.weights()["fc2.weight"] - network().fc2.weight.detach().numpy()).max()
+
+
+def test_shards_give_the_same_bits_on_any_number_of_processes(tmp_path, digits):
+    config = configure(tmp_path, digits[0], CASES["sharded"] | {"deterministic": {"shards": 3}, "optimizer": "adam", "learning_rate": 0.003})
+    digests = {train(tmp_path, config | averaging(strategy), processes=processes, output=f"run{processes}{strategy}").digest()
+               for processes, strategy in [(1, "auto"), (2, "flat"), (3, "shared_memory")]}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize("changes, processes", [({"ema": {"decay": 0.9}}, 2), ({"precision": "bf16"}, 1)])
+def test_a_run_resumes_to_the_same_bits(tmp_path, digits, changes, processes):
+    config = configure(tmp_path, digits[0], CASES["backbone"] | {"deterministic": True, "epochs": 40} | changes)
+    whole = train(tmp_path, config, processes=processes, output="whole")
+    stopped = stop_by_sigterm(tmp_path, config, processes, step=3)
+    resumed = train(tmp_path, config, "--resume", "auto", processes=processes)
+    assert 3 <= len(stopped.steps()) and resumed.digest() == whole.digest()
+    assert_frozen_are_kept(config, resumed.weights())
+
+
+def test_a_lost_process_costs_no_bit(tmp_path, digits):
+    config = configure(tmp_path, digits[0], CASES["backbone"] | {"deterministic": True, "epochs": 60, "launch": {"max_restarts": 1}})
+    whole = train(tmp_path, config, processes=2, output="whole")
+    with start(tmp_path, config, processes=2) as process:
+        process.wait_for_step(40)
+        send(process.ranks()[1], signal.SIGKILL)
+        assert process.wait() == 0, process.stderr
+        assert "resuming from" in process.stderr
+    assert process.run_folder.digest() == whole.digest()
+
+
+def test_another_number_of_processes_goes_on(tmp_path, digits):
+    config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}})
+    train(tmp_path, config | {"max_steps": 6}, processes=2)
+    resumed = train(tmp_path, config, "--resume", "auto", processes=3)
+    assert losses_of(resumed) == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
+
+
+def test_another_list_is_refused_on_resume(tmp_path, digits):
+    config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}, "max_steps": 6})
+    train(tmp_path, config)
+    others = config | {"parameters": BACKBONE[:1], "max_steps": 12}
+    refused = train(tmp_path, others, "--resume", "auto", expect=5).stderr
+    assert "trained with another list of parameters" in refused and "--set model.weights=" in refused
+
+
+def test_dropout_stays_active_and_a_checkpoint_loads_into_pytorchs_groups(tmp_path, digits):
+    def trained(p):
+        layers = LAYERS[:8] + [{"name": "dropout", "p": p, "as": "drop"}] + LAYERS[8:]
+        config = configure(tmp_path, digits[0], {"parameters": BACKBONE + [{"match": "fc1.*", "frozen": True}], "max_steps": 2,
+                                                 "optimizer": "adam", "checkpoint": {"every_steps": 2}, "model": {"layers": layers}})
+        return config, train(tmp_path, config, output=f"drop{p}")
+
+    (config, some), (_, none) = trained(0.5), trained(0)
+    assert abs(losses_of(some)[0] - losses_of(none)[0]) > 1e-3
+    run("export", "--checkpoint", some.checkpoints()[-1], "--with-optimizer", "--format", "pt", "--output", tmp_path / "python.pt", expect=0)
+    saved = torch.load(tmp_path / "python.pt", weights_only=True)
+    model = network()
+    model.load_state_dict(saved["model_state_dict"])
+    optimizer = torch.optim.Adam([{"params": list(model.fc2.parameters())}])
+    optimizer.load_state_dict(saved["optimizer_state_dict"])
+    assert optimizer.param_groups[0]["lr"] == 2 * config["learning_rate"]
+    assert optimizer.param_groups[0]["weight_decay"] == config["weight_decay"]
+    assert optimizer.state[model.fc2.weight]["exp_avg"].shape == model.fc2.weight.shape and len(optimizer.state) == 2
+
+
+BAD = {  # the list, and what is said of it
+    "an unknown name": ([{"match": "fc3.*", "frozen": True}],
+                        '/parameters/0/match: "fc3.*" matches no parameter; did you mean "fc1.*", "fc2.*"?'),
+    "all of several": ([{"match": ["conv*", "con2.*"], "frozen": True}, {"match": "head.*", "weight_decay": 0}], "/parameters/1/match: \"head.*\""),
+    "a factor of 0": ([{"match": "*", "learning_rate_factor": 0}],
+                      '/parameters/0/learning_rate_factor: expected a number above 0 or null, found 0; to freeze parameters set "frozen" to true'),
+    "a negative factor": ([{"match": "*", "learning_rate_factor": -0.1}], 'set "frozen" to true'),
+    "everything frozen": ([{"match": "*", "frozen": True}], "/parameters: every parameter is frozen, so there is nothing to train"),
+    "nothing to change": ([{"match": "*"}], 'needs "learning_rate_factor", "weight_decay" or "frozen"'),
+    "no match": ([{"frozen": True}], 'needs "match"'),
+    "no glob": ([{"match": [], "frozen": True}], "/parameters/0/match: lists no glob"),
+    "another key": ([{"match": "*", "freeze": True}], 'did you mean "frozen"?'),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_mistakes_are_refused_before_a_process_starts(tmp_path, case):
+    entries, message = BAD[case]
+    config = write_config(tmp_path, {"model": {"layers": LAYERS}, "parameters": entries})
+    for flags in (["--dry-run"], ["--output", tmp_path / "run"]):
+        refused = run("--config", config, *flags, expect=2)
+        assert message in refused.stderr and f"{config}:1:" in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_glob_is_checked_for_pictures_of_any_size(tmp_path):
+    data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "none"), "test": str(tmp_path / "none"), "size": 64,
+            "limit_train": None, "limit_test": None}
+    config = write_config(tmp_path, {"data": data, "model": {"name": "torchvision-resnet18"}, "parameters": [{"match": "layer5.*", "frozen": True}]})
+    assert '"layer5.*" matches no parameter' in run("--config", config, "--dry-run", expect=2).stderr
+
+
+def test_describe_shows_how_each_tensor_is_trained(tmp_path):
+    config = write_config(tmp_path, {"model": {"layers": LAYERS}, "parameters": GROUPS + BACKBONE[:1], "weight_decay": 0.01})
+    rows = {line.split()[0]: line for line in run("describe", "--config", config, expect=0).stdout.splitlines()}
+    assert rows["conv1"].endswith("  weight, bias: frozen") and rows["bn1"].endswith("  weight, bias: frozen")
+    assert rows["fc1"].endswith("  weight: rate 0.01, decay 0.01; bias: rate 0.01, decay 0")
+    assert rows["fc2"].endswith("  weight: rate 0.01, decay 0.01; bias: rate 0.03, decay 0.1")
+    described = json.loads(run("describe", "--config", config, "--json", expect=0).stdout)
+    tensors = [tensor for module in described["modules"] for tensor in module["tensors"]]
+    assert [tensor["name"] for tensor in tensors] == [name for name, _ in network().named_parameters()]
+    assert tensors[0] == {"name": "conv1.weight", "frozen": True}
+    assert tensors[-1] == {"name": "fc2.bias", "frozen": False, "learning_rate": pytest.approx(0.03), "weight_decay": 0.1}
+
+
+class Script(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.drop, self.fc = nn.Conv2d(1, 4, 5), nn.BatchNorm2d(4), nn.Dropout(0.2), nn.Linear(4 * 36, 10)
+
+    def forward(self, images):
+        return self.fc(self.drop(nn.functional.max_pool2d(self.norm(self.conv(images)).relu(), 4).flatten(1)))
+
+
+def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
+    model = Script()
+    for part in (model.conv, model.norm):
+        part.requires_grad_(False)
+    torch.jit.script(model).save(str(tmp_path / "model.ts"))
+    config = merged(RUN, {"model": {"layers": None, "torchscript": str(tmp_path / "model.ts")}, "data": own_data("idx", digits[0]),
+                          "sync_batch_norm": False, "precision": "auto"})
+    before = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+    trained = train(tmp_path, config, processes=2)
+    assert trained.summary()["precision"] == "fp32"
+    kept = {name for name, tensor in trained.weights().items() if numpy.array_equal(tensor, before[name])}
+    assert kept == {name for name in before if name.startswith(("conv", "norm"))}
+    rows = run("describe", "--config", write_config(tmp_path, config), expect=0).stdout
+    assert "weight, bias: frozen" in rows
+    thawed = train(tmp_path, config | {"parameters": [{"match": "norm.*", "frozen": False}]}, output="thawed")
+    assert {name for name, tensor in thawed.weights().items() if numpy.array_equal(tensor, before[name])} == {"conv.weight", "conv.bias"}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_trace_in_training_mode_is_warned_about(tmp_path, digits, training):
+    model = Script().train(training)
+    torch.jit.trace(model, torch.zeros(2, 1, 28, 28), check_trace=False).save(str(tmp_path / "model.ts"))
+    config = merged(RUN, {"model": {"layers": None, "torchscript": str(tmp_path / "model.ts")}, "data": own_data("idx", digits[0]),
+                          "sync_batch_norm": False, "max_steps": 1})
+    stderr = train(tmp_path, config, processes=2).stderr
+    assert stderr.count("stays in training mode when it evaluates: batch_norm, dropout; ") == (1 if training else 0)
+    torch.jit.script(Script().train(training)).save(str(tmp_path / "model.ts"))
+    assert "stays in training mode" not in train(tmp_path, config, output="script").stderr
+
+
+@needs_fake_gpus
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("changes", [{}, {"gpu_kernels": "off"}, {"ema": {"decay": 0.9}, "max_gradient_norm": 1}])
+def test_captured_steps_update_span_by_span(tmp_path, optimizer, changes):
+    def kernels(parameters, output):
+        report = tmp_path / f"report-{output}"
+        folder = train(tmp_path, ON_GPU | {"precision": "bf16", "epochs": 1, "optimizer": optimizer, "parameters": parameters} | changes,
+                       output=output, variables=fake_gpus(1, report=report))
+        summary = folder.summary()
+        assert summary["status"] == "finished" and summary["execution"] == "graph"
+        (found,) = reports(report)
+        return sum(count for name, count in found["kernels"].items() if name.startswith("update_by_")), folder
+
+    one, _ = kernels([], "one")
+    several, folder = kernels([{"match": "*.bias", "weight_decay": 0.1, "learning_rate_factor": 2}, {"match": "conv1.*", "frozen": True}], "several")
+    assert ("gpu_kernels" in changes) == (one == 0) and several >= 1.5 * one
