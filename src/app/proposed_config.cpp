@@ -23,17 +23,12 @@ namespace {
 
 // The folder.
 
-/// Returns the first of the named subfolders, in any case, that there is.
+/// Returns the first of the named subfolders that there is.
 std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const char* const> names) {
   std::error_code ignored;
-  for (const char* name : names) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-      std::string found = entry.path().filename().string();
-      std::ranges::transform(found, found.begin(), [](unsigned char c) { return std::tolower(c); });
-      if (found == name && entry.is_directory(ignored)) return entry.path();
-    }
-  }
-  return std::nullopt;
+  const auto found = std::ranges::find_if(
+      names, [&](const char* name) { return fs::is_directory(folder / name, ignored); });
+  return found == names.end() ? std::nullopt : std::optional(folder / *found);
 }
 
 [[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
@@ -114,76 +109,69 @@ class Draft {
             survey_.unusable.front());
   }
 
-  /// Returns the length of the shorter side.
-  std::int64_t choose_side() {
-    const auto [least, most] = weights_ ? std::pair(96, 128) : std::pair(16, 64);
-    const std::int64_t shorter = survey_.shorter_side();
-    const std::int64_t step = weights_ ? 32 : 16;
-    const std::int64_t side = std::clamp<std::int64_t>(shorter / step * step, least, most);
-    if (!weights_ && survey_.same_size && shorter <= most) return shorter;
-    return side;
-  }
-
   void choose_images() {
-    constexpr double kSome = 0.1;
-    const std::int64_t side = choose_side();
-    const std::int64_t longer = std::max(survey_.height, survey_.width);
-    const bool keeps_shape = survey_.same_size && longer <= 2 * survey_.shorter_side();
-    const auto scaled = [&](std::int64_t own) {
-      return std::lround(static_cast<double>(own * side) /
-                         static_cast<double>(survey_.shorter_side()));
+    const auto [step, least, most] = weights_ ? std::tuple(32, 96, 128) : std::tuple(16, 16, 64);
+    const std::int64_t own = survey_.shorter_side();
+    const bool is_small = !weights_ && survey_.same_size && own <= most;
+    const std::int64_t side =
+        is_small ? own : std::clamp<std::int64_t>(own / step * step, least, most);
+    const bool keeps_shape = survey_.same_size && survey_.elongated == 0;
+    const auto scaled = [&](std::int64_t length) {
+      return std::lround(static_cast<double>(length * side) / static_cast<double>(own));
     };
     height_ = keeps_shape ? scaled(survey_.height) : side;
     width_ = keeps_shape ? scaled(survey_.width) : side;
     data_["size"] = height_ == width_ ? Json(side) : Json{height_, width_};
-    const std::int64_t own = survey_.shorter_side();
     because("data.size {}: pictures are {}{}x{}{}", json_text(data_["size"]),
             survey_.same_size ? "" : "typically ", survey_.height, survey_.width,
             own > side   ? "; a larger size takes longer to train"
             : own < side ? "; the network needs larger ones"
                          : "");
-    const bool gray = survey_.gray && !weights_;
-    data_["channels"] = gray ? 1 : 3;
-    if (gray) because("data.channels: all pictures are gray");
-    if (!keeps_shape) {
-      const bool pads = survey_.transparent > 0.5 || survey_.elongated > kSome;
-      data_["fit"] = pads ? "pad" : "crop";
-      because("data.fit: {}",
-              !pads ? "pictures have several shapes; their centre is kept"
-              : survey_.transparent > 0.5
-                  ? "most pictures are transparent, as drawings are; bars keep them whole"
-                  : "some pictures are more than twice as long as wide; bars keep them whole");
-    }
+    data_["channels"] = survey_.gray && !weights_ ? 1 : 3;
+    if (survey_.gray && !weights_) because("data.channels: all pictures are gray");
+    if (!keeps_shape) choose_fit();
     constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
-    if (count_ * height_ * width_ * (gray ? 1 : 3) > kMostBytes) {
-      data_["decode"] = "stream";
-      because("data.decode: the decoded pictures would take more than 2 GiB of memory");
-    }
+    if (count_ * height_ * width_ * 3 < kMostBytes) return;
+    data_["decode"] = "stream";
+    because("data.decode: the decoded pictures would take more than 2 GiB of memory");
   }
 
-  /// Returns whether classes are called as characters are, which must not be mirrored.
-  bool are_characters() const {
+  void choose_fit() {
+    const bool are_drawings = survey_.transparent > 0.5;
+    const bool pads = are_drawings || survey_.elongated > 0.1;
+    data_["fit"] = pads ? "pad" : "crop";
+    if (pads && !survey_.light_corners) data_["background"] = "black";
+    because("data.fit: {}",
+            !pads ? "pictures have several shapes; their centre is kept"
+            : are_drawings
+                ? "most pictures are transparent, as drawings are; bars keep them whole"
+                : "some pictures are more than twice as long as wide; bars keep them whole");
+  }
+
+  /// Returns whether classes are called as characters are.
+  bool has_short_names() const {
     return std::ranges::all_of(pictures_.class_names,
                                [](const std::string& name) { return name.size() <= 2; });
   }
 
   void choose_augmentations() {
-    Json list = Json::array();
-    const std::int64_t padding = std::max<std::int64_t>(std::min(height_, width_) / 12, 1);
-    Json crop{{"name", "random_crop"}, {"padding", padding}};
-    if (survey_.gray || are_characters()) {
-      because("data.augment: {}, which may be characters: they are moved and turned, not mirrored",
-              survey_.gray ? "gray pictures" : "classes of one or two characters");
-      list.push_back({{"name", "rotate"}, {"degrees", 10}, {"fill", "background"}});
-      if (survey_.gray) list.back().erase("fill");
+    const bool are_characters = survey_.gray || has_short_names();
+    because("data.augment: {}",
+            are_characters
+                ? "gray pictures, or classes of one or two letters, may be characters, which are "
+                  "not mirrored"
+                : "pictures may be mirrored, moved and differently lit");
+    Json moved{{"name", "random_crop"},
+               {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
+    Json turned{{"name", "rotate"}, {"degrees", 10}};
+    if (survey_.light_corners) moved["fill"] = turned["fill"] = "background";
+    if (are_characters) {
+      data_["augment"] = {turned, moved};
     } else {
-      because("data.augment: pictures may be mirrored, moved and differently lit");
-      list = {"horizontal_flip",
-              {{"name", "color_jitter"}, {"brightness", 0.2}, {"saturation", 0.2}}};
-      crop["fill"] = "background";
+      data_["augment"] = {"horizontal_flip",
+                          moved,
+                          {{"name", "color_jitter"}, {"brightness", 0.2}, {"saturation", 0.2}}};
     }
-    list.push_back(std::move(crop));
-    data_["augment"] = std::move(list);
   }
 
   void choose_classes() {
@@ -244,8 +232,8 @@ class Draft {
     const settings::RunConfig config =
         settings::parse_run_config({"a network", json_text(options), {}});
     const network::ImageShape images{3, height_, width_, std::ssize(pictures_.class_sizes)};
-    const network::Network network = network::make_network(config.model, images);
-    const network::SizedLayer* last = &network.layers.back();
+    const network::Network whole = network::make_network(config.model, images);
+    const network::SizedLayer* last = &whole.layers.back();
     while (!last->layers.empty()) last = &last->layers.back();
     return last->path;
   }
@@ -326,15 +314,13 @@ std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
 }  // namespace
 
 PictureFolder open_picture_folder(const fs::path& folder) {
-  constexpr std::array kTrainNames{"train", "training"};
-  constexpr std::array kTestNames{"test", "testing", "val", "valid", "validation"};
+  constexpr std::array kTrainNames{"train", "Train", "training", "Training"};
+  constexpr std::array kTestNames{"test", "Test",  "testing",   "Testing",
+                                  "val",  "valid", "validation"};
   PictureFolder pictures{folder, find_subfolder(folder, kTestNames)};
-  const auto train = find_subfolder(folder, kTrainNames);
-  if (train && pictures.test) {
-    pictures.train = *train;
-  } else {
-    pictures.test.reset();
-  }
+  const auto own_set = find_subfolder(folder, kTrainNames);
+  if (!own_set) pictures.test.reset();
+  if (pictures.test) pictures.train = *own_set;
   data::require_there({pictures.train, {}}, data::SplitName::kTrain,
                       settings::DataFormat::kImageFolder);
   data::refuse_other_kind(pictures.train);

@@ -17,6 +17,7 @@ struct PictureSurvey {
   std::int64_t width = 0;
   bool same_size = false;               // all have this height and width
   bool gray = false;                    // all, even if they are stored as colours
+  bool light_corners = false;           // on average; transparent ones are white
   double elongated = 0;                 // fraction with one side more than twice the other
   double transparent = 0;               // fraction with an alpha channel
   std::vector<std::string> unusable{};  // messages
@@ -24,8 +25,7 @@ struct PictureSurvey {
   std::int64_t shorter_side() const { return std::min(height, width); }
 };
 
-/// Reads the headers of up to 4,000 pictures of `folder`, evenly spread, and decodes a few that may
-/// be gray.
+/// Reads the headers of up to 4,000 pictures of `folder` and decodes up to 64, evenly spread.
 PictureSurvey survey_pictures(const ImageSource& pictures, const std::filesystem::path& folder);
 
 }  // namespace mnist_train::data
