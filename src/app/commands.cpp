@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
 #include "data/dataset.h"
 #include "data/picture_files.h"
 #include "eval/evaluator.h"

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/worker_process.h"
@@ -190,7 +190,7 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const dat
                                                        const std::filesystem::path& file) {
   launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
   auto model = make_model(worker.config, images);
-  checkpoint::load_weights(*model, file);
+  checkpoint::load_weights(*model, file, model_input(worker.config, images));
   return model;
 }
 

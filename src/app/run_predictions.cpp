@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/print.h"
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
 #include "imaging/image.h"
 #include "loader/batch_source.h"
 #include "report/console.h"

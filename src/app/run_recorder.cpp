@@ -19,6 +19,7 @@
 #include "base/print.h"
 #include "base/system.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
 #include "kernels/selection.h"
 #include "launch/worker_process.h"
 #include "report/console.h"

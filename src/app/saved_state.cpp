@@ -8,9 +8,11 @@
 #include <system_error>
 #include <vector>
 
+#include "app/data_and_model.h"
 #include "base/checkpoint_file.h"
 #include "base/system.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
 #include "data/sampler.h"
 #include "launch/worker_process.h"
 #include "report/records.h"
@@ -248,7 +250,8 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
   } else if (const auto& weights = worker.config.model.weights) {
     launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
-    checkpoint::load_weights(trainer.model(), *weights);
+    checkpoint::load_initial_weights(trainer.model(), *weights,
+                                     model_input(worker.config, dataset.train));
   }
   if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);
   return resumed;

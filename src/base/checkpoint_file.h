@@ -67,6 +67,11 @@ inline constexpr const char* kLegacyTorchFile =
     "_use_new_zipfile_serialization=False); convert it in Python: "
     "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=True), NEW)";
 
+/// The same for a tar archive.
+inline constexpr const char* kTarTorchFile =
+    "unpack it, or, if torch.save of PyTorch 0.1 wrote it, convert it in Python: "
+    "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False), NEW)";
+
 /// Returns the JSON header of a safetensors file, or nothing if the file is too short.
 inline std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t> file) {
   std::uint64_t length = 0;

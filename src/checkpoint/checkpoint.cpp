@@ -32,21 +32,6 @@ constexpr std::string_view kAveragePrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 
-/// The model's own parameters and buffers by name, module by module as in Python's state_dict.
-NamedTensors model_tensors(const models::Model& model) {
-  NamedTensors tensors;
-  for (const auto& module : model.named_modules()) {
-    const std::string prefix = module.key().empty() ? "" : module.key() + ".";
-    for (const auto& item : module.value()->named_parameters(/*recurse=*/false)) {
-      tensors.emplace_back(prefix + item.key(), item.value());
-    }
-    for (const auto& item : module.value()->named_buffers(/*recurse=*/false)) {
-      tensors.emplace_back(prefix + item.key(), item.value());
-    }
-  }
-  return tensors;
-}
-
 /// Adds tensors that differ in one way to the text: the first ones on a line each with their
 /// difference, the others by name.
 void list_tensors(std::string& text, const std::string& kind,
@@ -212,27 +197,6 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("classes", shape.classes, settings::kMaxClasses);
 }
 
-/// Removes a prefix from all names, if all have it.
-bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
-  const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
-  if (weights.empty() || !std::ranges::all_of(weights, has_prefix)) return false;
-  for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
-  return true;
-}
-
-/// Removes the prefixes that DistributedDataParallel and torch.compile put before all names, in the
-/// order in which a script applied them.
-NamedTensors without_wrappers(NamedTensors weights) {
-  while (remove_prefix("module.", weights) || remove_prefix("_orig_mod.", weights)) {
-  }
-  return weights;
-}
-
-/// Returns whether the file is a zip archive, as torch.save writes since PyTorch 1.6.
-bool is_pt_file(const std::filesystem::path& path) {
-  return is_zip_file(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
-}
-
 using PythonDict = c10::impl::GenericDict;
 using PythonList = c10::impl::GenericList;
 
@@ -295,6 +259,20 @@ PythonDict parameter_group(const settings::TrainOptions& options, std::int64_t p
 }
 
 }  // namespace
+
+NamedTensors model_tensors(const models::Model& model) {
+  NamedTensors tensors;
+  for (const auto& module : model.named_modules()) {
+    const std::string prefix = module.key().empty() ? "" : module.key() + ".";
+    for (const auto& item : module.value()->named_parameters(/*recurse=*/false)) {
+      tensors.emplace_back(prefix + item.key(), item.value());
+    }
+    for (const auto& item : module.value()->named_buffers(/*recurse=*/false)) {
+      tensors.emplace_back(prefix + item.key(), item.value());
+    }
+  }
+  return tensors;
+}
 
 NamedTensors state_dict(const models::Model& model) {
   const at::NoGradGuard no_grad;
@@ -498,38 +476,6 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   return facts;
 } catch (const nlohmann::json::exception& error) {
   fail_checkpoint(source + ": what it says about its run cannot be read: " + error.what());
-}
-
-void load_weights(models::Model& model, const std::filesystem::path& path) {
-  load_state_dict(model, read_weights(path), path.string());
-  require_finite(model, path.string());
-}
-
-std::optional<RunFacts> facts_of(const std::filesystem::path& path) {
-  if (is_pt_file(path)) return std::nullopt;
-  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
-  return is_checkpoint(file) ? std::optional(checkpoint_facts(file, path.string())) : std::nullopt;
-}
-
-NamedTensors read_weights(const std::filesystem::path& path) {
-  if (is_pt_file(path)) return without_wrappers(read_pt(path));
-  TensorFile file = read_safetensors(path, /*require_seal=*/false);
-  // A checkpoint always has a seal; one that seems to have none has lost it to damage.
-  if (is_checkpoint(file)) return checkpoint_weights(read_checkpoint(path));
-  return std::move(file.tensors);
-}
-
-WeightsFormat format_of(const std::filesystem::path& path) {
-  return path.extension() == ".safetensors" ? WeightsFormat::kSafetensors : WeightsFormat::kPt;
-}
-
-void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
-                   WeightsFormat format) {
-  if (format == WeightsFormat::kPt) {
-    write_pt(path, weights);
-  } else {
-    write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false);
-  }
 }
 
 void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,

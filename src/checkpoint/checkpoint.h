@@ -14,6 +14,10 @@
 
 namespace mnist_train::checkpoint {
 
+/// Returns the model's parameters and buffers by PyTorch's names and in its order, module by
+/// module. They share the model's memory.
+NamedTensors model_tensors(const models::Model& model);
+
 /// Returns the model's state_dict: parameters and buffers by PyTorch's names and in its order, as
 /// contiguous copies on the CPU, floating-point ones in fp32.
 NamedTensors state_dict(const models::Model& model);
@@ -86,29 +90,6 @@ std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::s
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
 /// Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
-
-/// Gives the model the weights of a file, as `read_weights`, `load_state_dict` and `require_finite`
-/// do. Throws Error(kCheckpoint).
-void load_weights(models::Model& model, const std::filesystem::path& path);
-
-/// Returns the weights in a checkpoint, a safetensors file, or a `.pt` file with a state_dict,
-/// alone or in a dict under "model_state_dict" or "state_dict". The content tells the format, not
-/// the name. Throws Error(kCheckpoint).
-NamedTensors read_weights(const std::filesystem::path& path);
-
-/// Returns what a checkpoint says about its run; nullopt if the file holds weights alone. Throws
-/// Error(kCheckpoint).
-std::optional<RunFacts> facts_of(const std::filesystem::path& path);
-
-enum class WeightsFormat { kPt, kSafetensors };
-
-/// Returns the format that the extension of a file names: ".safetensors", else PyTorch's.
-WeightsFormat format_of(const std::filesystem::path& path);
-
-/// Writes a state_dict of contiguous CPU tensors, none of which share memory; whole or not at all.
-/// Throws Error(kCheckpoint).
-void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
-                   WeightsFormat format);
 
 /// Writes a checkpoint as a training script in Python would save it with `torch.save`:
 /// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`, the last one for

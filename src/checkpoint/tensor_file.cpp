@@ -7,6 +7,7 @@
 
 #include "base/checkpoint_file.h"
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/json.h"
 
@@ -45,8 +46,8 @@ constexpr const char* kNotAnObject = "has a header that is not a JSON object";
 /// A tensor as the header describes it.
 struct StoredTensor {
   std::string name;
-  at::ScalarType type = at::kByte;
-  std::vector<std::int64_t> sizes;
+  const ElementType* type = nullptr;  // null: one that is not known
+  std::vector<std::int64_t> sizes{};
   std::size_t begin = 0;  // of its bytes in the data
   std::size_t end = 0;
 };
@@ -66,7 +67,7 @@ class SafetensorsReader {
     // Tensors over the same bytes could ask for any amount of memory.
     check_coverage();
     for (const StoredTensor& tensor : stored_) {
-      content.tensors.emplace_back(tensor.name, copy(tensor));
+      if (tensor.type != nullptr) content.tensors.emplace_back(tensor.name, copy(tensor));
     }
     return content;
   }
@@ -86,12 +87,23 @@ class SafetensorsReader {
       refuse("is too short to be a safetensors or .pt file");
     }
     const auto header = safetensors_header(bytes);
+    if (!header || !header->starts_with('{')) refuse_other_kinds(bytes);
     if (!header) {
       refuse("is cut short, or is not a safetensors file: its header should be longer than the " +
              std::to_string(bytes.size()) + " bytes of the file");
     }
     data_ = bytes.subspan(kSafetensorsLengthBytes + header->size());
     return *header;
+  }
+
+  void refuse_other_kinds(std::span<const std::uint8_t> bytes) const {
+    constexpr std::size_t kLongestBegin = 1024;
+    const auto begin = bytes.first(std::min(bytes.size(), kLongestBegin));
+    const auto kind = binary_kind({reinterpret_cast<const char*>(begin.data()), begin.size()});
+    if (!kind) return;
+    const bool is_tar = kind->name == "a tar archive";
+    refuse("is " + kind->name + ", not a file of torch.save, a safetensors file or a checkpoint" +
+           (is_tar ? std::string("; ") + kTarTorchFile : ""));
   }
 
   void check_seal(std::string_view header, bool required) {
@@ -115,7 +127,7 @@ class SafetensorsReader {
       const bool is_entry = depth == 1 && (event == Event::object_end ||
                                            event == Event::array_end || event == Event::value);
       if (!is_entry || name == kMetadataName || name == kSealName) return true;
-      stored_.push_back(read_entry(name, parsed));
+      stored_.push_back(read_entry(name, parsed, content));
       return false;
     };
     const Json header = Json::parse(text, take, /*allow_exceptions=*/false);
@@ -134,12 +146,16 @@ class SafetensorsReader {
     }
   }
 
-  StoredTensor read_entry(const std::string& name, const Json& entry) const {
+  StoredTensor read_entry(const std::string& name, const Json& entry, TensorFile& content) const {
     const std::string type = entry.is_object() ? entry.value("dtype", "") : "";
-    const ElementType* row = find_element_type(&ElementType::safetensors, type);
-    if (row == nullptr) refuse(name, "has the unknown type \"" + type + "\"");
-    StoredTensor tensor{name, row->type, read_sizes(name, entry)};
+    if (type.empty()) refuse(name, "has the unknown type \"\"");
+    StoredTensor tensor{name, find_element_type(&ElementType::safetensors, type)};
     read_offsets(entry, tensor);
+    if (tensor.type == nullptr) {
+      content.unreadable.emplace_back(name, "has the type " + type + ", which cannot be read");
+      return tensor;
+    }
+    tensor.sizes = read_sizes(name, entry);
     if (bytes_of(tensor) != tensor.end - tensor.begin) {
       refuse(name, "has a shape that does not fit its bytes");
     }
@@ -168,12 +184,12 @@ class SafetensorsReader {
     tensor.begin = (*offsets)[0].get<std::uint64_t>();
     tensor.end = (*offsets)[1].get<std::uint64_t>();
     if (tensor.begin > tensor.end || tensor.end > data_.size()) {
-      refuse(tensor.name, "is outside the file");
+      refuse(tensor.name, "is outside the file, which is cut short");
     }
   }
 
   std::size_t bytes_of(const StoredTensor& tensor) const {
-    auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.type));
+    auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.type->type));
     bool empty = false;
     for (const std::int64_t size : tensor.sizes) {
       empty = empty || size == 0;
@@ -200,7 +216,7 @@ class SafetensorsReader {
   }
 
   at::Tensor copy(const StoredTensor& stored) const {
-    at::Tensor tensor = at::empty(stored.sizes, at::TensorOptions(stored.type));
+    at::Tensor tensor = at::empty(stored.sizes, at::TensorOptions(stored.type->type));
     const std::size_t bytes = stored.end - stored.begin;
     if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data_.data() + stored.begin, bytes);
     return tensor;

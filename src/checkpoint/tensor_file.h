@@ -34,17 +34,20 @@ const Value* find_named(const NamedValues<Value>& values, std::string_view name)
 struct ElementType {
   const char* safetensors;
   const char* storage;
+  const char* dtype;
   at::ScalarType type;
 };
 inline constexpr std::array kElementTypes{
-    ElementType{"F32", "torch.FloatStorage", at::kFloat},
-    ElementType{"F64", "torch.DoubleStorage", at::kDouble},
-    ElementType{"F16", "torch.HalfStorage", at::kHalf},
-    ElementType{"BF16", "torch.BFloat16Storage", at::kBFloat16},
-    ElementType{"I64", "torch.LongStorage", at::kLong},
-    ElementType{"I32", "torch.IntStorage", at::kInt},
-    ElementType{"U8", "torch.ByteStorage", at::kByte},
-    ElementType{"BOOL", "torch.BoolStorage", at::kBool},
+    ElementType{"F32", "torch.FloatStorage", "torch.float32", at::kFloat},
+    ElementType{"F64", "torch.DoubleStorage", "torch.float64", at::kDouble},
+    ElementType{"F16", "torch.HalfStorage", "torch.float16", at::kHalf},
+    ElementType{"BF16", "torch.BFloat16Storage", "torch.bfloat16", at::kBFloat16},
+    ElementType{"I64", "torch.LongStorage", "torch.int64", at::kLong},
+    ElementType{"I32", "torch.IntStorage", "torch.int32", at::kInt},
+    ElementType{"I16", "torch.ShortStorage", "torch.int16", at::kShort},
+    ElementType{"I8", "torch.CharStorage", "torch.int8", at::kChar},
+    ElementType{"U8", "torch.ByteStorage", "torch.uint8", at::kByte},
+    ElementType{"BOOL", "torch.BoolStorage", "torch.bool", at::kBool},
 };
 
 /// Returns the element type whose `member` is `value`, or null.
@@ -60,6 +63,7 @@ const ElementType* find_element_type(Member ElementType::*member, const Value& v
 struct TensorFile {
   NamedTensors tensors;  // contiguous and on the CPU when they were read
   NamedValues<std::string> metadata;
+  NamedValues<std::string> unreadable{};  // names, and why each is no tensor of a known type
 
   const at::Tensor* find(std::string_view name) const { return find_named(tensors, name); }
   const std::string* find_metadata(std::string_view name) const {

@@ -376,9 +376,9 @@ void find_checkpoints(CommandLine& line) {
 
 void find_model_weights(settings::RunConfig& config) {
   if (!config.model.weights) return;
-  std::string path = config.model.weights->string();
+  std::string path = config.model.weights->file.string();
   find_file(path, /*to_resume=*/false);
-  config.model.weights = path;
+  config.model.weights->file = path;
 }
 
 std::optional<std::string> misused_extension(const CommandLine& line) {

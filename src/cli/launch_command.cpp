@@ -80,7 +80,7 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
   const bool trains = line.command == Command::kTrain;
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
   if (line.resume && *line.resume != "auto") check_readable(*line.resume);
-  if (trains && config.model.weights) check_readable(*config.model.weights);
+  if (trains && config.model.weights) check_readable(config.model.weights->file);
   if (trains || line.command == Command::kEvaluate || line.command == Command::kPredict ||
       line.command == Command::kDescribe) {
     const bool has_checkpoint = line.checkpoint_file.has_value();

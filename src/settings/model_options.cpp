@@ -80,6 +80,32 @@ void add_networks(Schema<ModelOptions>& schema) {
   schema.forbid("options", all_of({given("options"), none_of(given("plugin"))}), "needs plugin");
 }
 
+/// Returns the type of `weights`: a file, or {"file", "new"}.
+Type<WeightsOptions> weights() {
+  const auto glob = strict_json::text("^.+$", "\"head\" or a glob of names such as \"fc.*\"");
+  const auto globs =
+      brief_or_full(converted<std::vector<std::string>>(
+                        glob, [](std::string only) { return std::vector{std::move(only)}; },
+                        [](const std::vector<std::string>& only) { return only.front(); }),
+                    list_of(glob), "a list of globs",
+                    [](const std::vector<std::string>& values) { return values.size() == 1; });
+  Schema<WeightsOptions> schema;
+  schema
+      .add("file", &WeightsOptions::file, path(),
+           "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", {"path"}, kNever)
+      .required = true;
+  schema.add("new", &WeightsOptions::fresh, globs,
+             "What keeps its fresh initialisation: \"head\" (the last layer), or globs of names of "
+             "tensors; * crosses dots.",
+             {"exclude", "skip", "ignore"}, kNever);
+  return brief_or_full(
+      converted<WeightsOptions>(
+          path(), [](std::filesystem::path file) { return WeightsOptions{std::move(file)}; },
+          [](const WeightsOptions& options) { return options.file; }),
+      group(std::move(schema)), R"({"file": "resnet18.pth", "new": "head"})",
+      [](const WeightsOptions& options) { return options.fresh.empty(); });
+}
+
 }  // namespace
 
 std::string name_of(ModelName name) { return kModelNames.at(static_cast<std::size_t>(name)); }
@@ -93,8 +119,11 @@ std::optional<NormalizeOptions> published_normalize(const ModelOptions& options)
 Schema<ModelOptions> model_schema() {
   Schema<ModelOptions> schema;
   add_networks(schema);
-  schema.add("weights", &ModelOptions::weights, optional_of(path()),
-             "A file with the initial weights.", {"pretrained", "init_from"}, kNever);
+  schema
+      .add("weights", &ModelOptions::weights, optional_of(weights()),
+           "A file with the initial weights; with new, for another number of classes.",
+           {"pretrained", "init_from"}, kNever)
+      .key.shorthand_for = "file";
   const strict_json::KeyOwner mlp{"name", "mlp"};
   schema
       .add("hidden", &ModelOptions::hidden, list_of(integer(1, kMaxLayerSize)),

@@ -23,6 +23,12 @@ enum class ModelName {
   kEfficientNetLite0
 };
 
+/// A file with initial weights, and the part of the network that it does not give.
+struct WeightsOptions {
+  std::filesystem::path file;        // absolute
+  std::vector<std::string> fresh{};  // "head", or globs of tensors that keep their initial values
+};
+
 /// The network that is trained: a built-in one by name, or a custom one, which is a list of layers,
 /// a TorchScript file or a plug-in.
 struct ModelOptions {
@@ -31,9 +37,9 @@ struct ModelOptions {
   std::optional<std::filesystem::path> torchscript;  // absolute
   std::optional<std::filesystem::path> plugin;       // absolute
   std::string options = "{}";                        // plugin: a JSON object
-  std::optional<std::filesystem::path> weights;      // absolute; initial weights
-  std::vector<std::int64_t> hidden = {1024, 1024};   // mlp
-  Activation activation = Activation::kTanh;         // mlp
+  std::optional<WeightsOptions> weights;
+  std::vector<std::int64_t> hidden = {1024, 1024};  // mlp
+  Activation activation = Activation::kTanh;        // mlp
   InitOptions init;
 
   /// Returns whether the network is a custom one.

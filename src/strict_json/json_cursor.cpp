@@ -4,6 +4,8 @@
 #include <cctype>
 #include <utility>
 
+#include "base/glob.h"
+
 namespace mnist_train::strict_json {
 
 namespace {
@@ -166,26 +168,6 @@ std::string describe(const Node& node) {
   }
   // As written: 10.0 and 1e1 are not the integer 10.
   return shorten(word_at(node.source->text, node.offset));
-}
-
-std::size_t edit_distance(std::string_view left, std::string_view right) {
-  std::vector<std::size_t> before_last, last(right.size() + 1), current(right.size() + 1);
-  for (std::size_t column = 0; column <= right.size(); ++column) last[column] = column;
-  for (std::size_t row = 1; row <= left.size(); ++row) {
-    current[0] = row;
-    for (std::size_t column = 1; column <= right.size(); ++column) {
-      const bool same = left[row - 1] == right[column - 1];
-      current[column] = std::min(
-          {last[column] + 1, current[column - 1] + 1, last[column - 1] + (same ? 0U : 1U)});
-      if (row > 1 && column > 1 && left[row - 1] == right[column - 2] &&
-          left[row - 2] == right[column - 1]) {
-        current[column] = std::min(current[column], before_last[column - 2] + 1);
-      }
-    }
-    before_last = last;
-    last = current;
-  }
-  return last[right.size()];
 }
 
 std::optional<std::string> closest_name(std::string_view given,

@@ -39,9 +39,6 @@ struct KnownKey {
   std::optional<std::string> shorthand_for{};
 };
 
-/// Returns the Damerau-Levenshtein distance of two names.
-std::size_t edit_distance(std::string_view left, std::string_view right);
-
 /// Returns the name that was probably meant: it differs from `given` by case, '-' and '_', or by at
 /// most two edits.
 std::optional<std::string> closest_name(std::string_view given,

@@ -9,6 +9,7 @@
 #include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_logging.h"

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"

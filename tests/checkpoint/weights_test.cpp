@@ -1,3 +1,5 @@
+#include "checkpoint/weights.h"
+
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
@@ -10,7 +12,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"

@@ -353,7 +353,8 @@ TEST_CASE("paths that begin with ~/ are in the home folder") {
   CHECK(config.data.train_per_process[1].images == "/home/of a user/i");
   CHECK(config.data.train_per_process[1].labels == "/home/of a user");
   CHECK(config.data.test->images == "/base/~other/b");
-  CHECK(config.model.weights == "/base/~/w.pt");
+  REQUIRE(config.model.weights);
+  CHECK(config.model.weights->file == "/base/~/w.pt");
   CHECK(read("{}", {"output=~/o"}).output == "/home/of a user/o");
   CHECK(message_for("{}", {"accuracies_file=~/a"}).find("expected the name of a file") !=
         std::string::npos);

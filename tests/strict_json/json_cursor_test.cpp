@@ -4,26 +4,6 @@
 
 namespace mnist_train::strict_json {
 
-TEST_CASE("a swap of neighbours is one edit") {
-  struct Case {
-    const char* left;
-    const char* right;
-    std::size_t distance;
-  };
-  const Case row = GENERATE(values<Case>({{"", "", 0},
-                                          {"", "abc", 3},
-                                          {"abc", "", 3},
-                                          {"abc", "abc", 0},
-                                          {"abc", "acb", 1},
-                                          {"abc", "abd", 1},
-                                          {"abc", "ab", 1},
-                                          {"ab", "xaby", 2},
-                                          {"abcd", "badc", 2},
-                                          {"kitten", "sitting", 3}}));
-  CAPTURE(row.left, row.right);
-  CHECK(edit_distance(row.left, row.right) == row.distance);
-}
-
 TEST_CASE("an unknown key gets a suggestion") {
   const std::vector<KnownKey> keys{{"", "epochs", {"num_epochs"}},
                                    {"", "batch_size", {}},

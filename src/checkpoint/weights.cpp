@@ -1,0 +1,347 @@
+#include "checkpoint/weights.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/StringUtil.h>
+#include <spdlog/fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/checkpoint_file.h"
+#include "base/file.h"
+#include "base/glob.h"
+#include "checkpoint/pt_file.h"
+
+namespace mnist_train::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::array<std::string_view, 3> kPrefixes{"module.", "_orig_mod.", "model."};
+constexpr std::string_view kBatchCount = "num_batches_tracked";
+constexpr const char* kHead = "head";
+
+enum class FileForm { kTorch, kIndex, kSafetensors };
+
+FileForm form_of(const fs::path& path) {
+  const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
+  if (is_zip_file(file.bytes())) return FileForm::kTorch;  // as torch.save writes since 1.6
+  const bool is_json = !file.bytes().empty() && file.bytes().front() == '{';
+  return is_json ? FileForm::kIndex : FileForm::kSafetensors;
+}
+
+TensorFile read_one(const fs::path& path) {
+  if (form_of(path) == FileForm::kTorch) return read_pt(path);
+  TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  // A checkpoint always has a seal; one that seems to have none has lost it to damage.
+  if (is_checkpoint(file)) return {checkpoint_weights(read_checkpoint(path)), {}};
+  return file;
+}
+
+/// Reads the files of an index, as Hugging Face's libraries write it: {"weight_map": {name: file}}.
+TensorFile read_shards(const fs::path& index) {
+  constexpr std::size_t kMostBytes = 16 << 20;
+  const auto json = nlohmann::json::parse(read_file(index, kMostBytes, ExitCode::kCheckpoint),
+                                          nullptr, /*allow_exceptions=*/false);
+  std::set<std::string> names;
+  if (json.is_object() && json.contains("weight_map") && json["weight_map"].is_object()) {
+    for (const auto& name : json["weight_map"]) {
+      if (name.is_string()) names.insert(name.get<std::string>());
+    }
+  }
+  if (names.empty()) {
+    fail_checkpoint(index.string() + ": is JSON, but not an index of weights (\"weight_map\")");
+  }
+  TensorFile all;
+  for (const std::string& name : names) {
+    if (fs::path(name).filename() != name) {
+      fail_checkpoint(index.string() + ": names a file in another folder: " + name);
+    }
+    TensorFile shard = read_one(index.parent_path() / name);
+    std::ranges::move(shard.tensors, std::back_inserter(all.tensors));
+    std::ranges::move(shard.unreadable, std::back_inserter(all.unreadable));
+  }
+  return all;
+}
+
+TensorFile read_any(const fs::path& path) {
+  return form_of(path) == FileForm::kIndex ? read_shards(path) : read_one(path);
+}
+
+/// Returns the prefix, of a model's wrappers, under which the file has most of the wanted names.
+std::string find_prefix(const TensorFile& file, const NamedTensors& wanted) {
+  std::set<std::string_view> names;
+  for (const auto& [name, tensor] : wanted) names.insert(name);
+  std::map<std::string_view, std::size_t> counts{{"", 0}};
+  for (const auto& [full_name, tensor] : file.tensors) {
+    const std::string_view name = full_name;
+    for (std::size_t begin = 0; true;) {
+      const std::string_view rest = name.substr(begin);
+      if (names.contains(rest)) ++counts[name.substr(0, begin)];
+      const auto prefix = std::ranges::find_if(
+          kPrefixes, [&](std::string_view some) { return rest.starts_with(some); });
+      if (prefix == kPrefixes.end()) break;
+      begin += prefix->size();
+    }
+  }
+  return std::string(
+      std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; })->first);
+}
+
+/// Returns the name of the module that owns a tensor: "fc" of "fc.weight".
+std::string module_of(const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+/// Returns the names of the tensors of the module that owns the last parameter; nothing if it has
+/// another number of outputs than classes.
+std::set<std::string> head_of(const models::Model& model, std::int64_t classes) {
+  std::set<std::string> names;
+  const auto last = model.named_parameters().back();
+  if (last.value().dim() == 0 || last.value().size(0) != classes) return names;
+  for (const auto& [name, tensor] : model_tensors(model)) {
+    if (module_of(name) == module_of(last.key())) names.insert(name);
+  }
+  return names;
+}
+
+/// Returns the names of the model's tensors that keep their initial values.
+std::set<std::string> fresh_names(const models::Model& model, const std::vector<std::string>& globs,
+                                  std::int64_t classes) {
+  constexpr const char* kKey = "/model/weights/new: ";
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : model_tensors(model)) names.push_back(name);
+  std::set<std::string> fresh;
+  for (const std::string& glob : globs) {
+    std::set<std::string> matching;
+    std::ranges::copy_if(names, std::inserter(matching, matching.end()),
+                         [&](const std::string& name) { return matches_glob(glob, name); });
+    if (glob == kHead) matching = head_of(model, classes);
+    if (matching.empty() && glob == kHead) {
+      const auto last = model.named_parameters().back();
+      throw ConfigKeyError(fmt::format(
+          "{}\"head\" is the module of the last parameter, {} {}, which is not for {} classes; "
+          "name "
+          "what starts anew by globs, such as \"{}.*\"",
+          kKey, last.key(), c10::str(last.value().sizes()), classes, module_of(last.key())));
+    }
+    if (matching.empty()) throw ConfigKeyError(kKey + unmatched_glob(glob, names));
+    fresh.merge(matching);
+  }
+  return fresh;
+}
+
+/// Returns the built-in network whose tensors a file has, whatever its head; "" if there is none.
+std::string network_like(const NamedTensors& file, const network::ImageShape& images) {
+  constexpr double kAlike = 0.75;
+  constexpr std::int64_t kPublishedSide = 224;
+  const auto counts = [](const std::string& name) { return !name.ends_with(kBatchCount); };
+  const auto size = std::ranges::count_if(file, counts, &NamedTensors::value_type::first);
+  std::string best;
+  double best_share = kAlike;
+  for (int index = 0; index <= static_cast<int>(settings::ModelName::kEfficientNetLite0); ++index) {
+    settings::ModelOptions options;
+    options.name = static_cast<settings::ModelName>(index);
+    const bool is_published = settings::published_normalize(options).has_value();
+    try {
+      const auto model = models::make_model(
+          options,
+          is_published ? network::ImageShape{3, kPublishedSide, kPublishedSide, 2} : images, 0);
+      const std::set<std::string> head = head_of(*model, is_published ? 2 : images.classes);
+      std::ptrdiff_t own_size = 0;
+      std::ptrdiff_t alike = 0;
+      for (const auto& [name, tensor] : model_tensors(*model)) {
+        const at::Tensor* found = counts(name) ? find_named(file, name) : nullptr;
+        own_size += counts(name) ? 1 : 0;
+        const bool is_alike =
+            found != nullptr && (head.contains(name) || found->sizes() == tensor.sizes());
+        alike += is_alike ? 1 : 0;
+      }
+      const double share =
+          static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
+      if (share < best_share) continue;
+      best_share = share;
+      best = settings::name_of(options.name);
+    } catch (const ConfigKeyError&) {  // the images are too small for it
+    }
+  }
+  return best;
+}
+
+/// The tensors of a model and of a file, by the model's names.
+struct Match {
+  NamedTensors wanted{};
+  NamedTensors found{};   // of these names
+  NamedTensors others{};  // of other names
+
+  NamedTensors file() const {
+    NamedTensors all = found;
+    all.insert(all.end(), others.begin(), others.end());
+    return all;
+  }
+};
+
+/// Returns what the file lacks or has in another size.
+std::vector<std::string> wrong_names(const Match& match) {
+  std::vector<std::string> wrong;
+  for (const auto& [name, tensor] : match.wanted) {
+    const at::Tensor* found = find_named(match.found, name);
+    if (found == nullptr || found->sizes() != tensor.sizes()) wrong.push_back(name);
+  }
+  return wrong;
+}
+
+/// Returns the lines of config with which the file could be loaded, if it is clear which.
+std::string advice(const models::Model& model, const Match& match,
+                   const settings::WeightsOptions& weights, const network::ImageShape& images,
+                   bool starts_run) {
+  std::vector<std::string> wrong = wrong_names(match);
+  if (2 * wrong.size() > match.wanted.size()) {
+    const std::string name = network_like(match.file(), images);
+    if (name.empty()) return "";
+    return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}", name);
+  }
+  std::string text;
+  const auto& [first, tensor] = match.wanted.front();
+  const at::Tensor* found = find_named(match.found, first);
+  if (found != nullptr && found->dim() == 4 && tensor.dim() == 4 && wrong.front() == first &&
+      found->size(0) == tensor.size(0) && (found->size(1) == 1 || found->size(1) == 3)) {
+    text = fmt::format("\nit is for images of {0} channel{1}: \"data\": {{\"channels\": {0}}}",
+                       found->size(1), found->size(1) == 1 ? "" : "s");
+    wrong.erase(wrong.begin());
+  }
+  if (!starts_run || wrong.empty()) return text;
+  const std::set<std::string> head = head_of(model, images.classes);
+  OrderedJson fresh = kHead;
+  if (!weights.fresh.empty() ||
+      !std::ranges::all_of(wrong, [&](const auto& name) { return head.contains(name); })) {
+    std::vector<std::string> globs = weights.fresh;
+    for (const std::string& name : wrong) {
+      const std::string module = module_of(name);
+      const std::string glob = module.empty() ? name : module + ".*";
+      if (std::ranges::find(globs, glob) == globs.end()) globs.push_back(glob);
+    }
+    fresh = globs;
+  }
+  return text + "\nto start these anew, in \"model\": \"weights\": " +
+         json_text(OrderedJson{{"file", weights.file.string()}, {"new", fresh}});
+}
+
+void warn_of_others(const NamedTensors& others, const std::string& source) {
+  constexpr std::size_t kMostNamed = 10;
+  if (others.empty()) return;
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : others) names.push_back(name);
+  names.resize(std::min(names.size(), kMostNamed));
+  spdlog::warn("{}: ignored {} tensor{} that the model does not have: {}{}", source, others.size(),
+               others.size() == 1 ? "" : "s", fmt::join(names, ", "),
+               others.size() > kMostNamed ? ", …" : "");
+}
+
+/// Returns the tensors of the file by the model's names, without those in `fresh`.
+Match match_tensors(const models::Model& model, TensorFile file, const std::set<std::string>& fresh,
+                    const std::string& source) {
+  Match match;
+  for (const auto& item : model_tensors(model)) {
+    if (!fresh.contains(item.first)) match.wanted.push_back(item);
+  }
+  const std::string prefix = find_prefix(file, match.wanted);
+  for (auto& [name, tensor] : file.tensors) {
+    const bool has_prefix = name.starts_with(prefix);
+    const std::string own = has_prefix ? name.substr(prefix.size()) : name;
+    if (has_prefix && find_named(match.wanted, own) != nullptr) {
+      match.found.emplace_back(own, std::move(tensor));
+    } else if (!fresh.contains(own)) {
+      match.others.emplace_back(own, std::move(tensor));
+    }
+  }
+  for (const auto& [name, tensor] : match.wanted) {
+    if (const auto* problem = find_named(file.unreadable, prefix + name)) {
+      fail_checkpoint(fmt::format("{}: tensor {} {}", source, name, *problem));
+    }
+    // PyTorch counts batches since 0.4.1; weights of before have no count.
+    if (name.ends_with(kBatchCount) && find_named(match.found, name) == nullptr) {
+      match.found.emplace_back(name, at::zeros({}, at::kLong));
+    }
+  }
+  return match;
+}
+
+void load(models::Model& model, const settings::WeightsOptions& weights,
+          const network::ImageShape& images, bool starts_run) {
+  const std::string source = weights.file.string();
+  const std::set<std::string> fresh = fresh_names(model, weights.fresh, images.classes);
+  const Match match = match_tensors(model, read_any(weights.file), fresh, source);
+  if (!wrong_names(match).empty()) {
+    fail_checkpoint(source + ": does not fit the model:" + differences(match.wanted, match.file()) +
+                    advice(model, match, weights, images, starts_run));
+  }
+  warn_of_others(match.others, source);
+  if (!fresh.empty()) {
+    spdlog::info("{}: {} tensors loaded, {} start anew: {}", source, match.found.size(),
+                 fresh.size(), fmt::join(fresh, ", "));
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, target] : match.wanted) target.copy_(*find_named(match.found, name));
+  require_finite(model, source);
+}
+
+/// Removes a prefix from all names, if all have it.
+bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
+  const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
+  if (weights.empty() || !std::ranges::all_of(weights, has_prefix)) return false;
+  for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
+  return true;
+}
+
+}  // namespace
+
+void load_weights(models::Model& model, const fs::path& file, const network::ImageShape& images) {
+  load(model, {file, {}}, images, /*starts_run=*/false);
+}
+
+void load_initial_weights(models::Model& model, const settings::WeightsOptions& weights,
+                          const network::ImageShape& images) {
+  load(model, weights, images, /*starts_run=*/true);
+}
+
+NamedTensors read_weights(const fs::path& path) {
+  TensorFile file = read_any(path);
+  for (const auto& [name, problem] : file.unreadable) {
+    fail_checkpoint(fmt::format("{}: {} {}", path.string(), name, problem));
+  }
+  // In the order in which a script applied DistributedDataParallel and torch.compile.
+  while (remove_prefix("module.", file.tensors) || remove_prefix("_orig_mod.", file.tensors)) {
+  }
+  return std::move(file.tensors);
+}
+
+std::optional<RunFacts> facts_of(const fs::path& path) {
+  if (form_of(path) != FileForm::kSafetensors) return std::nullopt;
+  const TensorFile file = read_safetensors(path, /*require_seal=*/false);
+  return is_checkpoint(file) ? std::optional(checkpoint_facts(file, path.string())) : std::nullopt;
+}
+
+WeightsFormat format_of(const fs::path& path) {
+  return path.extension() == ".safetensors" ? WeightsFormat::kSafetensors : WeightsFormat::kPt;
+}
+
+void write_weights(const fs::path& path, const NamedTensors& weights, WeightsFormat format) {
+  if (format == WeightsFormat::kPt) {
+    write_pt(path, weights);
+  } else {
+    write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false);
+  }
+}
+
+}  // namespace mnist_train::checkpoint

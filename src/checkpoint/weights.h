@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_file.h"
+#include "models/model.h"
+#include "settings/model_options.h"
+
+namespace mnist_train::checkpoint {
+
+/// Gives the model the weights of a checkpoint, safetensors or `.pt` file, or of several by their
+/// index. The content tells the format, not the name. Prefixes "module.", "_orig_mod." and "model."
+/// are removed if the model's names have none. Tensors that the model lacks are ignored with a
+/// warning; `num_batches_tracked` may be missing. Throws Error(kCheckpoint) with all other
+/// differences, which leaves the model unchanged, and with advice; and as `require_finite` does.
+/// `images`: those of the model.
+void load_weights(models::Model& model, const std::filesystem::path& file,
+                  const network::ImageShape& images);
+
+/// Does the same for a run that starts to train: what `weights.fresh` names keeps its values, and
+/// the advice is how to do so. Also throws ConfigKeyError if it names nothing.
+void load_initial_weights(models::Model& model, const settings::WeightsOptions& weights,
+                          const network::ImageShape& images);
+
+/// Returns the weights in such a file, without "module." and "_orig_mod." if all names have them.
+/// Throws Error(kCheckpoint).
+NamedTensors read_weights(const std::filesystem::path& path);
+
+/// Returns what a checkpoint says about its run; nullopt if the file holds weights alone. Throws
+/// Error(kCheckpoint).
+std::optional<RunFacts> facts_of(const std::filesystem::path& path);
+
+enum class WeightsFormat { kPt, kSafetensors };
+
+/// Returns the format that the extension of a file names: ".safetensors", else PyTorch's.
+WeightsFormat format_of(const std::filesystem::path& path);
+
+/// Writes a state_dict of contiguous CPU tensors, none of which share memory; whole or not at all.
+/// Throws Error(kCheckpoint).
+void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
+                   WeightsFormat format);
+
+}  // namespace mnist_train::checkpoint
