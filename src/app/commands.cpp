@@ -72,6 +72,23 @@ std::string class_of(const torch::nn::Module& module) {
   return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
 }
 
+/// Returns which published network a file of weights belongs to. Throws Error(kCheckpoint).
+InitialWeights published_weights(const std::filesystem::path& file) {
+  const std::string like =
+      checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
+  std::string known;
+  for (int index = 0; index <= static_cast<int>(settings::ModelName::kEfficientNetLite0); ++index) {
+    settings::ModelOptions options;
+    options.name = static_cast<settings::ModelName>(index);
+    if (!settings::published_normalize(options)) continue;
+    if (like == settings::name_of(options.name)) return {file, options.name};
+    known += (known.empty() ? "" : ", ") + settings::name_of(options.name);
+  }
+  checkpoint::fail_checkpoint(on_one_line(file.string()) +
+                              ": holds weights of no network that init fine-tunes (" + known +
+                              "); for others, set model and model.weights in a config");
+}
+
 }  // namespace
 
 void run_evaluation(Worker& worker) {
@@ -150,8 +167,9 @@ void run_init(Worker& worker) {
                                        ": a config cannot name this folder, whose path has control "
                                        "bytes or broken UTF-8; rename it");
   }
-  std::optional<InitialWeights> weights;
   const PictureFolder pictures = open_picture_folder(folder);
+  std::optional<InitialWeights> weights;
+  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
   const ProposedConfig proposed = propose_config(pictures, weights);
   const std::string text = readable_json(proposed.config);
   // Whatever a run would refuse before its first step is an error here.

@@ -12,7 +12,6 @@
 #include "base/print.h"
 #include "data/sources.h"
 #include "network/network.h"
-#include "settings/run_config.h"
 
 namespace mnist_train::app {
 
@@ -216,23 +215,22 @@ class Draft {
   }
 
   void fine_tune() {
-    model_ = {{"name", weights_->network},
+    model_ = {{"name", settings::name_of(weights_->network)},
               {"weights", {{"file", weights_->file.string()}, {"new", "head"}}}};
     parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
                    {{"match", head() + ".*"}, {"learning_rate_factor", 1}}};
     because(
         "model: the weights are those of {}; its last layer is new, the others learn at a tenth of "
         "the rate",
-        weights_->network);
+        settings::name_of(weights_->network));
   }
 
   /// Returns the name of the last layer of the weights' network.
   std::string head() const {
-    const Json options{{"model", {{"name", weights_->network}}}};
-    const settings::RunConfig config =
-        settings::parse_run_config({"a network", json_text(options), {}});
+    settings::ModelOptions options;
+    options.name = weights_->network;
     const network::ImageShape images{3, height_, width_, std::ssize(pictures_.class_sizes)};
-    const network::Network whole = network::make_network(config.model, images);
+    const network::Network whole = network::make_network(options, images);
     const network::SizedLayer* last = &whole.layers.back();
     while (!last->layers.empty()) last = &last->layers.back();
     return last->path;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/picture_survey.h"
+#include "settings/model_options.h"
 
 namespace mnist_train::app {
 
@@ -27,7 +28,7 @@ PictureFolder open_picture_folder(const std::filesystem::path& folder);
 /// A file of weights to start from.
 struct InitialWeights {
   std::filesystem::path file;  // absolute
-  std::string network;         // its name in the config
+  settings::ModelName network = settings::ModelName::kTorchvisionResNet18;
 };
 
 struct ProposedConfig {

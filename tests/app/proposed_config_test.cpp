@@ -137,7 +137,9 @@ TEST_CASE("weights make a config that fine-tunes their network") {
   PictureFolder pictures = photos();
   pictures.survey.gray = true;
   const Json config =
-      propose_config(pictures, InitialWeights{"/w.pth", "torchvision-mobilenet_v2"}).config;
+      propose_config(pictures,
+                     InitialWeights{"/w.pth", settings::ModelName::kTorchvisionMobileNetV2})
+          .config;
   CHECK(config.at("model") == Json{{"name", "torchvision-mobilenet_v2"},
                                    {"weights", {{"file", "/w.pth"}, {"new", "head"}}}});
   CHECK(config.at("parameters").at(0) == Json{{"match", "*"}, {"learning_rate_factor", 0.1}});
