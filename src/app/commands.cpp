@@ -1,12 +1,19 @@
 #include "app/commands.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "app/data_and_model.h"
+#include "app/proposed_config.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/print.h"
 #include "checkpoint/weights.h"
+#include "data/dataset.h"
+#include "data/picture_files.h"
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"
@@ -63,6 +70,23 @@ std::string class_of(const torch::nn::Module& module) {
   const std::string& name = module.name();
   const std::string own = name.substr(name.rfind(':') + 1);
   return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
+}
+
+/// Returns which published network a file of weights belongs to. Throws Error(kCheckpoint).
+InitialWeights published_weights(const std::filesystem::path& file) {
+  const std::string like =
+      checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
+  std::string known;
+  for (int index = 0; index <= static_cast<int>(settings::ModelName::kEfficientNetLite0); ++index) {
+    settings::ModelOptions options;
+    options.name = static_cast<settings::ModelName>(index);
+    if (!settings::published_normalize(options)) continue;
+    if (like == settings::name_of(options.name)) return {file, options.name};
+    known += (known.empty() ? "" : ", ") + settings::name_of(options.name);
+  }
+  checkpoint::fail_checkpoint(on_one_line(file.string()) +
+                              ": holds weights of no network that init fine-tunes (" + known +
+                              "); for others, set model and model.weights in a config");
 }
 
 }  // namespace
@@ -142,6 +166,33 @@ void run_description(Worker& worker) {
   }
   print_text(worker.job.as_json ? json_text(report::to_json(table), 2) + "\n"
                                 : report::to_text(table));
+}
+
+void run_init(Worker& worker) {
+  if (!worker.is_rank0()) return;
+  launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
+  namespace fs = std::filesystem;
+  fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
+  if (!data::is_plain_text(folder.native())) {
+    throw Error(ExitCode::kConfig, on_one_line(folder.string()) +
+                                       ": a config cannot name this folder, whose path has control "
+                                       "bytes or broken UTF-8; rename it");
+  }
+  const PictureFolder pictures = open_picture_folder(folder);
+  std::optional<InitialWeights> weights;
+  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
+  const ProposedConfig proposed = propose_config(pictures, weights);
+  const std::string text = readable_json(proposed.config);
+  // Whatever a run would refuse before its first step is an error here.
+  const settings::RunConfig config = settings::parse_run_config({"the proposed config", text, {}});
+  settings::DataOptions options = config.data;
+  options.decode = settings::Decode::kStream;
+  for (const std::string& note : data::DatasetReader(options).stream().notes) {
+    spdlog::warn("{}", note);
+  }
+  for (const std::string& reason : proposed.reasons) spdlog::info("{}", reason);
+  print_text(text);
 }
 
 }  // namespace mnist_train::app

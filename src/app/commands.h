@@ -34,6 +34,10 @@ void run_predictions(Worker& worker);
 /// Error.
 void run_preview(Worker& worker);
 
+/// Prints a config for a folder of pictures, and the reasons to standard error. Throws Error(kData)
+/// if the folder cannot be trained on, and Error(kCheckpoint) for weights of no built-in network.
+void run_init(Worker& worker);
+
 /// Answers `mnist-train doctor`: computes on this rank's device, sums tensors over the ranks in
 /// every available way, and checks the sums; rank 0 prints versions and times as one JSON object.
 /// Collective. Throws Error.

@@ -161,7 +161,8 @@ ExitCode run(Worker& worker) {
   static const std::map<Command, void (*)(Worker&)> kCommands{
       {Command::kEvaluate, run_evaluation}, {Command::kPredict, run_predictions},
       {Command::kPreview, run_preview},     {Command::kDescribe, run_description},
-      {Command::kExport, run_export},       {Command::kDiagnose, run_diagnosis}};
+      {Command::kExport, run_export},       {Command::kInit, run_init},
+      {Command::kDiagnose, run_diagnosis}};
   if (worker.job.command == Command::kTrain) return run_training(worker);
   kCommands.at(worker.job.command)(worker);
   return ExitCode::kDone;

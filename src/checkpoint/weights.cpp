@@ -138,7 +138,8 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
   return fresh;
 }
 
-/// Returns the built-in network whose tensors a file has, whatever its head; "" if there is none.
+}  // namespace
+
 std::string network_like(const NamedTensors& file, const network::ImageShape& images) {
   constexpr double kAlike = 0.75;
   constexpr std::int64_t kPublishedSide = 224;
@@ -176,6 +177,8 @@ std::string network_like(const NamedTensors& file, const network::ImageShape& im
   }
   return best;
 }
+
+namespace {
 
 /// The tensors of a model and of a file, by the model's names.
 struct Match {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_file.h"
@@ -28,6 +29,10 @@ void load_initial_weights(models::Model& model, const settings::WeightsOptions& 
 /// Returns the weights in such a file, without "module." and "_orig_mod." if all names have them.
 /// Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
+
+/// Returns the built-in network whose tensors these are, whatever its head; "" if there is none.
+/// `images`: those of networks without published weights.
+std::string network_like(const NamedTensors& file, const network::ImageShape& images);
 
 /// Returns what a checkpoint says about its run; nullopt if the file holds weights alone. Throws
 /// Error(kCheckpoint).

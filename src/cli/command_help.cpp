@@ -47,7 +47,7 @@ void add_files(Flag& flag) {
   } else if (is_called("--resume")) {
     flag.words = {"auto"};
     flag.extensions = {"safetensors"};
-  } else if (is_called("--checkpoint")) {
+  } else if (is_called("--checkpoint") || is_called("--weights")) {
     flag.extensions = {"safetensors", "pt", "pth"};
   }
 }
@@ -55,7 +55,7 @@ void add_files(Flag& flag) {
 ArgumentKind kind_of(const Flag& flag) {
   if (!flag.choices.empty()) return ArgumentKind::kChoice;
   if (flag.argument.empty()) return ArgumentKind::kNone;
-  if (flag.argument == "DIR" || flag.argument == "RUN_DIR") return ArgumentKind::kFolder;
+  if (flag.argument.ends_with("DIR") || flag.argument == "FOLDER") return ArgumentKind::kFolder;
   if (flag.argument == "FILE" || flag.argument == "IMAGE") return ArgumentKind::kFile;
   return flag.argument.starts_with("KEY") ? ArgumentKind::kConfigKey : ArgumentKind::kText;
 }

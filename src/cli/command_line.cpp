@@ -195,6 +195,7 @@ void expand_paths(CommandLine& line) {
   for (auto* path : {&line.output, &line.resume, &line.checkpoint_file}) {
     if (*path) *path = expand_home(**path);
   }
+  line.pictures = expand_home(line.pictures);
   for (std::string* folder : {&line.from, &line.to}) {  // may begin with a format, as in idx:DIR
     const std::size_t begin = folder->starts_with("~") ? 0 : folder->find(':') + 1;
     *folder = folder->substr(0, begin) + expand_home(folder->substr(begin));

@@ -28,8 +28,8 @@ struct CommandLine {
   std::optional<std::string> output;              // train: the run folder; else the file to write
   std::optional<std::string> processes_per_node;  // a number or "auto"
   std::optional<std::string> resume;              // "auto" or a file
-  std::optional<std::string> checkpoint_file;
-  std::vector<std::string> run_folders;  // report
+  std::optional<std::string> checkpoint_file;     // init: --weights
+  std::vector<std::string> run_folders;           // report
   std::string export_format = "pt";
   std::string data_set;              // fetch
   std::vector<std::string> mirrors;  // fetch
@@ -40,6 +40,7 @@ struct CommandLine {
   bool with_optimizer = false;       // export
   std::int64_t scale = 0;            // preview; 0: chosen by the size of the images
   std::vector<std::string> images;   // predict; "-": a list on standard input
+  std::string pictures;              // init: a folder
   bool predicts_test = false;        // predict: the test set of the run
   bool describes_data = false;       // describe: the data, not the network
   bool json = false;                 // prints JSON, not text for people

@@ -147,6 +147,21 @@ void add_export(CLI::App& command, CommandLine& line) {
       "  mnist-train export --checkpoint runs/first/model.pt --format python --output net.py");
 }
 
+void add_init(CLI::App& command, CommandLine& line) {
+  add(command, "FOLDER", line.pictures, "",
+      "A folder of pictures with a subfolder for each class, or with the subfolders train and test")
+      ->required();
+  add(command, "--weights", line.checkpoint_file, "FILE",
+      "Weights to fine-tune: a .pt or .safetensors file of a built-in network");
+  add_logging_flags(command, line);
+  command.footer(
+      "Looks at the pictures and prints a config that suits them; its reasons go to standard "
+      "error.\n\n"
+      "Examples:\n"
+      "  mnist-train init photos > photos.json && mnist-train --config photos.json\n"
+      "  mnist-train init photos --weights resnet18.pth > photos.json");
+}
+
 void add_describe(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
   command.add_flag("--data", line.describes_data,
@@ -238,6 +253,7 @@ void add_man_page(CLI::App& command, CommandLine& /*line*/) {
 constexpr std::array kCommands{
     CommandEntry{"train", Command::kTrain, "Trains a network as a config describes (the default)",
                  &add_train},
+    CommandEntry{"init", Command::kInit, "Prints a config for a folder of pictures", &add_init},
     CommandEntry{"evaluate", Command::kEvaluate,
                  "Computes test loss and accuracy of a checkpoint or a weights file",
                  &add_evaluate},

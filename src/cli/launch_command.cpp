@@ -108,7 +108,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   job.with_optimizer = line.with_optimizer;
   job.scale = line.scale;
   job.as_json = prints_json(line);
-  job.images = line.images;
+  job.images = line.command == Command::kInit ? std::vector{line.pictures} : line.images;
   job.predicts_test = line.predicts_test;
   job.log_level = line.log_level;
   job.quiet = line.quiet;

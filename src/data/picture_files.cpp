@@ -168,7 +168,7 @@ class ImageFolder : public PictureFiles {
       if (entry.is_folder) add_class(entry.name, entry.name, nullptr);
     }
     if (pictures > 0 && !labels_.empty()) {
-      fail_data(name_ + ": holds pictures beside class folders");
+      fail_data(name_ + ": holds pictures beside class folders; put them into a folder too");
     }
     if (pictures > 0) {
       std::erase_if(entries, [](const FolderEntry& entry) { return entry.is_folder; });

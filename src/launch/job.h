@@ -19,6 +19,7 @@ enum class Command {
   kPreview,
   kDescribe,
   kExport,
+  kInit,
   kDiagnose,  // for the doctor
   kDoctor,
   kFetch,
@@ -32,7 +33,7 @@ enum class Command {
 
 /// Returns whether a single process on the CPU runs the command.
 constexpr bool needs_one_cpu(Command command) {
-  return command == Command::kDescribe || command == Command::kExport;
+  return command == Command::kDescribe || command == Command::kExport || command == Command::kInit;
 }
 
 /// What the front end hands to every worker: a validated command with absolute paths.
@@ -43,14 +44,14 @@ struct Job {
   std::filesystem::path run_folder;   // train: prepared by the front end; empty if rank 0 does that
   std::string resume;                 // "": a new run; else "auto" or the checkpoint's path
   bool after_restart = false;         // the newest checkpoint of this run overrides `resume`
-  std::filesystem::path checkpoint;   // evaluate, predict, export
+  std::filesystem::path checkpoint;   // evaluate, predict, export; init: weights
   std::filesystem::path dataset_record;  // the dataset.json of its run; empty: none
   std::string export_format;             // export: "pt", "safetensors", "onnx", "python"
   std::filesystem::path export_path;     // export, preview: the file to write
   bool with_optimizer = false;           // export
   std::int64_t scale = 0;                // preview: of images; 0: large enough for people
   bool as_json = false;                  // results: else as text for people
-  std::vector<std::string> images;       // predict: files as they were named
+  std::vector<std::string> images;       // predict: files as they were named; init: the folder
   bool predicts_test = false;            // predict: the test set instead of files
   std::string log_level = "info";
   bool quiet = false;

@@ -79,6 +79,7 @@ TEST_CASE("flags know the kind of their value") {
   CHECK(find("train", "--resume").extensions == std::vector<std::string>{"safetensors"});
   CHECK(find("predict", "--checkpoint").extensions ==
         std::vector<std::string>{"safetensors", "pt", "pth"});
+  CHECK(find("init", "--weights").extensions == find("predict", "--checkpoint").extensions);
   CHECK(find("train", "--set").kind == ArgumentKind::kConfigKey);
   CHECK(find("train", "--quiet").kind == ArgumentKind::kNone);
   CHECK(find("train", "--nproc-per-node").kind == ArgumentKind::kText);

@@ -1,4 +1,4 @@
-"""The three lines of README that train on a folder of pictures, run as they are written there."""
+"""The two commands of README that train on a folder of pictures, run as they are written there."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from support import BINARY, LONG_S, environment
 PICTURES = 10  # of each class
 
 
-def test_three_lines_train_on_a_folder_of_pictures_and_hold_out_a_fifth(tmp_path):
+def test_two_commands_train_on_a_folder_of_pictures_and_hold_out_a_fifth(tmp_path):
     random = numpy.random.default_rng(1)
     for label in ("cats", "dogs"):
         (tmp_path / "photos" / label).mkdir(parents=True)

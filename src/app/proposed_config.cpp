@@ -1,0 +1,349 @@
+#include "app/proposed_config.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include "base/log.h"
+#include "base/print.h"
+#include "data/sources.h"
+#include "network/network.h"
+
+namespace mnist_train::app {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+// The folder.
+
+/// Returns the first of the named subfolders that there is.
+std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const char* const> names) {
+  std::error_code ignored;
+  const auto found = std::ranges::find_if(
+      names, [&](const char* name) { return fs::is_directory(folder / name, ignored); });
+  return found == names.end() ? std::nullopt : std::optional(folder / *found);
+}
+
+[[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
+  const fs::path inner = folder / name;
+  std::error_code ignored;
+  const auto entries = fs::directory_iterator(inner, ignored);
+  const bool has_folders = std::ranges::any_of(
+      entries, [](const fs::directory_entry& entry) { return entry.is_directory(); });
+  data::fail_data(on_one_line(folder.string()) + ": has pictures of one class only, " + name +
+                  (has_folders
+                       ? "; if its folders are the classes, use " + shell_word(program_to_type()) +
+                             " init " + shell_word(inner.string())
+                       : "; put the pictures of each class into a folder of their own"));
+}
+
+// The choices.
+
+/// A config in the making.
+class Draft {
+ public:
+  Draft(const PictureFolder& pictures, const std::optional<InitialWeights>& weights)
+      : pictures_(pictures), survey_(pictures.survey), weights_(weights) {
+    count_ =
+        std::accumulate(pictures.class_sizes.begin(), pictures.class_sizes.end(), std::int64_t{0});
+    fewest_ = std::ranges::min(pictures.class_sizes);
+    most_ = std::ranges::max(pictures.class_sizes);
+  }
+
+  ProposedConfig finish() && {
+    because("{} pictures of {} classes, from {} to {} each", count_, pictures_.class_sizes.size(),
+            fewest_, most_);
+    choose_sets();
+    choose_images();
+    choose_augmentations();
+    choose_classes();
+    if (weights_) {
+      fine_tune();
+    } else {
+      choose_network();
+    }
+    choose_length();
+    Json config = std::move(recipe_);
+    config["data"] = std::move(data_);
+    config["model"] = std::move(model_);
+    if (!parameters_.empty()) config["parameters"] = std::move(parameters_);
+    return {std::move(config), std::move(reasons_)};
+  }
+
+ private:
+  template <class... Values>
+  void because(fmt::format_string<Values...> text, Values&&... values) {
+    reasons_.push_back(fmt::format(text, std::forward<Values>(values)...));
+  }
+
+  void choose_sets() {
+    constexpr std::int64_t kMany = 20'000;
+    constexpr std::int64_t kEnoughToValidate = 50;
+    data_ = {{"format", "image-folder"}, {"train", pictures_.train.string()}};
+    if (pictures_.test) {
+      data_["test"] = pictures_.test->string();
+      because("data.test: the folder {} is the test set",
+              on_one_line(pictures_.test->filename().string()));
+    } else {
+      data_["test"] = count_ < kMany ? 0.2 : 0.1;
+      because("data.test: {} of each class is held out to test on",
+              count_ < kMany ? "a fifth" : "a tenth");
+    }
+    if (fewest_ < kEnoughToValidate) {
+      because("data.validation: none, since the smallest class has only {} pictures", fewest_);
+    } else {
+      data_["validation"] = 0.1;
+      because("data.validation: a tenth of the rest chooses the best epoch, not the test set");
+    }
+    if (survey_.unusable.empty()) return;
+    data_["on_bad_sample"] = "skip";
+    because("data.on_bad_sample: {} of {} files that were looked at cannot be used, such as {}",
+            survey_.unusable.size(), survey_.unusable.size() + survey_.count,
+            survey_.unusable.front());
+  }
+
+  void choose_images() {
+    const auto [step, least, most] = weights_ ? std::tuple(32, 96, 128) : std::tuple(16, 16, 64);
+    const std::int64_t own = survey_.shorter_side();
+    const bool is_small = !weights_ && survey_.same_size && own <= most;
+    const std::int64_t side =
+        is_small ? own : std::clamp<std::int64_t>(own / step * step, least, most);
+    const bool keeps_shape = survey_.same_size && survey_.elongated == 0;
+    const auto scaled = [&](std::int64_t length) {
+      return std::lround(static_cast<double>(length * side) / static_cast<double>(own));
+    };
+    height_ = keeps_shape ? scaled(survey_.height) : side;
+    width_ = keeps_shape ? scaled(survey_.width) : side;
+    data_["size"] = height_ == width_ ? Json(side) : Json{height_, width_};
+    because("data.size {}: pictures are {}{}x{}{}", json_text(data_["size"]),
+            survey_.same_size ? "" : "typically ", survey_.height, survey_.width,
+            own > side   ? "; a larger size takes longer to train"
+            : own < side ? "; the network needs larger ones"
+                         : "");
+    data_["channels"] = survey_.gray && !weights_ ? 1 : 3;
+    if (survey_.gray && !weights_) because("data.channels: all pictures are gray");
+    if (!keeps_shape) choose_fit();
+    constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
+    if (count_ * height_ * width_ * 3 < kMostBytes) return;
+    data_["decode"] = "stream";
+    because("data.decode: the decoded pictures would take more than 2 GiB of memory");
+  }
+
+  void choose_fit() {
+    const bool are_drawings = survey_.transparent > 0.5;
+    const bool pads = are_drawings || survey_.elongated > 0.1;
+    data_["fit"] = pads ? "pad" : "crop";
+    if (pads && !survey_.light_corners) data_["background"] = "black";
+    because("data.fit: {}",
+            !pads ? "pictures have several shapes; their centre is kept"
+            : are_drawings
+                ? "most pictures are transparent, as drawings are; bars keep them whole"
+                : "some pictures are more than twice as long as wide; bars keep them whole");
+  }
+
+  /// Returns whether classes are called as characters are.
+  bool has_short_names() const {
+    return std::ranges::all_of(pictures_.class_names,
+                               [](const std::string& name) { return name.size() <= 2; });
+  }
+
+  void choose_augmentations() {
+    const bool are_characters = survey_.gray || has_short_names();
+    because("data.augment: {}",
+            are_characters
+                ? "gray pictures, or classes of one or two letters, may be characters, which are "
+                  "not mirrored"
+                : "pictures may be mirrored, moved and differently lit");
+    Json moved{{"name", "random_crop"},
+               {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
+    Json turned{{"name", "rotate"}, {"degrees", 10}};
+    if (survey_.light_corners) moved["fill"] = turned["fill"] = "background";
+    if (are_characters) {
+      data_["augment"] = {turned, moved};
+    } else {
+      data_["augment"] = {"horizontal_flip",
+                          moved,
+                          {{"name", "color_jitter"}, {"brightness", 0.2}, {"saturation", 0.2}}};
+    }
+  }
+
+  void choose_classes() {
+    constexpr double kUnequal = 1.5;
+    if (static_cast<double>(most_) < kUnequal * static_cast<double>(fewest_)) return;
+    recipe_["class_weights"] = "balanced";
+    recipe_["checkpoint"] = {{"best_by", "balanced_accuracy"}};
+    because("class_weights: the largest class has {:.1f} times as many pictures as the smallest",
+            static_cast<double>(most_) / static_cast<double>(fewest_));
+  }
+
+  /// A network of 3x3 convolutions with batch norm, which halves images until they are small.
+  void choose_network() {
+    constexpr std::int64_t kSmallSide = 4;
+    constexpr std::int64_t kLargeSide = 48;  // a stride in the first layer then saves time
+    constexpr std::size_t kMostStages = 4;
+    Json layers = Json::array();
+    std::int64_t channels = 32;
+    std::int64_t side = std::min(height_, width_);
+    for (std::size_t stage = 0; stage < kMostStages; ++stage, channels *= 2, side /= 2) {
+      if (stage > 0) {
+        if (side < kSmallSide) break;
+        layers.push_back({{"name", "max_pool2d"}, {"kernel_size", 2}});
+      }
+      for (int i = 0; i < 2; ++i) {
+        layers.push_back({{"name", "conv2d"}, {"out_channels", channels}, {"kernel_size", 3}});
+        layers.back()["padding"] = 1;
+        if (layers.size() == 1 && side >= kLargeSide) {
+          layers.back()["stride"] = 2;
+          side /= 2;
+        }
+        layers.insert(layers.end(), {"batch_norm", "relu"});
+      }
+    }
+    layers.insert(layers.end(),
+                  {"adaptive_avg_pool2d", "flatten", Json{{"name", "dropout"}, {"p", 0.2}},
+                   Json{{"name", "linear"}, {"out_features", "classes"}, {"as", "classifier"}}});
+    model_ = {{"layers", std::move(layers)}};
+    because(
+        "model: convolutions with batch norm; --weights FILE fine-tunes a published network, which "
+        "needs fewer pictures");
+  }
+
+  void fine_tune() {
+    model_ = {{"name", settings::name_of(weights_->network)},
+              {"weights", {{"file", weights_->file.string()}, {"new", "head"}}}};
+    parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
+                   {{"match", head() + ".*"}, {"learning_rate_factor", 1}}};
+    because(
+        "model: the weights are those of {}; its last layer is new, the others learn at a tenth of "
+        "the rate",
+        settings::name_of(weights_->network));
+  }
+
+  /// Returns the name of the last layer of the weights' network.
+  std::string head() const {
+    settings::ModelOptions options;
+    options.name = weights_->network;
+    const network::ImageShape images{3, height_, width_, std::ssize(pictures_.class_sizes)};
+    const network::Network whole = network::make_network(options, images);
+    const network::SizedLayer* last = &whole.layers.back();
+    while (!last->layers.empty()) last = &last->layers.back();
+    return last->path;
+  }
+
+  /// Few pictures are seen more often, in smaller batches.
+  void choose_length() {
+    constexpr std::int64_t kFew = 5'000;
+    constexpr std::int64_t kMany = 50'000;
+    constexpr std::int64_t kRound = 5;
+    const std::int64_t batch = count_ < kFew ? 32 : count_ < kMany ? 64 : 128;
+    const auto [scale, least, most] =
+        weights_ ? std::tuple(700.0, 3, 15) : std::tuple(4400.0, 4, 100);
+    std::int64_t epochs = std::lround(scale * std::pow(static_cast<double>(count_), -0.6));
+    if (epochs > 2 * kRound) epochs = (epochs + kRound / 2) / kRound * kRound;
+    epochs = std::clamp<std::int64_t>(epochs, least, most);
+    const double rate = weights_ ? 0.001 : batch == 32 ? 0.002 : batch == 64 ? 0.003 : 0.004;
+    Json recipe{{"epochs", epochs},     {"batch_size", batch},
+                {"optimizer", "adamw"}, {"learning_rate", rate},
+                {"weight_decay", 0.05}, {"schedule", {{"name", "cosine"}, {"warmup_epochs", 1}}}};
+    recipe.update(recipe_);
+    recipe_ = std::move(recipe);
+    because("epochs {}, batch_size {}: chosen by the number of pictures", epochs, batch);
+  }
+
+  const PictureFolder& pictures_;
+  const data::PictureSurvey& survey_;
+  const std::optional<InitialWeights>& weights_;
+  std::int64_t count_ = 0;   // pictures
+  std::int64_t fewest_ = 0;  // pictures of a class
+  std::int64_t most_ = 0;
+  std::int64_t height_ = 0;
+  std::int64_t width_ = 0;
+  Json recipe_ = Json::object();
+  Json data_;
+  Json model_;
+  Json parameters_ = Json::array();
+  std::vector<std::string> reasons_;
+};
+
+// The text.
+
+constexpr std::size_t kLineLength = 110;
+
+std::string on_a_line(const Json& json) {
+  if (!json.is_structured() || json.empty()) return json_text(json);
+  std::string text;
+  for (const auto& [key, value] : json.items()) {
+    text += (text.empty() ? "" : ", ") + (json.is_object() ? json_text(Json(key)) + ": " : "") +
+            on_a_line(value);
+  }
+  return json.is_object() ? "{ " + text + " }" : "[" + text + "]";
+}
+
+/// `used`: columns of the first line that are taken.
+std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
+  std::string line = on_a_line(json);
+  if (!json.is_structured() || used + line.size() < kLineLength) return line;
+  const std::string margin(indent + 2, ' ');
+  std::string text = json.is_object() ? "{" : "[";
+  std::size_t column = kLineLength;  // the first entry begins a line
+  bool was_long = false;             // the entry before has several lines
+  bool was_object = false;
+  for (const auto& [key, value] : json.items()) {
+    const std::string name = json.is_object() ? json_text(Json(key)) + ": " : "";
+    const std::string entry = name + on_lines(value, indent + 2, margin.size() + name.size());
+    const bool is_long = entry.find('\n') != std::string::npos;
+    const bool is_layer = json.is_array() && value.is_object() && !was_object;
+    const bool begins = is_long || was_long || is_layer || column + entry.size() + 2 > kLineLength;
+    text += text.size() == 1 ? "\n" + margin : begins ? ",\n" + margin : ", ";
+    column = (begins ? margin.size() : column + 1) + entry.size() + 1;
+    text += entry;
+    was_long = is_long;
+    was_object = value.is_object();
+  }
+  return text + "\n" + std::string(indent, ' ') + (json.is_object() ? '}' : ']');
+}
+
+}  // namespace
+
+PictureFolder open_picture_folder(const fs::path& folder) {
+  constexpr std::array kTrainNames{"train", "Train", "training", "Training"};
+  constexpr std::array kTestNames{"test", "Test",  "testing",   "Testing",
+                                  "val",  "valid", "validation"};
+  PictureFolder pictures{folder, find_subfolder(folder, kTestNames)};
+  const auto own_set = find_subfolder(folder, kTrainNames);
+  if (!own_set) pictures.test.reset();
+  if (pictures.test) pictures.train = *own_set;
+  data::require_there({pictures.train, {}}, data::SplitName::kTrain,
+                      settings::DataFormat::kImageFolder);
+  data::refuse_other_kind(pictures.train);
+  data::BadSamples bad(/*skip=*/true);
+  const auto source = data::open_image_folder(pictures.train, bad);
+  pictures.class_names = source->class_names();
+  if (pictures.class_names.size() == 1) {
+    refuse_one_class(pictures.train, pictures.class_names.front());
+  }
+  pictures.class_sizes.resize(pictures.class_names.size());
+  for (const std::int32_t label : source->labels()) {
+    ++pictures.class_sizes[static_cast<std::size_t>(label)];
+  }
+  pictures.survey = data::survey_pictures(*source, pictures.train);
+  auto& unusable = pictures.survey.unusable;
+  unusable.insert(unusable.end(), bad.skipped().begin(), bad.skipped().end());
+  if (pictures.survey.count == 0) data::fail_data(unusable.front());
+  return pictures;
+}
+
+ProposedConfig propose_config(const PictureFolder& pictures,
+                              const std::optional<InitialWeights>& weights) {
+  return Draft(pictures, weights).finish();
+}
+
+std::string readable_json(const Json& json) { return on_lines(json, 0, 0) + "\n"; }
+
+}  // namespace mnist_train::app

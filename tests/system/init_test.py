@@ -1,0 +1,121 @@
+"""`mnist-train init`: a config for a folder of pictures, which trains as it is printed."""
+
+import json
+import time
+
+import numpy
+import pytest
+from many_files_test import make_folder
+from pictures import write_png
+from support import import_torch, run
+
+ONE_EPOCH = ("--set", "epochs=1", "--set", "launch.processes_per_node=1", "--set", "schedule.warmup_epochs=0")
+
+
+def paint(folder, classes, sides=(20, 90)):
+    """Pictures of random sizes, in colours that tell the classes."""
+    draw = numpy.random.default_rng(5)
+    for name, count in classes.items():
+        (folder / name).mkdir(parents=True)
+        colour = draw.integers(0, 200, 3)
+        for number in range(count):
+            height, width = draw.integers(*sides, 2)
+            pixels = (colour + draw.integers(0, 55, (height, width, 3))).astype(numpy.uint8)
+            write_png(folder / name / f"{number}.png", pixels)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return paint(tmp_path_factory.mktemp("init") / "my photos", {"cats": 60, "dogs": 30, "owls": 25})
+
+
+def test_the_printed_config_trains_from_any_folder(tmp_path, photos):
+    said = run("init", photos.name + "/", folder=photos.parent, expect=0)
+    config = json.loads(said.stdout)
+    assert config["class_weights"] == "balanced" and config["data"]["test"] == 0.2
+    assert {line.split(":")[0].split()[0] for line in said.stderr.splitlines()} >= {"data.test", "data.size", "data.fit", "model"}
+    assert max(map(len, said.stdout.splitlines())) <= 110
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "elsewhere" / "cfg.json"
+    path.write_text(said.stdout)
+    run("--config", path, "--dry-run", folder=tmp_path, expect=0)
+    run("--config", path, *ONE_EPOCH, "--output", "run", folder=tmp_path, expect=0)
+    record = json.loads((tmp_path / "run" / "dataset.json").read_text())
+    assert [(row["name"], row["train"], row["test"]) for row in record["classes"]] == [("cats", 48, 12), ("dogs", 24, 6), ("owls", 20, 5)]
+
+
+def test_sets_in_subfolders_are_used_as_they_are(tmp_path):
+    paint(tmp_path / "set" / "train", {"a": 6, "b": 6})
+    paint(tmp_path / "set" / "test", {"a": 2, "b": 2})
+    printed = run("init", tmp_path / "set", "--quiet", expect=0)
+    assert printed.stderr == ""
+    path = tmp_path / "cfg.json"
+    path.write_text(printed.stdout)
+    run("--config", path, *ONE_EPOCH, "--output", tmp_path / "run", expect=0)
+    record = json.loads((tmp_path / "run" / "dataset.json").read_text())
+    assert [(row["train"], row["test"]) for row in record["classes"]] == [(6, 2), (6, 2)]
+
+
+def test_unusable_pictures_are_skipped(tmp_path):
+    photos = paint(tmp_path / "photos", {"a": 8, "b": 8})
+    (photos / "a" / "broken.png").write_bytes((photos / "a" / "0.png").read_bytes()[:20])
+    said = run("init", photos, expect=0)
+    assert json.loads(said.stdout)["data"]["on_bad_sample"] == "skip"
+    assert "a/broken.png" in said.stderr
+
+
+@pytest.mark.parametrize("make, code, message", [
+    (lambda folder: None, 3, "no such file or folder"),
+    (lambda folder: folder.mkdir(), 3, "no class folders with pictures"),
+    (lambda folder: paint(folder, {"cats": 3}), 3, "one class only, cats; put the pictures of each class into a folder"),
+    (lambda folder: paint(folder, {"all/cats": 3, "all/dogs": 3}), 3, "if its folders are the classes, use "),
+    (lambda folder: folder.write_bytes(b"PK\3\4" + bytes(90)), 3, "unpack"),
+    (lambda folder: paint(folder, {"cats": 3, "more": 3}) and write_png(folder / "1.png", numpy.zeros((9, 9), numpy.uint8)), 3,
+     "pictures beside class folders"),
+], ids=["missing", "empty", "one class", "nested", "an archive", "beside"])
+def test_a_folder_that_cannot_be_trained_on_is_refused(tmp_path, make, code, message):
+    make(tmp_path / "photos")
+    said = run("init", tmp_path / "photos", expect=code)
+    assert said.stdout == "" and message in said.stderr, said.stderr
+
+
+def test_a_folder_must_be_named():
+    assert "FOLDER is required" in run("init", expect=2).stderr
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+def test_weights_are_fine_tuned_in_the_network_that_they_belong_to(tmp_path, photos, form):
+    torch = import_torch()
+    models = pytest.importorskip("torchvision.models")
+    weights = models.resnet18(num_classes=7).state_dict()
+    path = tmp_path / f"weights.{form}"
+    if form == "pt":
+        torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in weights.items()}}, path)
+    else:
+        from safetensors_file import write_safetensors  # needs torch
+        write_safetensors(path, weights)
+    printed = run("init", photos, "--weights", path.name, folder=tmp_path, expect=0).stdout
+    config = json.loads(printed)
+    assert config["model"] == {"name": "torchvision-resnet18", "weights": {"file": str(path), "new": "head"}}
+    assert config["parameters"][-1] == {"match": "fc.*", "learning_rate_factor": 1}
+    (tmp_path / "cfg.json").write_text(printed)
+    run("--config", "cfg.json", "--dry-run", folder=tmp_path, expect=0)
+    run("--config", "cfg.json", *ONE_EPOCH, "--output", "run", folder=tmp_path, expect=0)
+
+
+def test_weights_of_no_known_network_are_refused(tmp_path, photos):
+    torch = import_torch()
+    torch.save({"a.weight": torch.zeros(3, 3), "a.bias": torch.zeros(3)}, tmp_path / "own.pt")
+    said = run("init", photos, "--weights", tmp_path / "own.pt", expect=5)
+    assert said.stdout == "" and "torchvision-resnet18" in said.stderr, said.stderr
+    assert "no-such.pt" in run("init", photos, "--weights", tmp_path / "no-such.pt", expect=5).stderr
+
+
+@pytest.mark.clock
+def test_a_hundred_thousand_files_are_looked_at_within_seconds(tmp_path):
+    folder = make_folder(tmp_path / "many", 100_000)
+    begin = time.monotonic()
+    config = json.loads(run("init", folder, expect=0).stdout)
+    assert time.monotonic() - begin < 5
+    assert config["data"]["test"] == 0.1 and config["data"]["size"] == 12
