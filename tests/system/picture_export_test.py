@@ -13,11 +13,13 @@ from PIL import Image
 from pictures import write_png
 from pixels_test import CORPUS, DEEP_GRAY, read_pictures
 from readme_code import block_with
-from support import import_torch, own_data, run, train
+from support import import_torch, own_data, run, swept, train
 
 torch = import_torch()
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; scripts/test installs it")
+
+from torch_networks import with_statistics  # noqa: E402  (needs torch)
 
 CLASSES = ["it's b\\c", "Ångström \"A\""]
 NETWORK = ["batch_norm",  # follows no convolution
@@ -58,7 +60,7 @@ def photos(tmp_path_factory):
 
 
 def train_on(photos, folder, **data):
-    return train(folder, {"epochs": 3, "batch_size": 8, "optimizer": "adam", "sgd_momentum": 0, "model": {"layers": NETWORK},
+    return train(folder, {"epochs": 5, "batch_size": 8, "optimizer": "adam", "sgd_momentum": 0, "model": {"layers": NETWORK},
                           "data": own_data("image-folder", photos, size=[20, 24], channels=3) | {"test": 0.4} | data})
 
 
@@ -103,8 +105,7 @@ def session_of(path):
 def test_exports_give_the_probabilities_of_predict(tmp_path, photos, trained, name):
     folder, (settings, size) = trained(name), DATA[name]
     files = sorted(photos.glob("*/*"))
-    scores, guesses = predicted(folder.path, files)
-    assert scores.max(axis=1).min() < 0.99 and len(set(guesses)) == 2  # else a wrong picture would be missed
+    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # else a wrong picture would be missed
     module = module_of(folder.path, tmp_path / "net.py")
     assert module.CLASSES == CLASSES
     model = module.make_model()
@@ -164,8 +165,8 @@ def test_metadata_tell_how_to_prepare_pictures(tmp_path, trained, name):
 
 @pytest.mark.parametrize("fit, channels", itertools.product(("stretch", "crop", "pad"), (1, 3)))
 def test_preprocess_gives_the_programs_very_pixels(tmp_path, fit, channels):
-    """Of all pictures but JPEG, which Pillow and the program decode to within two levels of each other."""
-    names = [name for name in [*CORPUS, *DEEP_GRAY] if not name.endswith((".jpg", ".jpeg", ".pbm"))]
+    """But for JPEG, which Pillow and the program decode to within two levels of each other."""
+    names = [name for name in [*CORPUS, *DEEP_GRAY] if not name.endswith(".pbm")]
     pictures = tmp_path / "data" / "class"
     pictures.mkdir(parents=True)
     for name in names:
@@ -182,8 +183,8 @@ def test_preprocess_gives_the_programs_very_pixels(tmp_path, fit, channels):
     for name, planes in zip(names, wanted, strict=True):
         if isinstance(planes, str):
             continue  # the program refuses it
-        ours = module.preprocess(tmp_path / name)[0] * 255
-        assert numpy.array_equal(ours.round().numpy().astype(numpy.uint8), planes), name
+        ours = (module.preprocess(tmp_path / name)[0] * 255).round().numpy()
+        assert abs(ours - planes).max() <= (2 if name.endswith((".jpg", ".jpeg")) else 0), name
 
 
 def test_class_names_of_lone_weights_are_numbers_and_it_says_so(tmp_path, photos, trained):
@@ -223,10 +224,10 @@ def test_the_documented_script_prints_the_class(tmp_path, photos, trained):
 
 
 BUILT_IN = ["torchvision-resnet18", "torchvision-resnet34", "torchvision-resnet50", "torchvision-mobilenet_v2",
-            "efficientnet-lite0", "resnet18", "lenet"]
+            "efficientnet-lite0", "resnet18"]
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", swept(BUILT_IN, [name for name in BUILT_IN if not name.endswith(("34", "50"))]))
 def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, name):
     """With statistics as trained networks have them, in batches of any size."""
     for label in "abc":
@@ -235,16 +236,7 @@ def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, 
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=[45, 50], channels=3),
                               "model": {"name": name}, "max_steps": 1, "batch_size": 3})
     module = module_of(folder.path, tmp_path / "net.py")
-    torch.manual_seed(1)
-    model = module.make_model()
-    for layer in model.modules():
-        if isinstance(layer, torch.nn.BatchNorm2d):
-            layer.momentum = 1.0  # the statistics will be those of one batch
-            torch.nn.init.uniform_(layer.weight, 0.5, 1.5)
-            torch.nn.init.normal_(layer.bias, 0, 0.2)
-    with torch.no_grad():
-        model.train()(torch.randn(16, 3, 45, 50))
-    model.eval()
+    model = with_statistics(module.make_model(), (3, 45, 50))
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     export(tmp_path / "weights.pt", "onnx", tmp_path / "net.onnx", "--input", "bytes", "--config", folder.path / "config.json")
     assert "BatchNormalization" not in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
@@ -257,4 +249,4 @@ def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, 
     assert expected.std(axis=0).max() > 1e-2  # else this test shows nothing
     for batch in (1, 5):
         (found,) = session.run(["probabilities"], {"images": images[:batch].numpy()})
-        assert abs(found - expected[:batch]).max() <= 1e-5
+        assert abs(found - expected[:batch]).max() <= 1e-4

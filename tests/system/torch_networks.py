@@ -74,6 +74,19 @@ def shape_behind(module, shape):
     return shape
 
 
+def with_statistics(model, shape):
+    """The model in evaluation mode, with the statistics of a batch of noise, and factors that differ by channel."""
+    torch.manual_seed(1)
+    for layer in model.modules():
+        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            layer.momentum = 1.0
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+            nn.init.normal_(layer.bias, 0, 0.2)
+    with torch.no_grad():
+        model.train()(torch.randn(16, *shape))
+    return model.eval()
+
+
 LAST = {"name": "linear", "out_features": "classes"}
 # Together they have every kind of layer and argument; for images [1,14,13], which are neither square nor of even sides.
 NETWORKS = {
