@@ -31,20 +31,20 @@ struct CommandLine {
   std::optional<std::string> checkpoint_file;
   std::vector<std::string> run_folders;  // report
   std::string export_format = "pt";
-  std::string export_input = "float32";  // export --format onnx
-  std::string data_set;                  // fetch
-  std::vector<std::string> mirrors;      // fetch
-  std::string from;                      // convert: idx:DIR
-  std::string to;                        // fetch: the folder; convert: FORMAT:DIR
-  std::string encoding;                  // convert: png, jpeg; empty: the format's default
-  int jpeg_quality = 95;                 // convert
-  bool with_optimizer = false;           // export
-  std::int64_t scale = 0;                // preview; 0: chosen by the size of the images
-  std::vector<std::string> images;       // predict; "-": a list on standard input
-  bool predicts_test = false;            // predict: the test set of the run
-  bool describes_data = false;           // describe: the data, not the network
-  bool json = false;                     // prints JSON, not text for people
-  std::string shell;                     // completion
+  std::string export_input = "float32";
+  std::string data_set;              // fetch
+  std::vector<std::string> mirrors;  // fetch
+  std::string from;                  // convert: idx:DIR
+  std::string to;                    // fetch: the folder; convert: FORMAT:DIR
+  std::string encoding;              // convert: png, jpeg; empty: the format's default
+  int jpeg_quality = 95;             // convert
+  bool with_optimizer = false;       // export
+  std::int64_t scale = 0;            // preview; 0: chosen by the size of the images
+  std::vector<std::string> images;   // predict; "-": a list on standard input
+  bool predicts_test = false;        // predict: the test set of the run
+  bool describes_data = false;       // describe: the data, not the network
+  bool json = false;                 // prints JSON, not text for people
+  std::string shell;                 // completion
   std::string log_level = "info";
   bool quiet = false;
   bool dry_run = false;
