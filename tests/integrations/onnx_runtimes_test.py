@@ -55,7 +55,7 @@ def weights_of(run_folder, folder):
     spec = importlib.util.spec_from_file_location("exported", folder / "net.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    torch.save(with_statistics(module.make_model(), (3, 64, 64)).state_dict(), folder / "weights.pt")
+    torch.save(with_statistics(module.make_model, (3, 64, 64)).state_dict(), folder / "weights.pt")
     return folder / "weights.pt"
 
 

@@ -236,7 +236,7 @@ def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, 
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=[45, 50], channels=3),
                               "model": {"name": name}, "max_steps": 1, "batch_size": 3})
     module = module_of(folder.path, tmp_path / "net.py")
-    model = with_statistics(module.make_model(), (3, 45, 50))
+    model = with_statistics(module.make_model, (3, 45, 50))
     torch.save(model.state_dict(), tmp_path / "weights.pt")
     export(tmp_path / "weights.pt", "onnx", tmp_path / "net.onnx", "--input", "bytes", "--config", folder.path / "config.json")
     assert "BatchNormalization" not in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}

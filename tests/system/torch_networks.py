@@ -74,17 +74,23 @@ def shape_behind(module, shape):
     return shape
 
 
-def with_statistics(model, shape):
-    """The model in evaluation mode, with the statistics of a batch of noise, and factors that differ by channel."""
+def with_statistics(make_model, shape):
+    """A model in evaluation mode, with the statistics of a batch of noise, factors that differ by channel, and logits of
+    about 1."""
     torch.manual_seed(1)
+    model = make_model()
     for layer in model.modules():
         if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
             layer.momentum = 1.0
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.normal_(layer.bias, 0, 0.2)
     with torch.no_grad():
-        model.train()(torch.randn(16, *shape))
-    return model.eval()
+        noise = torch.randn(16, *shape)
+        model.train()(noise)
+        scale = model.eval()(noise).std()
+        for parameter in list(model.parameters())[-2:]:
+            parameter /= scale
+    return model
 
 
 LAST = {"name": "linear", "out_features": "classes"}
