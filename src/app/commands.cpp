@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "app/data_and_model.h"
 #include "app/proposed_config.h"
@@ -37,24 +39,48 @@ void export_with_optimizer(const Worker& worker) {
                                       settings::parse_run_config({name, config, {}}).train, name);
 }
 
+/// Returns how pictures like these become the network's input. Classes without names are numbered.
+interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& images) {
+  const settings::DataOptions& options = worker.config.data;
+  const settings::Background background = settings::background_of(options);
+  std::vector<std::string> names = class_names_of(worker);
+  if (names.empty() && options.has_picture_files() && worker.job.dataset_record.empty() &&
+      !checkpoint::facts_of(worker.job.checkpoint)) {
+    spdlog::warn(
+        "the names of the classes are unknown, so the file numbers them: {} is neither a "
+        "checkpoint nor beside the dataset.json of its run",
+        worker.job.checkpoint.string());
+  }
+  for (std::size_t i = names.size(); i < static_cast<std::size_t>(images.classes); ++i) {
+    names.push_back(std::to_string(i));
+  }
+  return {{images.height, images.width},
+          options.fit,
+          background,
+          settings::list_for_images(options.augment, images.channels, background),
+          settings::effective_normalize(options, images.channels),
+          std::move(names)};
+}
+
 /// Writes the network, for which the weights must be those of the config's model.
 void export_network(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::ImageSet images = images_trained_on(worker);
   const auto model = make_model_with_weights(worker, images, worker.job.checkpoint);
   const network::Network net = network::make_network(config.model, model_input(config, images));
-  const auto normalize = settings::effective_normalize(config.data, images.channels);
+  const interchange::Pictures pictures = pictures_of(worker, images);
   launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
   std::string content;
   if (worker.job.export_format == "python") {
-    content = interchange::python_module(net, normalize);
+    content = interchange::python_module(net, pictures);
   } else {
     const checkpoint::NamedTensors weights = checkpoint::state_dict(*model);
     const auto find_weight = [&](const std::string& name) {
       const at::Tensor& tensor = *checkpoint::find_named(weights, name);
       return std::span(tensor.const_data_ptr<float>(), static_cast<std::size_t>(tensor.numel()));
     };
-    content = interchange::onnx_model(net, find_weight, normalize);
+    content =
+        interchange::onnx_model(net, find_weight, pictures, worker.job.export_input == "bytes");
   }
   write_file_atomically(worker.job.export_path, content, ExitCode::kCheckpoint);
 }

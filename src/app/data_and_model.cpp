@@ -151,6 +151,14 @@ data::ImageSet images_trained_on(Worker& worker) {
   return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
 }
 
+std::vector<std::string> class_names_of(const Worker& worker) {
+  const settings::DataOptions& options = worker.config.data;
+  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
+  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
+  if (worker.job.dataset_record.empty()) return {};
+  return data::read_dataset_record(worker.job.dataset_record).class_names;
+}
+
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images, bool exchanges) {
   if (worker.config.data.augment.empty()) return nullptr;

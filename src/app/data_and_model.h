@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "app/worker.h"
 #include "data/dataset.h"
@@ -19,6 +21,10 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::k
 /// without samples: from the checkpoint, else from the named data set or the run's dataset.json,
 /// else from its files. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
 data::ImageSet images_trained_on(Worker& worker);
+
+/// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
+/// the named data set, the checkpoint or the run's dataset.json; empty if none tells.
+std::vector<std::string> class_names_of(const Worker& worker);
 
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.
 /// `exchanges`: global mixup gets samples of other ranks or shards, as training does.

@@ -118,14 +118,6 @@ data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   return set;
 }
 
-std::vector<std::string> class_names_of(const Worker& worker) {
-  const settings::DataOptions& options = worker.config.data;
-  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
-  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
-  if (worker.job.dataset_record.empty()) return {};
-  return data::read_dataset_record(worker.job.dataset_record).class_names;
-}
-
 void print_predictions(Worker& worker, models::Model& model, Images images,
                        const data::ImageSet& like, const std::vector<std::string>& class_names) {
   if (images.files.empty()) return;

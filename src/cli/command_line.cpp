@@ -76,6 +76,9 @@ class Parser {
     if (line_.with_optimizer && line_.export_format != "pt") {
       refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");
     }
+    if (line_.export_input != "float32" && line_.export_format != "onnx") {
+      refuse("--input " + line_.export_input + " needs --format onnx");
+    }
     if (const auto misuse = misused_extension(line_)) refuse(*misuse);
     const bool is_completion = line_.command == Command::kCompletion;
     if (is_completion) show(completion_script(describe_commands(*app_), line_.shell));

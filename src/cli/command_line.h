@@ -31,6 +31,7 @@ struct CommandLine {
   std::optional<std::string> checkpoint_file;     // init: --weights
   std::vector<std::string> run_folders;           // report
   std::string export_format = "pt";
+  std::string export_input = "float32";
   std::string data_set;              // fetch
   std::vector<std::string> mirrors;  // fetch
   std::string from;                  // convert: idx:DIR

@@ -128,6 +128,11 @@ void add_export(CLI::App& command, CommandLine& line) {
   add(command, "--format", line.export_format, "FORMAT", "The format to write")
       ->check(CLI::IsMember({"pt", "safetensors", "onnx", "python"}))
       ->capture_default_str();
+  add(command, "--input", line.export_input, "TYPE",
+      "What onnx takes: float32, normalised pixels for logits; bytes, uint8 pixels for "
+      "probabilities")
+      ->check(CLI::IsMember({"float32", "bytes"}))
+      ->capture_default_str();
   command.add_flag("--with-optimizer", line.with_optimizer,
                    "Adds the optimizer's state for load_state_dict of torch.optim (pt, from a "
                    "checkpoint)");
@@ -135,15 +140,17 @@ void add_export(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
   add_logging_flags(command, line);
   command.footer(
-      "pt and safetensors hold weights; onnx holds the network with its weights; python is a "
-      "torch.nn module whose make_model() returns the network without weights.\n\n"
+      "pt and safetensors hold weights; onnx holds the network with its weights, and in its "
+      "metadata the classes; python is a torch.nn module with make_model(), which returns the "
+      "network without weights, preprocess(path) for picture files, and CLASSES.\n\n"
       "Examples:\n"
       "  mnist-train export --checkpoint runs/first --format pt --output weights.pt\n"
       "  mnist-train export --checkpoint runs/first --format pt --with-optimizer --output "
       "training.pt\n"
       "  mnist-train export --checkpoint runs/first/model.pt --format safetensors --output "
       "weights.safetensors\n"
-      "  mnist-train export --checkpoint runs/first --format onnx --output net.onnx\n"
+      "  mnist-train export --checkpoint runs/first --format onnx --input bytes --output "
+      "net.onnx\n"
       "  mnist-train export --checkpoint runs/first/model.pt --format python --output net.py");
 }
 

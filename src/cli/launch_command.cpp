@@ -103,6 +103,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
     job.dataset_record = data::find_dataset_record(job.checkpoint);
   }
   job.export_format = line.export_format;
+  job.export_input = line.export_input;
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
   job.with_optimizer = line.with_optimizer;

@@ -1,11 +1,10 @@
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <numbers>
-#include <protozero/pbf_writer.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,8 +12,10 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/version.h"
+#include "base/json.h"
+#include "base/print.h"
 #include "interchange/exports.h"
+#include "interchange/onnx_graph.h"
 
 namespace mnist_train::interchange {
 
@@ -25,215 +26,6 @@ using settings::Activation;
 using settings::ImageSize;
 using settings::sides;
 using Sizes = std::vector<std::int64_t>;
-
-/// An attribute of an operator of operator set 17.
-struct OnnxAttribute {
-  std::string name;
-  std::variant<std::int64_t, float, std::vector<std::int64_t>> value;
-};
-
-/// An operator with the names of its input and output tensors.
-struct OnnxNode {
-  std::string operation;
-  std::string name;
-  std::vector<std::string> inputs;
-  std::string output;
-  std::vector<OnnxAttribute> attributes;
-};
-
-/// A tensor stored in the file. A span must stay valid until the file is written.
-struct OnnxTensor {
-  std::string name;
-  std::vector<std::int64_t> shape;
-  std::variant<std::span<const float>, std::vector<float>, std::vector<std::int64_t>> values;
-};
-
-/// A float32 input or output of the graph, for any number of images.
-struct OnnxValue {
-  std::string name;
-  std::vector<std::int64_t> shape;  // of one image
-};
-
-/// A graph of operators (https://github.com/onnx/onnx/blob/main/docs/IR.md).
-class OnnxGraph {
- public:
-  OnnxValue input;
-  OnnxValue output;
-  std::string description;
-
-  /// Adds an operator after those of its inputs. Returns the name of its output, which contains the
-  /// path of its layer.
-  std::string add_node(const std::string& path, const std::string& operation,
-                       std::vector<std::string> inputs, std::vector<OnnxAttribute> attributes = {});
-
-  /// Adds a named tensor; returns the name.
-  std::string add_tensor(OnnxTensor tensor);
-
-  /// Adds a tensor without a name; returns a generated one.
-  std::string add_constant(std::vector<std::int64_t> shape, std::vector<float> values);
-  std::string add_constant(std::vector<std::int64_t> values);
-  std::string add_constant(double value) { return add_constant({}, {static_cast<float>(value)}); }
-
-  /// Makes the output of the last operator that of the graph, and returns the bytes of an ONNX
-  /// file. Requires at least one operator.
-  std::string write();
-
- private:
-  std::string constant_name() { return "/constant_" + std::to_string(constants_++); }
-
-  std::vector<OnnxNode> nodes_;
-  std::vector<OnnxTensor> tensors_;
-  std::map<std::string, int> names_;  // number of nodes with each name
-  int constants_ = 0;
-};
-
-using protozero::pbf_writer;
-using FieldNumber = protozero::pbf_tag_type;
-
-// The messages are those of onnx/onnx.proto, written field by field, since libprotobuf must not be
-// linked beside LibTorch, which carries its own. Their field numbers:
-enum ModelField : FieldNumber {
-  kIrVersion = 1,
-  kProducerName = 2,
-  kProducerVersion = 3,
-  kModelDescription = 6,
-  kGraph = 7,
-  kOperatorSet = 8
-};
-enum OperatorSetField : FieldNumber { kOperatorSetVersion = 2 };
-enum GraphField : FieldNumber {
-  kNode = 1,
-  kGraphName = 2,
-  kInitializer = 5,
-  kGraphInput = 11,
-  kGraphOutput = 12
-};
-enum NodeField : FieldNumber {
-  kNodeInput = 1,
-  kNodeOutput = 2,
-  kNodeName = 3,
-  kOperation = 4,
-  kAttribute = 5
-};
-enum AttributeField : FieldNumber {
-  kAttributeName = 1,
-  kFloat = 2,
-  kInteger = 3,
-  kIntegers = 8,
-  kAttributeType = 20
-};
-enum OnnxTensorField : FieldNumber { kDimension = 1, kDataType = 2, kTensorName = 8, kRawData = 9 };
-enum OnnxValueField : FieldNumber { kValueName = 1, kValueType = 2 };
-enum TypeField : FieldNumber { kTensorType = 1 };
-enum TensorTypeField : FieldNumber { kElementType = 1, kShape = 2 };
-enum ShapeField : FieldNumber { kShapeDimension = 1 };
-enum DimensionField : FieldNumber { kSize = 1, kSizeName = 2 };
-
-constexpr std::int32_t kFloatAttribute = 1;  // of AttributeProto.AttributeType
-constexpr std::int32_t kIntegerAttribute = 2;
-constexpr std::int32_t kIntegersAttribute = 7;
-constexpr std::int32_t kFloat32 = 1;  // of TensorProto.DataType
-constexpr std::int32_t kInt64 = 7;
-constexpr std::int64_t kOperatorSetOfFile = 17;
-constexpr std::int64_t kFileVersion = 8;  // the first that has these operators
-
-void write_value(pbf_writer& attribute, std::int64_t value) {
-  attribute.add_int64(kInteger, value);
-  attribute.add_enum(kAttributeType, kIntegerAttribute);
-}
-
-void write_value(pbf_writer& attribute, float value) {
-  attribute.add_float(kFloat, value);
-  attribute.add_enum(kAttributeType, kFloatAttribute);
-}
-
-void write_value(pbf_writer& attribute, const std::vector<std::int64_t>& values) {
-  for (const std::int64_t value : values) attribute.add_int64(kIntegers, value);
-  attribute.add_enum(kAttributeType, kIntegersAttribute);
-}
-
-void write_node(pbf_writer& graph, const OnnxNode& content) {
-  pbf_writer node(graph, kNode);
-  for (const std::string& input : content.inputs) node.add_string(kNodeInput, input);
-  node.add_string(kNodeOutput, content.output);
-  node.add_string(kNodeName, content.name);
-  node.add_string(kOperation, content.operation);
-  for (const OnnxAttribute& each : content.attributes) {
-    pbf_writer attribute(node, kAttribute);
-    attribute.add_string(kAttributeName, each.name);
-    std::visit([&](const auto& value) { write_value(attribute, value); }, each.value);
-  }
-}
-
-void write_tensor(pbf_writer& graph, const OnnxTensor& content) {
-  static_assert(std::endian::native == std::endian::little);
-  pbf_writer tensor(graph, kInitializer);
-  for (const std::int64_t size : content.shape) tensor.add_int64(kDimension, size);
-  const bool integers = std::holds_alternative<std::vector<std::int64_t>>(content.values);
-  tensor.add_enum(kDataType, integers ? kInt64 : kFloat32);
-  tensor.add_string(kTensorName, content.name);
-  std::visit(
-      [&](const auto& values) {
-        const auto bytes = std::as_bytes(std::span(values));
-        tensor.add_bytes(kRawData, reinterpret_cast<const char*>(bytes.data()), bytes.size());
-      },
-      content.values);
-}
-
-void write_graph_value(pbf_writer& graph, FieldNumber field, const OnnxValue& content) {
-  pbf_writer value(graph, field);
-  value.add_string(kValueName, content.name);
-  pbf_writer type(value, kValueType);
-  pbf_writer tensor(type, kTensorType);
-  tensor.add_enum(kElementType, kFloat32);
-  pbf_writer shape(tensor, kShape);
-  pbf_writer(shape, kShapeDimension).add_string(kSizeName, "N");
-  for (const std::int64_t size : content.shape) {
-    pbf_writer(shape, kShapeDimension).add_int64(kSize, size);
-  }
-}
-
-std::string OnnxGraph::add_node(const std::string& path, const std::string& operation,
-                                std::vector<std::string> inputs,
-                                std::vector<OnnxAttribute> attributes) {
-  std::string name = "/" + path + "/" + operation;
-  if (const int others = names_[name]++; others > 0) name += "_" + std::to_string(others);
-  nodes_.push_back({operation, name, std::move(inputs), name, std::move(attributes)});
-  return name;
-}
-
-std::string OnnxGraph::add_tensor(OnnxTensor tensor) {
-  return tensors_.emplace_back(std::move(tensor)).name;
-}
-
-std::string OnnxGraph::add_constant(std::vector<std::int64_t> shape, std::vector<float> values) {
-  return add_tensor({constant_name(), std::move(shape), std::move(values)});
-}
-
-std::string OnnxGraph::add_constant(std::vector<std::int64_t> values) {
-  const auto size = static_cast<std::int64_t>(values.size());
-  return add_tensor({constant_name(), {size}, std::move(values)});
-}
-
-std::string OnnxGraph::write() {
-  nodes_.back().output = output.name;
-  std::string bytes;
-  pbf_writer model(bytes);
-  model.add_int64(kIrVersion, kFileVersion);
-  model.add_string(kProducerName, "mnist-train");
-  model.add_string(kProducerVersion, build_info().version);
-  model.add_string(kModelDescription, description);
-  {
-    pbf_writer graph(model, kGraph);
-    for (const OnnxNode& node : nodes_) write_node(graph, node);
-    graph.add_string(kGraphName, "network");
-    for (const OnnxTensor& tensor : tensors_) write_tensor(graph, tensor);
-    write_graph_value(graph, kGraphInput, input);
-    write_graph_value(graph, kGraphOutput, output);
-  }
-  pbf_writer(model, kOperatorSet).add_int64(kOperatorSetVersion, kOperatorSetOfFile);
-  return bytes;
-}
 
 /// Protobuf messages must be smaller than 2 GiB; 16 MiB are reserved for everything but parameters.
 constexpr std::int64_t kMaxParameters = ((std::int64_t{2} << 30) - (std::int64_t{16} << 20)) / 4;
@@ -309,6 +101,29 @@ SidePadding halves(const ImageSize& both) {
   return {begin, {both.height - begin.height, both.width - begin.width}};
 }
 
+/// For each channel, `value * scale + shift`.
+struct ScaleAndShift {
+  std::vector<double> scale;
+  std::vector<double> shift;
+};
+
+std::vector<float> rounded(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// Appends the layers in the order of computation, with those of lists in lists, without dropout.
+void append_in_order(const std::vector<SizedLayer>& layers,
+                     std::vector<const SizedLayer*>& in_order) {
+  for (const SizedLayer& sized : layers) {
+    if (std::holds_alternative<settings::SequentialLayer>(sized.kind) ||
+        std::holds_alternative<settings::RepeatLayer>(sized.kind)) {
+      append_in_order(sized.layers, in_order);
+    } else if (!std::holds_alternative<settings::DropoutLayer>(sized.kind)) {
+      in_order.push_back(&sized);
+    }
+  }
+}
+
 /// Adds layers to a graph. Each function takes the name of the input tensor and returns the name of
 /// the output tensor.
 class LayerWriter {
@@ -317,10 +132,31 @@ class LayerWriter {
       : graph_(graph), find_weight_(find_weight) {}
 
   std::string add_all(const std::vector<SizedLayer>& layers, std::string x) {
-    for (const SizedLayer& sized : layers) {
+    std::vector<const SizedLayer*> in_order;
+    append_in_order(layers, in_order);
+    const auto is_norm = [](const SizedLayer* sized) {
+      return std::holds_alternative<settings::BatchNormLayer>(sized->kind);
+    };
+    for (auto next = in_order.begin(); next != in_order.end();) {
+      const SizedLayer& sized = **next++;
+      norms_.clear();
+      if (std::holds_alternative<settings::Conv2dLayer>(sized.kind) ||
+          std::holds_alternative<settings::LinearLayer>(sized.kind)) {
+        while (next != in_order.end() && is_norm(*next)) norms_.push_back(*next++);
+      }
       x = std::visit([&](const auto& layer) { return add(sized, layer, x); }, sized.kind);
     }
     return x;
+  }
+
+  /// `path` names the operators; x has the given number of dimensions.
+  std::string add_scale_and_shift(const std::string& path, const ScaleAndShift& by,
+                                  std::size_t dimensions, const std::string& x) {
+    Sizes shape(dimensions, 1);
+    shape[1] = static_cast<std::int64_t>(by.scale.size());
+    const std::string scaled =
+        graph_.add_node(path, "Mul", {x, graph_.add_constant(shape, rounded(by.scale))});
+    return graph_.add_node(path, "Add", {scaled, graph_.add_constant(shape, rounded(by.shift))});
   }
 
  private:
@@ -328,14 +164,11 @@ class LayerWriter {
                   const std::string& x) {
     const ImageSize& kernel = layer.kernel_size;
     const std::int64_t out = layer.out_channels.value();
-    std::vector<std::string> inputs{
-        x, add_weight(sized, "weight",
-                      {out, sized.in.channels / layer.groups, kernel.height, kernel.width})};
-    if (layer.bias) inputs.push_back(add_weight(sized, "bias", {out}));
+    const Sizes shape{out, sized.in.channels / layer.groups, kernel.height, kernel.width};
     const SidePadding padding = layer.padding ? SidePadding{*layer.padding, *layer.padding}
                                               : halves({layer.dilation.height * (kernel.height - 1),
                                                         layer.dilation.width * (kernel.width - 1)});
-    return add_node(sized, "Conv", std::move(inputs),
+    return add_node(sized, "Conv", weighted_inputs(sized, shape, layer.bias, x),
                     {{"kernel_shape", sides(kernel)},
                      {"strides", sides(layer.stride)},
                      {"pads", pads(padding)},
@@ -346,19 +179,14 @@ class LayerWriter {
   std::string add(const SizedLayer& sized, const settings::LinearLayer& layer,
                   const std::string& x) {
     const std::int64_t out = layer.out_features.value();
-    std::vector<std::string> inputs{x, add_weight(sized, "weight", {out, sized.in.channels})};
-    if (layer.bias) inputs.push_back(add_weight(sized, "bias", {out}));
-    return add_node(sized, "Gemm", std::move(inputs), {{"transB", std::int64_t{1}}});
+    return add_node(sized, "Gemm", weighted_inputs(sized, {out, sized.in.channels}, layer.bias, x),
+                    {{"transB", std::int64_t{1}}});
   }
 
-  std::string add(const SizedLayer& sized, const settings::BatchNormLayer& layer,
+  /// One that follows no convolution or linear layer.
+  std::string add(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/,
                   const std::string& x) {
-    std::vector<std::string> inputs{x};
-    for (const char* name : {"weight", "bias", "running_mean", "running_var"}) {
-      inputs.push_back(add_weight(sized, name, {sized.in.channels}));
-    }
-    return add_node(sized, "BatchNormalization", std::move(inputs),
-                    {{"epsilon", static_cast<float>(layer.eps)}});
+    return add_scale_and_shift(sized.path, affine_of(sized), sized.in.is_image ? 4 : 2, x);
   }
 
   /// Normalises each group as one channel, because operator set 17 has no group norm.
@@ -373,19 +201,13 @@ class LayerWriter {
                   graph_.add_constant({layer.num_groups}, std::vector<float>(groups, 0))},
                  {{"epsilon", static_cast<float>(layer.eps)}});
     Sizes shape{0, sized.in.channels};
-    Sizes channels{sized.in.channels};
-    if (sized.in.is_image) {
-      shape.insert(shape.end(), {sized.in.height, sized.in.width});
-      channels.insert(channels.end(), {1, 1});
-    }
+    if (sized.in.is_image) shape.insert(shape.end(), {sized.in.height, sized.in.width});
     const std::string y = add_node(sized, "Reshape", {normal, graph_.add_constant(shape)});
-    const auto by_channel = [&](const std::string& name) {
-      return add_node(
-          sized, "Reshape",
-          {add_weight(sized, name, {sized.in.channels}), graph_.add_constant(channels)});
+    const auto numbers = [&](const char* name) {
+      const auto weight = find_weight_(sized.path + "." + name);
+      return std::vector<double>(weight.begin(), weight.end());
     };
-    return add_node(sized, "Add",
-                    {add_node(sized, "Mul", {y, by_channel("weight")}), by_channel("bias")});
+    return add_scale_and_shift(sized.path, {numbers("weight"), numbers("bias")}, shape.size(), y);
   }
 
   std::string add(const SizedLayer& sized, const settings::ActivationLayer& layer,
@@ -454,16 +276,15 @@ class LayerWriter {
 
   std::string add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, std::string x) {
     SidePadding padding = padding_of(sized, layer, {1, 1});
-    bool counts_padding = layer.count_include_pad;
     const ImageSize beyond{std::max<std::int64_t>(padding.end.height - layer.padding.height, 0),
                            std::max<std::int64_t>(padding.end.width - layer.padding.width, 0)};
-    if (counts_padding && beyond != ImageSize{}) {
-      // PyTorch counts the layer's padding, but not the part of windows beyond it.
+    if (layer.count_include_pad && padding != SidePadding{}) {
+      // PyTorch counts the layer's padding, but not the part of windows beyond it. OpenCV up to
+      // 4.12 counts none that is the operator's.
       x = add_pad(sized, {layer.padding, layer.padding}, 0, x);
       padding = {{}, beyond};
-      counts_padding = false;
     }
-    return add_average(sized, layer.kernel_size, layer.stride.value(), padding, counts_padding, x);
+    return add_average(sized, layer.kernel_size, layer.stride.value(), padding, x);
   }
 
   std::string add(const SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer& /*layer*/,
@@ -479,7 +300,7 @@ class LayerWriter {
               "the input's, or export with --format python");
     }
     const ImageSize window{in.height / out.height, in.width / out.width};
-    return add_average(sized, window, window, {}, /*counts_padding=*/false, x);
+    return add_average(sized, window, window, {}, x);
   }
 
   std::string add(const SizedLayer& sized, const settings::ZeroPad2dLayer& layer,
@@ -498,12 +319,7 @@ class LayerWriter {
     return add_node(sized, "Flatten", {x});
   }
 
-  static std::string add(const SizedLayer& /*sized*/, const settings::DropoutLayer& /*layer*/,
-                         const std::string& x) {
-    return x;
-  }
-
-  /// Adds a sequential or repeat.
+  /// Never called: `append_in_order` leaves none of these.
   template <class Layers>
   std::string add(const SizedLayer& sized, const Layers& /*layer*/, const std::string& x) {
     return add_all(sized.layers, x);
@@ -517,12 +333,10 @@ class LayerWriter {
   }
 
   std::string add_average(const SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
-                          const SidePadding& padding, bool counts_padding, const std::string& x) {
-    return add_node(sized, "AveragePool", {x},
-                    {{"kernel_shape", sides(kernel)},
-                     {"strides", sides(stride)},
-                     {"pads", pads(padding)},
-                     {"count_include_pad", std::int64_t{counts_padding}}});
+                          const SidePadding& padding, const std::string& x) {
+    return add_node(
+        sized, "AveragePool", {x},
+        {{"kernel_shape", sides(kernel)}, {"strides", sides(stride)}, {"pads", pads(padding)}});
   }
 
   std::string add_pad(const SizedLayer& sized, const SidePadding& padding, float value,
@@ -538,6 +352,47 @@ class LayerWriter {
     return graph_.add_node(sized.path, operation, std::move(inputs), std::move(attributes));
   }
 
+  /// Returns what a batch norm does to each channel in evaluation mode.
+  ScaleAndShift affine_of(const SizedLayer& sized) {
+    const auto find = [&](const char* name) { return find_weight_(sized.path + "." + name); };
+    const auto [weight, bias] = std::pair(find("weight"), find("bias"));
+    const auto [mean, variance] = std::pair(find("running_mean"), find("running_var"));
+    const double eps = std::get<settings::BatchNormLayer>(sized.kind).eps;
+    ScaleAndShift affine;
+    for (std::size_t i = 0; i < weight.size(); ++i) {
+      affine.scale.push_back(weight[i] / std::sqrt(variance[i] + eps));
+      affine.shift.push_back(bias[i] - mean[i] * affine.scale[i]);
+    }
+    return affine;
+  }
+
+  /// Returns x, weight and bias, if any, of a convolution or linear layer with `norms_` folded in.
+  std::vector<std::string> weighted_inputs(const SizedLayer& sized, const Sizes& shape,
+                                           bool has_bias, const std::string& x) {
+    const Sizes channels{shape[0]};
+    std::vector<std::string> inputs{x};
+    if (norms_.empty()) {
+      inputs.push_back(add_weight(sized, "weight", shape));
+      if (has_bias) inputs.push_back(add_weight(sized, "bias", channels));
+      return inputs;
+    }
+    const auto weight = find_weight_(sized.path + ".weight");
+    std::vector<double> folded(weight.begin(), weight.end());
+    std::vector<double> shift(static_cast<std::size_t>(shape[0]));
+    if (has_bias) std::ranges::copy(find_weight_(sized.path + ".bias"), shift.begin());
+    const std::size_t row = folded.size() / shift.size();
+    for (const SizedLayer* norm : norms_) {
+      const ScaleAndShift affine = affine_of(*norm);
+      for (std::size_t i = 0; i < folded.size(); ++i) folded[i] *= affine.scale[i / row];
+      for (std::size_t i = 0; i < shift.size(); ++i) {
+        shift[i] = shift[i] * affine.scale[i] + affine.shift[i];
+      }
+    }
+    inputs.push_back(graph_.add_tensor({sized.path + ".weight", shape, rounded(folded)}));
+    inputs.push_back(graph_.add_tensor({sized.path + ".bias", channels, rounded(shift)}));
+    return inputs;
+  }
+
   /// Adds a tensor of a layer; returns its name in the state_dict.
   std::string add_weight(const SizedLayer& sized, const std::string& name, Sizes shape) {
     const std::string path = sized.path + "." + name;
@@ -546,12 +401,53 @@ class LayerWriter {
 
   OnnxGraph& graph_;
   const FindWeight& find_weight_;
+  std::vector<const SizedLayer*> norms_;  // those directly after the layer that is added
 };
+
+std::vector<double> per_channel(const settings::PerChannel& value, std::int64_t channels) {
+  if (const auto* list = std::get_if<std::vector<double>>(&value)) return *list;
+  return std::vector<double>(static_cast<std::size_t>(channels), std::get<double>(value));
+}
+
+/// Returns the normalisation of bytes.
+ScaleAndShift affine_of(const settings::NormalizeOptions& normalize, std::int64_t channels) {
+  ScaleAndShift affine;
+  const std::vector<double> mean = per_channel(normalize.mean, channels);
+  const std::vector<double> std = per_channel(normalize.std, channels);
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    affine.scale.push_back(1 / (255 * std[i]));
+    affine.shift.push_back(-mean[i] / std[i]);
+  }
+  return affine;
+}
+
+std::string bytes_text(const network::ImageShape& images) {
+  return fmt::format("Images [N,{},{},{}], uint8, give probabilities [N,{}].", images.channels,
+                     images.height, images.width, images.classes);
+}
+
+std::vector<std::pair<std::string, std::string>> metadata_of(const network::Network& net,
+                                                             const Pictures& pictures) {
+  const auto& [channels, height, width, classes] = net.images;
+  const ImageSize size{height, width};
+  std::vector<std::pair<std::string, std::string>> entries{
+      {"classes", json_text(nlohmann::json(pictures.class_names))},
+      {"size", json_text(nlohmann::json(sides(size)))},
+      {"channels", std::to_string(channels)},
+      {"fit", enum_name(settings::kFitNames, pictures.fit)},
+      {"background", json_text(nlohmann::json(pictures.background))},
+      {"mean", json_text(nlohmann::json(per_channel(pictures.normalize.mean, channels)))},
+      {"std", json_text(nlohmann::json(per_channel(pictures.normalize.std, channels)))}};
+  if (pictures.size != size) {
+    entries.emplace_back("fit_size", json_text(nlohmann::json(sides(pictures.size))));
+  }
+  return entries;
+}
 
 }  // namespace
 
 std::string onnx_model(const network::Network& net, const FindWeight& find_weight,
-                       const settings::NormalizeOptions& normalize) {
+                       const Pictures& pictures, bool takes_bytes) {
   const auto& [channels, height, width, classes] = net.images;
   if (net.parameters > kMaxParameters) {
     throw Error(ExitCode::kConfig,
@@ -560,10 +456,18 @@ std::string onnx_model(const network::Network& net, const FindWeight& find_weigh
                     "with --format safetensors, and the network with --format python");
   }
   OnnxGraph graph;
-  graph.input = {"images", {channels, height, width}};
-  graph.output = {"logits", {classes}};
-  graph.description = input_text(net, normalize);
-  LayerWriter(graph, find_weight).add_all(net.layers, graph.input.name);
+  graph.input = {"images", {channels, height, width}, takes_bytes};
+  graph.output = {takes_bytes ? "probabilities" : "logits", {classes}};
+  graph.description = takes_bytes ? bytes_text(net.images) : input_text(net, pictures.normalize);
+  graph.metadata = metadata_of(net, pictures);
+  LayerWriter writer(graph, find_weight);
+  std::string x = graph.input.name;
+  if (takes_bytes) {
+    x = graph.add_node("input", "Cast", {x}, {{"to", std::int64_t{kFloat32}}});
+    x = writer.add_scale_and_shift("input", affine_of(pictures.normalize, channels), 4, x);
+  }
+  x = writer.add_all(net.layers, x);
+  if (takes_bytes) graph.add_node("output", "Softmax", {x}, {{"axis", std::int64_t{1}}});
   return graph.write();
 }
 

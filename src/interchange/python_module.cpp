@@ -2,11 +2,14 @@
 #include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <set>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "base/json.h"
 #include "interchange/exports.h"
 
 namespace mnist_train::interchange {
@@ -23,15 +26,105 @@ constexpr const char* kLevel = "    ";
 
 constexpr const char* kDocstring = R"("""The network of a run of mnist-train, in PyTorch.
 
-The weights come from the run's model.pt:
+The weights come from the run's model.pt; pictures are opened by Pillow, 10.1 or newer:
 
     model = make_model()
     model.load_state_dict(torch.load("model.pt", weights_only=True), strict=True)
     model.eval()
+    with torch.no_grad():
+        print(CLASSES[model(preprocess("picture.jpg")).argmax()])
 
 {}
 """
 
+)";
+
+// Pictures are [height, width, channels], float32, from 0 to 255 until they are normalised.
+
+constexpr const char* kResize = R"(
+
+def resize(pixels, size):
+    """Resize a picture, bilinear with antialiasing, with the very sums of mnist-train."""
+    for new in reversed(size):
+        pixels = pixels.transpose(0, 1).contiguous()
+        old = len(pixels)
+        radius = max(old / new, 1)
+        centres = (torch.arange(new, dtype=torch.float64)[:, None] + 0.5) * (old / new)
+        first = (centres - radius + 0.5).floor().clamp(min=0)
+        end = (centres + radius + 0.5).floor().clamp(max=old)
+        taps = first + torch.arange(int((end - first).max()))
+        weights = (1 - ((taps + 0.5 - centres) / radius).abs()).clamp(min=0) * (taps < end)
+        weights = (weights.float() / weights.sum(1, keepdim=True)).float()
+        taps = taps.long().clamp(max=old - 1)
+        pixels = sum(w[:, None, None] * pixels[rows] for w, rows in zip(weights.T, taps.T))
+    return (pixels + 0.5).floor()
+)";
+
+constexpr const char* kPlace = R"(
+
+def place(pixels, top, left, size, colour):
+    """Put a picture on a canvas of one colour, at a position that may be negative."""
+    bottom, right = size[0] - top - pixels.shape[0], size[1] - left - pixels.shape[1]
+    edges = (0, 0, left, right, top, bottom)
+    return nn.functional.pad(pixels - colour, edges) + colour
+)";
+
+constexpr const char* kToPixels = R"(
+
+def to_pixels(picture):
+    values = bytearray(picture.convert(MODE).tobytes())
+    pixels = torch.frombuffer(values, dtype=torch.uint8).float()
+    return pixels.view(picture.height, picture.width, -1)
+)";
+
+/// By settings::Fit.
+constexpr std::array<const char*, 3> kFits{R"(
+
+def fit(pixels):
+    """Stretch a picture to SIZE."""
+    return resize(pixels, SIZE)
+)",
+                                           R"(
+
+def fit(pixels):
+    """Cover SIZE and keep the centre, as Resize and CenterCrop of torchvision."""
+    (height, width), (rows, columns) = SIZE, pixels.shape[:2]
+    if columns * height >= rows * width:
+        width = height * columns // rows
+    else:
+        height = width * rows // columns
+    top, left = -round((height - SIZE[0]) / 2), -round((width - SIZE[1]) / 2)
+    return place(resize(pixels, (height, width)), top, left, SIZE, 0)
+)",
+                                           R"(
+
+def fit(pixels):
+    """Show the whole picture in SIZE, as Pillow's ImageOps.pad."""
+    (height, width), (rows, columns) = SIZE, pixels.shape[:2]
+    if columns / rows > width / height:
+        height = max(1, round(rows / columns * width))
+    elif columns / rows < width / height:
+        width = max(1, round(columns / rows * height))
+    top, left = round((SIZE[0] - height) * 0.5), round((SIZE[1] - width) * 0.5)
+    bars = to_pixels(Image.new("RGB", (1, 1), BACKGROUND))
+    return place(resize(pixels, (height, width)), top, left, SIZE, bars)
+)"};
+
+constexpr const char* kPreprocess = R"(
+
+def preprocess(path):
+    """Return a picture file as mnist-train sees it: {}, normalised."""
+    with Image.open(path) as file:
+        picture = ImageOps.exif_transpose(file)
+    if picture.mode.startswith("I"):  # 16 bits, of which the high byte counts
+        values = picture.tobytes()
+        step = len(values) // (picture.width * picture.height)
+        picture = Image.frombytes("L", picture.size, values[1::step])
+    if picture.has_transparency_data:
+        ground = Image.new("RGBA", picture.size, (*BACKGROUND, 255))
+        picture = Image.alpha_composite(ground, picture.convert("RGBA"))
+    pixels = fit(to_pixels(picture))
+{}    return pixels.permute(2, 0, 1)[None].contiguous()
 )";
 
 constexpr const char* kResidual = R"(
@@ -256,7 +349,7 @@ class ExpressionWriter {
   /// Return the imports and classes that the expressions use.
   std::string imports() const {
     return std::string(has_ordered_dict_ ? "from collections import OrderedDict\n\n" : "") +
-           "from torch import nn\n";
+           "import torch\nfrom PIL import Image, ImageOps\nfrom torch import nn\n";
   }
   std::string classes() const {
     return std::string(has_residual_ ? kResidual : "") + (has_flat_residual_ ? kFlatResidual : "") +
@@ -344,6 +437,88 @@ class ExpressionWriter {
   bool has_gate_ = false;
 };
 
+std::string constants(const network::Network& net, const Pictures& pictures) {
+  Arguments classes;
+  for (const std::string& name : pictures.class_names) {
+    classes.push_back(json_text(nlohmann::json(name)));
+  }
+  return fmt::format("\n{}\nSIZE = ({}, {})  # height, width\nMODE = \"{}\"\nBACKGROUND = ({})\n",
+                     block("CLASSES = [", classes, "]"), pictures.size.height, pictures.size.width,
+                     net.images.channels == 1 ? "L" : "RGB", fmt::join(pictures.background, ", "));
+}
+
+/// Writes what entries of data.augment do to test images, one statement each.
+class StepWriter {
+ public:
+  StepWriter(const Pictures& pictures) : size_(pictures.size) {
+    for (const settings::AugmentationOptions& entry : pictures.augment) {
+      std::visit([&](const auto& options) { add(options); }, entry);
+    }
+    if (are_bytes_) add(pictures.normalize);
+  }
+
+  const std::string& text() const { return text_; }
+
+ private:
+  template <class Options>
+  void add(const Options& /*changes no test images*/) {}
+
+  void add(const settings::NormalizeOptions& normalize) {
+    add_line("(pixels / 255 - torch.tensor({})) / torch.tensor({})", number_text(normalize.mean),
+             number_text(normalize.std));
+    are_bytes_ = false;
+  }
+  void add(const settings::ResizeOptions& options) { add_resize(options.size); }
+  void add(const settings::RandomCropOptions& options) {
+    if (!options.size || *options.size == size_) return;
+    const std::int64_t padding = options.padding;
+    add_place((size_.height + 2 * padding - options.size->height) / 2 - padding,
+              (size_.width + 2 * padding - options.size->width) / 2 - padding, *options.size,
+              "torch.tensor(" + number_text(options.fill.value) + ")");
+  }
+  void add(const settings::RandomResizedCropOptions& options) {
+    if (options.size == size_) return;
+    const ImageSize window = settings::centre_window(options, size_);
+    const auto half = [](std::int64_t number) {
+      return std::llrint(static_cast<double>(number) / 2);
+    };
+    add_place(half(size_.height - window.height), half(size_.width - window.width), window, "0");
+    if (window != options.size) add_resize(options.size);
+  }
+
+  void add_place(std::int64_t top, std::int64_t left, ImageSize size, const std::string& colour) {
+    add_line("place(pixels, {}, {}, ({}, {}), {})", -top, -left, size.height, size.width, colour);
+    size_ = size;
+  }
+  void add_resize(ImageSize size) {
+    add_line(
+        "nn.functional.interpolate(\n        pixels.permute(2, 0, 1)[None], ({}, {}), "
+        "mode=\"bilinear\", antialias=True\n    )[0].permute(1, 2, 0){}",
+        size.height, size.width, are_bytes_ ? ".round()" : "");
+    size_ = size;
+  }
+  template <class... Values>
+  void add_line(fmt::format_string<Values...> expression, Values&&... values) {
+    text_ += kLevel;
+    text_ += "pixels = " + fmt::format(expression, std::forward<Values>(values)...) + "\n";
+  }
+
+  std::string text_;
+  ImageSize size_;
+  bool are_bytes_ = true;
+};
+
+/// Returns `preprocess` and the functions that it needs.
+std::string preprocessing(const network::Network& net, const Pictures& pictures) {
+  const auto& [channels, height, width, classes] = net.images;
+  const std::string steps = StepWriter(pictures).text();
+  const bool places =
+      pictures.fit != settings::Fit::kStretch || steps.find("place(") != std::string::npos;
+  return std::string(kResize) + (places ? kPlace : "") + kToPixels +
+         kFits.at(static_cast<std::size_t>(pictures.fit)) +
+         fmt::format(kPreprocess, fmt::format("[1, {}, {}, {}]", channels, height, width), steps);
+}
+
 }  // namespace
 
 std::string input_text(const network::Network& net, const settings::NormalizeOptions& normalize) {
@@ -355,12 +530,12 @@ std::string input_text(const network::Network& net, const settings::NormalizeOpt
       number_text(normalize.std), images.classes);
 }
 
-std::string python_module(const network::Network& net,
-                          const settings::NormalizeOptions& normalize) {
+std::string python_module(const network::Network& net, const Pictures& pictures) {
   ExpressionWriter writer;
   const std::string model = writer.sequential(net.layers);
-  return fmt::format(kDocstring, input_text(net, normalize)) + writer.imports() + writer.classes() +
-         "\n\ndef make_model():\n" + kLevel + "return " + indented(model) + "\n";
+  return fmt::format(kDocstring, input_text(net, pictures.normalize)) + writer.imports() +
+         constants(net, pictures) + writer.classes() + "\n\ndef make_model():\n" + kLevel +
+         "return " + indented(model) + "\n" + preprocessing(net, pictures);
 }
 
 }  // namespace mnist_train::interchange

@@ -47,6 +47,7 @@ struct Job {
   std::filesystem::path checkpoint;   // evaluate, predict, export; init: weights
   std::filesystem::path dataset_record;  // the dataset.json of its run; empty: none
   std::string export_format;             // export: "pt", "safetensors", "onnx", "python"
+  std::string export_input;              // export, onnx: "float32", "bytes"
   std::filesystem::path export_path;     // export, preview: the file to write
   bool with_optimizer = false;           // export
   std::int64_t scale = 0;                // preview: of images; 0: large enough for people

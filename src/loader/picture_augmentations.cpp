@@ -88,15 +88,11 @@ class RandomResizedCrop : public EntryOf<Augmentation, settings::RandomResizedCr
   /// window of the same shape is resized.
   at::Tensor apply_to_test(const at::Tensor& images) const override {
     if (!changes_test()) return images;
-    const settings::ImageSize window = options_.size;
-    const double part =
-        std::min({1.0, quotient(size_.height, window.height), quotient(size_.width, window.width)});
-    const auto height = std::max<std::int64_t>(1, std::llrint(part * to_double(window.height)));
-    const auto width = std::max<std::int64_t>(1, std::llrint(part * to_double(window.width)));
+    const auto [height, width] = settings::centre_window(options_, size_);
     const std::int64_t top = std::llrint(to_double(size_.height - height) / 2);
     const std::int64_t left = std::llrint(to_double(size_.width - width) / 2);
     at::Tensor middle = images.narrow(2, top, height).narrow(3, left, width).contiguous();
-    if (settings::ImageSize{height, width} == window) return middle;
+    if (settings::ImageSize{height, width} == options_.size) return middle;
     const at::Tensor whole = at::zeros({1, 4}, images.options().dtype(at::kFloat));
     whole.select(1, 2).fill_(height);
     whole.select(1, 3).fill_(width);
@@ -106,7 +102,6 @@ class RandomResizedCrop : public EntryOf<Augmentation, settings::RandomResizedCr
 
  private:
   static double to_double(std::int64_t number) { return static_cast<double>(number); }
-  static double quotient(std::int64_t a, std::int64_t b) { return to_double(a) / to_double(b); }
 
   template <class T>
   at::Tensor on_host(const at::Tensor& images, const at::Tensor& drawn) const {

@@ -3,6 +3,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -356,6 +357,17 @@ ImageSize augmented_size(const AugmentList& list, ImageSize size) {
     size = *crop->size;
   }
   return size;
+}
+
+ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size) {
+  const auto& [height, width] = options.size;
+  const auto real = [](std::int64_t number) { return static_cast<double>(number); };
+  const double part =
+      std::min({1.0, real(size.height) / real(height), real(size.width) / real(width)});
+  const auto side = [&](std::int64_t wanted) {
+    return std::max<std::int64_t>(1, std::llrint(part * real(wanted)));
+  };
+  return {side(height), side(width)};
 }
 
 Type<AugmentList> augment_list() {

@@ -181,6 +181,10 @@ AugmentList list_for_images(AugmentList list, std::int64_t channels,
 /// not fit.
 ImageSize augmented_size(const AugmentList& list, ImageSize size);
 
+/// Returns the size of the centre window that test images of `size` get, which is resized to the
+/// entry's size: that size, unless images are smaller.
+ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size);
+
 /// Returns the JSON type of the list, which checks the entries and the rules between them.
 strict_json::Type<AugmentList> augment_list();
 

@@ -180,7 +180,7 @@ void add_preparation(Schema<DataOptions>& schema) {
              "number for a square, or [height, width]; null: all images have the same size.",
              {}, kStepsAndSamples);
   schema.add(
-      "fit", &DataOptions::fit, one_of<Fit>({"stretch", "crop", "pad"}),
+      "fit", &DataOptions::fit, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
       "How images of other shapes reach `size`: stretch; crop: the centre, after resizing "
       "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
       "the whole image between bars of `background` (Pillow's ImageOps.pad).",

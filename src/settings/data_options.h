@@ -28,6 +28,7 @@ enum class Split { kEven, kThroughput };
 enum class OnBadSample { kError, kSkip };
 enum class Decode { kOnce, kStream, kDali };
 enum class Fit { kStretch, kCrop, kPad };
+inline constexpr std::array<const char*, 3> kFitNames{"stretch", "crop", "pad"};
 
 /// Red, green, blue.
 using Background = std::array<std::uint8_t, 3>;

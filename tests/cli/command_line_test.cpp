@@ -171,6 +171,8 @@ TEST_CASE("a wrong call is refused in one line, and a second one points to help"
       {{"evaluate"}, "mnist-train evaluate: --checkpoint is required\n"},
       {{"export", "--checkpoint", "x"}, "mnist-train export: --output is required\n"},
       {{"export", "--checkpoint", "x", "--output", "y", "--format", "hdf5"}, "hdf5"},
+      {{"export", "--checkpoint", "x", "--output", "y", "--input", "bytes"},
+       "--input bytes needs --format onnx"},
       {{"config-schema", "--config", "c"}, "mnist-train config-schema: "},
   }));
   CAPTURE(arguments);

@@ -26,6 +26,7 @@ TEST_CASE("a job arrives unchanged, as often as it is read") {
   job.resume = "auto";
   job.checkpoint = "/runs/0/checkpoints/step-00000001.safetensors";
   job.export_format = "pt";
+  job.export_input = "bytes";
   job.export_path = "/tmp/out.pt";
   job.log_level = "debug";
   job.quiet = true;
@@ -42,6 +43,7 @@ TEST_CASE("a job arrives unchanged, as often as it is read") {
     CHECK(read.resume == job.resume);
     CHECK(read.checkpoint == job.checkpoint);
     CHECK(read.export_format == job.export_format);
+    CHECK(read.export_input == job.export_input);
     CHECK(read.export_path == job.export_path);
     CHECK(read.log_level == job.log_level);
     CHECK(read.quiet);

@@ -74,6 +74,25 @@ def shape_behind(module, shape):
     return shape
 
 
+def with_statistics(make_model, shape):
+    """A model in evaluation mode, with the statistics of a batch of noise, factors that differ by channel, and logits of
+    about 1."""
+    torch.manual_seed(1)
+    model = make_model()
+    for layer in model.modules():
+        if isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            layer.momentum = 1.0
+            nn.init.uniform_(layer.weight, 0.5, 1.5)
+            nn.init.normal_(layer.bias, 0, 0.2)
+    with torch.no_grad():
+        noise = torch.randn(16, *shape)
+        model.train()(noise)
+        scale = model.eval()(noise).std()
+        for parameter in list(model.parameters())[-2:]:
+            parameter /= scale
+    return model
+
+
 LAST = {"name": "linear", "out_features": "classes"}
 # Together they have every kind of layer and argument; for images [1,14,13], which are neither square nor of even sides.
 NETWORKS = {

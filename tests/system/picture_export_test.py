@@ -1,0 +1,252 @@
+"""Exports that classify picture files elsewhere: the pixels, the classes and the probabilities of the program itself."""
+
+import importlib.util
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy
+import pytest
+from fit_test import picture
+from PIL import Image
+from pictures import write_png
+from pixels_test import CORPUS, DEEP_GRAY, read_pictures
+from readme_code import block_with
+from support import import_torch, own_data, run, swept, train
+
+torch = import_torch()
+onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; scripts/test installs it")
+
+from torch_networks import with_statistics  # noqa: E402  (needs torch)
+
+CLASSES = ["it's b\\c", "Ångström \"A\""]
+NETWORK = ["batch_norm",  # follows no convolution
+           {"name": "conv2d", "out_channels": 8, "kernel_size": 3, "stride": 2, "bias": False}, "batch_norm", "relu6",
+           {"name": "sequential", "layers": [{"name": "conv2d", "out_channels": 8, "kernel_size": 3, "groups": 4}]},
+           {"name": "dropout", "p": 0.1}, {"name": "batch_norm", "eps": 1e-3}, "batch_norm", "hardswish", "flatten",
+           {"name": "linear", "out_features": 12}, "batch_norm", "relu", "batch_norm",
+           {"name": "linear", "out_features": "classes"}]
+MIDDLE = [{"name": "resize", "size": [26, 22]}, {"name": "random_crop", "size": [22, 24], "padding": 2, "fill": 90}]
+DATA = {  # keys of the config, and the size of the network's input
+    "stretch": ({"background": [250, 200, 20]}, [20, 24]),
+    "crop": ({"fit": "crop", "size": 24, "normalize": {"mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}, [24, 24]),
+    "pad": ({"fit": "pad", "background": [250, 200, 20]}, [20, 24]),
+    "gray": ({"fit": "pad", "channels": 1, "background": [250, 200, 20], "normalize": {"mean": 0.4, "std": 0.3}}, [20, 24]),
+    "augmented": ({"fit": "crop", "augment": ["horizontal_flip", *MIDDLE, {"name": "color_jitter", "hue": 0.1}]}, [22, 24]),
+    "normalised": ({"augment": [{"name": "normalize", "mean": 0.3}, {"name": "random_resized_crop", "size": 18},
+                                {"name": "random_resized_crop", "size": 22}, {"name": "random_erasing"}]}, [22, 22]),
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder for each class: pictures of all shapes and kinds, turned, transparent, gray, in 16 bits."""
+    root = tmp_path_factory.mktemp("photos")
+    for label, name in enumerate(CLASSES):
+        (root / name).mkdir()
+        for number in range(14):
+            image = picture(label, 100 * label + number)
+            exif = Image.Exif()
+            exif[0x0112] = 1 + number % 8
+            kind, options = [("png", {}), ("webp", {"lossless": True}), ("bmp", {}), ("ppm", {})][number % 4]
+            if kind in ("bmp", "ppm"):
+                image = image.convert("RGB")
+            image.save(root / name / f"{number}.{kind}", **options, exif=exif)
+        image.convert("L").save(root / name / "gray.png")
+        Image.fromarray(numpy.full((30, 20), 9000 + 30000 * label, numpy.uint16)).save(root / name / "deep.png")
+    return root
+
+
+def train_on(photos, folder, **data):
+    return train(folder, {"epochs": 5, "batch_size": 8, "optimizer": "adam", "sgd_momentum": 0, "model": {"layers": NETWORK},
+                          "data": own_data("image-folder", photos, size=[20, 24], channels=3) | {"test": 0.4} | data})
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory):
+    """name in DATA -> its run, trained when it is first asked for."""
+    runs = {}
+
+    def run_of(name):
+        if name not in runs:
+            runs[name] = train_on(photos, tmp_path_factory.mktemp(name), **DATA[name][0])
+        return runs[name]
+    return run_of
+
+
+def export(source, form, output, *flags, expect=0):
+    return run("export", "--checkpoint", source, "--format", form, "--output", output, *flags, expect=expect)
+
+
+def module_of(source, path, *flags):
+    export(source, "python", path, *flags)
+    spec = importlib.util.spec_from_file_location("exported", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def predicted(source, files, *flags):
+    """([files, classes] probabilities, the name of each guess)."""
+    rows = [json.loads(line) for line in run("predict", "--checkpoint", source, *files, *flags, expect=0).stdout.splitlines()]
+    return numpy.array([row["scores"] for row in rows]), [row.get("class") for row in rows]
+
+
+def session_of(path):
+    onnx.checker.check_model(str(path), full_check=True)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_exports_give_the_probabilities_of_predict(tmp_path, photos, trained, name):
+    folder, (settings, size) = trained(name), DATA[name]
+    files = sorted(photos.glob("*/*"))
+    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # else a wrong picture would be missed
+    module = module_of(folder.path, tmp_path / "net.py")
+    assert module.CLASSES == CLASSES
+    model = module.make_model()
+    model.load_state_dict(torch.load(folder.path / "model.pt", weights_only=True), strict=True)
+    images = torch.cat([module.preprocess(file) for file in files])
+    assert list(images.shape[1:]) == [settings.get("channels", 3), *size]
+    with torch.no_grad():
+        theirs = model.eval()(images).double().softmax(1).numpy()
+    assert abs(predicted(folder.path / "model.pt", files)[0] - theirs).max() <= 1e-5
+    export(folder.path / "model.pt", "onnx", tmp_path / "net.onnx")
+    (logits,) = session_of(tmp_path / "net.onnx").run(["logits"], {"images": images.numpy()})
+    assert abs(torch.from_numpy(logits).softmax(1).numpy() - theirs).max() <= 1e-5
+    export(folder.path / "model.pt", "onnx", tmp_path / "bytes.onnx", "--input", "bytes")
+    session = session_of(tmp_path / "bytes.onnx")
+    about = session.get_modelmeta().custom_metadata_map
+    mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))
+    pixels = ((images * std + mean) * 255).numpy()
+    if name != "normalised":  # which resizes normalised images
+        assert abs(pixels - pixels.round()).max() <= 1e-3
+        for batch in (1, 5, len(files)):
+            (found,) = session.run(["probabilities"], {"images": pixels[:batch].round().astype(numpy.uint8)})
+            assert abs(found - theirs[:batch]).max() <= 1e-5
+
+
+def test_no_batch_norm_is_left_in_an_onnx_file(tmp_path, trained):
+    export(trained("crop").path, "onnx", tmp_path / "net.onnx", "--input", "bytes")
+    graph = onnx.load(tmp_path / "net.onnx").graph
+    operators = [node.op_type for node in graph.node]
+    assert operators == ["Cast", "Mul", "Add", "Mul", "Add", "Conv", "Clip", "Conv", "HardSwish", "Flatten", "Gemm", "Relu",
+                         "Mul", "Add", "Gemm", "Softmax"]
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_metadata_tell_how_to_prepare_pictures(tmp_path, trained, name):
+    folder, (settings, size) = trained(name), DATA[name]
+    for flags in ([], ["--input", "bytes"]):
+        export(folder.path, "onnx", tmp_path / "net.onnx", *flags)
+        model = onnx.load(tmp_path / "net.onnx")
+        about = {entry.key: entry.value for entry in model.metadata_props}
+        channels = settings.get("channels", 3)
+        normalize = settings.get("normalize", {"mean": 0.3 if name == "normalised" else 0, "std": 1})
+        expected = {"size": size, "channels": channels, "background": settings.get("background", [255, 255, 255]),
+                    "classes": CLASSES,
+                    **{key: value if isinstance(value, list) else channels * [value] for key, value in normalize.items()}}
+        if "augment" in settings:
+            expected["fit_size"] = [20, 24]
+        assert about.pop("fit") == settings.get("fit", "stretch")
+        assert {key: json.loads(value) for key, value in about.items()} == expected
+        (images,), (output,) = model.graph.input, model.graph.output
+        kinds = [(value.name, value.type.tensor_type.elem_type, [axis.dim_param or axis.dim_value
+                                                                 for axis in value.type.tensor_type.shape.dim])
+                 for value in (images, output)]
+        float32, byte = onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8
+        assert kinds == [("images", byte if flags else float32, ["N", channels, *size]),
+                         ("probabilities" if flags else "logits", float32, ["N", 2])]
+
+
+@pytest.mark.parametrize("fit, channels", itertools.product(("stretch", "crop", "pad"), (1, 3)))
+def test_preprocess_gives_the_programs_very_pixels(tmp_path, fit, channels):
+    """But for JPEG, which Pillow and the program decode to within two levels of each other."""
+    names = [name for name in [*CORPUS, *DEEP_GRAY] if not name.endswith(".pbm")]
+    pictures = tmp_path / "data" / "class"
+    pictures.mkdir(parents=True)
+    for name in names:
+        (tmp_path / name).write_bytes((CORPUS | DEEP_GRAY)[name])
+    for number, (height, width) in enumerate([(500, 333), (2, 900), (611, 3), (40, 60), (4000, 300)]):
+        noise = numpy.random.default_rng(number).integers(0, 256, (height, width, 3), numpy.uint8)
+        names.append(write_png(tmp_path / f"noise-{number}.png", noise).name)
+    ground = (250, 200, 20)
+    write_png(pictures / "a.png", noise)
+    data = own_data("image-folder", tmp_path / "data", size=[40, 30], fit=fit, channels=channels, background=list(ground))
+    folder = train(tmp_path, {"data": data, "model": {"layers": NETWORK}, "max_steps": 1, "batch_size": 1})
+    module = module_of(folder.path, tmp_path / "net.py")
+    wanted = read_pictures([(tmp_path / name, fit, 40, 30, channels, ground) for name in names])
+    for name, planes in zip(names, wanted, strict=True):
+        if isinstance(planes, str):
+            continue  # the program refuses it
+        ours = (module.preprocess(tmp_path / name)[0] * 255).round().numpy()
+        assert abs(ours - planes).max() <= (2 if name.endswith((".jpg", ".jpeg")) else 0), name
+
+
+def test_class_names_of_lone_weights_are_numbers_and_it_says_so(tmp_path, photos, trained):
+    run_folder = trained("crop").path
+    weights = tmp_path / "model.pt"
+    weights.write_bytes((run_folder / "model.pt").read_bytes())
+    config = run_folder / "config.json"
+    said = export(weights, "onnx", tmp_path / "net.onnx", "--config", config).stderr
+    assert "names of the classes are unknown" in said and str(weights) in said
+    about = session_of(tmp_path / "net.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(about["classes"]) == ["0", "1"]
+    assert module_of(weights, tmp_path / "net.py", "--config", config).CLASSES == ["0", "1"]
+    for source in (run_folder, run_folder / "model.pt", run_folder / "checkpoints" / "best.safetensors"):
+        assert "unknown" not in export(source, "onnx", tmp_path / "net.onnx").stderr
+
+
+def test_bytes_are_an_input_of_onnx_alone(tmp_path, trained):
+    for form in ("pt", "safetensors", "python"):
+        said = export(trained("crop").path, form, tmp_path / "net", "--input", "bytes", expect=2).stderr
+        assert "--input bytes needs --format onnx" in said
+    said = export(trained("crop").path, "onnx", tmp_path / "net.onnx", "--input", "int8", expect=2).stderr
+    assert "--input" in said and "bytes" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_documented_script_prints_the_class(tmp_path, photos, trained):
+    script = block_with("onnxruntime.InferenceSession", "python", "src/cli/README.md")
+    assert sum(line != "" for line in script.splitlines()) <= 10
+    (tmp_path / "classify.py").write_text(script)
+    export(trained("crop").path, "onnx", tmp_path / "net.onnx", "--input", "bytes")
+    files = sorted(photos.glob("*/*.webp"))
+    _, guesses = predicted(trained("crop").path, files)
+    assert len(set(guesses)) == 2
+    for file, guess in zip(files, guesses, strict=True):
+        done = subprocess.run([sys.executable, "classify.py", file], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.stdout == guess + "\n", done.stderr
+
+
+BUILT_IN = ["torchvision-resnet18", "torchvision-resnet34", "torchvision-resnet50", "torchvision-mobilenet_v2",
+            "efficientnet-lite0", "resnet18"]
+
+
+@pytest.mark.parametrize("name", swept(BUILT_IN, [name for name in BUILT_IN if not name.endswith(("34", "50"))]))
+def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, name):
+    """With statistics as trained networks have them, in batches of any size."""
+    for label in "abc":
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        write_png(tmp_path / "photos" / label / "0.png", numpy.zeros((45, 50, 3), numpy.uint8))
+    folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=[45, 50], channels=3),
+                              "model": {"name": name}, "max_steps": 1, "batch_size": 3})
+    module = module_of(folder.path, tmp_path / "net.py")
+    model = with_statistics(module.make_model, (3, 45, 50))
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    export(tmp_path / "weights.pt", "onnx", tmp_path / "net.onnx", "--input", "bytes", "--config", folder.path / "config.json")
+    assert "BatchNormalization" not in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
+    session = session_of(tmp_path / "net.onnx")
+    about = session.get_modelmeta().custom_metadata_map
+    mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))
+    images = torch.randint(0, 256, (5, 3, 45, 50), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = model((images / 255 - mean) / std).softmax(1).numpy()
+    assert expected.std(axis=0).max() > 1e-2  # else this test shows nothing
+    for batch in (1, 5):
+        (found,) = session.run(["probabilities"], {"images": images[:batch].numpy()})
+        assert abs(found - expected[:batch]).max() <= 1e-4
