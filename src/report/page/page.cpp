@@ -384,10 +384,6 @@ std::string text_in(const nlohmann::json& object, const std::string& key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-double RunFiles::last(double EpochRecord::*figure) const {
-  return epochs.empty() ? kUnknown : epochs.back().record.*figure;
-}
-
 bool RunFiles::holds_out() const {
   return std::any_of(epochs.begin(), epochs.end(), [](const EpochResult& epoch) {
     return epoch.record.validation_accuracy.has_value();

@@ -36,7 +36,9 @@ struct RunFiles {
   double seconds_since_start = 0;        // since the last start; 0 if not live
 
   /// Returns a figure of the last epoch, NaN without epochs.
-  double last(double EpochRecord::*figure) const;
+  double last(double EpochRecord::*figure) const {
+    return epochs.empty() ? kUnknown : epochs.back().record.*figure;
+  }
   /// Whether there is a validation set, which then decides on the best epoch.
   bool holds_out() const;
   /// Returns the figure that chose the best checkpoint.

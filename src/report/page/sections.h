@@ -224,10 +224,7 @@ std::vector<std::int64_t> worst_classes(std::int64_t classes, const Merit& merit
   std::vector<std::int64_t> labels(static_cast<std::size_t>(classes));
   std::iota(labels.begin(), labels.end(), 0);
   if (labels.size() <= kListedClasses) return labels;
-  std::vector<decltype(merit(0))> merits;
-  for (const std::int64_t label : labels) merits.push_back(merit(label));
-  std::ranges::stable_sort(
-      labels, {}, [&](std::int64_t label) { return merits[static_cast<std::size_t>(label)]; });
+  std::ranges::stable_sort(labels, {}, merit);
   labels.resize(kListedClasses);
   return labels;
 }
