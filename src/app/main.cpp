@@ -24,7 +24,6 @@
 #include "launch/worker_process.h"
 #include "report/page/page.h"
 #include "report/records.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::app {
 

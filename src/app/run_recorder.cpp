@@ -22,7 +22,7 @@
 #include "kernels/selection.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::app {

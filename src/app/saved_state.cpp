@@ -14,7 +14,6 @@
 #include "data/sampler.h"
 #include "launch/worker_process.h"
 #include "report/records.h"
-#include "report/run_folder.h"
 #include "settings/run_config.h"
 #include "train/schedule.h"
 

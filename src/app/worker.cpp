@@ -30,7 +30,7 @@
 #include "kernels/selection.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 
 namespace mnist_train::app {
 

@@ -33,7 +33,7 @@
 #include "network/network.h"
 #include "report/console.h"
 #include "report/page/page.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 
 namespace mnist_train::cli {
 

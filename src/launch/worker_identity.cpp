@@ -1,5 +1,3 @@
-#include "launch/worker_identity.h"
-
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <unistd.h>
@@ -17,6 +15,7 @@
 #include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
+#include "launch/placement.h"
 
 namespace mnist_train::launch {
 

@@ -24,7 +24,6 @@
 #include "base/version.h"
 #include "imaging/codec.h"
 #include "imaging/image.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::report {
 

@@ -1,5 +1,3 @@
-#include "report/run_folder.h"
-
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <time.h>
@@ -14,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 

@@ -17,7 +17,6 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "report/records.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::report {
 

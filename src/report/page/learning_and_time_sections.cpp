@@ -6,7 +6,7 @@
 #include <set>
 
 #include "report/page/sections.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 

@@ -14,7 +14,7 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "report/page/sections.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 
