@@ -242,8 +242,8 @@ std::string settings_sentence(const RunFiles& run);
 
 /// Returns a series with a figure of each epoch, a member of EpochRecord, by epoch or step.
 template <class Figure>
-ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure,
-                         std::int64_t EpochRecord::*x = &EpochRecord::epoch) {
+ChartSeries series_of(const RunFiles& run, std::string name, int colour, const Figure& figure,
+                      std::int64_t EpochRecord::*x = &EpochRecord::epoch) {
   ChartSeries series{std::move(name), colour, {}};
   for (const EpochResult& epoch : run.epochs) {
     const std::optional<double> value = std::invoke(figure, epoch.record);
@@ -253,8 +253,8 @@ ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, cons
 }
 
 /// Returns a series with a figure of each step record.
-inline ChartSeries step_series(const RunFiles& run, std::string name, int colour,
-                               double StepRecord::*figure) {
+inline ChartSeries series_of(const RunFiles& run, std::string name, int colour,
+                             double StepRecord::*figure) {
   ChartSeries series{std::move(name), colour, {}};
   for (const StepRecord& step : run.steps) {
     series.points.push_back({static_cast<double>(step.step), step.*figure});
