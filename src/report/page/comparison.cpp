@@ -75,11 +75,6 @@ std::vector<std::string> starred(const Figures& figures, bool most_is_best, cons
 /// Whether runs were tested on the same images.
 enum class SameTest { kYes, kMaybe, kNo };
 
-/// Returns the held-out test files in dataset.json, null if there are none.
-nlohmann::json test_files(const RunFiles& run) {
-  return run.dataset.is_object() ? run.dataset.value("test", nlohmann::json()) : nlohmann::json();
-}
-
 /// Compares the numbers of test images by class, lists of held-out files, and hashes of the data.
 SameTest same_test(const RunFiles& a, const RunFiles& b) {
   const auto sizes = [](const RunFiles& run) {
@@ -90,8 +85,8 @@ SameTest same_test(const RunFiles& a, const RunFiles& b) {
   const std::vector<std::int64_t> sizes_of_b = sizes(b);
   const bool are_known = !sizes_of_a.empty() && !sizes_of_b.empty();
   if (are_known && sizes_of_a != sizes_of_b) return SameTest::kNo;
-  const nlohmann::json files_of_a = test_files(a);
-  const nlohmann::json files_of_b = test_files(b);
+  const nlohmann::json& files_of_a = value_in(a.dataset, "test");
+  const nlohmann::json& files_of_b = value_in(b.dataset, "test");
   if (files_of_a.is_array() || files_of_b.is_array()) {
     return files_of_a == files_of_b ? SameTest::kYes : SameTest::kNo;
   }
@@ -243,8 +238,7 @@ Values ran_with(const RunFiles& run) {
   for (const char* key :
        {"world_size", "launcher", "backend", "device", "device_model", "precision",
         "gradient_averaging", "threads_per_process", "versions", "data_hash"}) {
-    for (const auto& [name, value] :
-         config_values({{key, run.facts.value(key, nlohmann::json())}})) {
+    for (const auto& [name, value] : config_values({{key, value_in(run.facts, key)}})) {
       values["(ran) " + name] = value;
     }
   }

@@ -164,8 +164,7 @@ std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
 std::string never_predicted_text(const RunFiles& run, const Confusion& confusion,
                                  const std::vector<std::int64_t>& missed) {
   if (missed.empty()) return "";
-  const bool has_class_weights = run.config.is_object() && run.config.contains("class_weights") &&
-                                 !run.config["class_weights"].is_null();
+  const bool has_class_weights = !value_in(run.config, "class_weights").is_null();
   const std::string advice =
       escape_html(advice_on_never_predicted(are_unequal(confusion.samples), has_class_weights));
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",

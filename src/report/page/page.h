@@ -55,6 +55,8 @@ struct RunFiles {
   std::string status() const;
 };
 
+/// Returns the value under a key of a JSON object, else null.
+const nlohmann::json& value_in(const nlohmann::json& object, const std::string& key);
 /// Returns the number under a key of a JSON object, else NaN.
 double number_in(const nlohmann::json& object, const std::string& key);
 /// Returns the text under a key of a JSON object, else nothing.
