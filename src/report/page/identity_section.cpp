@@ -79,11 +79,9 @@ std::string machine_text(const RunFiles& run) {
 std::string versions_text(const RunFiles& run) {
   std::string text;
   const nlohmann::json& versions = value_in(run.facts, "versions");
-  if (!versions.is_object()) return text;
-  for (const auto& [name, version] : versions.items()) {
-    const std::string number = version.is_string() ? version.get<std::string>() : "";
-    if (number.empty()) continue;
-    text.append(text.empty() ? "" : ", ").append(name).append(" ").append(number);
+  for (const auto& [name, unused] : versions.items()) {
+    const std::string number = text_in(versions, name);
+    if (!number.empty()) text += (text.empty() ? "" : ", ") + name + " " + number;
   }
   return text;
 }
