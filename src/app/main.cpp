@@ -22,7 +22,6 @@
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
-#include "report/page/page.h"
 #include "report/records.h"
 
 namespace mnist_train::app {

@@ -29,7 +29,6 @@
 #include "launch/supervisor.h"
 #include "launch/worker_process.h"
 #include "report/console.h"
-#include "report/page/page.h"
 #include "report/records.h"
 
 namespace mnist_train::cli {

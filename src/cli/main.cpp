@@ -32,7 +32,6 @@
 #include "launch/worker_process.h"
 #include "network/network.h"
 #include "report/console.h"
-#include "report/page/page.h"
 #include "report/records.h"
 
 namespace mnist_train::cli {

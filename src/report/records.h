@@ -448,4 +448,16 @@ void point_latest_at(const std::filesystem::path& folder);
 /// The files of a run, within its folder.
 namespace files = settings::run_files;
 
+// Its page.
+
+/// Whether a folder holds enough for a page.
+bool has_page_data(const std::filesystem::path& folder);
+
+/// Returns the page on the current content of run folders. Throws Error.
+std::string page_on(const std::vector<std::filesystem::path>& folders);
+
+/// Writes the last page of a failed run. Ignores errors, because the failure of the run is about to
+/// be reported.
+void write_last_page(const std::filesystem::path& folder);
+
 }  // namespace mnist_train::report

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "fuzz/input.h"
-#include "report/page/page.h"
+#include "report/page/sections.h"
 #include "report/records.h"
 #include "support/temp_folder.h"
 

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/system.h"
-#include "report/page/page.h"
 #include "report/page/sections.h"
 #include "report/records.h"
 #include "support/catch.h"

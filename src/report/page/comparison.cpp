@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "report/page/sections.h"
-#include "report/records.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::report {

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "report/page/sections.h"
-#include "report/records.h"
 
 namespace mnist_train::report {
 

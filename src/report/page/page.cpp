@@ -1,5 +1,3 @@
-#include "report/page/page.h"
-
 #include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 
@@ -14,7 +12,6 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "report/page/sections.h"
-#include "report/records.h"
 
 namespace mnist_train::report {
 
