@@ -21,7 +21,6 @@
 #include "comm/failures.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
 #include "report/records.h"
 
 namespace mnist_train::app {

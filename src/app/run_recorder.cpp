@@ -20,7 +20,7 @@
 #include "base/system.h"
 #include "checkpoint/checkpoint.h"
 #include "kernels/selection.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 #include "report/console.h"
 #include "report/records.h"
 #include "settings/run_config.h"

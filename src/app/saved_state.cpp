@@ -12,7 +12,7 @@
 #include "base/system.h"
 #include "checkpoint/checkpoint.h"
 #include "data/sampler.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 #include "report/records.h"
 #include "settings/run_config.h"
 #include "train/schedule.h"

@@ -29,7 +29,6 @@
 #include "comm/communicator.h"
 #include "kernels/selection.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
 #include "report/records.h"
 
 namespace mnist_train::app {

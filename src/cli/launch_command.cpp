@@ -27,7 +27,6 @@
 #include "launch/placement.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
 #include "report/console.h"
 #include "report/records.h"
 

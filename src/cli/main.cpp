@@ -29,7 +29,6 @@
 #include "launch/job.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
 #include "network/network.h"
 #include "report/console.h"
 #include "report/records.h"

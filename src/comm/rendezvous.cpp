@@ -26,7 +26,7 @@
 #include "base/hash.h"
 #include "base/system.h"
 #include "comm/failures.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 
 namespace mnist_train::comm {
 

@@ -34,7 +34,6 @@
 #include "launch/job.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
 #include "report/records.h"
 
 namespace mnist_train::doctor {
