@@ -14,7 +14,7 @@
 #include "checkpoint/weights.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 
 namespace mnist_train::app {
 

@@ -20,10 +20,7 @@
 #include "comm/failures.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
-#include "report/page/page.h"
 #include "report/records.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::app {
 

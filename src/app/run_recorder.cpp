@@ -21,9 +21,9 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "kernels/operations.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 #include "report/console.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::app {

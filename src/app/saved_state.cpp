@@ -14,9 +14,8 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "data/sampler.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 #include "report/records.h"
-#include "report/run_folder.h"
 #include "settings/run_config.h"
 #include "train/schedule.h"
 

@@ -28,8 +28,7 @@
 #include "comm/communicator.h"
 #include "kernels/operations.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 
 namespace mnist_train::app {
 

@@ -13,7 +13,6 @@
 #include "launch/job.h"
 #include "launch/placement.h"
 #include "launch/status_board.h"
-#include "launch/worker_identity.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::app {

@@ -19,8 +19,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "launch/worker_identity.h"
-#include "report/run_folder.h"
+#include "launch/placement.h"
+#include "report/records.h"
 #include "strict_json/value_type.h"
 
 namespace mnist_train::cli {

@@ -27,12 +27,8 @@
 #include "launch/placement.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "launch/worker_identity.h"
-#include "launch/worker_process.h"
 #include "report/console.h"
-#include "report/page/page.h"
 #include "report/records.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::cli {
 

@@ -29,11 +29,9 @@
 #include "launch/job.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "launch/worker_process.h"
 #include "network/network.h"
 #include "report/console.h"
-#include "report/page/page.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 
 namespace mnist_train::cli {
 

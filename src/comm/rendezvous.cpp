@@ -24,7 +24,7 @@
 #include "base/json.h"
 #include "base/system.h"
 #include "comm/failures.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 
 namespace mnist_train::comm {
 

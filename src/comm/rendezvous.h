@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "launch/placement.h"
-#include "launch/worker_identity.h"
 
 namespace mnist_train::comm {
 

@@ -33,9 +33,7 @@
 #include "launch/job.h"
 #include "launch/placement.h"
 #include "launch/supervisor.h"
-#include "launch/worker_identity.h"
-#include "launch/worker_process.h"
-#include "report/run_folder.h"
+#include "report/records.h"
 
 namespace mnist_train::doctor {
 

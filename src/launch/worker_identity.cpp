@@ -1,5 +1,3 @@
-#include "launch/worker_identity.h"
-
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <unistd.h>
@@ -7,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdint>
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
@@ -15,8 +12,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/print.h"
 #include "base/system.h"
+#include "launch/placement.h"
 
 namespace mnist_train::launch {
 
@@ -113,12 +112,8 @@ WorkerIdentity rank_by(const RankVariables& names) {
 /// Returns a port that all processes of a job compute alike and that few other jobs share.
 int port_from(const std::string& job) {
   constexpr int kFirst = 15000;  // below the ephemeral ports
-  constexpr std::uint32_t kPorts = 17000;
-  std::uint32_t hash = 2166136261U;  // FNV-1a
-  for (const char character : job) {
-    hash = (hash ^ static_cast<unsigned char>(character)) * 16777619U;
-  }
-  return kFirst + static_cast<int>(hash % kPorts);
+  constexpr unsigned long kPorts = 17000;
+  return kFirst + static_cast<int>(std::stoul(hash_hex(job).substr(0, 8), nullptr, 16) % kPorts);
 }
 
 bool has_address() { return !variable("MASTER_ADDR").value_or("").empty(); }

@@ -1,5 +1,3 @@
-#include "launch/worker_process.h"
-
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -23,6 +21,7 @@
 
 #include "base/shared_library.h"
 #include "base/system.h"
+#include "launch/supervisor.h"
 
 namespace mnist_train::launch {
 

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <utility>
 
 #include "base/file.h"
@@ -376,15 +376,6 @@ Json number_or_null(const std::optional<std::int64_t>& number) {
   return number ? Json(*number) : Json();
 }
 
-/// Returns the double whose shortest decimal form is that of the float.
-double shortest(float value) {
-  std::array<char, 32> text{};
-  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
-  double result = 0;
-  std::from_chars(text.data(), end, result);
-  return result;
-}
-
 std::size_t best_of(const std::vector<float>& scores) {
   return static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
 }
@@ -472,7 +463,9 @@ Json to_json(const FilePrediction& prediction, const std::vector<std::string>& c
   Json row = {{"file", prediction.file}, {"guess", guess}};
   if (has_names(prediction, class_names)) row["class"] = class_names[guess];
   row["scores"] = Json::array();
-  for (const float score : prediction.scores) row["scores"].push_back(shortest(score));
+  for (const float score : prediction.scores) {  // the double with the shortest digits of the float
+    row["scores"].push_back(std::strtod(fmt::format("{}", score).c_str(), nullptr));
+  }
   return row;
 }
 

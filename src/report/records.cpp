@@ -8,11 +8,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <ranges>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -23,7 +24,6 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "imaging/codec.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::report {
 
@@ -398,8 +398,7 @@ ClassCounts class_counts(const EpochDetails& details) {
 }
 
 bool are_unequal(const std::vector<std::int64_t>& class_sizes) {
-  std::vector<std::int64_t> sizes;
-  std::ranges::copy_if(class_sizes, std::back_inserter(sizes), [](auto size) { return size > 0; });
+  auto sizes = class_sizes | std::views::filter([](std::int64_t size) { return size > 0; });
   if (sizes.empty()) return false;
   const auto [least, most] = std::ranges::minmax(sizes);
   return 2 * most > 3 * least;

@@ -1,6 +1,5 @@
-#include "report/run_folder.h"
-
 #include <fcntl.h>
+#include <spdlog/fmt/chrono.h>
 #include <spdlog/spdlog.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/system.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 
@@ -27,9 +27,7 @@ std::string start_time() {
   const time_t now = ::time(nullptr);
   tm local{};
   ::localtime_r(&now, &local);
-  std::array<char, 32> text{};
-  (void)std::strftime(text.data(), text.size(), "%Y-%m-%dT%H-%M-%S", &local);
-  return text.data();
+  return fmt::format("{:%Y-%m-%dT%H-%M-%S}", local);
 }
 
 /// Creates the folder and its parents as needed, and adds the created ones to `made`.

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <numeric>
@@ -17,7 +16,6 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "report/records.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::report {
 
@@ -28,20 +26,6 @@ namespace {
 constexpr std::int64_t kHeaderBytes = 12;  // length and its checksum
 constexpr std::int64_t kFooterBytes = 4;
 constexpr std::uint32_t kReversedPolynomial = 0x82f63b78;  // of CRC-32C
-
-constexpr std::array<std::uint32_t, 256> make_crc_table() {
-  std::array<std::uint32_t, 256> table{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t remainder = byte;
-    for (int bit = 0; bit < 8; ++bit) {
-      remainder = remainder >> 1 ^ (remainder & 1 ? kReversedPolynomial : 0);
-    }
-    table[byte] = remainder;
-  }
-  return table;
-}
-
-constexpr std::array<std::uint32_t, 256> kCrcTable = make_crc_table();
 
 /// Appends a little-endian number, as x86-64 and arm64 have it in memory.
 template <class Number>
@@ -55,7 +39,8 @@ void append_number(std::string& text, Number number) {
 std::uint32_t masked_crc(std::string_view bytes) {
   std::uint32_t crc = ~std::uint32_t{0};
   for (const char byte : bytes) {
-    crc = crc >> 8 ^ kCrcTable[(crc ^ static_cast<unsigned char>(byte)) & 0xff];
+    crc ^= static_cast<unsigned char>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? kReversedPolynomial : 0);
   }
   crc = ~crc;
   return (crc >> 15 | crc << 17) + 0xa282ead8U;

@@ -204,13 +204,107 @@ class DocumentParser {
     if (next_is_any(",:]}") || at_ == text_.size()) expected("a value", hint);
   }
 
-  Node value();
-  void object(Node& node);
-  void array(Node& node);
-  Json scalar();
-  void skip_malformed(Node& node, const MalformedScalar& problem);
+  Node value() {
+    Node node;
+    node.source = source_;
+    node.offset = skip_space();
+    if (next_is_any("{")) {
+      object(node);
+    } else if (next_is_any("[")) {
+      array(node);
+    } else {
+      try {
+        node.value = scalar();
+      } catch (const MalformedScalar& problem) {
+        skip_malformed(node, problem);
+      }
+    }
+    return node;
+  }
+
+  /// Parses the string, number or word at the current position and moves past it.
+  Json scalar() {
+    const std::size_t begin = at_;
+    const bool is_string = has_any(text_, begin, "\"");
+    at_ = is_string ? end_of_string(text_, begin) : begin + word_at(text_, begin).size();
+    if (at_ > text_.size()) throw MalformedScalar{begin, "this string has no closing quote"};
+    const std::string_view token = text_.substr(begin, at_ - begin);
+    try {
+      return Json::parse(token);
+    } catch (const Json::parse_error& error) {
+      if (!is_string) {
+        throw MalformedScalar{begin, "expected a value, found " + describe_token(text_, begin)};
+      }
+      throw MalformedScalar{begin + error.byte - 1,
+                            "malformed string: expected UTF-8 without control characters, and only "
+                            "escapes such as \\n and \\u00e9"};
+    } catch (const Json::out_of_range&) {
+      throw MalformedScalar{begin, "the number " + shorten(token) + " is too large"};
+    }
+  }
+
+  /// Reports a malformed scalar. Continues after it unless its end is uncertain: then the text that
+  /// follows would only cause false alarms.
+  void skip_malformed(Node& node, const MalformedScalar& problem) {
+    report(problem.offset, problem.message);
+    if (at_ > text_.size() || depth_ == 0 || ++malformed_ == kMaxBrokenValues) throw Stop();
+    const std::string_view token = text_.substr(node.offset, at_ - node.offset);
+    const bool has_control =
+        std::any_of(token.begin(), token.end(), [](char byte) { return byte >= 0 && byte < ' '; });
+    if (token.empty() || has_control || !next_is_any(",]}")) throw Stop();
+    node.value = 0.0;
+    node.is_broken = true;
+  }
+
+  /// Parses what is between two brackets, up to `close`, calling `element` at each element.
   template <class Element>
-  void elements(const char* close, const Element& element);
+  void elements(const char* close, const Element& element) {
+    if (depth_ == kMaxNesting) {
+      stop(at_, "nested more than " + std::to_string(kMaxNesting) + " levels deep");
+    }
+    ++depth_;
+    ++at_;
+    const std::string outer = pointer_;
+    for (bool first = true; !take(close); first = false) {
+      if (!first && !take(",")) expected(std::string("',' or '") + close + "'");
+      const bool is_trailing = !first && next_is_any(close);
+      element(outer, is_trailing ? " (remove the comma before it)" : "");
+      pointer_ = outer;
+    }
+    --depth_;
+  }
+
+  void object(Node& node) {
+    node.value = Json::object();
+    std::unordered_set<std::string> keys;
+    elements("}", [&](const std::string& outer, const char* hint) {
+      Node::Member member;
+      member.key_offset = skip_space();
+      if (!next_is_any("\"")) expected("a key in double quotes", hint);
+      try {
+        member.key = scalar().get<std::string>();
+      } catch (const MalformedScalar& problem) {
+        stop(problem.offset, problem.message);
+      }
+      pointer_ = join_pointer(outer, member.key);
+      if (!keys.insert(member.key).second) {
+        report(member.key_offset, "duplicate key \"" + shorten(member.key) + "\"");
+      }
+      if (!take(":")) expected("':' after the key");
+      require_value();
+      member.value = value();
+      node.members.push_back(std::move(member));
+    });
+  }
+
+  void array(Node& node) {
+    node.value = Json::array();
+    elements("]", [&](const std::string& outer, const char* hint) {
+      require_value(hint);
+      pointer_ = join_pointer(outer, std::to_string(node.items.size()));
+      node.items.push_back(value());
+    });
+  }
 
   std::shared_ptr<const Source> source_;
   std::string_view text_;
@@ -220,108 +314,6 @@ class DocumentParser {
   std::size_t depth_ = 0;
   std::size_t malformed_ = 0;
 };
-
-Node DocumentParser::value() {
-  Node node;
-  node.source = source_;
-  node.offset = skip_space();
-  if (next_is_any("{")) {
-    object(node);
-  } else if (next_is_any("[")) {
-    array(node);
-  } else {
-    try {
-      node.value = scalar();
-    } catch (const MalformedScalar& problem) {
-      skip_malformed(node, problem);
-    }
-  }
-  return node;
-}
-
-/// Parses the string, number or word at the current position and moves past it.
-Json DocumentParser::scalar() {
-  const std::size_t begin = at_;
-  const bool is_string = has_any(text_, begin, "\"");
-  at_ = is_string ? end_of_string(text_, begin) : begin + word_at(text_, begin).size();
-  if (at_ > text_.size()) throw MalformedScalar{begin, "this string has no closing quote"};
-  const std::string_view token = text_.substr(begin, at_ - begin);
-  try {
-    return Json::parse(token);
-  } catch (const Json::parse_error& error) {
-    if (!is_string) {
-      throw MalformedScalar{begin, "expected a value, found " + describe_token(text_, begin)};
-    }
-    throw MalformedScalar{begin + error.byte - 1,
-                          "malformed string: expected UTF-8 without control characters, and only "
-                          "escapes such as \\n and \\u00e9"};
-  } catch (const Json::out_of_range&) {
-    throw MalformedScalar{begin, "the number " + shorten(token) + " is too large"};
-  }
-}
-
-/// Reports a malformed scalar. Continues after it unless its end is uncertain: then the text that
-/// follows would only cause false alarms.
-void DocumentParser::skip_malformed(Node& node, const MalformedScalar& problem) {
-  report(problem.offset, problem.message);
-  if (at_ > text_.size() || depth_ == 0 || ++malformed_ == kMaxBrokenValues) throw Stop();
-  const std::string_view token = text_.substr(node.offset, at_ - node.offset);
-  const bool has_control =
-      std::any_of(token.begin(), token.end(), [](char byte) { return byte >= 0 && byte < ' '; });
-  if (token.empty() || has_control || !next_is_any(",]}")) throw Stop();
-  node.value = 0.0;
-  node.is_broken = true;
-}
-
-/// Parses what is between two brackets, up to `close`, calling `element` at each element.
-template <class Element>
-void DocumentParser::elements(const char* close, const Element& element) {
-  if (depth_ == kMaxNesting) {
-    stop(at_, "nested more than " + std::to_string(kMaxNesting) + " levels deep");
-  }
-  ++depth_;
-  ++at_;
-  const std::string outer = pointer_;
-  for (bool first = true; !take(close); first = false) {
-    if (!first && !take(",")) expected(std::string("',' or '") + close + "'");
-    const bool is_trailing = !first && next_is_any(close);
-    element(outer, is_trailing ? " (remove the comma before it)" : "");
-    pointer_ = outer;
-  }
-  --depth_;
-}
-
-void DocumentParser::object(Node& node) {
-  node.value = Json::object();
-  std::unordered_set<std::string> keys;
-  elements("}", [&](const std::string& outer, const char* hint) {
-    Node::Member member;
-    member.key_offset = skip_space();
-    if (!next_is_any("\"")) expected("a key in double quotes", hint);
-    try {
-      member.key = scalar().get<std::string>();
-    } catch (const MalformedScalar& problem) {
-      stop(problem.offset, problem.message);
-    }
-    pointer_ = join_pointer(outer, member.key);
-    if (!keys.insert(member.key).second) {
-      report(member.key_offset, "duplicate key \"" + shorten(member.key) + "\"");
-    }
-    if (!take(":")) expected("':' after the key");
-    require_value();
-    member.value = value();
-    node.members.push_back(std::move(member));
-  });
-}
-
-void DocumentParser::array(Node& node) {
-  node.value = Json::array();
-  elements("]", [&](const std::string& outer, const char* hint) {
-    require_value(hint);
-    pointer_ = join_pointer(outer, std::to_string(node.items.size()));
-    node.items.push_back(value());
-  });
-}
 
 }  // namespace
 

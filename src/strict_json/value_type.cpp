@@ -120,14 +120,6 @@ bool is_plain_text(const std::string& text) {
 
 }  // namespace
 
-JsonCursor JsonCursor::item(std::size_t index) const {
-  return {node_->items[index], join_pointer(pointer_, std::to_string(index)), *context_};
-}
-
-JsonCursor JsonCursor::member(std::string_view key) const {
-  return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
-}
-
 JsonCursor JsonCursor::or_else(std::string_view alternative) const {
   JsonCursor same = *this;
   same.alternatives_ += " or " + std::string(alternative);

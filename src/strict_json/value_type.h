@@ -72,9 +72,13 @@ class JsonCursor {
   bool is_layer() const { return context_->is_layer; }
 
   /// Returns a cursor at an item of this list.
-  JsonCursor item(std::size_t index) const;
+  JsonCursor item(std::size_t index) const {
+    return {node_->items[index], join_pointer(pointer_, std::to_string(index)), *context_};
+  }
   /// Returns a cursor at the value of a key that this object has.
-  JsonCursor member(std::string_view key) const;
+  JsonCursor member(std::string_view key) const {
+    return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
+  }
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }
   /// Returns whether this object has the key, with a value other than null.
   bool gives(std::string_view key) const { return has(key) && !node_->find(key)->value.is_null(); }

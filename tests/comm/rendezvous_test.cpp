@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/system.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/ranks.h"

@@ -1,13 +1,12 @@
 // A run folder from anyone, made into a page: each of its files holds the input in turn.
 
-#include "report/run_folder.h"
-
 #include <array>
 #include <filesystem>
 
 #include "base/error.h"
 #include "fuzz/input.h"
-#include "report/page/page.h"
+#include "report/page/sections.h"
+#include "report/records.h"
 #include "support/temp_folder.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

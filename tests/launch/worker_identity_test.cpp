@@ -1,5 +1,3 @@
-#include "launch/worker_identity.h"
-
 #include <unistd.h>
 
 #include <map>
@@ -8,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "launch/placement.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

@@ -1,5 +1,3 @@
-#include "launch/worker_process.h"
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -10,6 +8,7 @@
 
 #include "launch/job.h"
 #include "launch/status_board.h"
+#include "launch/supervisor.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"

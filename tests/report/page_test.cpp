@@ -1,5 +1,3 @@
-#include "report/page/page.h"
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>

@@ -1,4 +1,4 @@
-#include "report/run_folder.h"
+#include "support/run_folder.h"
 
 #include <sys/file.h>
 #include <sys/wait.h>
@@ -10,11 +10,10 @@
 #include <string>
 
 #include "base/system.h"
-#include "report/page/page.h"
 #include "report/page/sections.h"
+#include "report/records.h"
 #include "support/catch.h"
 #include "support/error_of.h"
-#include "support/run_folder.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::report {

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "comm/communicator.h"
-#include "launch/worker_process.h"
+#include "launch/supervisor.h"
 
 namespace mnist_train::testing {
 

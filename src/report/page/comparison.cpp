@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "report/page/sections.h"
-#include "report/run_folder.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::report {
@@ -75,11 +74,6 @@ std::vector<std::string> starred(const Figures& figures, bool most_is_best, cons
 /// Whether runs were tested on the same images.
 enum class SameTest { kYes, kMaybe, kNo };
 
-/// Returns the held-out test files in dataset.json, null if there are none.
-nlohmann::json test_files(const RunFiles& run) {
-  return run.dataset.is_object() ? run.dataset.value("test", nlohmann::json()) : nlohmann::json();
-}
-
 /// Compares the numbers of test images by class, lists of held-out files, and hashes of the data.
 SameTest same_test(const RunFiles& a, const RunFiles& b) {
   const auto sizes = [](const RunFiles& run) {
@@ -90,8 +84,8 @@ SameTest same_test(const RunFiles& a, const RunFiles& b) {
   const std::vector<std::int64_t> sizes_of_b = sizes(b);
   const bool are_known = !sizes_of_a.empty() && !sizes_of_b.empty();
   if (are_known && sizes_of_a != sizes_of_b) return SameTest::kNo;
-  const nlohmann::json files_of_a = test_files(a);
-  const nlohmann::json files_of_b = test_files(b);
+  const nlohmann::json& files_of_a = value_in(a.dataset, "test");
+  const nlohmann::json& files_of_b = value_in(b.dataset, "test");
   if (files_of_a.is_array() || files_of_b.is_array()) {
     return files_of_a == files_of_b ? SameTest::kYes : SameTest::kNo;
   }
@@ -150,45 +144,29 @@ std::string results_table(std::span<const RunFiles> runs) {
          paragraph("soft", "★ marks the best value of a column.");
 }
 
-/// Draws a line of each run, which `series(run, colour)` returns.
-template <typename Series>
-std::string common_chart(std::span<const RunFiles> runs, LineChart chart, const Series& series) {
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    chart.series.push_back(series(runs[i], colour_of(i)));
-  }
-  return line_chart(chart);
-}
-
 std::string comparison_charts(std::span<const RunFiles> runs) {
-  const auto by_epoch = [&](const LineChart& chart, double EpochRecord::*member) {
-    return common_chart(runs, chart, [member](const RunFiles& run, int colour) {
-      return epoch_series(run, run.name, colour, member);
-    });
-  };
-  const auto by_step = [&](const LineChart& chart, double StepRecord::*member) {
-    return common_chart(runs, chart, [member](const RunFiles& run, int colour) {
-      return step_series(run, run.name, colour, member);
-    });
-  };
-  const auto smoothed_loss = [](const RunFiles& run, int colour) {
-    ChartSeries series = step_series(run, run.name, colour, &StepRecord::loss);
-    series.points = smoothed(series.points, static_cast<double>(series.points.size()) * 0.04);
-    return series;
+  const auto chart_of = [&](LineChart chart, const auto& figure, bool is_smoothed = false) {
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      ChartSeries series = series_of(runs[i], runs[i].name, colour_of(i), figure);
+      const double window = static_cast<double>(series.points.size()) * 0.04;
+      if (is_smoothed) series.points = smoothed(series.points, window);
+      chart.series.push_back(std::move(series));
+    }
+    return line_chart(chart);
   };
   return "<div class=\"charts\">" +
-         by_epoch({"Test accuracy", "epoch", AxisFormat::kPercent}, &EpochRecord::test_accuracy) +
-         by_epoch({"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
+         chart_of({"Test accuracy", "epoch", AxisFormat::kPercent}, &EpochRecord::test_accuracy) +
+         chart_of({"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
                   &EpochRecord::test_loss) +
-         by_epoch({"Training accuracy", "epoch", AxisFormat::kPercent},
+         chart_of({"Training accuracy", "epoch", AxisFormat::kPercent},
                   &EpochRecord::train_accuracy) +
-         common_chart(runs,
-                      {"Training loss, running mean", "step", AxisFormat::kDecimal,
-                       /*logarithmic=*/true},
-                      smoothed_loss) +
-         by_step({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true},
-                 &StepRecord::learning_rate) +
-         by_step({"Samples a second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
-                 &StepRecord::samples_per_second) +
+         chart_of({"Training loss, running mean", "step", AxisFormat::kDecimal,
+                   /*logarithmic=*/true},
+                  &StepRecord::loss, /*is_smoothed=*/true) +
+         chart_of({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true},
+                  &StepRecord::learning_rate) +
+         chart_of({"Samples a second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
+                  &StepRecord::samples_per_second) +
          "</div>\n";
 }
 
@@ -259,8 +237,7 @@ Values ran_with(const RunFiles& run) {
   for (const char* key :
        {"world_size", "launcher", "backend", "device", "device_model", "precision",
         "gradient_averaging", "threads_per_process", "versions", "data_hash"}) {
-    for (const auto& [name, value] :
-         config_values({{key, run.facts.value(key, nlohmann::json())}})) {
+    for (const auto& [name, value] : config_values({{key, value_in(run.facts, key)}})) {
       values["(ran) " + name] = value;
     }
   }

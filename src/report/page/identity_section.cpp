@@ -48,7 +48,7 @@ void collect_values(const nlohmann::json& value, const std::string& key, int dep
 }
 
 std::string dataset_text(const RunFiles& run) {
-  const nlohmann::json dataset = run.facts.value("data", nlohmann::json());
+  const nlohmann::json& dataset = value_in(run.facts, "data");
   if (!dataset.is_object()) return "";
   const double validation = number_in(dataset, "validation");
   return count(number_in(dataset, "train")) + " training, " +
@@ -78,12 +78,10 @@ std::string machine_text(const RunFiles& run) {
 
 std::string versions_text(const RunFiles& run) {
   std::string text;
-  const nlohmann::json versions = run.facts.value("versions", nlohmann::json());
-  if (!versions.is_object()) return text;
-  for (const auto& [name, version] : versions.items()) {
-    const std::string number = version.is_string() ? version.get<std::string>() : "";
-    if (number.empty()) continue;
-    text.append(text.empty() ? "" : ", ").append(name).append(" ").append(number);
+  const nlohmann::json& versions = value_in(run.facts, "versions");
+  for (const auto& [name, unused] : versions.items()) {
+    const std::string number = text_in(versions, name);
+    if (!number.empty()) text += (text.empty() ? "" : ", ") + name + " " + number;
   }
   return text;
 }
@@ -92,15 +90,13 @@ std::string versions_text(const RunFiles& run) {
 /// numbers, and objects of them or of reasons.
 std::string left_out_table(const RunFiles& run) {
   const nlohmann::json none;
-  const nlohmann::json& left_out =
-      run.dataset.is_object() && run.dataset.contains("left_out") ? run.dataset["left_out"] : none;
   std::string rows;
   const auto add = [&rows](const std::string& name, const nlohmann::json& value) {
     const std::string text = value.is_number() ? count(value.get<double>())
                                                : shortened(config_text(value), kMostOfValue);
     rows += table_row(escape_html(name), {escape_html(text)});
   };
-  for (const auto& [name, value] : left_out.items()) {
+  for (const auto& [name, value] : value_in(run.dataset, "left_out").items()) {
     if (!value.is_object()) add(name, value);
     for (const auto& [inner, each] : (value.is_object() ? value : none).items()) {
       add(name + " › " + inner, each);

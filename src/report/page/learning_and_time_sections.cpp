@@ -6,7 +6,6 @@
 #include <set>
 
 #include "report/page/sections.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::report {
 
@@ -19,10 +18,10 @@ enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRecord::*test,
                            double EpochRecord::*train,
                            std::optional<double> EpochRecord::*validation) {
-  std::vector<ChartSeries> series{epoch_series(run, "test", kTest, test),
-                                  epoch_series(run, "training", kTrain, train)};
+  std::vector<ChartSeries> series{series_of(run, "test", kTest, test),
+                                  series_of(run, "training", kTrain, train)};
   if (run.holds_out()) {
-    series.push_back(epoch_series(run, "validation", kValidation, validation));
+    series.push_back(series_of(run, "validation", kValidation, validation));
   }
   chart.series.insert(chart.series.begin(), series.begin(), series.end());
   return line_chart(chart);
@@ -33,10 +32,10 @@ std::vector<ChartSeries> further_accuracies(const RunFiles& run) {
   std::vector<ChartSeries> series;
   if (shows_balanced_accuracy(run)) {
     series.push_back(
-        epoch_series(run, "test, balanced", kBalanced, &EpochRecord::test_balanced_accuracy));
+        series_of(run, "test, balanced", kBalanced, &EpochRecord::test_balanced_accuracy));
   }
   if (shows_top5_accuracy(run)) {
-    series.push_back(epoch_series(run, "test, top 5", kTop5, &EpochRecord::test_top5_accuracy));
+    series.push_back(series_of(run, "test, top 5", kTop5, &EpochRecord::test_top5_accuracy));
   }
   return series;
 }
@@ -44,17 +43,17 @@ std::vector<ChartSeries> further_accuracies(const RunFiles& run) {
 /// Shows single steps in the background, their running mean, and the test set after each epoch.
 std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
                           double EpochRecord::*of_epoch) {
-  ChartSeries each = step_series(run, "single steps", kTrain, of_step);
+  ChartSeries each = series_of(run, "single steps", kTrain, of_step);
   each.faint = true;
   ChartSeries mean{"training", kTrain,
                    smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
-  ChartSeries test = epoch_series(run, "test", kTest, of_epoch, &EpochRecord::step);
+  ChartSeries test = series_of(run, "test", kTest, of_epoch, &EpochRecord::step);
   chart.series = {std::move(each), std::move(mean), std::move(test)};
   return line_chart(chart);
 }
 
 std::string learning_charts(const RunFiles& run) {
-  const ChartSeries rate = step_series(run, "learning rate", kRate, &StepRecord::learning_rate);
+  const ChartSeries rate = series_of(run, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
       chart_by_epoch(run,
                      {.title = "Accuracy by epoch",
@@ -164,8 +163,7 @@ std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
 std::string never_predicted_text(const RunFiles& run, const Confusion& confusion,
                                  const std::vector<std::int64_t>& missed) {
   if (missed.empty()) return "";
-  const bool has_class_weights = run.config.is_object() && run.config.contains("class_weights") &&
-                                 !run.config["class_weights"].is_null();
+  const bool has_class_weights = !value_in(run.config, "class_weights").is_null();
   const std::string advice =
       escape_html(advice_on_never_predicted(are_unequal(confusion.samples), has_class_weights));
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
@@ -455,7 +453,7 @@ std::string time_section(const RunFiles& run) {
     text += time_bar(seconds, total(seconds)) + time_legend(seconds);
   }
   const ChartSeries throughput =
-      step_series(run, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
+      series_of(run, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
   text += "<div class=\"charts\">" +
           column_chart("Seconds by epoch", "epoch", kActivityNames, columns_of(run.epochs)) +
           line_chart({.title = "Training throughput",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 #include <set>
 
 #include "report/page/sections.h"
@@ -125,12 +126,10 @@ using Splits = std::vector<std::pair<const char*, const char*>>;
 Splits sized_splits(const RunFiles& run, const Confusion& confusion) {
   Splits splits;
   for (const auto& split : {std::pair("train", "train"), std::pair("validation", "valid.")}) {
-    const auto has_images = [&](std::int64_t label) {
-      return run.class_size(label, split.first) > 0;
-    };
-    std::int64_t label = 0;
-    while (label < confusion.classes && !has_images(label)) ++label;
-    if (label < confusion.classes) splits.push_back(split);
+    const auto has_images = [&](auto label) { return run.class_size(label, split.first) > 0; };
+    if (std::ranges::any_of(std::views::iota(0L, confusion.classes), has_images)) {
+      splits.push_back(split);
+    }
   }
   return splits;
 }

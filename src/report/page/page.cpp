@@ -1,5 +1,3 @@
-#include "report/page/page.h"
-
 #include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 
@@ -14,7 +12,6 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "report/page/sections.h"
-#include "report/run_folder.h"
 
 namespace mnist_train::report {
 
@@ -127,9 +124,7 @@ std::string page_header(const RunFiles& run) {
   if (const std::string sentence = settings_sentence(run); !sentence.empty()) {
     text += paragraph("soft", sentence);
   }
-  const bool has_ema = run.config.is_object() && run.config.contains("ema");
-  if (const double decay = has_ema ? number_in(run.config["ema"], "decay") : NAN;
-      std::isfinite(decay)) {
+  if (const double decay = number_in(value_in(run.config, "ema"), "decay"); std::isfinite(decay)) {
     text += paragraph(
         "soft", fmt::format("Evaluated and saved is the moving average of the weights (ema, decay "
                             "{}), not the trained weights. Early in the run the decay is (1 + "
@@ -182,8 +177,6 @@ class PageSink : public Sink {
 constexpr std::size_t kMaxSmallFile = 16 << 20;
 constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
 
-const nlohmann::json kNull;
-
 [[noreturn]] void refuse_content(const std::string& where, const std::string& reason) {
   throw Error(ExitCode::kData, where + ": " + reason);
 }
@@ -223,8 +216,7 @@ void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std
 void read_class_counts(const nlohmann::json& json, EpochDetails& details,
                        const std::string& where) {
   ClassCounts::visit(details.class_counts, [&](const std::string& key, auto& counts) {
-    const nlohmann::json list = json.is_object() ? json.value(key, kNull) : kNull;
-    for (const nlohmann::json& count : list) {
+    for (const nlohmann::json& count : value_in(json, key)) {
       if (!count.is_number_unsigned()) refuse_content(where, "class_counts holds something else");
       counts.push_back(count.get<std::int64_t>());
     }
@@ -328,8 +320,7 @@ void add_record(const nlohmann::json& json, const std::string& where, RunFiles& 
 /// them are text.
 std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
   std::vector<std::string> names;
-  if (!dataset.is_object() || !dataset.contains("class_names")) return names;
-  for (const nlohmann::json& name : dataset["class_names"]) {
+  for (const nlohmann::json& name : value_in(dataset, "class_names")) {
     if (!name.is_string()) return {};
     names.push_back(name.get<std::string>());
   }
@@ -374,18 +365,20 @@ void write_last_page(const std::filesystem::path& folder) try {
 } catch (const Error&) {
 }
 
-double number_in(const nlohmann::json& object, const std::string& key) {
+const nlohmann::json& value_in(const nlohmann::json& object, const std::string& key) {
+  static const nlohmann::json kNull;
   const auto found = object.is_object() ? object.find(key) : object.end();
-  return found != object.end() && found->is_number() ? found->get<double>() : kUnknown;
+  return found != object.end() ? *found : kNull;
+}
+
+double number_in(const nlohmann::json& object, const std::string& key) {
+  const nlohmann::json& value = value_in(object, key);
+  return value.is_number() ? value.get<double>() : kUnknown;
 }
 
 std::string text_in(const nlohmann::json& object, const std::string& key) {
-  const auto found = object.is_object() ? object.find(key) : object.end();
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-double RunFiles::last(double EpochRecord::*figure) const {
-  return epochs.empty() ? kUnknown : epochs.back().record.*figure;
+  const nlohmann::json& value = value_in(object, key);
+  return value.is_string() ? value.get<std::string>() : "";
 }
 
 bool RunFiles::holds_out() const {
@@ -415,8 +408,7 @@ std::optional<BestEpoch> RunFiles::best_epoch() const {
 }
 
 settings::BestBy RunFiles::best_by() const {
-  const auto group = config.find("checkpoint");
-  const std::string measure = group == config.end() ? "" : text_in(*group, "best_by");
+  const std::string measure = text_in(value_in(config, "checkpoint"), "best_by");
   if (measure == "loss") return settings::BestBy::kLoss;
   return measure == "balanced_accuracy" ? settings::BestBy::kBalancedAccuracy
                                         : settings::BestBy::kAccuracy;
@@ -428,10 +420,9 @@ std::string RunFiles::class_name(std::int64_t label) const {
 }
 
 double RunFiles::class_size(std::int64_t label, const char* split) const {
-  const auto classes = dataset.is_object() ? dataset.find("classes") : dataset.end();
+  const nlohmann::json& classes = value_in(dataset, "classes");
   const auto at = static_cast<std::size_t>(label);
-  const bool is_known = classes != dataset.end() && classes->is_array() && at < classes->size();
-  return is_known ? number_in((*classes)[at], split) : kUnknown;
+  return classes.is_array() && at < classes.size() ? number_in(classes[at], split) : kUnknown;
 }
 
 std::string RunFiles::status() const {
@@ -465,7 +456,7 @@ RunFiles read_run(const fs::path& folder) {
                 [&](const auto& json, const std::string&) { run.starts.push_back(json); });
   if (!run.starts.empty()) run.facts = run.starts.back();
   if (run.summary.is_object()) run.facts.update(run.summary);
-  run.class_names = class_names_in(run.facts.value("data", kNull));
+  run.class_names = class_names_in(value_in(run.facts, "data"));
   for_each_line(folder / files::kMistakes, kMaxSmallFile, /*lenient=*/false,
                 [&](const auto& json, const auto& where) {
                   if (run.mistakes.size() == kMostMistakes) return;

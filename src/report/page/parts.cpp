@@ -88,7 +88,7 @@ double round_up(double step) {
 class ChartScale {
  public:
   /// Covers the finite ones of `values`, or 0 to 1 if there are none. A scale is logarithmic only
-  /// if all values are positive.
+  /// if all values are positive and span a factor of ten.
   ChartScale(const std::vector<double>& values, bool logarithmic, bool whole_numbers = false) {
     std::vector<double> finite;
     std::copy_if(values.begin(), values.end(), std::back_inserter(finite),
@@ -97,13 +97,13 @@ class ChartScale {
       low_ = std::ranges::min(finite);
       high_ = std::ranges::max(finite);
     }
-    logarithmic_ = logarithmic && low_ > 0;
+    logarithmic_ = logarithmic && low_ > 0 && high_ / low_ >= kLogarithmicFrom;
     if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // one value: in the middle
       const double margin = low_ == 0 ? 1 : std::abs(low_) * 0.1;
       high_ += margin;
-      if (!logarithmic_) low_ -= low_ == 0 ? 0 : margin;
+      low_ -= low_ == 0 ? 0 : margin;
     }
-    if (logarithmic_ && high_ / low_ >= 5) add_logarithmic_ticks();
+    if (logarithmic_) add_logarithmic_ticks();
     if (ticks_.size() < 2) add_linear_ticks(whole_numbers);
   }
 
@@ -240,7 +240,9 @@ std::string x_axis(const std::string& name) {
 class LineDrawing {
  public:
   explicit LineDrawing(const LineChart& chart)
-      : chart_(chart), x_(x_scale(chart)), y_(y_scale(chart)) {}
+      : chart_(chart),
+        x_(values_of(chart, &ChartPoint::x, false), /*logarithmic=*/false, /*whole_numbers=*/true),
+        y_(values_of(chart, &ChartPoint::y, chart.from_zero), chart.logarithmic) {}
 
   std::string svg() const {
     std::string text = open_svg(description(), chart_.y_format, chart_.x_name) + axes();
@@ -249,24 +251,13 @@ class LineDrawing {
   }
 
  private:
-  static ChartScale x_scale(const LineChart& chart) {
-    std::vector<double> values;
+  static std::vector<double> values_of(const LineChart& chart, double ChartPoint::*coordinate,
+                                       bool from_zero) {
+    std::vector<double> values(from_zero ? 1 : 0);
     for (const ChartSeries& series : chart.series) {
-      for (const ChartPoint& point : series.points) values.push_back(point.x);
+      for (const ChartPoint& point : series.points) values.push_back(point.*coordinate);
     }
-    return {values, /*logarithmic=*/false, /*whole_numbers=*/true};
-  }
-
-  static ChartScale y_scale(const LineChart& chart) {
-    std::vector<double> values(chart.from_zero ? 1 : 0);
-    for (const ChartSeries& series : chart.series) {
-      for (const ChartPoint& point : thinned(series.points)) {
-        if (std::isfinite(point.y)) values.push_back(point.y);
-      }
-    }
-    if (values.empty()) return {values, /*logarithmic=*/false};
-    const auto [least, most] = std::minmax_element(values.begin(), values.end());
-    return {values, chart.logarithmic && *least > 0 && *most / *least >= kLogarithmicFrom};
+    return values;
   }
 
   double x(double value) const { return kLeft + x_.at(value) * (kRight - kLeft); }
@@ -294,11 +285,10 @@ class LineDrawing {
         readings.back().is_last = true;
       }
     }
-    if (series.faint) {
-      return svg_path(fmt::format("line c{} faint", series.colour), readings, false);
-    }
-    std::string text = svg_path(fmt::format("line c{}", series.colour), readings, true);
-    if (points.size() > kMaxDots) return text;
+    const char* faint = series.faint ? " faint" : "";
+    std::string text =
+        svg_path(fmt::format("line c{}{}", series.colour, faint), readings, !series.faint);
+    if (series.faint || points.size() > kMaxDots) return text;
     for (const auto& [point, place_x, place_y, is_last] : readings) {  // dots with tooltips
       text += fmt::format(
           R"(<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="2.5"><title>{}, {} {}: {}</title></circle>)",

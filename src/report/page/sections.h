@@ -3,19 +3,84 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "report/page/page.h"
+#include "report/records.h"
 
 /// The sections of a page as HTML, and the parts that they are made of.
 namespace mnist_train::report {
+
+/// The epoch of a run's best checkpoint.
+struct BestEpoch {
+  std::int64_t epoch = 0;  // from 1
+  double test_accuracy = 0;
+};
+
+/// The content of a run folder, for pages.
+struct RunFiles {
+  std::string name;  // the folder's name after that of its parent
+  std::filesystem::path folder;
+  bool live = false;                                // a process is writing there
+  std::string config_text;                          // empty without a config
+  nlohmann::json config;                            // null without a config
+  nlohmann::json summary;                           // null without a summary
+  nlohmann::json dataset;                           // dataset.json; null without one
+  std::vector<nlohmann::json> starts;               // lines of lineage.jsonl
+  nlohmann::json facts = nlohmann::json::object();  // of the summary, else of the last start
+  std::vector<StepRecord> steps;
+  std::vector<EpochResult> epochs;  // of metrics.jsonl; only the last has its confusion matrix
+  std::vector<Mistake> mistakes;
+  std::vector<std::string> class_names;  // by number; empty if the data have no names
+  double seconds_since_start = 0;        // since the last start; 0 if not live
+
+  /// Returns a figure of the last epoch, NaN without epochs.
+  double last(double EpochRecord::*figure) const {
+    return epochs.empty() ? kUnknown : epochs.back().record.*figure;
+  }
+  /// Whether there is a validation set, which then decides on the best epoch.
+  bool holds_out() const;
+  /// Returns the figure that chose the best checkpoint.
+  settings::BestBy best_by() const;
+  /// Returns the first epoch with the best figure of the validation set, or of the test set if
+  /// there is no validation set. Nothing without epochs.
+  std::optional<BestEpoch> best_epoch() const;
+  /// Returns the name of a class, or its number if it has none.
+  std::string class_name(std::int64_t label) const;
+  /// Returns the number of images of a class in a split ("train"), NaN if it is not known.
+  double class_size(std::int64_t label, const char* split) const;
+  /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
+  /// without recording why.
+  std::string status() const;
+};
+
+/// Returns the value under a key of a JSON object, else null.
+const nlohmann::json& value_in(const nlohmann::json& object, const std::string& key);
+/// Returns the number under a key of a JSON object, else NaN.
+double number_in(const nlohmann::json& object, const std::string& key);
+/// Returns the text under a key of a JSON object, else nothing.
+std::string text_in(const nlohmann::json& object, const std::string& key);
+
+/// Reads a run folder, also while the run lasts: a partial last line of metrics.jsonl is left out.
+/// Throws Error(kData) with file and line of invalid content, and Error(kConfig) if the folder
+/// holds no run.
+RunFiles read_run(const std::filesystem::path& folder);
+
+/// Returns an HTML page on one run, or one that compares several. It is self-contained, and its
+/// content policy allows nothing else: style and script carry the page's nonce, so text from a run
+/// cannot add any. The page of a live run refreshes itself.
+std::string make_page(std::span<const RunFiles> runs);
+
+// Parts.
 
 /// Escapes text for HTML elements and quoted attributes: &, <, > and quotes become entities,
 /// control characters and invalid UTF-8 become U+FFFD.
@@ -224,10 +289,7 @@ std::vector<std::int64_t> worst_classes(std::int64_t classes, const Merit& merit
   std::vector<std::int64_t> labels(static_cast<std::size_t>(classes));
   std::iota(labels.begin(), labels.end(), 0);
   if (labels.size() <= kListedClasses) return labels;
-  std::vector<decltype(merit(0))> merits;
-  for (const std::int64_t label : labels) merits.push_back(merit(label));
-  std::ranges::stable_sort(
-      labels, {}, [&](std::int64_t label) { return merits[static_cast<std::size_t>(label)]; });
+  std::ranges::stable_sort(labels, {}, merit);
   labels.resize(kListedClasses);
   return labels;
 }
@@ -245,8 +307,8 @@ std::string settings_sentence(const RunFiles& run);
 
 /// Returns a series with a figure of each epoch, a member of EpochRecord, by epoch or step.
 template <class Figure>
-ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, const Figure& figure,
-                         std::int64_t EpochRecord::*x = &EpochRecord::epoch) {
+ChartSeries series_of(const RunFiles& run, std::string name, int colour, const Figure& figure,
+                      std::int64_t EpochRecord::*x = &EpochRecord::epoch) {
   ChartSeries series{std::move(name), colour, {}};
   for (const EpochResult& epoch : run.epochs) {
     const std::optional<double> value = std::invoke(figure, epoch.record);
@@ -256,8 +318,8 @@ ChartSeries epoch_series(const RunFiles& run, std::string name, int colour, cons
 }
 
 /// Returns a series with a figure of each step record.
-inline ChartSeries step_series(const RunFiles& run, std::string name, int colour,
-                               double StepRecord::*figure) {
+inline ChartSeries series_of(const RunFiles& run, std::string name, int colour,
+                             double StepRecord::*figure) {
   ChartSeries series{std::move(name), colour, {}};
   for (const StepRecord& step : run.steps) {
     series.points.push_back({static_cast<double>(step.step), step.*figure});
