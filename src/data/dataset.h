@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "data/image_decoder.h"
-#include "data/image_source.h"
+#include "data/sources.h"
 #include "settings/data_options.h"
 #include "settings/train_options.h"
 
