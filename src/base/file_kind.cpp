@@ -37,7 +37,7 @@ struct Magic {
   bool is_picture = false;
 };
 
-constexpr std::array<Magic, 49> kMagics{{
+constexpr std::array<Magic, 51> kMagics{{
     {0, "\x93NUMPY"sv, "a NumPy array (.npy)", kConvert},
     {0, "PAR1"sv, "a Parquet file", kConvert},
     {0, "ARROW1"sv, "an Arrow file", kConvert},
@@ -85,6 +85,8 @@ constexpr std::array<Magic, 49> kMagics{{
     {0, "\xFF\x4F\xFF\x51"sv, "a JPEG 2000 picture", "", true},
     {0, "8BPS"sv, "a Photoshop picture", "", true},
     {0, "\0\0\1\0"sv, "an icon's picture", "", true},
+    {0, "P1\n"sv, "a PBM picture", "", true},
+    {0, "P4\n"sv, "a PBM picture", "", true},
     {0, "P7"sv, "a PAM picture", "", true},
     {0, "qoif"sv, "a QOI picture", "", true},
 }};

@@ -72,38 +72,6 @@ bool lists(const std::string& commas, const std::string& name) {
   return ("," + commas + ",").find("," + name + ",") != std::string::npos;
 }
 
-/// A mounted folder of a cgroup hierarchy, and its mount point.
-struct Mount {
-  std::string folder, point;
-};
-
-/// Returns the path of a cgroup below a mount, or nothing if it is not visible there.
-std::optional<std::string> path_below(const Mount& mount, const std::string& path) {
-  if (path.find("/..") != std::string::npos) return std::nullopt;  // outside of our namespace
-  if (mount.folder == "/") return path;
-  if (!(path + "/").starts_with(mount.folder + "/")) return std::nullopt;
-  return path.substr(mount.folder.size());
-}
-
-/// Returns the mounts of a controller's hierarchy of version 1, or of version 2.
-std::vector<Mount> mounts_of(const std::string& controller, int version, const fs::path& root) {
-  std::vector<Mount> mounts;
-  std::ifstream file(root / "proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t dash = line.find(" - ");
-    if (dash == std::string::npos) continue;
-    std::istringstream before(line.substr(0, dash)), after(line.substr(dash + 3));
-    std::string ignored, type, options;
-    Mount mount;
-    before >> ignored >> ignored >> ignored >> mount.folder >> mount.point;
-    after >> type >> ignored >> options;
-    const bool is_it =
-        version == 2 ? type == "cgroup2" : type == "cgroup" && lists(options, controller);
-    if (is_it) mounts.push_back(std::move(mount));
-  }
-  return mounts;
-}
-
 /// Returns the kernel's path of this process's cgroup, or nothing in other versions.
 std::optional<std::string> own_path(const std::string& controller, int version,
                                     const fs::path& root) {
@@ -349,18 +317,17 @@ std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::strin
 }
 
 std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root) {
+  const fs::path mount = root / "sys/fs/cgroup";
   std::vector<Cgroup> groups;
   for (const int version : {1, 2}) {
     const auto path = own_path(controller, version, root);
-    const std::vector<Mount> mounts = mounts_of(controller, version, root);
-    if (!path || mounts.empty()) continue;
-    const auto shows_it = [&](const Mount& mount) { return path_below(mount, *path).has_value(); };
-    auto mount = std::find_if(mounts.begin(), mounts.end(), shows_it);
-    if (mount == mounts.end()) mount = mounts.begin();  // a container's, with its path on the host
-    const fs::path top = root / fs::path(mount->point).relative_path();
-    fs::path below = fs::path(path_below(*mount, *path).value_or("")).relative_path();
+    const fs::path top = version == 1 ? mount / controller : mount;
+    if (!path || !is_folder(top)) continue;
+    // A container may see its cgroup at the top, but with its path on the host.
+    const bool is_outside = path->find("/..") != std::string::npos;  // of our namespace
+    fs::path below = is_outside ? fs::path() : fs::path(*path).relative_path();
     for (; !below.empty(); below = below.parent_path()) {
-      if (fs::is_directory(top / below)) groups.push_back({top / below, version});
+      if (is_folder(top / below)) groups.push_back({top / below, version});
     }
     groups.push_back({top, version});
     break;

@@ -88,7 +88,7 @@ struct Cgroup {
 };
 
 /// Returns the cgroups that limit this process by a controller ("memory", "pids", "cpu"): its own,
-/// then its visible ancestors.
+/// then its visible ancestors, in /sys/fs/cgroup.
 std::vector<Cgroup> cgroups(const std::string& controller, const std::filesystem::path& root = "/");
 
 /// Returns the number of cores that this process may use, according to its affinity mask and the

@@ -279,9 +279,7 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     skip(split, decode(samples, split.images.data()), 0);
     return split;
   };
-  const OpenSplit training = open(train_);
-  const OpenSplit validation = open(validation_);
-  return finish(training, validation, open(test_));
+  return finish({open(train_), open(validation_), open(test_)});
 }
 
 /// Uses the pixels in a mapped file, which the split then keeps alive, if they are as wanted.
@@ -367,9 +365,7 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
     begin = end;
     return split;
   };
-  const OpenSplit training = open(train_);
-  const OpenSplit validation = open(validation_);
-  return finish(training, validation, open(test_));
+  return finish({open(train_), open(validation_), open(test_)});
 }
 
 /// Removes the failed samples. `first`: the number of the split's first sample in `failed`.
@@ -415,8 +411,8 @@ ImageSet DatasetReader::take(const OpenSplit& from) const {
   return set;
 }
 
-Dataset DatasetReader::finish(const OpenSplit& training, const OpenSplit& validation,
-                              const OpenSplit& test) const {
+Dataset DatasetReader::finish(const std::array<OpenSplit, 3>& splits) const {
+  const auto& [training, validation, test] = splits;
   Dataset dataset;
   // Selected once more, which the hashes in old checkpoints contain.
   OpenSplit trained_on = training;

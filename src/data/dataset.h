@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@
 #include <vector>
 
 #include "data/image_decoder.h"
-#include "data/image_source.h"
+#include "data/sources.h"
 #include "settings/data_options.h"
 #include "settings/train_options.h"
 
@@ -136,8 +137,7 @@ class DatasetReader {
                      std::int64_t& left_out) const;
   void skip(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
   ImageSet take(const OpenSplit& from) const;
-  Dataset finish(const OpenSplit& training, const OpenSplit& validation,
-                 const OpenSplit& test) const;
+  Dataset finish(const std::array<OpenSplit, 3>& splits) const;
 
   settings::DataOptions options_;
   const std::atomic<bool>* cancelled_;

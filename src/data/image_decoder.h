@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "data/image_source.h"
 #include "data/sampler.h"
+#include "data/sources.h"
 
 namespace mnist_train::data {
 

@@ -1,5 +1,3 @@
-#include "data/image_source.h"
-
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "base/hash.h"
 #include "base/print.h"
 #include "data/sampler.h"
+#include "data/sources.h"
 
 namespace mnist_train::data {
 

@@ -1,16 +1,262 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "data/image_source.h"
+#include "base/error.h"
+#include "imaging/codec.h"
 #include "settings/data_options.h"
 #include "settings/named_datasets.h"
 
 namespace mnist_train::data {
+
+[[noreturn]] inline void fail_data(const std::string& message) {
+  throw Error(ExitCode::kData, message);
+}
+
+/// Channels and size of images, and whether images that differ are converted.
+struct ImageGeometry {
+  std::int64_t channels = 1;
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+  bool fits_channels = false;  // data.channels is set; otherwise other channels are an error
+  bool fits_size = false;      // the same for data.size
+  settings::Fit fit = settings::Fit::kStretch;
+  imaging::DecodeOptions decode{};
+  bool warns = false;  // of transparent and turned pictures, which data.background null asks for
+
+  std::int64_t bytes() const { return channels * height * width; }
+  bool same_shape(const ImageGeometry& other) const {
+    return channels == other.channels && height == other.height && width == other.width;
+  }
+  /// Returns channels, height and width for messages, such as "3 x 244 x 244".
+  std::string text() const;
+  /// Returns what tells pixels made of the same files apart.
+  std::string hashed_text() const;
+};
+
+/// Throws Error(kData) with `name` if an image of geometry `own` differs from `wanted` and the
+/// options do not ask to convert it.
+void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
+                      const std::string& name);
+
+/// Applies data.fit, data.background and data.max_pixels to a geometry.
+void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options);
+
+/// Decodes a picture and writes it as planes [C,H,W] of `geometry` to `out`: the one way from a
+/// file to pixels. Returns whether any of its pixels is transparent. Throws Error(kData) as
+/// imaging::decode and require_geometry do.
+bool decode_picture(std::span<const std::uint8_t> bytes, const ImageGeometry& geometry,
+                    const std::string& name, std::uint8_t* out);
+
+/// Returns the image of these planes [C,H,W].
+imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry);
+
+/// Collects problems with single samples: the first one is an Error, or all are listed and their
+/// samples skipped.
+class BadSamples {
+ public:
+  explicit BadSamples(bool skip) : skip_(skip) {}
+
+  bool skips() const { return skip_; }
+  /// Takes a message that begins with the sample's name. Throws Error(kData) with it unless bad
+  /// samples are skipped.
+  void add(const std::string& message) {
+    if (!skip_) fail_data(message);
+    skipped_.push_back(message);
+  }
+  const std::vector<std::string>& skipped() const { return skipped_; }
+
+ private:
+  bool skip_;
+  std::vector<std::string> skipped_;
+};
+
+/// What a data set leaves out of its folders and files, and why.
+struct LeftOut {
+  std::map<std::string, std::int64_t> files{};   // in class folders, by extension (".txt")
+  std::map<std::string, std::string> folders{};  // name -> reason
+  std::int64_t duplicates = 0;                   // repeated rows of a list
+  std::int64_t limit_train = 0;                  // samples beyond the limit
+  std::int64_t limit_test = 0;
+  std::int64_t unusable = 0;  // skipped bad samples
+  std::int64_t added = 0;     // evaluation of a run: files that are new since it began
+};
+
+/// The set that a list's column `holdout` puts a sample into.
+enum class Part : std::uint8_t { kTrain, kValidation, kTest };
+
+/// Labelled images in the files of one format, opened: labels and classes are known, pixels are
+/// read on demand, by several threads at once if need be. A source holds either pixels of one
+/// geometry or encoded images, each with its own.
+class ImageSource {
+ public:
+  static constexpr std::int64_t kMostClasses = settings::kMaxClasses;
+
+  virtual ~ImageSource() = default;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(labels_.size()); }
+  /// Returns the class of each sample, [count], from 0 to classes() - 1.
+  const std::vector<std::int32_t>& labels() const { return labels_; }
+  std::int64_t classes() const { return classes_; }
+  /// Returns the names of the classes by number; empty if the files have none.
+  const std::vector<std::string>& class_names() const { return class_names_; }
+  /// Returns the path of the file, folder or database, for messages.
+  const std::string& name() const { return name_; }
+  /// Returns a hash of the names, sizes and labels of encoded images, as "xxh3-128:…"; empty for
+  /// pixels, which are hashed when they are read.
+  const std::string& hash() const { return hash_; }
+  /// Returns the geometry of samples that are stored as pixels; nothing if they are encoded.
+  const std::optional<ImageGeometry>& geometry() const { return geometry_; }
+
+  /// Returns the part of each sample that the files name; empty if they name none.
+  const std::vector<Part>& parts() const { return parts_; }
+  const LeftOut& left_out() const { return left_out_; }
+  /// Returns remarks on the files for the user.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  /// Returns the path of a sample's file, relative to the folder or list; "" if it has none.
+  virtual std::string path(std::int64_t /*sample*/) const { return ""; }
+  /// Returns the size of a sample's file; 0 if it has none.
+  virtual std::int64_t bytes(std::int64_t /*sample*/) const { return 0; }
+  /// Returns the name of a sample for messages: its file, or the file and its position in it.
+  virtual std::string sample_name(std::int64_t sample) const = 0;
+  /// Returns the name of a sample for messages about its label, which may be in another file.
+  virtual std::string label_name(std::int64_t sample) const { return sample_name(sample); }
+  /// Returns the stored bytes of a sample, planes [C,H,W] or a picture's file, in memory of the
+  /// source or in `buffer`. Throws Error(kData) with the sample's name.
+  virtual std::span<const std::uint8_t> read(std::int64_t sample,
+                                             std::vector<std::uint8_t>& buffer) const = 0;
+  /// Writes a sample to `out` as planes [C,H,W] of `geometry`. Throws Error(kData) with its name.
+  void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
+              std::vector<std::uint8_t>& buffer) const;
+
+  /// Returns all pixels [count,C,H,W] if they are contiguous in a mapped file, otherwise nothing.
+  virtual std::span<const std::uint8_t> mapped_pixels() const { return {}; }
+  /// Writes the pixels of all samples to `out`. Called once at most. Returns false, having done
+  /// nothing, if `read` is as fast.
+  virtual bool read_all(std::uint8_t* /*out*/) { return false; }
+
+  /// Numbers the classes as in `names`, which is sorted. Throws Error(kData) for classes that are
+  /// not in `names`, and adds those of `names` that are missing here to `bad`.
+  void use_classes(const std::vector<std::string>& names, BadSamples& bad);
+  /// Does the same, but samples of other classes get the label -1.
+  void use_known_classes(const std::vector<std::string>& names);
+
+ protected:
+  std::vector<std::int32_t> labels_;
+  std::int64_t classes_ = 0;
+  std::vector<std::string> class_names_;
+  std::string name_;
+  std::string hash_;
+  std::optional<ImageGeometry> geometry_;
+  std::vector<Part> parts_;
+  LeftOut left_out_;
+  std::vector<std::string> notes_;
+};
+
+/// Samples of one or several sources in some order. Limits, hold-outs and skipped samples are views
+/// of views.
+///
+///   const SampleView all({cats, dogs});                       // all cats, then all dogs
+///   const SampleView some = all.select(positions({0, 100}));  // its first hundred samples
+class SampleView {
+ public:
+  /// Makes a view of no samples.
+  SampleView() = default;
+  /// Makes a view of all samples of the sources, in order.
+  explicit SampleView(std::vector<std::shared_ptr<ImageSource>> sources);
+
+  /// Returns a view of the samples at these positions of this one, in this order.
+  SampleView select(const std::vector<std::int64_t>& positions) const;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
+  /// Returns the number of samples of each source.
+  std::vector<std::int64_t> parts() const;
+  /// Returns whether the samples from position `first` on are the first `count` of a source.
+  bool begins_source(std::int64_t first, std::int64_t count) const;
+  const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
+  /// Returns the name of the first source, for messages.
+  const std::string& name() const { return sources_.front()->name(); }
+  /// Returns a hash of the sources' hashes and of all selections since, as "xxh3-128:…".
+  const std::string& hash() const { return hash_; }
+
+  // The sample at a position, as in ImageSource.
+  std::int32_t label(std::int64_t position) const {
+    return source_of(position).labels()[at(position).sample];
+  }
+  std::string path(std::int64_t position) const {
+    return source_of(position).path(at(position).sample);
+  }
+  std::int64_t bytes(std::int64_t position) const {
+    return source_of(position).bytes(at(position).sample);
+  }
+  std::string sample_name(std::int64_t position) const {
+    return source_of(position).sample_name(at(position).sample);
+  }
+  std::span<const std::uint8_t> read(std::int64_t position,
+                                     std::vector<std::uint8_t>& buffer) const {
+    return source_of(position).read(at(position).sample, buffer);
+  }
+  void decode(std::int64_t position, const ImageGeometry& geometry, std::uint8_t* out,
+              std::vector<std::uint8_t>& buffer) const {
+    source_of(position).decode(at(position).sample, geometry, out, buffer);
+  }
+  /// Returns the text by which a sample is drawn: its path, else its number in its source.
+  std::string drawn_by(std::int64_t position) const {
+    std::string text = path(position);
+    return text.empty() ? std::to_string(at(position).sample) : text;
+  }
+
+ private:
+  struct PlacedSample {  // small, since there may be millions
+    std::uint32_t source;
+    std::uint32_t sample;
+  };
+  const PlacedSample& at(std::int64_t position) const {
+    return samples_[static_cast<std::size_t>(position)];
+  }
+  const ImageSource& source_of(std::int64_t position) const {
+    return *sources_[at(position).source];
+  }
+
+  std::vector<std::shared_ptr<ImageSource>> sources_;
+  std::vector<PlacedSample> samples_;
+  std::string hash_;
+};
+
+/// Samples of a view by their positions, ascending.
+struct Drawn {
+  std::vector<std::int64_t> taken;
+  std::vector<std::int64_t> left;
+  std::vector<std::int32_t> single_classes{};  // of which nothing was taken
+};
+
+/// Draws a fraction of each class of the samples at positions `among`. Within a class, samples are
+/// sorted by the SHA-256 of `seed:path` (or `seed:number`, if they have no paths), ascending, and
+/// the first max(1, round(n × fraction)) of n are taken, but not the last one, and none of a single
+/// sample. Halves are rounded up. So a sample that is added or removed moves few others.
+Drawn draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& among,
+                    double fraction, std::int64_t seed);
+
+/// Draws `limit` samples, at most all, in the same order. Each class has a share in proportion to
+/// its size, by largest remainders, and at least one sample if the limit allows it.
+Drawn draw_limit(const SampleView& samples, const std::vector<std::int64_t>& among,
+                 std::int64_t limit, std::int64_t seed);
+
+/// Images that are decoded as they are used.
+struct EncodedImages {
+  SampleView samples;
+  ImageGeometry geometry;  // of the decoded images
+  settings::Decode decode = settings::Decode::kStream;
+  std::optional<std::int64_t> threads{};  // default: as many as the process computes with
+};
 
 struct DatasetRecord;
 

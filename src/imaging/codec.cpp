@@ -30,8 +30,8 @@ constexpr std::array<Codec, 5> kCodecs{{
      read_webp, decode_webp},
     {[](Bytes bytes) { return has_text(bytes, 0, "BM"); }, read_bmp, decode_bmp},
     {[](Bytes bytes) {
-       return bytes.size() > 2 && bytes[0] == 'P' && bytes[1] >= '1' && bytes[1] <= '6' &&
-              (bytes[2] <= ' ' || bytes[2] == '#');
+       return bytes.size() > 2 && bytes[0] == 'P' && bytes[1] >= '2' && bytes[1] <= '6' &&
+              bytes[1] != '4' && (bytes[2] <= ' ' || bytes[2] == '#');
      },
      read_pnm, decode_pnm},
 }};

@@ -17,18 +17,14 @@ class PnmText {
   std::size_t at() const { return at_; }
 
   std::int64_t number(std::int64_t most) {
-    std::int64_t value = digit();
+    skip_space();
+    if (!is_digit()) fail("expected a number");
+    std::int64_t value = 0;
     while (at_ < bytes_.size() && is_digit()) {
       value = 10 * value + (bytes_[at_++] - '0');
       if (value > most) fail("a number above " + std::to_string(most));
     }
     return value;
-  }
-  /// Reads one digit, which need not end.
-  std::int64_t digit() {
-    skip_space();
-    if (!is_digit()) fail("expected a number");
-    return bytes_[at_++] - '0';
   }
   /// Skips the one character after the header of binary pixels.
   void end_header() {
@@ -76,47 +72,6 @@ std::vector<std::uint8_t> pnm_bytes(std::int64_t greatest, bool gray) {
   return bytes;
 }
 
-/// What the header tells beyond the size.
-struct PnmKind {
-  bool plain = false;          // pixels are written as text
-  bool bits = false;           // 0 is white
-  std::int64_t greatest = 1;   // value
-  std::size_t value_size = 1;  // in bytes, of binary pixels
-
-  std::size_t least_bytes(const Image& image) const {
-    if (plain) return image.bytes();
-    if (bits) return static_cast<std::size_t>((image.width + 7) / 8 * image.height);
-    return value_size * image.bytes();
-  }
-};
-
-void read_plain(PnmText& text, const PnmKind& kind, const std::vector<std::uint8_t>& of_value,
-                Image& image) {
-  for (std::uint8_t& pixel : image.pixels) {
-    std::int64_t value = kind.bits ? text.digit() : text.number(kind.greatest);
-    if (value > kind.greatest) text.fail("a bit above 1");
-    if (kind.bits) value = 1 - value;
-    pixel = of_value[static_cast<std::size_t>(value)];
-  }
-}
-
-void read_bits(Bytes bytes, Image& image) {
-  const auto width = static_cast<std::size_t>(image.width);
-  for (std::size_t i = 0; i < image.pixels.size(); ++i) {
-    const std::size_t column = i % width;
-    const int byte = bytes[i / width * ((width + 7) / 8) + column / 8];
-    image.pixels[i] = (byte >> (7 - column % 8) & 1) != 0 ? 0 : 255;
-  }
-}
-
-void read_values(Bytes bytes, const PnmKind& kind, const std::vector<std::uint8_t>& of_value,
-                 Image& image) {
-  for (std::size_t i = 0; i < image.pixels.size(); ++i) {
-    const std::int64_t value = big_endian(bytes, i * kind.value_size, kind.value_size);
-    image.pixels[i] = of_value[static_cast<std::size_t>(value)];
-  }
-}
-
 }  // namespace
 
 Header read_pnm(Bytes bytes, const std::string& name) {
@@ -130,22 +85,21 @@ Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   text.number(INT32_MAX);
   text.number(INT32_MAX);
   Image image{header.height, header.width, header.components, {}};
-  PnmKind kind{.plain = bytes[1] < '4', .bits = bytes[1] % 3 == '1' % 3};
-  kind.greatest = kind.bits ? 1 : text.number(kMostPnm);
-  kind.value_size = kind.greatest > 255 ? 2 : 1;
-  if (kind.greatest == 0) text.fail("a greatest value of 0");
-  if (!kind.plain) text.end_header();
-  if (bytes.size() - text.at() < kind.least_bytes(image)) {
+  const bool is_text = bytes[1] < '4';
+  const std::int64_t greatest = text.number(kMostPnm);
+  const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // at least, in text
+  if (greatest == 0) text.fail("a greatest value of 0");
+  if (!is_text) text.end_header();
+  if (bytes.size() - text.at() < value_size * image.bytes()) {
     fail_at(name, bytes.size(), "ends inside the PNM image");
   }
   image.pixels.resize(image.bytes());
-  const auto of_value = pnm_bytes(kind.greatest, image.channels == 1);
-  if (kind.plain) {
-    read_plain(text, kind, of_value, image);
-  } else if (kind.bits) {
-    read_bits(bytes.subspan(text.at()), image);
-  } else {
-    read_values(bytes.subspan(text.at()), kind, of_value, image);
+  const auto of_value = pnm_bytes(greatest, image.channels == 1);
+  const Bytes values = bytes.subspan(text.at());
+  for (std::size_t i = 0; i < image.pixels.size(); ++i) {
+    const std::int64_t value =
+        is_text ? text.number(greatest) : big_endian(values, i * value_size, value_size);
+    image.pixels[i] = of_value[static_cast<std::size_t>(value)];
   }
   return image;
 }

@@ -13,8 +13,8 @@
 
 namespace mnist_train::kernels {
 
-/// A computation that a custom kernel does instead of several operations of LibTorch. The file of
-/// its name launches and checks it; selection.cpp has the table of all.
+/// A computation that a custom kernel does instead of several operations of LibTorch. Its
+/// file launches and checks it; selection.cpp has the table of all.
 enum class Operation {
   kSoftmaxLoss,
   kOptimizerUpdate,

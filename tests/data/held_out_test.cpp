@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "data/dataset.h"
-#include "data/image_source.h"
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/error_of.h"

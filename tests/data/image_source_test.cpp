@@ -1,5 +1,3 @@
-#include "data/image_source.h"
-
 #include <memory>
 #include <string>
 #include <vector>

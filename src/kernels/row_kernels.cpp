@@ -7,6 +7,9 @@
 #include <ATen/ops/var_mean.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "accelerator/device.h"
 #include "kernels/launch.h"
 #include "kernels/operations.h"
@@ -14,6 +17,49 @@
 namespace mnist_train::kernels {
 
 namespace {
+
+constexpr std::int64_t kTiledThreads = 512;  // of a block, as in gpu/row_tiles.cu
+constexpr std::int64_t kTileChannels = 64;   // of a block, at most
+
+/// Returns whether there are counters of arrived blocks for all tiles of this many channels.
+bool has_few_tiles(std::int64_t channels) {
+  return divided_up(channels, kTileChannels) <= kArrivedBlocks;
+}
+
+/// The division of tensors into rows, tiles of channels and blocks, see gpu/row_tiles.cu.
+struct RowTiles {
+  /// Several adjacent channels are loaded at once if all tensors allow it.
+  RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others)
+      : rows(x.numel() / x.size(1)), channels(x.size(1)) {
+    constexpr std::int64_t kBytes = 16;
+    std::int64_t size = kBytes / x.element_size();
+    packed = channels % size == 0 && is_aligned(x, kBytes) &&
+             std::all_of(others.begin(), others.end(),
+                         [](const at::Tensor& other) { return is_aligned(other, kBytes); });
+    if (!packed) size = 1;
+    const std::int64_t groups = channels / size;
+    const std::int64_t tile_count = divided_up(groups, kTileChannels / size);
+    tiles = as_int(tile_count);
+    row_slots = kTiledThreads / divided_up(groups, tile_count);
+  }
+
+  /// Returns the number of blocks of a tile: `most` for all tiles, each with at least
+  /// `rows_of_thread` rows for a thread.
+  std::int64_t blocks(std::int64_t most, std::int64_t rows_of_thread) const {
+    return std::max<std::int64_t>(
+        std::min<std::int64_t>(rows / (row_slots * rows_of_thread), most / tiles), 1);
+  }
+
+  accelerator::Grid grid(std::int64_t blocks_of_tile) const {
+    return {static_cast<unsigned>(blocks_of_tile * tiles), kTiledThreads};
+  }
+
+  std::int64_t rows;
+  std::int64_t channels;
+  int tiles = 0;
+  bool packed = false;
+  std::int64_t row_slots = 0;  // rows that a block takes at once
+};
 
 // Sums need few blocks, because the last one adds up their results, and enough rows per thread.
 constexpr std::int64_t kSumBlocks = 132;
@@ -24,6 +70,11 @@ constexpr std::int64_t kMapRows = 2;
 at::MemoryFormat format_of(const at::Tensor& x) {
   return x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
+
+// A batch has few rows, so there are as many blocks as an H100 runs at once, with at least one row
+// per thread.
+constexpr std::int64_t kGradientBlocks = 132;
+constexpr std::int64_t kGradientRows = 1;
 
 }  // namespace
 
@@ -148,6 +199,47 @@ void check_batch_norm(at::Device device, Agreement& agreement) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t channels : {5, 72}) {
       for (const bool adds : {true, false}) check_case(type, channels, adds, device, agreement);
+    }
+  }
+}
+
+bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  const at::ScalarType type = x.scalar_type();
+  return is_f32_or_bf16(x) && x.dim() == 2 && x.numel() > 0 && bias.defined() &&
+         bias.scalar_type() == type && weight.scalar_type() == type &&
+         has_few_tiles(weight.size(0));
+}
+
+LinearActivationGradients linear_activation_gradients(LinearFunction function, const at::Tensor& y,
+                                                      const at::Tensor& gradient) {
+  LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
+  const RowTiles tiles(y, {gradient, found.linear});
+  const std::int64_t blocks = tiles.blocks(kGradientBlocks, kGradientRows);
+  const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
+  launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), y, gradient,
+         tiles.rows, tiles.channels, tiles.tiles, tiles.packed, function == LinearFunction::kTanh,
+         found.linear, found.bias, partial_sums, arrived_blocks());
+  return found;
+}
+
+void check_linear_activation(at::Device device, Agreement& agreement) {
+  constexpr std::int64_t kRows = 700;  // several blocks
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t channels : {5, 72}) {
+      for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
+        const at::Tensor values = known_values({kRows, channels}).to(type);
+        const at::Tensor y = function == LinearFunction::kRelu ? values.clamp_min(0) : values;
+        const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(y).to(type);
+        const auto found = linear_activation_gradients(function, accelerator::to_device(y, device),
+                                                       accelerator::to_device(dy, device));
+
+        const at::Tensor wide = y.to(at::kDouble);
+        const at::Tensor slope =
+            function == LinearFunction::kRelu ? wide.gt(0).to(at::kDouble) : 1 - wide.square();
+        const at::Tensor gradient = (dy.to(at::kDouble) * slope).to(type);
+        agreement.add("gradient", found.linear, gradient, type);
+        agreement.add("gradient of the bias", found.bias, gradient.to(at::kDouble).sum(0), type);
+      }
     }
   }
 }
