@@ -15,7 +15,6 @@
 #include "base/print.h"
 #include "checkpoint/weights.h"
 #include "data/dataset.h"
-#include "data/picture_files.h"
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"
@@ -200,11 +199,6 @@ void run_init(Worker& worker) {
   namespace fs = std::filesystem;
   fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
-  if (!data::is_plain_text(folder.native())) {
-    throw Error(ExitCode::kConfig, on_one_line(folder.string()) +
-                                       ": a config cannot name this folder, whose path has control "
-                                       "bytes or broken UTF-8; rename it");
-  }
   const PictureFolder pictures = open_picture_folder(folder);
   std::optional<InitialWeights> weights;
   if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);

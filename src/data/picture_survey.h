@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/image_source.h"
+#include "data/sources.h"
 
 namespace mnist_train::data {
 
