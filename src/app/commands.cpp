@@ -164,8 +164,8 @@ void run_description(Worker& worker) {
   const network::ImageShape input = model_input(worker.config, images);
   const auto model = make_model(worker.config, images);
   const std::vector<std::string> names = model->named_parameters().keys();
-  const auto settings = settings::parameter_settings(worker.config.train.parameters, names,
-                                                     model->frozen_parameters());
+  const auto by_parameter = settings::parameter_settings(worker.config.train.parameters, names,
+                                                         model->frozen_parameters());
   report::ModuleTable table;
   table.input = {input.channels, input.height, input.width};
   table.parameters = parameters_of(*model, /*with_children=*/true);
@@ -185,7 +185,7 @@ void run_description(Worker& worker) {
                           is_container});
     for (const std::string& name : module.named_parameters(/*recurse=*/false).keys()) {
       const auto found = std::ranges::find(names, is_root ? name : item.key() + "." + name);
-      const auto& own = settings[static_cast<std::size_t>(found - names.begin())];
+      const auto& own = by_parameter[static_cast<std::size_t>(found - names.begin())];
       row.own.push_back(report::parameter_row(name, own, worker.config.train));
     }
   }

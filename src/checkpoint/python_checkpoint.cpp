@@ -69,9 +69,9 @@ using ParameterGroup = std::pair<settings::ParameterSettings, std::vector<std::i
 /// All entries that the constructors of PyTorch 2.x make.
 PythonDict parameter_group(const settings::TrainOptions& options,
                            const ParameterGroup& parameters) {
-  const auto& [settings, numbers] = parameters;
-  const double weight_decay = settings.weight_decay.value_or(options.weight_decay);
-  PythonDict group = make_dict({{"lr", options.learning_rate * settings.learning_rate_factor}});
+  const auto& [trained, numbers] = parameters;
+  const double weight_decay = trained.weight_decay.value_or(options.weight_decay);
+  PythonDict group = make_dict({{"lr", options.learning_rate * trained.learning_rate_factor}});
   if (options.optimizer == settings::OptimizerName::kSgd) {
     group.insert("momentum", options.sgd_momentum);
     group.insert("dampening", std::int64_t{0});
@@ -113,17 +113,17 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
     if (std::ranges::find(buffers, name) == buffers.end()) parameters.push_back(name);
   }
   // Numbered in the order of the state_dict, without the buffers and what is frozen.
-  const auto settings = settings::parameter_settings(options.parameters, parameters,
-                                                     stateless_in(file, parameters, options));
+  const auto trained = settings::parameter_settings(options.parameters, parameters,
+                                                    stateless_in(file, parameters, options));
   std::vector<ParameterGroup> groups;
   std::int64_t number = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (settings[i].frozen) continue;
+    if (trained[i].frozen) continue;
     const auto entry =
         state_of_parameter(file, parameters[i], options, progress.step, source, tensors);
     if (!entry.empty()) state.insert(number, entry);
-    auto group = std::ranges::find(groups, settings[i], &ParameterGroup::first);
-    if (group == groups.end()) group = groups.insert(group, {settings[i], {}});
+    auto group = std::ranges::find(groups, trained[i], &ParameterGroup::first);
+    if (group == groups.end()) group = groups.insert(group, {trained[i], {}});
     group->second.push_back(number++);
   }
   const auto saved = std::ranges::count_if(

@@ -189,9 +189,9 @@ std::vector<std::int64_t> sizes_of(const network::SampleShape& shape) {
 /// Returns the settings of all parameters, in the order of network::parameter_names. Throws
 /// ConfigKeyError.
 std::vector<settings::ParameterSettings> checked_parameters(const settings::RunConfig& config,
-                                                            const network::Network& network) {
+                                                            const network::Network& sized) {
   return settings::parameter_settings(config.train.parameters,
-                                      network::parameter_names(network.layers));
+                                      network::parameter_names(sized.layers));
 }
 
 /// Adds a row for each layer, before those of the layers in it. `next`: settings of the next

@@ -415,13 +415,13 @@ std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup) {
   return std::make_unique<Console>(setup);
 }
 
-ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& settings,
+ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& kind,
                            const settings::TrainOptions& options) {
   const settings::ScheduleOptions& schedule = options.schedule;
   const bool is_cycle = schedule.name == settings::ScheduleName::kOneCycle;
   const double rate = is_cycle ? schedule.max_learning_rate : options.learning_rate;
-  return {name, settings.frozen, rate * settings.learning_rate_factor,
-          settings.weight_decay.value_or(options.weight_decay)};
+  return {name, kind.frozen, rate * kind.learning_rate_factor,
+          kind.weight_decay.value_or(options.weight_decay)};
 }
 
 std::string to_text(const ModuleTable& table) {

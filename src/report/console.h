@@ -58,7 +58,7 @@ struct ParameterRow {
 };
 
 /// Returns the parameter of these settings.
-ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& settings,
+ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& kind,
                            const settings::TrainOptions& options);
 
 /// One module of a network.

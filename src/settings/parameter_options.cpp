@@ -67,8 +67,8 @@ Type<std::vector<ParameterOptions>> parameter_list() {
 std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOptions>& entries,
                                                   const std::vector<std::string>& names,
                                                   const std::set<std::string>& frozen) {
-  std::vector<ParameterSettings> settings;
-  for (const std::string& name : names) settings.push_back({1, {}, frozen.contains(name)});
+  std::vector<ParameterSettings> resolved;
+  for (const std::string& name : names) resolved.push_back({1, {}, frozen.contains(name)});
   std::string errors;
   for (std::size_t entry = 0; entry < entries.size(); ++entry) {
     const ParameterOptions& options = entries[entry];
@@ -77,7 +77,7 @@ std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOpt
       for (std::size_t i = 0; i < names.size(); ++i) {
         if (!matches_glob(glob, names[i])) continue;
         is_used = true;
-        ParameterSettings& own = settings[i];
+        ParameterSettings& own = resolved[i];
         own.learning_rate_factor = options.learning_rate_factor.value_or(own.learning_rate_factor);
         if (options.weight_decay) own.weight_decay = options.weight_decay;
         own.frozen = options.frozen.value_or(own.frozen);
@@ -88,12 +88,12 @@ std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOpt
     }
   }
   if (!errors.empty()) throw ConfigKeyError(errors);
-  if (std::ranges::all_of(settings, &ParameterSettings::frozen)) {
+  if (std::ranges::all_of(resolved, &ParameterSettings::frozen)) {
     throw ConfigKeyError(
         "/parameters: every parameter is frozen, so there is nothing to train; an entry with "
         "\"frozen\": false trains some");
   }
-  return settings;
+  return resolved;
 }
 
 }  // namespace mnist_train::settings

@@ -56,17 +56,17 @@ constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
 FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                                torch::nn::Module* bf16_copy, GradientParts parts,
-                               std::vector<settings::ParameterSettings> settings)
+                               std::vector<settings::ParameterSettings> by_parameter)
     : names_(module.named_parameters().keys()),
       parameters_(bf16_copy != nullptr ? bf16_copy->parameters() : module.parameters()),
       tree_(std::move(parts.tree)),
       leaves_(tree_.leaves(parts.rank)) {
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> masters = module.parameters();
-  settings.resize(masters.size());
-  const std::size_t trained = freeze(masters, settings);
+  by_parameter.resize(masters.size());
+  const std::size_t trained = freeze(masters, by_parameter);
   std::int64_t bf16_total = 0;
-  const std::int64_t all = lay_out(settings, bf16_total);
+  const std::int64_t all = lay_out(by_parameter, bf16_total);
   const std::int64_t total = spans_.back().slice.begin + spans_.back().slice.size;
   const at::TensorOptions options = masters.front().options().requires_grad(false);
   weights_ = at::zeros({all}, options);
@@ -113,14 +113,14 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
 /// Sets which parameters require gradients, and moves the frozen ones behind the trained ones.
 /// Returns the number of the latter.
 std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
-                                   std::vector<settings::ParameterSettings>& settings) {
+                                   std::vector<settings::ParameterSettings>& by_parameter) {
   std::vector<std::size_t> order(masters.size());
   std::iota(order.begin(), order.end(), 0);
   const auto frozen = std::stable_partition(order.begin(), order.end(),
-                                            [&](std::size_t i) { return !settings[i].frozen; });
+                                            [&](std::size_t i) { return !by_parameter[i].frozen; });
   for (std::size_t i = 0; i < masters.size(); ++i) {
-    masters[i].set_requires_grad(!settings[i].frozen);
-    parameters_[i].set_requires_grad(!settings[i].frozen);
+    masters[i].set_requires_grad(!by_parameter[i].frozen);
+    parameters_[i].set_requires_grad(!by_parameter[i].frozen);
   }
   const auto reorder = [&](auto& list) {
     auto before = list;
@@ -129,16 +129,16 @@ std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
   reorder(names_);
   reorder(parameters_);
   reorder(masters);
-  reorder(settings);
+  reorder(by_parameter);
   return static_cast<std::size_t>(frozen - order.begin());
 }
 
 /// Lays out the bf16 parameters first, those with the same settings together, and the frozen ones
 /// last. Returns the number of all elements.
-std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& settings,
+std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& by_parameter,
                                      std::int64_t& bf16_total) {
   std::vector<settings::ParameterSettings> kinds;
-  for (const settings::ParameterSettings& each : settings) {
+  for (const settings::ParameterSettings& each : by_parameter) {
     if (std::ranges::find(kinds, each) == kinds.end()) kinds.push_back(each);
   }
   layouts_.resize(parameters_.size());
@@ -153,15 +153,15 @@ std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettin
     for (const settings::ParameterSettings& kind : kinds) {
       for (std::size_t i = 0; i < parameters_.size(); ++i) {
         const bool is_bf16 = parameters_[i].scalar_type() == at::kBFloat16;
-        if (is_bf16 != bf16 || kind.frozen || settings[i] != kind) continue;
-        if (spans_.empty() || spans_.back().settings != kind) spans_.push_back({{total, 0}, kind});
+        if (is_bf16 != bf16 || kind.frozen || by_parameter[i] != kind) continue;
+        if (spans_.empty() || spans_.back().kind != kind) spans_.push_back({{total, 0}, kind});
         spans_.back().slice.size += add(i);
       }
     }
     if (bf16) bf16_total = total;
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (settings[i].frozen) add(i);
+    if (by_parameter[i].frozen) add(i);
   }
   return total;
 }

@@ -24,7 +24,7 @@ struct GradientParts {
 /// Consecutive elements of the flat values whose parameters have the same settings.
 struct ParameterSpan {
   comm::Slice slice;
-  settings::ParameterSettings settings;
+  settings::ParameterSettings kind;
 };
 
 /// All trained parameters of a module in one tensor and all gradients in another, so that averaging
@@ -39,10 +39,10 @@ class FlatParameters {
   /// as must `bf16_copy`: a module of the same kind, some of whose parameters are bf16. If set,
   /// forward and backward use `bf16_copy`. Its bf16 parameters are views of another buffer, which
   /// `refresh_bf16_copy` fills; its other parameters and all its buffers become those of `module`.
-  /// `settings`: by parameter; empty: the same for all.
+  /// `by_parameter`: how each is trained; empty: all alike.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {},
-                 std::vector<settings::ParameterSettings> settings = {});
+                 std::vector<settings::ParameterSettings> by_parameter = {});
   FlatParameters(const FlatParameters&) = delete;  // averagers refer to it
   FlatParameters& operator=(const FlatParameters&) = delete;
 
@@ -103,8 +103,8 @@ class FlatParameters {
   void collect(const std::vector<at::Tensor>& gradients, at::ScalarType type);
   static at::Tensor view(const at::Tensor& flat, const Layout& layout);
   std::size_t freeze(std::vector<at::Tensor>& masters,
-                     std::vector<settings::ParameterSettings>& settings);
-  std::int64_t lay_out(const std::vector<settings::ParameterSettings>& settings,
+                     std::vector<settings::ParameterSettings>& by_parameter);
+  std::int64_t lay_out(const std::vector<settings::ParameterSettings>& by_parameter,
                        std::int64_t& bf16_total);
 
   std::vector<std::string> names_;

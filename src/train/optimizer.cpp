@@ -30,7 +30,7 @@ class Sgd : public Optimizer {
       EmaModel* ema)
       : Optimizer(options, parameters, slice, ema) {
     if (options.sgd_momentum != 0) momentum_buffer_ = at::zeros_like(parameters.values());
-    for (Part& part : parts_) {
+    for (UpdatePart& part : parts_) {
       part.rule = kernels::SgdRule{
           options.sgd_momentum, part.weight_decay, options.nesterov,
           momentum_buffer_.defined() ? part.slice.of(momentum_buffer_) : at::Tensor()};
@@ -56,7 +56,7 @@ class Adam : public Optimizer {
       : Optimizer(options, parameters, slice, ema),
         average_(at::zeros_like(parameters.values())),
         square_average_(at::zeros_like(parameters.values())) {
-    for (Part& part : parts_) {
+    for (UpdatePart& part : parts_) {
       steps_.push_back(at::zeros({}, average_.options()));
       part.rule = kernels::AdamRule{options.adam_beta1,
                                     options.adam_beta2,
@@ -164,8 +164,8 @@ Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters
     update.bf16_copy = parameters.bf16_values_of(common);
     if (ema != nullptr) update.average = common.of(ema->values());
     parts_.push_back({common,
-                      span.settings.learning_rate_factor,
-                      span.settings.weight_decay.value_or(options.weight_decay),
+                      span.kind.learning_rate_factor,
+                      span.kind.weight_decay.value_or(options.weight_decay),
                       update,
                       {}});
   }
@@ -186,7 +186,7 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
   // Compared with messages, another pass over the gradients costs nothing.
   if (!averager.adds_up_late() && !sum.is_finite()) return false;
   bool finite = true;
-  for (const Part& part : parts_) {
+  for (const UpdatePart& part : parts_) {
     const std::int64_t first = part.slice.begin - slice_.begin;
     finite = update_on_host(update_of(part, rates), part.rule, sum, first) && finite;
   }
@@ -195,7 +195,7 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
 }
 
 /// Returns the update of a part with the rates of the step.
-kernels::WeightUpdate Optimizer::update_of(const Part& part, const at::Tensor& rates) const {
+kernels::WeightUpdate Optimizer::update_of(const UpdatePart& part, const at::Tensor& rates) const {
   kernels::WeightUpdate update = part.update;
   update.learning_rate = rates.select(0, 0);
   if (part.learning_rate_factor != 1) {
@@ -210,7 +210,7 @@ void Optimizer::update_by_kernel(const at::Tensor& rates, const at::Tensor& chec
   if (clips()) {
     scale = kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
   }
-  for (const Part& part : parts_) {
+  for (const UpdatePart& part : parts_) {
     kernels::WeightUpdate update = update_of(part, rates);
     update.gradient_scale = scale;
     update.check = check;
@@ -220,7 +220,8 @@ void Optimizer::update_by_kernel(const at::Tensor& rates, const at::Tensor& chec
 }
 
 void Optimizer::step(const at::Tensor& rates) {
-  for (const Part& part : parts_) kernels::update_by_libtorch(update_of(part, rates), part.rule);
+  for (const UpdatePart& part : parts_)
+    kernels::update_by_libtorch(update_of(part, rates), part.rule);
 }
 
 void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& check) {

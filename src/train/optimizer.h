@@ -105,7 +105,7 @@ class Optimizer {
 
  protected:
   /// A part of the slice whose weights are updated alike.
-  struct Part {
+  struct UpdatePart {
     comm::Slice slice;  // of all values
     double learning_rate_factor;
     double weight_decay;
@@ -120,11 +120,11 @@ class Optimizer {
   const FlatParameters& parameters_;
   comm::Slice slice_;
   EmaModel* ema_;  // null without `ema`
-  std::vector<Part> parts_;
+  std::vector<UpdatePart> parts_;
 
  private:
   bool has_gpu_kernel() const;
-  kernels::WeightUpdate update_of(const Part& part, const at::Tensor& rates) const;
+  kernels::WeightUpdate update_of(const UpdatePart& part, const at::Tensor& rates) const;
   void update_by_kernel(const at::Tensor& rates, const at::Tensor& check);
   void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);
   bool clip_gradients(const at::Tensor& check);

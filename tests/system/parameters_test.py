@@ -16,7 +16,7 @@ from torch_networks import torch_network  # noqa: E402  (needs torch)
 nn = torch.nn
 SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 3  # 20 steps, of which each epoch's last is smaller
 LAYERS = [
-    {"name": "conv2d", "out_channels": 6, "kernel_size": 5, "as": "conv1"}, {"name": "batch_norm", "as": "bn1"}, "relu",
+    {"name": "conv2d", "out_channels": 6, "kernel_size": 5, "bias": False, "as": "conv1"}, {"name": "batch_norm", "as": "bn1"}, "relu",
     {"name": "max_pool2d", "kernel_size": 2},
     {"name": "conv2d", "out_channels": 8, "kernel_size": 3, "as": "conv2"}, "relu", {"name": "max_pool2d", "kernel_size": 2},
     "flatten", {"name": "linear", "out_features": 24, "as": "fc1"}, "tanh",
@@ -49,7 +49,7 @@ RUNS = [("sgd", 1, "auto"), ("sgd", 3, "shared_memory"), ("sgd", 2, "flat"), ("n
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    images, labels = (read_idx(MNIST / f"train-{kind}-ubyte.gz")[:SAMPLES] for kind in ("images-idx3", "labels-idx1"))
+    images, labels = (read_idx(MNIST / f"train-{kind}-ubyte.gz")[:SAMPLES].copy() for kind in ("images-idx3", "labels-idx1"))
     return write_idx_folder(tmp_path_factory.mktemp("digits") / "data", images, labels), images, labels
 
 
@@ -64,7 +64,7 @@ def network():
 
 def configure(folder, data, changes):
     torch.save(network().state_dict(), folder / "initial.pt")
-    return merged(merged(RUN, {"model": {"weights": str(folder / "initial.pt")}, "data": own_data("idx", data)}), changes)
+    return merged(merged(RUN, {"model": {"weights": str(folder / "initial.pt")}, "data": own_data("idx", data, limit_test=60)}), changes)
 
 
 def settings_of(config, name):
@@ -149,7 +149,7 @@ def test_the_cases_differ(digits):
     runs = [steps_of_pytorch(RUN | CASES[case], *digits[1:])[0] for case in ("sgd", "nesterov", "adam", "adamw", "backbone", "clipped", "between")]
     runs.append(steps_of_pytorch(RUN | {"parameters": []}, *digits[1:])[0])
     for index, one in enumerate(runs):
-        assert all(other[4] != pytest.approx(one[4], rel=1e-3) for other in runs[:index])
+        assert all(other[19] != pytest.approx(one[19], rel=1e-3) for other in runs[:index])
 
 
 @pytest.mark.parametrize("case, processes", [("sgd", 1), ("backbone", 2), ("between", 1), ("biases", 2)])
@@ -180,7 +180,7 @@ def test_shards_give_the_same_bits_on_any_number_of_processes(tmp_path, digits):
 
 @pytest.mark.parametrize("changes, processes", [({"ema": {"decay": 0.9}}, 2), ({"precision": "bf16"}, 1)])
 def test_a_run_resumes_to_the_same_bits(tmp_path, digits, changes, processes):
-    config = configure(tmp_path, digits[0], CASES["backbone"] | {"deterministic": True, "epochs": 40} | changes)
+    config = configure(tmp_path, digits[0], CASES["backbone"] | {"deterministic": True, "epochs": 20} | changes)
     whole = train(tmp_path, config, processes=processes, output="whole")
     stopped = stop_by_sigterm(tmp_path, config, processes, step=3)
     resumed = train(tmp_path, config, "--resume", "auto", processes=processes)
@@ -189,7 +189,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path, digits, changes, processes):
 
 
 def test_a_lost_process_costs_no_bit(tmp_path, digits):
-    config = configure(tmp_path, digits[0], CASES["backbone"] | {"deterministic": True, "epochs": 60, "launch": {"max_restarts": 1}})
+    config = configure(tmp_path, digits[0], CASES["backbone"] | {"deterministic": True, "epochs": 40, "launch": {"max_restarts": 1}})
     whole = train(tmp_path, config, processes=2, output="whole")
     with start(tmp_path, config, processes=2) as process:
         process.wait_for_step(40)
@@ -269,7 +269,7 @@ def test_a_glob_is_checked_for_pictures_of_any_size(tmp_path):
 def test_describe_shows_how_each_tensor_is_trained(tmp_path):
     config = write_config(tmp_path, {"model": {"layers": LAYERS}, "parameters": GROUPS + BACKBONE[:1], "weight_decay": 0.01})
     rows = {line.split()[0]: line for line in run("describe", "--config", config, expect=0).stdout.splitlines()}
-    assert rows["conv1"].endswith("  weight, bias: frozen") and rows["bn1"].endswith("  weight, bias: frozen")
+    assert rows["conv1"].endswith("  weight: frozen") and rows["bn1"].endswith("  weight, bias: frozen")
     assert rows["fc1"].endswith("  weight: rate 0.01, decay 0.01; bias: rate 0.01, decay 0")
     assert rows["fc2"].endswith("  weight: rate 0.01, decay 0.01; bias: rate 0.03, decay 0.1")
     described = json.loads(run("describe", "--config", config, "--json", expect=0).stdout)
@@ -318,9 +318,12 @@ def test_a_trace_in_training_mode_is_warned_about(tmp_path, digits, training):
     assert "stays in training mode" not in train(tmp_path, config, output="script").stderr
 
 
+CHECKS = 8  # launches of the update's kernels before their first use
+
+
 @needs_fake_gpus
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("changes", [{}, {"gpu_kernels": "off"}, {"ema": {"decay": 0.9}, "max_gradient_norm": 1}])
+@pytest.mark.parametrize("optimizer, changes", [("sgd", {}), ("adamw", {"gpu_kernels": "off"}),
+                                                ("adamw", {"ema": {"decay": 0.9}, "max_gradient_norm": 1})])
 def test_captured_steps_update_span_by_span(tmp_path, optimizer, changes):
     def kernels(parameters, output):
         report = tmp_path / f"report-{output}"
@@ -332,5 +335,8 @@ def test_captured_steps_update_span_by_span(tmp_path, optimizer, changes):
         return sum(count for name, count in found["kernels"].items() if name.startswith("update_by_")), folder
 
     one, _ = kernels([], "one")
-    several, folder = kernels([{"match": "*.bias", "weight_decay": 0.1, "learning_rate_factor": 2}, {"match": "conv1.*", "frozen": True}], "several")
-    assert ("gpu_kernels" in changes) == (one == 0) and several >= 1.5 * one
+    several, _ = kernels([{"match": "*.bias", "weight_decay": 0.1, "learning_rate_factor": 2}, {"match": "conv1.*", "frozen": True}], "several")
+    if "gpu_kernels" in changes:
+        assert one == several == 0
+    else:
+        assert several - CHECKS == 2 * (one - CHECKS) > 0

@@ -113,7 +113,7 @@ TEST_CASE("parameters with equal settings lie together, and frozen ones after th
   CHECK(flat.names() == std::vector<std::string>{"conv1.bias", "conv2.weight", "conv2.bias",
                                                  "fc1.weight", "fc2.weight", "fc2.bias"});
   REQUIRE(flat.spans().size() == 2);
-  CHECK(flat.spans()[0].settings.weight_decay == 0);
+  CHECK(flat.spans()[0].kind.weight_decay == 0);
   CHECK(flat.spans()[0].slice.size == 24 + 56 + 16);  // each begins at a multiple of 8
   CHECK(flat.spans()[1].slice.begin == 24 + 56 + 16);
   CHECK(flat.spans()[1].slice.begin + flat.spans()[1].slice.size == flat.values().numel());
