@@ -85,7 +85,7 @@ def with_statistics(make_model, shape):
             nn.init.uniform_(layer.weight, 0.5, 1.5)
             nn.init.normal_(layer.bias, 0, 0.2)
     with torch.no_grad():
-        noise = torch.randn(16, *shape)
+        noise = (torch.rand(16, *shape) - 0.45) / 0.225  # as pictures of noise are for published networks
         model.train()(noise)
         scale = model.eval()(noise).std()
         for parameter in list(model.parameters())[-2:]:
