@@ -15,7 +15,7 @@
 #include "base/hash.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "launch/placement.h"
+#include "launch/job.h"
 
 namespace mnist_train::launch {
 
