@@ -104,8 +104,6 @@ class JsonCursor {
   void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent = {}) const;
 
  private:
-  std::vector<KnownKey> known_keys(const std::vector<KnownKey>& own) const;
-
   const Node* node_;
   std::string pointer_;
   ReadContext* context_;
