@@ -327,19 +327,6 @@ std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
   return names;
 }
 
-/// Whether a process holds the folder's lock, as a run does while it lasts.
-bool is_locked(const fs::path& folder) {
-  const UniqueFd fd(
-      ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  return fd.valid() && is_file_locked(fd.get());
-}
-
-std::string display_name(const fs::path& folder) {
-  const fs::path whole = fs::absolute(folder).lexically_normal();
-  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
-  return (path.parent_path().filename() / path.filename()).string();
-}
-
 }  // namespace
 
 std::string make_page(std::span<const RunFiles> runs) {
@@ -443,8 +430,12 @@ RunFiles read_run(const fs::path& folder) {
   }
   RunFiles run;
   run.folder = folder;
-  run.name = display_name(folder);
-  run.live = is_locked(folder);
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
+  run.name = (path.parent_path().filename() / path.filename()).string();
+  const UniqueFd lock(
+      ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  run.live = lock.valid() && is_file_locked(lock.get());  // as long as the run lasts
   const auto object_in = [&folder](const char* file, std::size_t max_bytes) {
     return parse_file(folder / file, read_if_there(folder / file, max_bytes));
   };
