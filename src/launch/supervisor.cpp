@@ -57,7 +57,7 @@ class Attempt {
   }
 
   AttemptResult run() {
-    while (any_running()) {
+    while (std::ranges::any_of(workers_, &WorkerProcess::running)) {
       wait_for_event();
       take_signals();
       finish_background();
@@ -71,8 +71,6 @@ class Attempt {
   }
 
  private:
-  bool any_running() const { return std::ranges::any_of(workers_, &WorkerProcess::running); }
-
   bool failed() const { return failed_at_s_ > 0; }
 
   void wait_for_event() {

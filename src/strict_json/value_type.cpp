@@ -87,12 +87,6 @@ bool is_plain_text(const std::string& text) {
 
 }  // namespace
 
-JsonCursor JsonCursor::or_else(std::string_view alternative) const {
-  JsonCursor same = *this;
-  same.alternatives_ += " or " + std::string(alternative);
-  return same;
-}
-
 void JsonCursor::add_error(std::string message) const {
   if (node_->is_broken) return;
   context_->problems.push_back({node_->source, node_->offset, pointer_, std::move(message)});

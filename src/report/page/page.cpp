@@ -22,11 +22,6 @@ namespace {
 constexpr double kShortestRefresh_s = 2;
 constexpr double kLongestRefresh_s = 30;
 
-std::string random_number() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
-
 /// Seconds between refreshes of a live page: half an epoch, within bounds.
 std::int64_t refresh_seconds(const RunFiles& run) {
   double epoch_s = 10;
@@ -330,7 +325,9 @@ std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
 }  // namespace
 
 std::string make_page(std::span<const RunFiles> runs) {
-  const std::string nonce = random_number();
+  std::random_device random;
+  const std::string nonce =
+      fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
   return page_head(runs, nonce) + body(runs) + "</main>\n<footer>Written by mnist-train " +
          build_info().version + " on " + date_and_time(wall_clock_seconds()) + "</footer>\n" +
          "<script nonce=\"" + nonce + "\">" + kScript + "</script></body></html>\n";
