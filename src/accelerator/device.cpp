@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/shared_library.h"
 #include "base/system.h"
-#include "launch/placement.h"
+#include "launch/job.h"
 
 namespace mnist_train::accelerator {
 

@@ -11,7 +11,6 @@
 #include "base/system.h"
 #include "comm/communicator.h"
 #include "launch/job.h"
-#include "launch/placement.h"
 #include "launch/status_board.h"
 #include "settings/run_config.h"
 

@@ -19,7 +19,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "launch/placement.h"
+#include "launch/job.h"
 #include "report/records.h"
 #include "strict_json/value_type.h"
 

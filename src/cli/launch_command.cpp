@@ -24,7 +24,6 @@
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/job.h"
-#include "launch/placement.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "report/console.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "launch/placement.h"
+#include "launch/job.h"
 
 namespace mnist_train::comm {
 

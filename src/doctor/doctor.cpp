@@ -31,7 +31,6 @@
 #include "data/image_decoder.h"
 #include "data/sources.h"
 #include "launch/job.h"
-#include "launch/placement.h"
 #include "launch/supervisor.h"
 #include "report/records.h"
 

@@ -2,19 +2,24 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string_view>
-#include <vector>
 
 #include "base/checkpoint_file.h"
 #include "base/error.h"
 #include "base/print.h"
+#include "base/shared_library.h"
 #include "base/system.h"
-#include "settings/run_config.h"
+#include "network/network.h"
 
 namespace mnist_train::launch {
 
@@ -33,6 +38,127 @@ namespace {
 std::string run_command(const fs::path& run_folder, const std::string& program) {
   return shell_word(program) + " --config " +
          shell_word((run_folder / settings::run_files::kConfig).string());
+}
+
+constexpr int kAutomaticCpuProcesses = 2;
+
+[[noreturn]] void refuse_placement(const std::string& message) {
+  throw Error(ExitCode::kConfig, message);
+}
+
+[[noreturn]] void refuse_nccl(const std::string& reason, const std::string& remedy) {
+  refuse_placement("backend \"nccl\" needs a separate GPU for every process: " + reason + "; " +
+                   remedy + ", or set backend to \"gloo\"");
+}
+
+bool wants_cuda(const settings::RunConfig& config) {
+  const auto& devices = config.launch.devices;
+  return config.train.device == settings::DeviceName::kCuda ||
+         config.train.backend == settings::BackendName::kNccl ||
+         std::ranges::any_of(devices,
+                             [](const std::string& device) { return device.starts_with("cuda"); });
+}
+
+void require_gpu(const settings::RunConfig& config, const Machine& machine) {
+  if (!wants_cuda(config) || machine.gpus > 0) return;
+  const bool nccl = config.train.backend == settings::BackendName::kNccl;
+  const std::string asked =
+      std::string("the config asks for ") + (nccl ? "backend \"nccl\"" : "device \"cuda\"");
+  if (machine.lacks_module) {
+    refuse_placement(asked + ", but this build has no " + kCudaModule +
+                     ": run scripts/setup --cuda, which installs LibTorch's CUDA parts and "
+                     "builds it");
+  }
+  refuse_placement(asked +
+                   ", but this machine shows no GPU (NVIDIA driver missing, or "
+                   "CUDA_VISIBLE_DEVICES is empty): run it on a machine with one, or set backend "
+                   "to \"gloo\" and device to \"cpu\"");
+}
+
+bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
+  return config.train.device != settings::DeviceName::kCpu && machine.gpus > 0;
+}
+
+/// Returns the GPU of a local rank, by `launch.devices` or else by its number; nothing for the CPU.
+std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& machine,
+                          int local_rank) {
+  constexpr std::string_view kNumbered = "cuda:";
+  const auto& devices = config.launch.devices;
+  const std::string device = devices.empty()
+                                 ? (use_cuda(config, machine) ? "cuda" : "cpu")
+                                 : devices[static_cast<std::size_t>(local_rank) % devices.size()];
+  if (device == "cpu") return std::nullopt;
+  if (!device.starts_with(kNumbered)) return local_rank % std::max(1, machine.gpus);
+  const int index = std::stoi(device.substr(kNumbered.size()));
+  if (index >= machine.gpus) {
+    refuse_placement("launch.devices names \"" + device + "\", but this machine shows " +
+                     std::to_string(machine.gpus) + " GPUs");
+  }
+  return index;
+}
+
+bool one_gpu_each(const settings::RunConfig& config, const Machine& machine, int local_world_size) {
+  std::set<int> taken;
+  for (int rank = 0; rank < local_world_size; ++rank) {
+    const auto gpu = gpu_of(config, machine, rank);
+    if (!gpu || (!taken.insert(*gpu).second && machine.same_for_all)) return false;
+  }
+  return true;
+}
+
+std::string choose_backend(const settings::RunConfig& config, const Machine& machine,
+                           int local_world_size) {
+  const auto asked = config.train.backend;
+  const bool nccl_can_work = one_gpu_each(config, machine, local_world_size);
+  if (asked == settings::BackendName::kNccl && !nccl_can_work) {
+    refuse_nccl(std::to_string(local_world_size) + " processes share " +
+                    std::to_string(machine.gpus) + " GPUs",
+                "lower launch.processes_per_node");
+  }
+  if (asked == settings::BackendName::kGloo) return "gloo";
+  return nccl_can_work ? "nccl" : "gloo";
+}
+
+/// Returns the threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (levels of nesting), or
+/// nothing if OpenMP would ignore it as well.
+std::optional<int> openmp_threads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  if (text == nullptr) return std::nullopt;
+  int threads = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), threads);
+  const bool is_valid = error == std::errc() && (*end == '\0' || *end == ',') && threads >= 1;
+  return is_valid ? std::optional(threads) : std::nullopt;
+}
+
+int choose_threads(const settings::RunConfig& config, const Machine& machine,
+                   int local_world_size) {
+  if (config.launch.threads_per_process) {
+    return static_cast<int>(*config.launch.threads_per_process);
+  }
+  if (config.train.deterministic) return 1;
+  if (const auto asked = openmp_threads()) return *asked;
+  return std::max(1, machine.cores / local_world_size);
+}
+
+/// Returns whether one process with a thread for each of two cores is faster than two processes: if
+/// the config sets neither number, and the network has many weights, all in linear layers. Each
+/// process would read and write all of them for a part of the batch, and wait for memory.
+bool prefers_threads(const settings::RunConfig& config, const Machine& machine) {
+  const settings::LaunchOptions& options = config.launch;
+  const bool counts_processes =
+      options.processes_per_node || !options.devices.empty() ||
+      !config.data.train_per_process.empty() || config.train.batch_size_per_process ||
+      settings::mixing_scope(config.data.augment) == settings::MixupScope::kGlobal;
+  const auto images = network::known_images(config.data);
+  // Not measured with more than two cores.
+  if (counts_processes || use_cuda(config, machine) || machine.cores != kAutomaticCpuProcesses ||
+      choose_threads(config, machine, 1) != machine.cores || !images ||
+      !config.model.has_layers()) {
+    return false;
+  }
+  const network::Network layers =
+      network::make_network(config.model, network::model_input(config.data, *images));
+  return layers.parameters > 1'000'000 && layers.multiply_adds <= layers.parameters;
 }
 
 }  // namespace
@@ -99,6 +225,111 @@ Job read_job(int fd) {
       nlohmann::json::from_cbor(content_of(fd), /*strict=*/true, /*allow_exceptions=*/false);
   if (json.is_object()) return json.get<Job>();
   throw Error(ExitCode::kRunFailed, "cannot read the job that the launcher handed over");
+}
+
+Machine this_machine() {
+  const int gpus = visible_gpus();
+  const bool has_module = !find_program_file(kCudaModule).empty();
+  Machine machine;
+  machine.cores = usable_cores();
+  machine.gpus = has_module ? gpus : 0;
+  machine.lacks_module = gpus > 0 && !has_module;
+  return machine;
+}
+
+int visible_gpus() {
+  const SharedLibrary driver("libcuda.so.1");
+  // The driver's C API: int cuInit(unsigned flags); int cuDeviceGetCount(int* count). 0 is success.
+  const auto init = driver.find<int(unsigned)>("cuInit");
+  const auto device_count = driver.find<int(int*)>("cuDeviceGetCount");
+  int count = 0;
+  if (init == nullptr || device_count == nullptr || init(0) != 0 || device_count(&count) != 0) {
+    return 0;
+  }
+  return count;
+}
+
+void require_open_files() {
+  constexpr rlim_t kNeeded = 512;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
+  const std::string before = std::to_string(limit.rlim_cur);
+  const std::string needed = std::to_string(kNeeded);
+  limit.rlim_cur = kNeeded;
+  limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may
+  if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
+  throw Error(ExitCode::kRunFailed, "mnist-train: only " + before +
+                                        " files may be open at once, but " + needed +
+                                        " are needed: raise the limit (ulimit -n " + needed + ")");
+}
+
+std::string Placement::device_name() const {
+  return cuda ? "cuda:" + std::to_string(device_index) : "cpu";
+}
+
+int choose_process_count(const settings::RunConfig& config, const Machine& machine) {
+  require_gpu(config, machine);
+  if (!config.launch.devices.empty()) return static_cast<int>(config.launch.devices.size());
+  if (config.launch.processes_per_node) {
+    return static_cast<int>(*config.launch.processes_per_node);
+  }
+  if (!config.data.train_per_process.empty()) {
+    return static_cast<int>(config.data.train_per_process.size());
+  }
+  if (prefers_threads(config, machine)) return 1;
+  const int automatic =
+      use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
+  return static_cast<int>(
+      std::min<std::int64_t>(automatic, settings::shard_count(config.train, automatic)));
+}
+
+std::string placement_note(const settings::RunConfig& config, const Machine& machine) {
+  if (machine.lacks_module && config.train.device == settings::DeviceName::kAuto) {
+    return std::string("there is a GPU, but this build has no ") + kCudaModule +
+           ": using the CPU; scripts/setup --cuda builds it";
+  }
+  if (!prefers_threads(config, machine)) return "";
+  return "using one process with a thread for each core, because each of several would read all "
+         "weights of this network; launch.processes_per_node overrides that";
+}
+
+Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
+                           int local_rank, int local_world_size) {
+  require_gpu(config, machine);
+  Placement placement;
+  const auto gpu = gpu_of(config, machine, local_rank);
+  placement.cuda = gpu.has_value();
+  placement.device_index = gpu.value_or(0);
+  placement.backend = choose_backend(config, machine, local_world_size);
+  placement.threads = choose_threads(config, machine, local_world_size);
+  return placement;
+}
+
+GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {
+  GpuShares shares;
+  std::map<std::string, std::vector<int>> users;
+  for (int rank = 0; const std::vector<std::string>& names : allowed) {
+    const auto least = std::ranges::min_element(
+        names, {}, [&](const std::string& name) { return users[name].size(); });
+    shares.taken.push_back(static_cast<std::size_t>(least - names.begin()));
+    if (least != names.end()) {
+      std::vector<int>& others = users[*least];
+      if (!others.empty() && shares.one_each()) {
+        shares.first = others.front();
+        shares.second = rank;
+      }
+      others.push_back(rank);
+    }
+    ++rank;
+  }
+  return shares;
+}
+
+std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares) {
+  if (config.train.backend != settings::BackendName::kNccl) return "gloo";
+  refuse_nccl("ranks " + std::to_string(shares.first) + " and " + std::to_string(shares.second) +
+                  " share one (slices of a GPU are one GPU to NCCL)",
+              "let the launcher give each another GPU (CUDA_VISIBLE_DEVICES)");
 }
 
 }  // namespace mnist_train::launch

@@ -33,13 +33,6 @@ const char* phase_name(Phase phase) {
 
 std::size_t board_bytes(int ranks) { return static_cast<std::size_t>(ranks) * sizeof(RankStatus); }
 
-bool is_failure(ExitCode code) {
-  constexpr std::array kFailures{
-      ExitCode::kRunFailed,  ExitCode::kConfig,      ExitCode::kData,      ExitCode::kDistributed,
-      ExitCode::kCheckpoint, ExitCode::kInterrupted, ExitCode::kTerminated};
-  return std::ranges::find(kFailures, code) != kFailures.end();
-}
-
 bool has_failed(const RankEnd& end) { return !end.succeeded && !end.killed_by_launcher; }
 
 bool is_victim(const RankEnd& end) { return end.exit.failure && end.exit.failure->is_victim; }
@@ -211,8 +204,12 @@ std::string to_text(const FailureReport& failure) {
 std::optional<FailureReport> failure_from_text(const std::string& text) try {
   const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return std::nullopt;
-  FailureReport failure = json.get<FailureReport>();
-  return is_failure(failure.code) ? std::optional(std::move(failure)) : std::nullopt;
+  constexpr std::array kFailures{
+      ExitCode::kRunFailed,  ExitCode::kConfig,      ExitCode::kData,      ExitCode::kDistributed,
+      ExitCode::kCheckpoint, ExitCode::kInterrupted, ExitCode::kTerminated};
+  auto failure = json.get<FailureReport>();
+  const bool is_known = std::ranges::find(kFailures, failure.code) != kFailures.end();
+  return is_known ? std::optional(std::move(failure)) : std::nullopt;
 } catch (const nlohmann::json::exception&) {  // written by another program
   return std::nullopt;
 }

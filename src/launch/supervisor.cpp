@@ -57,7 +57,7 @@ class Attempt {
   }
 
   AttemptResult run() {
-    while (any_running()) {
+    while (std::ranges::any_of(workers_, &WorkerProcess::running)) {
       wait_for_event();
       take_signals();
       finish_background();
@@ -71,8 +71,6 @@ class Attempt {
   }
 
  private:
-  bool any_running() const { return std::ranges::any_of(workers_, &WorkerProcess::running); }
-
   bool failed() const { return failed_at_s_ > 0; }
 
   void wait_for_event() {
@@ -133,18 +131,15 @@ class Attempt {
     return may_restart_ && is_cause_known_ && stopped_by_ == 0 ? 0 : kGraceAfterFailure_s;
   }
 
-  double stalled_s(const WorkerProcess& worker) {
-    return meters_[static_cast<std::size_t>(worker.rank())].look(board_.of(worker.rank()),
-                                                                 monotonic_seconds());
-  }
-
   void check_progress() {
     if (failed()) return;
     std::vector<StalledRank> ranks;
     double longest_s = 0;
     for (const WorkerProcess& worker : workers_) {
       if (!worker.running()) continue;
-      ranks.push_back({worker.rank(), stalled_s(worker), false, 0});
+      StallMeter& meter = meters_[static_cast<std::size_t>(worker.rank())];
+      ranks.push_back(
+          {worker.rank(), meter.look(board_.of(worker.rank()), monotonic_seconds()), false, 0});
       longest_s = std::max(longest_s, ranks.back().seconds);
     }
     if (ranks.empty() || longest_s < hang_timeout_s_) return;

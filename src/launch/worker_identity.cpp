@@ -9,13 +9,14 @@
 #include <initializer_list>
 #include <iterator>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "launch/placement.h"
+#include "launch/job.h"
 
 namespace mnist_train::launch {
 
@@ -203,13 +204,9 @@ pid_t launcher_of(const RankVariables& mpi) {
   return pid;
 }
 
-/// A name that all processes of one mpirun share, and no others on this machine at this time.
-struct MpirunJob {
-  std::string name;
-  std::string source;
-};
-
-MpirunJob mpirun_job(const RankVariables& mpi) {
+/// Returns a name that all processes of one mpirun share, and no others on this machine at this
+/// time; and what it was read from.
+std::pair<std::string, std::string> mpirun_job(const RankVariables& mpi) {
   if (mpi.kind == LauncherKind::kOpenMpi) {
     for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
       if (const auto value = variable(name)) return {*value, name};
@@ -231,9 +228,9 @@ WorkerIdentity with_master(WorkerIdentity identity) {
         mpi.kind == LauncherKind::kMpich ? "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT PORT …"
                                          : "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT …"));
   }
-  const MpirunJob job = mpirun_job(mpi);
-  identity.store_prefix = fmt::format("mnist-train/{}-{}/0/", name_of(mpi.kind), job.name);
-  choose_master(fmt::format("{} {}", mpi.title, job.name), job.source, identity);
+  const auto [job, source] = mpirun_job(mpi);
+  identity.store_prefix = fmt::format("mnist-train/{}-{}/0/", name_of(mpi.kind), job);
+  choose_master(fmt::format("{} {}", mpi.title, job), source, identity);
   return identity;
 }
 

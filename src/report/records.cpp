@@ -73,23 +73,22 @@ class OptionalSink : public Sink {
   bool warned_ = false;
 };
 
-using Json = OrderedJson;
 
 /// Adds the fields of a record. An empty optional is omitted, or else null.
 template <class Record>
-void add_fields(Json& json, const Record& record, bool omits_empty = true) {
+void add_fields(OrderedJson& json, const Record& record, bool omits_empty = true) {
   Record::visit(record, [&](const std::string& key, const auto& value) {
     if constexpr (requires { value.has_value(); }) {
-      if (value || !omits_empty) json[key] = value ? Json(*value) : Json();
+      if (value || !omits_empty) json[key] = value ? OrderedJson(*value) : OrderedJson();
     } else {
       json[key] = value;
     }
   });
 }
 
-void add_details(Json& json, const EpochDetails& details) {
+void add_details(OrderedJson& json, const EpochDetails& details) {
   add_fields(json["seconds"], details.seconds);
-  json["rank_seconds"] = Json::array();
+  json["rank_seconds"] = OrderedJson::array();
   for (const RankTimes& times : details.ranks) {
     add_fields(json["rank_seconds"].emplace_back(), times);
   }
@@ -99,7 +98,7 @@ void add_details(Json& json, const EpochDetails& details) {
     }
     return;
   }
-  Json& rows = json["confusion"] = Json::array();
+  OrderedJson& rows = json["confusion"] = OrderedJson::array();
   const auto classes = static_cast<std::ptrdiff_t>(details.classes);
   for (auto row = details.confusion.begin(); row != details.confusion.end(); row += classes) {
     rows.push_back(std::vector<std::int64_t>(row, row + classes));
@@ -134,7 +133,7 @@ class MetricsLog : public Sink {
 
   template <class Record>
   void write_line(const char* event, Record record, const EpochDetails* details) {
-    Json json{{"event", event}};
+    OrderedJson json{{"event", event}};
     record.time = wall_clock_seconds();
     add_fields(json, record);
     if (details != nullptr) add_details(json, *details);
@@ -148,8 +147,8 @@ class MetricsLog : public Sink {
   std::int64_t bytes_ = 0;
 };
 
-Json to_json(const Summary& summary) {
-  Json json = {{"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
+OrderedJson to_json(const Summary& summary) {
+  OrderedJson json = {{"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
   add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
   add_fields<Summary>(json, summary, /*omits_empty=*/false);
   if (summary.best_validation_accuracy) {
@@ -162,31 +161,31 @@ Json to_json(const Summary& summary) {
 }
 
 /// Returns a discarded value if the file is missing or not JSON.
-Json read_json(const std::filesystem::path& path) {
+OrderedJson read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
-  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
-void write_json(const std::filesystem::path& path, const Json& json) {
+void write_json(const std::filesystem::path& path, const OrderedJson& json) {
   write_file_atomically(path, json_text(json, 2) + "\n", ExitCode::kRunFailed);
 }
 
-bool has_status(const Json& summary, const char* status) {
+bool has_status(const OrderedJson& summary, const char* status) {
   return summary.is_object() && summary.contains("status") && summary["status"] == status;
 }
 
-void no_longer_running(const std::filesystem::path& path, const Json& changes) try {
-  Json summary = read_json(path);
+void no_longer_running(const std::filesystem::path& path, const OrderedJson& changes) try {
+  OrderedJson summary = read_json(path);
   if (!has_status(summary, "running")) return;
   summary.update(changes);
   write_json(path, summary);
 } catch (const Error&) {
 }
 
-Json to_json(const RunStart& start, const Summary& summary) {
-  Json json = {{"time", wall_clock_seconds()},
+OrderedJson to_json(const RunStart& start, const Summary& summary) {
+  OrderedJson json = {{"time", wall_clock_seconds()},
                {"host", start.host},
-               {"resumed_from", start.resumed_from.empty() ? Json() : Json(start.resumed_from)},
+               {"resumed_from", start.resumed_from.empty() ? OrderedJson() : OrderedJson(start.resumed_from)},
                {"epoch", start.epoch},
                {"step", start.step},
                {"samples_seen", start.samples_seen},
@@ -217,7 +216,7 @@ class SummarySink : public Sink {
   void end(const Summary& summary) override { write_summary(path_, summary); }
 
  private:
-  void append_lineage(const Json& start) const {
+  void append_lineage(const OrderedJson& start) const {
     const auto fail = [&](const char* action) {
       throw_errno(ExitCode::kRunFailed, lineage_path_, action);
     };
@@ -284,7 +283,7 @@ class PredictionFiles : public Sink {
   template <class AddScores>
   std::string line(const Prediction& row, const std::string& image,
                    const AddScores& add_scores) const {
-    Json json{{"id", row.id}};
+    OrderedJson json{{"id", row.id}};
     if (!row.file.empty()) json["file"] = row.file;
     json["image"] = image;
     json["guess"] = row.guess;
@@ -298,22 +297,22 @@ class PredictionFiles : public Sink {
   }
 
   /// Rounds to seven digits. A broken model can give NaN, which becomes null.
-  static Json score_of(double score) {
+  static OrderedJson score_of(double score) {
     const double rounded = std::strtod(fmt::format("{:.7g}", score).c_str(), nullptr);
-    return rounded == 0 || rounded == 1 ? Json(static_cast<int>(rounded)) : Json(rounded);
+    return rounded == 0 || rounded == 1 ? OrderedJson(static_cast<int>(rounded)) : OrderedJson(rounded);
   }
 
   std::string prediction_lines(const EpochResult& result) const {
     std::string text;
     for (const Prediction& row : result.predictions) {
       const bool has_all = static_cast<std::int64_t>(row.scores.size()) >= result.details.classes;
-      text += line(row, row.image, [&](Json& json) {
+      text += line(row, row.image, [&](OrderedJson& json) {
         for (const auto& [label, score] : row.scores) {
           if (has_all) {
             json[fmt::format("score_{}", label)] = score_of(score);
             continue;
           }
-          Json& top = json["top"].emplace_back(Json{{"class", label}});
+          OrderedJson& top = json["top"].emplace_back(OrderedJson{{"class", label}});
           if (!class_names_.empty()) top["name"] = name(label);
           top["score"] = score_of(score);
         }
@@ -330,7 +329,7 @@ class PredictionFiles : public Sink {
       std::string& image = used[mistake.id];
       if (bytes < kMistakePictureBytes) image = picture(mistake.id, result);
       bytes += image.size();
-      text += line(mistake, image, [&](Json& json) { json["confidence"] = mistake.confidence(); });
+      text += line(mistake, image, [&](OrderedJson& json) { json["confidence"] = mistake.confidence(); });
     }
     pictures_ = std::move(used);
     return text;
@@ -518,7 +517,7 @@ void record_stop(const std::filesystem::path& path) {
 }
 
 std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
-  const Json summary = read_json(path);
+  const OrderedJson summary = read_json(path);
   if (!has_status(summary, "finished")) return std::nullopt;
   const auto steps = summary.find("steps");
   if (steps == summary.end() || !steps->is_number_integer()) return std::nullopt;
@@ -526,11 +525,11 @@ std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
 }
 
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
-  write_file_atomically(path, Json(accuracies).dump() + "\n", ExitCode::kRunFailed);
+  write_file_atomically(path, OrderedJson(accuracies).dump() + "\n", ExitCode::kRunFailed);
 }
 
 std::size_t count_accuracies(const std::filesystem::path& path) {
-  const Json list = read_json(path);
+  const OrderedJson list = read_json(path);
   return list.is_array() ? list.size() : 0;
 }
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -22,13 +21,6 @@ namespace fs = std::filesystem;
 namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
-
-std::string start_time() {
-  const time_t now = ::time(nullptr);
-  tm local{};
-  ::localtime_r(&now, &local);
-  return fmt::format("{:%Y-%m-%dT%H-%M-%S}", local);
-}
 
 /// Creates the folder and its parents as needed, and adds the created ones to `made`.
 void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error_code& error) {
@@ -82,7 +74,10 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
   std::error_code error;
   make_folder(parent, made, error);
   if (error) refuse(parent.string() + ": cannot create the folder for runs: " + error.message());
-  const std::string name = start_time();
+  const time_t now = ::time(nullptr);
+  tm local{};
+  ::localtime_r(&now, &local);
+  const std::string name = fmt::format("{:%Y-%m-%dT%H-%M-%S}", local);
   for (int attempt = 1; attempt < 1000; ++attempt) {
     fs::path folder = parent / (attempt == 1 ? name : name + "-" + std::to_string(attempt));
     if (fs::create_directory(folder, error)) {
@@ -203,19 +198,6 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   return folder;
 }
 
-/// Returns the names of the result files in the run's config.
-std::array<std::string, 2> names_of_results(const fs::path& folder) {
-  settings::RunConfig config;
-  const fs::path path = folder / files::kConfig;
-  try {
-    constexpr std::size_t kMostBytes = 1 << 20;
-    std::string text = read_file(path, kMostBytes, ExitCode::kConfig);
-    config = settings::parse_run_config({path.string(), std::move(text), folder});
-  } catch (const Error&) {  // fall back to the default names
-  }
-  return {config.model_file, config.accuracies_file};
-}
-
 /// Whether a run writes the file, a path relative to its folder.
 bool is_own_file(const fs::path& folder, const fs::path& file) {
   const std::string first = *file.begin();
@@ -224,9 +206,16 @@ bool is_own_file(const fs::path& folder, const fs::path& file) {
                            files::kMistakes, files::kLineage, files::kDataset, files::kLock}) {
     if (file == name) return true;
   }
-  const auto results = names_of_results(folder);
-  return first.starts_with(files::kEvents) ||
-         std::find(results.begin(), results.end(), file.string()) != results.end();
+  settings::RunConfig config;  // with the usual names of results, if it cannot be read
+  const fs::path path = folder / files::kConfig;
+  try {
+    constexpr std::size_t kMostBytes = 1 << 20;
+    std::string text = read_file(path, kMostBytes, ExitCode::kConfig);
+    config = settings::parse_run_config({path.string(), std::move(text), folder});
+  } catch (const Error&) {
+  }
+  return first.starts_with(files::kEvents) || file == config.model_file ||
+         file == config.accuracies_file;
 }
 
 }  // namespace

@@ -46,28 +46,20 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-fs::path newest_in(const fs::path& folder) {
-  fs::path newest;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().filename().string().starts_with(files::kEvents)) {
-      newest = std::max(newest, entry.path());
-    }
-  }
-  return newest;
-}
-
-/// The name that TensorBoard expects. The time comes first, so that names sort by it.
-fs::path new_name(const fs::path& folder) {
-  return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
-}
-
 /// A file of TensorFlow's records (tensorflow/core/lib/io/record_writer.cc): length, its checksum,
 /// content, its checksum.
 class EventFile {
  public:
-  EventFile(const fs::path& folder, std::int64_t keep_bytes) : path_(newest_in(folder)) {
-    if (path_.empty()) path_ = new_name(folder);
+  EventFile(const fs::path& folder, std::int64_t keep_bytes) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      const bool is_events = entry.path().filename().string().starts_with(files::kEvents);
+      if (is_events) path_ = std::max(path_, entry.path());  // the newest
+    }
+    if (path_.empty()) {  // the name that TensorBoard expects; names sort by their time
+      path_ =
+          folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
+    }
     fd_ =
         UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
     struct stat status {};

@@ -14,14 +14,6 @@ Json object(const std::string& name, const Json& value) {
   return result;
 }
 
-bool has_properties(const Node& object, const Json& properties) {
-  for (const auto& [key, condition] : properties.items()) {
-    const Node* value = object.find(key);
-    if (value != nullptr && !matches(condition, *value)) return false;
-  }
-  return true;
-}
-
 bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
   const auto matches_node = [&](const Json& condition) { return matches(condition, node); };
   if (keyword == "allOf") return std::all_of(argument.begin(), argument.end(), matches_node);
@@ -29,7 +21,12 @@ bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
   if (keyword == "not") return !matches_node(argument);
   if (keyword == "type") return argument == node.value.type_name();
   if (keyword == "const") return argument == node.value;
-  if (keyword == "properties") return has_properties(node, argument);
+  if (keyword == "properties") {
+    return std::ranges::all_of(argument.items(), [&](const auto& property) {
+      const Node* value = node.find(property.key());
+      return value == nullptr || matches(property.value(), *value);
+    });
+  }
   if (keyword == "required") return node.find(argument.front().get<std::string>()) != nullptr;
   if (keyword == "contains") {
     return std::any_of(node.items.begin(), node.items.end(),

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/glob.h"
+#include "base/print.h"
 #include "base/system.h"
 
 namespace mnist_train::strict_json {
@@ -29,12 +30,6 @@ std::string plain(std::string_view name) {
   return letters;
 }
 
-std::string in_quotes(std::string_view name) { return '"' + std::string(name) + '"'; }
-
-std::string text_of_group(std::string_view group) {
-  return group.empty() ? "at the top level" : "in " + std::string(group);
-}
-
 /// Returns the key that other programs call `given`, or whose spelling is close.
 const KnownKey* similar_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
   std::vector<std::string> names;
@@ -46,33 +41,6 @@ const KnownKey* similar_key(std::string_view given, const std::vector<const Know
   const std::optional<std::string> name = closest_name(given, names);
   if (!name) return nullptr;
   return *std::ranges::find(keys, *name, &KnownKey::name);
-}
-
-/// Returns the groups that have a key of this name.
-std::string groups_with(std::string_view name, const std::vector<const KnownKey*>& keys) {
-  std::string groups;
-  for (const KnownKey* key : keys) {
-    if (key->name != name) continue;
-    if (!groups.empty()) groups += " or ";
-    groups += text_of_group(key->group);
-  }
-  return groups;
-}
-
-/// Returns the key that is written as `--set` writes it: "data.limit_train".
-const KnownKey* dotted_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
-  std::string pointer = "/" + std::string(given);
-  std::replace(pointer.begin(), pointer.end(), '.', '/');
-  const auto found = std::ranges::find_if(keys, [&](const KnownKey* key) {
-    return !key->group.empty() && pointer == key->group + "/" + key->name;
-  });
-  return found == keys.end() ? nullptr : *found;
-}
-
-std::string listing(const std::vector<const KnownKey*>& keys) {
-  std::string names = "known here: ";
-  for (const KnownKey* key : keys) names += (key == keys.front() ? "" : ", ") + key->name;
-  return names;
 }
 
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
@@ -120,12 +88,6 @@ bool is_plain_text(const std::string& text) {
 
 }  // namespace
 
-JsonCursor JsonCursor::or_else(std::string_view alternative) const {
-  JsonCursor same = *this;
-  same.alternatives_ += " or " + std::string(alternative);
-  return same;
-}
-
 void JsonCursor::add_error(std::string message) const {
   if (node_->is_broken) return;
   context_->problems.push_back({node_->source, node_->offset, pointer_, std::move(message)});
@@ -159,7 +121,14 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
       return key.group.empty() && key.name == member.key;
     };
     if (std::ranges::any_of(own, is_this)) continue;
-    if (keys.empty()) keys = known_keys(own);
+    if (keys.empty()) {
+      for (const KnownKey& key : own) {
+        if (key.group.empty()) keys.push_back({pointer_, key.name, key.other_names});
+      }
+      for (const KnownKey& key : context_->keys) {
+        if (key.group != pointer_) keys.push_back(key);
+      }
+    }
     std::string message = "unknown key \"" + shorten(member.key) + '"';
     const auto why = std::ranges::find(absent, member.key, &Explanations::value_type::first);
     if (why != absent.end()) {
@@ -170,17 +139,6 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
     context_->problems.push_back({member.value.source, member.key_offset,
                                   join_pointer(pointer_, member.key), std::move(message)});
   }
-}
-
-std::vector<KnownKey> JsonCursor::known_keys(const std::vector<KnownKey>& own) const {
-  std::vector<KnownKey> keys;
-  for (const KnownKey& key : own) {
-    if (key.group.empty()) keys.push_back({pointer_, key.name, key.other_names});
-  }
-  for (const KnownKey& key : context_->keys) {
-    if (key.group != pointer_) keys.push_back(key);
-  }
-  return keys;
 }
 
 bool takes_name(const Json& fragment, const Node& node) {
@@ -229,24 +187,31 @@ std::optional<std::string> closest_name(std::string_view given,
 
 std::string explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys) {
-  const std::string start = "unknown key " + in_quotes(shorten(key)) + "; ";
+  const std::string start = "unknown key \"" + shorten(key) + "\"; ";
   std::vector<const KnownKey*> here, elsewhere;
   for (const KnownKey& known : keys) (known.group == group ? here : elsewhere).push_back(&known);
-
+  const auto place_of_key = [](const KnownKey& known) {
+    return known.group.empty() ? "at the top level" : "in " + known.group;
+  };
   if (const KnownKey* meant = similar_key(key, here)) {
-    return start + "did you mean " + in_quotes(meant->name) + "?";
+    return start + "did you mean \"" + meant->name + "\"?";
   }
-  if (const std::string groups = groups_with(key, elsewhere); !groups.empty()) {
-    return start + "it belongs " + groups;
+  std::string places;
+  for (const KnownKey* known : elsewhere) {
+    if (known->name == key) places += (places.empty() ? "" : " or ") + place_of_key(*known);
   }
-  if (const KnownKey* meant = dotted_key(key, elsewhere)) {
-    return start + "it is " + in_quotes(meant->name) + " " + text_of_group(meant->group);
+  if (!places.empty()) return start + "it belongs " + places;
+  const std::string pointer = "/" + replaced(std::string(key), ".", "/");  // as --set writes a key
+  for (const KnownKey* known : elsewhere) {
+    if (known->group.empty() || pointer != known->group + "/" + known->name) continue;
+    return start + "it is \"" + known->name + "\" " + place_of_key(*known);
   }
   if (const KnownKey* meant = similar_key(key, elsewhere)) {
-    return start + "did you mean " + in_quotes(meant->name) + " " + text_of_group(meant->group) +
-           "?";
+    return start + "did you mean \"" + meant->name + "\" " + place_of_key(*meant) + "?";
   }
-  return start + listing(here);
+  std::string names;
+  for (const KnownKey* known : here) names += (names.empty() ? "" : ", ") + known->name;
+  return start + "known here: " + names;
 }
 
 Type<bool> boolean() {

@@ -85,7 +85,11 @@ class JsonCursor {
 
   /// Returns a cursor at the same value whose error messages list one more alternative: "null",
   /// "\"auto\"".
-  JsonCursor or_else(std::string_view alternative) const;
+  JsonCursor or_else(std::string_view alternative) const {
+    JsonCursor same = *this;
+    same.alternatives_ += " or " + std::string(alternative);
+    return same;
+  }
 
   /// Adds an error about this value, unless it is broken.
   void add_error(std::string message) const;
@@ -101,8 +105,6 @@ class JsonCursor {
   void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent = {}) const;
 
  private:
-  std::vector<KnownKey> known_keys(const std::vector<KnownKey>& own) const;
-
   const Node* node_;
   std::string pointer_;
   ReadContext* context_;

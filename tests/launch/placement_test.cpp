@@ -1,11 +1,10 @@
-#include "launch/placement.h"
-
 #include <unistd.h>
 
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "launch/job.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/placement.h"
+#include "launch/job.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

@@ -5,7 +5,7 @@
 
 #include "accelerator/device.h"
 #include "base/file.h"
-#include "launch/placement.h"
+#include "launch/job.h"
 
 namespace mnist_train::testing {
 

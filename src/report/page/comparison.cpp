@@ -291,12 +291,6 @@ std::string differences(std::span<const RunFiles> runs) {
                      : scrolling_table("Differences", "settings", head_of(runs, "key"), rows));
 }
 
-/// Returns a difference of accuracies that two equally good models often show: twice its standard
-/// error.
-double chance_difference(double accuracy, double images) {
-  return 2 * std::sqrt(2 * accuracy * (1 - accuracy) / images);
-}
-
 std::string lead(std::span<const RunFiles> runs) {
   Figures accuracies = figures_of(runs, final_accuracy);
   std::erase_if(accuracies, [](double accuracy) { return !std::isfinite(accuracy); });
@@ -321,7 +315,9 @@ std::string lead(std::span<const RunFiles> runs) {
   const double gap = accuracies[0] - accuracies[1];
   text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
   const auto images = static_cast<double>(Confusion(best->epochs.back().details).all);
-  if (images > 0 && gap < chance_difference(accuracies[0], images)) {
+  // Two equally good models often differ by twice the standard error of the difference.
+  const double chance = 2 * std::sqrt(2 * accuracies[0] * (1 - accuracies[0]) / images);
+  if (images > 0 && gap < chance) {
     text +=
         fmt::format(" With {} test images, so small a difference may be chance.", count(images));
   }

@@ -214,14 +214,6 @@ std::string model_text(const nlohmann::json& model) {
   return text_in(model, "name");
 }
 
-std::string model_size_text(const RunFiles& run) {
-  const double parameters = number_in(run.summary, "parameters");
-  const double multiply_adds = number_in(run.summary, "multiply_adds");
-  if (!(parameters > 0)) return "";
-  return count(parameters) + " parameters" +
-         (multiply_adds > 0 ? ", " + count(multiply_adds) + " multiply-adds per image" : "");
-}
-
 }  // namespace
 
 std::string settings_sentence(const RunFiles& run) {
@@ -246,10 +238,15 @@ std::map<std::string, std::string> config_values(const nlohmann::json& config) {
 std::string identity_section(const RunFiles& run) {
   const std::filesystem::path folder = std::filesystem::absolute(run.folder).lexically_normal();
   const double memory = number_in(run.summary, "peak_memory_bytes");
+  const double parameters = number_in(run.summary, "parameters");
+  const double multiply_adds = number_in(run.summary, "multiply_adds");
+  std::string size = parameters > 0 ? count(parameters) + " parameters" : "";
+  if (!size.empty() && multiply_adds > 0) {
+    size += ", " + count(multiply_adds) + " multiply-adds per image";
+  }
   std::string text =
       "<dl class=\"facts\">" + fact_line("Data", escape_html(dataset_text(run))) +
-      fact_line("Classes", escape_html(class_sizes_text(run))) +
-      fact_line("Model", model_size_text(run)) +
+      fact_line("Classes", escape_html(class_sizes_text(run))) + fact_line("Model", size) +
       fact_line("Ran on", escape_html(machine_text(run))) +
       fact_line("Versions", escape_html(versions_text(run))) +
       fact_line("Memory", memory > 0 ? byte_size(memory) + " in the largest process" : "") +

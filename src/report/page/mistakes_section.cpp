@@ -238,17 +238,6 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
   return text;
 }
 
-/// Returns the line with the name of an image's file, whose tooltip is the path.
-std::string file_line(const std::string& file) {
-  if (file.empty()) return "";
-  return fmt::format(R"(<span class="soft file" title="{}">{}</span>)", escape_html(file),
-                     escape_html(std::filesystem::path(file).filename().string()));
-}
-
-std::string rounded_percent(double fraction) {
-  return fraction >= 0.995 && fraction < 1 ? percent(fraction, 1) : percent(fraction, 0);
-}
-
 /// Returns an item of the list of images. An image beyond the page's limit is omitted, but not its
 /// text. `bytes` counts the images, `kinds` has those of the items so far.
 std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds,
@@ -260,14 +249,20 @@ std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds
     picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)", mistake.image,
                           mistake.id, truth);
   }
+  std::string file;  // its name, with the path as tooltip
+  if (!mistake.file.empty()) {
+    file = fmt::format(R"(<span class="soft file" title="{}">{}</span>)", escape_html(mistake.file),
+                       escape_html(std::filesystem::path(mistake.file).filename().string()));
+  }
+  const double confidence = mistake.confidence();
   const bool is_first = kinds.insert({mistake.truth, mistake.guess}).second;
   return fmt::format(
       "<li data-truth=\"{0}\" data-guess=\"{1}\"{2}>{3}<span><b>{4}</b> → <b class=\"bad\">{5}</b>"
       "</span><span class=\"soft\"><span>{6}</span> <span>#{7}</span></span>{8}</li>\n",
       mistake.truth, mistake.guess,
       is_first ? fmt::format(R"( id="kind-{}-{}")", mistake.truth, mistake.guess) : "", picture,
-      truth, escaped_class(run, mistake.guess), rounded_percent(mistake.confidence()), mistake.id,
-      file_line(mistake.file));
+      truth, escaped_class(run, mistake.guess),
+      percent(confidence, confidence >= 0.995 && confidence < 1 ? 1 : 0), mistake.id, file);
 }
 
 std::string wrong_pictures(const RunFiles& run, const Confusion& confusion) {

@@ -22,11 +22,6 @@ namespace {
 constexpr double kShortestRefresh_s = 2;
 constexpr double kLongestRefresh_s = 30;
 
-std::string random_number() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
-
 /// Seconds between refreshes of a live page: half an epoch, within bounds.
 std::int64_t refresh_seconds(const RunFiles& run) {
   double epoch_s = 10;
@@ -327,23 +322,12 @@ std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
   return names;
 }
 
-/// Whether a process holds the folder's lock, as a run does while it lasts.
-bool is_locked(const fs::path& folder) {
-  const UniqueFd fd(
-      ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  return fd.valid() && is_file_locked(fd.get());
-}
-
-std::string display_name(const fs::path& folder) {
-  const fs::path whole = fs::absolute(folder).lexically_normal();
-  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
-  return (path.parent_path().filename() / path.filename()).string();
-}
-
 }  // namespace
 
 std::string make_page(std::span<const RunFiles> runs) {
-  const std::string nonce = random_number();
+  std::random_device random;
+  const std::string nonce =
+      fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
   return page_head(runs, nonce) + body(runs) + "</main>\n<footer>Written by mnist-train " +
          build_info().version + " on " + date_and_time(wall_clock_seconds()) + "</footer>\n" +
          "<script nonce=\"" + nonce + "\">" + kScript + "</script></body></html>\n";
@@ -443,8 +427,12 @@ RunFiles read_run(const fs::path& folder) {
   }
   RunFiles run;
   run.folder = folder;
-  run.name = display_name(folder);
-  run.live = is_locked(folder);
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  const fs::path path = whole.has_filename() ? whole : whole.parent_path();
+  run.name = (path.parent_path().filename() / path.filename()).string();
+  const UniqueFd lock(
+      ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  run.live = lock.valid() && is_file_locked(lock.get());  // as long as the run lasts
   const auto object_in = [&folder](const char* file, std::size_t max_bytes) {
     return parse_file(folder / file, read_if_there(folder / file, max_bytes));
   };
