@@ -26,10 +26,8 @@ namespace {
 constexpr std::uintmax_t kMostShared = 8;
 constexpr std::uintmax_t kMostRepeatedBytes = std::uintmax_t{32} << 20U;
 
-[[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
-
 void require(bool holds, const std::string& problem) {
-  if (!holds) refuse(problem);
+  if (!holds) throw std::runtime_error(problem);
 }
 
 std::string_view bytes_at(std::string_view archive, std::size_t offset, std::size_t size) {
@@ -73,7 +71,7 @@ std::string folder_of(const std::map<std::string, std::uint32_t>& checksums) {
   for (const auto& [name, checksum] : checksums) {
     if (name.ends_with(kPickle)) return name.substr(0, name.size() - kPickle.size());
   }
-  refuse("the zip archive has no data.pkl");
+  throw std::runtime_error("the zip archive has no data.pkl");
 }
 
 /// Reads records of a .pt file, each once and all together not larger than the file, and compares

@@ -49,12 +49,11 @@ TensorFile read_one(const fs::path& path) {
 
 /// Reads the files of an index, as Hugging Face's libraries write it: {"weight_map": {name: file}}.
 TensorFile read_shards(const fs::path& index) {
-  using Json = nlohmann::json;
   constexpr std::size_t kMostBytes = 16 << 20;
   const std::string text = read_file(index, kMostBytes, ExitCode::kCheckpoint);
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::set<std::string> names;
-  for (const Json& name : json.is_object() ? json.value("weight_map", Json()) : Json()) {
+  for (const nlohmann::json& name : json.is_object() ? json.value("weight_map", nlohmann::json()) : nlohmann::json()) {
     if (name.is_string()) names.insert(name.get<std::string>());
   }
   if (names.empty()) fail_checkpoint(index.string() + ": is JSON, but no index of weights");

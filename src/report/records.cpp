@@ -73,7 +73,6 @@ class OptionalSink : public Sink {
   bool warned_ = false;
 };
 
-
 /// Adds the fields of a record. An empty optional is omitted, or else null.
 template <class Record>
 void add_fields(OrderedJson& json, const Record& record, bool omits_empty = true) {
@@ -148,7 +147,8 @@ class MetricsLog : public Sink {
 };
 
 OrderedJson to_json(const Summary& summary) {
-  OrderedJson json = {{"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
+  OrderedJson json = {
+      {"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
   add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
   add_fields<Summary>(json, summary, /*omits_empty=*/false);
   if (summary.best_validation_accuracy) {
@@ -183,21 +183,23 @@ void no_longer_running(const std::filesystem::path& path, const OrderedJson& cha
 }
 
 OrderedJson to_json(const RunStart& start, const Summary& summary) {
-  OrderedJson json = {{"time", wall_clock_seconds()},
-               {"host", start.host},
-               {"resumed_from", start.resumed_from.empty() ? OrderedJson() : OrderedJson(start.resumed_from)},
-               {"epoch", start.epoch},
-               {"step", start.step},
-               {"samples_seen", start.samples_seen},
-               {"steps_per_epoch", start.steps_per_epoch},
-               {"data",
-                {{"train", start.train_images},
-                 {"validation", start.validation_images},
-                 {"test", start.test_images},
-                 {"channels", start.image_channels},
-                 {"height", start.image_height},
-                 {"width", start.image_width},
-                 {"classes", start.classes}}}};
+  OrderedJson json = {
+      {"time", wall_clock_seconds()},
+      {"host", start.host},
+      {"resumed_from",
+       start.resumed_from.empty() ? OrderedJson() : OrderedJson(start.resumed_from)},
+      {"epoch", start.epoch},
+      {"step", start.step},
+      {"samples_seen", start.samples_seen},
+      {"steps_per_epoch", start.steps_per_epoch},
+      {"data",
+       {{"train", start.train_images},
+        {"validation", start.validation_images},
+        {"test", start.test_images},
+        {"channels", start.image_channels},
+        {"height", start.image_height},
+        {"width", start.image_width},
+        {"classes", start.classes}}}};
   if (!start.class_names.empty()) json["data"]["class_names"] = start.class_names;
   add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
   return json;
@@ -299,7 +301,8 @@ class PredictionFiles : public Sink {
   /// Rounds to seven digits. A broken model can give NaN, which becomes null.
   static OrderedJson score_of(double score) {
     const double rounded = std::strtod(fmt::format("{:.7g}", score).c_str(), nullptr);
-    return rounded == 0 || rounded == 1 ? OrderedJson(static_cast<int>(rounded)) : OrderedJson(rounded);
+    return rounded == 0 || rounded == 1 ? OrderedJson(static_cast<int>(rounded))
+                                        : OrderedJson(rounded);
   }
 
   std::string prediction_lines(const EpochResult& result) const {
@@ -329,7 +332,8 @@ class PredictionFiles : public Sink {
       std::string& image = used[mistake.id];
       if (bytes < kMistakePictureBytes) image = picture(mistake.id, result);
       bytes += image.size();
-      text += line(mistake, image, [&](OrderedJson& json) { json["confidence"] = mistake.confidence(); });
+      text += line(mistake, image,
+                   [&](OrderedJson& json) { json["confidence"] = mistake.confidence(); });
     }
     pictures_ = std::move(used);
     return text;

@@ -33,7 +33,7 @@ std::int64_t size_of(const TempFolder& folder) {
   return static_cast<std::int64_t>(fs::file_size(only_file(folder)));
 }
 
-const StepRecord kStep{1, 1, 0.5, 0.01, 1000};
+const StepRecord kFirstStep{1, 1, 0.5, 0.01, 1000};
 
 TEST_CASE("a resumed file continues at the end of a record") {
   const TempFolder folder;
@@ -42,16 +42,16 @@ TEST_CASE("a resumed file continues at the end of a record") {
   {
     const auto log = open(folder, 0);
     CHECK(only_file(folder).filename().string().starts_with("events.out.tfevents."));
-    log->step(kStep);
+    log->step(kFirstStep);
     noted = bytes_of(*log);
-    log->step(kStep);
+    log->step(kFirstStep);
     all = bytes_of(*log);
   }
   for (const std::int64_t keep : {noted, noted + 1, all - 1}) {
     const auto log = open(folder, keep);
     CHECK(bytes_of(*log) == noted);
     CHECK(size_of(folder) == noted);
-    log->step(kStep);
+    log->step(kFirstStep);
     CHECK(size_of(folder) == all);
   }
   CHECK(bytes_of(*open(folder, kAll)) == all);
@@ -73,11 +73,11 @@ TEST_CASE("a record that does not fit on the disk leaves no partial one") {
   const std::int64_t before = bytes_of(*log);
   const auto failure = error_of([&] {
     const testing::FileSizeLimit limit(static_cast<std::size_t>(before) + 20);
-    log->step(kStep);
+    log->step(kFirstStep);
   });
   CHECK(failure.code == ExitCode::kRunFailed);
   CHECK(size_of(folder) == before);
-  log->step(kStep);
+  log->step(kFirstStep);
   CHECK(size_of(folder) == bytes_of(*log));
   CHECK(bytes_of(*open(folder, kAll)) == bytes_of(*log));
 }
