@@ -53,7 +53,8 @@ TensorFile read_shards(const fs::path& index) {
   const std::string text = read_file(index, kMostBytes, ExitCode::kCheckpoint);
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::set<std::string> names;
-  for (const nlohmann::json& name : json.is_object() ? json.value("weight_map", nlohmann::json()) : nlohmann::json()) {
+  for (const nlohmann::json& name :
+       json.is_object() ? json.value("weight_map", nlohmann::json()) : nlohmann::json()) {
     if (name.is_string()) names.insert(name.get<std::string>());
   }
   if (names.empty()) fail_checkpoint(index.string() + ": is JSON, but no index of weights");

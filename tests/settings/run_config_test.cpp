@@ -94,8 +94,8 @@ TEST_CASE("the effective config has its keys in the documented order") {
   CHECK(joined ==
         "epochs max_steps batch_size batch_size_per_process test_batch_size optimizer "
         "learning_rate sgd_momentum nesterov adam_beta1 adam_beta2 adam_epsilon "
-        "weight_decay schedule label_smoothing class_weights max_gradient_norm sync_batch_norm "
-        "gradient_accumulation_steps "
+        "weight_decay schedule parameters label_smoothing class_weights max_gradient_norm "
+        "sync_batch_norm gradient_accumulation_steps "
         "gradient_averaging seed deterministic device backend precision "
         "cuda_graphs gpu_kernels stop_at_accuracy log_interval early_stopping ema "
         "model data checkpoint launch report output "
