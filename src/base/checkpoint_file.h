@@ -57,13 +57,7 @@ bool is_legacy_torch_file(std::span<const std::uint8_t> file);
 /// Returns whether a file begins like a zip archive, the format of torch.save since PyTorch 1.6.
 bool is_zip_file(std::span<const std::uint8_t> file);
 
-/// Advice about a file in the legacy format, for the end of a message that names it.
-inline constexpr const char* kLegacyTorchFile =
-    "was written by torch.save in its old format (PyTorch before 1.6, or "
-    "_use_new_zipfile_serialization=False); convert it in Python: "
-    "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=True), NEW)";
-
-/// The same for a tar archive.
+/// Advice about a tar archive, for the end of a message that names it.
 inline constexpr const char* kTarTorchFile =
     "unpack it, or, if torch.save of PyTorch 0.1 wrote it, convert it in Python: "
     "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False), NEW)";

@@ -80,6 +80,10 @@ class PickleMachine {
     return pop();
   }
 
+  /// Returns where the program ends, after `run`.
+  std::size_t end() const { return next_; }
+  /// Returns the persistent ids of all storages.
+  std::span<const Value> storages() const { return storages_; }
   std::string_view text(const Value& value) const {
     if (value.kind != Kind::kText) return {};
     return program_.substr(static_cast<std::size_t>(value.number), value.size);
@@ -291,6 +295,7 @@ class PickleMachine {
   void refer_to_storage() {
     Value id = pop();
     id.kind = id.kind == Kind::kTuple ? Kind::kStorage : Kind::kOther;
+    if (id.kind == Kind::kStorage) keep(1), storages_.push_back(id);
     push(id);
   }
   void call() {
@@ -348,6 +353,7 @@ class PickleMachine {
   std::vector<Value> items_;  // of all tuples
   std::vector<Global> globals_;
   std::vector<Object> objects_;
+  std::vector<Value> storages_;
   std::size_t kept_ = 0;
 };
 
@@ -390,6 +396,12 @@ PickledTensor rebuilt_tensor(const PickleMachine& machine, std::span<const Value
   if (!is_known) return tensor;
   tensor.storage = machine.text(id[2]);
   tensor.offset = arguments[1].number;
+  // PyTorch before 0.4 has views of storages: key, offset and elements of the view
+  const auto view = machine.items(id.size() > 5 ? id[5] : Value{});
+  if (view.size() == 3 && (view[1].number < 0 ||
+                           __builtin_add_overflow(tensor.offset, view[1].number, &tensor.offset))) {
+    return tensor;
+  }
   tensor.sizes = *sizes;
   tensor.strides = *strides;
   const Global* dtype = arguments.size() > 6 ? machine.global(arguments[6]) : nullptr;
@@ -538,6 +550,28 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
   }
   if (!has_tensor) refuse_dict(machine, dict);
   return entries;
+}
+
+std::map<std::string, PickledStorage> pickled_storages(std::string_view pickle) {
+  PickleMachine machine(pickle);
+  machine.run();
+  std::map<std::string, PickledStorage> storages;
+  for (const Value& persistent : machine.storages()) {
+    const std::span<const Value> id = machine.items(persistent);
+    const bool is_known = id.size() >= 5 && machine.global(id[1]) != nullptr &&
+                          id[2].kind == Kind::kText && id[2].size <= kMaxNameBytes &&
+                          id[4].kind == Kind::kInteger && id[4].number >= 0;
+    require(is_known, "the pickle describes a storage in an unknown way");
+    storages.try_emplace(std::string(machine.text(id[2])),
+                         PickledStorage{machine.global(id[1])->text(), id[4].number});
+  }
+  return storages;
+}
+
+std::size_t pickle_size(std::string_view bytes) {
+  PickleMachine machine(bytes);
+  machine.run();
+  return machine.end();
 }
 
 }  // namespace mnist_train::checkpoint

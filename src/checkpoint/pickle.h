@@ -2,7 +2,9 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,5 +34,19 @@ struct PickledTensor {
 /// Throws std::runtime_error if the pickle is malformed, or holds no tensors but, for example, a
 /// whole model.
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle);
+
+/// A storage to which a pickle refers.
+struct PickledStorage {
+  std::string type;           // "torch.FloatStorage"
+  std::int64_t elements = 0;  // not negative
+};
+
+/// Returns the storages to which a pickle refers, those of skipped objects included, by key. Throws
+/// like `unpickle_state_dict`.
+std::map<std::string, PickledStorage> pickled_storages(std::string_view pickle);
+
+/// Returns the size in bytes of the pickle with which `bytes` begin. Throws like
+/// `unpickle_state_dict`.
+std::size_t pickle_size(std::string_view bytes);
 
 }  // namespace mnist_train::checkpoint

@@ -74,21 +74,29 @@ std::string folder_of(const std::map<std::string, std::uint32_t>& checksums) {
   throw std::runtime_error("the zip archive has no data.pkl");
 }
 
-/// Reads records of a .pt file, each once and all together not larger than the file, and compares
-/// their checksums, which PyTorch's reader does not.
+/// Reads records of a zip archive of torch.save, each once and all together not larger than the
+/// file, and compares their checksums, which PyTorch's reader does not.
 class PtArchive {
  public:
-  using Record = std::tuple<at::DataPtr, std::size_t>;  // content and its size in bytes
-
   explicit PtArchive(const std::filesystem::path& path)
       : left_(std::filesystem::file_size(path)),
         checksums_(zip_checksums(MappedFile::open(path, ExitCode::kCheckpoint).bytes())),
         folder_(folder_of(checksums_)),
         reader_(path.string()) {}
 
-  const Record& read(const std::string& name) {
+  std::string_view pickle() { return read("data.pkl"); }
+  std::string_view storage(const std::string& key) { return read("data/" + key); }
+
+ private:
+  using Record = std::tuple<at::DataPtr, std::size_t>;  // content and its size in bytes
+
+  static std::string_view view(const Record& record) {
+    return {static_cast<const char*>(std::get<0>(record).get()), std::get<1>(record)};
+  }
+
+  std::string_view read(const std::string& name) {
     const auto known = records_.find(name);
-    if (known != records_.end()) return known->second;
+    if (known != records_.end()) return view(known->second);
     const std::size_t claimed = reader_.getRecordSize(name);
     require(claimed <= left_, "record " + name + " makes the content larger than the file");
     left_ -= claimed;
@@ -98,15 +106,80 @@ class PtArchive {
     require(stated != checksums_.end() &&
                 ::crc32_z(0, static_cast<const Bytef*>(bytes.get()), size) == stated->second,
             "record " + name + " is damaged: its bytes do not match its CRC-32");
-    return records_.emplace(name, std::move(record)).first->second;
+    return view(records_.emplace(name, std::move(record)).first->second);
   }
 
- private:
   std::uintmax_t left_;
   std::map<std::string, std::uint32_t> checksums_;
   std::string folder_;
   caffe2::serialize::PyTorchStreamReader reader_;
   std::map<std::string, Record> records_;
+};
+
+/// Reads the format of torch.save before PyTorch 1.6: pickles of a magic number, a version, the
+/// system, the content and the sorted keys of its storages; then each storage, its number of
+/// elements before it.
+class LegacyFile {
+ public:
+  explicit LegacyFile(const std::filesystem::path& path)
+      : file_(MappedFile::open(path, ExitCode::kCheckpoint)) {
+    constexpr int kPicklesBefore = 3;
+    std::string_view rest(reinterpret_cast<const char*>(file_.bytes().data()),
+                          file_.bytes().size());
+    for (int i = 0; i < kPicklesBefore; ++i) rest.remove_prefix(pickle_size(rest));
+    pickle_ = rest.substr(0, pickle_size(rest));
+    rest.remove_prefix(pickle_.size());
+    rest.remove_prefix(pickle_size(rest));
+    for (const auto& [key, storage] : pickled_storages(pickle_)) {
+      std::int64_t elements = 0;
+      require(rest.size() >= sizeof elements, "the file is cut short");
+      std::memcpy(&elements, rest.data(), sizeof elements);
+      require(elements == storage.elements, "storage " + key + " has another size than stated");
+      rest.remove_prefix(sizeof elements);
+      const std::size_t bytes = bytes_of(storage.type);
+      require(static_cast<std::uint64_t>(elements) <= rest.size() / bytes, "the file is cut short");
+      const std::size_t size = static_cast<std::size_t>(elements) * bytes;
+      storages_.emplace(key, rest.substr(0, size));
+      rest.remove_prefix(size);
+    }
+  }
+
+  std::string_view pickle() const { return pickle_; }
+  /// Returns a copy in aligned memory, made once.
+  std::string_view storage(const std::string& key) {
+    const std::string_view stored = storages_.at(key);
+    const auto [copy, is_new] = copies_.try_emplace(key);
+    if (is_new) {
+      copy->second = at::empty({std::ssize(stored)}, at::kByte);
+      std::memcpy(copy->second.mutable_data_ptr(), stored.data(), stored.size());
+    }
+    return {static_cast<const char*>(copy->second.const_data_ptr()), stored.size()};
+  }
+
+ private:
+  /// Returns the size of an element, also of types of which no tensor is read.
+  static std::size_t bytes_of(const std::string& storage) {
+    const ElementType* type = find_element_type(&ElementType::storage, std::string_view(storage));
+    if (type != nullptr) return c10::elementSize(type->type);
+    constexpr std::array<std::pair<std::string_view, std::size_t>, 8> kOthers{{
+        {"torch.storage.UntypedStorage", 1},
+        {"torch.ComplexHalfStorage", 4},
+        {"torch.ComplexFloatStorage", 8},
+        {"torch.ComplexDoubleStorage", 16},
+        {"torch.QInt8Storage", 1},
+        {"torch.QUInt8Storage", 1},
+        {"torch.QInt32Storage", 4},
+        {"torch.QUInt4x2Storage", 1},
+    }};
+    const auto other = std::ranges::find(kOthers, storage, [](const auto& row) { return row.first; });
+    require(other != kOthers.end(), "storages of the type " + storage + " cannot be read");
+    return other->second;
+  }
+
+  MappedFile file_;
+  std::string_view pickle_;
+  std::map<std::string, std::string_view> storages_;
+  std::map<std::string, at::Tensor> copies_;
 };
 
 /// Subtracts the bytes of a tensor from those that the tensors of a file may still have.
@@ -120,15 +193,32 @@ void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
   left -= bytes;
 }
 
-at::Tensor read_tensor(PtArchive& archive, const PickledTensor& pickled) {
-  const auto& [bytes, size] = archive.read("data/" + pickled.storage);
-  const std::size_t available = size / c10::elementSize(pickled.type);
+/// `bytes`: the storage's, aligned for any type.
+at::Tensor read_tensor(std::string_view bytes, const PickledTensor& pickled) {
+  const std::size_t available = bytes.size() / c10::elementSize(pickled.type);
   require(pickled.required_elements().value_or(UINT64_MAX) <= available,
           "storage " + pickled.storage + " is smaller than its tensor");
-  const at::Tensor storage = at::from_blob(bytes.get(), {static_cast<std::int64_t>(available)},
+  const at::Tensor storage = at::from_blob(const_cast<char*>(bytes.data()),  // only read
+                                           {static_cast<std::int64_t>(available)},
                                            at::TensorOptions(pickled.type));
   return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset)
       .clone(at::MemoryFormat::Contiguous);
+}
+
+/// Reads a file whose content is `source`, an archive of either format.
+template <class Source>
+TensorFile read_tensors(Source source, std::uintmax_t file_size) {
+  std::uintmax_t left = kMostShared * file_size + kMostRepeatedBytes;
+  TensorFile content;
+  for (auto& [name, tensor] : unpickle_state_dict(source.pickle())) {
+    if (!tensor.problem.empty()) {
+      content.unreadable.emplace_back(name, std::move(tensor.problem));
+      continue;
+    }
+    take_bytes(tensor, left);
+    content.tensors.emplace_back(name, read_tensor(source.storage(tensor.storage), tensor));
+  }
+  return content;
 }
 
 }  // namespace
@@ -204,26 +294,14 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
 
 TensorFile read_pt(const std::filesystem::path& path) {
   try {
-    PtArchive archive(path);
-    const auto& [bytes, size] = archive.read("data.pkl");
-    std::uintmax_t left = kMostShared * std::filesystem::file_size(path) + kMostRepeatedBytes;
-    TensorFile content;
-    for (auto& [name, tensor] :
-         unpickle_state_dict({static_cast<const char*>(bytes.get()), size})) {
-      if (!tensor.problem.empty()) {
-        content.unreadable.emplace_back(name, std::move(tensor.problem));
-        continue;
-      }
-      take_bytes(tensor, left);
-      content.tensors.emplace_back(name, read_tensor(archive, tensor));
-    }
-    return content;
+    const std::uintmax_t size = std::filesystem::file_size(path);
+    const bool is_legacy =
+        is_legacy_torch_file(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
+    return is_legacy ? read_tensors(LegacyFile(path), size) : read_tensors(PtArchive(path), size);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    fail_checkpoint(path.string() +
-                    ": is not a state_dict as torch.save(model.state_dict(), path) writes one: " +
-                    short_message(error));
+    fail_checkpoint(path.string() + ": its weights cannot be read: " + short_message(error));
   }
 }
 

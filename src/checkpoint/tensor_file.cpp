@@ -82,7 +82,7 @@ class SafetensorsReader {
 
   std::string_view find_header() {
     const auto bytes = file_.bytes();
-    if (is_legacy_torch_file(bytes)) refuse(kLegacyTorchFile);
+    if (is_legacy_torch_file(bytes)) refuse("is a file of torch.save, not a checkpoint");
     if (bytes.size() < kSafetensorsLengthBytes) {
       refuse("is too short to be a safetensors or .pt file");
     }

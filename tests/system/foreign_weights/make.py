@@ -34,7 +34,7 @@ class Tiny(torch.nn.Module):
 
 
 LAYERS = [{"name": "conv2d", "out_channels": 3, "kernel_size": 3, "as": "conv1"}, {"name": "batch_norm", "as": "bn1"},
-          "relu", "adaptive_avg_pool2d", "flatten", {"name": "linear", "as": "fc"}]
+          "relu", "adaptive_avg_pool2d", "flatten", {"name": "linear", "out_features": "classes", "as": "fc"}]
 
 
 def tiny():
