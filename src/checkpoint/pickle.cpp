@@ -255,7 +255,8 @@ class PickleMachine {
     push_global({text(pop()), name});
   }
   void push_object(const Object& object) {
-    keep(sizeof object / sizeof(Value));
+    constexpr std::size_t kValuesOfEqualSize = 5;
+    keep(kValuesOfEqualSize);
     objects_.push_back(object);
     push({Kind::kObject, 0, static_cast<std::int64_t>(objects_.size() - 1)});
   }

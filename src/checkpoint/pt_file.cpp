@@ -171,7 +171,8 @@ class LegacyFile {
         {"torch.QInt32Storage", 4},
         {"torch.QUInt4x2Storage", 1},
     }};
-    const auto other = std::ranges::find(kOthers, storage, [](const auto& row) { return row.first; });
+    const auto other =
+        std::ranges::find(kOthers, storage, [](const auto& row) { return row.first; });
     require(other != kOthers.end(), "storages of the type " + storage + " cannot be read");
     return other->second;
   }
@@ -198,9 +199,9 @@ at::Tensor read_tensor(std::string_view bytes, const PickledTensor& pickled) {
   const std::size_t available = bytes.size() / c10::elementSize(pickled.type);
   require(pickled.required_elements().value_or(UINT64_MAX) <= available,
           "storage " + pickled.storage + " is smaller than its tensor");
-  const at::Tensor storage = at::from_blob(const_cast<char*>(bytes.data()),  // only read
-                                           {static_cast<std::int64_t>(available)},
-                                           at::TensorOptions(pickled.type));
+  const at::Tensor storage =
+      at::from_blob(const_cast<char*>(bytes.data()),  // only read
+                    {static_cast<std::int64_t>(available)}, at::TensorOptions(pickled.type));
   return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset)
       .clone(at::MemoryFormat::Contiguous);
 }

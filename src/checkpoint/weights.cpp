@@ -208,10 +208,13 @@ std::string advice(const models::Model& model, const Match& match,
                    const settings::WeightsOptions& weights, const network::ImageShape& images,
                    bool starts_run) {
   std::vector<std::string> wrong = wrong_names(match);
-  if (2 * wrong.size() > match.wanted.size()) {
+  const bool differs = 2 * wrong.size() > match.wanted.size();
+  if (differs || 2 * match.others.size() > match.wanted.size()) {
     const std::string name = network_like(match.file(), images);
-    if (name.empty()) return "";
-    return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}", name);
+    if (!name.empty()) {
+      return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}", name);
+    }
+    if (differs) return "";
   }
   std::string text;
   const auto& [first, tensor] = match.wanted.front();
@@ -285,8 +288,11 @@ void load(models::Model& model, const settings::WeightsOptions& weights,
   const std::set<std::string> fresh = fresh_names(model, weights.fresh, images.classes);
   const Match match = match_tensors(model, read_any(weights.file), fresh, source);
   if (!wrong_names(match).empty()) {
-    fail_checkpoint(source + ": does not fit the model:" + differences(match.wanted, match.file()) +
-                    advice(model, match, weights, images, starts_run));
+    // The advice is first, because long lists of differences are cut off.
+    const std::string text = advice(model, match, weights, images, starts_run);
+    fail_checkpoint(source + ": does not fit the model" + text +
+                    (text.empty() ? ":" : "\ndifferences:") +
+                    differences(match.wanted, match.file()));
   }
   warn_of_others(match.others, source);
   if (!fresh.empty()) {

@@ -102,7 +102,7 @@ void add_predict(CLI::App& command, CommandLine& line) {
       "--json {\"file\", \"guess\", \"scores\"} with the probability of each class.\n"
       "Images are resized and converted to grayscale or RGB as the model needs. MNIST's digits are "
       "light on dark: a warning names images that look inverted, which must be inverted first. "
-      "Transparent pixels become white.\n\n"
+      "Transparent pixels show data.background.\n\n"
       "Examples:\n"
       "  mnist-train predict --checkpoint runs/first digit.png photo.jpg\n"
       "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt -\n"

@@ -268,8 +268,8 @@ RankInfo rank_info_of(c10d::Store& store, int rank) {
 /// with different NCCL_HOSTID are on different machines, so that several can use one GPU.
 std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
-  const std::string machine = host == nullptr ? boot_id() : hash_hex(host);
-  for (std::string& address : addresses) address = machine + "/" + address;
+  const std::string machine = (host == nullptr ? boot_id() : hash_hex(host)) + "/";
+  for (std::string& address : addresses) address.insert(0, machine);
   return addresses;
 }
 

@@ -156,7 +156,10 @@ void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
   if (splits == Splits::kTrain) {
     test_ = {};
   } else {
-    test_ = limited(test_, options_.limit_test, "limit_test", left_out_.limit_test);
+    std::optional<std::int64_t> limit = options_.limit_test;
+    // The record lists what the limit left, less the unusable ones.
+    if (limit && record != nullptr) limit = std::min(*limit, test_.count());
+    test_ = limited(test_, limit, "limit_test", left_out_.limit_test);
   }
 }
 

@@ -173,8 +173,9 @@ void add_preparation(Schema<DataOptions>& schema) {
   schema.add(
       "normalize", &DataOptions::normalize, optional_of(normalize()),
       "(value / 255 - mean) / std, each a number or a list with one number per channel; null: "
-      "the data set's defaults. For a colour data set converted to gray, that is the mean of "
-      "its channels, weighted like the gray value (0.299, 0.587, 0.114).");
+      "the defaults of a published network, or else of the data set. For a colour data set "
+      "converted to gray, that is the mean of its channels, weighted like the gray value (0.299, "
+      "0.587, 0.114).");
   schema.add("size", &DataOptions::size, optional_of(image_size()),
              "Size to which images are resized when they are read, bilinear with antialiasing: one "
              "number for a square, or [height, width]; null: all images have the same size.",

@@ -249,7 +249,7 @@ void FlatParameters::refresh_bf16_copy(comm::Slice slice) const {
 void FlatParameters::refresh_bf16_copy() const {
   const c10::NoGradGuard no_grad;
   refresh_bf16_copy({0, values_.numel()});
-  for (auto [copy, value] : frozen_copies_) copy.copy_(value);
+  for (const auto& [copy, value] : frozen_copies_) copy.copy_(value);
 }
 
 at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {

@@ -135,6 +135,30 @@ def test_the_way_on_leads_there(tmp_path, monkeypatch, name):
     assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
 
 
+def test_a_whole_checkpoint_in_the_old_format_of_torch_save_is_read(tmp_path):
+    """Storages of all types follow each other there, so each one's size must be known to find the next."""
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters())
+    sum(value.sum() for value in network.parameters()).backward()
+    shared = torch.arange(12.0)
+    content = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "complex": torch.ones(3, dtype=torch.complex64),
+               "quantized": torch.quantize_per_tensor(torch.ones(5), 0.1, 0, torch.qint8), "views": [shared[2:5], shared.view(3, 4).t()],
+               "small": torch.ones(7).to(torch.float8_e4m3fn), "empty": torch.empty(0), "flags": torch.ones(3, dtype=torch.bool)}
+    torch.save(content, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    ours, pixels = scores_of(tmp_path / "old.pth", tmp_path)
+    with torch.no_grad():
+        assert ours == pytest.approx(torch.log_softmax(network(pixels).double(), dim=1).numpy(), rel=1e-5, abs=1e-5)
+
+
+def test_a_file_in_the_old_format_of_torch_save_that_is_cut_anywhere_is_refused(tmp_path):
+    whole = (FOLDER / "legacy.pt").read_bytes()
+    for size in (15, 40, *range(100, len(whole), 170), len(whole) - 1):
+        (tmp_path / "cut.pt").write_bytes(whole[:size])
+        refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
+                      expect=5)
+        assert "cut.pt: its weights cannot be read: the " in refused.stderr, size
+
+
 def test_a_large_file_that_was_cut_short_is_refused_at_once(tmp_path):
     weights = tmp_path / "large.pth"
     weights.write_bytes((FOLDER / "reference.pth").read_bytes()[:4096])
