@@ -135,6 +135,16 @@ def test_the_way_on_leads_there(tmp_path, monkeypatch, name):
     assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
 
 
+def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path):
+    """All that resnet18 needs is there, but for the head."""
+    torchvision = pytest.importorskip("torchvision")
+    torch.save(torchvision.models.resnet34(num_classes=6).state_dict(), tmp_path / "resnet34.pth")
+    config = changes(str(tmp_path / "resnet34.pth")) | {"model": {"name": "torchvision-resnet18", "weights": str(tmp_path / "resnet34.pth")}}
+    config["data"] |= {"channels": 3, "size": 32}
+    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=5)
+    assert 'it looks like torchvision-resnet34: "model": {"name": "torchvision-resnet34"}' in refused.stderr
+
+
 def test_a_whole_checkpoint_in_the_old_format_of_torch_save_is_read(tmp_path):
     """Storages of all types follow each other there, so each one's size must be known to find the next."""
     network = model()

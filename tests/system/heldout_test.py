@@ -247,3 +247,14 @@ def test_a_run_whose_validation_set_was_drawn_by_the_old_rule_is_not_resumed(tmp
     old.write_bytes(sealed(content.replace(key, b" " * len(key))))
     refused = run("--config", write_config(tmp_path, config | {"epochs": 2}), "--output", tmp_path / "new", "--resume", old, expect=5)
     assert "an older version of mnist-train drew its validation set by another rule" in refused.stderr
+
+
+def test_a_limit_that_unusable_pictures_fall_short_of_does_not_stop_an_evaluation(photos, tmp_path):
+    data = own("image-folder", photos, test=0.3, on_bad_sample="skip", limit_test=8)
+    whole = train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, output="whole")
+    (photos / json.loads((whole.path / "dataset.json").read_text())["test"][0]).write_bytes(b"none")
+    run_folder = train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, output="short")
+    listed = json.loads((run_folder.path / "dataset.json").read_text())["test"]
+    assert len(listed) == 7
+    found = json.loads(run("evaluate", "--checkpoint", run_folder.path, "--json", expect=0).stdout)
+    assert found["test_accuracy"] == pytest.approx(run_folder.summary()["test_accuracy"], abs=1e-6)
