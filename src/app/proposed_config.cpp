@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "base/log.h"
 #include "base/print.h"
@@ -94,6 +95,10 @@ class Draft {
       data_["test"] = count_ < kMany ? 0.2 : 0.1;
       because("data.test: {} of each class is held out to test on",
               count_ < kMany ? "a fifth" : "a tenth");
+    }
+    if (pictures_.validation) {
+      because("data.validation: a fraction, so the pictures in {} are not used",
+              on_one_line(pictures_.validation->filename().string()));
     }
     if (fewest_ < kEnoughToValidate) {
       because("data.validation: none, since the smallest class has only {} pictures", fewest_);
@@ -313,10 +318,12 @@ std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
 
 PictureFolder open_picture_folder(const fs::path& folder) {
   constexpr std::array kTrainNames{"train", "Train", "training", "Training"};
-  constexpr std::array kTestNames{"test", "Test",  "testing",   "Testing",
-                                  "val",  "valid", "validation"};
+  constexpr std::array kTestNames{"test", "Test", "testing", "Testing"};
+  constexpr std::array kValidationNames{"val", "valid", "validation", "Validation"};
   PictureFolder pictures{folder, find_subfolder(folder, kTestNames)};
   const auto own_set = find_subfolder(folder, kTrainNames);
+  if (own_set) pictures.validation = find_subfolder(folder, kValidationNames);
+  if (!pictures.test) std::swap(pictures.test, pictures.validation);
   if (!own_set) pictures.test.reset();
   if (pictures.test) pictures.train = *own_set;
   data::require_there({pictures.train, {}}, data::SplitName::kTrain,

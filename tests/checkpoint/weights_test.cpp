@@ -245,12 +245,12 @@ TEST_CASE("weights for other classes are refused with the line that starts a new
       "{\"file\":\"FILE\",\"new\":\"head\"}";
   CHECK_THAT(refusal(file), ContainsSubstring("size mismatch: fc.weight is [1000, 432], expected "
                                               "[10, 432]") &&
-                                Catch::Matchers::EndsWith(head));
+                                ContainsSubstring(head + "\n"));
   // A head of another kind than the last module.
   CHECK_THAT(refusal(without(without(file, "fc.bias"), "norm.bias")),
-             Catch::Matchers::EndsWith("\"new\":[\"norm.*\",\"fc.*\"]}"));
+             ContainsSubstring("\"new\":[\"norm.*\",\"fc.*\"]}\n"));
   CHECK_THAT(refusal(without(file, "norm.bias"), {"head"}),
-             Catch::Matchers::EndsWith("\"new\":[\"head\",\"norm.*\"]}"));
+             ContainsSubstring("\"new\":[\"head\",\"norm.*\"]}\n"));
   const TempFolder folder;
   const auto model = tiny_model(1, true);
   const fs::path path = write(folder, file);
@@ -261,8 +261,8 @@ TEST_CASE("weights for other classes are refused with the line that starts a new
 TEST_CASE("weights for other channels are refused with the channels that they are for") {
   NamedTensors file = without(other_weights(), "conv.weight");
   file.emplace_back("conv.weight", at::ones({3, 3, 5, 5}));
-  CHECK_THAT(refusal(file), Catch::Matchers::EndsWith(
-                                "\nit is for images of 3 channels: \"data\": {\"channels\": 3}"));
+  CHECK_THAT(refusal(file),
+             ContainsSubstring("\nit is for images of 3 channels: \"data\": {\"channels\": 3}\n"));
 }
 
 TEST_CASE("weights of another built-in network are refused with its name") {
@@ -275,10 +275,9 @@ TEST_CASE("weights of another built-in network are refused with its name") {
     const network::ImageShape images =
         is_large ? network::ImageShape{3, 64, 64, 7} : network::ImageShape{1, 28, 28, 10};
     const NamedTensors file = state_dict(*models::make_model(options, images, 1));
-    CHECK_THAT(
-        refusal(with_prefix("module.", file), {}, {1, 28, 28, 10}),
-        Catch::Matchers::EndsWith("\nit looks like " + settings::name_of(name) +
-                                  ": \"model\": {\"name\": \"" + settings::name_of(name) + "\"}"));
+    CHECK_THAT(refusal(with_prefix("module.", file), {}, {1, 28, 28, 10}),
+               ContainsSubstring("\nit looks like " + settings::name_of(name) +
+                                 ": \"model\": {\"name\": \"" + settings::name_of(name) + "\"}\n"));
   }
   CHECK_THAT(refusal({{"some.weight", at::ones({2})}}), !ContainsSubstring("looks like"));
 }

@@ -55,6 +55,11 @@ def test_sets_in_subfolders_are_used_as_they_are(tmp_path):
     run("--config", path, *ONE_EPOCH, "--output", tmp_path / "run", expect=0)
     record = json.loads((tmp_path / "run" / "dataset.json").read_text())
     assert [(row["train"], row["test"]) for row in record["classes"]] == [(6, 2), (6, 2)]
+    paint(tmp_path / "set" / "val", {"a": 2, "b": 2})
+    again = run("init", tmp_path / "set", expect=0)
+    assert again.stdout == printed.stdout and "so the pictures in val are not used" in again.stderr
+    (tmp_path / "set" / "test").rename(tmp_path / "moved")
+    assert json.loads(run("init", tmp_path / "set", expect=0).stdout)["data"]["test"].endswith("/val")
 
 
 def test_unusable_pictures_are_skipped(tmp_path):
