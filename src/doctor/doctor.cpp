@@ -152,7 +152,7 @@ Finding check_interface() {
   for (const auto& [name, address] : all) {
     if (!is_loopback(address)) choice = name;
     if (address != own || is_loopback(address)) continue;
-    finding.text = host + " is " + address + " on " + name;
+    finding.text = fmt::format("{} is {} on {}", host, address, name);
     return finding;
   }
   finding.text = "the host's name " + host;

@@ -17,7 +17,7 @@ using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::EndsWith;
 using testing::error_of;
 using testing::TempFolder;
-using Labels = std::vector<std::int32_t>;
+using ClassNumbers = std::vector<std::int32_t>;
 using Names = std::vector<std::string>;
 
 /// A folder with the pictures that the lists of these tests name.
@@ -56,7 +56,7 @@ TEST_CASE("lists are read as RFC 4180 says") {
     INFO(text);
     const auto list = open_list(folder, text);
     CHECK(list->class_names() == Names{"x", "y"});
-    CHECK(list->labels() == Labels{0, 1});
+    CHECK(list->labels() == ClassNumbers{0, 1});
     CHECK(list->path(0) == "p/a.png");
     CHECK(list->path(1) == "p/b.png");
     CHECK(list->bytes(0) == 7);
@@ -77,7 +77,7 @@ TEST_CASE("paths are relative to the list, or absolute") {
   CHECK(list->read(0, buffer).size() == 7);
   CHECK(list->path(0) == "../p/a.png");
   CHECK(list->sample_name(1) == (folder.path() / "p/b.png").string());
-  CHECK(list->labels() == Labels{1, 0});
+  CHECK(list->labels() == ClassNumbers{1, 0});
 }
 
 TEST_CASE("integers are class numbers, other labels are names") {
@@ -87,9 +87,9 @@ TEST_CASE("integers are class numbers, other labels are names") {
         open_list(folder, "path,label\np/a.png," + a + "\np/b.png," + b + "\np/c.png," + c + "\n");
     return std::pair(list->labels(), list->class_names());
   };
-  CHECK(labels("2", "0", "10") == std::pair(Labels{2, 0, 10}, Names{}));
-  CHECK(labels("2", "x", "10") == std::pair(Labels{1, 2, 0}, Names{"10", "2", "x"}));
-  CHECK(labels("b", "a", "b") == std::pair(Labels{1, 0, 1}, Names{"a", "b"}));
+  CHECK(labels("2", "0", "10") == std::pair(ClassNumbers{2, 0, 10}, Names{}));
+  CHECK(labels("2", "x", "10") == std::pair(ClassNumbers{1, 2, 0}, Names{"10", "2", "x"}));
+  CHECK(labels("b", "a", "b") == std::pair(ClassNumbers{1, 0, 1}, Names{"a", "b"}));
   CHECK(open_list(folder, "path,label\np/a.png,2\np/b.png,x\n")->notes().size() == 1);
   CHECK_THAT(problem_of(folder, "path,label\np/a.png,-1\n"), ContainsSubstring("the label -1"));
   CHECK_THAT(problem_of(folder, "path,label\np/a.png,99999999999999999999\n"),
