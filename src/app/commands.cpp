@@ -99,15 +99,15 @@ std::string class_of(const torch::nn::Module& module) {
 
 /// Returns which published network a file of weights belongs to. Throws Error(kCheckpoint).
 InitialWeights published_weights(const std::filesystem::path& file) {
-  const std::string like =
+  const auto like =
       checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
   std::string known;
-  for (int index = 0; index <= static_cast<int>(settings::ModelName::kEfficientNetLite0); ++index) {
+  for (const settings::ModelName name : settings::all_models()) {
     settings::ModelOptions options;
-    options.name = static_cast<settings::ModelName>(index);
+    options.name = name;
     if (!settings::published_normalize(options)) continue;
-    if (like == settings::name_of(options.name)) return {file, options.name};
-    known += (known.empty() ? "" : ", ") + settings::name_of(options.name);
+    if (like == name) return {file, name};
+    known += (known.empty() ? "" : ", ") + settings::name_of(name);
   }
   checkpoint::fail_checkpoint(on_one_line(file.string()) +
                               ": holds weights of no network that init fine-tunes (" + known +

@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "data/sources.h"
@@ -23,20 +24,16 @@ namespace {
 
 // The folder.
 
-/// Returns the first of the named subfolders that there is.
+/// Returns the first of the named subfolders that exists.
 std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const char* const> names) {
-  std::error_code ignored;
-  const auto found = std::ranges::find_if(
-      names, [&](const char* name) { return fs::is_directory(folder / name, ignored); });
+  const auto found =
+      std::ranges::find_if(names, [&](const char* name) { return is_folder(folder / name); });
   return found == names.end() ? std::nullopt : std::optional(folder / *found);
 }
 
 [[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
   const fs::path inner = folder / name;
-  std::error_code ignored;
-  const auto entries = fs::directory_iterator(inner, ignored);
-  const bool has_folders = std::ranges::any_of(
-      entries, [](const fs::directory_entry& entry) { return entry.is_directory(); });
+  const bool has_folders = std::ranges::any_of(paths_in(inner), is_folder);
   data::fail_data(on_one_line(folder.string()) + ": has pictures of one class only, " + name +
                   (has_folders
                        ? "; if its folders are the classes, use " + shell_word(program_to_type()) +

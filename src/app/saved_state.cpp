@@ -263,10 +263,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
     checkpoint::load_initial_weights(trainer.model(), *weights,
                                      model_input(worker.config, dataset.train));
-    if (trainer.average() != nullptr) {
-      checkpoint::load_state_dict(trainer.average()->model(),
-                                  checkpoint::state_dict(trainer.model()), weights->file.string());
-    }
+    if (trainer.average() != nullptr) trainer.average()->restart();
   }
   if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);
   return resumed;

@@ -80,8 +80,8 @@ class PickleMachine {
     return pop();
   }
 
-  /// Returns where the program ends, after `run`.
-  std::size_t end() const { return next_; }
+  /// Returns the size in bytes of the program that `run` has executed.
+  std::size_t size() const { return next_; }
   /// Returns the persistent ids of all storages.
   std::span<const Value> storages() const { return storages_; }
   std::string_view text(const Value& value) const {
@@ -261,9 +261,9 @@ class PickleMachine {
     push({Kind::kObject, 0, static_cast<std::int64_t>(objects_.size() - 1)});
   }
 
-  /// Returns where the values begin that the last mark does not protect.
+  /// Returns the index of the first value above the last mark.
   std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
-  /// Returns where the last `count` values begin.
+  /// Returns the index of the first of the last `count` values, none of which a mark protects.
   std::size_t first_of(std::size_t count) const {
     require(count <= stack_.size() - floor(), "the pickle's stack is empty");
     return stack_.size() - count;
@@ -274,7 +274,7 @@ class PickleMachine {
     stack_.pop_back();
     return value;
   }
-  /// Returns where the values above the last mark begin.
+  /// Removes the last mark. Returns the index of the first value above it.
   std::size_t pop_mark() {
     require(!marks_.empty(), "the pickle's stack is empty");
     const std::size_t begin = marks_.back();
@@ -553,26 +553,20 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
   return entries;
 }
 
-std::map<std::string, PickledStorage> pickled_storages(std::string_view pickle) {
-  PickleMachine machine(pickle);
+PickleExtent pickle_extent(std::string_view bytes) {
+  PickleMachine machine(bytes);
   machine.run();
-  std::map<std::string, PickledStorage> storages;
+  PickleExtent extent{machine.size(), {}};
   for (const Value& persistent : machine.storages()) {
     const std::span<const Value> id = machine.items(persistent);
     const bool is_known = id.size() >= 5 && machine.global(id[1]) != nullptr &&
                           id[2].kind == Kind::kText && id[2].size <= kMaxNameBytes &&
                           id[4].kind == Kind::kInteger && id[4].number >= 0;
     require(is_known, "the pickle describes a storage in an unknown way");
-    storages.try_emplace(std::string(machine.text(id[2])),
-                         PickledStorage{machine.global(id[1])->text(), id[4].number});
+    extent.storages.try_emplace(std::string(machine.text(id[2])),
+                                PickledStorage{machine.global(id[1])->text(), id[4].number});
   }
-  return storages;
-}
-
-std::size_t pickle_size(std::string_view bytes) {
-  PickleMachine machine(bytes);
-  machine.run();
-  return machine.end();
+  return extent;
 }
 
 }  // namespace mnist_train::checkpoint

@@ -13,8 +13,8 @@
 
 namespace mnist_train::checkpoint {
 
-/// The description of one tensor in a pickled state_dict. Its bytes are the archive's record
-/// `data/<storage>`.
+/// The description of one tensor in a pickled state_dict. The file keeps its bytes by the key
+/// `storage`.
 struct PickledTensor {
   std::string storage;
   c10::ScalarType type = c10::ScalarType::Float;
@@ -41,12 +41,13 @@ struct PickledStorage {
   std::int64_t elements = 0;  // not negative
 };
 
-/// Returns the storages to which a pickle refers, those of skipped objects included, by key. Throws
-/// like `unpickle_state_dict`.
-std::map<std::string, PickledStorage> pickled_storages(std::string_view pickle);
+/// What must be known of a pickle to find what follows it in a file.
+struct PickleExtent {
+  std::size_t size = 0;                            // bytes
+  std::map<std::string, PickledStorage> storages;  // by key, also those of skipped objects
+};
 
-/// Returns the size in bytes of the pickle with which `bytes` begin. Throws like
-/// `unpickle_state_dict`.
-std::size_t pickle_size(std::string_view bytes);
+/// Returns the extent of the pickle with which `bytes` begin. Throws like `unpickle_state_dict`.
+PickleExtent pickle_extent(std::string_view bytes);
 
 }  // namespace mnist_train::checkpoint

@@ -126,11 +126,12 @@ class LegacyFile {
     constexpr int kPicklesBefore = 3;
     std::string_view rest(reinterpret_cast<const char*>(file_.bytes().data()),
                           file_.bytes().size());
-    for (int i = 0; i < kPicklesBefore; ++i) rest.remove_prefix(pickle_size(rest));
-    pickle_ = rest.substr(0, pickle_size(rest));
-    rest.remove_prefix(pickle_.size());
-    rest.remove_prefix(pickle_size(rest));
-    for (const auto& [key, storage] : pickled_storages(pickle_)) {
+    for (int i = 0; i < kPicklesBefore; ++i) rest.remove_prefix(pickle_extent(rest).size);
+    const PickleExtent content = pickle_extent(rest);
+    pickle_ = rest.substr(0, content.size);
+    rest.remove_prefix(content.size);
+    rest.remove_prefix(pickle_extent(rest).size);
+    for (const auto& [key, storage] : content.storages) {
       std::int64_t elements = 0;
       require(rest.size() >= sizeof elements, "the file is cut short");
       std::memcpy(&elements, rest.data(), sizeof elements);

@@ -26,8 +26,8 @@ void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
 void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
                     const std::vector<at::Tensor>& tensors);
 
-/// Reads the state_dict in a file of `torch.save`, as `unpickle_state_dict` finds it. Throws
-/// Error(kCheckpoint).
+/// Reads the state_dict in a file of `torch.save`, in its present format or the one before PyTorch
+/// 1.6, as `unpickle_state_dict` finds it. Throws Error(kCheckpoint).
 TensorFile read_pt(const std::filesystem::path& path);
 
 /// Returns the CRC-32 of every file in a zip archive, by name, from its central directory

@@ -112,7 +112,7 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
     tensors.push_back(tensor);
     if (std::ranges::find(buffers, name) == buffers.end()) parameters.push_back(name);
   }
-  // Numbered in the order of the state_dict, without the buffers and what is frozen.
+  // PyTorch numbers the parameters in the order of the state_dict, without the frozen ones.
   const auto trained = settings::parameter_settings(options.parameters, parameters,
                                                     stateless_in(file, parameters, options));
   std::vector<ParameterGroup> groups;

@@ -140,16 +140,17 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
 
 }  // namespace
 
-std::string network_like(const NamedTensors& file, const network::ImageShape& images) {
+std::optional<settings::ModelName> network_like(const NamedTensors& file,
+                                                const network::ImageShape& images) {
   constexpr double kAlike = 0.75;
   constexpr std::int64_t kPublishedSide = 224;
   const auto counts = [](const std::string& name) { return !name.ends_with(kBatchCount); };
   const auto size = std::ranges::count_if(file, counts, &NamedTensors::value_type::first);
-  std::string best;
+  std::optional<settings::ModelName> best;
   double best_share = kAlike;
-  for (int index = 0; index <= static_cast<int>(settings::ModelName::kEfficientNetLite0); ++index) {
+  for (const settings::ModelName candidate : settings::all_models()) {
     settings::ModelOptions options;
-    options.name = static_cast<settings::ModelName>(index);
+    options.name = candidate;
     const bool is_published = settings::published_normalize(options).has_value();
     try {
       const auto model = models::make_model(
@@ -171,7 +172,7 @@ std::string network_like(const NamedTensors& file, const network::ImageShape& im
           static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
       if (share < best_share) continue;
       best_share = share;
-      best = settings::name_of(options.name);
+      best = candidate;
     } catch (const ConfigKeyError&) {  // the images are too small for it
     }
   }
@@ -210,9 +211,9 @@ std::string advice(const models::Model& model, const Match& match,
   std::vector<std::string> wrong = wrong_names(match);
   const bool differs = 2 * wrong.size() > match.wanted.size();
   if (differs || 2 * match.others.size() > match.wanted.size()) {
-    const std::string name = network_like(match.file(), images);
-    if (!name.empty()) {
-      return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}", name);
+    if (const auto like = network_like(match.file(), images)) {
+      return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}",
+                         settings::name_of(*like));
     }
     if (differs) return "";
   }

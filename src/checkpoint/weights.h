@@ -30,9 +30,10 @@ void load_initial_weights(models::Model& model, const settings::WeightsOptions& 
 /// Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
-/// Returns the built-in network whose tensors these are, whatever its head; "" if there is none.
+/// Returns the built-in network whose tensors these are, whatever its head, if there is one.
 /// `images`: those of networks without published weights.
-std::string network_like(const NamedTensors& file, const network::ImageShape& images);
+std::optional<settings::ModelName> network_like(const NamedTensors& file,
+                                                const network::ImageShape& images);
 
 /// Returns what a checkpoint says about its run; nullopt if the file holds weights alone. Throws
 /// Error(kCheckpoint).

@@ -157,7 +157,7 @@ void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
     test_ = {};
   } else {
     std::optional<std::int64_t> limit = options_.limit_test;
-    // The record lists what the limit left, less the unusable ones.
+    // The limit has been applied to the recorded samples, and unusable ones have been removed.
     if (limit && record != nullptr) limit = std::min(*limit, test_.count());
     test_ = limited(test_, limit, "limit_test", left_out_.limit_test);
   }

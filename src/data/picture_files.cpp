@@ -157,7 +157,7 @@ class ImageFolder : public PictureFiles {
  public:
   ImageFolder(fs::path folder, BadSamples& bad) : PictureFiles(std::move(folder), bad) {
     name_ = on_one_line(folder_.string());
-    std::error_code ignored;  // listing says what is wrong
+    std::error_code ignored;  // list_folder reports it
     if (fs::is_regular_file(folder_, ignored)) {
       fail_data(name_ + ": a file; expected a folder of class folders with pictures");
     }

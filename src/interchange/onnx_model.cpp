@@ -352,7 +352,7 @@ class LayerWriter {
     return graph_.add_node(sized.path, operation, std::move(inputs), std::move(attributes));
   }
 
-  /// Returns what a batch norm does to each channel in evaluation mode.
+  /// Returns the scale and shift of each channel by a batch norm in evaluation mode.
   ScaleAndShift affine_of(const SizedLayer& sized) {
     const auto find = [&](const char* name) { return find_weight_(sized.path + "." + name); };
     const auto [weight, bias] = std::pair(find("weight"), find("bias"));

@@ -450,7 +450,7 @@ std::string constants(const network::Network& net, const Pictures& pictures) {
 /// Writes what entries of data.augment do to test images, one statement each.
 class StepWriter {
  public:
-  StepWriter(const Pictures& pictures) : size_(pictures.size) {
+  explicit StepWriter(const Pictures& pictures) : size_(pictures.size) {
     for (const settings::AugmentationOptions& entry : pictures.augment) {
       std::visit([&](const auto& options) { add(options); }, entry);
     }

@@ -83,12 +83,7 @@ void add_networks(Schema<ModelOptions>& schema) {
 /// Returns the type of `weights`: a file, or {"file", "new"}.
 Type<WeightsOptions> weights() {
   const auto glob = strict_json::text("^.+$", "\"head\" or a glob of names such as \"fc.*\"");
-  const auto globs =
-      brief_or_full(converted<std::vector<std::string>>(
-                        glob, [](std::string only) { return std::vector{std::move(only)}; },
-                        [](const std::vector<std::string>& only) { return only.front(); }),
-                    list_of(glob), "a list of globs",
-                    [](const std::vector<std::string>& values) { return values.size() == 1; });
+  const auto globs = one_or_several(glob, list_of(glob), "a list of globs");
   Schema<WeightsOptions> schema;
   schema
       .add("file", &WeightsOptions::file, path(),
@@ -109,6 +104,12 @@ Type<WeightsOptions> weights() {
 }  // namespace
 
 std::string name_of(ModelName name) { return kModelNames.at(static_cast<std::size_t>(name)); }
+
+std::vector<ModelName> all_models() {
+  std::vector<ModelName> all;
+  for (std::size_t i = 0; i < kModelNames.size(); ++i) all.push_back(static_cast<ModelName>(i));
+  return all;
+}
 
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options) {
   // Of ImageNet, for all of them.

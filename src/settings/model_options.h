@@ -51,6 +51,9 @@ struct ModelOptions {
 /// Returns the built-in model's name in the config.
 std::string name_of(ModelName name);
 
+/// Returns all built-in models.
+std::vector<ModelName> all_models();
+
 /// Returns the normalisation of RGB images with which the published weights of a network were
 /// trained; nothing for networks without such weights.
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options);

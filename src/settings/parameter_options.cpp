@@ -31,14 +31,18 @@ Type<Globs> globs() {
     cursor.add_error("lists no glob");
     return std::nullopt;
   };
-  const auto one = converted<Globs>(
-      glob, [](std::string text) { return Globs{std::move(text)}; },
-      [](const Globs& list) { return list.front(); });
-  return brief_or_full(one, several, R"(["conv1.*", "bn1.*"])",
-                       [](const Globs& list) { return list.size() == 1; });
+  return one_or_several(glob, several, R"(["conv1.*", "bn1.*"])");
 }
 
 }  // namespace
+
+Type<Globs> one_or_several(const Type<std::string>& one, const Type<Globs>& several,
+                           const std::string& form) {
+  const auto alone = converted<Globs>(
+      one, [](std::string text) { return Globs{std::move(text)}; },
+      [](const Globs& list) { return list.front(); });
+  return brief_or_full(alone, several, form, [](const Globs& list) { return list.size() == 1; });
+}
 
 Type<std::vector<ParameterOptions>> parameter_list() {
   using Options = ParameterOptions;

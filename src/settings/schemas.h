@@ -52,6 +52,11 @@ inline constexpr double kMaxSeconds = 1e6;
 /// Returns the keys at the top level that describe training.
 Schema<TrainOptions> train_schema();
 
+/// Returns the type of a list of globs, of which one may stand alone. `form`: see `brief_or_full`.
+Type<std::vector<std::string>> one_or_several(const Type<std::string>& one,
+                                              const Type<std::vector<std::string>>& several,
+                                              const std::string& form);
+
 /// Returns the type of `parameters`.
 Type<std::vector<ParameterOptions>> parameter_list();
 

@@ -256,7 +256,7 @@ class DocumentParser {
     node.is_broken = true;
   }
 
-  /// Parses what is between two brackets, up to `close`, calling `element` at each element.
+  /// Parses the elements between two brackets, up to `close`, calling `element` at each.
   template <class Element>
   void elements(const char* close, const Element& element) {
     if (depth_ == kMaxNesting) {

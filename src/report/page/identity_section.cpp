@@ -99,7 +99,7 @@ std::string left_out_table(const RunFiles& run) {
   for (const auto& [name, value] : value_in(run.dataset, "left_out").items()) {
     if (!value.is_object()) add(name, value);
     for (const auto& [inner, each] : (value.is_object() ? value : none).items()) {
-      add(name + " › " + inner, each);
+      add(fmt::format("{} › {}", name, inner), each);
     }
   }
   if (rows.empty()) return "";
