@@ -68,7 +68,8 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
 void list_skipped(const data::Dataset& dataset) {
   constexpr std::size_t kMostNamed = 10;
   if (dataset.skipped.empty()) return;
-  spdlog::warn("skipped {} unusable images (data.on_bad_sample: skip)", dataset.skipped.size());
+  spdlog::warn("skipped {} unusable image{} (data.on_bad_sample: skip)", dataset.skipped.size(),
+               dataset.skipped.size() == 1 ? "" : "s");
   for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
     spdlog::log(i < kMostNamed ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
                 dataset.skipped[i]);

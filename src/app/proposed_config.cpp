@@ -103,11 +103,12 @@ class Draft {
       data_["validation"] = 0.1;
       because("data.validation: a tenth of the rest chooses the best epoch, not the test set");
     }
-    if (survey_.unusable.empty()) return;
     data_["on_bad_sample"] = "skip";
-    because("data.on_bad_sample: {} of {} files that were looked at cannot be used, such as {}",
-            survey_.unusable.size(), survey_.unusable.size() + survey_.count,
-            survey_.unusable.front());
+    const auto unusable = std::ssize(survey_.unusable);
+    because("data.on_bad_sample: files that cannot be decoded are left out and counted{}",
+            unusable == 0 ? ""
+                          : fmt::format("; {} of {} that were looked at, such as {}", unusable,
+                                        unusable + survey_.count, survey_.unusable.front()));
   }
 
   void choose_images() {
@@ -142,6 +143,7 @@ class Draft {
     const bool pads = are_drawings || survey_.elongated > 0.1;
     data_["fit"] = pads ? "pad" : "crop";
     if (pads && !survey_.light_corners) data_["background"] = "black";
+    if (data_.contains("background")) because("data.background: most pictures have dark corners");
     because("data.fit: {}",
             !pads ? "pictures have several shapes; their centre is kept"
             : are_drawings

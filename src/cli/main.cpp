@@ -269,11 +269,18 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
 }
 
 /// Returns the output of `describe --data`, which is that of a run in its dataset.json. Warns of
-/// samples that are in two sets. No image is decoded. Throws Error(kData) and ConfigKeyError.
+/// samples that are in two sets. Decodes images if a run would at its start. Throws Error(kData)
+/// and ConfigKeyError.
 std::string describe_data(settings::DataOptions options) {
   constexpr std::size_t kMostNamed = 5;
+  const bool decodes =
+      options.is_encoded() && (options.decode == settings::Decode::kOnce ||
+                               options.on_bad_sample == settings::OnBadSample::kSkip);
   if (options.is_encoded()) options.decode = settings::Decode::kStream;
-  const data::Dataset dataset = data::DatasetReader(options).stream();
+  data::DatasetReader reader(options);
+  std::vector<data::SampleFailure> failed;
+  if (decodes) failed = reader.check(0, 1, usable_cores(), [] {});
+  const data::Dataset dataset = reader.stream(failed);
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
   const std::vector<std::string> repeated = data::repeated_files(dataset);
   for (std::size_t i = 0; i < std::min(repeated.size(), kMostNamed); ++i) {

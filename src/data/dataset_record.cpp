@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/print.h"
 #include "data/dataset.h"
+#include "imaging/codec.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::data {
@@ -132,7 +133,8 @@ std::string left_out_text(const LeftOut& left_out) {
   constexpr std::size_t kMostNamed = 5;
   std::vector<std::string> parts;
   for (const auto& [extension, count] : left_out.files) {
-    parts.push_back(fmt::format("{} {} file{}", count, extension, count == 1 ? "" : "s"));
+    parts.push_back(fmt::format("{} {} file{}{}", count, extension, count == 1 ? "" : "s",
+                                imaging::conversion_hint(extension)));
   }
   if (!left_out.folders.empty()) {
     std::vector<std::string> folders;

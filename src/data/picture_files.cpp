@@ -164,9 +164,11 @@ class ImageFolder : public PictureFiles {
     std::vector<FolderEntry> entries = list_folder("");
     const auto pictures =
         std::ranges::count_if(entries, [](const FolderEntry& entry) { return is_picture(entry); });
+    above_.insert(identity_of(folder_));
     for (const FolderEntry& entry : entries) {
       if (entry.is_folder) add_class(entry.name, entry.name, nullptr);
     }
+    above_.clear();
     if (pictures > 0 && !labels_.empty()) {
       fail_data(name_ + ": holds pictures beside class folders; put them into a folder too");
     }
@@ -183,6 +185,15 @@ class ImageFolder : public PictureFiles {
   }
 
  private:
+  using Identity = std::pair<dev_t, ino_t>;  // of a folder, whatever links lead to it
+
+  /// Folders that do not exist have the same one.
+  static Identity identity_of(const fs::path& folder) {
+    struct stat status {};
+    (void)::stat(folder.c_str(), &status);
+    return {status.st_dev, status.st_ino};
+  }
+
   static bool is_picture(const FolderEntry& entry) {
     return !entry.is_folder && imaging::has_picture_extension(entry.name);
   }
@@ -241,7 +252,10 @@ class ImageFolder : public PictureFiles {
       return;
     }
     if (!is_plain_text(found.name) && (found.is_folder || is_picture)) {
-      return bad_.add(shown(relative / found.name) + ": a name with control bytes or broken UTF-8");
+      const std::string problem =
+          shown(relative / found.name) + ": a name with control bytes or broken UTF-8";
+      if (found.is_folder) fail_data(problem + "; rename the folder");
+      return bad_.add(problem);
     }
     entries.push_back(std::move(found));
   }
@@ -256,7 +270,8 @@ class ImageFolder : public PictureFiles {
     if (first == count()) {
       std::string reason = "no pictures";
       for (const auto& [extension, files] : others) {
-        reason += ", " + std::to_string(files) + " " + extension;
+        reason +=
+            ", " + std::to_string(files) + " " + extension + imaging::conversion_hint(extension);
       }
       left_out_.folders[name] = reason + other_files_in(folder_ / folder);
       return;
@@ -268,10 +283,7 @@ class ImageFolder : public PictureFiles {
 
   void add_files_below(const fs::path& relative, std::map<std::string, std::int64_t>& others,
                        const std::vector<FolderEntry>* listed) {
-    const fs::path folder = folder_ / relative;
-    struct stat status {};
-    if (::stat(folder.c_str(), &status) != 0) return;
-    const std::pair<dev_t, ino_t> identity{status.st_dev, status.st_ino};
+    const Identity identity = identity_of(folder_ / relative);
     if (!above_.insert(identity).second) {
       return bad_.add(shown(relative) + ": a link back to a folder above it");
     }
@@ -291,7 +303,7 @@ class ImageFolder : public PictureFiles {
     above_.erase(identity);
   }
 
-  std::set<std::pair<dev_t, ino_t>> above_{};  // the folders that are being listed
+  std::set<Identity> above_{};  // the folders that are being listed
 };
 
 /// The records of a CSV file (RFC 4180), one after the other. Lines may also end with LF alone.

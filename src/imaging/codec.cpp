@@ -53,10 +53,11 @@ void check_size(const Header& header, const std::string& name, std::int64_t max_
   const std::string size = std::to_string(header.width) + " x " + std::to_string(header.height);
   if (header.width < 1 || header.height < 1) fail_at(name, 0, "an image of " + size + " pixels");
   if (header.height <= max_pixels / header.width) return;
-  fail_at(name, 0,
-          "an image of " + size + " pixels, more than data.max_pixels (" +
-              std::to_string(max_pixels) +
-              ") in all; raise it, shrink the image, or set data.on_bad_sample to \"skip\"");
+  fail_at(
+      name, 0,
+      "an image of " + size + " pixels, more than data.max_pixels (" + std::to_string(max_pixels) +
+          ") in all; raise it, shrink the image, or leave it out of training by data.on_bad_sample "
+          "\"skip\"");
 }
 
 /// Composites one channel as Pillow's alpha_composite does on an opaque background.
@@ -173,6 +174,13 @@ bool has_picture_extension(std::string_view name) {
 
 std::string conversion_command(const std::string& name) {
   return "mogrify -format png " + shell_word((name.starts_with("-") ? "./" : "") + name);
+}
+
+std::string conversion_hint(std::string_view extension) {
+  constexpr std::array kExtensions{".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl",
+                                   ".jp2", ".j2k", ".psd",  ".ico",  ".pbm",  ".pam",  ".tga"};
+  if (std::ranges::find(kExtensions, extension) == kExtensions.end()) return "";
+  return " (convert them in their folder: mogrify -format png *" + std::string(extension) + ")";
 }
 
 void fail_at(const std::string& name, std::size_t offset, const std::string& problem) {

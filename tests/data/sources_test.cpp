@@ -478,7 +478,9 @@ TEST_CASE("what is no class and no picture is left out, with the reason") {
                                            {"__MACOSX", "made by an archive program"},
                                            {"empty", "no pictures"},
                                            {"lost+found", "made by the file system"},
-                                           {"tables", "no pictures, 2 .tif"}});
+                                           {"tables",
+                                            "no pictures, 2 .tif (convert them in their folder: "
+                                            "mogrify -format png *.tif)"}});
 }
 
 TEST_CASE("bad files and folders are refused by name, or listed and left out") {
@@ -495,7 +497,7 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
       {"empty-file", "bad.png: byte 0: an empty file"},
       {"newline", "two\\x0alines.png: a name with control bytes"},
       {"utf8", "broken UTF-8"},
-      {"loop", "/a/up/a: a link back"},
+      {"loop", "/a/up: a link back"},
       {"dangling", "dangling.png: cannot be read: Too many levels of symbolic links"},
   };
   for (const auto& [name, problem] : rows) {
@@ -507,6 +509,15 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
     CHECK_THAT(bad.skipped()[0], ContainsSubstring(problem));
     CHECK_THAT(set->sample_name(0), EndsWith("/a/good.png"));
   }
+}
+
+TEST_CASE("a class whose name is not text is never skipped") {
+  const TempFolder folder;
+  folder.write("cats/1.png", "1");
+  folder.write("\xFF\xFE/1.png", "1");
+  BadSamples bad(true);
+  CHECK_THAT(error_of([&] { open_image_folder(folder.path(), bad); }).message,
+             EndsWith("\\xff\\xfe: a name with control bytes or broken UTF-8; rename the folder"));
 }
 
 TEST_CASE("a file that shrank or was removed since it was listed is named") {

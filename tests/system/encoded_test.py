@@ -149,7 +149,7 @@ def test_bad_files_end_the_run_before_it_begins_or_are_skipped_and_listed(tmp_pa
     assert not (tmp_path / "run" / "checkpoints").exists()
     skipped = run("--config", path, "--output", tmp_path / "skip", "--nproc-per-node", 2,
                   "--set", "data.on_bad_sample=skip", expect=0)
-    assert "skipped 1 unusable images (data.on_bad_sample: skip)\n" in skipped.stderr and message in skipped.stderr
+    assert "skipped 1 unusable image (data.on_bad_sample: skip)\n" in skipped.stderr and message in skipped.stderr
     seen = json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"]
     assert seen == (40 if name == "loop" else 39)
 

@@ -113,7 +113,7 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_
         "@eaDir": "made by a file server", "__MACOSX": "made by an archive program", "notes": "no pictures, 1 .txt"}}
     record = json.loads((folder / "dataset.json").read_text())
     assert record["left_out"] == left_out
-    assert "left out: 1 .tif file; 1 .txt file; 3 folders: @eaDir (made by a file server)" in folders[1].stderr
+    assert "left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; 3 folders: @eaDir (made by a file server)" in folders[1].stderr
     assert record == described(tmp_path, config)[0]
     predictions = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     assert [row["file"] for row in predictions] == record["test"]
@@ -256,5 +256,7 @@ def test_a_limit_that_unusable_pictures_fall_short_of_does_not_stop_an_evaluatio
     run_folder = train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, output="short")
     listed = json.loads((run_folder.path / "dataset.json").read_text())["test"]
     assert len(listed) == 7
+    described = run("describe", "--data", "--config", run_folder.path / "config.json", expect=0).stdout
+    assert json.loads(described) == json.loads((run_folder.path / "dataset.json").read_text())
     found = json.loads(run("evaluate", "--checkpoint", run_folder.path, "--json", expect=0).stdout)
     assert found["test_accuracy"] == pytest.approx(run_folder.summary()["test_accuracy"], abs=1e-6)

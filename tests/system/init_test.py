@@ -67,7 +67,18 @@ def test_unusable_pictures_are_skipped(tmp_path):
     (photos / "a" / "broken.png").write_bytes((photos / "a" / "0.png").read_bytes()[:20])
     said = run("init", photos, expect=0)
     assert json.loads(said.stdout)["data"]["on_bad_sample"] == "skip"
-    assert "a/broken.png" in said.stderr
+    assert "1 of 17 that were looked at, such as" in said.stderr and "a/broken.png" in said.stderr
+
+
+def test_a_picture_that_was_not_looked_at_does_not_stop_the_training(tmp_path):
+    photos = paint(tmp_path / "photos", {"a": 70, "b": 70})
+    broken = photos / "a" / "1.png"  # of so many, only each third picture is decoded
+    broken.write_bytes(broken.read_bytes()[:-20])
+    proposed = run("init", photos, expect=0)
+    assert "1.png" not in proposed.stderr
+    (tmp_path / "cfg.json").write_text(proposed.stdout)
+    done = run("--config", tmp_path / "cfg.json", "--set", "epochs=1", "--output", tmp_path / "run", expect=0)
+    assert f"skipped: {broken}" in done.stderr
 
 
 @pytest.mark.parametrize("make, code, message", [

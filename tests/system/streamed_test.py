@@ -120,7 +120,7 @@ def test_a_bad_image_ends_a_streamed_run_by_name_or_is_left_out_from_the_beginni
         result = run("--config", config, "--output", output, "--nproc-per-node", 2,
                      "--set", "data.on_bad_sample=skip", "--set", f"data.decode={decode}")
         assert result.returncode == 0, result.stderr
-        assert "skipped 1 unusable images (data.on_bad_sample: skip)\n" in result.stderr and str(bad) in result.stderr
+        assert "skipped 1 unusable image (data.on_bad_sample: skip)\n" in result.stderr and str(bad) in result.stderr
         digests.append((output / "model.pt").read_bytes())
     assert digests[0] == digests[1]
 
