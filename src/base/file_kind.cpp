@@ -23,9 +23,6 @@ constexpr std::size_t kMostLookedAt = 1000;
 constexpr const char* kConvert =
     "write its images as PNG files into a folder for each class (data.format \"image-folder\"), or "
     "as IDX files (\"idx\"); configs/README.md shows both in Python";
-constexpr const char* kTable =
-    "if it lists the paths and labels of pictures, set data.format to \"image-list\"; pixels in a "
-    "table must become PNG files in a folder for each class: configs/README.md shows it in Python";
 constexpr const char* kUnpack = "unpack it, and name the folder or file that comes out";
 constexpr const char* kDownload = "download the file itself";
 constexpr const char* kClassFolders =
@@ -138,7 +135,10 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
   }
   if (has_extension(inner, {".json", ".jsonl"})) return FileKind{"a JSON file", kConvert};
   if (has_extension(inner, {".csv", ".tsv"}) || is_table(begin)) {
-    return FileKind{"a table of text (CSV)", kTable};
+    return FileKind{
+        "a table of text (CSV)",
+        "if it lists pictures and their labels, set data.format to \"image-list\"; else " +
+            std::string(kConvert)};
   }
   return std::nullopt;
 }

@@ -64,7 +64,7 @@ TEST_CASE("photos of several shapes are cropped, mirrored and partly held out") 
   CHECK(data.at("fit") == "crop");
   CHECK(data.at("augment").front() == "horizontal_flip");
   CHECK_FALSE(config.contains("class_weights"));
-  CHECK_FALSE(data.contains("on_bad_sample"));
+  CHECK(data.at("on_bad_sample") == "skip");
   check_sound(photos());
 }
 

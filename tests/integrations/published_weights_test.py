@@ -1,8 +1,10 @@
 """Weights that others have published give the logits of the network that they were published for."""
 
+import copy
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy
 import pytest
@@ -14,6 +16,7 @@ pytestmark = NEEDED
 torch = import_torch()
 
 SIZE, CLASSES = 224, 1000
+CLIPART = Path("/usr/share/openclipart/png")
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +76,59 @@ def test_a_run_starts_from_them_with_a_new_head(tmp_path, lite0):
     assert begun.weights()["_fc.weight"].shape == (6, 1280)
     assert all((begun.weights()[name] == tensor.numpy()).all() for name, tensor in published.items()
                if not name.startswith("_fc.") and "running" not in name and "num_batches" not in name)
+
+
+def without_dropout(layers):
+    """The layers that describe prints, with the probability 0 in each dropout."""
+    if isinstance(layers, list):
+        return [without_dropout(layer) for layer in layers]
+    if not isinstance(layers, dict):
+        return layers
+    return {key: 0 if key == "p" and layers["name"] == "dropout" else without_dropout(value) for key, value in layers.items()}
+
+
+@pytest.mark.skipif(not CLIPART.is_dir(), reason="scripts/test --integrations installs openclipart-png")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0, processes):
+    side, steps, of_each = 64, 20, 6
+    from PIL import Image, ImageOps
+
+    images, labels = [], []
+    for label, name in enumerate(("animals", "food", "people", "plants", "tools", "transportation")):
+        (tmp_path / "clipart" / name).mkdir(parents=True)
+        smallest = sorted(CLIPART.glob(f"{name}/**/*.png"), key=lambda path: path.stat().st_size)[:of_each]
+        for number, path in enumerate(smallest):
+            picture = Image.open(path).convert("RGBA")
+            picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+            picture = ImageOps.pad(picture, (side, side), color="white")
+            picture.save(tmp_path / "clipart" / name / f"{number}.png")
+            images.append(torch.from_numpy(numpy.asarray(picture).copy()).permute(2, 0, 1) / 255)
+            labels.append(label)
+    model = copy.deepcopy(lite0[0]).train()
+    model._global_params = model._global_params._replace(drop_connect_rate=0)
+    model._dropout.p = 0
+    torch.manual_seed(5)
+    model._fc = torch.nn.Linear(1280, 6)
+    torch.save(model.state_dict(), tmp_path / "initial.pt")
+    x = (torch.stack(images) - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    head = list(model._fc.parameters())
+    others = [parameter for name, parameter in model.named_parameters() if not name.startswith("_fc.")]
+    # Not Adam, whose first steps depend on the signs of gradients that are 0 but for rounding.
+    optimizer = torch.optim.SGD([{"params": others, "lr": 2e-4}, {"params": head, "lr": 2e-3}], momentum=0.9, weight_decay=1e-4)
+    expected = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x), torch.tensor(labels))
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    data = own_data("image-folder", tmp_path / "clipart") | {"channels": 3}
+    config = {"model": {"name": "efficientnet-lite0"}, "data": data, "precision": "fp32", "batch_size": len(labels), "epochs": steps,
+              "learning_rate": 2e-3, "sgd_momentum": 0.9, "weight_decay": 1e-4, "sync_batch_norm": processes > 1,
+              "parameters": [{"match": "*", "learning_rate_factor": 0.1}, {"match": "_fc.*", "learning_rate_factor": 1}]}
+    described = json.loads(run("describe", "--json", "--config", write_config(tmp_path, config), expect=0).stdout)
+    config["model"] = {"layers": without_dropout(described["layers"]), "weights": str(tmp_path / "initial.pt")}
+    config["data"] = data | {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
+    losses = [step["loss"] for step in train(tmp_path, config, processes=processes).steps()]
+    assert losses == pytest.approx(expected, rel=1e-3), (losses, expected)
+    assert expected[-1] < 0.8 * expected[0]

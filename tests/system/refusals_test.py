@@ -91,6 +91,7 @@ def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, n
         assert refused.returncode == 3 and 'data.format "image-folder"' in first, first
         expected = f"; it holds {name}, {kind}: " if place == folder else f"{place}: is {kind}, not what data.format reads; "
         assert expected in first, first
+        assert ('data.format to "image-list"' in first) == (name == "train.csv")
 
 
 def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):

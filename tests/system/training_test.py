@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from support import BINARY, LONG_S, Process, RunFolder, run, train, train_command, write_config
+from support import BINARY, LONG_S, REPOSITORY, Process, RunFolder, run, train, train_command, write_config
 
 STEP_FIELDS = {"event", "epoch", "step", "loss", "learning_rate", "samples_per_second", "time"}
 EPOCH_FIELDS = {"event", "epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy", "train_seconds",
@@ -30,6 +30,11 @@ def two_epochs(tmp_path_factory):
 def test_two_epochs_of_mnist_reach_the_accuracies_of_the_reference(two_epochs):
     accuracies = two_epochs.read_json("accuracies.json")
     assert accuracies == pytest.approx([0.952, 0.968], abs=0.004) and all(isinstance(accuracy, float) for accuracy in accuracies)
+
+
+def test_one_fast_epoch_reaches_99_percent(tmp_path):
+    run("--config", REPOSITORY / "configs" / "mnist_fast.json", "--output", tmp_path / "run", "--set", "device=cpu", expect=0)
+    assert RunFolder(tmp_path / "run").summary()["test_accuracy"] > 0.988  # single seeds: 0.9895 to 0.9915
 
 
 def test_metrics_tell_every_interval_and_every_epoch(two_epochs):

@@ -1,4 +1,5 @@
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -77,13 +78,13 @@ std::string machine_text(const RunFiles& run) {
 }
 
 std::string versions_text(const RunFiles& run) {
-  std::string text;
+  std::vector<std::string> parts;
   const nlohmann::json& versions = value_in(run.facts, "versions");
   for (const auto& [name, unused] : versions.items()) {
     const std::string number = text_in(versions, name);
-    if (!number.empty()) text += (text.empty() ? "" : ", ") + name + " " + number;
+    if (!number.empty()) parts.push_back(fmt::format("{} {}", name, number));
   }
-  return text;
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 /// Shows the samples, files and folders that the data set does not use, as dataset.json lists them:
@@ -157,8 +158,9 @@ bool is_hyperparameter(const std::string& key) {
       "optimizer",    "learning_rate",   "sgd_momentum",      "nesterov",
       "weight_decay", "label_smoothing", "max_gradient_norm", "gradient_accumulation_steps",
       "seed",         "sync_batch_norm", "precision",         "stop_at_accuracy"};
-  constexpr std::array kGroups{"schedule.",    "model.",          "early_stopping.", "ema.",
-                               "data.augment", "data.normalize.", "class_weights"};
+  constexpr std::array kGroups{"schedule.",     "model.",       "early_stopping.",
+                               "ema.",          "data.augment", "data.normalize.",
+                               "class_weights", "adam_",        "parameters"};
   return std::any_of(kKeys.begin(), kKeys.end(), [&](const char* name) { return key == name; }) ||
          std::any_of(kGroups.begin(), kGroups.end(),
                      [&](const char* group) { return key.starts_with(group); });
