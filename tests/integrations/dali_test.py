@@ -133,7 +133,7 @@ def test_a_run_resumes_in_the_middle_of_an_epoch_also_with_another_number_of_pro
         output = f"on-{processes}"
         train(tmp_path, merged(config, {"max_steps": 5}), processes=2, output=output)
         on = train(tmp_path, merged(config, {"max_steps": None}), "--resume", "auto", processes=processes, output=output)
-        assert on.summary()["samples_seen"] == whole.summary()["samples_seen"] == 2 * COUNT * 0.9
+        assert on.summary()["samples_seen"] == whole.summary()["samples_seen"]
         assert processes != 2 or on.digest() == whole.digest()
         assert relative_difference(on.weights(), whole.weights()) < 1e-5
     moving = merged(config, {"deterministic": False, "data": {"split": "throughput", "augment": []}})
@@ -175,8 +175,8 @@ DAMAGE = {
     "cut.jpg": (lambda file: file.write_bytes(file.read_bytes()[:-400]), "a broken JPEG image"),
     "huge.png": (lambda file: file.write_bytes(file.read_bytes()[:16] + (100_000).to_bytes(4, "big") * 2 +
                                                file.read_bytes()[24:]), "an image of 100000 x 100000 pixels"),
-    "other.png": (lambda file: picture(70, 90, 1).save(file), "70 x 90 pixels among images of 60 x 80"),
-    "gray.jpg": (lambda file: picture(60, 80, 1).convert("L").save(file), "gray among colour images"),
+    "other.png": (lambda file: picture(70, 90, 1).save(file), "is 70 x 90 pixels while others are 60 x 80"),
+    "gray.jpg": (lambda file: picture(60, 80, 1).convert("L").save(file), "is grayscale while others are RGB"),
 }
 
 
@@ -198,5 +198,5 @@ def test_a_bad_image_is_named_or_left_out(tmp_path, name):
     skipped = run("--config", config, "--output", tmp_path / "skip", "--nproc-per-node", 2, "--set",
                   "data.on_bad_sample=skip")
     assert skipped.returncode == 0, skipped.stderr
-    assert "skipped 1 unusable images (data.on_bad_sample: skip)\n" in skipped.stderr and f"skipped: {bad}: " in skipped.stderr
+    assert "skipped 1 unusable image (data.on_bad_sample: skip)\n" in skipped.stderr and f"skipped: {bad}: " in skipped.stderr
     assert json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"] == 40

@@ -68,7 +68,7 @@ def main():
     (images, labels), (test_images, test_labels) = read_sets()
     torch.manual_seed(SEED)
     classes = int(labels.max()) + 1
-    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=WEIGHTS)
+    network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(WEIGHTS))
     network._fc = nn.Linear(network._fc.in_features, classes)
     network._global_params = network._global_params._replace(drop_connect_rate=0)
     network.to(memory_format=torch.channels_last)
