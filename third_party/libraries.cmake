@@ -68,7 +68,7 @@ set(wuffs_folder "${CMAKE_CURRENT_LIST_DIR}/wuffs")
 add_library(mnist_train_wuffs STATIC "${wuffs_folder}/wuffs-v0.3.c")
 set_source_files_properties("${wuffs_folder}/wuffs-v0.3.c" PROPERTIES LANGUAGE CXX
   COMPILE_OPTIONS "-w;-fno-sanitize=nonnull-attribute")  # it copies nothing from null
-set_target_properties(mnist_train_wuffs PROPERTIES POSITION_INDEPENDENT_CODE ON)  # for DALI's module
+set_target_properties(mnist_train_wuffs PROPERTIES POSITION_INDEPENDENT_CODE ON)  # DALI's module is a shared library
 target_include_directories(mnist_train_wuffs SYSTEM INTERFACE "${wuffs_folder}")
 target_compile_definitions(mnist_train_wuffs PRIVATE WUFFS_IMPLEMENTATION
   PUBLIC WUFFS_CONFIG__MODULES WUFFS_CONFIG__MODULE__BASE WUFFS_CONFIG__MODULE__BMP)

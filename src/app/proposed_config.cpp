@@ -142,8 +142,10 @@ class Draft {
     const bool are_drawings = survey_.transparent > 0.5;
     const bool pads = are_drawings || survey_.elongated > 0.1;
     data_["fit"] = pads ? "pad" : "crop";
-    if (pads && !survey_.light_corners) data_["background"] = "black";
-    if (data_.contains("background")) because("data.background: most pictures have dark corners");
+    if (pads && !survey_.light_corners) {
+      data_["background"] = "black";
+      because("data.background: most pictures have dark corners");
+    }
     because("data.fit: {}",
             !pads ? "pictures have several shapes; their centre is kept"
             : are_drawings

@@ -19,7 +19,7 @@ struct PictureFolder {
   std::vector<std::string> class_names{};
   std::vector<std::int64_t> class_sizes{};  // pictures
   data::PictureSurvey survey{};
-  std::optional<std::filesystem::path> validation{};  // unused: data.validation is a fraction
+  std::optional<std::filesystem::path> validation{};  // data.validation, a fraction, cannot name it
 };
 
 /// Lists a folder and looks at its pictures. Subfolders such as `train` and `test` are sets, other

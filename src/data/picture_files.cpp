@@ -185,9 +185,9 @@ class ImageFolder : public PictureFiles {
   }
 
  private:
-  using Identity = std::pair<dev_t, ino_t>;  // of a folder, whatever links lead to it
+  using Identity = std::pair<dev_t, ino_t>;  // of a folder, also through links
 
-  /// Folders that do not exist have the same one.
+  /// Returns {0, 0} if the folder does not exist.
   static Identity identity_of(const fs::path& folder) {
     struct stat status {};
     (void)::stat(folder.c_str(), &status);

@@ -22,6 +22,8 @@ struct Codec {
   Image (*decode)(Bytes bytes, const Header& header, const std::string& name);
 };
 
+constexpr const char* kConvertToPng = "mogrify -format png ";
+
 /// In the order of Format.
 constexpr std::array<Codec, 5> kCodecs{{
     {[](Bytes bytes) { return has_text(bytes, 0, "\x89PNG\r\n\x1A\n"); }, read_png, decode_png},
@@ -173,14 +175,15 @@ bool has_picture_extension(std::string_view name) {
 }
 
 std::string conversion_command(const std::string& name) {
-  return "mogrify -format png " + shell_word((name.starts_with("-") ? "./" : "") + name);
+  return kConvertToPng + shell_word((name.starts_with("-") ? "./" : "") + name);
 }
 
 std::string conversion_hint(std::string_view extension) {
   constexpr std::array kExtensions{".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl",
                                    ".jp2", ".j2k", ".psd",  ".ico",  ".pbm",  ".pam",  ".tga"};
   if (std::ranges::find(kExtensions, extension) == kExtensions.end()) return "";
-  return " (convert them in their folder: mogrify -format png *" + std::string(extension) + ")";
+  return " (convert them in their folder: " + std::string(kConvertToPng) + "*" +
+         std::string(extension) + ")";
 }
 
 void fail_at(const std::string& name, std::size_t offset, const std::string& problem) {

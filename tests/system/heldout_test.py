@@ -113,7 +113,9 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_
         "@eaDir": "made by a file server", "__MACOSX": "made by an archive program", "notes": "no pictures, 1 .txt"}}
     record = json.loads((folder / "dataset.json").read_text())
     assert record["left_out"] == left_out
-    assert "left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; 3 folders: @eaDir (made by a file server)" in folders[1].stderr
+    said = ("left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
+            "3 folders: @eaDir (made by a file server)")
+    assert said in folders[1].stderr
     assert record == described(tmp_path, config)[0]
     predictions = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
     assert [row["file"] for row in predictions] == record["test"]

@@ -72,7 +72,7 @@ def test_unusable_pictures_are_skipped(tmp_path):
 
 def test_a_picture_that_was_not_looked_at_does_not_stop_the_training(tmp_path):
     photos = paint(tmp_path / "photos", {"a": 70, "b": 70})
-    broken = photos / "a" / "1.png"  # of so many, only each third picture is decoded
+    broken = photos / "a" / "1.png"  # init decodes only every third of 140 pictures
     broken.write_bytes(broken.read_bytes()[:-20])
     proposed = run("init", photos, expect=0)
     assert "1.png" not in proposed.stderr

@@ -3,9 +3,12 @@
 import base64
 import struct
 import zlib
+from pathlib import Path
 
 import numpy
 
+CLIPART = Path("/usr/share/openclipart/png")  # of the package openclipart-png
+CLIPART_CLASSES = ["animals", "food", "people", "plants", "tools", "transportation"]
 CHANNELS = {0: 1, 2: 3, 6: 4}  # by colour type: gray, RGB, RGB with transparency
 
 

@@ -29,7 +29,7 @@ Image.MAX_IMAGE_PIXELS = None
 
 
 def decode(path):
-    """uint8 [3,SIDE,SIDE]: on white, the short side scaled, the middle cut out. Nothing if it cannot be read or is too large."""
+    """uint8 [3,SIDE,SIDE]: on white, the short side scaled, the middle cut out. None if it cannot be read or is too large."""
     try:
         picture = Image.open(FOLDER / path)
         if picture.width * picture.height > MOST_PIXELS:
@@ -64,7 +64,7 @@ def read_sets():
 
 
 def main():
-    precision = {"fp32": torch.float32, "bf16": torch.bfloat16}[sys.argv[7]]
+    is_bf16 = sys.argv[7] == "bf16"
     (images, labels), (test_images, test_labels) = read_sets()
     torch.manual_seed(SEED)
     classes = int(labels.max()) + 1
@@ -89,7 +89,7 @@ def main():
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]))
 
     def run(batch):
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision != torch.float32):
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_bf16):
             scaled = (batch.float().div_(255) - mean) / std
             return network(scaled.contiguous(memory_format=torch.channels_last)).float()
 

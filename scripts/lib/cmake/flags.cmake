@@ -26,7 +26,7 @@ endif()
 
 add_library(mnist_train_warnings INTERFACE)
 # False alarms of gcc: members of an empty std::optional (bug 80635), and in versions 12 to 14 overlaps and overruns
-# in its own std::string (bugs 105329, 105651), and references that a function returns of another argument than the
+# in its own std::string (bugs 105329, 105651), and references into one argument of a call that has another,
 # temporary one (bug 107532).
 set(is_gcc $<CXX_COMPILER_ID:GNU>)
 set(is_gcc_12_to_14 $<AND:${is_gcc},$<VERSION_LESS:$<CXX_COMPILER_VERSION>,15>>)
