@@ -1,0 +1,106 @@
+#pragma once
+
+// Only for sources compiled with AVX-512. Must not use the standard library, whose inline functions
+// could then end up in code for all CPUs.
+
+#include <immintrin.h>
+
+#include "cpu_kernels/layout.h"
+
+/// Vectors of 16 images, in a namespace of their own so that no other source gets their
+/// instructions.
+namespace mnist_train::cpu_kernels::avx512 {
+
+inline constexpr std::int64_t kLanes = 16;  // words of a vector
+inline constexpr int kVectors = 2;          // of a word of all images of a block
+
+inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+
+inline float to_float(Bf16Bits bits) {
+  const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16U;
+  float value;
+  __builtin_memcpy(&value, &wide, sizeof value);
+  return value;
+}
+inline float to_float(float value) { return value; }
+
+/// A vector of words as fp32: one vector per channel of a word.
+template <class Element>
+struct Values {
+  __m512 of[kDepth<Element>];
+};
+
+inline Values<float> load_words(const float* from) { return {{_mm512_loadu_ps(from)}}; }
+inline Values<Bf16Bits> load_words(const Bf16Bits* from) {
+  const __m512i pairs = _mm512_loadu_si512(from);
+  const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000U));
+  return {{_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)),
+           _mm512_castsi512_ps(_mm512_and_si512(pairs, upper))}};
+}
+inline void store_words(float* to, const Values<float>& values) {
+  _mm512_storeu_ps(to, values.of[0]);
+}
+#ifdef __AVX512BF16__
+inline void store_words(Bf16Bits* to, const Values<Bf16Bits>& values) {
+  // The rounded second channel replaces the upper half of the widened first one.
+  const __m512i first =
+      _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values.of[0])));
+  const __m512i second =
+      _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values.of[1])));
+  _mm512_storeu_si512(to, _mm512_or_si512(first, _mm512_slli_epi32(second, 16)));
+}
+
+/// Returns in each lane sum + a[0] * b[0] + a[1] * b[1] of that lane's pairs a and b.
+inline __m512 add_products(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+#endif
+/// Returns in each lane sum + a * b.
+inline __m512 add_products(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
+
+// Load a vector of words, or broadcast a word, as factors of `add_products`.
+
+inline __m512 factors(const float* from) { return _mm512_loadu_ps(from); }
+inline __m512i factors(const Bf16Bits* from) { return _mm512_loadu_si512(from); }
+inline __m512 factor(const float* from) { return _mm512_set1_ps(*from); }
+inline __m512i factor(const Bf16Bits* from) {
+  std::int32_t pair;
+  __builtin_memcpy(&pair, from, sizeof pair);
+  return _mm512_set1_epi32(pair);
+}
+
+inline __mmask16 first_lanes(std::int64_t count) {
+  return static_cast<__mmask16>((1U << (count < 0 ? 0 : smaller(count, kLanes))) - 1);
+}
+
+/// 16 rows of 16 words.
+using Block = __m512i[kLanes];
+
+inline void transpose(Block& rows) {
+  __m512i t[kLanes];
+  for (int i = 0; i < 8; ++i) {
+    t[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
+    rows[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
+    rows[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
+    rows[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
+  }
+  for (int i = 0; i < 4; ++i) {
+    t[i] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0x88);
+    t[i + 4] = _mm512_shuffle_i32x4(rows[i], rows[i + 4], 0xdd);
+    t[i + 8] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0x88);
+    t[i + 12] = _mm512_shuffle_i32x4(rows[i + 8], rows[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
+    rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
+    rows[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
+    rows[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+}  // namespace mnist_train::cpu_kernels::avx512

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+
+/// The layout of activations: blocks of 32 images as [block][y][x][word][image][channel of a word].
+/// A word is 4 bytes: one fp32 channel or two bf16 channels. Both types thus have the same strides,
+/// and a word of 32 images is two AVX-512 vectors or, 16 words deep, two AMX tiles.
+namespace mnist_train::cpu_kernels {
+
+using Bf16Bits = std::uint16_t;  // the bits of a bf16
+
+inline constexpr std::int64_t kImages = 32;  // of a block
+
+/// Channels of a word.
+template <class Element>
+inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
+/// Elements of a word of all images of a block.
+template <class Element>
+inline constexpr std::int64_t kWordSize = kImages* kDepth<Element>;
+
+constexpr std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_divide(a, b) * b; }
+
+template <class Element>
+constexpr std::int64_t words(std::int64_t channels) {
+  return ceil_divide(channels, kDepth<Element>);
+}
+
+/// Bytes that kernels may read, and ignore, after the last block of activations. They must be
+/// finite numbers.
+inline constexpr std::int64_t kSlackBytes = 16 * 128;
+
+/// Size of the images of a layer.
+struct ImageShape {
+  std::int64_t channels, height, width;
+
+  std::int64_t pixels() const { return height * width; }
+  /// Elements of a block of images.
+  template <class Element>
+  std::int64_t block_size() const {
+    return pixels() * words<Element>(channels) * kWordSize<Element>;
+  }
+};
+
+}  // namespace mnist_train::cpu_kernels

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "base/cpu.h"
+#include "cpu_kernels/layout.h"
+
+/// Blocked images and plain ones [image][channel][y][x] for tests of cpu_kernels/.
+namespace mnist_train::cpu_kernels {
+
+inline float value_of(float value) { return value; }
+inline float value_of(Bf16Bits bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
+}
+inline void round_to(float value, float& to) { to = value; }
+inline void round_to(float value, Bf16Bits& to) { float_to_bf16(&value, 1, &to); }
+
+/// The relative error that rounding of results, and of sums in fp32, may cause.
+template <class Element>
+double tolerance() {
+  return kDepth<Element> == 2 ? 3e-3 : 6e-7;
+}
+
+/// Random numbers that the element type holds exactly, or small integers.
+template <class Element>
+class Draws {
+ public:
+  explicit Draws(std::uint32_t seed, bool integers = false) : engine_(seed), integers_(integers) {}
+
+  std::vector<Element> numbers(std::int64_t count) {
+    std::vector<Element> all(static_cast<std::size_t>(count));
+    for (Element& element : all) round_to(number(), element);
+    return all;
+  }
+  std::int64_t below(std::int64_t end) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(end));
+  }
+
+ private:
+  float number() {
+    if (integers_) return static_cast<float>(static_cast<int>(engine_() % 5) - 2);
+    return std::uniform_real_distribution<float>(-1, 1)(engine_);
+  }
+
+  std::mt19937 engine_;
+  bool integers_;
+};
+
+/// Returns the index of an element in blocks.
+template <class Element>
+std::size_t blocked_index(const ImageShape& shape, std::int64_t image, std::int64_t channel,
+                          std::int64_t y, std::int64_t x) {
+  const std::int64_t depth = kDepth<Element>;
+  const std::int64_t word =
+      (y * shape.width + x) * words<Element>(shape.channels) + channel / depth;
+  return static_cast<std::size_t>(image / kImages * shape.block_size<Element>() +
+                                  (word * kImages + image % kImages) * depth + channel % depth);
+}
+
+/// Calls `action(plain index, blocked index)` for all elements of `images` images.
+template <class Element, class Action>
+void for_each_element(const ImageShape& shape, std::int64_t images, const Action& action) {
+  std::size_t plain = 0;
+  for (std::int64_t image = 0; image < images; ++image) {
+    for (std::int64_t channel = 0; channel < shape.channels; ++channel) {
+      for (std::int64_t y = 0; y < shape.height; ++y) {
+        for (std::int64_t x = 0; x < shape.width; ++x, ++plain) {
+          action(plain, blocked_index<Element>(shape, image, channel, y, x));
+        }
+      }
+    }
+  }
+}
+
+/// Returns blocks of zeros for `images` images, and the slack after them.
+template <class Element>
+std::vector<Element> empty_blocks(const ImageShape& shape, std::int64_t images) {
+  return std::vector<Element>(
+      static_cast<std::size_t>(ceil_divide(images, kImages) * shape.block_size<Element>()) +
+      kSlackBytes / sizeof(Element));
+}
+
+template <class Element>
+std::vector<Element> to_blocks(const ImageShape& shape, std::int64_t images,
+                               const std::vector<Element>& plain) {
+  std::vector<Element> blocks = empty_blocks<Element>(shape, images);
+  for_each_element<Element>(shape, images, [&](auto from, auto to) { blocks[to] = plain[from]; });
+  return blocks;
+}
+
+template <class Element>
+std::vector<double> from_blocks(const ImageShape& shape, std::int64_t images,
+                                const std::vector<Element>& blocks) {
+  std::vector<double> plain(static_cast<std::size_t>(images * shape.channels * shape.pixels()));
+  for_each_element<Element>(shape, images,
+                            [&](auto to, auto from) { plain[to] = value_of(blocks[from]); });
+  return plain;
+}
+
+template <class Element>
+std::vector<double> values_of(const std::vector<Element>& elements) {
+  std::vector<double> values;
+  for (const Element element : elements) values.push_back(value_of(element));
+  return values;
+}
+
+/// Returns the norm of the errors relative to that of the expected values.
+inline double relative_error(const std::vector<double>& found,
+                             const std::vector<double>& expected) {
+  if (found.size() != expected.size()) return 1e30;
+  double errors = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    errors += (found[i] - expected[i]) * (found[i] - expected[i]);
+    squares += expected[i] * expected[i];
+  }
+  if (std::isnan(errors)) return 1e30;
+  return errors == 0 ? 0 : std::sqrt(errors / squares);
+}
+
+}  // namespace mnist_train::cpu_kernels

@@ -1,0 +1,234 @@
+#include "cpu_kernels/convolution.h"
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+
+#include "cpu_kernels/blocked.h"
+#include "support/catch.h"
+
+namespace mnist_train::cpu_kernels {
+namespace {
+
+/// Calls `action(output index, input index, weight index)` for all products, with indices of plain
+/// tensors.
+template <class Action>
+void for_each_product(const ConvolutionShape& s, std::int64_t images, const Action& action) {
+  for (std::int64_t image = 0; image < images; ++image) {
+    for (std::int64_t o = 0; o < s.out.channels; ++o) {
+      for (std::int64_t c = 0; c < s.group_in(); ++c) {
+        const std::int64_t channel = o / s.group_out() * s.group_in() + c;
+        for (std::int64_t y = 0; y < s.out.height; ++y) {
+          for (std::int64_t ky = 0; ky < s.kernel.height; ++ky) {
+            const std::int64_t in_y =
+                y * s.stride.height + ky * s.dilation.height - s.padding.height;
+            if (in_y < 0 || in_y >= s.in.height) continue;
+            for (std::int64_t x = 0; x < s.out.width; ++x) {
+              for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
+                const std::int64_t in_x =
+                    x * s.stride.width + kx * s.dilation.width - s.padding.width;
+                if (in_x < 0 || in_x >= s.in.width) continue;
+                action(((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
+                       ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
+                       ((o * s.group_in() + c) * s.kernel.height + ky) * s.kernel.width + kx);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+std::string text_of(const ConvolutionShape& s, std::int64_t images) {
+  std::ostringstream text;
+  text << images << " images " << s.in.channels << "x" << s.in.height << "x" << s.in.width << " -> "
+       << s.out.channels << "x" << s.out.height << "x" << s.out.width << ", kernel "
+       << s.kernel.height << "x" << s.kernel.width << ", stride " << s.stride.height << "x"
+       << s.stride.width << ", padding " << s.padding.height << "x" << s.padding.width
+       << ", dilation " << s.dilation.height << "x" << s.dilation.width << ", groups " << s.groups;
+  return text.str();
+}
+
+std::int64_t out_size(std::int64_t in, std::int64_t kernel, std::int64_t stride,
+                      std::int64_t padding, std::int64_t dilation) {
+  return (in + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+}
+
+/// Returns a random shape whose output is not empty.
+ConvolutionShape random_shape(Draws<float>& draws) {
+  const std::vector<std::int64_t> channels{1, 2, 3, 5, 6, 8, 16, 20, 32, 33, 48, 50, 64};
+  const auto pick = [&] {
+    return channels[static_cast<std::size_t>(
+        draws.below(static_cast<std::int64_t>(channels.size())))];
+  };
+  for (;;) {
+    ConvolutionShape s;
+    s.groups = draws.below(4) == 0 ? 1 + draws.below(4) : 1;
+    s.in = {s.groups * (s.groups == 1 ? pick() : 1 + draws.below(18)), 1 + draws.below(9),
+            1 + draws.below(9)};
+    s.out.channels = s.groups * (s.groups == 1 ? pick() : 1 + draws.below(18));
+    s.kernel = {1 + draws.below(5), 1 + draws.below(5)};
+    s.stride = {1 + draws.below(3), 1 + draws.below(3)};
+    s.padding = {draws.below(3), draws.below(3)};
+    s.dilation = {1 + draws.below(3) / 2, 1 + draws.below(3) / 2};
+    s.out.height = out_size(s.in.height, s.kernel.height, s.stride.height, s.padding.height,
+                            s.dilation.height);
+    s.out.width =
+        out_size(s.in.width, s.kernel.width, s.stride.width, s.padding.width, s.dilation.width);
+    if (s.in.height + 2 * s.padding.height > s.dilation.height * (s.kernel.height - 1) &&
+        s.in.width + 2 * s.padding.width > s.dilation.width * (s.kernel.width - 1)) {
+      return s;
+    }
+  }
+}
+
+/// A convolution's tensors, and errors of our results against sums in fp64.
+template <class Element>
+class Case {
+ public:
+  Case(const ConvolutionShape& shape, std::int64_t images, std::uint32_t seed, bool integers)
+      : s_(shape), images_(images), integers_(integers), convolution_(shape) {
+    Draws<Element> draws(seed, integers);
+    in_ = draws.numbers(images * s_.in.channels * s_.in.pixels());
+    gradient_ = draws.numbers(images * s_.out.channels * s_.out.pixels());
+    weights_ = draws.numbers(s_.out.channels * s_.group_in() * s_.kernel.height * s_.kernel.width);
+    for (const Element element : draws.numbers(s_.out.channels)) bias_.push_back(value_of(element));
+  }
+
+  void check() const {
+    INFO(text_of(s_, images_) << (kDepth<Element> == 2 ? ", bf16" : ", fp32"));
+    const double of_sum = integers_ ? 0 : tolerance<Element>();
+    CHECK(forward_error(/*relu=*/false) <= of_sum);
+    CHECK(forward_error(/*relu=*/true) <= of_sum);
+    CHECK(backward_error() <= of_sum);
+    CHECK(weight_error(WeightStrides::contiguous(s_)) <= of_sum);
+  }
+
+ private:
+  double forward_error(bool relu) const {
+    std::vector<double> expected(gradient_.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      expected[i] = bias_[i / static_cast<std::size_t>(s_.out.pixels()) % bias_.size()];
+    }
+    for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
+      expected[out] += double(value_of(in_[in])) * value_of(weights_[weight]);
+    });
+    if (relu) {
+      for (double& value : expected) value = std::max(value, 0.0);
+    }
+    const std::vector<Element> in = to_blocks(s_.in, images_, in_);
+    std::vector<Element> out = empty_blocks<Element>(s_.out, images_);
+    std::vector<Element> packed(static_cast<std::size_t>(convolution_.packed_forward_size()));
+    convolution_.pack_forward(weights_.data(), WeightStrides::contiguous(s_), packed.data());
+    for (std::int64_t block = 0; block < blocks(); ++block) {
+      convolution_.forward(
+          {in.data() + block * s_.in.template block_size<Element>(), packed.data(), bias_.data(),
+           nullptr, relu, out.data() + block * s_.out.template block_size<Element>()},
+          convolution_.forward_plan().all());
+    }
+    return error(from_blocks(s_.out, images_, out), expected);
+  }
+
+  /// The gradient of the input is added to another one.
+  double backward_error() const {
+    std::vector<double> expected = values_of(in_);
+    for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
+      expected[in] += double(value_of(gradient_[out])) * value_of(weights_[weight]);
+    });
+    const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
+    std::vector<Element> into = to_blocks(s_.in, images_, in_);
+    // Weights in the other order: packing depends on it.
+    std::vector<Element> last(weights_.size());
+    const WeightStrides from = WeightStrides::contiguous(s_);
+    const WeightStrides to = WeightStrides::channels_last(s_);
+    for (std::int64_t o = 0; o < s_.out.channels; ++o) {
+      for (std::int64_t c = 0; c < s_.group_in(); ++c) {
+        for (std::int64_t y = 0; y < s_.kernel.height; ++y) {
+          for (std::int64_t x = 0; x < s_.kernel.width; ++x) {
+            last[o * to.out + c * to.in + y * to.kernel_row + x * to.kernel_column] =
+                weights_[o * from.out + c * from.in + y * from.kernel_row + x * from.kernel_column];
+          }
+        }
+      }
+    }
+    std::vector<Element> packed(static_cast<std::size_t>(convolution_.packed_backward_size()));
+    convolution_.pack_backward(last.data(), to, packed.data());
+    for (std::int64_t block = 0; block < blocks(); ++block) {
+      Element* const to_block = into.data() + block * s_.in.template block_size<Element>();
+      convolution_.backward_data({gradient.data() + block * s_.out.template block_size<Element>(),
+                                  packed.data(), nullptr, to_block, false, to_block},
+                                 convolution_.backward_plan().all());
+    }
+    return error(from_blocks(s_.in, images_, into), expected);
+  }
+
+  double weight_error(const WeightStrides& strides) const {
+    std::vector<double> expected(weights_.size());
+    for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
+      expected[weight] += double(value_of(gradient_[out])) * value_of(in_[in]);
+    });
+    const std::vector<Element> in = to_blocks(s_.in, images_, in_);
+    const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
+    const std::vector<GradientBand> bands = convolution_.gradient_bands(blocks());
+    std::vector<Element> scratch(static_cast<std::size_t>(convolution_.gradient_scratch(bands)));
+    std::vector<float> sums(static_cast<std::size_t>(convolution_.weight_sums()));
+    for (const GradientBand& band : bands) {
+      convolution_.add_weight_gradient(band, in.data(), gradient.data(), scratch.data(),
+                                       sums.data());
+    }
+    std::vector<Element> found(weights_.size());
+    convolution_.write_weight_gradient(sums.data(), strides, found.data());
+    return error(values_of(found), expected);
+  }
+
+  std::int64_t blocks() const { return ceil_divide(images_, kImages); }
+
+  /// Of integers, the result is that of rounding the exact sum.
+  double error(const std::vector<double>& found, std::vector<double> expected) const {
+    if (integers_) {
+      for (double& value : expected) {
+        Element rounded;
+        round_to(static_cast<float>(value), rounded);
+        value = value_of(rounded);
+      }
+    }
+    return relative_error(found, expected);
+  }
+
+  ConvolutionShape s_;
+  std::int64_t images_;
+  bool integers_;
+  Convolution<Element> convolution_;
+  std::vector<Element> in_, gradient_, weights_;
+  std::vector<float> bias_;
+};
+
+template <class Element>
+void check_random_shapes(int count, std::uint32_t seed) {
+  Draws<float> draws(seed);
+  for (int i = 0; i < count; ++i) {
+    const ConvolutionShape shape = random_shape(draws);
+    const std::int64_t images = i % 8 == 0 ? 1 + draws.below(70) : 1 + draws.below(8);
+    Case<Element>(shape, images, seed + i, /*integers=*/i % 2 == 0).check();
+  }
+}
+
+TEST_CASE("Convolutions of random shapes agree with sums in fp64") {
+  if (cpu_features().avx512) check_random_shapes<float>(200, 1);
+  if (cpu_features().avx512_bf16) check_random_shapes<Bf16Bits>(200, 2);
+}
+
+TEST_CASE("Convolutions sum over bands of rows and over blocks") {
+  const ConvolutionShape many_rows{{16, 40, 40}, {8, 40, 40}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1};
+  const ConvolutionShape linear{{100, 1, 1}, {40, 1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
+  for (const bool integers : {true, false}) {
+    if (cpu_features().avx512) Case<float>(many_rows, 33, 3, integers).check();
+    if (cpu_features().avx512) Case<float>(linear, 200, 3, integers).check();
+    if (cpu_features().avx512_bf16) Case<Bf16Bits>(many_rows, 33, 4, integers).check();
+    if (cpu_features().avx512_bf16) Case<Bf16Bits>(linear, 200, 4, integers).check();
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::cpu_kernels
