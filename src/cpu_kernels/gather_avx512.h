@@ -163,7 +163,7 @@ struct Results {
       for (int d = 0; d < kDepth<Element>; ++d) sums.of[d] = _mm512_add_ps(sums.of[d], added.of[d]);
     }
     if (relu) {
-      for (auto& sum : sums.of) sum = _mm512_max_ps(sum, _mm512_setzero_ps());
+      for (auto& sum : sums.of) sum = _mm512_max_ps(_mm512_setzero_ps(), sum);
     }
     store_words(out + at, sums);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cpu_kernels/convolution_kernels.h"
+#include "cpu_kernels/layer_kernels.h"
 
 namespace mnist_train::cpu_kernels {
 
@@ -11,5 +12,11 @@ template <>
 const ConvolutionKernels<float>& convolution_kernels();
 template <>
 const ConvolutionKernels<Bf16Bits>& convolution_kernels();
+template <class Element>
+const LayerKernels<Element>& layer_kernels();
+template <>
+const LayerKernels<float>& layer_kernels();
+template <>
+const LayerKernels<Bf16Bits>& layer_kernels();
 
 }  // namespace mnist_train::cpu_kernels

@@ -1,5 +1,8 @@
+#include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/kernels.h"
+#include "cpu_kernels/normalization_avx512.h"
+#include "cpu_kernels/pooling_avx512.h"
 #include "cpu_kernels/weight_gradient_avx512.h"
 
 namespace mnist_train::cpu_kernels {
@@ -9,6 +12,23 @@ const ConvolutionKernels<Bf16Bits>& convolution_kernels() {
   static constexpr ConvolutionKernels<Bf16Bits> kKernels{
       &avx512::pack<Bf16Bits>, &avx512::gather<Bf16Bits>, &avx512::gradient_scratch<Bf16Bits>,
       &avx512::add_weight_gradient<Bf16Bits>};
+  return kKernels;
+}
+
+template <>
+const LayerKernels<Bf16Bits>& layer_kernels() {
+  static constexpr LayerKernels<Bf16Bits> kKernels{&avx512::add_statistics<Bf16Bits>,
+                                                   &avx512::normalize<Bf16Bits>,
+                                                   &avx512::add_gradient_sums<Bf16Bits>,
+                                                   &avx512::normalize_gradient<Bf16Bits>,
+                                                   &avx512::add<Bf16Bits>,
+                                                   &avx512::relu_gradient<Bf16Bits>,
+                                                   &avx512::max_pool<Bf16Bits>,
+                                                   &avx512::max_pool_gradient<Bf16Bits>,
+                                                   &avx512::average_pool<Bf16Bits>,
+                                                   &avx512::average_pool_gradient<Bf16Bits>,
+                                                   &avx512::from_plain<Bf16Bits>,
+                                                   &avx512::to_plain<Bf16Bits>};
   return kKernels;
 }
 

@@ -1,5 +1,8 @@
+#include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/kernels.h"
+#include "cpu_kernels/normalization_avx512.h"
+#include "cpu_kernels/pooling_avx512.h"
 #include "cpu_kernels/weight_gradient_avx512.h"
 
 namespace mnist_train::cpu_kernels {
@@ -9,6 +12,23 @@ const ConvolutionKernels<float>& convolution_kernels() {
   static constexpr ConvolutionKernels<float> kKernels{&avx512::pack<float>, &avx512::gather<float>,
                                                       &avx512::gradient_scratch<float>,
                                                       &avx512::add_weight_gradient<float>};
+  return kKernels;
+}
+
+template <>
+const LayerKernels<float>& layer_kernels() {
+  static constexpr LayerKernels<float> kKernels{&avx512::add_statistics<float>,
+                                                &avx512::normalize<float>,
+                                                &avx512::add_gradient_sums<float>,
+                                                &avx512::normalize_gradient<float>,
+                                                &avx512::add<float>,
+                                                &avx512::relu_gradient<float>,
+                                                &avx512::max_pool<float>,
+                                                &avx512::max_pool_gradient<float>,
+                                                &avx512::average_pool<float>,
+                                                &avx512::average_pool_gradient<float>,
+                                                &avx512::from_plain<float>,
+                                                &avx512::to_plain<float>};
   return kKernels;
 }
 

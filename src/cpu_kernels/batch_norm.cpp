@@ -1,0 +1,170 @@
+#include "cpu_kernels/batch_norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/parallel.h"
+#include "cpu_kernels/kernels.h"
+
+namespace mnist_train::cpu_kernels {
+
+template <class Element>
+BatchNorm<Element>::BatchNorm(const ImageShape& shape, double epsilon, double momentum)
+    : kernels_(layer_kernels<Element>()),
+      shape_(shape),
+      channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
+      epsilon_(epsilon),
+      momentum_(momentum),
+      inverse_std_(channels_) {
+  for (auto* constants : {&shift_, &mean_, &scale_, &bias_, &slope_, &offset_}) {
+    constants->resize(channels_);
+  }
+}
+
+/// Squares are summed around the mean of one pixel, so that their sum loses few digits.
+template <class Element>
+void BatchNorm<Element>::begin_statistics(const Batch& batch, const Element* x) {
+  batch_ = batch;
+  block_sums_.assign(static_cast<std::size_t>(batch.blocks()) * 2 * channels_, 0);
+  const PixelRange one_pixel{1, shape_.channels, batch.images_of(0)};
+  const std::vector<float> zeros(channels_);
+  std::vector<double> sums(2 * channels_);
+  const std::int64_t middle = shape_.height / 2 * shape_.width + shape_.width / 2;
+  kernels_.add_statistics(one_pixel, x + middle * static_cast<std::int64_t>(channels_) * kImages,
+                          zeros.data(), sums.data());
+  for (std::size_t c = 0; c < channels_; ++c) {
+    shift_[c] = static_cast<float>(sums[c] / static_cast<double>(one_pixel.images));
+  }
+}
+
+template <class Element>
+void BatchNorm<Element>::add_statistics(std::int64_t block, const Element* x_block,
+                                        std::int64_t row_begin, std::int64_t row_end) {
+  const PixelRange range{(row_end - row_begin) * shape_.width, shape_.channels,
+                         batch_.images_of(block)};
+  const std::int64_t row_size = shape_.width * static_cast<std::int64_t>(channels_) * kImages;
+  kernels_.add_statistics(range, x_block + row_begin * row_size, shift_.data(),
+                          block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_);
+}
+
+template <class Element>
+void BatchNorm<Element>::finish_statistics(const BatchNormTensors& tensors) {
+  const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
+  // Sums of x and, around zero, of its squares, which are exact enough in fp64.
+  std::vector<double> sums(2 * channels_ + 1);
+  for (std::size_t c = 0; c < channels_; ++c) {
+    for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
+      const double* const of_block =
+          block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_;
+      sums[c] += of_block[c];
+      sums[channels_ + c] += of_block[channels_ + c];
+    }
+    const double shift = shift_[c];
+    sums[channels_ + c] += shift * (2 * sums[c] + shift * own_count);
+    sums[c] += shift * own_count;
+  }
+  sums.back() = own_count;
+  if (sum_over_ranks_) sum_over_ranks_(sums.data(), static_cast<std::int64_t>(sums.size()));
+  count_ = sums.back();
+  is_frozen_ = false;
+  std::vector<double> mean(channels_);
+  std::vector<double> variance(channels_);
+  const double unbiased = count_ / std::max(count_ - 1, 1.0);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+    mean[c] = sums[c] / count_;
+    variance[c] = std::max(sums[channels_ + c] / count_ - mean[c] * mean[c], 0.0);
+    const auto update = [&](float& running, double value) {
+      running = static_cast<float>(running + momentum_ * (value - running));
+    };
+    update(tensors.running_mean[c], mean[c]);
+    update(tensors.running_var[c], variance[c] * unbiased);
+  }
+  set_constants(tensors, mean, variance);
+}
+
+template <class Element>
+void BatchNorm<Element>::use_running_values(const BatchNormTensors& tensors) {
+  std::vector<double> mean(channels_);
+  std::vector<double> variance(channels_);
+  std::copy_n(tensors.running_mean, shape_.channels, mean.begin());
+  std::copy_n(tensors.running_var, shape_.channels, variance.begin());
+  is_frozen_ = true;
+  set_constants(tensors, mean, variance);
+}
+
+template <class Element>
+void BatchNorm<Element>::set_constants(const BatchNormTensors& tensors,
+                                       const std::vector<double>& mean,
+                                       const std::vector<double>& variance) {
+  for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+    inverse_std_[c] = 1 / std::sqrt(variance[c] + epsilon_);
+    mean_[c] = static_cast<float>(mean[c]);
+    scale_[c] = static_cast<float>(tensors.weight[c] * inverse_std_[c]);
+    // With what rounding took from the mean.
+    bias_[c] = static_cast<float>(tensors.bias[c] + (mean_[c] - mean[c]) * scale_[c]);
+  }
+}
+
+template <class Element>
+void BatchNorm<Element>::normalize(const Batch& batch, const Element* x, const Element* residual,
+                                   bool relu, Element* y) const {
+  const std::int64_t size = shape_.block_size<Element>();
+  parallel_for(0, batch.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const std::int64_t at = block * size;
+      kernels_.normalize(range_of(batch, block),
+                         {x + at, mean_.data(), scale_.data(), bias_.data(),
+                          residual == nullptr ? nullptr : residual + at, relu, y + at});
+    }
+  });
+}
+
+template <class Element>
+void BatchNorm<Element>::backward(const Batch& batch, const BatchNormTensors& tensors,
+                                  const Element* dy, const Element* y, const Element* x,
+                                  float* weight_gradient, float* bias_gradient, Element* dx,
+                                  Element* residual_gradient) {
+  const std::int64_t size = shape_.block_size<Element>();
+  block_sums_.assign(static_cast<std::size_t>(batch.blocks()) * 2 * channels_, 0);
+  const auto for_blocks = [&](const auto& action) {
+    parallel_for(0, batch.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin; block < end; ++block) action(block, block * size);
+    });
+  };
+  for_blocks([&](std::int64_t block, std::int64_t at) {
+    kernels_.add_gradient_sums(
+        range_of(batch, block), dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(),
+        block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_);
+  });
+  std::vector<double> sums(2 * channels_);
+  for (std::size_t i = 0; i < block_sums_.size(); ++i) sums[i % sums.size()] += block_sums_[i];
+  for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+    bias_gradient[c] = static_cast<float>(sums[c]);
+    weight_gradient[c] = static_cast<float>(sums[channels_ + c] * inverse_std_[c]);
+  }
+  // Gradients of weight and bias stay local: gradient averaging sums them.
+  if (sum_over_ranks_ && !is_frozen_) {
+    sum_over_ranks_(sums.data(), static_cast<std::int64_t>(sums.size()));
+  }
+  for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels) && !is_frozen_; ++c) {
+    const double scale = tensors.weight[c] * inverse_std_[c];
+    slope_[c] = static_cast<float>(-scale * inverse_std_[c] * inverse_std_[c] *
+                                   sums[channels_ + c] / count_);
+    offset_[c] = static_cast<float>(-scale * sums[c] / count_);
+  }
+  if (is_frozen_) {
+    std::fill(slope_.begin(), slope_.end(), 0.0F);
+    std::fill(offset_.begin(), offset_.end(), 0.0F);
+  }
+  for_blocks([&](std::int64_t block, std::int64_t at) {
+    kernels_.normalize_gradient(range_of(batch, block),
+                                {dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(),
+                                 scale_.data(), slope_.data(), offset_.data(), dx + at,
+                                 residual_gradient == nullptr ? nullptr : residual_gradient + at});
+  });
+}
+
+template class BatchNorm<float>;
+template class BatchNorm<Bf16Bits>;
+
+}  // namespace mnist_train::cpu_kernels

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "cpu_kernels/layer_kernels.h"
+
+namespace mnist_train::cpu_kernels {
+
+/// Images in blocks; the last block may have fewer than 32.
+struct Batch {
+  std::int64_t images;
+
+  std::int64_t blocks() const { return ceil_divide(images, kImages); }
+  std::int64_t images_of(std::int64_t block) const {
+    return images - block * kImages < kImages ? images - block * kImages : kImages;
+  }
+};
+
+/// Replaces `count` numbers by their sums over all ranks. Collective.
+using SumOverRanks = std::function<void(double* numbers, std::int64_t count)>;
+
+/// Trained and running values of a batch norm; all have an element per channel.
+struct BatchNormTensors {
+  const float* weight;
+  const float* bias;
+  float* running_mean;
+  float* running_var;
+};
+
+/// Batch norm, then optionally the sum with a residual and ReLU. Statistics are those of the batch:
+/// over all ranks if `sum_over_ranks` is set.
+template <class Element>
+class BatchNorm {
+ public:
+  BatchNorm(const ImageShape& shape, double epsilon, double momentum);
+
+  void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
+
+  /// Begins statistics of a batch whose block 0 begins at `x`.
+  void begin_statistics(const Batch& batch, const Element* x);
+  /// Adds rows of a block; blocks may be added by different threads.
+  void add_statistics(std::int64_t block, const Element* x_block, std::int64_t row_begin,
+                      std::int64_t row_end);
+  /// Computes mean and scale from them and updates the running values. Collective if synchronized.
+  void finish_statistics(const BatchNormTensors& tensors);
+  /// Uses the running values instead: in evaluation, or if frozen.
+  void use_running_values(const BatchNormTensors& tensors);
+
+  /// y = relu(normalized x + residual); `residual` may be null. Pointers to block 0.
+  void normalize(const Batch& batch, const Element* x, const Element* residual, bool relu,
+                 Element* y) const;
+
+  /// Writes gradients of x, weight and bias. `y` is null without ReLU. `residual_gradient`, if not
+  /// null, takes that of the residual. Collective if synchronized.
+  void backward(const Batch& batch, const BatchNormTensors& tensors, const Element* dy,
+                const Element* y, const Element* x, float* weight_gradient, float* bias_gradient,
+                Element* dx, Element* residual_gradient);
+
+ private:
+  PixelRange range_of(const Batch& batch, std::int64_t block) const {
+    return {shape_.pixels(), shape_.channels, batch.images_of(block)};
+  }
+  void set_constants(const BatchNormTensors& tensors, const std::vector<double>& mean,
+                     const std::vector<double>& variance);
+
+  const LayerKernels<Element>& kernels_;
+  ImageShape shape_;
+  std::size_t channels_;  // padded
+  double epsilon_, momentum_;
+  SumOverRanks sum_over_ranks_;
+  bool is_frozen_ = false;
+  Batch batch_{0};
+  double count_ = 0;                // of pixels of all ranks
+  std::vector<double> block_sums_;  // [block][2][channels]
+  std::vector<double> inverse_std_;
+  std::vector<float> shift_, mean_, scale_, bias_, slope_, offset_;
+};
+
+}  // namespace mnist_train::cpu_kernels

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu_kernels/layout.h"
+
+/// Kernels of layers other than convolutions. Each call computes part of one block of images, so
+/// that threads can share blocks, and a band of rows that was just computed is still in the cache.
+namespace mnist_train::cpu_kernels {
+
+/// Consecutive pixels of a block. Constants and sums of channels have `padded_channels` elements.
+struct PixelRange {
+  std::int64_t pixels, channels;
+  std::int64_t images;  // of the block that are samples; the others do not count in sums
+
+  template <class Element>
+  std::int64_t padded_channels() const {
+    return words<Element>(channels) * kDepth<Element>;
+  }
+};
+
+/// y = relu((x - mean) * scale + bias + residual); the last two steps are optional.
+template <class Element>
+struct NormalizeOperands {
+  const Element* x;
+  const float* mean;
+  const float* scale;
+  const float* bias;
+  const Element* residual;  // null: none
+  bool relu;
+  Element* y;
+};
+
+/// The gradient of the input of a normalization: with g = dy if y > 0 or y is null, otherwise 0,
+/// dx = scale * g + slope * (x - mean) + offset. dx may be any of the other tensors.
+template <class Element>
+struct NormalizeGradientOperands {
+  const Element* dy;
+  const Element* y;
+  const Element* x;
+  const float* mean;
+  const float* scale;
+  const float* slope;
+  const float* offset;
+  Element* dx;
+  Element* residual;  // takes g, unless null; may be dy
+};
+
+/// Input positions begin, begin + step, … below end of an output position, and the output positions
+/// from `first` to `last` whose windows may contain an input position.
+struct Window {
+  std::int32_t begin, end;
+  float scale;  // of averages: one over the number of positions
+};
+struct Cover {
+  std::int32_t first, last;
+};
+
+/// Pooling, with windows of each output row and column, and covers of each input row and column.
+struct PoolingView {
+  ImageShape in, out;
+  std::int64_t kernel_width;
+  std::int64_t row_step, column_step;  // dilation
+  const Window* rows;
+  const Window* columns;
+  const Cover* row_covers;
+  const Cover* column_covers;
+};
+
+/// Elements of one of 32 images in another layout.
+struct PlainStrides {
+  std::int64_t image, channel, row, column;
+};
+
+template <class Element>
+struct LayerKernels {
+  /// Add sums per channel of x - shift and of its squares to sums[0…] and
+  /// sums[padded_channels…].
+  void (*add_statistics)(const PixelRange& range, const Element* x, const float* shift,
+                         double* sums);
+  void (*normalize)(const PixelRange& range, const NormalizeOperands<Element>& operands);
+  /// Adds sums per channel of g, as in NormalizeGradientOperands, and of g * (x - mean). Without x,
+  /// only the former.
+  void (*add_gradient_sums)(const PixelRange& range, const Element* dy, const Element* y,
+                            const Element* x, const float* mean, double* sums);
+  /// Writes zeros for images that are no samples.
+  void (*normalize_gradient)(const PixelRange& range,
+                             const NormalizeGradientOperands<Element>& operands);
+  /// y = a + b, then ReLU if `relu`.
+  void (*add)(const PixelRange& range, const Element* a, const Element* b, bool relu, Element* y);
+  /// dx = dy if y > 0, otherwise 0.
+  void (*relu_gradient)(const PixelRange& range, const Element* dy, const Element* y, Element* dx);
+
+  // Rows `begin` to `end` of the output, or of the input for gradients.
+
+  /// `taps` takes the position of each maximum in its window, a byte per element, 255 if `relu` and
+  /// no element is positive. Like PyTorch's, it is the first of equal elements.
+  void (*max_pool)(const PoolingView& view, const Element* x, bool relu, std::int64_t begin,
+                   std::int64_t end, Element* y, std::uint8_t* taps);
+  void (*max_pool_gradient)(const PoolingView& view, const Element* dy, const std::uint8_t* taps,
+                            std::int64_t begin, std::int64_t end, Element* dx);
+  void (*average_pool)(const PoolingView& view, const Element* x, std::int64_t begin,
+                       std::int64_t end, Element* y);
+  void (*average_pool_gradient)(const PoolingView& view, const Element* dy, std::int64_t begin,
+                                std::int64_t end, Element* dx);
+
+  /// Convert one block from and to plain images; images after `count` are zeros.
+  void (*from_plain)(const ImageShape& shape, const float* images, const PlainStrides& strides,
+                     std::int64_t count, Element* block);
+  void (*to_plain)(const ImageShape& shape, const Element* block, const PlainStrides& strides,
+                   std::int64_t count, float* images);
+};
+
+}  // namespace mnist_train::cpu_kernels

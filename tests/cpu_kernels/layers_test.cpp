@@ -1,0 +1,349 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu_kernels/batch_norm.h"
+#include "cpu_kernels/blocked.h"
+#include "cpu_kernels/kernels.h"
+#include "cpu_kernels/pooling.h"
+#include "cpu_kernels/softmax_loss.h"
+#include "support/catch.h"
+
+namespace mnist_train::cpu_kernels {
+namespace {
+
+template <class Element>
+bool is_supported() {
+  return kDepth<Element> == 2 ? cpu_features().avx512_bf16 : cpu_features().avx512;
+}
+
+/// Plain images and the same in blocks.
+template <class Element>
+struct Images {
+  ImageShape shape;
+  std::int64_t count;
+  std::vector<Element> blocks;
+
+  Images(const ImageShape& of, std::int64_t images, Draws<Element>& draws)
+      : shape(of),
+        count(images),
+        blocks(to_blocks(of, images, draws.numbers(images * of.channels * of.pixels()))) {}
+  /// Of zeros.
+  Images(const ImageShape& of, std::int64_t images)
+      : shape(of), count(images), blocks(empty_blocks<Element>(of, images)) {}
+
+  std::vector<double> values() const { return from_blocks(shape, count, blocks); }
+  Element* data() { return blocks.data(); }
+  std::size_t channel_of(std::size_t index) const {
+    return index / static_cast<std::size_t>(shape.pixels()) %
+           static_cast<std::size_t>(shape.channels);
+  }
+};
+
+/// Batch norm, sum and ReLU in fp64.
+struct BatchNormReference {
+  std::vector<double> mean, variance, y, dx, g, dweight, dbias;
+
+  template <class Element>
+  BatchNormReference(const Images<Element>& images, const std::vector<double>& x,
+                     const std::vector<float>& weight, const std::vector<float>& bias,
+                     const std::vector<double>& residual, const std::vector<double>& rounded_y,
+                     const std::vector<double>& dy) {
+    const std::size_t channels = weight.size();
+    const double count = static_cast<double>(x.size()) / static_cast<double>(channels);
+    mean.resize(channels);
+    variance = dweight = dbias = mean;
+    for (std::size_t i = 0; i < x.size(); ++i) mean[images.channel_of(i)] += x[i] / count;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = images.channel_of(i);
+      variance[c] += (x[i] - mean[c]) * (x[i] - mean[c]) / count;
+    }
+    const auto normalized = [&](std::size_t i) {
+      const std::size_t c = images.channel_of(i);
+      return (x[i] - mean[c]) / std::sqrt(variance[c] + 1e-5);
+    };
+    y.resize(x.size());
+    dx = g = y;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = images.channel_of(i);
+      y[i] = std::max(0.0, normalized(i) * weight[c] + bias[c] + residual[i]);
+      g[i] = rounded_y[i] > 0 ? dy[i] : 0;
+      dbias[c] += g[i];
+      dweight[c] += g[i] * normalized(i);
+    }
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const std::size_t c = images.channel_of(i);
+      dx[i] = weight[c] / std::sqrt(variance[c] + 1e-5) *
+              (g[i] - dbias[c] / count - normalized(i) * dweight[c] / count);
+    }
+  }
+};
+
+template <class Element>
+void check_batch_norm(const ImageShape& shape, std::int64_t count) {
+  if (!is_supported<Element>()) return;
+  INFO(count << " images " << shape.channels << "x" << shape.height << "x" << shape.width);
+  Draws<Element> draws(static_cast<std::uint32_t>(shape.channels));
+  Images<Element> x(shape, count, draws);
+  for_each_element<Element>(shape, count, [&](auto, auto at) {  // far from zero
+    round_to(value_of(x.blocks[at]) + 10, x.blocks[at]);
+  });
+  Images<Element> residual(shape, count, draws);
+  Images<Element> dy(shape, count, draws);
+  Images<Element> y(shape, count);
+  Images<Element> dx(shape, count);
+  Images<Element> g(shape, count);
+  const auto channels = static_cast<std::size_t>(shape.channels);
+  std::vector<float> weight(channels), bias(channels), mean(channels), variance(channels, 1),
+      dweight(channels), dbias(channels);
+  for (std::size_t c = 0; c < channels; ++c) {
+    weight[c] = 0.5F + static_cast<float>(c % 5);
+    bias[c] = static_cast<float>(c % 3) - 1;
+  }
+  const BatchNormTensors tensors{weight.data(), bias.data(), mean.data(), variance.data()};
+  const Batch batch{count};
+  BatchNorm<Element> norm(shape, 1e-5, 0.1);
+  norm.begin_statistics(batch, x.data());
+  for (std::int64_t block = 0; block < batch.blocks(); ++block) {
+    Element* const of_block = x.data() + block * shape.template block_size<Element>();
+    norm.add_statistics(block, of_block, 0, shape.height / 2);
+    norm.add_statistics(block, of_block, shape.height / 2, shape.height);
+  }
+  norm.finish_statistics(tensors);
+  norm.normalize(batch, x.data(), residual.data(), /*relu=*/true, y.data());
+  norm.backward(batch, tensors, dy.data(), y.data(), x.data(), dweight.data(), dbias.data(),
+                dx.data(), g.data());
+  const BatchNormReference expected(x, x.values(), weight, bias, residual.values(), y.values(),
+                                    dy.values());
+  const double error = tolerance<Element>();
+  CHECK(relative_error(y.values(), expected.y) <= error);
+  CHECK(relative_error(g.values(), expected.g) == 0);
+  CHECK(relative_error(dx.values(), expected.dx) <=
+        (count * shape.pixels() > 1 ? 2 : 1e30) * error);
+  CHECK(relative_error(values_of(dweight), expected.dweight) <= 2e-6);
+  CHECK(relative_error(values_of(dbias), expected.dbias) <= 6e-7);
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double samples = static_cast<double>(count * shape.pixels());
+    CHECK(mean[c] == testing::Approx(0.1 * expected.mean[c]));
+    CHECK(variance[c] ==
+          testing::Approx(0.9 + 0.1 * expected.variance[c] * samples / std::max(samples - 1, 1.0)));
+  }
+  // Images that are no samples have no gradients.
+  double others = 0;
+  for (std::int64_t image = count; image < batch.blocks() * kImages; ++image) {
+    for (std::int64_t c = 0; c < shape.channels; ++c) {
+      others += std::fabs(value_of(dx.blocks[blocked_index<Element>(shape, image, c, 0, 0)]));
+    }
+  }
+  CHECK(others == 0);
+}
+
+TEST_CASE("Batch norm with a residual and ReLU agrees with fp64") {
+  for (const ImageShape& shape :
+       {ImageShape{3, 5, 4}, ImageShape{16, 7, 7}, ImageShape{33, 2, 1}, ImageShape{8, 12, 12}}) {
+    for (const std::int64_t count : {5, 32, 70}) {
+      check_batch_norm<float>(shape, count);
+      check_batch_norm<Bf16Bits>(shape, count);
+    }
+  }
+}
+
+/// Pooling in fp64; `max` takes the first of equal elements, after a ReLU.
+struct PoolingReference {
+  std::vector<double> y, dx;
+
+  PoolingReference(const PoolingShape& s, bool max, const std::vector<double>& x,
+                   const std::vector<double>& dy) {
+    y.resize(dy.size());
+    dx.resize(x.size());
+    for (std::size_t out = 0; out < dy.size(); ++out) {
+      const auto pixel = static_cast<std::int64_t>(out) % s.out.pixels();
+      const std::int64_t plane = static_cast<std::int64_t>(out) / s.out.pixels() * s.in.pixels();
+      const std::int64_t top = pixel / s.out.width * s.stride.height - s.padding.height;
+      const std::int64_t left = pixel % s.out.width * s.stride.width - s.padding.width;
+      std::vector<std::size_t> window;
+      for (std::int64_t ky = 0; ky < s.kernel.height; ++ky) {
+        for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
+          const std::int64_t in_y = top + ky * s.dilation.height;
+          const std::int64_t in_x = left + kx * s.dilation.width;
+          if (in_y < 0 || in_x < 0 || in_y >= s.in.height || in_x >= s.in.width) continue;
+          window.push_back(static_cast<std::size_t>(plane + in_y * s.in.width + in_x));
+        }
+      }
+      if (max) {
+        const auto best = *std::max_element(window.begin(), window.end(),
+                                            [&](auto a, auto b) { return x[a] < x[b]; });
+        y[out] = std::max(0.0, x[best]);
+        if (x[best] > 0) dx[best] += dy[out];
+        continue;
+      }
+      const auto count =
+          static_cast<double>(s.counts_padding ? s.kernel.height * s.kernel.width
+                                               : static_cast<std::int64_t>(window.size()));
+      for (const std::size_t in : window) {
+        y[out] += x[in] / count;
+        dx[in] += dy[out] / count;
+      }
+    }
+  }
+};
+
+template <class Element>
+void check_pooling(const PoolingShape& s, std::int64_t count, bool max) {
+  if (!is_supported<Element>()) return;
+  INFO((max ? "max " : "average ") << s.in.channels << "x" << s.in.height << "x" << s.in.width
+                                   << ", kernel " << s.kernel.height << "x" << s.kernel.width);
+  Draws<Element> draws(7, /*integers=*/max);
+  Images<Element> x(s.in, count, draws);
+  Images<Element> dy(s.out, count, draws);
+  Images<Element> y(s.out, count);
+  Images<Element> dx(s.in, count);
+  std::vector<std::uint8_t> taps(y.blocks.size());
+  const PoolingPlan plan(s);
+  const LayerKernels<Element>& kernels = layer_kernels<Element>();
+  for (std::int64_t block = 0; block < Batch{count}.blocks(); ++block) {
+    const std::int64_t in = block * s.in.template block_size<Element>();
+    const std::int64_t out = block * s.out.template block_size<Element>();
+    if (max) {
+      kernels.max_pool(plan.view(), x.data() + in, /*relu=*/true, 0, s.out.height, y.data() + out,
+                       taps.data() + out);
+      kernels.max_pool_gradient(plan.view(), dy.data() + out, taps.data() + out, 0, s.in.height,
+                                dx.data() + in);
+    } else {
+      kernels.average_pool(plan.view(), x.data() + in, 0, s.out.height, y.data() + out);
+      kernels.average_pool_gradient(plan.view(), dy.data() + out, 0, s.in.height, dx.data() + in);
+    }
+  }
+  const PoolingReference expected(s, max, x.values(), dy.values());
+  CHECK(relative_error(y.values(), expected.y) <= (max ? 0 : tolerance<Element>()));
+  CHECK(relative_error(dx.values(), expected.dx) <= (max ? 0 : tolerance<Element>()));
+}
+
+TEST_CASE("Pooling agrees with fp64") {
+  const std::vector<PoolingShape> shapes{
+      {{3, 6, 8}, {3, 3, 4}, {2, 2}, {2, 2}},
+      {{16, 7, 7}, {16, 3, 3}, {3, 3}, {2, 2}},
+      {{5, 9, 6}, {5, 5, 3}, {3, 3}, {2, 2}, {1, 1}},
+      {{4, 8, 8}, {4, 4, 4}, {3, 3}, {1, 1}, {0, 0}, {2, 2}},
+      {{2, 5, 5}, {2, 5, 5}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, false}};
+  for (const PoolingShape& shape : shapes) {
+    for (const bool max : {true, false}) {
+      if (!max && shape.dilation.height > 1) continue;
+      check_pooling<float>(shape, 40, max);
+      check_pooling<Bf16Bits>(shape, 40, max);
+    }
+  }
+}
+
+template <class Element>
+void check_adaptive_pooling() {
+  if (!is_supported<Element>()) return;
+  const ImageShape in{6, 5, 7};
+  const ImageShape out{6, 2, 3};
+  Draws<Element> draws(9);
+  Images<Element> x(in, 3, draws);
+  Images<Element> y(out, 3);
+  const PoolingPlan plan(in, out);
+  layer_kernels<Element>().average_pool(plan.view(), x.data(), 0, out.height, y.data());
+  const std::vector<double> plain = x.values();
+  std::vector<double> expected;
+  for (std::size_t plane = 0; plane < plain.size(); plane += 35) {
+    for (const auto& [top, bottom] : {std::pair{0, 3}, std::pair{2, 5}}) {
+      for (const auto& [left, right] : {std::pair{0, 3}, std::pair{2, 5}, std::pair{4, 7}}) {
+        double sum = 0;
+        for (int i = top; i < bottom; ++i) {
+          for (int j = left; j < right; ++j)
+            sum += plain[plane + static_cast<std::size_t>(i * 7 + j)];
+        }
+        expected.push_back(sum / ((bottom - top) * (right - left)));
+      }
+    }
+  }
+  CHECK(relative_error(y.values(), expected) <= tolerance<Element>());
+}
+
+TEST_CASE("Adaptive average pooling has PyTorch's windows") {
+  check_adaptive_pooling<float>();
+  check_adaptive_pooling<Bf16Bits>();
+}
+
+template <class Element>
+void check_conversion(const ImageShape& shape, std::int64_t count, bool channels_last) {
+  if (!is_supported<Element>()) return;
+  Draws<Element> draws(5);
+  const std::vector<Element> numbers = draws.numbers(count * shape.channels * shape.pixels());
+  const PlainStrides strides =
+      channels_last ? PlainStrides{shape.channels * shape.pixels(), 1, shape.width * shape.channels,
+                                   shape.channels}
+                    : PlainStrides{shape.channels * shape.pixels(), shape.pixels(), shape.width, 1};
+  std::vector<float> plain(numbers.size());
+  std::size_t i = 0;
+  for (std::int64_t image = 0; image < count; ++image) {
+    for (std::int64_t c = 0; c < shape.channels; ++c) {
+      for (std::int64_t y = 0; y < shape.height; ++y) {
+        for (std::int64_t x = 0; x < shape.width; ++x) {
+          plain[static_cast<std::size_t>(image * strides.image + c * strides.channel +
+                                         y * strides.row + x * strides.column)] =
+              value_of(numbers[i++]);
+        }
+      }
+    }
+  }
+  std::vector<Element> block(empty_blocks<Element>(shape, count).size(), Element{1});
+  layer_kernels<Element>().from_plain(shape, plain.data(), strides, count, block.data());
+  const std::vector<Element> expected = to_blocks(shape, count, numbers);
+  const auto size = static_cast<std::size_t>(shape.template block_size<Element>());
+  CHECK(std::equal(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(size),
+                   expected.begin()));
+  std::vector<float> back(plain.size());
+  layer_kernels<Element>().to_plain(shape, block.data(), strides, count, back.data());
+  CHECK(back == plain);
+}
+
+TEST_CASE("Plain images become blocks and plain images again") {
+  for (const ImageShape& shape :
+       {ImageShape{1, 28, 28}, ImageShape{3, 5, 17}, ImageShape{10, 1, 1}}) {
+    for (const bool channels_last : {false, true}) {
+      check_conversion<float>(shape, 32, channels_last);
+      check_conversion<float>(shape, 7, channels_last);
+      check_conversion<Bf16Bits>(shape, 20, channels_last);
+    }
+  }
+}
+
+template <class Element>
+void check_loss() {
+  if (!is_supported<Element>()) return;
+  const ImageShape shape{10, 1, 1};
+  Draws<Element> draws(3);
+  Images<Element> logits(shape, 37, draws);
+  Images<Element> gradient(shape, 37);
+  std::vector<std::int64_t> labels;
+  for (int i = 0; i < 37; ++i) labels.push_back(draws.below(10));
+  const LossSums sums = softmax_loss<Element>(Batch{37}, 10, logits.data(), labels.data(), nullptr,
+                                              1.0 / 37, gradient.data());
+  const std::vector<double> values = logits.values();
+  double loss = 0;
+  std::vector<double> expected;
+  for (std::size_t i = 0; i < 37; ++i) {
+    double total = 0;
+    for (std::size_t c = 0; c < 10; ++c) total += std::exp(values[i * 10 + c]);
+    for (std::size_t c = 0; c < 10; ++c) {
+      const bool is_label = static_cast<std::int64_t>(c) == labels[i];
+      const double p = std::exp(values[i * 10 + c]) / total;
+      if (is_label) loss -= std::log(p);
+      expected.push_back((p - (is_label ? 1 : 0)) / 37);
+    }
+  }
+  CHECK(sums.loss == testing::Approx(loss).epsilon(1e-12));
+  CHECK(relative_error(gradient.values(), expected) <= tolerance<Element>());
+}
+
+TEST_CASE("Softmax losses and their gradients agree with fp64") {
+  check_loss<float>();
+  check_loss<Bf16Bits>();
+}
+
+}  // namespace
+}  // namespace mnist_train::cpu_kernels
