@@ -21,17 +21,14 @@ BatchNorm<Element>::BatchNorm(const ImageShape& shape, double epsilon, double mo
   }
 }
 
-/// Squares are summed around the mean of one pixel, so that their sum loses few digits.
 template <class Element>
-void BatchNorm<Element>::begin_statistics(const Batch& batch, const Element* x) {
+void BatchNorm<Element>::begin_statistics(const Batch& batch, const Element* pixel) {
   batch_ = batch;
   block_sums_.assign(static_cast<std::size_t>(batch.blocks()) * 2 * channels_, 0);
   const PixelRange one_pixel{1, shape_.channels, batch.images_of(0)};
   const std::vector<float> zeros(channels_);
   std::vector<double> sums(2 * channels_);
-  const std::int64_t middle = shape_.height / 2 * shape_.width + shape_.width / 2;
-  kernels_.add_statistics(one_pixel, x + middle * static_cast<std::int64_t>(channels_) * kImages,
-                          zeros.data(), sums.data());
+  kernels_.add_statistics(one_pixel, pixel, zeros.data(), sums.data());
   for (std::size_t c = 0; c < channels_; ++c) {
     shift_[c] = static_cast<float>(sums[c] / static_cast<double>(one_pixel.images));
   }

@@ -38,8 +38,9 @@ class BatchNorm {
 
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
 
-  /// Begins statistics of a batch whose block 0 begins at `x`.
-  void begin_statistics(const Batch& batch, const Element* x);
+  /// Begins statistics of a batch. Squares are summed around the mean of any pixel of block 0, so
+  /// that their sum loses few digits.
+  void begin_statistics(const Batch& batch, const Element* pixel);
   /// Adds rows of a block; blocks may be added by different threads.
   void add_statistics(std::int64_t block, const Element* x_block, std::int64_t row_begin,
                       std::int64_t row_end);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/cpu.h"
+#include "cpu_kernels/convolution_kernels.h"
 #include "cpu_kernels/layout.h"
 
 /// Blocked images and plain ones [image][channel][y][x] for tests of cpu_kernels/.
@@ -121,6 +122,36 @@ inline double relative_error(const std::vector<double>& found,
   }
   if (std::isnan(errors)) return 1e30;
   return errors == 0 ? 0 : std::sqrt(errors / squares);
+}
+
+/// Calls `action(output index, input index, weight index)` for all products, with indices of plain
+/// tensors.
+template <class Action>
+void for_each_product(const ConvolutionShape& s, std::int64_t images, const Action& action) {
+  for (std::int64_t image = 0; image < images; ++image) {
+    for (std::int64_t o = 0; o < s.out.channels; ++o) {
+      for (std::int64_t c = 0; c < s.group_in(); ++c) {
+        const std::int64_t channel = o / s.group_out() * s.group_in() + c;
+        for (std::int64_t y = 0; y < s.out.height; ++y) {
+          for (std::int64_t ky = 0; ky < s.kernel.height; ++ky) {
+            const std::int64_t in_y =
+                y * s.stride.height + ky * s.dilation.height - s.padding.height;
+            if (in_y < 0 || in_y >= s.in.height) continue;
+            for (std::int64_t x = 0; x < s.out.width; ++x) {
+              for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
+                const std::int64_t in_x =
+                    x * s.stride.width + kx * s.dilation.width - s.padding.width;
+                if (in_x < 0 || in_x >= s.in.width) continue;
+                action(((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
+                       ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
+                       ((o * s.group_in() + c) * s.kernel.height + ky) * s.kernel.width + kx);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace mnist_train::cpu_kernels

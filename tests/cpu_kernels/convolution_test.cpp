@@ -10,36 +10,6 @@
 namespace mnist_train::cpu_kernels {
 namespace {
 
-/// Calls `action(output index, input index, weight index)` for all products, with indices of plain
-/// tensors.
-template <class Action>
-void for_each_product(const ConvolutionShape& s, std::int64_t images, const Action& action) {
-  for (std::int64_t image = 0; image < images; ++image) {
-    for (std::int64_t o = 0; o < s.out.channels; ++o) {
-      for (std::int64_t c = 0; c < s.group_in(); ++c) {
-        const std::int64_t channel = o / s.group_out() * s.group_in() + c;
-        for (std::int64_t y = 0; y < s.out.height; ++y) {
-          for (std::int64_t ky = 0; ky < s.kernel.height; ++ky) {
-            const std::int64_t in_y =
-                y * s.stride.height + ky * s.dilation.height - s.padding.height;
-            if (in_y < 0 || in_y >= s.in.height) continue;
-            for (std::int64_t x = 0; x < s.out.width; ++x) {
-              for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
-                const std::int64_t in_x =
-                    x * s.stride.width + kx * s.dilation.width - s.padding.width;
-                if (in_x < 0 || in_x >= s.in.width) continue;
-                action(((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
-                       ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
-                       ((o * s.group_in() + c) * s.kernel.height + ky) * s.kernel.width + kx);
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
 std::string text_of(const ConvolutionShape& s, std::int64_t images) {
   std::ostringstream text;
   text << images << " images " << s.in.channels << "x" << s.in.height << "x" << s.in.width << " -> "

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "cpu_kernels/convolution_kernels.h"
+#include "cpu_kernels/pooling.h"
+
+namespace mnist_train::cpu_kernels {
+
+/// An activation of a graph: 0 is the input, others are results of its nodes.
+using Value = std::int32_t;
+inline constexpr Value kNoValue = -1;
+
+struct ConvolutionNode {
+  ConvolutionShape shape;
+  bool has_bias;
+};
+struct BatchNormNode {
+  double epsilon, momentum;
+};
+struct SumNode {};
+struct ReluNode {};
+struct MaxPoolNode {
+  PoolingShape shape;
+};
+/// With a kernel of size 0, adaptive.
+struct AveragePoolNode {
+  PoolingShape shape;
+};
+
+/// One pass over activations: a layer, and what was fused with it. Batch norms and sums take a
+/// residual.
+struct Node {
+  std::variant<ConvolutionNode, BatchNormNode, SumNode, ReluNode, MaxPoolNode, AveragePoolNode>
+      kind;
+  Value in;
+  Value out;
+  Value residual = kNoValue;
+  bool relu = false;
+};
+
+/// A network as nodes in the order of the forward pass. Neighbours are fused while it is built:
+///
+///   Graph graph({1, 28, 28});
+///   Value x = graph.add(ConvolutionNode{shape, false}, graph.input());
+///   x = graph.add_relu(graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
+///
+/// A flatten needs no node: a linear layer after it is a convolution with a kernel of the image's
+/// size, whose weights are in the same order.
+class Graph {
+ public:
+  explicit Graph(const ImageShape& input) : shapes_{input}, is_shared_{true} {}
+
+  static Value input() { return 0; }
+  Value add(const ConvolutionNode& node, Value in) { return append(node, in, node.shape.out); }
+  Value add(const BatchNormNode& node, Value in) { return append(node, in, shape_of(in)); }
+  Value add(const MaxPoolNode& node, Value in);
+  Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }
+  Value add_relu(Value in);
+  /// Adds two values. If the last node is a batch norm that computes one, it adds the other.
+  Value add_sum(Value in, Value residual);
+
+  /// Declares that several nodes take this value: nothing more is fused with the one that computes
+  /// it.
+  void share(Value value) { is_shared_[static_cast<std::size_t>(value)] = true; }
+
+  const std::vector<Node>& nodes() const { return nodes_; }
+  std::int64_t values() const { return static_cast<std::int64_t>(shapes_.size()); }
+  const ImageShape& shape_of(Value value) const { return shapes_[static_cast<std::size_t>(value)]; }
+
+ private:
+  template <class Kind>
+  Value append(const Kind& kind, Value in, const ImageShape& out) {
+    shapes_.push_back(out);
+    is_shared_.push_back(false);
+    nodes_.push_back({kind, in, static_cast<Value>(shapes_.size()) - 1});
+    return nodes_.back().out;
+  }
+  /// Returns the last node if it computes the value and others may be fused with it, or null.
+  Node* open_node(Value value);
+
+  std::vector<Node> nodes_;
+  std::vector<ImageShape> shapes_;  // of values
+  std::vector<bool> is_shared_;
+};
+
+}  // namespace mnist_train::cpu_kernels

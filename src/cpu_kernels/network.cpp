@@ -1,0 +1,434 @@
+#include "cpu_kernels/network.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "base/cpu.h"
+#include "base/parallel.h"
+#include "cpu_kernels/kernels.h"
+
+namespace mnist_train::cpu_kernels {
+
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::int64_t kBandBytes = 1 << 20;  // of input rows, half an L2 cache
+
+void round_to(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
+void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
+  float_to_bf16(from, count, to);
+}
+void widen(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
+void widen(const Bf16Bits* from, std::int64_t count, float* to) { bf16_to_float(from, count, to); }
+
+/// Parts of an arena that are reused: the first free one that is large enough.
+class Reuse {
+ public:
+  explicit Reuse(std::vector<std::pair<std::int64_t, bool>>& parts) : parts_(parts) {}
+
+  std::size_t take(std::int64_t size) {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i].second || parts_[i].first < size) continue;
+      parts_[i].second = true;
+      return i;
+    }
+    parts_.emplace_back(size, true);
+    return parts_.size() - 1;
+  }
+  void give_back(std::size_t part) { parts_[part].second = false; }
+
+ private:
+  std::vector<std::pair<std::int64_t, bool>>& parts_;  // size, in use
+};
+
+}  // namespace
+
+template <class Element>
+std::size_t Arena<Element>::add(std::int64_t elements) {
+  const std::size_t offset = size_;
+  const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(Element) + kSlackBytes;
+  size_ += (bytes + kPage - 1) / kPage * kPage / sizeof(Element);
+  return offset;
+}
+
+template <class Element>
+void Arena<Element>::allocate() {
+  const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
+  void* const memory = std::aligned_alloc(kPage, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, bytes);
+  memory_.reset(static_cast<Element*>(memory));
+}
+
+template <class Element>
+struct Network<Element>::State {
+  Node node;
+  std::optional<Convolution<Element>> convolution;
+  ConvolutionTensors<Element> weights{};
+  std::vector<float> bias;
+  std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
+  std::vector<GradientBand> bands;
+  std::optional<BatchNorm<Element>> batch_norm;
+  TrainedBatchNormTensors norm_tensors{};
+  std::optional<PoolingPlan> pooling;
+  std::size_t taps = 0;
+};
+
+template <class Element>
+Network<Element>::Network(const Graph& graph, std::int64_t images)
+    : kernels_(layer_kernels<Element>()),
+      graph_(graph),
+      max_blocks_(Batch{images}.blocks()),
+      states_(graph.nodes().size()) {
+  for (Value v = 0; v < graph_.values(); ++v) {
+    value_offsets_.push_back(values_.add(max_blocks_ * block_size(v)));
+  }
+  std::int64_t scratch = 0;
+  std::int64_t sums = 0;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    state.node = graph_.nodes()[i];
+    const Node& node = state.node;
+    if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
+      state.convolution.emplace(convolution->shape);
+      state.packed_forward = values_.add(state.convolution->packed_forward_size());
+      state.packed_backward = values_.add(state.convolution->packed_backward_size());
+      state.bands = state.convolution->gradient_bands(max_blocks_);
+      scratch = std::max(scratch, state.convolution->gradient_scratch(state.bands));
+      sums = std::max(sums, state.convolution->weight_sums());
+    } else if (const auto* norm = std::get_if<BatchNormNode>(&node.kind)) {
+      state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum);
+    } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
+      state.pooling.emplace(max->shape);
+      state.taps = taps_.add(max_blocks_ * block_size(node.out));
+    } else if (const auto* average = std::get_if<AveragePoolNode>(&node.kind)) {
+      const PoolingShape& shape = average->shape;
+      if (shape.kernel.height == 0) {
+        state.pooling.emplace(PoolingPlan(shape.in, shape.out));
+      } else {
+        state.pooling.emplace(shape);
+      }
+    }
+  }
+  plan_gradients();
+  scratch_offset_ = gradients_.add(scratch);
+  sums_offset_ = sums_.add(sums);
+  values_.allocate();
+  gradients_.allocate();
+  taps_.allocate();
+  sums_.allocate();
+}
+
+template <class Element>
+Network<Element>::~Network() = default;
+
+/// A gradient is live from the backward pass of the last node that takes the value to that of the
+/// node that computes it.
+template <class Element>
+void Network<Element>::plan_gradients() {
+  std::vector<std::pair<std::int64_t, bool>> parts;
+  Reuse reuse(parts);
+  constexpr std::size_t kNone = ~std::size_t{0};
+  std::vector<std::size_t> part_of(static_cast<std::size_t>(graph_.values()), kNone);
+  const auto take = [&](Value v) {
+    if (v == kNoValue || part_of[static_cast<std::size_t>(v)] != kNone) return;
+    part_of[static_cast<std::size_t>(v)] = reuse.take(max_blocks_ * block_size(v));
+  };
+  std::int64_t largest = 0;
+  take(graph_.nodes().back().out);
+  for (std::size_t i = states_.size(); i-- > 0;) {
+    const Node& node = states_[i].node;
+    take(node.in);
+    take(node.residual);
+    largest = std::max(largest, max_blocks_ * block_size(node.in));
+    reuse.give_back(part_of[static_cast<std::size_t>(node.out)]);
+  }
+  std::vector<std::size_t> offsets;
+  for (const auto& [size, in_use] : parts) offsets.push_back(gradients_.add(size));
+  for (const std::size_t part : part_of) {
+    gradient_offsets_.push_back(part == kNone ? 0 : offsets[part]);
+  }
+  spare_offset_ = gradients_.add(largest);
+}
+
+template <class Element>
+void Network<Element>::set(std::size_t node, const ConvolutionTensors<Element>& tensors) {
+  states_.at(node).weights = tensors;
+}
+template <class Element>
+void Network<Element>::set(std::size_t node, const TrainedBatchNormTensors& tensors) {
+  states_.at(node).norm_tensors = tensors;
+}
+template <class Element>
+void Network<Element>::set_sum_over_ranks(const SumOverRanks& sum) {
+  for (State& state : states_) {
+    if (state.batch_norm) state.batch_norm->set_sum_over_ranks(sum);
+  }
+}
+
+template <class Element>
+PixelRange Network<Element>::pixels_of(Value v, std::int64_t block) const {
+  const ImageShape& shape = graph_.shape_of(v);
+  return {shape.pixels(), shape.channels, batch_.images_of(block)};
+}
+
+template <class Element>
+template <class Action>
+void Network<Element>::for_blocks(const Action& action) const {
+  parallel_for(0, batch_.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) action(block);
+  });
+}
+
+template <class Element>
+const Element* Network<Element>::forward(const float* images, const PlainStrides& strides,
+                                         const Batch& batch, bool training) {
+  batch_ = batch;
+  training_ = training;
+  for_blocks([&](std::int64_t block) {
+    kernels_.from_plain(graph_.shape_of(0), images + block * kImages * strides.image, strides,
+                        batch_.images_of(block), value(0) + block * block_size(0));
+  });
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    State& state = states_[i];
+    const Node& node = state.node;
+    if (state.convolution) {
+      const bool has_norm = training && i + 1 < states_.size() && states_[i + 1].batch_norm &&
+                            states_[i + 1].node.in == node.out;
+      convolve(state, has_norm ? &*states_[i + 1].batch_norm : nullptr);
+    } else if (state.batch_norm) {
+      const bool has_statistics =
+          i > 0 && states_[i - 1].convolution && states_[i - 1].node.out == node.in;
+      if (training && !has_statistics) {
+        state.batch_norm->begin_statistics(batch_, value(node.in));
+        for_blocks([&](std::int64_t block) {
+          state.batch_norm->add_statistics(block, value(node.in) + block * block_size(node.in), 0,
+                                           graph_.shape_of(node.in).height);
+        });
+      }
+      training ? state.batch_norm->finish_statistics(state.norm_tensors.values)
+               : state.batch_norm->use_running_values(state.norm_tensors.values);
+      state.batch_norm->normalize(batch_, value(node.in),
+                                  node.residual == kNoValue ? nullptr : value(node.residual),
+                                  node.relu, value(node.out));
+    } else if (state.pooling) {
+      pool(state);
+    } else {
+      for_blocks([&](std::int64_t block) {
+        const std::int64_t at = block * block_size(node.in);
+        const Element* const in = value(node.in) + at;
+        const PixelRange range = pixels_of(node.in, block);
+        if (node.residual == kNoValue) {
+          kernels_.relu_gradient(range, in, in, value(node.out) + at);
+        } else {
+          kernels_.add(range, in, value(node.residual) + at, node.relu, value(node.out) + at);
+        }
+      });
+    }
+  }
+  return value(states_.back().node.out);
+}
+
+/// Computes bands of rows whose input fits into the cache, and the statistics of each for a batch
+/// norm that follows.
+template <class Element>
+void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
+  const Node& node = state.node;
+  const Convolution<Element>& convolution = *state.convolution;
+  const ConvolutionShape& s = convolution.shape();
+  Element* const packed = values_.at(state.packed_forward);
+  convolution.pack_forward(state.weights.weight, state.weights.strides, packed);
+  if (state.weights.bias != nullptr) {
+    state.bias.resize(static_cast<std::size_t>(s.out.channels));
+    widen(state.weights.bias, s.out.channels, state.bias.data());
+  }
+  const std::int64_t row_bytes =
+      block_size(node.in) / s.in.height * s.stride.height * std::int64_t{sizeof(Element)};
+  const std::int64_t band = std::max<std::int64_t>(1, kBandBytes / row_bytes);
+  const auto compute = [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
+    GatherPart part = convolution.forward_plan().all();
+    part.row_begin = begin;
+    part.row_end = end;
+    convolution.forward({value(node.in) + block * block_size(node.in), packed,
+                         state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr,
+                         node.relu, value(node.out) + block * block_size(node.out)},
+                        part);
+  };
+  const std::int64_t first = std::min(band, s.out.height);
+  compute(0, 0, first);
+  if (next != nullptr) {
+    next->begin_statistics(
+        batch_, value(node.out) + s.out.width / 2 * (block_size(node.out) / s.out.pixels()));
+    next->add_statistics(0, value(node.out), 0, first);
+  }
+  for_blocks([&](std::int64_t block) {
+    for (std::int64_t y = block == 0 ? first : 0; y < s.out.height; y += band) {
+      const std::int64_t end = std::min(y + band, s.out.height);
+      compute(block, y, end);
+      if (next == nullptr) continue;
+      next->add_statistics(block, value(node.out) + block * block_size(node.out), y, end);
+    }
+  });
+}
+
+template <class Element>
+void Network<Element>::pool(State& state) {
+  const Node& node = state.node;
+  const std::int64_t height = graph_.shape_of(node.out).height;
+  for_blocks([&](std::int64_t block) {
+    const Element* const in = value(node.in) + block * block_size(node.in);
+    Element* const out = value(node.out) + block * block_size(node.out);
+    if (std::holds_alternative<MaxPoolNode>(node.kind)) {
+      kernels_.max_pool(state.pooling->view(), in, node.relu, 0, height, out,
+                        taps_.at(state.taps) + block * block_size(node.out));
+    } else {
+      kernels_.average_pool(state.pooling->view(), in, 0, height, out);
+    }
+  });
+}
+
+template <class Element>
+void Network<Element>::backward(const Element* output_gradient) {
+  has_gradient_.assign(static_cast<std::size_t>(graph_.values()), false);
+  const Value last = states_.back().node.out;
+  std::copy_n(output_gradient, batch_.blocks() * block_size(last), gradient(last));
+  for (std::size_t i = states_.size(); i-- > 0;) {
+    State& state = states_[i];
+    if (state.convolution) {
+      convolve_backward(state);
+    } else if (state.batch_norm) {
+      batch_norm_backward(state);
+    } else if (state.pooling) {
+      pool_backward(state);
+    } else {
+      sum_backward(state.node);
+    }
+  }
+}
+
+/// Adds to the gradient of a value what `compute(block, to)` writes.
+template <class Element>
+template <class Compute>
+void Network<Element>::contribute(Value v, const Compute& compute) {
+  if (v == kNoValue || v == Graph::input()) return;
+  const bool adds = has_gradient_[static_cast<std::size_t>(v)];
+  has_gradient_[static_cast<std::size_t>(v)] = true;
+  for_blocks([&](std::int64_t block) {
+    const std::int64_t at = block * block_size(v);
+    Element* const to = (adds ? gradients_.at(spare_offset_) : gradient(v)) + at;
+    compute(block, to);
+    if (adds) kernels_.add(pixels_of(v, block), gradient(v) + at, to, false, gradient(v) + at);
+  });
+}
+
+template <class Element>
+void Network<Element>::convolve_backward(State& state) {
+  const Node& node = state.node;
+  const Convolution<Element>& convolution = *state.convolution;
+  const ConvolutionShape& s = convolution.shape();
+  Element* const dy = gradient(node.out);
+  std::vector<double> bias_sums(
+      static_cast<std::size_t>(words<Element>(s.out.channels) * kDepth<Element> * batch_.blocks()));
+  const auto of_block = static_cast<std::int64_t>(bias_sums.size()) / batch_.blocks();
+  for_blocks([&](std::int64_t block) {
+    Element* const from = dy + block * block_size(node.out);
+    const PixelRange range = pixels_of(node.out, block);
+    if (node.relu) {
+      kernels_.relu_gradient(range, from, value(node.out) + block * block_size(node.out), from);
+    }
+    if (state.weights.bias != nullptr) {
+      kernels_.add_gradient_sums(range, from, nullptr, nullptr, nullptr,
+                                 bias_sums.data() + block * of_block);
+    }
+  });
+  for (std::int64_t c = 0; c < s.out.channels && state.weights.bias != nullptr; ++c) {
+    double sum = 0;
+    for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
+      sum += bias_sums[static_cast<std::size_t>(block * of_block + c)];
+    }
+    const auto rounded = static_cast<float>(sum);
+    round_to(&rounded, 1, state.weights.bias_gradient + c);
+  }
+  float* const sums = sums_.at(sums_offset_);
+  std::fill_n(sums, convolution.weight_sums(), 0.0F);
+  for (GradientBand band : state.bands) {
+    band.block_end = std::min(band.block_end, batch_.blocks());
+    if (band.block_begin >= band.block_end) break;
+    convolution.add_weight_gradient(band, value(node.in), dy, gradients_.at(scratch_offset_), sums);
+  }
+  convolution.write_weight_gradient(sums, state.weights.strides, state.weights.weight_gradient);
+  if (node.in == Graph::input()) return;
+  Element* const packed = values_.at(state.packed_backward);
+  convolution.pack_backward(state.weights.weight, state.weights.strides, packed);
+  const auto in = static_cast<std::size_t>(node.in);
+  for_blocks([&](std::int64_t block) {
+    Element* const to = gradient(node.in) + block * block_size(node.in);
+    convolution.backward_data({dy + block * block_size(node.out), packed, nullptr,
+                               has_gradient_[in] ? to : nullptr, false, to},
+                              convolution.backward_plan().all());
+  });
+  has_gradient_[in] = true;
+}
+
+template <class Element>
+void Network<Element>::batch_norm_backward(State& state) {
+  const Node& node = state.node;
+  Element* const dy = gradient(node.out);
+  const Element* const y = node.relu ? value(node.out) : nullptr;
+  const bool has_residual = node.residual != kNoValue && node.residual != Graph::input();
+  const bool is_first = has_residual && !has_gradient_[static_cast<std::size_t>(node.residual)];
+  const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
+  state.batch_norm->backward(batch_, state.norm_tensors.values, dy, y, value(node.in),
+                             state.norm_tensors.weight_gradient, state.norm_tensors.bias_gradient,
+                             adds ? gradients_.at(spare_offset_) : gradient(node.in),
+                             is_first ? gradient(node.residual) : nullptr);
+  if (adds) {
+    for_blocks([&](std::int64_t block) {
+      const std::int64_t at = block * block_size(node.in);
+      kernels_.add(pixels_of(node.in, block), gradients_.at(spare_offset_) + at,
+                   gradient(node.in) + at, false, gradient(node.in) + at);
+    });
+  }
+  has_gradient_[static_cast<std::size_t>(node.in)] = true;
+  if (is_first) {
+    has_gradient_[static_cast<std::size_t>(node.residual)] = true;
+  } else {
+    sum_backward({SumNode{}, kNoValue, node.out, node.residual, node.relu});
+  }
+}
+
+/// Also of a ReLU, a sum of one value.
+template <class Element>
+void Network<Element>::sum_backward(const Node& node) {
+  const bool relu = node.relu || std::holds_alternative<ReluNode>(node.kind);
+  for (const Value v : {node.in, node.residual}) {
+    contribute(v, [&](std::int64_t block, Element* to) {
+      const std::int64_t at = block * block_size(node.out);
+      kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out) + at,
+                             relu ? value(node.out) + at : nullptr, to);
+    });
+  }
+}
+
+template <class Element>
+void Network<Element>::pool_backward(State& state) {
+  const Node& node = state.node;
+  const std::int64_t height = graph_.shape_of(node.in).height;
+  contribute(node.in, [&](std::int64_t block, Element* to) {
+    const Element* const dy = gradient(node.out) + block * block_size(node.out);
+    if (std::holds_alternative<MaxPoolNode>(node.kind)) {
+      kernels_.max_pool_gradient(state.pooling->view(), dy,
+                                 taps_.at(state.taps) + block * block_size(node.out), 0, height,
+                                 to);
+    } else {
+      kernels_.average_pool_gradient(state.pooling->view(), dy, 0, height, to);
+    }
+  });
+}
+
+template class Network<float>;
+template class Network<Bf16Bits>;
+
+}  // namespace mnist_train::cpu_kernels

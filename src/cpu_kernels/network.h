@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cpu_kernels/batch_norm.h"
+#include "cpu_kernels/convolution.h"
+#include "cpu_kernels/graph.h"
+
+namespace mnist_train::cpu_kernels {
+
+/// Tensors of a convolution: weights, bias and the destinations of their gradients.
+template <class Element>
+struct ConvolutionTensors {
+  const Element* weight;
+  const Element* bias;  // null: none
+  WeightStrides strides;
+  Element* weight_gradient;
+  Element* bias_gradient;
+};
+
+struct TrainedBatchNormTensors {
+  BatchNormTensors values;
+  float* weight_gradient;
+  float* bias_gradient;
+};
+
+/// Memory of fixed parts, which are zeros at first.
+template <class Element>
+class Arena {
+ public:
+  /// Returns the offset of a new part.
+  std::size_t add(std::int64_t elements);
+  void allocate();
+  Element* at(std::size_t offset) { return memory_.get() + offset; }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
+  std::size_t size_ = 0;
+  std::unique_ptr<Element[], Free> memory_;
+};
+
+/// Computes a graph forward and backward. All memory is allocated once, for batches of up to
+/// `images` images.
+template <class Element>
+class Network {
+ public:
+  Network(const Graph& graph, std::int64_t images);
+  ~Network();
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  /// Set the tensors of a node, by its index in the graph. They must outlive the network.
+  void set(std::size_t node, const ConvolutionTensors<Element>& tensors);
+  void set(std::size_t node, const TrainedBatchNormTensors& tensors);
+  /// Synchronizes batch norms.
+  void set_sum_over_ranks(const SumOverRanks& sum);
+
+  /// Computes the output for a batch of plain images, in blocks. With `training`, batch norms use
+  /// and update statistics.
+  const Element* forward(const float* images, const PlainStrides& strides, const Batch& batch,
+                         bool training);
+  /// Writes all gradients, from that of the output of the last `forward` in training.
+  void backward(const Element* output_gradient);
+
+ private:
+  struct State;  // of a node
+
+  void plan_gradients();
+  Element* value(Value v) { return values_.at(value_offsets_[static_cast<std::size_t>(v)]); }
+  Element* gradient(Value v) {
+    return gradients_.at(gradient_offsets_[static_cast<std::size_t>(v)]);
+  }
+  std::int64_t block_size(Value v) const {
+    return graph_.shape_of(v).template block_size<Element>();
+  }
+  template <class Action>
+  void for_blocks(const Action& action) const;
+  template <class Compute>
+  void contribute(Value v, const Compute& compute);
+
+  void convolve(State& state, BatchNorm<Element>* next);
+  void convolve_backward(State& state);
+  void batch_norm_backward(State& state);
+  void sum_backward(const Node& node);
+  void pool(State& state);
+  void pool_backward(State& state);
+  PixelRange pixels_of(Value v, std::int64_t block) const;
+
+  const LayerKernels<Element>& kernels_;
+  Graph graph_;
+  std::int64_t max_blocks_;
+  Batch batch_{0};
+  bool training_ = false;
+  std::vector<State> states_;
+  Arena<Element> values_, gradients_;
+  Arena<std::uint8_t> taps_;
+  Arena<float> sums_;
+  std::vector<std::size_t> value_offsets_, gradient_offsets_;
+  std::size_t spare_offset_ = 0, scratch_offset_ = 0, sums_offset_ = 0;
+  std::vector<bool> has_gradient_;
+};
+
+}  // namespace mnist_train::cpu_kernels

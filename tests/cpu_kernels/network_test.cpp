@@ -1,0 +1,373 @@
+#include "cpu_kernels/network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "cpu_kernels/blocked.h"
+#include "support/catch.h"
+
+namespace mnist_train::cpu_kernels {
+namespace {
+
+/// Parameters of a node and their gradients, in fp64: weights and biases.
+struct Parameters {
+  std::vector<double> weight, bias, weight_gradient, bias_gradient;
+};
+
+/// Computes a graph in fp64, forward in training and backward.
+class Reference {
+ public:
+  Reference(const Graph& graph, std::int64_t images, std::vector<Parameters>& parameters)
+      : graph_(graph), images_(images), parameters_(parameters) {
+    for (Value v = 0; v < graph.values(); ++v) {
+      const ImageShape& shape = graph.shape_of(v);
+      values_.emplace_back(static_cast<std::size_t>(images * shape.channels * shape.pixels()));
+    }
+    gradients_ = values_;
+  }
+
+  const std::vector<double>& forward(const std::vector<double>& x) {
+    values_[0] = x;
+    for (std::size_t i = 0; i < graph_.nodes().size(); ++i) {
+      const Node& node = graph_.nodes()[i];
+      std::vector<double>& y = at(values_, node.out);
+      std::visit([&](const auto& kind) { compute(kind, node, parameters_[i], y); }, node.kind);
+      for (std::size_t j = 0; j < y.size() && node.residual != kNoValue; ++j) {
+        y[j] += at(values_, node.residual)[j];
+      }
+      if (node.relu || std::holds_alternative<ReluNode>(node.kind)) {
+        for (double& value : y) value = std::max(value, 0.0);
+      }
+    }
+    return values_.back();
+  }
+  void backward(const std::vector<double>& dy) {
+    gradients_.back() = dy;
+    for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
+      const Node& node = graph_.nodes()[i];
+      std::vector<double> g = at(gradients_, node.out);
+      for (std::size_t j = 0; j < g.size(); ++j) {
+        const bool relu = node.relu || std::holds_alternative<ReluNode>(node.kind);
+        if (relu && at(values_, node.out)[j] <= 0) g[j] = 0;
+        if (node.residual != kNoValue) at(gradients_, node.residual)[j] += g[j];
+      }
+      std::visit([&](const auto& kind) { differentiate(kind, node, parameters_[i], g); },
+                 node.kind);
+    }
+  }
+
+ private:
+  static std::vector<double>& at(std::vector<std::vector<double>>& all, Value v) {
+    return all[static_cast<std::size_t>(v)];
+  }
+  std::size_t channel(Value v, std::size_t index) const {
+    const ImageShape& shape = graph_.shape_of(v);
+    return index / static_cast<std::size_t>(shape.pixels()) %
+           static_cast<std::size_t>(shape.channels);
+  }
+
+  void compute(const ConvolutionNode& node, const Node& of, Parameters& p, std::vector<double>& y) {
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      y[i] = node.has_bias ? p.bias[channel(of.out, i)] : 0;
+    }
+    for_each_product(node.shape, images_, [&](auto out, auto in, auto weight) {
+      y[out] += at(values_, of.in)[in] * p.weight[weight];
+    });
+  }
+  void differentiate(const ConvolutionNode& node, const Node& of, Parameters& p,
+                     const std::vector<double>& g) {
+    for_each_product(node.shape, images_, [&](auto out, auto in, auto weight) {
+      at(gradients_, of.in)[in] += g[out] * p.weight[weight];
+      p.weight_gradient[weight] += g[out] * at(values_, of.in)[in];
+    });
+    for (std::size_t i = 0; i < g.size(); ++i) p.bias_gradient[channel(of.out, i)] += g[i];
+  }
+
+  struct Statistics {
+    std::vector<double> mean, inverse_std;
+    double count;
+  };
+  Statistics statistics(Value v, double epsilon) {
+    const std::vector<double>& x = at(values_, v);
+    const auto channels = static_cast<std::size_t>(graph_.shape_of(v).channels);
+    Statistics s{std::vector<double>(channels), std::vector<double>(channels),
+                 static_cast<double>(x.size()) / static_cast<double>(channels)};
+    for (std::size_t i = 0; i < x.size(); ++i) s.mean[channel(v, i)] += x[i] / s.count;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double centred = x[i] - s.mean[channel(v, i)];
+      s.inverse_std[channel(v, i)] += centred * centred / s.count;
+    }
+    for (double& value : s.inverse_std) value = 1 / std::sqrt(value + epsilon);
+    return s;
+  }
+  void compute(const BatchNormNode& node, const Node& of, Parameters& p, std::vector<double>& y) {
+    const Statistics s = statistics(of.in, node.epsilon);
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      const std::size_t c = channel(of.in, i);
+      y[i] = (at(values_, of.in)[i] - s.mean[c]) * s.inverse_std[c] * p.weight[c] + p.bias[c];
+    }
+  }
+  void differentiate(const BatchNormNode& node, const Node& of, Parameters& p,
+                     const std::vector<double>& g) {
+    const Statistics s = statistics(of.in, node.epsilon);
+    const auto normalized = [&](std::size_t i) {
+      const std::size_t c = channel(of.in, i);
+      return (at(values_, of.in)[i] - s.mean[c]) * s.inverse_std[c];
+    };
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      p.bias_gradient[channel(of.in, i)] += g[i];
+      p.weight_gradient[channel(of.in, i)] += g[i] * normalized(i);
+    }
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      const std::size_t c = channel(of.in, i);
+      at(gradients_, of.in)[i] +=
+          p.weight[c] * s.inverse_std[c] *
+          (g[i] - p.bias_gradient[c] / s.count - normalized(i) * p.weight_gradient[c] / s.count);
+    }
+  }
+
+  void compute(const SumNode&, const Node& of, Parameters&, std::vector<double>& y) {
+    y = at(values_, of.in);
+  }
+  void compute(const ReluNode&, const Node& of, Parameters&, std::vector<double>& y) {
+    y = at(values_, of.in);
+  }
+  template <class Kind>
+  void add_gradient(const Kind&, const Node& of, const std::vector<double>& g) {
+    for (std::size_t i = 0; i < g.size(); ++i) at(gradients_, of.in)[i] += g[i];
+  }
+  void differentiate(const SumNode& node, const Node& of, Parameters&,
+                     const std::vector<double>& g) {
+    add_gradient(node, of, g);
+  }
+  void differentiate(const ReluNode& node, const Node& of, Parameters&,
+                     const std::vector<double>& g) {
+    add_gradient(node, of, g);
+  }
+
+  /// 2x2 windows, whose maxima are found once more for the gradient.
+  void compute(const MaxPoolNode& node, const Node& of, Parameters&, std::vector<double>& y) {
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] = at(values_, of.in)[maximum(node, of, i)];
+  }
+  void differentiate(const MaxPoolNode& node, const Node& of, Parameters&,
+                     const std::vector<double>& g) {
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      at(gradients_, of.in)[maximum(node, of, i)] += g[i];
+    }
+  }
+  std::size_t maximum(const MaxPoolNode& node, const Node& of, std::size_t out) {
+    const auto width = static_cast<std::size_t>(node.shape.in.width);
+    const auto out_width = static_cast<std::size_t>(node.shape.out.width);
+    const auto out_pixels = static_cast<std::size_t>(node.shape.out.pixels());
+    const std::size_t first = out / out_pixels * static_cast<std::size_t>(node.shape.in.pixels()) +
+                              out % out_pixels / out_width * 2 * width + out % out_width * 2;
+    std::size_t best = first;
+    for (const std::size_t i : {first + 1, first + width, first + width + 1}) {
+      if (at(values_, of.in)[i] > at(values_, of.in)[best]) best = i;
+    }
+    return best;
+  }
+
+  /// Of whole images.
+  void compute(const AveragePoolNode& node, const Node& of, Parameters&, std::vector<double>& y) {
+    const std::vector<double>& x = at(values_, of.in);
+    std::fill(y.begin(), y.end(), 0.0);
+    const auto pixels = static_cast<std::size_t>(node.shape.in.pixels());
+    for (std::size_t i = 0; i < x.size(); ++i) y[i / pixels] += x[i] / static_cast<double>(pixels);
+  }
+  void differentiate(const AveragePoolNode& node, const Node& of, Parameters&,
+                     const std::vector<double>& g) {
+    const auto pixels = static_cast<std::size_t>(node.shape.in.pixels());
+    for (std::size_t i = 0; i < at(gradients_, of.in).size(); ++i) {
+      at(gradients_, of.in)[i] += g[i / pixels] / static_cast<double>(pixels);
+    }
+  }
+
+  const Graph& graph_;
+  std::int64_t images_;
+  std::vector<Parameters>& parameters_;
+  std::vector<std::vector<double>> values_, gradients_;
+};
+
+ConvolutionNode convolution(const ImageShape& in, std::int64_t out, std::int64_t kernel,
+                            std::int64_t stride, std::int64_t padding, bool bias = false) {
+  const auto size = [&](std::int64_t of) { return (of + 2 * padding - kernel) / stride + 1; };
+  return {{in,
+           {out, size(in.height), size(in.width)},
+           {kernel, kernel},
+           {stride, stride},
+           {padding, padding},
+           {1, 1},
+           1},
+          bias};
+}
+
+Value add_convolution_norm(Graph& graph, Value in, std::int64_t out, std::int64_t kernel,
+                           std::int64_t stride) {
+  const Value x = graph.add(convolution(graph.shape_of(in), out, kernel, stride, kernel / 2), in);
+  return graph.add(BatchNormNode{1e-5, 0.1}, x);
+}
+
+/// Two convolutions and a shortcut, as in ResNet-18.
+Value add_basic_block(Graph& graph, Value in, std::int64_t out, std::int64_t stride) {
+  graph.share(in);
+  const Value front = graph.add_relu(add_convolution_norm(graph, in, out, 3, stride));
+  const Value end = add_convolution_norm(graph, front, out, 3, 1);
+  const bool same = stride == 1 && graph.shape_of(in).channels == out;
+  const Value shortcut = same ? in : add_convolution_norm(graph, in, out, 1, stride);
+  return graph.add_relu(graph.add_sum(end, shortcut));
+}
+
+Value add_head(Graph& graph, Value in) {
+  const ImageShape& shape = graph.shape_of(in);
+  const Value x = graph.add(AveragePoolNode{{shape, {shape.channels, 1, 1}, {0, 0}, {1, 1}}}, in);
+  return graph.add(convolution(graph.shape_of(x), 10, 1, 1, 0, /*bias=*/true), x);
+}
+
+/// Like configs/own_network.json, for smaller images.
+Graph residual_network() {
+  Graph graph({1, 14, 14});
+  Value x = graph.add_relu(add_convolution_norm(graph, Graph::input(), 16, 3, 2));
+  x = add_basic_block(graph, x, 16, 1);
+  x = add_basic_block(graph, x, 32, 2);
+  add_head(graph, x);
+  return graph;
+}
+
+/// With biases, pooling and a linear layer of images, and without batch norm.
+Graph pooled_network() {
+  Graph graph({3, 12, 12});
+  Value x = graph.add_relu(graph.add(convolution({3, 12, 12}, 10, 3, 1, 1, true), Graph::input()));
+  x = graph.add(MaxPoolNode{{{10, 12, 12}, {10, 6, 6}, {2, 2}, {2, 2}}}, x);
+  graph.share(x);
+  const Value y = graph.add(convolution({10, 6, 6}, 10, 3, 1, 1, true), x);
+  x = graph.add_relu(graph.add_sum(graph.add_relu(y), x));
+  x = graph.add_relu(graph.add(convolution({10, 6, 6}, 20, 6, 1, 0, true), x));
+  graph.add(convolution({20, 1, 1}, 7, 1, 1, 0, true), x);
+  return graph;
+}
+
+/// A network of our kernels and its tensors, with the same parameters as a reference.
+template <class Element>
+class Rig {
+ public:
+  Rig(const Graph& graph, std::int64_t images) : graph_(graph), network_(graph, images) {
+    const std::size_t nodes = graph.nodes().size();
+    parameters.resize(nodes);
+    tensors_.resize(nodes);
+    Draws<Element> draws(11);
+    for (std::size_t i = 0; i < nodes; ++i) set(i, draws);
+  }
+
+  void check(std::int64_t images, double error) {
+    Draws<Element> draws(12);
+    const ImageShape& shape = graph_.shape_of(0);
+    const ImageShape& out = graph_.shape_of(graph_.nodes().back().out);
+    const std::vector<double> x =
+        values_of(draws.numbers(images * shape.channels * shape.pixels()));
+    const std::vector<Element> dy = draws.numbers(images * out.channels);
+    const std::vector<float> plain(x.begin(), x.end());
+    const Element* const y = network_.forward(
+        plain.data(), {shape.channels * shape.pixels(), shape.pixels(), shape.width, 1},
+        Batch{images}, true);
+    const std::vector<Element> output(
+        y, y + Batch{images}.blocks() * out.template block_size<Element>());
+    network_.backward(to_blocks(out, images, dy).data());
+    Reference reference(graph_, images, parameters);
+    INFO(images << " images");
+    CHECK(relative_error(from_blocks(out, images, output), reference.forward(x)) <= error);
+    for (Parameters& p : parameters) {
+      p.weight_gradient.assign(p.weight.size(), 0);
+      p.bias_gradient.assign(p.bias.size(), 0);
+    }
+    reference.backward(values_of(dy));
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      INFO("node " << i);
+      if (std::holds_alternative<ConvolutionNode>(graph_.nodes()[i].kind)) {
+        CHECK(relative_error(values_of(tensors_[i].weight_gradient),
+                             parameters[i].weight_gradient) <= error);
+        if (std::get<ConvolutionNode>(graph_.nodes()[i].kind).has_bias) {
+          CHECK(relative_error(values_of(tensors_[i].bias_gradient), parameters[i].bias_gradient) <=
+                error);
+        }
+      } else if (std::holds_alternative<BatchNormNode>(graph_.nodes()[i].kind)) {
+        CHECK(relative_error(values_of(tensors_[i].norm_weight_gradient),
+                             parameters[i].weight_gradient) <= error);
+        CHECK(relative_error(values_of(tensors_[i].norm_bias_gradient),
+                             parameters[i].bias_gradient) <= error);
+      }
+    }
+  }
+
+  std::vector<Parameters> parameters;
+
+ private:
+  struct Tensors {
+    std::vector<Element> weight, bias, weight_gradient, bias_gradient;
+    std::vector<float> norm_weight, norm_bias, mean, variance, norm_weight_gradient,
+        norm_bias_gradient;
+  };
+
+  void set(std::size_t i, Draws<Element>& draws) {
+    const Node& node = graph_.nodes()[i];
+    Tensors& t = tensors_[i];
+    if (const auto* layer = std::get_if<ConvolutionNode>(&node.kind)) {
+      const ConvolutionShape& s = layer->shape;
+      const std::int64_t fan_in = s.in.channels * s.kernel.height * s.kernel.width;
+      t.weight = draws.numbers(s.out.channels * fan_in);
+      for (Element& w : t.weight) {
+        round_to(value_of(w) * 2 / std::sqrt(static_cast<float>(fan_in)), w);
+      }
+      t.bias = draws.numbers(s.out.channels);
+      t.weight_gradient.resize(t.weight.size());
+      t.bias_gradient.resize(t.bias.size());
+      parameters[i].weight = values_of(t.weight);
+      parameters[i].bias = values_of(t.bias);
+      network_.set(
+          i, ConvolutionTensors<Element>{t.weight.data(), layer->has_bias ? t.bias.data() : nullptr,
+                                         WeightStrides::contiguous(s), t.weight_gradient.data(),
+                                         t.bias_gradient.data()});
+    } else if (std::holds_alternative<BatchNormNode>(node.kind)) {
+      const auto channels = static_cast<std::size_t>(graph_.shape_of(node.in).channels);
+      for (std::size_t c = 0; c < channels; ++c) {
+        t.norm_weight.push_back(0.5F + static_cast<float>(c % 4) / 4);
+        t.norm_bias.push_back(static_cast<float>(c % 3) / 4);
+      }
+      for (auto* zeros : {&t.mean, &t.variance, &t.norm_weight_gradient, &t.norm_bias_gradient}) {
+        zeros->resize(channels);
+      }
+      parameters[i].weight = values_of(t.norm_weight);
+      parameters[i].bias = values_of(t.norm_bias);
+      network_.set(i, TrainedBatchNormTensors{{t.norm_weight.data(), t.norm_bias.data(),
+                                               t.mean.data(), t.variance.data()},
+                                              t.norm_weight_gradient.data(),
+                                              t.norm_bias_gradient.data()});
+    }
+  }
+
+  const Graph& graph_;
+  Network<Element> network_;
+  std::vector<Tensors> tensors_;
+};
+
+/// In bf16, gradients of batch norm are sums of numbers whose rounding errors do not cancel as they
+/// do.
+void check_network(const Graph& graph) {
+  for (const std::int64_t images : {64, 37}) {
+    if (cpu_features().avx512) Rig<float>(graph, 64).check(images, 3e-6);
+    if (cpu_features().avx512_bf16) Rig<Bf16Bits>(graph, 64).check(images, 0.2);
+  }
+}
+
+TEST_CASE("A residual network with batch norm agrees with fp64") {
+  const Graph graph = residual_network();
+  CHECK(graph.nodes().size() == 1 + 1 + 4 + 6 + 2);  // sums and ReLUs are fused
+  check_network(graph);
+}
+
+TEST_CASE("A network with pooling and biases agrees with fp64") { check_network(pooled_network()); }
+
+}  // namespace
+}  // namespace mnist_train::cpu_kernels
