@@ -23,9 +23,6 @@ bool by_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
-void round(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
-void round(const float* from, std::int64_t count, Bf16Bits* to) { float_to_bf16(from, count, to); }
-
 /// Returns the number of rows of sums that are computed at once. Those of AMX fill a register.
 /// Others are an even number up to 14: the one for which the rows of all panels, and loading the
 /// other factor for each panel, cost least.
@@ -267,9 +264,9 @@ void Convolution<Element>::write_weight_gradient(const float* sums, const Weight
             gradient + o * strides.out + ky * strides.kernel_row + kx * strides.kernel_column;
         const float* const from = row + kx * gradient_.column_run;
         if (strides.in == 1) {
-          round(from, in, to);
+          kernels_.round(from, in, to);
         } else {
-          round(from, in, rounded.data());
+          kernels_.round(from, in, rounded.data());
           for (std::int64_t c = 0; c < in; ++c) to[c * strides.in] = rounded[c];
         }
       }

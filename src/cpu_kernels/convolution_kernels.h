@@ -124,6 +124,8 @@ struct ConvolutionKernels {
   void (*add_weight_gradient)(const WeightGradientView& view, const GradientBand& band,
                               const Element* in, const Element* gradient, Element* scratch,
                               float* sums);
+  /// Rounds sums to the element type.
+  void (*round)(const float* sums, std::int64_t count, Element* to);
 };
 
 }  // namespace mnist_train::cpu_kernels

@@ -11,7 +11,7 @@ template <>
 const ConvolutionKernels<Bf16Bits>& convolution_kernels() {
   static constexpr ConvolutionKernels<Bf16Bits> kKernels{
       &avx512::pack<Bf16Bits>, &avx512::gather<Bf16Bits>, &avx512::gradient_scratch<Bf16Bits>,
-      &avx512::add_weight_gradient<Bf16Bits>};
+      &avx512::add_weight_gradient<Bf16Bits>, &avx512::round<Bf16Bits>};
   return kKernels;
 }
 

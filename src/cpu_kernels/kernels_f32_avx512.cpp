@@ -9,9 +9,9 @@ namespace mnist_train::cpu_kernels {
 
 template <>
 const ConvolutionKernels<float>& convolution_kernels() {
-  static constexpr ConvolutionKernels<float> kKernels{&avx512::pack<float>, &avx512::gather<float>,
-                                                      &avx512::gradient_scratch<float>,
-                                                      &avx512::add_weight_gradient<float>};
+  static constexpr ConvolutionKernels<float> kKernels{
+      &avx512::pack<float>, &avx512::gather<float>, &avx512::gradient_scratch<float>,
+      &avx512::add_weight_gradient<float>, &avx512::round<float>};
   return kKernels;
 }
 

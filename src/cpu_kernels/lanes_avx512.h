@@ -41,14 +41,21 @@ inline Values<Bf16Bits> load_words(const Bf16Bits* from) {
 inline void store_words(float* to, const Values<float>& values) {
   _mm512_storeu_ps(to, values.of[0]);
 }
+inline void store_rounded(float* to, __mmask16 mask, __m512 values) {
+  _mm512_mask_storeu_ps(to, mask, values);
+}
 #ifdef __AVX512BF16__
 inline void store_words(Bf16Bits* to, const Values<Bf16Bits>& values) {
-  // The rounded second channel replaces the upper half of the widened first one.
-  const __m512i first =
-      _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values.of[0])));
-  const __m512i second =
-      _mm512_cvtepu16_epi32(reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values.of[1])));
-  _mm512_storeu_si512(to, _mm512_or_si512(first, _mm512_slli_epi32(second, 16)));
+  alignas(64) static constexpr Bf16Bits kOrder[] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                    21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                    11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512bh both = _mm512_cvtne2ps_pbh(values.of[1], values.of[0]);
+  _mm512_storeu_si512(
+      to, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), reinterpret_cast<__m512i>(both)));
+}
+/// Rounds up to 16 numbers.
+inline void store_rounded(Bf16Bits* to, __mmask16 mask, __m512 values) {
+  _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
 }
 
 /// Returns in each lane sum + a[0] * b[0] + a[1] * b[1] of that lane's pairs a and b.

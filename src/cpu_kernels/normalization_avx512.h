@@ -78,7 +78,7 @@ void sum_channels(const PixelRange& range, const Add& add, double* sums) {
   for (std::int64_t pixel = 0; pixel < range.pixels; pixel += kPixels) {
     const std::int64_t pixels = smaller(kPixels, range.pixels - pixel);
     const auto add_here = [&](std::int64_t offset, std::int64_t channel, __mmask16 mask,
-                              ChannelSums<Count>* to) {
+                              ChannelSums<Count> * to) __attribute__((always_inline)) {
       add(pixel * pixel_step + offset, channel, mask, to);
     };
     std::int64_t channel = 0;
@@ -97,39 +97,42 @@ template <class Element>
 void add_statistics(const PixelRange& range, const Element* x, const float* shift, double* sums) {
   sum_channels<Element, 2>(
       range,
-      [&](std::int64_t offset, std::int64_t channel, __mmask16 mask, ChannelSums<2>* to) {
-        const Values<Element> values = load_words(x + offset);
-        for (int d = 0; d < kDepth<Element>; ++d) {
-          const __m512 difference =
-              _mm512_maskz_sub_ps(mask, values.of[d], _mm512_set1_ps(shift[channel + d]));
-          to[d].of[0] = _mm512_add_ps(to[d].of[0], difference);
-          to[d].of[1] = _mm512_fmadd_ps(difference, difference, to[d].of[1]);
-        }
-      },
+      [&](std::int64_t offset, std::int64_t channel, __mmask16 mask, ChannelSums<2> * to)
+          __attribute__((always_inline)) {
+            const Values<Element> values = load_words(x + offset);
+            for (int d = 0; d < kDepth<Element>; ++d) {
+              const __m512 difference =
+                  _mm512_maskz_sub_ps(mask, values.of[d], _mm512_set1_ps(shift[channel + d]));
+              to[d].of[0] = _mm512_add_ps(to[d].of[0], difference);
+              to[d].of[1] = _mm512_fmadd_ps(difference, difference, to[d].of[1]);
+            }
+          },
       sums);
 }
 
 template <class Element>
 void normalize(const PixelRange& range, const NormalizeOperands<Element>& operands) {
   const NormalizeOperands<Element> o = operands;
-  for_each_vector<Element>(range, [&](std::int64_t offset, std::int64_t channel, __mmask16) {
-    Values<Element> values = load_words(o.x + offset);
-    for (int d = 0; d < kDepth<Element>; ++d) {
-      const __m512 centred = _mm512_sub_ps(values.of[d], _mm512_set1_ps(o.mean[channel + d]));
-      values.of[d] = _mm512_fmadd_ps(centred, _mm512_set1_ps(o.scale[channel + d]),
-                                     _mm512_set1_ps(o.bias[channel + d]));
-    }
-    if (o.residual != nullptr) {
-      const Values<Element> added = load_words(o.residual + offset);
-      for (int d = 0; d < kDepth<Element>; ++d) {
-        values.of[d] = _mm512_add_ps(values.of[d], added.of[d]);
-      }
-    }
-    if (o.relu) {
-      for (__m512& value : values.of) value = _mm512_max_ps(_mm512_setzero_ps(), value);
-    }
-    store_words(o.y + offset, values);
-  });
+  for_each_vector<Element>(
+      range, [&](std::int64_t offset, std::int64_t channel,
+                 __mmask16) __attribute__((always_inline)) {
+        Values<Element> values = load_words(o.x + offset);
+        for (int d = 0; d < kDepth<Element>; ++d) {
+          const __m512 centred = _mm512_sub_ps(values.of[d], _mm512_set1_ps(o.mean[channel + d]));
+          values.of[d] = _mm512_fmadd_ps(centred, _mm512_set1_ps(o.scale[channel + d]),
+                                         _mm512_set1_ps(o.bias[channel + d]));
+        }
+        if (o.residual != nullptr) {
+          const Values<Element> added = load_words(o.residual + offset);
+          for (int d = 0; d < kDepth<Element>; ++d) {
+            values.of[d] = _mm512_add_ps(values.of[d], added.of[d]);
+          }
+        }
+        if (o.relu) {
+          for (__m512& value : values.of) value = _mm512_max_ps(_mm512_setzero_ps(), value);
+        }
+        store_words(o.y + offset, values);
+      });
 }
 
 /// Loads a gradient, zero for lanes whose output is not positive.
@@ -156,27 +159,29 @@ void add_gradient_sums(const PixelRange& range, const Element* dy, const Element
   if (x == nullptr) {
     sum_channels<Element, 1>(
         range,
-        [&](std::int64_t offset, std::int64_t, __mmask16 mask, ChannelSums<1>* to) {
-          const Values<Element> g = load_gradient(dy, y, offset, mask);
-          for (int d = 0; d < kDepth<Element>; ++d) {
-            to[d].of[0] = _mm512_add_ps(to[d].of[0], g.of[d]);
-          }
-        },
+        [&](std::int64_t offset, std::int64_t, __mmask16 mask, ChannelSums<1> * to)
+            __attribute__((always_inline)) {
+              const Values<Element> g = load_gradient(dy, y, offset, mask);
+              for (int d = 0; d < kDepth<Element>; ++d) {
+                to[d].of[0] = _mm512_add_ps(to[d].of[0], g.of[d]);
+              }
+            },
         sums);
     return;
   }
   sum_channels<Element, 2>(
       range,
-      [&](std::int64_t offset, std::int64_t channel, __mmask16 mask, ChannelSums<2>* to) {
-        const Values<Element> g = load_gradient(dy, y, offset, mask);
-        const Values<Element> values = load_words(x + offset);
-        for (int d = 0; d < kDepth<Element>; ++d) {
-          const __m512 centred =
-              _mm512_maskz_sub_ps(mask, values.of[d], _mm512_set1_ps(mean[channel + d]));
-          to[d].of[0] = _mm512_add_ps(to[d].of[0], g.of[d]);
-          to[d].of[1] = _mm512_fmadd_ps(g.of[d], centred, to[d].of[1]);
-        }
-      },
+      [&](std::int64_t offset, std::int64_t channel, __mmask16 mask, ChannelSums<2> * to)
+          __attribute__((always_inline)) {
+            const Values<Element> g = load_gradient(dy, y, offset, mask);
+            const Values<Element> values = load_words(x + offset);
+            for (int d = 0; d < kDepth<Element>; ++d) {
+              const __m512 centred =
+                  _mm512_maskz_sub_ps(mask, values.of[d], _mm512_set1_ps(mean[channel + d]));
+              to[d].of[0] = _mm512_add_ps(to[d].of[0], g.of[d]);
+              to[d].of[1] = _mm512_fmadd_ps(g.of[d], centred, to[d].of[1]);
+            }
+          },
       sums);
 }
 
@@ -184,39 +189,43 @@ template <class Element>
 void normalize_gradient(const PixelRange& range,
                         const NormalizeGradientOperands<Element>& operands) {
   const NormalizeGradientOperands<Element> o = operands;
-  for_each_vector<Element>(range, [&](std::int64_t offset, std::int64_t channel, __mmask16 mask) {
-    const Values<Element> g = load_gradient(o.dy, o.y, offset, mask);
-    Values<Element> values = load_words(o.x + offset);
-    for (int d = 0; d < kDepth<Element>; ++d) {
-      const __m512 centred = _mm512_sub_ps(values.of[d], _mm512_set1_ps(o.mean[channel + d]));
-      const __m512 rest = _mm512_fmadd_ps(centred, _mm512_set1_ps(o.slope[channel + d]),
-                                          _mm512_set1_ps(o.offset[channel + d]));
-      values.of[d] =
-          _mm512_maskz_fmadd_ps(mask, g.of[d], _mm512_set1_ps(o.scale[channel + d]), rest);
-    }
-    if (o.residual != nullptr) store_words(o.residual + offset, g);
-    store_words(o.dx + offset, values);
-  });
+  for_each_vector<Element>(
+      range, [&](std::int64_t offset, std::int64_t channel,
+                 __mmask16 mask) __attribute__((always_inline)) {
+        const Values<Element> g = load_gradient(o.dy, o.y, offset, mask);
+        Values<Element> values = load_words(o.x + offset);
+        for (int d = 0; d < kDepth<Element>; ++d) {
+          const __m512 centred = _mm512_sub_ps(values.of[d], _mm512_set1_ps(o.mean[channel + d]));
+          const __m512 rest = _mm512_fmadd_ps(centred, _mm512_set1_ps(o.slope[channel + d]),
+                                              _mm512_set1_ps(o.offset[channel + d]));
+          values.of[d] =
+              _mm512_maskz_fmadd_ps(mask, g.of[d], _mm512_set1_ps(o.scale[channel + d]), rest);
+        }
+        if (o.residual != nullptr) store_words(o.residual + offset, g);
+        store_words(o.dx + offset, values);
+      });
 }
 
 template <class Element>
 void add(const PixelRange& range, const Element* a, const Element* b, bool relu, Element* y) {
-  for_each_vector<Element>(range, [&](std::int64_t offset, std::int64_t, __mmask16) {
-    Values<Element> values = load_words(a + offset);
-    const Values<Element> added = load_words(b + offset);
-    for (int d = 0; d < kDepth<Element>; ++d) {
-      values.of[d] = _mm512_add_ps(values.of[d], added.of[d]);
-      if (relu) values.of[d] = _mm512_max_ps(_mm512_setzero_ps(), values.of[d]);
-    }
-    store_words(y + offset, values);
-  });
+  for_each_vector<Element>(
+      range, [&](std::int64_t offset, std::int64_t, __mmask16) __attribute__((always_inline)) {
+        Values<Element> values = load_words(a + offset);
+        const Values<Element> added = load_words(b + offset);
+        for (int d = 0; d < kDepth<Element>; ++d) {
+          values.of[d] = _mm512_add_ps(values.of[d], added.of[d]);
+          if (relu) values.of[d] = _mm512_max_ps(_mm512_setzero_ps(), values.of[d]);
+        }
+        store_words(y + offset, values);
+      });
 }
 
 template <class Element>
 void relu_gradient(const PixelRange& range, const Element* dy, const Element* y, Element* dx) {
-  for_each_vector<Element>(range, [&](std::int64_t offset, std::int64_t, __mmask16 mask) {
-    store_words(dx + offset, load_gradient(dy, y, offset, mask));
-  });
+  for_each_vector<Element>(
+      range, [&](std::int64_t offset, std::int64_t, __mmask16 mask) __attribute__((always_inline)) {
+        store_words(dx + offset, load_gradient(dy, y, offset, mask));
+      });
 }
 
 }  // namespace mnist_train::cpu_kernels::avx512

@@ -377,4 +377,12 @@ void add_weight_gradient(const WeightGradientView& view, const GradientBand& ban
   add_products(view, band, layout, a, b, sums);
 }
 
+template <class Element>
+void round(const float* sums, std::int64_t count, Element* to) {
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    const __mmask16 mask = first_lanes(count - i);
+    store_rounded(to + i, mask, _mm512_maskz_loadu_ps(mask, sums + i));
+  }
+}
+
 }  // namespace mnist_train::cpu_kernels::avx512
