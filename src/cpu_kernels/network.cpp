@@ -23,6 +23,14 @@ void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
 void widen(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
 void widen(const Bf16Bits* from, std::int64_t count, float* to) { bf16_to_float(from, count, to); }
 
+/// Returns the number of output rows whose input fits into the cache.
+template <class Element>
+std::int64_t band_rows(const GatherView& view) {
+  const std::int64_t in_bytes =
+      view.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
+  return std::max<std::int64_t>(1, kBandBytes * view.out.height / in_bytes);
+}
+
 /// Parts of an arena that are reused: the first free one that is large enough.
 class Reuse {
  public:
@@ -244,9 +252,7 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
     state.bias.resize(static_cast<std::size_t>(s.out.channels));
     widen(state.weights.bias, s.out.channels, state.bias.data());
   }
-  const std::int64_t row_bytes =
-      block_size(node.in) / s.in.height * s.stride.height * std::int64_t{sizeof(Element)};
-  const std::int64_t band = std::max<std::int64_t>(1, kBandBytes / row_bytes);
+  const std::int64_t band = band_rows<Element>(convolution.forward_plan().view());
   const auto compute = [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
     GatherPart part = convolution.forward_plan().all();
     part.row_begin = begin;
@@ -363,11 +369,17 @@ void Network<Element>::convolve_backward(State& state) {
   Element* const packed = values_.at(state.packed_backward);
   convolution.pack_backward(state.weights.weight, state.weights.strides, packed);
   const auto in = static_cast<std::size_t>(node.in);
+  const std::int64_t band = band_rows<Element>(convolution.backward_plan().view());
   for_blocks([&](std::int64_t block) {
     Element* const to = gradient(node.in) + block * block_size(node.in);
-    convolution.backward_data({dy + block * block_size(node.out), packed, nullptr,
-                               has_gradient_[in] ? to : nullptr, false, to},
-                              convolution.backward_plan().all());
+    GatherPart part = convolution.backward_plan().all();
+    for (std::int64_t y = 0; y < s.in.height; y += band) {
+      part.row_begin = y;
+      part.row_end = std::min(y + band, s.in.height);
+      convolution.backward_data({dy + block * block_size(node.out), packed, nullptr,
+                                 has_gradient_[in] ? to : nullptr, false, to},
+                                part);
+    }
   });
   has_gradient_[in] = true;
 }
