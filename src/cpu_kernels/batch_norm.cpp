@@ -10,7 +10,7 @@ namespace mnist_train::cpu_kernels {
 
 template <class Element>
 BatchNorm<Element>::BatchNorm(const ImageShape& shape, double epsilon, double momentum)
-    : kernels_(layer_kernels<Element>()),
+    : kernels_(*layer_kernels<Element>()),
       shape_(shape),
       channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
       epsilon_(epsilon),
@@ -37,11 +37,8 @@ void BatchNorm<Element>::begin_statistics(const Batch& batch, const Element* pix
 template <class Element>
 void BatchNorm<Element>::add_statistics(std::int64_t block, const Element* x_block,
                                         std::int64_t row_begin, std::int64_t row_end) {
-  const PixelRange range{(row_end - row_begin) * shape_.width, shape_.channels,
-                         batch_.images_of(block)};
-  const std::int64_t row_size = shape_.width * static_cast<std::int64_t>(channels_) * kImages;
-  kernels_.add_statistics(range, x_block + row_begin * row_size, shift_.data(),
-                          block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_);
+  kernels_.add_statistics(range_of_rows(block, row_end - row_begin),
+                          x_block + row_begin * row_size(), shift_.data(), sums_of(block));
 }
 
 template <class Element>
@@ -51,8 +48,7 @@ void BatchNorm<Element>::finish_statistics(const BatchNormTensors& tensors) {
   std::vector<double> sums(2 * channels_ + 1);
   for (std::size_t c = 0; c < channels_; ++c) {
     for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
-      const double* const of_block =
-          block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_;
+      const double* const of_block = sums_of(block);
       sums[c] += of_block[c];
       sums[channels_ + c] += of_block[channels_ + c];
     }
@@ -117,22 +113,24 @@ void BatchNorm<Element>::normalize(const Batch& batch, const Element* x, const E
 }
 
 template <class Element>
-void BatchNorm<Element>::backward(const Batch& batch, const BatchNormTensors& tensors,
-                                  const Element* dy, const Element* y, const Element* x,
-                                  float* weight_gradient, float* bias_gradient, Element* dx,
-                                  Element* residual_gradient) {
-  const std::int64_t size = shape_.block_size<Element>();
+void BatchNorm<Element>::begin_gradients(const Batch& batch) {
+  batch_ = batch;
   block_sums_.assign(static_cast<std::size_t>(batch.blocks()) * 2 * channels_, 0);
-  const auto for_blocks = [&](const auto& action) {
-    parallel_for(0, batch.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t block = begin; block < end; ++block) action(block, block * size);
-    });
-  };
-  for_blocks([&](std::int64_t block, std::int64_t at) {
-    kernels_.add_gradient_sums(
-        range_of(batch, block), dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(),
-        block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_);
-  });
+}
+
+template <class Element>
+void BatchNorm<Element>::add_gradients(std::int64_t block, const Element* dy, const Element* y,
+                                       const Element* x, std::int64_t row_begin,
+                                       std::int64_t row_end) {
+  const std::int64_t at = row_begin * row_size();
+  kernels_.add_gradient_sums(range_of_rows(block, row_end - row_begin), dy + at,
+                             y == nullptr ? nullptr : y + at, x + at, mean_.data(), sums_of(block));
+}
+
+template <class Element>
+void BatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element* dy,
+                                  const Element* y, const Element* x, float* weight_gradient,
+                                  float* bias_gradient, Element* dx, Element* residual_gradient) {
   std::vector<double> sums(2 * channels_);
   for (std::size_t i = 0; i < block_sums_.size(); ++i) sums[i % sums.size()] += block_sums_[i];
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
@@ -153,11 +151,16 @@ void BatchNorm<Element>::backward(const Batch& batch, const BatchNormTensors& te
     std::fill(slope_.begin(), slope_.end(), 0.0F);
     std::fill(offset_.begin(), offset_.end(), 0.0F);
   }
-  for_blocks([&](std::int64_t block, std::int64_t at) {
-    kernels_.normalize_gradient(range_of(batch, block),
-                                {dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(),
-                                 scale_.data(), slope_.data(), offset_.data(), dx + at,
-                                 residual_gradient == nullptr ? nullptr : residual_gradient + at});
+  const std::int64_t size = shape_.block_size<Element>();
+  parallel_for(0, batch_.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      const std::int64_t at = block * size;
+      kernels_.normalize_gradient(
+          range_of(batch_, block),
+          {dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(), scale_.data(),
+           slope_.data(), offset_.data(), dx + at,
+           residual_gradient == nullptr ? nullptr : residual_gradient + at});
+    }
   });
 }
 

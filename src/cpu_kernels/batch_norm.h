@@ -53,15 +53,30 @@ class BatchNorm {
   void normalize(const Batch& batch, const Element* x, const Element* residual, bool relu,
                  Element* y) const;
 
-  /// Writes gradients of x, weight and bias. `y` is null without ReLU. `residual_gradient`, if not
-  /// null, takes that of the residual. Collective if synchronized.
-  void backward(const Batch& batch, const BatchNormTensors& tensors, const Element* dy,
-                const Element* y, const Element* x, float* weight_gradient, float* bias_gradient,
-                Element* dx, Element* residual_gradient);
+  /// Begins the backward pass.
+  void begin_gradients(const Batch& batch);
+  /// Adds rows of a block to the sums that it needs; blocks may be added by different threads. `y`
+  /// is null without ReLU. Pointers to the block.
+  void add_gradients(std::int64_t block, const Element* dy, const Element* y, const Element* x,
+                     std::int64_t row_begin, std::int64_t row_end);
+  /// Writes gradients of x, weight and bias after all rows were added. `residual_gradient`, if not
+  /// null, takes that of the residual. Pointers to block 0. Collective if synchronized.
+  void backward(const BatchNormTensors& tensors, const Element* dy, const Element* y,
+                const Element* x, float* weight_gradient, float* bias_gradient, Element* dx,
+                Element* residual_gradient);
 
  private:
   PixelRange range_of(const Batch& batch, std::int64_t block) const {
     return {shape_.pixels(), shape_.channels, batch.images_of(block)};
+  }
+  PixelRange range_of_rows(std::int64_t block, std::int64_t rows) const {
+    return {rows * shape_.width, shape_.channels, batch_.images_of(block)};
+  }
+  std::int64_t row_size() const {
+    return shape_.width * static_cast<std::int64_t>(channels_) * kImages;
+  }
+  double* sums_of(std::int64_t block) {
+    return block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_;
   }
   void set_constants(const BatchNormTensors& tensors, const std::vector<double>& mean,
                      const std::vector<double>& variance);

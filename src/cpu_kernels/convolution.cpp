@@ -159,7 +159,7 @@ WeightStrides WeightStrides::channels_last(const ConvolutionShape& s) {
 
 template <class Element>
 Convolution<Element>::Convolution(const ConvolutionShape& shape)
-    : kernels_(convolution_kernels<Element>()),
+    : kernels_(*convolution_kernels<Element>()),
       shape_(shape),
       forward_(shape, /*backward=*/false, kDepth<Element>, by_amx<Element>()),
       backward_(shape, /*backward=*/true, kDepth<Element>, by_amx<Element>()),

@@ -56,7 +56,8 @@ struct WeightStrides {
   static WeightStrides channels_last(const ConvolutionShape& shape);
 };
 
-/// A convolution over blocked images, forward and backward. Objects hold no tensors.
+/// A convolution over blocked images, forward and backward. Objects hold no tensors. Requires
+/// is_supported<Element>().
 template <class Element>
 class Convolution {
  public:

@@ -147,7 +147,7 @@ class Packer {
   bool merges_groups_;
 };
 
-/// Where the results of consecutive rows of panels go.
+/// Destination and epilogue of consecutive rows of panels.
 template <class Element>
 struct Results {
   const Element* addend;

@@ -5,18 +5,24 @@
 
 namespace mnist_train::cpu_kernels {
 
-// Return the kernels for this CPU. Require a CPU with AVX-512, for bf16 one with AVX512-BF16.
+// Return the kernels for this CPU, or null if it lacks AVX-512 (fp32) or AVX512-BF16 (bf16).
 template <class Element>
-const ConvolutionKernels<Element>& convolution_kernels();
+const ConvolutionKernels<Element>* convolution_kernels();
 template <>
-const ConvolutionKernels<float>& convolution_kernels();
+const ConvolutionKernels<float>* convolution_kernels();
 template <>
-const ConvolutionKernels<Bf16Bits>& convolution_kernels();
+const ConvolutionKernels<Bf16Bits>* convolution_kernels();
 template <class Element>
-const LayerKernels<Element>& layer_kernels();
+const LayerKernels<Element>* layer_kernels();
 template <>
-const LayerKernels<float>& layer_kernels();
+const LayerKernels<float>* layer_kernels();
 template <>
-const LayerKernels<Bf16Bits>& layer_kernels();
+const LayerKernels<Bf16Bits>* layer_kernels();
+
+/// Returns whether this CPU can compute with elements of this type.
+template <class Element>
+bool is_supported() {
+  return layer_kernels<Element>() != nullptr;
+}
 
 }  // namespace mnist_train::cpu_kernels

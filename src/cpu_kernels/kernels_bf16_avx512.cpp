@@ -1,6 +1,12 @@
+// Compiled with AVX-512: must not use the standard library, whose inline functions could then end
+// up in code for all CPUs.
+#include "base/cpu.h"
+#include "cpu_kernels/kernels.h"
+
+#ifdef __AVX512BF16__
+
 #include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
-#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/normalization_avx512.h"
 #include "cpu_kernels/pooling_avx512.h"
 #include "cpu_kernels/weight_gradient_avx512.h"
@@ -8,15 +14,15 @@
 namespace mnist_train::cpu_kernels {
 
 template <>
-const ConvolutionKernels<Bf16Bits>& convolution_kernels() {
+const ConvolutionKernels<Bf16Bits>* convolution_kernels() {
   static constexpr ConvolutionKernels<Bf16Bits> kKernels{
       &avx512::pack<Bf16Bits>, &avx512::gather<Bf16Bits>, &avx512::gradient_scratch<Bf16Bits>,
       &avx512::add_weight_gradient<Bf16Bits>, &avx512::round<Bf16Bits>};
-  return kKernels;
+  return cpu_features().avx512_bf16 ? &kKernels : nullptr;
 }
 
 template <>
-const LayerKernels<Bf16Bits>& layer_kernels() {
+const LayerKernels<Bf16Bits>* layer_kernels() {
   static constexpr LayerKernels<Bf16Bits> kKernels{&avx512::add_statistics<Bf16Bits>,
                                                    &avx512::normalize<Bf16Bits>,
                                                    &avx512::add_gradient_sums<Bf16Bits>,
@@ -29,7 +35,24 @@ const LayerKernels<Bf16Bits>& layer_kernels() {
                                                    &avx512::average_pool_gradient<Bf16Bits>,
                                                    &avx512::from_plain<Bf16Bits>,
                                                    &avx512::to_plain<Bf16Bits>};
-  return kKernels;
+  return cpu_features().avx512_bf16 ? &kKernels : nullptr;
 }
 
 }  // namespace mnist_train::cpu_kernels
+
+#else
+
+namespace mnist_train::cpu_kernels {
+
+template <>
+const ConvolutionKernels<Bf16Bits>* convolution_kernels() {
+  return nullptr;
+}
+template <>
+const LayerKernels<Bf16Bits>* layer_kernels() {
+  return nullptr;
+}
+
+}  // namespace mnist_train::cpu_kernels
+
+#endif

@@ -1,6 +1,12 @@
+// Compiled with AVX-512: must not use the standard library, whose inline functions could then end
+// up in code for all CPUs.
+#include "base/cpu.h"
+#include "cpu_kernels/kernels.h"
+
+#ifdef __AVX512F__
+
 #include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
-#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/normalization_avx512.h"
 #include "cpu_kernels/pooling_avx512.h"
 #include "cpu_kernels/weight_gradient_avx512.h"
@@ -8,15 +14,15 @@
 namespace mnist_train::cpu_kernels {
 
 template <>
-const ConvolutionKernels<float>& convolution_kernels() {
+const ConvolutionKernels<float>* convolution_kernels() {
   static constexpr ConvolutionKernels<float> kKernels{
       &avx512::pack<float>, &avx512::gather<float>, &avx512::gradient_scratch<float>,
       &avx512::add_weight_gradient<float>, &avx512::round<float>};
-  return kKernels;
+  return cpu_features().avx512 ? &kKernels : nullptr;
 }
 
 template <>
-const LayerKernels<float>& layer_kernels() {
+const LayerKernels<float>* layer_kernels() {
   static constexpr LayerKernels<float> kKernels{&avx512::add_statistics<float>,
                                                 &avx512::normalize<float>,
                                                 &avx512::add_gradient_sums<float>,
@@ -29,7 +35,24 @@ const LayerKernels<float>& layer_kernels() {
                                                 &avx512::average_pool_gradient<float>,
                                                 &avx512::from_plain<float>,
                                                 &avx512::to_plain<float>};
-  return kKernels;
+  return cpu_features().avx512 ? &kKernels : nullptr;
 }
 
 }  // namespace mnist_train::cpu_kernels
+
+#else
+
+namespace mnist_train::cpu_kernels {
+
+template <>
+const ConvolutionKernels<float>* convolution_kernels() {
+  return nullptr;
+}
+template <>
+const LayerKernels<float>* layer_kernels() {
+  return nullptr;
+}
+
+}  // namespace mnist_train::cpu_kernels
+
+#endif

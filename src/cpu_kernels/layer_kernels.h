@@ -46,12 +46,12 @@ struct NormalizeGradientOperands {
   Element* residual;  // takes g, unless null; may be dy
 };
 
-/// Input positions begin, begin + step, … below end of an output position, and the output positions
-/// from `first` to `last` whose windows may contain an input position.
+/// Input positions of an output position: from `begin` to below `end`, in steps of the dilation.
 struct Window {
   std::int32_t begin, end;
   float scale;  // of averages: one over the number of positions
 };
+/// Output positions from `first` to below `last`, whose windows may contain an input position.
 struct Cover {
   std::int32_t first, last;
 };
@@ -67,15 +67,14 @@ struct PoolingView {
   const Cover* column_covers;
 };
 
-/// Elements of one of 32 images in another layout.
+/// Strides, in elements, of images outside the engine.
 struct PlainStrides {
   std::int64_t image, channel, row, column;
 };
 
 template <class Element>
 struct LayerKernels {
-  /// Add sums per channel of x - shift and of its squares to sums[0…] and
-  /// sums[padded_channels…].
+  /// Adds sums per channel of x - shift, and after them of its squares.
   void (*add_statistics)(const PixelRange& range, const Element* x, const float* shift,
                          double* sums);
   void (*normalize)(const PixelRange& range, const NormalizeOperands<Element>& operands);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/cpu.h"
 #include "base/parallel.h"
@@ -78,7 +79,9 @@ struct Network<Element>::State {
   std::vector<float> bias;
   std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
   std::vector<GradientBand> bands;
+  State* norm_before = nullptr;  // of a convolution that completes the gradient of its output
   std::optional<BatchNorm<Element>> batch_norm;
+  bool has_gradient_sums = false;  // in the batch norm, of this backward pass
   TrainedBatchNormTensors norm_tensors{};
   std::optional<PoolingPlan> pooling;
   std::size_t taps = 0;
@@ -86,7 +89,7 @@ struct Network<Element>::State {
 
 template <class Element>
 Network<Element>::Network(const Graph& graph, std::int64_t images)
-    : kernels_(layer_kernels<Element>()),
+    : kernels_(*layer_kernels<Element>()),
       graph_(graph),
       max_blocks_(Batch{images}.blocks()),
       states_(graph.nodes().size()) {
@@ -121,6 +124,7 @@ Network<Element>::Network(const Graph& graph, std::int64_t images)
     }
   }
   plan_gradients();
+  find_last_writers();
   scratch_offset_ = gradients_.add(scratch);
   sums_offset_ = sums_.add(sums);
   values_.allocate();
@@ -159,6 +163,25 @@ void Network<Element>::plan_gradients() {
     gradient_offsets_.push_back(part == kNone ? 0 : offsets[part]);
   }
   spare_offset_ = gradients_.add(largest);
+}
+
+/// The first node that takes a value is the last one that adds to its gradient.
+template <class Element>
+void Network<Element>::find_last_writers() {
+  std::vector<State*> producers(static_cast<std::size_t>(graph_.values()));
+  std::vector<bool> is_taken(producers.size());
+  for (State& state : states_) {
+    const auto in = static_cast<std::size_t>(state.node.in);
+    if (state.convolution && !is_taken[in] && producers[in] != nullptr &&
+        producers[in]->batch_norm) {
+      state.norm_before = producers[in];
+    }
+    is_taken[in] = true;
+    if (state.node.residual != kNoValue) {
+      is_taken[static_cast<std::size_t>(state.node.residual)] = true;
+    }
+    producers[static_cast<std::size_t>(state.node.out)] = &state;
+  }
 }
 
 template <class Element>
@@ -370,6 +393,11 @@ void Network<Element>::convolve_backward(State& state) {
   convolution.pack_backward(state.weights.weight, state.weights.strides, packed);
   const auto in = static_cast<std::size_t>(node.in);
   const std::int64_t band = band_rows<Element>(convolution.backward_plan().view());
+  State* const norm = state.norm_before;
+  if (norm != nullptr) {
+    norm->batch_norm->begin_gradients(batch_);
+    norm->has_gradient_sums = true;
+  }
   for_blocks([&](std::int64_t block) {
     Element* const to = gradient(node.in) + block * block_size(node.in);
     GatherPart part = convolution.backward_plan().all();
@@ -379,9 +407,20 @@ void Network<Element>::convolve_backward(State& state) {
       convolution.backward_data({dy + block * block_size(node.out), packed, nullptr,
                                  has_gradient_[in] ? to : nullptr, false, to},
                                 part);
+      if (norm != nullptr) add_norm_gradients(*norm, block, part.row_begin, part.row_end);
     }
   });
   has_gradient_[in] = true;
+}
+
+template <class Element>
+void Network<Element>::add_norm_gradients(State& norm, std::int64_t block, std::int64_t row_begin,
+                                          std::int64_t row_end) {
+  const Node& node = norm.node;
+  const std::int64_t at = block * block_size(node.out);
+  norm.batch_norm->add_gradients(block, gradient(node.out) + at,
+                                 node.relu ? value(node.out) + at : nullptr, value(node.in) + at,
+                                 row_begin, row_end);
 }
 
 template <class Element>
@@ -392,7 +431,13 @@ void Network<Element>::batch_norm_backward(State& state) {
   const bool has_residual = node.residual != kNoValue && node.residual != Graph::input();
   const bool is_first = has_residual && !has_gradient_[static_cast<std::size_t>(node.residual)];
   const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
-  state.batch_norm->backward(batch_, state.norm_tensors.values, dy, y, value(node.in),
+  if (!std::exchange(state.has_gradient_sums, false)) {
+    state.batch_norm->begin_gradients(batch_);
+    for_blocks([&](std::int64_t block) {
+      add_norm_gradients(state, block, 0, graph_.shape_of(node.in).height);
+    });
+  }
+  state.batch_norm->backward(state.norm_tensors.values, dy, y, value(node.in),
                              state.norm_tensors.weight_gradient, state.norm_tensors.bias_gradient,
                              adds ? gradients_.at(spare_offset_) : gradient(node.in),
                              is_first ? gradient(node.residual) : nullptr);

@@ -48,7 +48,7 @@ class Arena {
 };
 
 /// Computes a graph forward and backward. All memory is allocated once, for batches of up to
-/// `images` images.
+/// `images` images. Requires is_supported<Element>().
 template <class Element>
 class Network {
  public:
@@ -74,6 +74,7 @@ class Network {
   struct State;  // of a node
 
   void plan_gradients();
+  void find_last_writers();
   Element* value(Value v) { return values_.at(value_offsets_[static_cast<std::size_t>(v)]); }
   Element* gradient(Value v) {
     return gradients_.at(gradient_offsets_[static_cast<std::size_t>(v)]);
@@ -88,6 +89,8 @@ class Network {
 
   void convolve(State& state, BatchNorm<Element>* next);
   void convolve_backward(State& state);
+  void add_norm_gradients(State& norm, std::int64_t block, std::int64_t row_begin,
+                          std::int64_t row_end);
   void batch_norm_backward(State& state);
   void sum_backward(const Node& node);
   void pool(State& state);

@@ -8,14 +8,14 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Max or average pooling by windows of one size. With a window of more than 255 pixels, maxima
-/// cannot be found again; see can_pool_max.
+/// Max or average pooling by windows of one size.
 struct PoolingShape {
   ImageShape in, out;
   Extent kernel, stride, padding{0, 0}, dilation{1, 1};
   bool counts_padding = true;  // in averages
 };
 
+/// Returns whether a byte can hold the position of a maximum in its window.
 inline bool can_pool_max(const PoolingShape& shape) {
   return shape.kernel.height * shape.kernel.width < 255;
 }

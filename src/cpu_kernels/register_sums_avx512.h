@@ -19,6 +19,8 @@ struct Factors {
   std::int64_t b_step;
 };
 
+inline constexpr std::int64_t kAhead = 24;  // words between a load and a prefetch
+
 /// M rows of V vectors of sums.
 template <int M, int V>
 struct RegisterSums {
@@ -47,7 +49,9 @@ struct RegisterSums {
       Vector b[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) {
-        b[v] = factors(f.b + v * kWordSize<Element> / kVectors);
+        const Element* const from = f.b + v * kWordSize<Element> / kVectors;
+        b[v] = factors(from);
+        __builtin_prefetch(from + kAhead * f.b_step);
       }
 #pragma GCC unroll 14
       for (int m = 0; m < M; ++m) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cpu_kernels/blocked.h"
+#include "cpu_kernels/kernels.h"
 #include "support/catch.h"
 
 namespace mnist_train::cpu_kernels {
@@ -185,18 +186,18 @@ void check_random_shapes(int count, std::uint32_t seed) {
 }
 
 TEST_CASE("Convolutions of random shapes agree with sums in fp64") {
-  if (cpu_features().avx512) check_random_shapes<float>(200, 1);
-  if (cpu_features().avx512_bf16) check_random_shapes<Bf16Bits>(200, 2);
+  if (is_supported<float>()) check_random_shapes<float>(200, 1);
+  if (is_supported<Bf16Bits>()) check_random_shapes<Bf16Bits>(200, 2);
 }
 
 TEST_CASE("Convolutions sum over bands of rows and over blocks") {
   const ConvolutionShape many_rows{{16, 40, 40}, {8, 40, 40}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1};
   const ConvolutionShape linear{{100, 1, 1}, {40, 1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
   for (const bool integers : {true, false}) {
-    if (cpu_features().avx512) Case<float>(many_rows, 33, 3, integers).check();
-    if (cpu_features().avx512) Case<float>(linear, 200, 3, integers).check();
-    if (cpu_features().avx512_bf16) Case<Bf16Bits>(many_rows, 33, 4, integers).check();
-    if (cpu_features().avx512_bf16) Case<Bf16Bits>(linear, 200, 4, integers).check();
+    if (is_supported<float>()) Case<float>(many_rows, 33, 3, integers).check();
+    if (is_supported<float>()) Case<float>(linear, 200, 3, integers).check();
+    if (is_supported<Bf16Bits>()) Case<Bf16Bits>(many_rows, 33, 4, integers).check();
+    if (is_supported<Bf16Bits>()) Case<Bf16Bits>(linear, 200, 4, integers).check();
   }
 }
 

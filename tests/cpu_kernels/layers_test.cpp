@@ -13,11 +13,6 @@
 namespace mnist_train::cpu_kernels {
 namespace {
 
-template <class Element>
-bool is_supported() {
-  return kDepth<Element> == 2 ? cpu_features().avx512_bf16 : cpu_features().avx512;
-}
-
 /// Plain images and the same in blocks.
 template <class Element>
 struct Images {
@@ -112,8 +107,13 @@ void check_batch_norm(const ImageShape& shape, std::int64_t count) {
   }
   norm.finish_statistics(tensors);
   norm.normalize(batch, x.data(), residual.data(), /*relu=*/true, y.data());
-  norm.backward(batch, tensors, dy.data(), y.data(), x.data(), dweight.data(), dbias.data(),
-                dx.data(), g.data());
+  norm.begin_gradients(batch);
+  for (std::int64_t block = 0; block < batch.blocks(); ++block) {
+    const std::int64_t at = block * shape.template block_size<Element>();
+    norm.add_gradients(block, dy.data() + at, y.data() + at, x.data() + at, 0, shape.height);
+  }
+  norm.backward(tensors, dy.data(), y.data(), x.data(), dweight.data(), dbias.data(), dx.data(),
+                g.data());
   const BatchNormReference expected(x, x.values(), weight, bias, residual.values(), y.values(),
                                     dy.values());
   const double error = tolerance<Element>();
@@ -201,7 +201,7 @@ void check_pooling(const PoolingShape& s, std::int64_t count, bool max) {
   Images<Element> dx(s.in, count);
   std::vector<std::uint8_t> taps(y.blocks.size());
   const PoolingPlan plan(s);
-  const LayerKernels<Element>& kernels = layer_kernels<Element>();
+  const LayerKernels<Element>& kernels = *layer_kernels<Element>();
   for (std::int64_t block = 0; block < Batch{count}.blocks(); ++block) {
     const std::int64_t in = block * s.in.template block_size<Element>();
     const std::int64_t out = block * s.out.template block_size<Element>();
@@ -245,7 +245,7 @@ void check_adaptive_pooling() {
   Images<Element> x(in, 3, draws);
   Images<Element> y(out, 3);
   const PoolingPlan plan(in, out);
-  layer_kernels<Element>().average_pool(plan.view(), x.data(), 0, out.height, y.data());
+  layer_kernels<Element>()->average_pool(plan.view(), x.data(), 0, out.height, y.data());
   const std::vector<double> plain = x.values();
   std::vector<double> expected;
   for (std::size_t plane = 0; plane < plain.size(); plane += 35) {
@@ -291,13 +291,13 @@ void check_conversion(const ImageShape& shape, std::int64_t count, bool channels
     }
   }
   std::vector<Element> block(empty_blocks<Element>(shape, count).size(), Element{1});
-  layer_kernels<Element>().from_plain(shape, plain.data(), strides, count, block.data());
+  layer_kernels<Element>()->from_plain(shape, plain.data(), strides, count, block.data());
   const std::vector<Element> expected = to_blocks(shape, count, numbers);
   const auto size = static_cast<std::size_t>(shape.template block_size<Element>());
   CHECK(std::equal(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(size),
                    expected.begin()));
   std::vector<float> back(plain.size());
-  layer_kernels<Element>().to_plain(shape, block.data(), strides, count, back.data());
+  layer_kernels<Element>()->to_plain(shape, block.data(), strides, count, back.data());
   CHECK(back == plain);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cpu_kernels/blocked.h"
+#include "cpu_kernels/kernels.h"
 #include "support/catch.h"
 
 namespace mnist_train::cpu_kernels {
@@ -356,8 +357,8 @@ class Rig {
 /// do.
 void check_network(const Graph& graph) {
   for (const std::int64_t images : {64, 37}) {
-    if (cpu_features().avx512) Rig<float>(graph, 64).check(images, 3e-6);
-    if (cpu_features().avx512_bf16) Rig<Bf16Bits>(graph, 64).check(images, 0.2);
+    if (is_supported<float>()) Rig<float>(graph, 64).check(images, 3e-6);
+    if (is_supported<Bf16Bits>()) Rig<Bf16Bits>(graph, 64).check(images, 0.2);
   }
 }
 
