@@ -30,7 +30,8 @@ void BatchNorm<Element>::begin_statistics(const Batch& batch, const Element* pix
   std::vector<double> sums(2 * channels_);
   kernels_.add_statistics(one_pixel, pixel, zeros.data(), sums.data());
   for (std::size_t c = 0; c < channels_; ++c) {
-    shift_[c] = static_cast<float>(sums[c] / static_cast<double>(one_pixel.images));
+    shift_[c] = static_cast<float>(
+        sums[c] / static_cast<double>(std::max<std::int64_t>(one_pixel.images, 1)));
   }
 }
 
@@ -134,7 +135,8 @@ void BatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element
   std::vector<double> sums(2 * channels_);
   for (std::size_t i = 0; i < block_sums_.size(); ++i) sums[i % sums.size()] += block_sums_[i];
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
-    bias_gradient[c] = static_cast<float>(sums[c]);
+    if (bias_gradient != nullptr) bias_gradient[c] = static_cast<float>(sums[c]);
+    if (weight_gradient == nullptr) continue;
     weight_gradient[c] = static_cast<float>(sums[channels_ + c] * inverse_std_[c]);
   }
   // Gradients of weight and bias stay local: gradient averaging sums them.

@@ -59,8 +59,8 @@ class BatchNorm {
   /// is null without ReLU. Pointers to the block.
   void add_gradients(std::int64_t block, const Element* dy, const Element* y, const Element* x,
                      std::int64_t row_begin, std::int64_t row_end);
-  /// Writes gradients of x, weight and bias after all rows were added. `residual_gradient`, if not
-  /// null, takes that of the residual. Pointers to block 0. Collective if synchronized.
+  /// Writes gradients of x, weight and bias after all rows were added. Those of weight, bias and
+  /// residual are not written if they are null. Pointers to block 0. Collective if synchronized.
   void backward(const BatchNormTensors& tensors, const Element* dy, const Element* y,
                 const Element* x, float* weight_gradient, float* bias_gradient, Element* dx,
                 Element* residual_gradient);

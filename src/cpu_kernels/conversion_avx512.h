@@ -17,37 +17,102 @@ void for_each_run(const ImageShape& shape, const Action& action) {
   }
 }
 
-/// Loads 16 pixels of 16 images of one channel, a vector per image.
-inline void load_pixels(const float* images, const PlainStrides& strides, std::int64_t count,
-                        std::int64_t pixels, Block& block) {
-  const __m512i columns =
-      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                         _mm512_set1_epi32(static_cast<int>(strides.column)));
-  for (std::int64_t i = 0; i < kLanes; ++i) {
-    const __mmask16 mask = i < count ? first_lanes(pixels) : __mmask16{0};
-    const float* const from = images + i * strides.image;
-    block[i] = strides.column == 1
-                   ? _mm512_maskz_loadu_epi32(mask, from)
-                   : _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), mask, columns, from, 4);
+// Pixels of a channel of one image, as fp32.
+
+inline __m512i load_pixels(const float* from, std::int64_t stride, std::int64_t pixels) {
+  if (stride == 1) return _mm512_maskz_loadu_epi32(first_lanes(pixels), from);
+  alignas(64) float values[kLanes] = {};
+  for (std::int64_t i = 0; i < pixels; ++i) values[i] = from[i * stride];
+  return _mm512_load_si512(values);
+}
+inline __m512i load_pixels(const Bf16Bits* from, std::int64_t stride, std::int64_t pixels) {
+  alignas(32) Bf16Bits values[kLanes] = {};
+  for (std::int64_t i = 0; i < pixels; ++i) values[i] = from[i * stride];
+  return _mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(values))), 16);
+}
+inline void store_pixels(__m512i pixels_of_image, std::int64_t stride, std::int64_t pixels,
+                         float* to) {
+  if (stride == 1) return _mm512_mask_storeu_epi32(to, first_lanes(pixels), pixels_of_image);
+  alignas(64) float values[kLanes];
+  _mm512_store_si512(values, pixels_of_image);
+  for (std::int64_t i = 0; i < pixels; ++i) to[i * stride] = values[i];
+}
+inline void store_pixels(__m512i pixels_of_image, std::int64_t stride, std::int64_t pixels,
+                         Bf16Bits* to) {
+  alignas(32) Bf16Bits values[kLanes];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(values),
+                     _mm512_cvtepi32_epi16(_mm512_srli_epi32(pixels_of_image, 16)));
+  for (std::int64_t i = 0; i < pixels; ++i) to[i * stride] = values[i];
+}
+
+// Up to 16 consecutive words of one image; `channels` may be fewer.
+
+inline __m512i load_row_words(const float* from, std::int64_t channels) {
+  return _mm512_maskz_loadu_epi32(first_lanes(channels), from);
+}
+inline __m512i load_row_words(const Bf16Bits* from, std::int64_t channels) {
+  return _mm512_maskz_loadu_epi16(first_halves(channels), from);
+}
+inline void store_row_words(__m512i words, std::int64_t channels, float* to) {
+  _mm512_mask_storeu_epi32(to, first_lanes(channels), words);
+}
+inline void store_row_words(__m512i words, std::int64_t channels, Bf16Bits* to) {
+  _mm512_mask_storeu_epi16(to, first_halves(channels), words);
+}
+
+/// Calls `action(channel, v, words)` for runs of up to 16 words of images of one pixel, and each of
+/// the two vectors of a word.
+template <class Element, class Action>
+void for_each_word_run(std::int64_t channels, const Action& action) {
+  for (std::int64_t channel = 0; channel < channels; channel += kLanes * kDepth<Element>) {
+    const std::int64_t left = words<Element>(channels - channel);
+    for (std::int64_t v = 0; v < kVectors; ++v) action(channel, v, smaller(left, kLanes));
   }
 }
 
-inline void store_pixels(const Block& block, const PlainStrides& strides, std::int64_t count,
-                         std::int64_t pixels, float* images) {
-  const __m512i columns =
-      _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                         _mm512_set1_epi32(static_cast<int>(strides.column)));
-  for (std::int64_t i = 0; i < smaller(kLanes, count); ++i) {
-    float* const to = images + i * strides.image;
-    strides.column == 1
-        ? _mm512_mask_storeu_epi32(to, first_lanes(pixels), block[i])
-        : _mm512_mask_i32scatter_epi32(to, first_lanes(pixels), columns, block[i], 4);
-  }
+/// `from_plain` for images of one pixel with adjacent channels.
+template <class Element>
+void from_rows(std::int64_t channels, const Element* images, std::int64_t stride,
+               std::int64_t count, Element* block) {
+  for_each_word_run<Element>(channels, [&](auto channel, auto v, auto run) {
+    Block rows;
+    for (std::int64_t i = 0; i < kLanes; ++i) {
+      const std::int64_t image = v * kLanes + i;
+      rows[i] = image < count
+                    ? load_row_words(images + image * stride + channel, channels - channel)
+                    : _mm512_setzero_si512();
+    }
+    transpose(rows);
+    Element* const to = block + channel * kImages + v * kWordSize<Element> / kVectors;
+    for (std::int64_t i = 0; i < run; ++i) {
+      _mm512_storeu_si512(to + i * kWordSize<Element>, rows[i]);
+    }
+  });
 }
 
 template <class Element>
-void from_plain(const ImageShape& shape, const float* images, const PlainStrides& strides,
+void to_rows(std::int64_t channels, const Element* block, std::int64_t stride, std::int64_t count,
+             Element* images) {
+  for_each_word_run<Element>(channels, [&](auto channel, auto v, auto run) {
+    Block rows = {};
+    const Element* const from = block + channel * kImages + v * kWordSize<Element> / kVectors;
+    for (std::int64_t i = 0; i < run; ++i) {
+      rows[i] = _mm512_loadu_si512(from + i * kWordSize<Element>);
+    }
+    transpose(rows);
+    for (std::int64_t i = 0; i < smaller(kLanes, count - v * kLanes); ++i) {
+      store_row_words(rows[i], channels - channel, images + (v * kLanes + i) * stride + channel);
+    }
+  });
+}
+
+template <class Element>
+void from_plain(const ImageShape& shape, const Element* images, const PlainStrides& strides,
                 std::int64_t count, Element* block) {
+  if (shape.pixels() == 1 && strides.channel == 1) {
+    return from_rows(shape.channels, images, strides.image, count, block);
+  }
   const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
   for_each_run(shape, [&](std::int64_t y, std::int64_t x, std::int64_t pixels) {
     for (std::int64_t channel = 0; channel < shape.channels; channel += kDepth<Element>) {
@@ -56,9 +121,14 @@ void from_plain(const ImageShape& shape, const float* images, const PlainStrides
         for (int d = 0; d < kDepth<Element>; ++d) {
           const std::int64_t first = v * kLanes;
           const std::int64_t images_here = channel + d < shape.channels ? count - first : 0;
-          load_pixels(images + first * strides.image + (channel + d) * strides.channel +
-                          y * strides.row + x * strides.column,
-                      strides, images_here, pixels, of[d]);
+          const Element* const from = images + first * strides.image +
+                                      (channel + d) * strides.channel + y * strides.row +
+                                      x * strides.column;
+          for (std::int64_t i = 0; i < kLanes; ++i) {
+            of[d][i] = i < images_here
+                           ? load_pixels(from + i * strides.image, strides.column, pixels)
+                           : _mm512_setzero_si512();
+          }
           transpose(of[d]);
         }
         Element* to = block + (y * shape.width + x) * pixel_size + channel * kImages +
@@ -75,7 +145,10 @@ void from_plain(const ImageShape& shape, const float* images, const PlainStrides
 
 template <class Element>
 void to_plain(const ImageShape& shape, const Element* block, const PlainStrides& strides,
-              std::int64_t count, float* images) {
+              std::int64_t count, Element* images) {
+  if (shape.pixels() == 1 && strides.channel == 1) {
+    return to_rows(shape.channels, block, strides.image, count, images);
+  }
   const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
   for_each_run(shape, [&](std::int64_t y, std::int64_t x, std::int64_t pixels) {
     for (std::int64_t channel = 0; channel < shape.channels; channel += kDepth<Element>) {
@@ -90,9 +163,11 @@ void to_plain(const ImageShape& shape, const Element* block, const PlainStrides&
         const std::int64_t first = v * kLanes;
         for (int d = 0; d < kDepth<Element> && channel + d < shape.channels; ++d) {
           transpose(of[d]);
-          store_pixels(of[d], strides, count - first, pixels,
-                       images + first * strides.image + (channel + d) * strides.channel +
-                           y * strides.row + x * strides.column);
+          Element* const to = images + first * strides.image + (channel + d) * strides.channel +
+                              y * strides.row + x * strides.column;
+          for (std::int64_t i = 0; i < smaller(kLanes, count - first); ++i) {
+            store_pixels(of[d][i], strides.column, pixels, to + i * strides.image);
+          }
         }
       }
     }

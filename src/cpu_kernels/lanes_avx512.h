@@ -81,6 +81,10 @@ inline __mmask16 first_lanes(std::int64_t count) {
   return static_cast<__mmask16>((1U << (count < 0 ? 0 : smaller(count, kLanes))) - 1);
 }
 
+inline __mmask32 first_halves(std::int64_t count) {
+  return count >= 2 * kLanes ? ~__mmask32{0} : (__mmask32{1} << (count < 0 ? 0 : count)) - 1;
+}
+
 /// 16 rows of 16 words.
 using Block = __m512i[kLanes];
 

@@ -104,10 +104,10 @@ struct LayerKernels {
                                 std::int64_t end, Element* dx);
 
   /// Convert one block from and to plain images; images after `count` are zeros.
-  void (*from_plain)(const ImageShape& shape, const float* images, const PlainStrides& strides,
+  void (*from_plain)(const ImageShape& shape, const Element* images, const PlainStrides& strides,
                      std::int64_t count, Element* block);
   void (*to_plain)(const ImageShape& shape, const Element* block, const PlainStrides& strides,
-                   std::int64_t count, float* images);
+                   std::int64_t count, Element* images);
 };
 
 }  // namespace mnist_train::cpu_kernels

@@ -88,14 +88,26 @@ struct Network<Element>::State {
 };
 
 template <class Element>
-Network<Element>::Network(const Graph& graph, std::int64_t images)
+Network<Element>::Network(const Graph& graph, std::int64_t images, Passes passes)
     : kernels_(*layer_kernels<Element>()),
       graph_(graph),
+      passes_(passes),
       max_blocks_(Batch{images}.blocks()),
       states_(graph.nodes().size()) {
-  for (Value v = 0; v < graph_.values(); ++v) {
-    value_offsets_.push_back(values_.add(max_blocks_ * block_size(v)));
+  plan_values();
+  plan_nodes();
+  if (passes != Passes::kForward) {
+    plan_gradients();
+    find_last_writers();
   }
+  values_.allocate();
+  gradients_.allocate();
+  taps_.allocate();
+  sums_.allocate();
+}
+
+template <class Element>
+void Network<Element>::plan_nodes() {
   std::int64_t scratch = 0;
   std::int64_t sums = 0;
   for (std::size_t i = 0; i < states_.size(); ++i) {
@@ -105,6 +117,7 @@ Network<Element>::Network(const Graph& graph, std::int64_t images)
     if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
       state.convolution.emplace(convolution->shape);
       state.packed_forward = values_.add(state.convolution->packed_forward_size());
+      if (passes_ == Passes::kForward) continue;
       state.packed_backward = values_.add(state.convolution->packed_backward_size());
       state.bands = state.convolution->gradient_bands(max_blocks_);
       scratch = std::max(scratch, state.convolution->gradient_scratch(state.bands));
@@ -123,14 +136,36 @@ Network<Element>::Network(const Graph& graph, std::int64_t images)
       }
     }
   }
-  plan_gradients();
-  find_last_writers();
   scratch_offset_ = gradients_.add(scratch);
   sums_offset_ = sums_.add(sums);
-  values_.allocate();
-  gradients_.allocate();
-  taps_.allocate();
-  sums_.allocate();
+}
+
+/// The backward pass needs all values; without it, a value is live until the last node that takes
+/// it.
+template <class Element>
+void Network<Element>::plan_values() {
+  std::vector<std::pair<std::int64_t, bool>> parts;
+  Reuse reuse(parts);
+  const bool reuses = passes_ == Passes::kForward;
+  std::vector<std::size_t> last_taken(static_cast<std::size_t>(graph_.values()), states_.size());
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    for (const Value v : {graph_.nodes()[i].in, graph_.nodes()[i].residual}) {
+      if (v != kNoValue) last_taken[static_cast<std::size_t>(v)] = i;
+    }
+  }
+  std::vector<std::size_t> part_of{reuse.take(max_blocks_ * block_size(Graph::input()))};
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    const Node& node = graph_.nodes()[i];
+    part_of.push_back(reuse.take(max_blocks_ * block_size(node.out)));
+    for (const Value v : {node.in, node.residual}) {
+      if (reuses && v != kNoValue && last_taken[static_cast<std::size_t>(v)] == i) {
+        reuse.give_back(part_of[static_cast<std::size_t>(v)]);
+      }
+    }
+  }
+  std::vector<std::size_t> offsets;
+  for (const auto& [size, in_use] : parts) offsets.push_back(values_.add(size));
+  for (const std::size_t part : part_of) value_offsets_.push_back(offsets[part]);
 }
 
 template <class Element>
@@ -152,7 +187,7 @@ void Network<Element>::plan_gradients() {
   take(graph_.nodes().back().out);
   for (std::size_t i = states_.size(); i-- > 0;) {
     const Node& node = states_[i].node;
-    take(node.in);
+    if (node.in != Graph::input() || passes_ == Passes::kBackwardToInput) take(node.in);
     take(node.residual);
     largest = std::max(largest, max_blocks_ * block_size(node.in));
     reuse.give_back(part_of[static_cast<std::size_t>(node.out)]);
@@ -214,36 +249,25 @@ void Network<Element>::for_blocks(const Action& action) const {
 }
 
 template <class Element>
-const Element* Network<Element>::forward(const float* images, const PlainStrides& strides,
-                                         const Batch& batch, bool training) {
+void Network<Element>::forward(const Element* images, const PlainStrides& strides,
+                               const Batch& batch, bool training) {
   batch_ = batch;
   training_ = training;
   for_blocks([&](std::int64_t block) {
-    kernels_.from_plain(graph_.shape_of(0), images + block * kImages * strides.image, strides,
-                        batch_.images_of(block), value(0) + block * block_size(0));
+    kernels_.from_plain(graph_.shape_of(Graph::input()), images + block * kImages * strides.image,
+                        strides, batch_.images_of(block),
+                        value(Graph::input()) + block * block_size(Graph::input()));
   });
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     const Node& node = state.node;
     if (state.convolution) {
-      const bool has_norm = training && i + 1 < states_.size() && states_[i + 1].batch_norm &&
-                            states_[i + 1].node.in == node.out;
-      convolve(state, has_norm ? &*states_[i + 1].batch_norm : nullptr);
+      State* const next = i + 1 < states_.size() ? &states_[i + 1] : nullptr;
+      const bool has_norm = next != nullptr && next->batch_norm && next->node.in == node.out &&
+                            training && !next->norm_tensors.uses_running_values;
+      convolve(state, has_norm ? &*next->batch_norm : nullptr);
     } else if (state.batch_norm) {
-      const bool has_statistics =
-          i > 0 && states_[i - 1].convolution && states_[i - 1].node.out == node.in;
-      if (training && !has_statistics) {
-        state.batch_norm->begin_statistics(batch_, value(node.in));
-        for_blocks([&](std::int64_t block) {
-          state.batch_norm->add_statistics(block, value(node.in) + block * block_size(node.in), 0,
-                                           graph_.shape_of(node.in).height);
-        });
-      }
-      training ? state.batch_norm->finish_statistics(state.norm_tensors.values)
-               : state.batch_norm->use_running_values(state.norm_tensors.values);
-      state.batch_norm->normalize(batch_, value(node.in),
-                                  node.residual == kNoValue ? nullptr : value(node.residual),
-                                  node.relu, value(node.out));
+      normalize(state, i > 0 && states_[i - 1].convolution && states_[i - 1].node.out == node.in);
     } else if (state.pooling) {
       pool(state);
     } else {
@@ -259,7 +283,43 @@ const Element* Network<Element>::forward(const float* images, const PlainStrides
       });
     }
   }
-  return value(states_.back().node.out);
+}
+
+template <class Element>
+void Network<Element>::read_output(Element* output, const PlainStrides& strides) const {
+  const Value last = states_.back().node.out;
+  for_blocks([&](std::int64_t block) {
+    kernels_.to_plain(graph_.shape_of(last), value(last) + block * block_size(last), strides,
+                      batch_.images_of(block), output + block * kImages * strides.image);
+  });
+}
+
+template <class Element>
+void Network<Element>::read_input_gradient(Element* to, const PlainStrides& strides) const {
+  const Value in = Graph::input();
+  for_blocks([&](std::int64_t block) {
+    kernels_.to_plain(graph_.shape_of(in), gradient(in) + block * block_size(in), strides,
+                      batch_.images_of(block), to + block * kImages * strides.image);
+  });
+}
+
+/// `has_statistics`: the convolution before it has added them.
+template <class Element>
+void Network<Element>::normalize(State& state, bool has_statistics) {
+  const Node& node = state.node;
+  const bool uses_running_values = !training_ || state.norm_tensors.uses_running_values;
+  if (!uses_running_values && !has_statistics) {
+    state.batch_norm->begin_statistics(batch_, value(node.in));
+    for_blocks([&](std::int64_t block) {
+      state.batch_norm->add_statistics(block, value(node.in) + block * block_size(node.in), 0,
+                                       graph_.shape_of(node.in).height);
+    });
+  }
+  uses_running_values ? state.batch_norm->use_running_values(state.norm_tensors.values)
+                      : state.batch_norm->finish_statistics(state.norm_tensors.values);
+  state.batch_norm->normalize(batch_, value(node.in),
+                              node.residual == kNoValue ? nullptr : value(node.residual), node.relu,
+                              value(node.out));
 }
 
 /// Computes bands of rows whose input fits into the cache, and the statistics of each for a batch
@@ -286,11 +346,11 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
                         part);
   };
   const std::int64_t first = std::min(band, s.out.height);
-  compute(0, 0, first);
+  if (batch_.images > 0) compute(0, 0, first);
   if (next != nullptr) {
     next->begin_statistics(
         batch_, value(node.out) + s.out.width / 2 * (block_size(node.out) / s.out.pixels()));
-    next->add_statistics(0, value(node.out), 0, first);
+    if (batch_.images > 0) next->add_statistics(0, value(node.out), 0, first);
   }
   for_blocks([&](std::int64_t block) {
     for (std::int64_t y = block == 0 ? first : 0; y < s.out.height; y += band) {
@@ -319,12 +379,31 @@ void Network<Element>::pool(State& state) {
 }
 
 template <class Element>
-void Network<Element>::backward(const Element* output_gradient) {
+void Network<Element>::find_needed_gradients() {
   has_gradient_.assign(static_cast<std::size_t>(graph_.values()), false);
+  needs_gradient_.assign(has_gradient_.size(), false);
+  needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
+  for (const State& state : states_) {
+    needs_gradient_[static_cast<std::size_t>(state.node.out)] =
+        state.weights.weight_gradient != nullptr || state.weights.bias_gradient != nullptr ||
+        state.norm_tensors.weight_gradient != nullptr ||
+        state.norm_tensors.bias_gradient != nullptr || needs_gradient(state.node.in) ||
+        needs_gradient(state.node.residual);
+  }
+}
+
+template <class Element>
+void Network<Element>::backward(const Element* output_gradient, const PlainStrides& strides) {
+  find_needed_gradients();
   const Value last = states_.back().node.out;
-  std::copy_n(output_gradient, batch_.blocks() * block_size(last), gradient(last));
+  for_blocks([&](std::int64_t block) {
+    kernels_.from_plain(graph_.shape_of(last), output_gradient + block * kImages * strides.image,
+                        strides, batch_.images_of(block),
+                        gradient(last) + block * block_size(last));
+  });
   for (std::size_t i = states_.size(); i-- > 0;) {
     State& state = states_[i];
+    if (!needs_gradient(state.node.out)) continue;
     if (state.convolution) {
       convolve_backward(state);
     } else if (state.batch_norm) {
@@ -341,7 +420,7 @@ void Network<Element>::backward(const Element* output_gradient) {
 template <class Element>
 template <class Compute>
 void Network<Element>::contribute(Value v, const Compute& compute) {
-  if (v == kNoValue || v == Graph::input()) return;
+  if (!needs_gradient(v)) return;
   const bool adds = has_gradient_[static_cast<std::size_t>(v)];
   has_gradient_[static_cast<std::size_t>(v)] = true;
   for_blocks([&](std::int64_t block) {
@@ -358,37 +437,16 @@ void Network<Element>::convolve_backward(State& state) {
   const Convolution<Element>& convolution = *state.convolution;
   const ConvolutionShape& s = convolution.shape();
   Element* const dy = gradient(node.out);
-  std::vector<double> bias_sums(
-      static_cast<std::size_t>(words<Element>(s.out.channels) * kDepth<Element> * batch_.blocks()));
-  const auto of_block = static_cast<std::int64_t>(bias_sums.size()) / batch_.blocks();
-  for_blocks([&](std::int64_t block) {
-    Element* const from = dy + block * block_size(node.out);
-    const PixelRange range = pixels_of(node.out, block);
-    if (node.relu) {
-      kernels_.relu_gradient(range, from, value(node.out) + block * block_size(node.out), from);
-    }
-    if (state.weights.bias != nullptr) {
-      kernels_.add_gradient_sums(range, from, nullptr, nullptr, nullptr,
-                                 bias_sums.data() + block * of_block);
-    }
-  });
-  for (std::int64_t c = 0; c < s.out.channels && state.weights.bias != nullptr; ++c) {
-    double sum = 0;
-    for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
-      sum += bias_sums[static_cast<std::size_t>(block * of_block + c)];
-    }
-    const auto rounded = static_cast<float>(sum);
-    round_to(&rounded, 1, state.weights.bias_gradient + c);
+  if (node.relu) {
+    for_blocks([&](std::int64_t block) {
+      Element* const from = dy + block * block_size(node.out);
+      kernels_.relu_gradient(pixels_of(node.out, block), from,
+                             value(node.out) + block * block_size(node.out), from);
+    });
   }
-  float* const sums = sums_.at(sums_offset_);
-  std::fill_n(sums, convolution.weight_sums(), 0.0F);
-  for (GradientBand band : state.bands) {
-    band.block_end = std::min(band.block_end, batch_.blocks());
-    if (band.block_begin >= band.block_end) break;
-    convolution.add_weight_gradient(band, value(node.in), dy, gradients_.at(scratch_offset_), sums);
-  }
-  convolution.write_weight_gradient(sums, state.weights.strides, state.weights.weight_gradient);
-  if (node.in == Graph::input()) return;
+  if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
+  if (state.weights.weight_gradient != nullptr) add_weight_gradients(state);
+  if (!needs_gradient(node.in)) return;
   Element* const packed = values_.at(state.packed_backward);
   convolution.pack_backward(state.weights.weight, state.weights.strides, packed);
   const auto in = static_cast<std::size_t>(node.in);
@@ -414,6 +472,42 @@ void Network<Element>::convolve_backward(State& state) {
 }
 
 template <class Element>
+void Network<Element>::add_bias_gradients(State& state) {
+  const Node& node = state.node;
+  const std::int64_t channels = graph_.shape_of(node.out).channels;
+  const std::int64_t of_block = words<Element>(channels) * kDepth<Element>;
+  std::vector<double> sums(static_cast<std::size_t>(of_block * batch_.blocks()));
+  for_blocks([&](std::int64_t block) {
+    kernels_.add_gradient_sums(pixels_of(node.out, block),
+                               gradient(node.out) + block * block_size(node.out), nullptr, nullptr,
+                               nullptr, sums.data() + block * of_block);
+  });
+  for (std::int64_t c = 0; c < channels; ++c) {
+    double sum = 0;
+    for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
+      sum += sums[static_cast<std::size_t>(block * of_block + c)];
+    }
+    const auto rounded = static_cast<float>(sum);
+    round_to(&rounded, 1, state.weights.bias_gradient + c);
+  }
+}
+
+template <class Element>
+void Network<Element>::add_weight_gradients(State& state) {
+  const Node& node = state.node;
+  const Convolution<Element>& convolution = *state.convolution;
+  float* const sums = sums_.at(sums_offset_);
+  std::fill_n(sums, convolution.weight_sums(), 0.0F);
+  for (GradientBand band : state.bands) {
+    band.block_end = std::min(band.block_end, batch_.blocks());
+    if (band.block_begin >= band.block_end) break;
+    convolution.add_weight_gradient(band, value(node.in), gradient(node.out),
+                                    gradients_.at(scratch_offset_), sums);
+  }
+  convolution.write_weight_gradient(sums, state.weights.strides, state.weights.weight_gradient);
+}
+
+template <class Element>
 void Network<Element>::add_norm_gradients(State& norm, std::int64_t block, std::int64_t row_begin,
                                           std::int64_t row_end) {
   const Node& node = norm.node;
@@ -428,8 +522,8 @@ void Network<Element>::batch_norm_backward(State& state) {
   const Node& node = state.node;
   Element* const dy = gradient(node.out);
   const Element* const y = node.relu ? value(node.out) : nullptr;
-  const bool has_residual = node.residual != kNoValue && node.residual != Graph::input();
-  const bool is_first = has_residual && !has_gradient_[static_cast<std::size_t>(node.residual)];
+  const bool is_first =
+      needs_gradient(node.residual) && !has_gradient_[static_cast<std::size_t>(node.residual)];
   const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
   if (!std::exchange(state.has_gradient_sums, false)) {
     state.batch_norm->begin_gradients(batch_);
@@ -437,10 +531,11 @@ void Network<Element>::batch_norm_backward(State& state) {
       add_norm_gradients(state, block, 0, graph_.shape_of(node.in).height);
     });
   }
-  state.batch_norm->backward(state.norm_tensors.values, dy, y, value(node.in),
-                             state.norm_tensors.weight_gradient, state.norm_tensors.bias_gradient,
-                             adds ? gradients_.at(spare_offset_) : gradient(node.in),
-                             is_first ? gradient(node.residual) : nullptr);
+  state.batch_norm->backward(
+      state.norm_tensors.values, dy, y, value(node.in), state.norm_tensors.weight_gradient,
+      state.norm_tensors.bias_gradient,
+      adds || !needs_gradient(node.in) ? gradients_.at(spare_offset_) : gradient(node.in),
+      is_first ? gradient(node.residual) : nullptr);
   if (adds) {
     for_blocks([&](std::int64_t block) {
       const std::int64_t at = block * block_size(node.in);

@@ -19,7 +19,7 @@ struct ConvolutionTensors {
   const Element* weight;
   const Element* bias;  // null: none
   WeightStrides strides;
-  Element* weight_gradient;
+  Element* weight_gradient;  // null: is not trained; the same below
   Element* bias_gradient;
 };
 
@@ -27,7 +27,11 @@ struct TrainedBatchNormTensors {
   BatchNormTensors values;
   float* weight_gradient;
   float* bias_gradient;
+  bool uses_running_values = false;  // in training, too
 };
+
+/// What a network is planned for.
+enum class Passes { kForward, kBackward, kBackwardToInput };
 
 /// Memory of fixed parts, which are zeros at first.
 template <class Element>
@@ -36,7 +40,7 @@ class Arena {
   /// Returns the offset of a new part.
   std::size_t add(std::int64_t elements);
   void allocate();
-  Element* at(std::size_t offset) { return memory_.get() + offset; }
+  Element* at(std::size_t offset) const { return memory_.get() + offset; }
 
  private:
   struct Free {
@@ -47,37 +51,51 @@ class Arena {
   std::unique_ptr<Element[], Free> memory_;
 };
 
-/// Computes a graph forward and backward. All memory is allocated once, for batches of up to
-/// `images` images. Requires is_supported<Element>().
+/// Computes a graph, and its gradients unless only Passes::kForward are planned. All memory is
+/// allocated once, for batches of up to `images` images. Requires is_supported<Element>().
 template <class Element>
 class Network {
  public:
-  Network(const Graph& graph, std::int64_t images);
+  Network(const Graph& graph, std::int64_t images, Passes passes);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// Set the tensors of a node, by its index in the graph. They must outlive the network.
+  std::int64_t capacity() const { return max_blocks_ * kImages; }  // images
+
+  /// Set the tensors of a node, by its index in the graph. They are used by the next passes.
   void set(std::size_t node, const ConvolutionTensors<Element>& tensors);
   void set(std::size_t node, const TrainedBatchNormTensors& tensors);
   /// Synchronizes batch norms.
   void set_sum_over_ranks(const SumOverRanks& sum);
 
-  /// Computes the output for a batch of plain images, in blocks. With `training`, batch norms use
-  /// and update statistics.
-  const Element* forward(const float* images, const PlainStrides& strides, const Batch& batch,
-                         bool training);
-  /// Writes all gradients, from that of the output of the last `forward` in training.
-  void backward(const Element* output_gradient);
+  // Images, outputs and gradients outside the network are plain.
+
+  /// Computes the output for a batch. With `training`, batch norms use and update statistics.
+  void forward(const Element* images, const PlainStrides& strides, const Batch& batch,
+               bool training);
+  void read_output(Element* output, const PlainStrides& strides) const;
+  /// Writes the gradients of all trained parameters, from that of the output of the last `forward`
+  /// in training.
+  void backward(const Element* output_gradient, const PlainStrides& strides);
+  /// Requires Passes::kBackwardToInput.
+  void read_input_gradient(Element* gradient, const PlainStrides& strides) const;
 
  private:
   struct State;  // of a node
 
+  void plan_nodes();
+  void plan_values();
   void plan_gradients();
   void find_last_writers();
-  Element* value(Value v) { return values_.at(value_offsets_[static_cast<std::size_t>(v)]); }
-  Element* gradient(Value v) {
+  void find_needed_gradients();
+  Element* value(Value v) const { return values_.at(value_offsets_[static_cast<std::size_t>(v)]); }
+  Element* gradient(Value v) const {
     return gradients_.at(gradient_offsets_[static_cast<std::size_t>(v)]);
+  }
+  /// Returns whether the gradient of a value is needed for that of a trained parameter, or wanted.
+  bool needs_gradient(Value v) const {
+    return v != kNoValue && needs_gradient_[static_cast<std::size_t>(v)];
   }
   std::int64_t block_size(Value v) const {
     return graph_.shape_of(v).template block_size<Element>();
@@ -88,7 +106,10 @@ class Network {
   void contribute(Value v, const Compute& compute);
 
   void convolve(State& state, BatchNorm<Element>* next);
+  void normalize(State& state, bool has_statistics);
   void convolve_backward(State& state);
+  void add_weight_gradients(State& state);
+  void add_bias_gradients(State& state);
   void add_norm_gradients(State& norm, std::int64_t block, std::int64_t row_begin,
                           std::int64_t row_end);
   void batch_norm_backward(State& state);
@@ -99,6 +120,7 @@ class Network {
 
   const LayerKernels<Element>& kernels_;
   Graph graph_;
+  Passes passes_;
   std::int64_t max_blocks_;
   Batch batch_{0};
   bool training_ = false;
@@ -108,7 +130,7 @@ class Network {
   Arena<float> sums_;
   std::vector<std::size_t> value_offsets_, gradient_offsets_;
   std::size_t spare_offset_ = 0, scratch_offset_ = 0, sums_offset_ = 0;
-  std::vector<bool> has_gradient_;
+  std::vector<bool> has_gradient_, needs_gradient_;
 };
 
 }  // namespace mnist_train::cpu_kernels

@@ -44,6 +44,7 @@ class Reference {
     }
     return values_.back();
   }
+  const std::vector<double>& input_gradient() const { return gradients_.front(); }
   void backward(const std::vector<double>& dy) {
     gradients_.back() = dy;
     for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
@@ -254,7 +255,8 @@ Graph pooled_network() {
 template <class Element>
 class Rig {
  public:
-  Rig(const Graph& graph, std::int64_t images) : graph_(graph), network_(graph, images) {
+  Rig(const Graph& graph, std::int64_t images)
+      : graph_(graph), network_(graph, images, Passes::kBackwardToInput) {
     const std::size_t nodes = graph.nodes().size();
     parameters.resize(nodes);
     tensors_.resize(nodes);
@@ -266,24 +268,26 @@ class Rig {
     Draws<Element> draws(12);
     const ImageShape& shape = graph_.shape_of(0);
     const ImageShape& out = graph_.shape_of(graph_.nodes().back().out);
-    const std::vector<double> x =
-        values_of(draws.numbers(images * shape.channels * shape.pixels()));
+    const std::vector<Element> plain = draws.numbers(images * shape.channels * shape.pixels());
+    const std::vector<double> x = values_of(plain);
     const std::vector<Element> dy = draws.numbers(images * out.channels);
-    const std::vector<float> plain(x.begin(), x.end());
-    const Element* const y = network_.forward(
-        plain.data(), {shape.channels * shape.pixels(), shape.pixels(), shape.width, 1},
-        Batch{images}, true);
-    const std::vector<Element> output(
-        y, y + Batch{images}.blocks() * out.template block_size<Element>());
-    network_.backward(to_blocks(out, images, dy).data());
+    const PlainStrides strides{shape.channels * shape.pixels(), shape.pixels(), shape.width, 1};
+    const PlainStrides of_output{out.channels, 1, 1, 1};
+    network_.forward(plain.data(), strides, Batch{images}, true);
+    std::vector<Element> output(dy.size());
+    network_.read_output(output.data(), of_output);
+    network_.backward(dy.data(), of_output);
+    std::vector<Element> dx(plain.size());
+    network_.read_input_gradient(dx.data(), strides);
     Reference reference(graph_, images, parameters);
     INFO(images << " images");
-    CHECK(relative_error(from_blocks(out, images, output), reference.forward(x)) <= error);
+    CHECK(relative_error(values_of(output), reference.forward(x)) <= error);
     for (Parameters& p : parameters) {
       p.weight_gradient.assign(p.weight.size(), 0);
       p.bias_gradient.assign(p.bias.size(), 0);
     }
     reference.backward(values_of(dy));
+    CHECK(relative_error(values_of(dx), reference.input_gradient()) <= error);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       INFO("node " << i);
       if (std::holds_alternative<ConvolutionNode>(graph_.nodes()[i].kind)) {
