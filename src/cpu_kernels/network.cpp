@@ -32,6 +32,8 @@ std::int64_t band_rows(const GatherView& view) {
   return std::max<std::int64_t>(1, kBandBytes * view.out.height / in_bytes);
 }
 
+}  // namespace
+
 /// Parts of an arena that are reused: the first free one that is large enough.
 class Reuse {
  public:
@@ -51,8 +53,6 @@ class Reuse {
  private:
   std::vector<std::pair<std::int64_t, bool>>& parts_;  // size, in use
 };
-
-}  // namespace
 
 template <class Element>
 std::size_t Arena<Element>::add(std::int64_t elements) {
@@ -226,6 +226,16 @@ void Network<Element>::set(std::size_t node, const ConvolutionTensors<Element>& 
 template <class Element>
 void Network<Element>::set(std::size_t node, const TrainedBatchNormTensors& tensors) {
   states_.at(node).norm_tensors = tensors;
+}
+template <class Element>
+void Network<Element>::set_gradients(std::size_t node, Element* weight, Element* bias) {
+  states_.at(node).weights.weight_gradient = weight;
+  states_.at(node).weights.bias_gradient = bias;
+}
+template <class Element>
+void Network<Element>::set_norm_gradients(std::size_t node, float* weight, float* bias) {
+  states_.at(node).norm_tensors.weight_gradient = weight;
+  states_.at(node).norm_tensors.bias_gradient = bias;
 }
 template <class Element>
 void Network<Element>::set_sum_over_ranks(const SumOverRanks& sum) {

@@ -19,15 +19,15 @@ struct ConvolutionTensors {
   const Element* weight;
   const Element* bias;  // null: none
   WeightStrides strides;
-  Element* weight_gradient;  // null: is not trained; the same below
-  Element* bias_gradient;
+  Element* weight_gradient = nullptr;  // null: is not trained; the same below
+  Element* bias_gradient = nullptr;
 };
 
 struct TrainedBatchNormTensors {
   BatchNormTensors values;
-  float* weight_gradient;
-  float* bias_gradient;
   bool uses_running_values = false;  // in training, too
+  float* weight_gradient = nullptr;
+  float* bias_gradient = nullptr;
 };
 
 /// What a network is planned for.
@@ -66,6 +66,9 @@ class Network {
   /// Set the tensors of a node, by its index in the graph. They are used by the next passes.
   void set(std::size_t node, const ConvolutionTensors<Element>& tensors);
   void set(std::size_t node, const TrainedBatchNormTensors& tensors);
+  /// Set the destinations of the gradients of a convolution or batch norm.
+  void set_gradients(std::size_t node, Element* weight, Element* bias);
+  void set_norm_gradients(std::size_t node, float* weight, float* bias);
   /// Synchronizes batch norms.
   void set_sum_over_ranks(const SumOverRanks& sum);
 

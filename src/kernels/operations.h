@@ -51,6 +51,8 @@ void reject(Operation operation, const std::string& reason);
 
 /// Returns whether the kernel computes the operation for tensors on the device.
 bool is_used(Operation operation, at::Device device);
+/// Returns whether any kernel does.
+bool is_any_used(at::Device device);
 
 /// Inputs of the loss of a batch, all on one GPU.
 struct SoftmaxLossInput {

@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 #include <string>
@@ -122,6 +123,11 @@ void reject(Operation operation, const std::string& reason) {
 
 bool is_used(Operation operation, at::Device device) {
   return selected_for(operation).is_own && in_use().device == device;
+}
+
+bool is_any_used(at::Device device) {
+  const auto& selected = in_use().selected;
+  return in_use().device == device && std::ranges::any_of(selected, &Selected::is_own);
 }
 
 const accelerator::DeviceKernel& kernel(const std::string& name) {

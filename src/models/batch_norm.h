@@ -35,6 +35,15 @@ class BatchNorm : public torch::nn::Module {
   /// rank, even without samples, must then run forward and backward.
   void synchronize(SumOverRanks sum) { sum_ = std::move(sum); }
 
+  // For kernels that compute the layer together with others.
+
+  const at::Tensor& weight() const { return weight_; }
+  const at::Tensor& bias() const { return bias_; }
+  const at::Tensor& running_mean() const { return running_mean_; }
+  const at::Tensor& running_var() const { return running_var_; }
+  const SumOverRanks& sum_over_ranks() const { return sum_; }
+  void count_batch() { num_batches_tracked_.add_(1); }
+
  private:
   bool uses_kernels(const at::Tensor& x) const;
   at::Tensor forward_by_kernels(const at::Tensor& x, const at::Tensor& convolution_bias,

@@ -26,6 +26,7 @@
 #include <variant>
 #include <vector>
 
+#include "models/cpu_network.h"
 #include "models/dropout.h"
 #include "models/linear_activation.h"
 #include "models/model.h"
@@ -302,8 +303,31 @@ class LayeredModel : public Model {
 
   Operations compile(Neighbours left) {
     Operations operations;
-    while (!left.empty()) left = left.subspan(add_operation(left, operations));
+    while (!left.empty()) {
+      std::size_t taken = add_cpu_network(left, operations);
+      if (taken == 0) taken = add_operation(left, operations);
+      left = left.subspan(taken);
+    }
     return operations;
+  }
+
+  /// Adds the operation of as many layers as cpu_kernels/ can compute. Returns their number. It
+  /// includes the operations by which LibTorch computes them elsewhere.
+  std::size_t add_cpu_network(Neighbours next, Operations& operations) {
+    if (is_in_cpu_network_) return 0;
+    std::shared_ptr<CpuNetwork> network =
+        make_cpu_network(next, [this](const SizedLayer& sized) { return made_.at(&sized); });
+    if (network == nullptr) return 0;
+    const std::size_t layers = network->layers();
+    is_in_cpu_network_ = true;
+    Operations otherwise = compile(next.first(layers));
+    is_in_cpu_network_ = false;
+    operations.push_back([this, network = std::move(network),
+                          otherwise = std::move(otherwise)](const at::Tensor& x) {
+      return network->can_compute(x) ? network->forward(x, gradient_places(), is_training())
+                                     : run(otherwise, x);
+    });
+    return layers;
   }
 
   /// Adds the operation of the first layer, or of several. Returns their number.
@@ -433,6 +457,7 @@ class LayeredModel : public Model {
   Operations operations_;
   std::int64_t dropout_layers_ = 0;
   // During construction:
+  bool is_in_cpu_network_ = false;
   std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;
   std::vector<WeightedLayer> weighted_;  // in the order of the state_dict
 };

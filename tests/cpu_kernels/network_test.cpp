@@ -347,6 +347,7 @@ class Rig {
       parameters[i].bias = values_of(t.norm_bias);
       network_.set(i, TrainedBatchNormTensors{{t.norm_weight.data(), t.norm_bias.data(),
                                                t.mean.data(), t.variance.data()},
+                                              false,
                                               t.norm_weight_gradient.data(),
                                               t.norm_bias_gradient.data()});
     }

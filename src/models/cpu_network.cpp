@@ -1,0 +1,301 @@
+#include "models/cpu_network.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "cpu_kernels/kernels.h"
+#include "cpu_kernels/network.h"
+#include "kernels/operations.h"
+#include "models/batch_norm.h"
+#include "models/cpu_graph.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+using cpu_kernels::Passes;
+using cpu_kernels::PlainStrides;
+
+constexpr std::size_t kFewestWeighted = 2;  // layers
+
+template <class Element>
+Element* memory(const at::Tensor& tensor) {
+  return tensor.defined() ? static_cast<Element*>(tensor.mutable_data_ptr()) : nullptr;
+}
+
+/// Returns the strides of x [N,C,H,W] or [N,F] whose samples have `shape`, perhaps flattened.
+PlainStrides plain_strides(const at::Tensor& x, const cpu_kernels::ImageShape& shape) {
+  if (x.dim() == 4) return {x.stride(0), x.stride(1), x.stride(2), x.stride(3)};
+  const std::int64_t one = x.stride(1);
+  return {x.stride(0), one * shape.pixels(), one * shape.width, one};
+}
+
+/// Weights [out,in,kernel,kernel], or [out,F] of a linear layer.
+cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight,
+                                          const cpu_kernels::ConvolutionShape& shape) {
+  const auto [out, in, row, column] =
+      plain_strides(weight, {0, shape.kernel.height, shape.kernel.width});
+  return {out, in, row, column};
+}
+
+/// Parameters of a node, in the order of its module.
+struct NodeTensors {
+  std::size_t node;
+  at::Tensor weight;
+  at::Tensor bias;                  // may be undefined
+  std::shared_ptr<BatchNorm> norm;  // null: a convolution or linear layer
+};
+
+NodeTensors tensors_of(const NodeModule& named) {
+  if (auto norm = std::dynamic_pointer_cast<BatchNorm>(named.module)) {
+    return {named.node, norm->weight(), norm->bias(), norm};
+  }
+  if (const auto* convolution = named.module->as<torch::nn::Conv2dImpl>()) {
+    return {named.node, convolution->weight, convolution->bias, nullptr};
+  }
+  const auto* linear = named.module->as<torch::nn::LinearImpl>();
+  return {named.node, linear->weight, linear->bias, nullptr};
+}
+
+/// The engine for one type, planned when it is first used.
+template <class Element>
+struct Engine {
+  using Network = cpu_kernels::Network<Element>;
+
+  Network& planned(const cpu_kernels::Graph& graph, std::int64_t images, Passes passes) {
+    std::unique_ptr<Network>& network = passes == Passes::kForward ? inference : training;
+    const bool fits = network != nullptr && network->capacity() >= images &&
+                      (passes == training_passes || passes == Passes::kForward);
+    if (!fits) {
+      if (passes != Passes::kForward) training_passes = passes;
+      network = nullptr;  // frees its memory first
+      network = std::make_unique<Network>(graph, images, passes);
+    }
+    return *network;
+  }
+
+  std::unique_ptr<Network> inference, training;
+  Passes training_passes = Passes::kBackward;
+};
+
+class PlannedNetwork : public CpuNetwork {
+ public:
+  explicit PlannedNetwork(CpuGraph graph) : graph_(std::move(graph)) {
+    for (const NodeModule& named : graph_.modules) nodes_.push_back(tensors_of(named));
+  }
+
+  std::size_t layers() const override { return graph_.layers; }
+  bool can_compute(const at::Tensor& x) const override;
+  at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training) override;
+
+  /// `passes`: kForward without a backward pass.
+  at::Tensor compute(const at::Tensor& x, bool training, Passes passes);
+  /// Returns the gradients of x, if wanted, and of `parameters()`; undefined if they are frozen.
+  std::vector<at::Tensor> gradients(const at::Tensor& of_output);
+  std::int64_t number() const { return number_; }
+
+ private:
+  std::vector<at::Tensor> parameters() const;
+  template <class Element>
+  at::Tensor compute_as(const at::Tensor& x, bool training, Passes passes);
+  template <class Element>
+  void bind(cpu_kernels::Network<Element>& network);
+  template <class Element>
+  std::vector<at::Tensor> gradients_as(const at::Tensor& of_output);
+  template <class Element>
+  Engine<Element>& engine();
+  const cpu_kernels::ImageShape& in_shape() const {
+    return graph_.graph.shape_of(cpu_kernels::Graph::input());
+  }
+  const cpu_kernels::ImageShape& out_shape() const {
+    return graph_.graph.shape_of(graph_.graph.nodes().back().out);
+  }
+
+  CpuGraph graph_;
+  std::vector<NodeTensors> nodes_;
+  Engine<float> fp32_;
+  Engine<cpu_kernels::Bf16Bits> bf16_;
+  // Of the last forward pass with a backward pass:
+  std::int64_t number_ = 0;
+  std::vector<WantedGradients> wanted_;  // one a node
+  std::vector<std::int64_t> sizes_;      // of x
+};
+
+template <>
+Engine<float>& PlannedNetwork::engine() {
+  return fp32_;
+}
+template <>
+Engine<cpu_kernels::Bf16Bits>& PlannedNetwork::engine() {
+  return bf16_;
+}
+
+class Computation : public torch::autograd::Function<Computation> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            at::TensorList /*parameters*/, PlannedNetwork* network, bool training) {
+    context->saved_data["network"] = reinterpret_cast<std::int64_t>(network);
+    const Passes passes = x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward;
+    at::Tensor y = network->compute(x, training, passes);
+    context->saved_data["number"] = network->number();
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    auto* const network =
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers, but no pointers
+        reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
+    if (context->saved_data["number"].toInt() != network->number()) {
+      throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
+    }
+    torch::autograd::variable_list found = network->gradients(gradients[0]);
+    found.resize(found.size() + 2);
+    return found;
+  }
+};
+
+bool PlannedNetwork::can_compute(const at::Tensor& x) const {
+  const at::ScalarType type = x.scalar_type();
+  const bool is_supported = type == at::kFloat ? cpu_kernels::is_supported<float>()
+                            : type == at::kBFloat16
+                                ? cpu_kernels::is_supported<cpu_kernels::Bf16Bits>()
+                                : false;
+  if (!is_supported || !x.is_cpu() || kernels::is_any_used(x.device())) return false;
+  const auto typed = std::ranges::find_if(nodes_, [](const NodeTensors& n) { return !n.norm; });
+  if (typed->weight.scalar_type() != type) return false;
+  const network::SampleShape& in = graph_.in;
+  return in.is_image ? x.sizes().slice(1) == at::IntArrayRef{in.channels, in.height, in.width}
+                     : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
+}
+
+std::vector<at::Tensor> PlannedNetwork::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const NodeTensors& node : nodes_) {
+    all.push_back(node.weight);
+    if (node.bias.defined()) all.push_back(node.bias);
+  }
+  return all;
+}
+
+at::Tensor PlannedNetwork::forward(const at::Tensor& x, GradientPlaces& places, bool training) {
+  const std::vector<at::Tensor> all = parameters();
+  const bool has_backward =
+      at::GradMode::is_enabled() &&
+      (x.requires_grad() || std::ranges::any_of(all, &at::Tensor::requires_grad));
+  if (!has_backward) return compute(x, training, Passes::kForward);
+  wanted_.clear();
+  for (const NodeTensors& node : nodes_) wanted_.push_back(places.take(node.weight, node.bias));
+  return Computation::apply(x, at::TensorList(all), this, training);
+}
+
+at::Tensor PlannedNetwork::compute(const at::Tensor& x, bool training, Passes passes) {
+  return x.scalar_type() == at::kFloat ? compute_as<float>(x, training, passes)
+                                       : compute_as<cpu_kernels::Bf16Bits>(x, training, passes);
+}
+
+template <class Element>
+at::Tensor PlannedNetwork::compute_as(const at::Tensor& x, bool training, Passes passes) {
+  const std::int64_t images = x.size(0);
+  auto& network = engine<Element>().planned(graph_.graph, images, passes);
+  if (passes != Passes::kForward) {
+    ++number_;
+    sizes_ = x.sizes().vec();
+  }
+  bind(network);
+  const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
+  network.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
+                  training);
+  for (const NodeTensors& node : nodes_) {
+    if (node.norm && node.norm->is_training()) node.norm->count_batch();
+  }
+  const network::SampleShape& out = graph_.out;
+  at::Tensor y = out.is_image ? at::empty({images, out.channels, out.height, out.width},
+                                          x.options(), at::MemoryFormat::ChannelsLast)
+                              : at::empty({images, out.elements()}, x.options());
+  network.read_output(memory<Element>(y), plain_strides(y, out_shape()));
+  return y;
+}
+
+template <class Element>
+void PlannedNetwork::bind(cpu_kernels::Network<Element>& network) {
+  for (const NodeTensors& node : nodes_) {
+    if (node.norm) {
+      const cpu_kernels::BatchNormTensors values{
+          memory<float>(node.weight), memory<float>(node.bias),
+          memory<float>(node.norm->running_mean()), memory<float>(node.norm->running_var())};
+      network.set(node.node,
+                  cpu_kernels::TrainedBatchNormTensors{values, !node.norm->is_training()});
+      if (node.norm->sum_over_ranks()) {
+        network.set_sum_over_ranks([norm = node.norm](double* numbers, std::int64_t count) {
+          at::Tensor sums = at::from_blob(numbers, {count}, at::kDouble);
+          norm->sum_over_ranks()(sums);
+        });
+      }
+    } else {
+      const auto& kind =
+          std::get<cpu_kernels::ConvolutionNode>(graph_.graph.nodes()[node.node].kind);
+      network.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
+                                 memory<Element>(node.weight), memory<Element>(node.bias),
+                                 weight_strides(node.weight, kind.shape)});
+    }
+  }
+}
+
+std::vector<at::Tensor> PlannedNetwork::gradients(const at::Tensor& of_output) {
+  return of_output.scalar_type() == at::kFloat ? gradients_as<float>(of_output)
+                                               : gradients_as<cpu_kernels::Bf16Bits>(of_output);
+}
+
+/// Returns a tensor for the gradient of a parameter; undefined for a frozen one.
+at::Tensor destination(const at::Tensor& parameter, const at::Tensor& place) {
+  if (!parameter.requires_grad()) return {};
+  return place.defined() ? place.detach()
+                         : at::empty_strided(parameter.sizes(), parameter.strides(),
+                                             parameter.options().requires_grad(false));
+}
+
+template <class Element>
+std::vector<at::Tensor> PlannedNetwork::gradients_as(const at::Tensor& of_output) {
+  auto& network = *engine<Element>().training;
+  std::vector<at::Tensor> found(1);
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const NodeTensors& node = nodes_[i];
+    const at::Tensor weight = destination(node.weight, wanted_[i].weight);
+    const at::Tensor bias =
+        node.bias.defined() ? destination(node.bias, wanted_[i].bias) : at::Tensor();
+    node.norm ? network.set_norm_gradients(node.node, memory<float>(weight), memory<float>(bias))
+              : network.set_gradients(node.node, memory<Element>(weight), memory<Element>(bias));
+    found.push_back(weight);
+    if (node.bias.defined()) found.push_back(bias);
+  }
+  network.backward(memory<const Element>(of_output), plain_strides(of_output, out_shape()));
+  if (engine<Element>().training_passes == Passes::kBackwardToInput) {
+    const at::Tensor to = at::empty(sizes_, of_output.options());
+    const at::Tensor plain = in_shape().pixels() == 1 ? to.flatten(1) : to;
+    network.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
+    found[0] = to;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::unique_ptr<CpuNetwork> make_cpu_network(std::span<const network::SizedLayer* const> layers,
+                                             const CpuNetwork::ModuleOf& module_of) {
+  CpuGraph graph = translate(layers, module_of);
+  if (graph.weighted < kFewestWeighted) return nullptr;
+  return std::make_unique<PlannedNetwork>(std::move(graph));
+}
+
+}  // namespace mnist_train::models
