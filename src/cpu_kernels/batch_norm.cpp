@@ -108,7 +108,7 @@ void BatchNorm<Element>::normalize(const Batch& batch, const Element* x, const E
       const std::int64_t at = block * size;
       kernels_.normalize(range_of(batch, block),
                          {x + at, mean_.data(), scale_.data(), bias_.data(),
-                          residual == nullptr ? nullptr : residual + at, relu, y + at});
+                          residual == nullptr ? nullptr : residual + at, relu, limit_, y + at});
     }
   });
 }
@@ -125,7 +125,8 @@ void BatchNorm<Element>::add_gradients(std::int64_t block, const Element* dy, co
                                        std::int64_t row_end) {
   const std::int64_t at = row_begin * row_size();
   kernels_.add_gradient_sums(range_of_rows(block, row_end - row_begin), dy + at,
-                             y == nullptr ? nullptr : y + at, x + at, mean_.data(), sums_of(block));
+                             y == nullptr ? nullptr : y + at, x + at, mean_.data(), limit_,
+                             sums_of(block));
 }
 
 template <class Element>
@@ -160,7 +161,7 @@ void BatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element
       kernels_.normalize_gradient(
           range_of(batch_, block),
           {dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(), scale_.data(),
-           slope_.data(), offset_.data(), dx + at,
+           slope_.data(), offset_.data(), limit_, dx + at,
            residual_gradient == nullptr ? nullptr : residual_gradient + at});
     }
   });

@@ -36,6 +36,8 @@ class BatchNorm {
  public:
   BatchNorm(const ImageShape& shape, double epsilon, double momentum);
 
+  /// Bounds the output of ReLU: 6 for ReLU6.
+  void set_limit(float limit) { limit_ = limit; }
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
 
   /// Begins statistics of a batch. Squares are summed around the mean of any pixel of block 0, so
@@ -85,6 +87,7 @@ class BatchNorm {
   ImageShape shape_;
   std::size_t channels_;  // padded
   double epsilon_, momentum_;
+  float limit_ = kNoLimit;
   SumOverRanks sum_over_ranks_;
   bool is_frozen_ = false;
   Batch batch_{0};

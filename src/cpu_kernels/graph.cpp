@@ -12,11 +12,22 @@ Node* Graph::open_node(Value value) {
   return &nodes_.back();
 }
 
-Value Graph::add_relu(Value in) {
+/// Fuses ReLU with nodes that can compute it, and ReLU6 with batch norm.
+Value Graph::add(const ActivationNode& added, Value in) {
+  const Function function = added.activation.function;
   Node* const node = open_node(in);
-  // Max pooling takes a ReLU before it, too: see add(MaxPoolNode).
-  if (node == nullptr || std::holds_alternative<AveragePoolNode>(node->kind)) {
-    return append(ReluNode{}, in, shape_of(in));
+  if (node == nullptr || (function != Function::kRelu && function != Function::kRelu6)) {
+    return append(added, in, shape_of(in));
+  }
+  const bool is_norm = std::holds_alternative<BatchNormNode>(node->kind);
+  if (function == Function::kRelu6) {
+    if (!is_norm || node->residual != kNoValue) return append(added, in, shape_of(in));
+    node->limit = 6;
+  } else if (!is_norm && !std::holds_alternative<ConvolutionNode>(node->kind) &&
+             !std::holds_alternative<SumNode>(node->kind) &&
+             !std::holds_alternative<MaxPoolNode>(node->kind)) {
+    // Max pooling takes a ReLU before it, too: see add(MaxPoolNode).
+    return append(added, in, shape_of(in));
   }
   node->relu = true;
   return in;

@@ -21,7 +21,9 @@ struct BatchNormNode {
   double epsilon, momentum;
 };
 struct SumNode {};
-struct ReluNode {};
+struct ActivationNode {
+  Activation activation;
+};
 struct MaxPoolNode {
   PoolingShape shape;
 };
@@ -33,12 +35,14 @@ struct AveragePoolNode {
 /// One pass over activations: a layer, and what was fused with it. Batch norms and sums take a
 /// residual.
 struct Node {
-  std::variant<ConvolutionNode, BatchNormNode, SumNode, ReluNode, MaxPoolNode, AveragePoolNode>
+  std::variant<ConvolutionNode, BatchNormNode, SumNode, ActivationNode, MaxPoolNode,
+               AveragePoolNode>
       kind;
   Value in;
   Value out;
   Value residual = kNoValue;
   bool relu = false;
+  float limit = kNoLimit;  // of the ReLU after a batch norm
 };
 
 /// A network as nodes in the order of the forward pass. Neighbours are fused while it is built:
@@ -58,7 +62,8 @@ class Graph {
   Value add(const BatchNormNode& node, Value in) { return append(node, in, shape_of(in)); }
   Value add(const MaxPoolNode& node, Value in);
   Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }
-  Value add_relu(Value in);
+  Value add(const ActivationNode& node, Value in);
+  Value add_relu(Value in) { return add(ActivationNode{}, in); }
   /// Adds two values. If the last node is a batch norm that computes one, it adds the other.
   Value add_sum(Value in, Value residual);
 

@@ -5,6 +5,7 @@
 
 #ifdef __AVX512BF16__
 
+#include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/normalization_avx512.h"
@@ -29,6 +30,8 @@ const LayerKernels<Bf16Bits>* layer_kernels() {
                                                    &avx512::normalize_gradient<Bf16Bits>,
                                                    &avx512::add<Bf16Bits>,
                                                    &avx512::relu_gradient<Bf16Bits>,
+                                                   &avx512::activate<Bf16Bits>,
+                                                   &avx512::activation_gradient<Bf16Bits>,
                                                    &avx512::max_pool<Bf16Bits>,
                                                    &avx512::max_pool_gradient<Bf16Bits>,
                                                    &avx512::average_pool<Bf16Bits>,

@@ -5,6 +5,7 @@
 
 #ifdef __AVX512F__
 
+#include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/normalization_avx512.h"
@@ -29,6 +30,8 @@ const LayerKernels<float>* layer_kernels() {
                                                 &avx512::normalize_gradient<float>,
                                                 &avx512::add<float>,
                                                 &avx512::relu_gradient<float>,
+                                                &avx512::activate<float>,
+                                                &avx512::activation_gradient<float>,
                                                 &avx512::max_pool<float>,
                                                 &avx512::max_pool_gradient<float>,
                                                 &avx512::average_pool<float>,

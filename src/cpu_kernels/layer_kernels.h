@@ -19,7 +19,36 @@ struct PixelRange {
   }
 };
 
-/// y = relu((x - mean) * scale + bias + residual); the last two steps are optional.
+enum class Function {
+  kRelu,
+  kRelu6,
+  kLeakyRelu,
+  kHardsigmoid,
+  kHardswish,
+  kSigmoid,
+  kTanh,
+  kSilu,
+  kGelu,
+  kTanhGelu  // GELU with tanh in place of erf
+};
+
+/// An activation function as in PyTorch.
+struct Activation {
+  Function function = Function::kRelu;
+  float negative_slope = 0.01F;  // of leaky ReLU
+
+  /// Whether the gradient is computed from the output; otherwise from the input.
+  bool differentiates_output() const {
+    return function != Function::kHardswish && function != Function::kSilu &&
+           function != Function::kGelu && function != Function::kTanhGelu &&
+           (function != Function::kLeakyRelu || negative_slope >= 0);
+  }
+};
+
+/// The limit of a ReLU without one.
+inline constexpr float kNoLimit = __builtin_inff();
+
+/// y = min(limit, relu((x - mean) * scale + bias + residual)); all after the bias is optional.
 template <class Element>
 struct NormalizeOperands {
   const Element* x;
@@ -28,11 +57,12 @@ struct NormalizeOperands {
   const float* bias;
   const Element* residual;  // null: none
   bool relu;
+  float limit;  // of ReLU
   Element* y;
 };
 
-/// The gradient of the input of a normalization: with g = dy if y > 0 or y is null, otherwise 0,
-/// dx = scale * g + slope * (x - mean) + offset. dx may be any of the other tensors.
+/// The gradient of the input of a normalization: with g = dy if 0 < y < limit or y is null,
+/// otherwise 0, dx = scale * g + slope * (x - mean) + offset. dx may be any of the other tensors.
 template <class Element>
 struct NormalizeGradientOperands {
   const Element* dy;
@@ -42,6 +72,7 @@ struct NormalizeGradientOperands {
   const float* scale;
   const float* slope;
   const float* offset;
+  float limit;
   Element* dx;
   Element* residual;  // takes g, unless null; may be dy
 };
@@ -81,7 +112,7 @@ struct LayerKernels {
   /// Adds sums per channel of g, as in NormalizeGradientOperands, and of g * (x - mean). Without x,
   /// only the former.
   void (*add_gradient_sums)(const PixelRange& range, const Element* dy, const Element* y,
-                            const Element* x, const float* mean, double* sums);
+                            const Element* x, const float* mean, float limit, double* sums);
   /// Writes zeros for images that are no samples.
   void (*normalize_gradient)(const PixelRange& range,
                              const NormalizeGradientOperands<Element>& operands);
@@ -89,6 +120,12 @@ struct LayerKernels {
   void (*add)(const PixelRange& range, const Element* a, const Element* b, bool relu, Element* y);
   /// dx = dy if y > 0, otherwise 0.
   void (*relu_gradient)(const PixelRange& range, const Element* dy, const Element* y, Element* dx);
+  void (*activate)(const PixelRange& range, const Activation& activation, const Element* x,
+                   Element* y);
+  /// Writes the gradient of x from that of y and from one of them: `value` is y if
+  /// `differentiates_output`, otherwise x.
+  void (*activation_gradient)(const PixelRange& range, const Activation& activation,
+                              const Element* dy, const Element* value, Element* dx);
 
   // Rows `begin` to `end` of the output, or of the input for gradients.
 

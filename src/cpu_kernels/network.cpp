@@ -124,6 +124,7 @@ void Network<Element>::plan_nodes() {
       sums = std::max(sums, state.convolution->weight_sums());
     } else if (const auto* norm = std::get_if<BatchNormNode>(&node.kind)) {
       state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum);
+      state.batch_norm->set_limit(node.limit);
     } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
       state.pooling.emplace(max->shape);
       state.taps = taps_.add(max_blocks_ * block_size(node.out));
@@ -281,16 +282,7 @@ void Network<Element>::forward(const Element* images, const PlainStrides& stride
     } else if (state.pooling) {
       pool(state);
     } else {
-      for_blocks([&](std::int64_t block) {
-        const std::int64_t at = block * block_size(node.in);
-        const Element* const in = value(node.in) + at;
-        const PixelRange range = pixels_of(node.in, block);
-        if (node.residual == kNoValue) {
-          kernels_.relu_gradient(range, in, in, value(node.out) + at);
-        } else {
-          kernels_.add(range, in, value(node.residual) + at, node.relu, value(node.out) + at);
-        }
-      });
+      compute_elements(node);
     }
   }
 }
@@ -372,6 +364,22 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
   });
 }
 
+/// Activations and sums.
+template <class Element>
+void Network<Element>::compute_elements(const Node& node) {
+  for_blocks([&](std::int64_t block) {
+    const std::int64_t at = block * block_size(node.in);
+    const PixelRange range = pixels_of(node.in, block);
+    const Element* const in = value(node.in) + at;
+    Element* const out = value(node.out) + at;
+    if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
+      kernels_.activate(range, of->activation, in, out);
+    } else {
+      kernels_.add(range, in, value(node.residual) + at, node.relu, out);
+    }
+  });
+}
+
 template <class Element>
 void Network<Element>::pool(State& state) {
   const Node& node = state.node;
@@ -420,6 +428,8 @@ void Network<Element>::backward(const Element* output_gradient, const PlainStrid
       batch_norm_backward(state);
     } else if (state.pooling) {
       pool_backward(state);
+    } else if (std::holds_alternative<ActivationNode>(state.node.kind)) {
+      activation_backward(state.node);
     } else {
       sum_backward(state.node);
     }
@@ -490,7 +500,7 @@ void Network<Element>::add_bias_gradients(State& state) {
   for_blocks([&](std::int64_t block) {
     kernels_.add_gradient_sums(pixels_of(node.out, block),
                                gradient(node.out) + block * block_size(node.out), nullptr, nullptr,
-                               nullptr, sums.data() + block * of_block);
+                               nullptr, kNoLimit, sums.data() + block * of_block);
   });
   for (std::int64_t c = 0; c < channels; ++c) {
     double sum = 0;
@@ -561,17 +571,26 @@ void Network<Element>::batch_norm_backward(State& state) {
   }
 }
 
-/// Also of a ReLU, a sum of one value.
 template <class Element>
 void Network<Element>::sum_backward(const Node& node) {
-  const bool relu = node.relu || std::holds_alternative<ReluNode>(node.kind);
   for (const Value v : {node.in, node.residual}) {
     contribute(v, [&](std::int64_t block, Element* to) {
       const std::int64_t at = block * block_size(node.out);
       kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out) + at,
-                             relu ? value(node.out) + at : nullptr, to);
+                             node.relu ? value(node.out) + at : nullptr, to);
     });
   }
+}
+
+template <class Element>
+void Network<Element>::activation_backward(const Node& node) {
+  const Activation& activation = std::get<ActivationNode>(node.kind).activation;
+  const Value from = activation.differentiates_output() ? node.out : node.in;
+  contribute(node.in, [&](std::int64_t block, Element* to) {
+    const std::int64_t at = block * block_size(node.out);
+    kernels_.activation_gradient(pixels_of(node.out, block), activation, gradient(node.out) + at,
+                                 value(from) + at, to);
+  });
 }
 
 template <class Element>

@@ -116,7 +116,9 @@ class Network {
   void add_norm_gradients(State& norm, std::int64_t block, std::int64_t row_begin,
                           std::int64_t row_end);
   void batch_norm_backward(State& state);
+  void compute_elements(const Node& node);
   void sum_backward(const Node& node);
+  void activation_backward(const Node& node);
   void pool(State& state);
   void pool_backward(State& state);
   PixelRange pixels_of(Value v, std::int64_t block) const;

@@ -113,6 +113,7 @@ void add_statistics(const PixelRange& range, const Element* x, const float* shif
 template <class Element>
 void normalize(const PixelRange& range, const NormalizeOperands<Element>& operands) {
   const NormalizeOperands<Element> o = operands;
+  const __m512 limit = _mm512_set1_ps(o.limit);
   for_each_vector<Element>(
       range, [&](std::int64_t offset, std::int64_t channel,
                  __mmask16) __attribute__((always_inline)) {
@@ -129,16 +130,19 @@ void normalize(const PixelRange& range, const NormalizeOperands<Element>& operan
           }
         }
         if (o.relu) {
-          for (__m512& value : values.of) value = _mm512_max_ps(_mm512_setzero_ps(), value);
+          for (__m512& value : values.of) {
+            value = _mm512_min_ps(limit, _mm512_max_ps(_mm512_setzero_ps(), value));
+          }
         }
         store_words(o.y + offset, values);
       });
 }
 
-/// Loads a gradient, zero for lanes whose output is not positive.
+/// Loads a gradient, zero for lanes whose output is not between 0 and the limit.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> load_gradient(const Element* dy, const Element* y,
-                                                            std::int64_t offset, __mmask16 mask) {
+                                                            std::int64_t offset, __mmask16 mask,
+                                                            float limit = kNoLimit) {
   Values<Element> g = load_words(dy + offset);
   if (y == nullptr) {
     for (__m512& value : g.of) value = _mm512_maskz_mov_ps(mask, value);
@@ -148,20 +152,22 @@ template <class Element>
   for (int d = 0; d < kDepth<Element>; ++d) {
     const __mmask16 positive =
         _mm512_mask_cmp_ps_mask(mask, outputs.of[d], _mm512_setzero_ps(), _CMP_NLE_UQ);
-    g.of[d] = _mm512_maskz_mov_ps(positive, g.of[d]);
+    g.of[d] = _mm512_maskz_mov_ps(
+        _mm512_mask_cmp_ps_mask(positive, outputs.of[d], _mm512_set1_ps(limit), _CMP_NGE_UQ),
+        g.of[d]);
   }
   return g;
 }
 
 template <class Element>
 void add_gradient_sums(const PixelRange& range, const Element* dy, const Element* y,
-                       const Element* x, const float* mean, double* sums) {
+                       const Element* x, const float* mean, float limit, double* sums) {
   if (x == nullptr) {
     sum_channels<Element, 1>(
         range,
         [&](std::int64_t offset, std::int64_t, __mmask16 mask, ChannelSums<1> * to)
             __attribute__((always_inline)) {
-              const Values<Element> g = load_gradient(dy, y, offset, mask);
+              const Values<Element> g = load_gradient(dy, y, offset, mask, limit);
               for (int d = 0; d < kDepth<Element>; ++d) {
                 to[d].of[0] = _mm512_add_ps(to[d].of[0], g.of[d]);
               }
@@ -173,7 +179,7 @@ void add_gradient_sums(const PixelRange& range, const Element* dy, const Element
       range,
       [&](std::int64_t offset, std::int64_t channel, __mmask16 mask, ChannelSums<2> * to)
           __attribute__((always_inline)) {
-            const Values<Element> g = load_gradient(dy, y, offset, mask);
+            const Values<Element> g = load_gradient(dy, y, offset, mask, limit);
             const Values<Element> values = load_words(x + offset);
             for (int d = 0; d < kDepth<Element>; ++d) {
               const __m512 centred =
@@ -192,7 +198,7 @@ void normalize_gradient(const PixelRange& range,
   for_each_vector<Element>(
       range, [&](std::int64_t offset, std::int64_t channel,
                  __mmask16 mask) __attribute__((always_inline)) {
-        const Values<Element> g = load_gradient(o.dy, o.y, offset, mask);
+        const Values<Element> g = load_gradient(o.dy, o.y, offset, mask, o.limit);
         Values<Element> values = load_words(o.x + offset);
         for (int d = 0; d < kDepth<Element>; ++d) {
           const __m512 centred = _mm512_sub_ps(values.of[d], _mm512_set1_ps(o.mean[channel + d]));

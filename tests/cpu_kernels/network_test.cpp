@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_kernels/activations.h"
 #include "cpu_kernels/blocked.h"
 #include "cpu_kernels/kernels.h"
 #include "support/catch.h"
@@ -38,9 +39,8 @@ class Reference {
       for (std::size_t j = 0; j < y.size() && node.residual != kNoValue; ++j) {
         y[j] += at(values_, node.residual)[j];
       }
-      if (node.relu || std::holds_alternative<ReluNode>(node.kind)) {
-        for (double& value : y) value = std::max(value, 0.0);
-      }
+      if (!node.relu) continue;
+      for (double& value : y) value = std::clamp(value, 0.0, double(node.limit));
     }
     return values_.back();
   }
@@ -51,8 +51,8 @@ class Reference {
       const Node& node = graph_.nodes()[i];
       std::vector<double> g = at(gradients_, node.out);
       for (std::size_t j = 0; j < g.size(); ++j) {
-        const bool relu = node.relu || std::holds_alternative<ReluNode>(node.kind);
-        if (relu && at(values_, node.out)[j] <= 0) g[j] = 0;
+        const double y = at(values_, node.out)[j];
+        if (node.relu && (y <= 0 || y >= double(node.limit))) g[j] = 0;
         if (node.residual != kNoValue) at(gradients_, node.residual)[j] += g[j];
       }
       std::visit([&](const auto& kind) { differentiate(kind, node, parameters_[i], g); },
@@ -133,8 +133,10 @@ class Reference {
   void compute(const SumNode&, const Node& of, Parameters&, std::vector<double>& y) {
     y = at(values_, of.in);
   }
-  void compute(const ReluNode&, const Node& of, Parameters&, std::vector<double>& y) {
-    y = at(values_, of.in);
+  void compute(const ActivationNode& node, const Node& of, Parameters&, std::vector<double>& y) {
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      y[i] = activated(node.activation, at(values_, of.in)[i]);
+    }
   }
   template <class Kind>
   void add_gradient(const Kind&, const Node& of, const std::vector<double>& g) {
@@ -144,9 +146,11 @@ class Reference {
                      const std::vector<double>& g) {
     add_gradient(node, of, g);
   }
-  void differentiate(const ReluNode& node, const Node& of, Parameters&,
+  void differentiate(const ActivationNode& node, const Node& of, Parameters&,
                      const std::vector<double>& g) {
-    add_gradient(node, of, g);
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      at(gradients_, of.in)[i] += g[i] * derivative(node.activation, at(values_, of.in)[i]);
+    }
   }
 
   /// 2x2 windows, whose maxima are found once more for the gradient.
@@ -374,6 +378,27 @@ TEST_CASE("A residual network with batch norm agrees with fp64") {
 }
 
 TEST_CASE("A network with pooling and biases agrees with fp64") { check_network(pooled_network()); }
+
+/// An activation after a batch norm, and after a convolution.
+Graph activated_network(const ActivationNode& activation) {
+  Graph graph({3, 8, 8});
+  Value x = graph.add(activation, add_convolution_norm(graph, Graph::input(), 12, 1, 1));
+  x = graph.add(convolution({12, 8, 8}, 12, 3, 1, 1, /*bias=*/true), x);
+  add_head(graph, graph.add(activation, x));
+  return graph;
+}
+
+TEST_CASE("Networks with each activation agree with fp64") {
+  for (const Function function : kAllFunctions) {
+    INFO("function " << static_cast<int>(function));
+    const Graph graph = activated_network({{function, 0.25F}});
+    const std::size_t fused = function == Function::kRelu    ? 2
+                              : function == Function::kRelu6 ? 1
+                                                             : 0;
+    CHECK(graph.nodes().size() == 7 - fused);
+    check_network(graph);
+  }
+}
 
 }  // namespace
 }  // namespace mnist_train::cpu_kernels

@@ -1,0 +1,124 @@
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu_kernels/activations.h"
+#include "cpu_kernels/blocked.h"
+#include "cpu_kernels/kernels.h"
+#include "support/catch.h"
+
+namespace mnist_train::cpu_kernels {
+namespace {
+
+/// One block of one channel.
+constexpr std::int64_t kPixels = 2000;
+constexpr std::int64_t kCount = kPixels * kImages;
+
+/// Results of a function for one block.
+template <class Element>
+struct Results {
+  std::vector<Element> x, y, dy, dx;
+
+  Results(const Activation& activation, const std::vector<float>& numbers, std::int64_t images) {
+    const ImageShape shape{1, kPixels, 1};
+    for (auto* blocks : {&x, &y, &dy, &dx}) *blocks = empty_blocks<Element>(shape, kImages);
+    Draws<Element> draws(1);
+    const std::vector<Element> gradients = draws.numbers(kCount);
+    for_each_element<Element>(shape, kImages, [&](std::size_t plain, std::size_t at) {
+      round_to(numbers[plain % numbers.size()], x[at]);
+      dy[at] = gradients[plain];
+    });
+    const PixelRange range{kPixels, 1, images};
+    const LayerKernels<Element>& kernels = *layer_kernels<Element>();
+    kernels.activate(range, activation, x.data(), y.data());
+    kernels.activation_gradient(range, activation, dy.data(),
+                                activation.differentiates_output() ? y.data() : x.data(),
+                                dx.data());
+  }
+};
+
+/// Errors of single elements.
+struct Limits {
+  double relative, absolute;
+};
+
+template <class Element>
+void check_function(const Activation& activation, const Limits& value, const Limits& gradient) {
+  if (!is_supported<Element>()) return;
+  std::vector<float> numbers;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    // From -16 to 16, and small ones of any magnitude.
+    const float part = static_cast<float>(i) / kCount;
+    numbers.push_back(i % 4 != 0
+                          ? 32 * part - 16
+                          : std::ldexp(i % 8 == 0 ? 1.3F : -1.7F, static_cast<int>(-40 * part)));
+  }
+  const Results<Element> found(activation, numbers, kImages);
+  int wrong_values = 0;
+  int wrong_gradients = 0;
+  const auto is_wrong = [](double a, double b, const Limits& limits) {
+    return !(std::fabs(a - b) <= limits.relative * std::fabs(b) + limits.absolute);
+  };
+  for_each_element<Element>({1, kPixels, 1}, kImages, [&](std::size_t, std::size_t at) {
+    const double x = value_of(found.x[at]);
+    const double dx = value_of(found.dy[at]) * derivative(activation, x);
+    if (is_wrong(value_of(found.y[at]), activated(activation, x), value)) ++wrong_values;
+    if (is_wrong(value_of(found.dx[at]), dx, gradient)) ++wrong_gradients;
+  });
+  INFO("function " << static_cast<int>(activation.function) << ", slope "
+                   << activation.negative_slope << (kDepth<Element> == 2 ? ", bf16" : ", fp32"));
+  CHECK(wrong_values == 0);
+  CHECK(wrong_gradients == 0);
+}
+
+TEST_CASE("Activations and their gradients agree with fp64 element by element") {
+  for (const Function function : kAllFunctions) {
+    for (const float slope : {0.01F, 0.0F, -0.5F}) {
+      if (slope != 0.01F && function != Function::kLeakyRelu) continue;
+      const Activation activation{function, slope};
+      // Tails of the approximated GELU are exponentials of numbers that are rounded before.
+      const double tail = function == Function::kTanhGelu ? 1e-5 : 0;
+      check_function<float>(activation, {3.5e-7 + tail, 1e-37}, {6e-7 + tail, 3e-7});
+      // Gradients may be those of the rounded output.
+      check_function<Bf16Bits>(activation, {3.92e-3, 1e-37},
+                               {3.92e-3, activation.differentiates_output() ? 4e-3 : 3e-7});
+    }
+  }
+}
+
+template <class Element>
+void check_special_values(const Activation& activation) {
+  if (!is_supported<Element>()) return;
+  INFO("function " << static_cast<int>(activation.function));
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> numbers{std::nanf(""), kInfinity, 1e30F, -1e30F, 0.0F};
+  const Results<Element> found(activation, numbers, 5);
+  for_each_element<Element>({1, kPixels, 1}, kImages, [&](std::size_t plain, std::size_t at) {
+    if (plain >= static_cast<std::size_t>(kPixels)) return;  // the first image
+    const float x = numbers[plain % numbers.size()];
+    const double y = value_of(found.y[at]);
+    if (std::isnan(x)) {
+      REQUIRE(std::isnan(y));
+    } else if (std::isinf(x)) {
+      REQUIRE(y == activated(activation, x));
+    } else {
+      REQUIRE(y == testing::Approx(activated(activation, value_of(found.x[at]))).epsilon(0.004));
+      const double dx = value_of(found.dy[at]) * derivative(activation, x);
+      REQUIRE(value_of(found.dx[at]) == testing::Approx(dx).epsilon(0.004).margin(0.004));
+    }
+  });
+  // The first image after the samples.
+  for (std::size_t pixel = 0; pixel < static_cast<std::size_t>(kPixels); ++pixel) {
+    REQUIRE(value_of(found.dx[(pixel * kImages + 5) * kDepth<Element>]) == 0);
+  }
+}
+
+TEST_CASE("Activations keep NaNs and bound infinity, and padding images get no gradient") {
+  for (const Function function : kAllFunctions) {
+    check_special_values<float>({function});
+    check_special_values<Bf16Bits>({function});
+  }
+}
+
+}  // namespace
+}  // namespace mnist_train::cpu_kernels
