@@ -24,6 +24,11 @@ struct SumNode {};
 struct ActivationNode {
   Activation activation;
 };
+/// Drops elements with probability `p` in training. `number` is the layer's index among dropouts.
+struct DropoutNode {
+  std::int64_t number;
+  double p;
+};
 struct MaxPoolNode {
   PoolingShape shape;
 };
@@ -35,7 +40,7 @@ struct AveragePoolNode {
 /// One pass over activations: a layer, and what was fused with it. Batch norms and sums take a
 /// residual.
 struct Node {
-  std::variant<ConvolutionNode, BatchNormNode, SumNode, ActivationNode, MaxPoolNode,
+  std::variant<ConvolutionNode, BatchNormNode, SumNode, ActivationNode, DropoutNode, MaxPoolNode,
                AveragePoolNode>
       kind;
   Value in;
@@ -60,6 +65,9 @@ class Graph {
   static Value input() { return 0; }
   Value add(const ConvolutionNode& node, Value in) { return append(node, in, node.shape.out); }
   Value add(const BatchNormNode& node, Value in) { return append(node, in, shape_of(in)); }
+  Value add(const DropoutNode& node, Value in) {
+    return node.p == 0 ? in : append(node, in, shape_of(in));
+  }
   Value add(const MaxPoolNode& node, Value in);
   Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }
   Value add(const ActivationNode& node, Value in);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "cpu_kernels/dropout.h"
 #include "cpu_kernels/layout.h"
 
 /// Kernels of layers other than convolutions. Each call computes part of one block of images, so
@@ -126,6 +127,8 @@ struct LayerKernels {
   /// `differentiates_output`, otherwise x.
   void (*activation_gradient)(const PixelRange& range, const Activation& activation,
                               const Element* dy, const Element* value, Element* dx);
+  /// The range must be all pixels. Also computes the gradient.
+  void (*drop)(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y);
 
   // Rows `begin` to `end` of the output, or of the input for gradients.
 

@@ -364,7 +364,7 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
   });
 }
 
-/// Activations and sums.
+/// Activations, dropout and sums.
 template <class Element>
 void Network<Element>::compute_elements(const Node& node) {
   for_blocks([&](std::int64_t block) {
@@ -374,6 +374,8 @@ void Network<Element>::compute_elements(const Node& node) {
     Element* const out = value(node.out) + at;
     if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
       kernels_.activate(range, of->activation, in, out);
+    } else if (std::holds_alternative<DropoutNode>(node.kind)) {
+      drop(node, block, in, out);
     } else {
       kernels_.add(range, in, value(node.residual) + at, node.relu, out);
     }
@@ -430,6 +432,11 @@ void Network<Element>::backward(const Element* output_gradient, const PlainStrid
       pool_backward(state);
     } else if (std::holds_alternative<ActivationNode>(state.node.kind)) {
       activation_backward(state.node);
+    } else if (std::holds_alternative<DropoutNode>(state.node.kind)) {
+      contribute(state.node.in, [&](std::int64_t block, Element* to) {
+        const std::int64_t at = block * block_size(state.node.out);
+        drop(state.node, block, gradient(state.node.out) + at, to);
+      });
     } else {
       sum_backward(state.node);
     }
@@ -580,6 +587,17 @@ void Network<Element>::sum_backward(const Node& node) {
                              node.relu ? value(node.out) + at : nullptr, to);
     });
   }
+}
+
+/// Forward and backward, dropout is the same product.
+template <class Element>
+void Network<Element>::drop(const Node& node, std::int64_t block, const Element* from,
+                            Element* to) const {
+  const PixelRange range = pixels_of(node.out, block);
+  if (!training_) return kernels_.relu_gradient(range, from, nullptr, to);  // copies
+  const auto& [number, p] = std::get<DropoutNode>(node.kind);
+  kernels_.drop(range, make_dropout(number, p, sample_seeds_ + block * kImages, range.images), from,
+                to);
 }
 
 template <class Element>

@@ -72,6 +72,10 @@ class Network {
   /// Synchronizes batch norms.
   void set_sum_over_ranks(const SumOverRanks& sum);
 
+  /// Sets the seeds of the samples of the next forward pass in training, for dropout. They must
+  /// stay valid until the end of `backward`.
+  void set_sample_seeds(const std::int64_t* seeds) { sample_seeds_ = seeds; }
+
   // Images, outputs and gradients outside the network are plain.
 
   /// Computes the output for a batch. With `training`, batch norms use and update statistics.
@@ -119,6 +123,7 @@ class Network {
   void compute_elements(const Node& node);
   void sum_backward(const Node& node);
   void activation_backward(const Node& node);
+  void drop(const Node& node, std::int64_t block, const Element* from, Element* to) const;
   void pool(State& state);
   void pool_backward(State& state);
   PixelRange pixels_of(Value v, std::int64_t block) const;
@@ -129,6 +134,7 @@ class Network {
   std::int64_t max_blocks_;
   Batch batch_{0};
   bool training_ = false;
+  const std::int64_t* sample_seeds_ = nullptr;
   std::vector<State> states_;
   Arena<Element> values_, gradients_;
   Arena<std::uint8_t> taps_;

@@ -234,4 +234,40 @@ void relu_gradient(const PixelRange& range, const Element* dy, const Element* y,
       });
 }
 
+inline __m512i hash(__m512i bits) {
+  bits = _mm512_xor_si512(bits, _mm512_srli_epi32(bits, 16));
+  bits = _mm512_mullo_epi32(bits, _mm512_set1_epi32(static_cast<int>(kHashFactor1)));
+  bits = _mm512_xor_si512(bits, _mm512_srli_epi32(bits, 15));
+  bits = _mm512_mullo_epi32(bits, _mm512_set1_epi32(static_cast<int>(kHashFactor2)));
+  return _mm512_xor_si512(bits, _mm512_srli_epi32(bits, 16));
+}
+
+template <class Element>
+void drop(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y) {
+  const std::int64_t count = words<Element>(range.channels);
+  const __m512i limit = _mm512_set1_epi32(static_cast<int>(dropout.limit));
+  const __mmask16 all = dropout.limit >> 32 != 0 ? 0 : 0xffff;
+  const __m512 scale = _mm512_set1_ps(dropout.scale);
+  std::int64_t offset = 0;
+  for (std::int64_t pixel = 0; pixel < range.pixels; ++pixel) {
+    for (std::int64_t word = 0; word < count; ++word) {
+      const std::int64_t index = word * kDepth<Element> * range.pixels + pixel;
+      for (int v = 0; v < kVectors; ++v, offset += kVectorSize<Element>) {
+        Values<Element> values = load_words(x + offset);
+        for (int d = 0; d < kDepth<Element>; ++d) {
+          const auto place = static_cast<std::uint32_t>(index + d * range.pixels);
+          const __m512i bits =
+              _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(place * kIndexFactor)),
+                               _mm512_loadu_si512(dropout.low + v * kLanes));
+          const __m512i hashed =
+              _mm512_xor_si512(hash(bits), _mm512_loadu_si512(dropout.high + v * kLanes));
+          values.of[d] = _mm512_maskz_mul_ps(_mm512_mask_cmpge_epu32_mask(all, hashed, limit),
+                                             values.of[d], scale);
+        }
+        store_words(y + offset, values);
+      }
+    }
+  }
+}
+
 }  // namespace mnist_train::cpu_kernels::avx512

@@ -130,6 +130,12 @@ class Reference {
     }
   }
 
+  // See dropout_test.cpp.
+  void compute(const DropoutNode&, const Node&, Parameters&, std::vector<double>&) { FAIL(); }
+  void differentiate(const DropoutNode&, const Node&, Parameters&, const std::vector<double>&) {
+    FAIL();
+  }
+
   void compute(const SumNode&, const Node& of, Parameters&, std::vector<double>& y) {
     y = at(values_, of.in);
   }

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu_kernels/layout.h"
+
+namespace mnist_train::cpu_kernels {
+
+/// Constants of the hash of dropout, that of models/dropout.cpp: Chris Wellons's lowbias32 of the
+/// element's index, between two keys (https://nullprogram.com/blog/2018/07/31/).
+inline constexpr std::uint32_t kIndexFactor = 0x9e3779b1;
+inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
+inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;
+
+/// Dropout of a block of images. An element is dropped if the hash of its index
+/// [channel][row][column] is below the limit.
+struct Dropout {
+  std::uint32_t low[kImages], high[kImages];  // keys of the images
+  std::uint64_t limit;
+  float scale;  // of other elements
+};
+
+/// Returns dropout with probability `p`, for the layer with this number and samples with these
+/// seeds.
+Dropout make_dropout(std::int64_t number, double p, const std::int64_t* seeds, std::int64_t count);
+
+}  // namespace mnist_train::cpu_kernels
