@@ -24,12 +24,40 @@ bool equal(const ImageShape& a, const ImageShape& b) {
   return a.channels == b.channels && a.height == b.height && a.width == b.width;
 }
 
+cpu_kernels::Activation activation(const settings::ActivationLayer& layer) {
+  using cpu_kernels::Function;
+  const auto function = [&] {
+    switch (layer.function) {
+      case settings::Activation::kRelu:
+        return Function::kRelu;
+      case settings::Activation::kRelu6:
+        return Function::kRelu6;
+      case settings::Activation::kLeakyRelu:
+        return Function::kLeakyRelu;
+      case settings::Activation::kHardsigmoid:
+        return Function::kHardsigmoid;
+      case settings::Activation::kHardswish:
+        return Function::kHardswish;
+      case settings::Activation::kSigmoid:
+        return Function::kSigmoid;
+      case settings::Activation::kTanh:
+        return Function::kTanh;
+      case settings::Activation::kSilu:
+        return Function::kSilu;
+      case settings::Activation::kGelu:
+        return layer.tanh_approximates ? Function::kTanhGelu : Function::kGelu;
+    }
+    return Function::kRelu;
+  };
+  return {function(), static_cast<float>(layer.negative_slope)};
+}
+
 /// Adds layers to a graph. Functions return the output, or nothing if cpu_kernels/ does not know a
 /// layer; then the graph is of no use.
 class Translator {
  public:
-  Translator(CpuGraph& to, const CpuNetwork::ModuleOf& module_of)
-      : to_(to), graph_(to.graph), module_of_(module_of) {}
+  Translator(CpuGraph& to, std::int64_t dropouts, const CpuNetwork::ModuleOf& module_of)
+      : to_(to), graph_(to.graph), dropouts_(dropouts), module_of_(module_of) {}
 
   std::optional<Value> add(const SizedLayer& sized, Value x) {
     if (padding_ && !std::holds_alternative<settings::Conv2dLayer>(sized.kind)) {
@@ -96,13 +124,9 @@ class Translator {
     return y;
   }
 
-  std::optional<Value> add_activation(settings::Activation function, Value x) {
-    if (function != settings::Activation::kRelu) return std::nullopt;
-    return graph_.add_relu(x);
-  }
   std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer& /*sized*/,
                            Value x) {
-    return add_activation(layer.function, x);
+    return graph_.add(cpu_kernels::ActivationNode{activation(layer)}, x);
   }
 
   std::optional<Value> add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized,
@@ -136,6 +160,11 @@ class Translator {
     return x;
   }
 
+  std::optional<Value> add(const settings::DropoutLayer& layer, const SizedLayer& /*sized*/,
+                           Value x) {
+    return graph_.add(cpu_kernels::DropoutNode{dropouts_++, layer.p}, x);
+  }
+
   std::optional<Value> add(const settings::FlattenLayer& /*layer*/, const SizedLayer& /*sized*/,
                            Value x) {
     return x;
@@ -151,7 +180,9 @@ class Translator {
       return std::nullopt;
     }
     const Value sum = graph_.add_sum(*y, *shortcut);
-    return layer.activation ? add_activation(*layer.activation, sum) : sum;
+    if (!layer.activation) return sum;
+    return graph_.add(cpu_kernels::ActivationNode{activation({.function = *layer.activation})},
+                      sum);
   }
 
   std::optional<Value> add(const settings::SequentialLayer& /*layer*/, const SizedLayer& sized,
@@ -170,19 +201,17 @@ class Translator {
   static std::optional<Value> add(const settings::GateLayer&, const SizedLayer&, Value) {
     return std::nullopt;
   }
-  static std::optional<Value> add(const settings::DropoutLayer&, const SizedLayer&, Value) {
-    return std::nullopt;
-  }
 
   CpuGraph& to_;
   Graph& graph_;
+  std::int64_t dropouts_;
   const CpuNetwork::ModuleOf& module_of_;
   std::optional<settings::Edges> padding_;  // of the convolution that must follow
 };
 
 }  // namespace
 
-CpuGraph translate(std::span<const SizedLayer* const> layers,
+CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
                    const CpuNetwork::ModuleOf& module_of) {
   const SampleShape& in = layers.front()->in;
   // Elements of a vector fill the words of bf16, channels of gray images only half of them.
@@ -191,7 +220,7 @@ CpuGraph translate(std::span<const SizedLayer* const> layers,
   const ImageShape shape = is_flat ? ImageShape{in.elements(), 1, 1} : image(in);
   CpuGraph best{Graph(shape), {}, 0, in, in};
   CpuGraph next = best;
-  Translator translator(next, module_of);
+  Translator translator(next, dropouts, module_of);
   Value x = Graph::input();
   for (const SizedLayer* sized : layers) {
     const std::optional<Value> y = translator.add(*sized, x);

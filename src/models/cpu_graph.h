@@ -30,7 +30,8 @@ struct CpuGraph {
 };
 
 /// Returns a graph of as many of the first layers as cpu_kernels/ can compute, perhaps none.
-CpuGraph translate(std::span<const network::SizedLayer* const> layers,
+/// `dropouts`: dropout layers before them.
+CpuGraph translate(std::span<const network::SizedLayer* const> layers, std::int64_t dropouts,
                    const CpuNetwork::ModuleOf& module_of);
 
 }  // namespace mnist_train::models

@@ -96,7 +96,8 @@ class PlannedNetwork : public CpuNetwork {
 
   std::size_t layers() const override { return graph_.layers; }
   bool can_compute(const at::Tensor& x) const override;
-  at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training) override;
+  at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training,
+                     const at::Tensor& seeds) override;
 
   /// `passes`: kForward without a backward pass.
   at::Tensor compute(const at::Tensor& x, bool training, Passes passes);
@@ -129,6 +130,7 @@ class PlannedNetwork : public CpuNetwork {
   std::int64_t number_ = 0;
   std::vector<WantedGradients> wanted_;  // one a node
   std::vector<std::int64_t> sizes_;      // of x
+  at::Tensor seeds_;
 };
 
 template <>
@@ -188,7 +190,9 @@ std::vector<at::Tensor> PlannedNetwork::parameters() const {
   return all;
 }
 
-at::Tensor PlannedNetwork::forward(const at::Tensor& x, GradientPlaces& places, bool training) {
+at::Tensor PlannedNetwork::forward(const at::Tensor& x, GradientPlaces& places, bool training,
+                                   const at::Tensor& seeds) {
+  seeds_ = seeds;
   const std::vector<at::Tensor> all = parameters();
   const bool has_backward =
       at::GradMode::is_enabled() &&
@@ -213,6 +217,7 @@ at::Tensor PlannedNetwork::compute_as(const at::Tensor& x, bool training, Passes
     sizes_ = x.sizes().vec();
   }
   bind(network);
+  if (seeds_.defined()) network.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
   const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
   network.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
                   training);
@@ -292,8 +297,9 @@ std::vector<at::Tensor> PlannedNetwork::gradients_as(const at::Tensor& of_output
 }  // namespace
 
 std::unique_ptr<CpuNetwork> make_cpu_network(std::span<const network::SizedLayer* const> layers,
+                                             std::int64_t dropouts,
                                              const CpuNetwork::ModuleOf& module_of) {
-  CpuGraph graph = translate(layers, module_of);
+  CpuGraph graph = translate(layers, dropouts, module_of);
   if (graph.weighted < kFewestWeighted) return nullptr;
   return std::make_unique<PlannedNetwork>(std::move(graph));
 }

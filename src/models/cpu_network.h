@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
@@ -27,13 +28,17 @@ class CpuNetwork {
   /// the planned shape. If not, LibTorch has to compute the layers.
   virtual bool can_compute(const at::Tensor& x) const = 0;
   /// Returns the output for x [N,C,H,W] or [N,F]. The backward pass must come before the next
-  /// `forward`; it writes gradients to `places`. Collective if a batch norm is synchronized.
-  virtual at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training) = 0;
+  /// `forward`; it writes gradients to `places`. With `training`, there is dropout, by `seeds` [N]
+  /// i64. Collective if a batch norm is synchronized.
+  virtual at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training,
+                             const at::Tensor& seeds) = 0;
 };
 
 /// Returns the longest network of the first layers; null if it would have fewer than two layers
-/// with weights, which do not pay for the conversion of input and output.
+/// with weights, which do not pay for the conversion of input and output. `dropouts`: dropout
+/// layers before them.
 std::unique_ptr<CpuNetwork> make_cpu_network(std::span<const network::SizedLayer* const> layers,
+                                             std::int64_t dropouts,
                                              const CpuNetwork::ModuleOf& module_of);
 
 }  // namespace mnist_train::models

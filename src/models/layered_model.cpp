@@ -315,8 +315,8 @@ class LayeredModel : public Model {
   /// includes the operations by which LibTorch computes them elsewhere.
   std::size_t add_cpu_network(Neighbours next, Operations& operations) {
     if (is_in_cpu_network_) return 0;
-    std::shared_ptr<CpuNetwork> network =
-        make_cpu_network(next, [this](const SizedLayer& sized) { return made_.at(&sized); });
+    std::shared_ptr<CpuNetwork> network = make_cpu_network(
+        next, dropout_layers_, [this](const SizedLayer& sized) { return made_.at(&sized); });
     if (network == nullptr) return 0;
     const std::size_t layers = network->layers();
     is_in_cpu_network_ = true;
@@ -324,8 +324,9 @@ class LayeredModel : public Model {
     is_in_cpu_network_ = false;
     operations.push_back([this, network = std::move(network),
                           otherwise = std::move(otherwise)](const at::Tensor& x) {
-      return network->can_compute(x) ? network->forward(x, gradient_places(), is_training())
-                                     : run(otherwise, x);
+      return network->can_compute(x)
+                 ? network->forward(x, gradient_places(), is_training(), sample_seeds())
+                 : run(otherwise, x);
     });
     return layers;
   }

@@ -85,24 +85,25 @@ void check_network() {
   Value x = graph.add(ConvolutionNode{{shape, shape, {1, 1}}, true}, Graph::input());
   x = graph.add(DropoutNode{2, 0.3}, x);
   CHECK(graph.add(DropoutNode{3, 0}, x) == x);
-  Network<Element> network(graph, kCount);
+  Network<Element> network(graph, kCount, Passes::kBackward);
   Element one, zero{}, weight_gradient, bias_gradient;
   round_to(1, one);
   network.set(0, {&one, &zero, WeightStrides::contiguous({shape, shape, {1, 1}}), &weight_gradient,
                   &bias_gradient});
   const std::vector<Element> images = Draws<Element>(5).numbers(kElements);
-  std::vector<float> plain;
-  for (const Element element : images) plain.push_back(value_of(element));
+  const PlainStrides strides{30, 30, 5, 1};
   const std::vector<std::int64_t> seeds = random_seeds(kCount);
   network.set_sample_seeds(seeds.data());
   const auto forward = [&](bool training) {
-    const Element* const y = network.forward(plain.data(), {30, 30, 5, 1}, {kCount}, training);
-    return from_blocks(shape, kCount, std::vector<Element>(y, y + 2 * shape.block_size<Element>()));
+    network.forward(images.data(), strides, {kCount}, training);
+    std::vector<Element> y(images.size());
+    network.read_output(y.data(), strides);
+    return values_of(y);
   };
   CHECK(forward(false) == values_of(images));
   CHECK(forward(true) == dropped(images, seeds, 30, 2, 0.3));
   const std::vector<Element> dy = Draws<Element>(6).numbers(kElements);
-  network.backward(to_blocks(shape, kCount, dy).data());
+  network.backward(dy.data(), strides);
   double sum = 0;
   for (const double g : dropped(dy, seeds, 30, 2, 0.3)) sum += g;
   CHECK(value_of(bias_gradient) == testing::Approx(sum).epsilon(tolerance<Element>()));
