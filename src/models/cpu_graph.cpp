@@ -24,7 +24,7 @@ bool equal(const ImageShape& a, const ImageShape& b) {
   return a.channels == b.channels && a.height == b.height && a.width == b.width;
 }
 
-cpu_kernels::Activation activation(const settings::ActivationLayer& layer) {
+cpu_kernels::Activation engine_activation(const settings::ActivationLayer& layer) {
   using cpu_kernels::Function;
   const auto function = [&] {
     switch (layer.function) {
@@ -126,7 +126,7 @@ class Translator {
 
   std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer& /*sized*/,
                            Value x) {
-    return graph_.add(cpu_kernels::ActivationNode{activation(layer)}, x);
+    return graph_.add(cpu_kernels::ActivationNode{engine_activation(layer)}, x);
   }
 
   std::optional<Value> add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized,
@@ -181,8 +181,8 @@ class Translator {
     }
     const Value sum = graph_.add_sum(*y, *shortcut);
     if (!layer.activation) return sum;
-    return graph_.add(cpu_kernels::ActivationNode{activation({.function = *layer.activation})},
-                      sum);
+    return graph_.add(
+        cpu_kernels::ActivationNode{engine_activation({.function = *layer.activation})}, sum);
   }
 
   std::optional<Value> add(const settings::SequentialLayer& /*layer*/, const SizedLayer& sized,

@@ -14,7 +14,7 @@ torch = import_torch()
 from torch_networks import torch_network  # noqa: E402  (needs torch)
 
 nn = torch.nn
-SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 3  # 20 steps, of which each epoch's last is smaller
+SAMPLES, BATCH, EPOCHS, SEED = 300, 64, 4, 4  # 20 steps, of which each epoch's last is smaller
 LAYERS = [
     {"name": "conv2d", "out_channels": 6, "kernel_size": 5, "bias": False, "as": "conv1"}, {"name": "batch_norm", "as": "bn1"}, "relu",
     {"name": "max_pool2d", "kernel_size": 2},
