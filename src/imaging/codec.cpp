@@ -68,20 +68,29 @@ std::uint8_t blend(int value, int alpha, int background) {
   return static_cast<std::uint8_t>(((sum >> 8) + sum) >> 15);
 }
 
-/// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque, which
-/// most are. `out` may be where the pixels are, unless it grows.
+/// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque.
+/// `out` may be where the pixels are, unless it grows; it has room for a byte after the last pixel.
 template <std::size_t colours, std::size_t channels>
 bool composite_to(std::uint8_t* out, const std::vector<std::uint8_t>& pixels,
                   const Colour& background) {
+  // Most pixels are opaque or clear. Colours are copied as a whole, with the byte after them.
+  constexpr std::size_t kCopied = channels == 3 ? 4 : channels;
+  std::array<std::uint8_t, 4> clear{background[0], background[1], background[2], 0};
   bool transparent = false;
   const std::uint8_t* end = pixels.data() + pixels.size();
   for (const std::uint8_t* pixel = pixels.data(); pixel != end; pixel += colours + 1) {
-    const std::uint8_t alpha = pixel[colours];
-    transparent = transparent || alpha < 255;
-    for (std::size_t channel = 0; channel < channels; ++channel) {
-      const std::uint8_t value = pixel[colours == 1 ? 0 : channel];
-      *out++ = alpha == 255 ? value : blend(value, alpha, background[channel]);
+    std::array<std::uint8_t, 4> colour{pixel[0], pixel[0], pixel[0], 0};
+    const int alpha = pixel[colours];
+    if (colours == 3) std::memcpy(colour.data(), pixel, kCopied);
+    if (alpha < 255) {
+      transparent = true;
+      for (std::size_t channel = 0; channel < channels && alpha > 0; ++channel) {
+        colour[channel] = blend(colour[channel], alpha, background[channel]);
+      }
+      if (alpha == 0) colour = clear;
     }
+    std::memcpy(out, colour.data(), kCopied);
+    out += channels;
   }
   return transparent;
 }
@@ -91,8 +100,9 @@ Image composite(Image image, const Colour& background) {
   const bool is_gray = background[0] == background[1] && background[1] == background[2];
   if (image.channels == 2 && !is_gray) {  // gray on a colour
     Image result{image.height, image.width, 3, {}};
-    result.pixels.resize(result.bytes());
+    result.pixels.resize(result.bytes() + 1);
     result.was_transparent = composite_to<1, 3>(result.pixels.data(), image.pixels, background);
+    result.pixels.pop_back();
     return result;
   }
   const auto composite_in_place = image.channels == 2 ? composite_to<1, 1> : composite_to<3, 3>;
