@@ -50,7 +50,7 @@ class Registers {
   Registers& operator=(const Registers&) = delete;
 };
 
-/// A rows of registers of 16 sums each by B columns of them. Rows of the second factor are
+/// A rows of registers of 16 sums each by B columns of them. Rows of the factors are `a_row` and
 /// `b_row` bytes apart.
 template <int A, int B>
 struct Sums {
@@ -60,14 +60,15 @@ struct Sums {
     if constexpr (A == 2) amx::set_to_zero<2>();
     if constexpr (A == 2 && B == 2) amx::set_to_zero<3>();
   }
-  /// Adds the product of registers at `a` and `a2`, with rows of 64 bytes, and at `b`.
-  static void add(const void* a, const void* a2, const void* b, std::int64_t b_row) {
-    load<4>(a, 64);
+  /// Adds the product of registers at `a` and `a2` and at `b`.
+  static void add(const void* a, const void* a2, std::int64_t a_row, const void* b,
+                  std::int64_t b_row) {
+    load<4>(a, a_row);
     load<6>(b, b_row);
     multiply<0, 4, 6>();
     if constexpr (B == 2) load<7>(static_cast<const char*>(b) + 64, b_row);
     if constexpr (B == 2) multiply<1, 4, 7>();
-    if constexpr (A == 2) load<5>(a2, 64);
+    if constexpr (A == 2) load<5>(a2, a_row);
     if constexpr (A == 2) multiply<2, 5, 6>();
     if constexpr (A == 2 && B == 2) multiply<3, 5, 7>();
   }

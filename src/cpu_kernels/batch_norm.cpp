@@ -15,6 +15,9 @@ BatchNorm<Element>::BatchNorm(const ImageShape& shape, double epsilon, double mo
       channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
       epsilon_(epsilon),
       momentum_(momentum),
+      sums_(2 * channels_ + 1),
+      exact_mean_(channels_),
+      variance_(channels_),
       inverse_std_(channels_) {
   for (auto* constants : {&shift_, &mean_, &scale_, &bias_, &slope_, &offset_}) {
     constants->resize(channels_);
@@ -22,80 +25,81 @@ BatchNorm<Element>::BatchNorm(const ImageShape& shape, double epsilon, double mo
 }
 
 template <class Element>
-void BatchNorm<Element>::begin_statistics(const Batch& batch, const Element* pixel) {
+void BatchNorm<Element>::begin_statistics(const Batch& batch, std::int64_t parts,
+                                          const Element* pixel) {
   batch_ = batch;
-  block_sums_.assign(static_cast<std::size_t>(batch.blocks()) * 2 * channels_, 0);
+  part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
   const PixelRange one_pixel{1, shape_.channels, batch.images_of(0)};
-  const std::vector<float> zeros(channels_);
-  std::vector<double> sums(2 * channels_);
-  kernels_.add_statistics(one_pixel, pixel, zeros.data(), sums.data());
+  std::fill(shift_.begin(), shift_.end(), 0.0F);
+  std::fill(sums_.begin(), sums_.end(), 0.0);
+  kernels_.add_statistics(one_pixel, pixel, shift_.data(), sums_.data());
   for (std::size_t c = 0; c < channels_; ++c) {
     shift_[c] = static_cast<float>(
-        sums[c] / static_cast<double>(std::max<std::int64_t>(one_pixel.images, 1)));
+        sums_[c] / static_cast<double>(std::max<std::int64_t>(one_pixel.images, 1)));
   }
 }
 
 template <class Element>
-void BatchNorm<Element>::add_statistics(std::int64_t block, const Element* x_block,
-                                        std::int64_t row_begin, std::int64_t row_end) {
+void BatchNorm<Element>::add_statistics(std::int64_t part, std::int64_t block,
+                                        const Element* x_block, std::int64_t row_begin,
+                                        std::int64_t row_end) {
   kernels_.add_statistics(range_of_rows(block, row_end - row_begin),
-                          x_block + row_begin * row_size(), shift_.data(), sums_of(block));
+                          x_block + row_begin * row_size(), shift_.data(), sums_of(part));
 }
 
 template <class Element>
 void BatchNorm<Element>::finish_statistics(const BatchNormTensors& tensors) {
   const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
   // Sums of x and, around zero, of its squares, which are exact enough in fp64.
-  std::vector<double> sums(2 * channels_ + 1);
+  add_parts();
   for (std::size_t c = 0; c < channels_; ++c) {
-    for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
-      const double* const of_block = sums_of(block);
-      sums[c] += of_block[c];
-      sums[channels_ + c] += of_block[channels_ + c];
-    }
     const double shift = shift_[c];
-    sums[channels_ + c] += shift * (2 * sums[c] + shift * own_count);
-    sums[c] += shift * own_count;
+    sums_[channels_ + c] += shift * (2 * sums_[c] + shift * own_count);
+    sums_[c] += shift * own_count;
   }
-  sums.back() = own_count;
-  if (sum_over_ranks_) sum_over_ranks_(sums.data(), static_cast<std::int64_t>(sums.size()));
-  count_ = sums.back();
+  sums_.back() = own_count;
+  if (sum_over_ranks_) sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(sums_.size()));
+  count_ = sums_.back();
   is_frozen_ = false;
-  std::vector<double> mean(channels_);
-  std::vector<double> variance(channels_);
   const double unbiased = count_ / std::max(count_ - 1, 1.0);
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
-    mean[c] = sums[c] / count_;
-    variance[c] = std::max(sums[channels_ + c] / count_ - mean[c] * mean[c], 0.0);
+    const double mean = sums_[c] / count_;
+    exact_mean_[c] = mean;
+    variance_[c] = std::max(sums_[channels_ + c] / count_ - mean * mean, 0.0);
     const auto update = [&](float& running, double value) {
       running = static_cast<float>(running + momentum_ * (value - running));
     };
-    update(tensors.running_mean[c], mean[c]);
-    update(tensors.running_var[c], variance[c] * unbiased);
+    update(tensors.running_mean[c], mean);
+    update(tensors.running_var[c], variance_[c] * unbiased);
   }
-  set_constants(tensors, mean, variance);
+  set_constants(tensors);
+}
+
+/// Adds the sums of all parts.
+template <class Element>
+void BatchNorm<Element>::add_parts() {
+  std::fill(sums_.begin(), sums_.end(), 0.0);
+  for (auto of_part = part_sums_.begin(); of_part != part_sums_.end();) {
+    for (std::size_t i = 0; i < 2 * channels_; ++i) sums_[i] += *of_part++;
+  }
 }
 
 template <class Element>
 void BatchNorm<Element>::use_running_values(const BatchNormTensors& tensors) {
-  std::vector<double> mean(channels_);
-  std::vector<double> variance(channels_);
-  std::copy_n(tensors.running_mean, shape_.channels, mean.begin());
-  std::copy_n(tensors.running_var, shape_.channels, variance.begin());
+  std::copy_n(tensors.running_mean, shape_.channels, exact_mean_.begin());
+  std::copy_n(tensors.running_var, shape_.channels, variance_.begin());
   is_frozen_ = true;
-  set_constants(tensors, mean, variance);
+  set_constants(tensors);
 }
 
 template <class Element>
-void BatchNorm<Element>::set_constants(const BatchNormTensors& tensors,
-                                       const std::vector<double>& mean,
-                                       const std::vector<double>& variance) {
+void BatchNorm<Element>::set_constants(const BatchNormTensors& tensors) {
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
-    inverse_std_[c] = 1 / std::sqrt(variance[c] + epsilon_);
-    mean_[c] = static_cast<float>(mean[c]);
+    inverse_std_[c] = 1 / std::sqrt(variance_[c] + epsilon_);
+    mean_[c] = static_cast<float>(exact_mean_[c]);
     scale_[c] = static_cast<float>(tensors.weight[c] * inverse_std_[c]);
     // With what rounding took from the mean.
-    bias_[c] = static_cast<float>(tensors.bias[c] + (mean_[c] - mean[c]) * scale_[c]);
+    bias_[c] = static_cast<float>(tensors.bias[c] + (mean_[c] - exact_mean_[c]) * scale_[c]);
   }
 }
 
@@ -114,41 +118,40 @@ void BatchNorm<Element>::normalize(const Batch& batch, const Element* x, const E
 }
 
 template <class Element>
-void BatchNorm<Element>::begin_gradients(const Batch& batch) {
+void BatchNorm<Element>::begin_gradients(const Batch& batch, std::int64_t parts) {
   batch_ = batch;
-  block_sums_.assign(static_cast<std::size_t>(batch.blocks()) * 2 * channels_, 0);
+  part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
 }
 
 template <class Element>
-void BatchNorm<Element>::add_gradients(std::int64_t block, const Element* dy, const Element* y,
-                                       const Element* x, std::int64_t row_begin,
+void BatchNorm<Element>::add_gradients(std::int64_t part, std::int64_t block, const Element* dy,
+                                       const Element* y, const Element* x, std::int64_t row_begin,
                                        std::int64_t row_end) {
   const std::int64_t at = row_begin * row_size();
   kernels_.add_gradient_sums(range_of_rows(block, row_end - row_begin), dy + at,
                              y == nullptr ? nullptr : y + at, x + at, mean_.data(), limit_,
-                             sums_of(block));
+                             sums_of(part));
 }
 
 template <class Element>
 void BatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element* dy,
                                   const Element* y, const Element* x, float* weight_gradient,
                                   float* bias_gradient, Element* dx, Element* residual_gradient) {
-  std::vector<double> sums(2 * channels_);
-  for (std::size_t i = 0; i < block_sums_.size(); ++i) sums[i % sums.size()] += block_sums_[i];
+  add_parts();
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
-    if (bias_gradient != nullptr) bias_gradient[c] = static_cast<float>(sums[c]);
+    if (bias_gradient != nullptr) bias_gradient[c] = static_cast<float>(sums_[c]);
     if (weight_gradient == nullptr) continue;
-    weight_gradient[c] = static_cast<float>(sums[channels_ + c] * inverse_std_[c]);
+    weight_gradient[c] = static_cast<float>(sums_[channels_ + c] * inverse_std_[c]);
   }
   // Gradients of weight and bias stay local: gradient averaging sums them.
   if (sum_over_ranks_ && !is_frozen_) {
-    sum_over_ranks_(sums.data(), static_cast<std::int64_t>(sums.size()));
+    sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(2 * channels_));
   }
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels) && !is_frozen_; ++c) {
     const double scale = tensors.weight[c] * inverse_std_[c];
     slope_[c] = static_cast<float>(-scale * inverse_std_[c] * inverse_std_[c] *
-                                   sums[channels_ + c] / count_);
-    offset_[c] = static_cast<float>(-scale * sums[c] / count_);
+                                   sums_[channels_ + c] / count_);
+    offset_[c] = static_cast<float>(-scale * sums_[c] / count_);
   }
   if (is_frozen_) {
     std::fill(slope_.begin(), slope_.end(), 0.0F);

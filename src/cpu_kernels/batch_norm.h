@@ -8,11 +8,12 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Images in blocks; the last block may have fewer than 32.
+/// Images in blocks; the last block may have fewer than 32. Without images there is still a block,
+/// so that a process without samples takes part in synchronized batch norm.
 struct Batch {
   std::int64_t images;
 
-  std::int64_t blocks() const { return ceil_divide(images, kImages); }
+  std::int64_t blocks() const { return images == 0 ? 1 : ceil_divide(images, kImages); }
   std::int64_t images_of(std::int64_t block) const {
     return images - block * kImages < kImages ? images - block * kImages : kImages;
   }
@@ -40,12 +41,12 @@ class BatchNorm {
   void set_limit(float limit) { limit_ = limit; }
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
 
-  /// Begins statistics of a batch. Squares are summed around the mean of any pixel of block 0, so
-  /// that their sum loses few digits.
-  void begin_statistics(const Batch& batch, const Element* pixel);
-  /// Adds rows of a block; blocks may be added by different threads.
-  void add_statistics(std::int64_t block, const Element* x_block, std::int64_t row_begin,
-                      std::int64_t row_end);
+  /// Begins statistics of a batch that is added in `parts`. Squares are summed around the mean of
+  /// any pixel of block 0, so that their sum loses few digits.
+  void begin_statistics(const Batch& batch, std::int64_t parts, const Element* pixel);
+  /// Adds rows of a block as a part; parts may be added by different threads.
+  void add_statistics(std::int64_t part, std::int64_t block, const Element* x_block,
+                      std::int64_t row_begin, std::int64_t row_end);
   /// Computes mean and scale from them and updates the running values. Collective if synchronized.
   void finish_statistics(const BatchNormTensors& tensors);
   /// Uses the running values instead: in evaluation, or if frozen.
@@ -56,11 +57,11 @@ class BatchNorm {
                  Element* y) const;
 
   /// Begins the backward pass.
-  void begin_gradients(const Batch& batch);
-  /// Adds rows of a block to the sums that it needs; blocks may be added by different threads. `y`
-  /// is null without ReLU. Pointers to the block.
-  void add_gradients(std::int64_t block, const Element* dy, const Element* y, const Element* x,
-                     std::int64_t row_begin, std::int64_t row_end);
+  void begin_gradients(const Batch& batch, std::int64_t parts);
+  /// Adds rows of a block to the sums that it needs, as a part; parts may be added by different
+  /// threads. `y` is null without ReLU. Pointers to the block.
+  void add_gradients(std::int64_t part, std::int64_t block, const Element* dy, const Element* y,
+                     const Element* x, std::int64_t row_begin, std::int64_t row_end);
   /// Writes gradients of x, weight and bias after all rows were added. Those of weight, bias and
   /// residual are not written if they are null. Pointers to block 0. Collective if synchronized.
   void backward(const BatchNormTensors& tensors, const Element* dy, const Element* y,
@@ -77,11 +78,11 @@ class BatchNorm {
   std::int64_t row_size() const {
     return shape_.width * static_cast<std::int64_t>(channels_) * kImages;
   }
-  double* sums_of(std::int64_t block) {
-    return block_sums_.data() + static_cast<std::size_t>(block) * 2 * channels_;
+  double* sums_of(std::int64_t part) {
+    return part_sums_.data() + static_cast<std::size_t>(part) * 2 * channels_;
   }
-  void set_constants(const BatchNormTensors& tensors, const std::vector<double>& mean,
-                     const std::vector<double>& variance);
+  void add_parts();
+  void set_constants(const BatchNormTensors& tensors);
 
   const LayerKernels<Element>& kernels_;
   ImageShape shape_;
@@ -91,9 +92,10 @@ class BatchNorm {
   SumOverRanks sum_over_ranks_;
   bool is_frozen_ = false;
   Batch batch_{0};
-  double count_ = 0;                // of pixels of all ranks
-  std::vector<double> block_sums_;  // [block][2][channels]
-  std::vector<double> inverse_std_;
+  double count_ = 0;               // of pixels of all ranks
+  std::vector<double> part_sums_;  // [part][2][channels]
+  std::vector<double> sums_;       // [2][channels], and the number of pixels
+  std::vector<double> exact_mean_, variance_, inverse_std_;
   std::vector<float> shift_, mean_, scale_, bias_, slope_, offset_;
 };
 

@@ -3,14 +3,15 @@
 #include <algorithm>
 
 #include "base/cpu.h"
+#include "base/parallel.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
 
 namespace {
 
-constexpr std::int64_t kAmxWords = 16;            // of a register's row, and rows of a register
-constexpr std::int64_t kGradientBytes = 1 << 20;  // of the rows of a band, half an L2 cache
+constexpr std::int64_t kAmxWords = 16;        // of a register's row, and rows of a register
+constexpr std::int64_t kBandBytes = 1 << 20;  // of rows that stay cached: half an L2 cache
 
 /// Returns the groups that kernels see: one for all, with zeros among the weights, if a word would
 /// belong to two groups.
@@ -41,12 +42,53 @@ std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   return best;
 }
 
+constexpr std::int64_t kMinParts = 16;     // of a batch, for threads
+constexpr std::int64_t kPanelPair = 2;     // panels that AMX computes at once
+constexpr std::int64_t kPanelsAtOnce = 8;  // packed, then multiplied while they are cached
+
+/// Returns the number of output rows whose input stays cached.
+template <class Element>
+std::int64_t cached_rows(const GatherView& view) {
+  const std::int64_t in_bytes =
+      view.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
+  return std::max<std::int64_t>(1, kBandBytes * view.out.height / in_bytes);
+}
+
+template <class Element>
+RowParts row_parts(const GatherView& view, std::int64_t blocks) {
+  const std::int64_t of_block = ceil_divide(kMinParts, blocks);
+  const std::int64_t rows =
+      std::min(cached_rows<Element>(view), ceil_divide(view.out.height, of_block));
+  return {rows, ceil_divide(view.out.height, rows)};
+}
+
+/// Returns whether all blocks should be multiplied by some panels, then by the next ones: if all
+/// weights take more memory than all inputs, or if there is only one row.
+template <class Element>
+bool by_panels(const GatherView& view, std::int64_t blocks) {
+  if (view.groups != 1) return false;
+  const std::int64_t weight_words = view.panels * view.panel_rows * view.positions;
+  const std::int64_t in_words = blocks * view.in.block_size<Element>() / kDepth<Element>;
+  return view.out.height == 1 ||
+         (weight_words > in_words && cached_rows<Element>(view) >= view.out.height);
+}
+
+/// Returns whether kernels should read weights in place rather than pack them: if these are rows
+/// of a matrix that are used a few times only.
+template <class Element>
+bool reads_in_place(const GatherView& view, const WeightStrides& strides, std::int64_t blocks) {
+  constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
+  return view.groups == 1 && view.kernel_height * view.kernel_width == 1 && strides.in == 1 &&
+         view.group_in % kDepth<Element> == 0 && blocks * view.out.pixels() <= kMostUses;
+}
+
 template <class Element>
 WeightGradientView gradient_view(const ConvolutionShape& shape) {
   constexpr std::int64_t kLanes = 16;  // of a vector of columns
   WeightGradientView view{};
   view.shape = shape;
   view.shape.groups = visible_groups(shape, kDepth<Element>);
+  view.layer_groups = shape.groups;
   view.by_amx = by_amx<Element>();
   const std::int64_t in = view.shape.group_in();
   const std::int64_t stored = words<Element>(in) * kDepth<Element>;
@@ -69,6 +111,7 @@ GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t de
   view_.group_out = view_.out.channels / view_.groups;
   view_.by_amx = by_amx;
   view_.kernel_height = s.kernel.height;
+  view_.kernel_width = s.kernel.width;
   const std::int64_t tap_words = ceil_divide(view_.group_in, depth);
   add_rows({s.in.height, s.out.height, s.kernel.height, s.stride.height, s.padding.height,
             s.dilation.height},
@@ -182,27 +225,119 @@ WeightsView<Element> Convolution<Element>::weights_view(const Element* weights,
 }
 
 template <class Element>
-void Convolution<Element>::pack_forward(const Element* weights, const WeightStrides& strides,
-                                        Element* packed) const {
-  kernels_.pack(forward_.view(), weights_view(weights, strides, false), packed);
+RowParts Convolution<Element>::forward_parts(std::int64_t blocks) const {
+  return row_parts<Element>(forward_.view(), blocks);
+}
+template <class Element>
+RowParts Convolution<Element>::backward_parts(std::int64_t blocks) const {
+  return row_parts<Element>(backward_.view(), blocks);
 }
 
 template <class Element>
-void Convolution<Element>::pack_backward(const Element* weights, const WeightStrides& strides,
-                                         Element* packed) const {
-  kernels_.pack(backward_.view(), weights_view(weights, strides, true), packed);
+void Convolution<Element>::forward(const BatchOperands<Element>& operands,
+                                   const RowListener* listener) const {
+  gather(/*backward=*/false, operands, listener);
+}
+template <class Element>
+void Convolution<Element>::backward_data(const BatchOperands<Element>& operands,
+                                         const RowListener* listener) const {
+  gather(/*backward=*/true, operands, listener);
 }
 
 template <class Element>
-void Convolution<Element>::forward(const GatherOperands<Element>& operands,
-                                   const GatherPart& part) const {
-  kernels_.gather(forward_.view(), operands, part);
+void Convolution<Element>::gather(bool backward, const BatchOperands<Element>& operands,
+                                  const RowListener* listener) const {
+  const GatherView& view = (backward ? backward_ : forward_).view();
+  if (!by_panels<Element>(view, operands.blocks)) {
+    return gather_rows(backward, operands, listener);
+  }
+  gather_panels(backward, operands);
+  if (listener == nullptr) return;
+  listener->begin();
+  const RowParts parts = row_parts<Element>(view, operands.blocks);
+  parallel_for(0, operands.blocks * parts.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) {
+      const std::int64_t y = part % parts.of_block * parts.rows;
+      listener->take(part, part / parts.of_block, y, std::min(y + parts.rows, view.out.height));
+    }
+  });
 }
 
+/// Returns the operands of one block.
 template <class Element>
-void Convolution<Element>::backward_data(const GatherOperands<Element>& operands,
-                                         const GatherPart& part) const {
-  kernels_.gather(backward_.view(), operands, part);
+GatherOperands<Element> of_block(const GatherView& view, const BatchOperands<Element>& all,
+                                 std::int64_t block) {
+  const std::int64_t out = block * view.out.block_size<Element>();
+  return {all.in + block * view.in.block_size<Element>(),     all.packed, all.bias,
+          all.addend == nullptr ? nullptr : all.addend + out, all.relu,   all.out + out};
+}
+
+/// Packs panels and multiplies all blocks by them while they are cached.
+template <class Element>
+void Convolution<Element>::gather_panels(bool backward,
+                                         const BatchOperands<Element>& operands) const {
+  const GatherView& view = (backward ? backward_ : forward_).view();
+  const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
+  const bool in_place =
+      !backward && reads_in_place<Element>(view, operands.strides, operands.blocks);
+  const auto compute = [&](std::int64_t begin, std::int64_t end) {
+    kernels_.pack(view, weights, {begin, end, in_place}, operands.packed);
+    for (std::int64_t block = 0; block < operands.blocks; ++block) {
+      GatherOperands<Element> of = of_block(view, operands, block);
+      if (in_place) of.rows = operands.weights;
+      of.row_step = operands.strides.out;
+      kernels_.gather(view, of, {0, view.out.height, begin, end});
+    }
+  };
+  const std::int64_t pairs = ceil_divide(view.panels, kPanelPair);
+  parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t last = std::min(end * kPanelPair, view.panels);
+    for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
+      compute(at, std::min(at + kPanelsAtOnce, last));
+    }
+  });
+}
+
+/// Packs all panels, then computes bands of rows whose input stays cached.
+template <class Element>
+void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Element>& operands,
+                                       const RowListener* listener) const {
+  const GatherView& view = (backward ? backward_ : forward_).view();
+  const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
+  parallel_for(0, view.groups * view.panels, 1, [&](std::int64_t begin, std::int64_t end) {
+    kernels_.pack(view, weights, {begin, end, /*in_place=*/false}, operands.packed);
+  });
+  const RowParts parts = row_parts<Element>(view, operands.blocks);
+  const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows<Element>(view) / parts.rows);
+  const auto take = [&](std::int64_t part) {
+    if (listener == nullptr) return;
+    const std::int64_t y = part % parts.of_block * parts.rows;
+    listener->take(part, part / parts.of_block, y, std::min(y + parts.rows, view.out.height));
+  };
+  std::int64_t first = 0;
+  if (listener != nullptr) {  // the first parts in panels, since all others wait for them
+    first = std::min(at_once, parts.of_block);
+    const std::int64_t rows = std::min(first * parts.rows, view.out.height);
+    const std::int64_t pairs = ceil_divide(view.panels, kPanelPair);
+    parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.gather(view, of_block(view, operands, 0),
+                      {0, rows, begin * kPanelPair, std::min(end * kPanelPair, view.panels)});
+    });
+    listener->begin();
+    for (std::int64_t part = 0; part < first; ++part) take(part);
+  }
+  parallel_for(
+      first, operands.blocks * parts.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+        while (begin < end) {
+          const std::int64_t block = begin / parts.of_block;
+          const std::int64_t last = std::min({begin + at_once, end, (block + 1) * parts.of_block});
+          kernels_.gather(view, of_block(view, operands, block),
+                          {begin % parts.of_block * parts.rows,
+                           std::min((last - block * parts.of_block) * parts.rows, view.out.height),
+                           0, view.panels});
+          for (; begin < last; ++begin) take(begin);
+        }
+      });
 }
 
 template <class Element>
@@ -211,7 +346,7 @@ std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t bloc
       static_cast<std::int64_t>(sizeof(Element)) *
       (shape_.out.block_size<Element>() / shape_.out.height +
        shape_.in.block_size<Element>() / shape_.in.height * shape_.stride.height);
-  const std::int64_t rows = std::max<std::int64_t>(1, kGradientBytes / row_bytes);
+  const std::int64_t rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
   std::vector<GradientBand> bands;
   if (rows >= shape_.out.height) {
     const std::int64_t most = rows / shape_.out.height;
@@ -240,38 +375,32 @@ std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBa
 }
 
 template <class Element>
-void Convolution<Element>::add_weight_gradient(const GradientBand& band, const Element* in,
-                                               const Element* gradient, Element* scratch,
-                                               float* sums) const {
-  kernels_.add_weight_gradient(gradient_, band, in, gradient, scratch, sums);
-}
-
-template <class Element>
-void Convolution<Element>::write_weight_gradient(const float* sums, const WeightStrides& strides,
-                                                 Element* gradient) const {
-  const ConvolutionShape& seen = gradient_.shape;
-  const std::int64_t in = shape_.group_in();
-  std::vector<Element> rounded(static_cast<std::size_t>(in));
-  for (std::int64_t o = 0; o < shape_.out.channels; ++o) {
-    const std::int64_t first_in = o / shape_.group_out() * in;  // of all channels
-    const std::int64_t seen_group = o / seen.group_out();
-    for (std::int64_t ky = 0; ky < seen.kernel.height; ++ky) {
-      const float* const row =
-          sums + (seen_group * seen.kernel.height + ky) * gradient_.rows * gradient_.columns +
-          o % seen.group_out() * gradient_.columns + first_in % seen.group_in();
-      for (std::int64_t kx = 0; kx < seen.kernel.width; ++kx) {
-        Element* const to =
-            gradient + o * strides.out + ky * strides.kernel_row + kx * strides.kernel_column;
-        const float* const from = row + kx * gradient_.column_run;
-        if (strides.in == 1) {
-          kernels_.round(from, in, to);
-        } else {
-          kernels_.round(from, in, rounded.data());
-          for (std::int64_t c = 0; c < in; ++c) to[c * strides.in] = rounded[c];
-        }
-      }
-    }
+void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& bands,
+                                           const WeightGradientOperands<Element>& operands) const {
+  const GradientFactors<Element> factors{operands.in, operands.gradient, operands.scratch};
+  const bool writes_rows =
+      operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
+  for (const GradientBand& of_all : bands) {
+    GradientBand band = of_all;
+    band.block_end = std::min(band.block_end, operands.blocks);
+    const bool is_last = band.row_end == shape_.out.height && band.block_end == operands.blocks;
+    const GradientTarget<Element> target{
+        operands.sums, &of_all == bands.data(),
+        is_last && writes_rows ? operands.weight_gradient : nullptr, operands.strides};
+    parallel_for(0, kernels_.gradient_rows(gradient_, band), 1,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   kernels_.rearrange(gradient_, band, factors, begin, end);
+                 });
+    parallel_for(0, gradient_.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.add_products(gradient_, band, factors, target, begin, end);
+    });
+    if (is_last) break;
   }
+  if (writes_rows) return;
+  parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
+    kernels_.write_gradient(gradient_, operands.sums, operands.strides, begin, end,
+                            operands.weight_gradient);
+  });
 }
 
 template class Convolution<float>;

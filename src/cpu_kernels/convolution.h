@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "cpu_kernels/convolution_kernels.h"
@@ -46,14 +47,47 @@ class GatherPlan {
   std::vector<Sequence> sequences_;
 };
 
-/// Memory strides, in elements, of the dimensions of weights.
-struct WeightStrides {
-  std::int64_t out, in, kernel_row, kernel_column;
+/// Operands of a pass over the blocks of a batch. Pointers are to block 0.
+template <class Element>
+struct BatchOperands {
+  std::int64_t blocks;
+  const Element* in;
+  const Element* weights;
+  WeightStrides strides;
+  Element* packed;        // memory for packed weights
+  const float* bias;      // [out.channels], or null
+  const Element* addend;  // like `out`, or null
+  bool relu;
+  Element* out;
+};
 
-  /// Of contiguous weights [out][in / groups][row][column].
-  static WeightStrides contiguous(const ConvolutionShape& shape);
-  /// Of weights in PyTorch's channels_last format.
-  static WeightStrides channels_last(const ConvolutionShape& shape);
+/// Division of the rows of blocks into parts that threads share. Sums over each part, added in
+/// order, do not depend on the number of threads.
+struct RowParts {
+  std::int64_t rows;      // of a part, but the last one of a block
+  std::int64_t of_block;  // parts
+};
+
+/// Takes each part of the output while it is cached.
+struct RowListener {
+  /// Called once, when the first row of block 0 has been computed, before `take`.
+  std::function<void()> begin;
+  /// Called by any thread, once for each part.
+  std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
+                     std::int64_t row_end)>
+      take;
+};
+
+/// Operands of the gradient of the weights, of block 0.
+template <class Element>
+struct WeightGradientOperands {
+  std::int64_t blocks;
+  const Element* in;
+  const Element* gradient;  // of the output
+  Element* scratch;
+  float* sums;
+  WeightStrides strides;
+  Element* weight_gradient;
 };
 
 /// A convolution over blocked images, forward and backward. Objects hold no tensors. Requires
@@ -70,13 +104,14 @@ class Convolution {
   /// Sizes of the packed weights, in elements.
   std::int64_t packed_forward_size() const { return forward_.packed_words() * kDepth<Element>; }
   std::int64_t packed_backward_size() const { return backward_.packed_words() * kDepth<Element>; }
-  void pack_forward(const Element* weights, const WeightStrides& strides, Element* packed) const;
-  void pack_backward(const Element* weights, const WeightStrides& strides, Element* packed) const;
 
-  /// Compute part of one block: the output (operands.in: the input), or the gradient of the input
-  /// (operands.in: that of the output).
-  void forward(const GatherOperands<Element>& operands, const GatherPart& part) const;
-  void backward_data(const GatherOperands<Element>& operands, const GatherPart& part) const;
+  /// Division of the output, or of the gradient of the input, for any number of blocks.
+  RowParts forward_parts(std::int64_t blocks) const;
+  RowParts backward_parts(std::int64_t blocks) const;
+  /// Compute the output of all blocks (in: the input), or the gradient of the input (in: that of
+  /// the output). `listener` may be null.
+  void forward(const BatchOperands<Element>& operands, const RowListener* listener) const;
+  void backward_data(const BatchOperands<Element>& operands, const RowListener* listener) const;
 
   /// Number of fp32 sums of the gradient of the weights.
   std::int64_t weight_sums() const { return gradient_.sums(); }
@@ -84,16 +119,18 @@ class Convolution {
   std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
   /// Size of the scratch memory for any of the bands, in elements.
   std::int64_t gradient_scratch(const std::vector<GradientBand>& bands) const;
-  /// Adds a band's products to `sums`, which are zeros at first.
-  void add_weight_gradient(const GradientBand& band, const Element* in, const Element* gradient,
-                           Element* scratch, float* sums) const;
-  /// Writes the gradient of the weights from its sums.
-  void write_weight_gradient(const float* sums, const WeightStrides& strides,
-                             Element* gradient) const;
+  /// Writes the gradient of the weights; `bands` may be those of more blocks.
+  void weight_gradient(const std::vector<GradientBand>& bands,
+                       const WeightGradientOperands<Element>& operands) const;
 
  private:
   WeightsView<Element> weights_view(const Element* weights, const WeightStrides& strides,
                                     bool backward) const;
+  void gather(bool backward, const BatchOperands<Element>& operands,
+              const RowListener* listener) const;
+  void gather_panels(bool backward, const BatchOperands<Element>& operands) const;
+  void gather_rows(bool backward, const BatchOperands<Element>& operands,
+                   const RowListener* listener) const;
 
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;

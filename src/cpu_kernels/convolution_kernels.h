@@ -61,8 +61,11 @@ struct GatherView {
   const std::int32_t* run_begin;
   const Run* runs;
   const Sequence* sequences;
-  std::int64_t sequence_count, kernel_height;
+  std::int64_t sequence_count, kernel_height, kernel_width;
   const std::int32_t* columns;
+
+  /// Panels of a group without rows beyond its outputs.
+  std::int64_t complete_panels() const { return group_out / panel_rows; }
 };
 
 /// Weights in memory: strides, in elements, of the rows of panels, of the channels that are summed
@@ -84,6 +87,17 @@ struct GatherOperands {
   const Element* addend;  // like `out`, or null
   bool relu;
   Element* out;
+  /// Weights [out][in] whose rows are `row_step` elements apart, if panels of outputs that are
+  /// complete read them in place. The rest of them is packed all the same.
+  const Element* rows = nullptr;
+  std::int64_t row_step = 0;
+};
+
+/// Panels to pack, counted over all groups. With `in_place`, only weights that kernels do not read
+/// from `GatherOperands::rows`.
+struct PackPart {
+  std::int64_t begin, end;
+  bool in_place;
 };
 
 /// Rows of the output and panels of each group to compute.
@@ -96,10 +110,21 @@ struct GradientBand {
   std::int64_t block_begin, block_end, row_begin, row_end;
 };
 
+/// Memory strides, in elements, of the dimensions of weights.
+struct WeightStrides {
+  std::int64_t out, in, kernel_row, kernel_column;
+
+  /// Of contiguous weights [out][in / groups][row][column].
+  static WeightStrides contiguous(const ConvolutionShape& shape);
+  /// Of weights in PyTorch's channels_last format.
+  static WeightStrides channels_last(const ConvolutionShape& shape);
+};
+
 /// The gradient of weights, as sums [group][kernel row][output][column], where column
 /// kx * column_run + c belongs to channel c of the group.
 struct WeightGradientView {
   ConvolutionShape shape;  // with the groups that kernels see
+  std::int64_t layer_groups;
   bool by_amx;
   bool merges_columns;      // vectors may hold columns of several kernel columns
   std::int64_t column_run;  // columns of a kernel column
@@ -111,21 +136,52 @@ struct WeightGradientView {
   float* sums_of(float* all, std::int64_t group, std::int64_t ky) const {
     return all + (group * shape.kernel.height + ky) * rows * columns;
   }
+  /// Rows of a tile of sums.
+  std::int64_t tile_rows() const { return by_amx ? 2 * panel_rows : panel_rows; }
+  std::int64_t tiles_of_group() const { return ceil_divide(rows, tile_rows()); }
+  /// Rows of tiles, each for one group and kernel row.
+  std::int64_t tile_count() const { return shape.groups * shape.kernel.height * tiles_of_group(); }
+};
+
+/// The input and the gradient of the output of consecutive blocks, and memory for a band of both.
+template <class Element>
+struct GradientFactors {
+  const Element* in;
+  const Element* gradient;
+  Element* scratch;
+};
+
+/// Where the products of a band go. Those of the first band replace the sums. Those of the last one
+/// are added to the sums and rounded to `weights`, unless that is null.
+template <class Element>
+struct GradientTarget {
+  float* sums;
+  bool is_first;
+  Element* weights;  // strides.in must be 1, and the view must have the groups of the layer
+  WeightStrides strides;
 };
 
 template <class Element>
 struct ConvolutionKernels {
-  void (*pack)(const GatherView& view, const WeightsView<Element>& weights, Element* packed);
+  void (*pack)(const GatherView& view, const WeightsView<Element>& weights, const PackPart& part,
+               Element* packed);
   void (*gather)(const GatherView& view, const GatherOperands<Element>& operands,
                  const GatherPart& part);
   /// Returns the size of the scratch memory for a band, in elements.
   std::int64_t (*gradient_scratch)(const WeightGradientView& view, const GradientBand& band);
-  /// Adds the products of a band to the sums. Blocks of `in` and `gradient` are consecutive.
-  void (*add_weight_gradient)(const WeightGradientView& view, const GradientBand& band,
-                              const Element* in, const Element* gradient, Element* scratch,
-                              float* sums);
-  /// Rounds sums to the element type.
-  void (*round)(const float* sums, std::int64_t count, Element* to);
+  /// Returns the number of rows of a band that `rearrange` copies.
+  std::int64_t (*gradient_rows)(const WeightGradientView& view, const GradientBand& band);
+  /// Copies rows `begin` to `end` of a band to its scratch memory.
+  void (*rearrange)(const WeightGradientView& view, const GradientBand& band,
+                    const GradientFactors<Element>& factors, std::int64_t begin, std::int64_t end);
+  /// Computes rows `begin` to `end` of the tiles of a rearranged band.
+  void (*add_products)(const WeightGradientView& view, const GradientBand& band,
+                       const GradientFactors<Element>& factors,
+                       const GradientTarget<Element>& target, std::int64_t begin, std::int64_t end);
+  /// Rounds sums to the gradient of outputs `begin` to `end` of the layer.
+  void (*write_gradient)(const WeightGradientView& view, const float* sums,
+                         const WeightStrides& strides, std::int64_t begin, std::int64_t end,
+                         Element* weights);
 };
 
 }  // namespace mnist_train::cpu_kernels

@@ -16,9 +16,13 @@ namespace mnist_train::cpu_kernels {
 
 template <>
 const ConvolutionKernels<Bf16Bits>* convolution_kernels() {
-  static constexpr ConvolutionKernels<Bf16Bits> kKernels{
-      &avx512::pack<Bf16Bits>, &avx512::gather<Bf16Bits>, &avx512::gradient_scratch<Bf16Bits>,
-      &avx512::add_weight_gradient<Bf16Bits>, &avx512::round<Bf16Bits>};
+  static constexpr ConvolutionKernels<Bf16Bits> kKernels{&avx512::pack<Bf16Bits>,
+                                                         &avx512::gather<Bf16Bits>,
+                                                         &avx512::gradient_scratch<Bf16Bits>,
+                                                         &avx512::gradient_rows<Bf16Bits>,
+                                                         &avx512::rearrange<Bf16Bits>,
+                                                         &avx512::add_products<Bf16Bits>,
+                                                         &avx512::write_gradient<Bf16Bits>};
   return cpu_features().avx512_bf16 ? &kKernels : nullptr;
 }
 

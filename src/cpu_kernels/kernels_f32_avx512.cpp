@@ -17,8 +17,9 @@ namespace mnist_train::cpu_kernels {
 template <>
 const ConvolutionKernels<float>* convolution_kernels() {
   static constexpr ConvolutionKernels<float> kKernels{
-      &avx512::pack<float>, &avx512::gather<float>, &avx512::gradient_scratch<float>,
-      &avx512::add_weight_gradient<float>, &avx512::round<float>};
+      &avx512::pack<float>,          &avx512::gather<float>,    &avx512::gradient_scratch<float>,
+      &avx512::gradient_rows<float>, &avx512::rearrange<float>, &avx512::add_products<float>,
+      &avx512::write_gradient<float>};
   return cpu_features().avx512 ? &kKernels : nullptr;
 }
 

@@ -15,7 +15,6 @@ namespace mnist_train::cpu_kernels {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::int64_t kBandBytes = 1 << 20;  // of input rows, half an L2 cache
 
 void round_to(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
 void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
@@ -23,14 +22,6 @@ void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
 }
 void widen(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
 void widen(const Bf16Bits* from, std::int64_t count, float* to) { bf16_to_float(from, count, to); }
-
-/// Returns the number of output rows whose input fits into the cache.
-template <class Element>
-std::int64_t band_rows(const GatherView& view) {
-  const std::int64_t in_bytes =
-      view.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
-  return std::max<std::int64_t>(1, kBandBytes * view.out.height / in_bytes);
-}
 
 }  // namespace
 
@@ -77,6 +68,7 @@ struct Network<Element>::State {
   std::optional<Convolution<Element>> convolution;
   ConvolutionTensors<Element> weights{};
   std::vector<float> bias;
+  std::vector<double> bias_sums;                        // [block][channel]
   std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
   std::vector<GradientBand> bands;
   State* norm_before = nullptr;  // of a convolution that completes the gradient of its output
@@ -116,6 +108,10 @@ void Network<Element>::plan_nodes() {
     const Node& node = state.node;
     if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
       state.convolution.emplace(convolution->shape);
+      const std::int64_t channels =
+          words<Element>(convolution->shape.out.channels) * kDepth<Element>;
+      state.bias.resize(static_cast<std::size_t>(channels));
+      state.bias_sums.resize(static_cast<std::size_t>(max_blocks_ * channels));
       state.packed_forward = values_.add(state.convolution->packed_forward_size());
       if (passes_ == Passes::kForward) continue;
       state.packed_backward = values_.add(state.convolution->packed_backward_size());
@@ -311,10 +307,10 @@ void Network<Element>::normalize(State& state, bool has_statistics) {
   const Node& node = state.node;
   const bool uses_running_values = !training_ || state.norm_tensors.uses_running_values;
   if (!uses_running_values && !has_statistics) {
-    state.batch_norm->begin_statistics(batch_, value(node.in));
+    state.batch_norm->begin_statistics(batch_, batch_.blocks(), value(node.in));
     for_blocks([&](std::int64_t block) {
-      state.batch_norm->add_statistics(block, value(node.in) + block * block_size(node.in), 0,
-                                       graph_.shape_of(node.in).height);
+      state.batch_norm->add_statistics(block, block, value(node.in) + block * block_size(node.in),
+                                       0, graph_.shape_of(node.in).height);
     });
   }
   uses_running_values ? state.batch_norm->use_running_values(state.norm_tensors.values)
@@ -324,44 +320,31 @@ void Network<Element>::normalize(State& state, bool has_statistics) {
                               value(node.out));
 }
 
-/// Computes bands of rows whose input fits into the cache, and the statistics of each for a batch
-/// norm that follows.
+/// Computes also the statistics for a batch norm that follows.
 template <class Element>
 void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
   const Node& node = state.node;
   const Convolution<Element>& convolution = *state.convolution;
   const ConvolutionShape& s = convolution.shape();
-  Element* const packed = values_.at(state.packed_forward);
-  convolution.pack_forward(state.weights.weight, state.weights.strides, packed);
   if (state.weights.bias != nullptr) {
-    state.bias.resize(static_cast<std::size_t>(s.out.channels));
     widen(state.weights.bias, s.out.channels, state.bias.data());
   }
-  const std::int64_t band = band_rows<Element>(convolution.forward_plan().view());
-  const auto compute = [&](std::int64_t block, std::int64_t begin, std::int64_t end) {
-    GatherPart part = convolution.forward_plan().all();
-    part.row_begin = begin;
-    part.row_end = end;
-    convolution.forward({value(node.in) + block * block_size(node.in), packed,
-                         state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr,
-                         node.relu, value(node.out) + block * block_size(node.out)},
-                        part);
-  };
-  const std::int64_t first = std::min(band, s.out.height);
-  if (batch_.images > 0) compute(0, 0, first);
-  if (next != nullptr) {
-    next->begin_statistics(
-        batch_, value(node.out) + s.out.width / 2 * (block_size(node.out) / s.out.pixels()));
-    if (batch_.images > 0) next->add_statistics(0, value(node.out), 0, first);
-  }
-  for_blocks([&](std::int64_t block) {
-    for (std::int64_t y = block == 0 ? first : 0; y < s.out.height; y += band) {
-      const std::int64_t end = std::min(y + band, s.out.height);
-      compute(block, y, end);
-      if (next == nullptr) continue;
-      next->add_statistics(block, value(node.out) + block * block_size(node.out), y, end);
-    }
-  });
+  const std::int64_t parts = batch_.blocks() * convolution.forward_parts(batch_.blocks()).of_block;
+  const RowListener statistics{
+      [&] {
+        next->begin_statistics(
+            batch_, parts,
+            value(node.out) + s.out.width / 2 * (block_size(node.out) / s.out.pixels()));
+      },
+      [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
+        next->add_statistics(part, block, value(node.out) + block * block_size(node.out), begin,
+                             end);
+      }};
+  convolution.forward({batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
+                       values_.at(state.packed_forward),
+                       state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr,
+                       node.relu, value(node.out)},
+                      next == nullptr ? nullptr : &statistics);
 }
 
 /// Activations, dropout and sums.
@@ -462,7 +445,6 @@ template <class Element>
 void Network<Element>::convolve_backward(State& state) {
   const Node& node = state.node;
   const Convolution<Element>& convolution = *state.convolution;
-  const ConvolutionShape& s = convolution.shape();
   Element* const dy = gradient(node.out);
   if (node.relu) {
     for_blocks([&](std::int64_t block) {
@@ -472,29 +454,28 @@ void Network<Element>::convolve_backward(State& state) {
     });
   }
   if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
-  if (state.weights.weight_gradient != nullptr) add_weight_gradients(state);
+  if (state.weights.weight_gradient != nullptr) {
+    convolution.weight_gradient(
+        state.bands,
+        {batch_.blocks(), value(node.in), dy, gradients_.at(scratch_offset_),
+         sums_.at(sums_offset_), state.weights.strides, state.weights.weight_gradient});
+  }
   if (!needs_gradient(node.in)) return;
-  Element* const packed = values_.at(state.packed_backward);
-  convolution.pack_backward(state.weights.weight, state.weights.strides, packed);
   const auto in = static_cast<std::size_t>(node.in);
-  const std::int64_t band = band_rows<Element>(convolution.backward_plan().view());
   State* const norm = state.norm_before;
   if (norm != nullptr) {
-    norm->batch_norm->begin_gradients(batch_);
+    norm->batch_norm->begin_gradients(
+        batch_, batch_.blocks() * convolution.backward_parts(batch_.blocks()).of_block);
     norm->has_gradient_sums = true;
   }
-  for_blocks([&](std::int64_t block) {
-    Element* const to = gradient(node.in) + block * block_size(node.in);
-    GatherPart part = convolution.backward_plan().all();
-    for (std::int64_t y = 0; y < s.in.height; y += band) {
-      part.row_begin = y;
-      part.row_end = std::min(y + band, s.in.height);
-      convolution.backward_data({dy + block * block_size(node.out), packed, nullptr,
-                                 has_gradient_[in] ? to : nullptr, false, to},
-                                part);
-      if (norm != nullptr) add_norm_gradients(*norm, block, part.row_begin, part.row_end);
-    }
-  });
+  const RowListener sums{
+      [] {}, [&](std::int64_t part, std::int64_t block, std::int64_t begin,
+                 std::int64_t end) { add_norm_gradients(*norm, part, block, begin, end); }};
+  convolution.backward_data(
+      {batch_.blocks(), dy, state.weights.weight, state.weights.strides,
+       values_.at(state.packed_backward), nullptr, has_gradient_[in] ? gradient(node.in) : nullptr,
+       false, gradient(node.in)},
+      norm == nullptr ? nullptr : &sums);
   has_gradient_[in] = true;
 }
 
@@ -503,7 +484,8 @@ void Network<Element>::add_bias_gradients(State& state) {
   const Node& node = state.node;
   const std::int64_t channels = graph_.shape_of(node.out).channels;
   const std::int64_t of_block = words<Element>(channels) * kDepth<Element>;
-  std::vector<double> sums(static_cast<std::size_t>(of_block * batch_.blocks()));
+  std::vector<double>& sums = state.bias_sums;
+  std::fill(sums.begin(), sums.end(), 0.0);
   for_blocks([&](std::int64_t block) {
     kernels_.add_gradient_sums(pixels_of(node.out, block),
                                gradient(node.out) + block * block_size(node.out), nullptr, nullptr,
@@ -520,26 +502,11 @@ void Network<Element>::add_bias_gradients(State& state) {
 }
 
 template <class Element>
-void Network<Element>::add_weight_gradients(State& state) {
-  const Node& node = state.node;
-  const Convolution<Element>& convolution = *state.convolution;
-  float* const sums = sums_.at(sums_offset_);
-  std::fill_n(sums, convolution.weight_sums(), 0.0F);
-  for (GradientBand band : state.bands) {
-    band.block_end = std::min(band.block_end, batch_.blocks());
-    if (band.block_begin >= band.block_end) break;
-    convolution.add_weight_gradient(band, value(node.in), gradient(node.out),
-                                    gradients_.at(scratch_offset_), sums);
-  }
-  convolution.write_weight_gradient(sums, state.weights.strides, state.weights.weight_gradient);
-}
-
-template <class Element>
-void Network<Element>::add_norm_gradients(State& norm, std::int64_t block, std::int64_t row_begin,
-                                          std::int64_t row_end) {
+void Network<Element>::add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
+                                          std::int64_t row_begin, std::int64_t row_end) {
   const Node& node = norm.node;
   const std::int64_t at = block * block_size(node.out);
-  norm.batch_norm->add_gradients(block, gradient(node.out) + at,
+  norm.batch_norm->add_gradients(part, block, gradient(node.out) + at,
                                  node.relu ? value(node.out) + at : nullptr, value(node.in) + at,
                                  row_begin, row_end);
 }
@@ -553,9 +520,9 @@ void Network<Element>::batch_norm_backward(State& state) {
       needs_gradient(node.residual) && !has_gradient_[static_cast<std::size_t>(node.residual)];
   const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
   if (!std::exchange(state.has_gradient_sums, false)) {
-    state.batch_norm->begin_gradients(batch_);
+    state.batch_norm->begin_gradients(batch_, batch_.blocks());
     for_blocks([&](std::int64_t block) {
-      add_norm_gradients(state, block, 0, graph_.shape_of(node.in).height);
+      add_norm_gradients(state, block, block, 0, graph_.shape_of(node.in).height);
     });
   }
   state.batch_norm->backward(

@@ -115,10 +115,9 @@ class Network {
   void convolve(State& state, BatchNorm<Element>* next);
   void normalize(State& state, bool has_statistics);
   void convolve_backward(State& state);
-  void add_weight_gradients(State& state);
   void add_bias_gradients(State& state);
-  void add_norm_gradients(State& norm, std::int64_t block, std::int64_t row_begin,
-                          std::int64_t row_end);
+  void add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
+                          std::int64_t row_begin, std::int64_t row_end);
   void batch_norm_backward(State& state);
   void compute_elements(const Node& node);
   void sum_backward(const Node& node);

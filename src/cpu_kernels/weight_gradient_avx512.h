@@ -160,32 +160,100 @@ void transpose_row(const ConvolutionShape& s, const BandLayout<Element>& layout,
   }
 }
 
+/// Writes `count` sums of a row from one of its columns on to the gradient of the weights.
+template <class Element>
+void write_columns(const WeightGradientView& view, const WeightStrides& strides, Element* row,
+                   std::int64_t column, std::int64_t count, const float* sums) {
+  const std::int64_t in = view.shape.group_in();
+  for (std::int64_t kx = column / view.column_run; count > 0 && kx < view.shape.kernel.width;
+       ++kx) {
+    const std::int64_t channel = column - kx * view.column_run;
+    const std::int64_t here = smaller(count, view.column_run - channel);
+    Element* const to = row + kx * strides.kernel_column + channel;
+    for (std::int64_t i = 0; i < here; i += kLanes) {
+      const __mmask16 mask = first_lanes(smaller(here, in - channel) - i);
+      store_rounded(to + i, mask, _mm512_maskz_loadu_ps(mask, sums + i));
+    }
+    column += here;
+    sums += here;
+    count -= here;
+  }
+}
+
+/// Outputs and columns of a kernel row, and the pixels of an output row whose products they sum.
+template <class Element>
+struct GradientTile {
+  const Element* a;  // of the first output and pixel
+  const Element* b;  // of the first column and pixel
+  std::int64_t group, ky, pixels;
+  std::int64_t row, column;  // of the sums of the group and kernel row
+
+  float* sums(const WeightGradientView& view, const GradientTarget<Element>& target) const {
+    return view.sums_of(target.sums, group, ky) + row * view.columns + column;
+  }
+  /// Writes sums, `step` floats per row, to the gradient of the weights.
+  void write(const WeightGradientView& view, const GradientTarget<Element>& target,
+             const float* sums, std::int64_t rows, std::int64_t step) const {
+    const std::int64_t group_out = view.shape.group_out();
+    for (std::int64_t m = 0; m < smaller(rows, group_out - row); ++m) {
+      write_columns(view, target.strides,
+                    target.weights + (group * group_out + row + m) * target.strides.out +
+                        ky * target.strides.kernel_row,
+                    column, step, sums + m * step);
+    }
+  }
+};
+
+#ifdef __AVX512BF16__
 /// Sums of A x 16 outputs and B x 16 columns by AMX. They stay in registers for a band.
 template <int A, int B>
 class AmxGradient {
  public:
-  AmxGradient(const float* sums, std::int64_t step) { Sums::load_sums(sums, step); }
+  AmxGradient(const WeightGradientView& view, const GradientTile<Bf16Bits>& tile,
+              const GradientTarget<Bf16Bits>& target)
+      : view_(view), tile_(tile), target_(target) {
+    if (target.is_first) {
+      Sums::set_to_zero();
+    } else {
+      Sums::load_sums(tile.sums(view, target), view.columns);
+    }
+  }
   /// Adds the products of `count` pixels.
   void add(const Bf16Bits* a, std::int64_t a_step, const Bf16Bits* b, std::int64_t b_step,
            std::int64_t b_word, std::int64_t count) {
     for (; count > 0; --count, a += a_step, b += b_step) {
-      Sums::add(a, a + kLanes * kImages, b, sizeof(Bf16Bits) * b_word);
+      Sums::add(a, a + kLanes * kImages, sizeof(Bf16Bits) * kImages, b, sizeof(Bf16Bits) * b_word);
     }
   }
-  void add_to(float* sums, std::int64_t step) { Sums::store_sums(sums, step); }
+  void finish() {
+    if (target_.weights == nullptr) {
+      Sums::store_sums(tile_.sums(view_, target_), view_.columns);
+      return;
+    }
+    alignas(64) float sums[A * kLanes * B * kLanes];
+    Sums::store_sums(sums, B * kLanes);
+    tile_.write(view_, target_, sums, A * kLanes, B * kLanes);
+  }
 
  private:
   using Sums = amx::Sums<A, B>;
+
+  const WeightGradientView& view_;
+  const GradientTile<Bf16Bits>& tile_;
+  const GradientTarget<Bf16Bits>& target_;
 };
+
+#endif
 
 /// Sums of M outputs and V vectors of columns. Registers sum over few pixels, since errors grow
 /// with the number of sums on top of each other.
-template <int M, int V>
+template <class Element, int M, int V>
 class RegisterGradient {
  public:
-  RegisterGradient(const float* /*sums*/, std::int64_t /*step*/) {}
+  RegisterGradient(const WeightGradientView& view, const GradientTile<Element>& tile,
+                   const GradientTarget<Element>& target)
+      : view_(view), tile_(tile), target_(target) {}
   /// Adds the products of `count` pixels.
-  template <class Element>
   void add(const Element* a, std::int64_t a_step, const Element* b, std::int64_t b_step,
            std::int64_t b_word, std::int64_t count) {
     while (count > 0) {
@@ -198,16 +266,29 @@ class RegisterGradient {
       count -= kPixels;
     }
   }
-  void add_to(float* sums, std::int64_t step) {
-    RegisterSums<M, V> of_band;
-    of_band.load(of_band_, kWidth);
-    add(of_band, sums, step);
+  void finish() {
+    float* const total = tile_.sums(view_, target_);
+    if (target_.weights != nullptr) {
+      if (!target_.is_first) add_rows(total, view_.columns, of_band_, kWidth);
+      tile_.write(view_, target_, of_band_, M, kWidth);
+    } else if (target_.is_first) {
+      RegisterSums<M, V> sums;
+      sums.load(of_band_, kWidth);
+      sums.store(total, view_.columns);
+    } else {
+      add_rows(of_band_, kWidth, total, view_.columns);
+    }
   }
 
  private:
   static constexpr std::int64_t kPixels = 8;
   static constexpr std::int64_t kWidth = V * kLanes;
 
+  static void add_rows(const float* from, std::int64_t from_step, float* to, std::int64_t step) {
+    RegisterSums<M, V> sums;
+    sums.load(from, from_step);
+    add(sums, to, step);
+  }
   static void add(RegisterSums<M, V>& sums, float* to, std::int64_t step) {
     sums.for_each([&](int m, int v, __m512& sum) {
       float* const at = to + m * step + v * kLanes;
@@ -215,27 +296,22 @@ class RegisterGradient {
     });
   }
 
+  const WeightGradientView& view_;
+  const GradientTile<Element>& tile_;
+  const GradientTarget<Element>& target_;
   alignas(64) float of_band_[M * kWidth] = {};
-};
-
-/// Outputs and columns of a kernel row, and the pixels of an output row whose products they sum.
-template <class Element>
-struct GradientTile {
-  const Element* a;  // of the first output and pixel
-  const Element* b;  // of the first column and pixel
-  std::int64_t ky, pixels;
-  float* sums;
 };
 
 /// Adds the products of a band.
 template <class Element, class Gradient>
 void add_tile(const WeightGradientView& view, const GradientBand& band,
-              const BandLayout<Element>& layout, const GradientTile<Element>& tile) {
+              const BandLayout<Element>& layout, const GradientTile<Element>& tile,
+              const GradientTarget<Element>& target) {
   const ConvolutionShape& s = view.shape;
   const std::int64_t row_offset = tile.ky * s.dilation.height - s.padding.height;
   const ValidRange rows(band.row_begin, band.row_end, row_offset, s.stride.height, s.in.height);
   const std::int64_t b_step = s.stride.width * layout.b_pixel;
-  Gradient gradient(tile.sums, view.columns);
+  Gradient gradient(view, tile, target);
   for (std::int64_t block = 0; block < band.block_end - band.block_begin; ++block) {
     for (std::int64_t y = rows.begin; y < rows.end; ++y) {
       gradient.add(
@@ -246,18 +322,18 @@ void add_tile(const WeightGradientView& view, const GradientBand& band,
           b_step, layout.b_word, tile.pixels);
     }
   }
-  gradient.add_to(tile.sums, view.columns);
+  gradient.finish();
 }
 
 template <class Element>
 using AddTile = void (*)(const WeightGradientView&, const GradientBand&, const BandLayout<Element>&,
-                         const GradientTile<Element>&);
+                         const GradientTile<Element>&, const GradientTarget<Element>&);
 
 /// Returns the function for tiles of `rows` outputs and one or two vectors of columns.
 template <class Element>
 AddTile<Element> add_tile_of(std::int64_t rows, bool two_vectors) {
   static constexpr auto kFunction = []<int M, int V>() {
-    return &add_tile<Element, RegisterGradient<M, V>>;
+    return &add_tile<Element, RegisterGradient<Element, M, V>>;
   };
   static constexpr AddTile<Element> kFunctions[kMostRows / 2][2] = {
       {kFunction.template operator()<2, 1>(), kFunction.template operator()<2, 2>()},
@@ -269,6 +345,7 @@ AddTile<Element> add_tile_of(std::int64_t rows, bool two_vectors) {
       {kFunction.template operator()<14, 1>(), kFunction.template operator()<14, 2>()}};
   return kFunctions[rows / 2 - 1][two_vectors ? 1 : 0];
 }
+#ifdef __AVX512BF16__
 inline AddTile<Bf16Bits> add_amx_tile_of(bool two_panels, bool two_vectors) {
   if (two_panels) {
     return two_vectors ? &add_tile<Bf16Bits, AmxGradient<2, 2>>
@@ -278,55 +355,91 @@ inline AddTile<Bf16Bits> add_amx_tile_of(bool two_panels, bool two_vectors) {
                      : &add_tile<Bf16Bits, AmxGradient<1, 1>>;
 }
 
-/// Adds the products of one group and kernel row for columns that are adjacent in memory.
+#endif
+
+template <class Element>
+AddTile<Element> choose_add_tile(const WeightGradientView& view, std::int64_t row,
+                                 bool two_vectors) {
+#ifdef __AVX512BF16__
+  if constexpr (kDepth<Element> == 2) {
+    if (view.by_amx) return add_amx_tile_of(view.rows - row > kLanes, two_vectors);
+  }
+#endif
+  return add_tile_of<Element>(view.panel_rows, two_vectors);
+}
+
+/// Computes a row of tiles, of which `tile` is the first, for columns that are adjacent in memory.
 template <class Element>
 void add_columns(const WeightGradientView& view, const GradientBand& band,
-                 const BandLayout<Element>& layout, const GradientTile<Element>& first,
-                 std::int64_t columns) {
-  const std::int64_t most = view.panel_rows * (view.by_amx ? 2 : 1);
-  for (std::int64_t o = 0; o < view.rows; o += most) {
-    for (std::int64_t column = 0; column < columns; column += 2 * kLanes) {
-      const bool two_vectors = columns - column > kLanes;
-      AddTile<Element> add = nullptr;
-      if constexpr (kDepth<Element> == 2) {
-        if (view.by_amx) add = add_amx_tile_of(view.rows - o > kLanes, two_vectors);
-      }
-      if (!view.by_amx) add = add_tile_of<Element>(view.panel_rows, two_vectors);
-      GradientTile<Element> tile = first;
-      tile.a += o * kImages;
-      tile.b += column * kDepth<Element>;
-      tile.sums += o * view.columns + column;
-      add(view, band, layout, tile);
-    }
+                 const BandLayout<Element>& layout, GradientTile<Element> tile,
+                 std::int64_t columns, const GradientTarget<Element>& target) {
+  while (columns > 0) {
+    choose_add_tile<Element>(view, tile.row, columns > kLanes)(view, band, layout, tile, target);
+    tile.b += 2 * kLanes * kDepth<Element>;
+    tile.column += 2 * kLanes;
+    columns -= 2 * kLanes;
+  }
+}
+
+/// Computes a row of tiles of one group and kernel row.
+template <class Element>
+void add_tile_row(const WeightGradientView& view, const GradientBand& band,
+                  const BandLayout<Element>& layout, const GradientTile<Element>& first,
+                  const GradientTarget<Element>& target) {
+  const ConvolutionShape& s = view.shape;
+  if (view.merges_columns) return add_columns(view, band, layout, first, view.columns, target);
+  for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
+    const std::int64_t offset = kx * s.dilation.width - s.padding.width;
+    const ValidRange pixels(0, s.out.width, offset, s.stride.width, s.in.width);
+    GradientTile<Element> tile = first;
+    tile.a += pixels.begin * layout.a_pixel;
+    tile.b += (pixels.begin * s.stride.width + offset) * layout.b_pixel;
+    tile.pixels = pixels.end - pixels.begin;
+    tile.column = kx * view.column_run;
+    add_columns(view, band, layout, tile, view.column_run, target);
+  }
+}
+
+/// Returns the first factor of a band: for bf16, in scratch memory.
+inline const float* first_factor(const WeightGradientView& view, const GradientBand& band,
+                                 const BandLayout<float>& layout,
+                                 const GradientFactors<float>& factors) {
+  return factors.gradient + band.block_begin * layout.a_block +
+         band.row_begin * view.shape.out.width * layout.a_pixel;
+}
+inline const Bf16Bits* first_factor(const WeightGradientView&, const GradientBand&,
+                                    const BandLayout<Bf16Bits>&,
+                                    const GradientFactors<Bf16Bits>& factors) {
+  return factors.scratch;
+}
+
+/// Rows of tiles are computed one after the other for each group and kernel row.
+template <class Element>
+void add_tile_rows(const WeightGradientView& view, const GradientBand& band,
+                   const GradientFactors<Element>& factors, const GradientTarget<Element>& target,
+                   std::int64_t begin, std::int64_t end) {
+  const ConvolutionShape& s = view.shape;
+  const BandLayout<Element> layout(view, band);
+  const Element* const a = first_factor(view, band, layout, factors);
+  const Element* const b = factors.scratch + layout.b_begin;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t row = i % view.tiles_of_group() * view.tile_rows();
+    const std::int64_t ky = i / view.tiles_of_group() % s.kernel.height;
+    const std::int64_t group = i / view.tiles_of_group() / s.kernel.height;
+    add_tile_row(view, band, layout,
+                 {a + (group * s.group_out() + row) * kImages,
+                  b + group * s.group_in() * kDepth<Element>, group, ky, s.out.width, row, 0},
+                 target);
   }
 }
 
 template <class Element>
 void add_products(const WeightGradientView& view, const GradientBand& band,
-                  const BandLayout<Element>& layout, const Element* a, const Element* b,
-                  float* sums) {
-  const ConvolutionShape& s = view.shape;
-  for (std::int64_t group = 0; group < s.groups; ++group) {
-    const Element* const a_group = a + group * s.group_out() * kImages;
-    const Element* const b_group = b + group * s.group_in() * kDepth<Element>;
-    for (std::int64_t ky = 0; ky < s.kernel.height; ++ky) {
-      float* const row = view.sums_of(sums, group, ky);
-      if (view.merges_columns) {
-        add_columns(view, band, layout, {a_group, b_group, ky, s.out.width, row}, view.columns);
-        continue;
-      }
-      for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
-        const std::int64_t offset = kx * s.dilation.width - s.padding.width;
-        const ValidRange pixels(0, s.out.width, offset, s.stride.width, s.in.width);
-        if (pixels.begin >= pixels.end) continue;
-        add_columns(view, band, layout,
-                    {a_group + pixels.begin * layout.a_pixel,
-                     b_group + (pixels.begin * s.stride.width + offset) * layout.b_pixel, ky,
-                     pixels.end - pixels.begin, row + kx * view.column_run},
-                    view.column_run);
-      }
-    }
-  }
+                  const GradientFactors<Element>& factors, const GradientTarget<Element>& target,
+                  std::int64_t begin, std::int64_t end) {
+  if (!view.by_amx) return add_tile_rows(view, band, factors, target, begin, end);
+  const amx::Registers registers;
+  add_tile_rows(view, band, factors, target, begin, end);
 }
 
 template <class Element>
@@ -334,54 +447,113 @@ std::int64_t gradient_scratch(const WeightGradientView& view, const GradientBand
   return BandLayout<Element>(view, band).size(band);
 }
 
-/// Returns the first factor of a band: for bf16, in scratch memory.
-inline const float* first_factor(const WeightGradientView& view, const GradientBand& band,
-                                 const BandLayout<float>& layout, const float* gradient,
-                                 float* /*scratch*/) {
-  return gradient + band.block_begin * layout.a_block +
-         band.row_begin * view.shape.out.width * layout.a_pixel;
+template <class Element>
+std::int64_t gradient_rows(const WeightGradientView& view, const GradientBand& band) {
+  const std::int64_t out_rows = kDepth<Element> == 1 ? 0 : band.row_end - band.row_begin;
+  return (band.block_end - band.block_begin) * (InputRows(view.shape, band).count() + out_rows);
 }
+
+inline void copy_gradient_row(const float*, std::int64_t, float*) {}
 #ifdef __AVX512BF16__
-inline const Bf16Bits* first_factor(const WeightGradientView& view, const GradientBand& band,
-                                    const BandLayout<Bf16Bits>& layout, const Bf16Bits* gradient,
-                                    Bf16Bits* scratch) {
-  const ImageShape& out = view.shape.out;
-  for (std::int64_t block = band.block_begin; block < band.block_end; ++block) {
-    split_pairs(
-        gradient + block * out.block_size<Bf16Bits>() + band.row_begin * out.width * layout.a_pixel,
-        layout.a_block / kWordSize<Bf16Bits>,
-        scratch + (block - band.block_begin) * layout.a_block);
-  }
-  return scratch;
+inline void copy_gradient_row(const Bf16Bits* from, std::int64_t size, Bf16Bits* to) {
+  split_pairs(from, size / kWordSize<Bf16Bits>, to);
 }
 #endif
 
+/// Rows are those of the input, then those of the gradient, of each block.
 template <class Element>
-void add_weight_gradient(const WeightGradientView& view, const GradientBand& band,
-                         const Element* in, const Element* gradient, Element* scratch,
-                         float* sums) {
+void rearrange(const WeightGradientView& view, const GradientBand& band,
+               const GradientFactors<Element>& factors, std::int64_t begin, std::int64_t end) {
   const ConvolutionShape& s = view.shape;
   const BandLayout<Element> layout(view, band);
-  const std::int64_t in_block = s.in.block_size<Element>();
-  Element* const b = scratch + layout.b_begin;
-  for (std::int64_t block = band.block_begin; block < band.block_end; ++block) {
-    for (std::int64_t y = layout.rows.begin; y < layout.rows.end; ++y) {
+  const std::int64_t of_block =
+      gradient_rows<Element>(view, band) / (band.block_end - band.block_begin);
+  const std::int64_t in_row = s.in.block_size<Element>() / s.in.height;
+  const std::int64_t out_row = s.out.width * layout.a_pixel;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t block = i / of_block;
+    const std::int64_t row = i % of_block;
+    if (row < layout.rows.count()) {
       transpose_row(
-          s, layout, in + block * in_block + y * (in_block / s.in.height),
-          b + (block - band.block_begin) * layout.b_block + (y - layout.rows.begin) * layout.b_row);
+          s, layout,
+          factors.in +
+              ((band.block_begin + block) * s.in.height + layout.rows.begin + row) * in_row,
+          factors.scratch + layout.b_begin + block * layout.b_block + row * layout.b_row);
+    } else {
+      const std::int64_t y = row - layout.rows.count();
+      copy_gradient_row(
+          factors.gradient +
+              ((band.block_begin + block) * s.out.height + band.row_begin + y) * out_row,
+          out_row, factors.scratch + block * layout.a_block + y * out_row);
     }
   }
-  const Element* const a = first_factor(view, band, layout, gradient, scratch);
-  if (!view.by_amx) return add_products(view, band, layout, a, b, sums);
-  const amx::Registers registers;
-  add_products(view, band, layout, a, b, sums);
+}
+
+/// Rounds a row of sums to weights whose taps are adjacent in memory.
+template <class Element>
+void write_adjacent_taps(const WeightGradientView& view, const WeightStrides& strides,
+                         std::int64_t in, const float* const* of_tap, Element* weights) {
+  const std::int64_t taps = view.shape.kernel.height * view.shape.kernel.width;
+  for (std::int64_t c = 0; c < in; c += kLanes) {
+    const std::int64_t channels = smaller(kLanes, in - c);
+    for (std::int64_t tap = 0; tap < taps; tap += kLanes) {
+      const std::int64_t count = smaller(kLanes, taps - tap);
+      Block block;
+      for (std::int64_t i = 0; i < kLanes; ++i) {
+        block[i] = i < count ? _mm512_maskz_loadu_epi32(first_lanes(channels), of_tap[tap + i] + c)
+                             : _mm512_setzero_si512();
+      }
+      transpose(block);
+      for (std::int64_t i = 0; i < channels; ++i) {
+        store_rounded(weights + (c + i) * strides.in + tap, first_lanes(count),
+                      _mm512_castsi512_ps(block[i]));
+      }
+    }
+  }
+}
+
+/// Rounds a row of sums of one tap.
+template <class Element>
+void write_tap(const float* sums, std::int64_t in, std::int64_t step, Element* weights) {
+  for (std::int64_t c = 0; c < in; c += kLanes) {
+    const __mmask16 mask = first_lanes(in - c);
+    const __m512 of_channels = _mm512_maskz_loadu_ps(mask, sums + c);
+    if (step == 1) {
+      store_rounded(weights + c, mask, of_channels);
+      continue;
+    }
+    Element rounded[kLanes];
+    store_rounded(rounded, first_lanes(kLanes), of_channels);
+    for (std::int64_t i = 0; i < smaller(kLanes, in - c); ++i) weights[(c + i) * step] = rounded[i];
+  }
 }
 
 template <class Element>
-void round(const float* sums, std::int64_t count, Element* to) {
-  for (std::int64_t i = 0; i < count; i += kLanes) {
-    const __mmask16 mask = first_lanes(count - i);
-    store_rounded(to + i, mask, _mm512_maskz_loadu_ps(mask, sums + i));
+void write_gradient(const WeightGradientView& view, const float* sums, const WeightStrides& strides,
+                    std::int64_t begin, std::int64_t end, Element* weights) {
+  const ConvolutionShape& s = view.shape;
+  const std::int64_t in = s.in.channels / view.layer_groups;
+  const std::int64_t taps = s.kernel.height * s.kernel.width;
+  constexpr std::int64_t kMostTaps = 128;
+  const float* of_tap[kMostTaps];
+  const bool adjacent = strides.in != 1 && strides.kernel_column == 1 &&
+                        strides.kernel_row == s.kernel.width && taps <= kMostTaps;
+  for (std::int64_t o = begin; o < end; ++o) {
+    const std::int64_t first_in = o / (s.out.channels / view.layer_groups) * in;
+    const float* const row = sums + o / s.group_out() * s.kernel.height * view.rows * view.columns +
+                             o % s.group_out() * view.columns + first_in % s.group_in();
+    Element* const to = weights + o * strides.out;
+    for (std::int64_t tap = 0; tap < taps; ++tap) {
+      const std::int64_t ky = tap / s.kernel.width;
+      const std::int64_t kx = tap % s.kernel.width;
+      const float* const from = row + ky * view.rows * view.columns + kx * view.column_run;
+      if (adjacent) {
+        of_tap[tap] = from;
+      } else {
+        write_tap(from, in, strides.in, to + ky * strides.kernel_row + kx * strides.kernel_column);
+      }
+    }
+    if (adjacent) write_adjacent_taps(view, strides, in, of_tap, to);
   }
 }
 

@@ -70,14 +70,24 @@ class Case {
   void check() const {
     INFO(text_of(s_, images_) << (kDepth<Element> == 2 ? ", bf16" : ", fp32"));
     const double of_sum = integers_ ? 0 : tolerance<Element>();
-    CHECK(forward_error(/*relu=*/false) <= of_sum);
-    CHECK(forward_error(/*relu=*/true) <= of_sum);
-    CHECK(backward_error() <= of_sum);
-    CHECK(weight_error(WeightStrides::contiguous(s_)) <= of_sum);
+    for (const WeightStrides& strides : orders()) {
+      CHECK(forward_error(strides, /*relu=*/false) <= of_sum);
+      CHECK(forward_error(strides, /*relu=*/true) <= of_sum);
+      CHECK(backward_error(strides) <= of_sum);
+      CHECK(weight_error(strides) <= of_sum);
+    }
   }
 
  private:
-  double forward_error(bool relu) const {
+  /// The two of PyTorch, and one without adjacent channels or taps.
+  std::vector<WeightStrides> orders() const {
+    const std::int64_t rows = s_.kernel.height;
+    return {WeightStrides::contiguous(s_),
+            WeightStrides::channels_last(s_),
+            {s_.kernel.width * rows * s_.group_in(), s_.kernel.width * rows, 1, rows}};
+  }
+
+  double forward_error(const WeightStrides& strides, bool relu) const {
     std::vector<double> expected(gradient_.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
       expected[i] = bias_[i / static_cast<std::size_t>(s_.out.pixels()) % bias_.size()];
@@ -90,47 +100,29 @@ class Case {
     }
     const std::vector<Element> in = to_blocks(s_.in, images_, in_);
     std::vector<Element> out = empty_blocks<Element>(s_.out, images_);
+    const std::vector<Element> weights =
+        reordered(weights_, WeightStrides::contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.packed_forward_size()));
-    convolution_.pack_forward(weights_.data(), WeightStrides::contiguous(s_), packed.data());
-    for (std::int64_t block = 0; block < blocks(); ++block) {
-      convolution_.forward(
-          {in.data() + block * s_.in.template block_size<Element>(), packed.data(), bias_.data(),
-           nullptr, relu, out.data() + block * s_.out.template block_size<Element>()},
-          convolution_.forward_plan().all());
-    }
+    convolution_.forward({blocks(), in.data(), weights.data(), strides, packed.data(), bias_.data(),
+                          nullptr, relu, out.data()},
+                         nullptr);
     return error(from_blocks(s_.out, images_, out), expected);
   }
 
   /// The gradient of the input is added to another one.
-  double backward_error() const {
+  double backward_error(const WeightStrides& strides) const {
     std::vector<double> expected = values_of(in_);
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
       expected[in] += double(value_of(gradient_[out])) * value_of(weights_[weight]);
     });
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
     std::vector<Element> into = to_blocks(s_.in, images_, in_);
-    // Weights in the other order: packing depends on it.
-    std::vector<Element> last(weights_.size());
-    const WeightStrides from = WeightStrides::contiguous(s_);
-    const WeightStrides to = WeightStrides::channels_last(s_);
-    for (std::int64_t o = 0; o < s_.out.channels; ++o) {
-      for (std::int64_t c = 0; c < s_.group_in(); ++c) {
-        for (std::int64_t y = 0; y < s_.kernel.height; ++y) {
-          for (std::int64_t x = 0; x < s_.kernel.width; ++x) {
-            last[o * to.out + c * to.in + y * to.kernel_row + x * to.kernel_column] =
-                weights_[o * from.out + c * from.in + y * from.kernel_row + x * from.kernel_column];
-          }
-        }
-      }
-    }
+    const std::vector<Element> weights =
+        reordered(weights_, WeightStrides::contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.packed_backward_size()));
-    convolution_.pack_backward(last.data(), to, packed.data());
-    for (std::int64_t block = 0; block < blocks(); ++block) {
-      Element* const to_block = into.data() + block * s_.in.template block_size<Element>();
-      convolution_.backward_data({gradient.data() + block * s_.out.template block_size<Element>(),
-                                  packed.data(), nullptr, to_block, false, to_block},
-                                 convolution_.backward_plan().all());
-    }
+    convolution_.backward_data({blocks(), gradient.data(), weights.data(), strides, packed.data(),
+                                nullptr, into.data(), false, into.data()},
+                               nullptr);
     return error(from_blocks(s_.in, images_, into), expected);
   }
 
@@ -143,14 +135,28 @@ class Case {
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
     const std::vector<GradientBand> bands = convolution_.gradient_bands(blocks());
     std::vector<Element> scratch(static_cast<std::size_t>(convolution_.gradient_scratch(bands)));
-    std::vector<float> sums(static_cast<std::size_t>(convolution_.weight_sums()));
-    for (const GradientBand& band : bands) {
-      convolution_.add_weight_gradient(band, in.data(), gradient.data(), scratch.data(),
-                                       sums.data());
-    }
+    std::vector<float> sums(static_cast<std::size_t>(convolution_.weight_sums()), 1e9F);
     std::vector<Element> found(weights_.size());
-    convolution_.write_weight_gradient(sums.data(), strides, found.data());
-    return error(values_of(found), expected);
+    convolution_.weight_gradient(bands, {blocks(), in.data(), gradient.data(), scratch.data(),
+                                         sums.data(), strides, found.data()});
+    return error(values_of(reordered(found, strides, WeightStrides::contiguous(s_))), expected);
+  }
+
+  /// Returns weights in another order.
+  std::vector<Element> reordered(const std::vector<Element>& weights, const WeightStrides& from,
+                                 const WeightStrides& to) const {
+    std::vector<Element> all(weights.size());
+    for (std::int64_t o = 0; o < s_.out.channels; ++o) {
+      for (std::int64_t c = 0; c < s_.group_in(); ++c) {
+        for (std::int64_t y = 0; y < s_.kernel.height; ++y) {
+          for (std::int64_t x = 0; x < s_.kernel.width; ++x) {
+            all[o * to.out + c * to.in + y * to.kernel_row + x * to.kernel_column] =
+                weights[o * from.out + c * from.in + y * from.kernel_row + x * from.kernel_column];
+          }
+        }
+      }
+    }
+    return all;
   }
 
   std::int64_t blocks() const { return ceil_divide(images_, kImages); }

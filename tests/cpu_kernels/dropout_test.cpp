@@ -53,16 +53,17 @@ template <class Element>
 void check_kernel(const ImageShape& shape, double p) {
   if (!is_supported<Element>()) return;
   INFO(shape.channels << " channels, p " << p);
-  constexpr std::int64_t kCount = 23;
-  const std::vector<std::int64_t> seeds = random_seeds(kCount);
+  constexpr std::int64_t kSamples = 23;
+  const std::vector<std::int64_t> seeds = random_seeds(kSamples);
   const std::vector<Element> x =
-      Draws<Element>(5).numbers(kCount * shape.channels * shape.pixels());
-  const std::vector<Element> from = to_blocks(shape, kCount, x);
-  std::vector<Element> to = empty_blocks<Element>(shape, kCount);
-  layer_kernels<Element>()->drop({shape.pixels(), shape.channels, kCount},
-                                 make_dropout(7, p, seeds.data(), kCount), from.data(), to.data());
+      Draws<Element>(5).numbers(kSamples * shape.channels * shape.pixels());
+  const std::vector<Element> from = to_blocks(shape, kSamples, x);
+  std::vector<Element> to = empty_blocks<Element>(shape, kSamples);
+  layer_kernels<Element>()->drop({shape.pixels(), shape.channels, kSamples},
+                                 make_dropout(7, p, seeds.data(), kSamples), from.data(),
+                                 to.data());
   const auto elements = static_cast<std::size_t>(shape.channels * shape.pixels());
-  CHECK(from_blocks(shape, kCount, to) == dropped(x, seeds, elements, 7, p));
+  CHECK(from_blocks(shape, kSamples, to) == dropped(x, seeds, elements, 7, p));
 }
 
 TEST_CASE("Dropout drops the same elements as models/dropout.cpp") {
@@ -79,23 +80,23 @@ template <class Element>
 void check_network() {
   if (!is_supported<Element>()) return;
   const ImageShape shape{1, 6, 5};
-  constexpr std::int64_t kCount = 40;
-  constexpr std::int64_t kElements = kCount * 30;
+  constexpr std::int64_t kSamples = 40;
+  constexpr std::int64_t kElements = kSamples * 30;
   Graph graph(shape);
   Value x = graph.add(ConvolutionNode{{shape, shape, {1, 1}}, true}, Graph::input());
   x = graph.add(DropoutNode{2, 0.3}, x);
   CHECK(graph.add(DropoutNode{3, 0}, x) == x);
-  Network<Element> network(graph, kCount, Passes::kBackward);
+  Network<Element> network(graph, kSamples, Passes::kBackward);
   Element one, zero{}, weight_gradient, bias_gradient;
   round_to(1, one);
   network.set(0, {&one, &zero, WeightStrides::contiguous({shape, shape, {1, 1}}), &weight_gradient,
                   &bias_gradient});
   const std::vector<Element> images = Draws<Element>(5).numbers(kElements);
   const PlainStrides strides{30, 30, 5, 1};
-  const std::vector<std::int64_t> seeds = random_seeds(kCount);
+  const std::vector<std::int64_t> seeds = random_seeds(kSamples);
   network.set_sample_seeds(seeds.data());
   const auto forward = [&](bool training) {
-    network.forward(images.data(), strides, {kCount}, training);
+    network.forward(images.data(), strides, {kSamples}, training);
     std::vector<Element> y(images.size());
     network.read_output(y.data(), strides);
     return values_of(y);

@@ -98,18 +98,18 @@ void check_batch_norm(const ImageShape& shape, std::int64_t count) {
   const BatchNormTensors tensors{weight.data(), bias.data(), mean.data(), variance.data()};
   const Batch batch{count};
   BatchNorm<Element> norm(shape, 1e-5, 0.1);
-  norm.begin_statistics(batch, x.data());
+  norm.begin_statistics(batch, batch.blocks(), x.data());
   for (std::int64_t block = 0; block < batch.blocks(); ++block) {
     Element* const of_block = x.data() + block * shape.template block_size<Element>();
-    norm.add_statistics(block, of_block, 0, shape.height / 2);
-    norm.add_statistics(block, of_block, shape.height / 2, shape.height);
+    norm.add_statistics(block, block, of_block, 0, shape.height / 2);
+    norm.add_statistics(block, block, of_block, shape.height / 2, shape.height);
   }
   norm.finish_statistics(tensors);
   norm.normalize(batch, x.data(), residual.data(), /*relu=*/true, y.data());
-  norm.begin_gradients(batch);
+  norm.begin_gradients(batch, batch.blocks());
   for (std::int64_t block = 0; block < batch.blocks(); ++block) {
     const std::int64_t at = block * shape.template block_size<Element>();
-    norm.add_gradients(block, dy.data() + at, y.data() + at, x.data() + at, 0, shape.height);
+    norm.add_gradients(block, block, dy.data() + at, y.data() + at, x.data() + at, 0, shape.height);
   }
   norm.backward(tensors, dy.data(), y.data(), x.data(), dweight.data(), dbias.data(), dx.data(),
                 g.data());
