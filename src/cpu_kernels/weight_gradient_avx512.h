@@ -160,23 +160,14 @@ void transpose_row(const ConvolutionShape& s, const BandLayout<Element>& layout,
   }
 }
 
-/// Writes `count` sums of a row from one of its columns on to the gradient of the weights.
+/// Rounds up to 16 columns of rows of sums, with steps between rows in elements.
 template <class Element>
-void write_columns(const WeightGradientView& view, const WeightStrides& strides, Element* row,
-                   std::int64_t column, std::int64_t count, const float* sums) {
-  const std::int64_t in = view.shape.group_in();
-  for (std::int64_t kx = column / view.column_run; count > 0 && kx < view.shape.kernel.width;
-       ++kx) {
-    const std::int64_t channel = column - kx * view.column_run;
-    const std::int64_t here = smaller(count, view.column_run - channel);
-    Element* const to = row + kx * strides.kernel_column + channel;
-    for (std::int64_t i = 0; i < here; i += kLanes) {
-      const __mmask16 mask = first_lanes(smaller(here, in - channel) - i);
-      store_rounded(to + i, mask, _mm512_maskz_loadu_ps(mask, sums + i));
-    }
-    column += here;
-    sums += here;
-    count -= here;
+void round_rows(const float* sums, std::int64_t sums_step, std::int64_t rows, std::int64_t columns,
+                Element* to, std::int64_t step) {
+  const __mmask16 mask = first_lanes(columns);
+  for (; rows > 0; --rows, sums += sums_step, to += step) {
+    store_rounded(to, mask, _mm512_loadu_ps(sums));
+    __builtin_prefetch(to + 2 * kLanes, 1);  // of the next tile
   }
 }
 
@@ -185,21 +176,32 @@ template <class Element>
 struct GradientTile {
   const Element* a;  // of the first output and pixel
   const Element* b;  // of the first column and pixel
-  std::int64_t group, ky, pixels;
+  std::int64_t group, ky;
+  ValidRange rows;  // of the band's output rows
+  std::int64_t pixels;
   std::int64_t row, column;  // of the sums of the group and kernel row
 
   float* sums(const WeightGradientView& view, const GradientTarget<Element>& target) const {
     return view.sums_of(target.sums, group, ky) + row * view.columns + column;
   }
-  /// Writes sums, `step` floats per row, to the gradient of the weights.
+  /// Writes rows of `count` sums to the gradient of the weights.
   void write(const WeightGradientView& view, const GradientTarget<Element>& target,
-             const float* sums, std::int64_t rows, std::int64_t step) const {
-    const std::int64_t group_out = view.shape.group_out();
-    for (std::int64_t m = 0; m < smaller(rows, group_out - row); ++m) {
-      write_columns(view, target.strides,
-                    target.weights + (group * group_out + row + m) * target.strides.out +
-                        ky * target.strides.kernel_row,
-                    column, step, sums + m * step);
+             const float* sums, std::int64_t rows, std::int64_t count) const {
+    const std::int64_t in = view.shape.group_in();
+    const std::int64_t out = group * view.shape.group_out() + row;
+    const std::int64_t valid_rows = smaller(rows, view.shape.group_out() - row);
+    const WeightStrides& strides = target.strides;
+    std::int64_t kx = column / view.column_run;
+    std::int64_t channel = column % view.column_run;
+    for (std::int64_t i = 0; i < count && kx < view.shape.kernel.width; ++kx, channel = 0) {
+      const std::int64_t here = smaller(count - i, view.column_run - channel);
+      Element* const to = target.weights + out * strides.out + ky * strides.kernel_row +
+                          kx * strides.kernel_column + channel;
+      const std::int64_t valid = smaller(here, in - channel);
+      for (std::int64_t c = 0; c < valid; c += kLanes) {
+        round_rows(sums + i + c, count, valid_rows, valid - c, to + c, strides.out);
+      }
+      i += here;
     }
   }
 };
@@ -309,11 +311,10 @@ void add_tile(const WeightGradientView& view, const GradientBand& band,
               const GradientTarget<Element>& target) {
   const ConvolutionShape& s = view.shape;
   const std::int64_t row_offset = tile.ky * s.dilation.height - s.padding.height;
-  const ValidRange rows(band.row_begin, band.row_end, row_offset, s.stride.height, s.in.height);
   const std::int64_t b_step = s.stride.width * layout.b_pixel;
   Gradient gradient(view, tile, target);
   for (std::int64_t block = 0; block < band.block_end - band.block_begin; ++block) {
-    for (std::int64_t y = rows.begin; y < rows.end; ++y) {
+    for (std::int64_t y = tile.rows.begin; y < tile.rows.end; ++y) {
       gradient.add(
           tile.a + block * layout.a_block + (y - band.row_begin) * s.out.width * layout.a_pixel,
           layout.a_pixel,
@@ -381,22 +382,30 @@ void add_columns(const WeightGradientView& view, const GradientBand& band,
   }
 }
 
-/// Computes a row of tiles of one group and kernel row.
+/// Computes `rows` rows of tiles of one group and kernel row.
 template <class Element>
-void add_tile_row(const WeightGradientView& view, const GradientBand& band,
-                  const BandLayout<Element>& layout, const GradientTile<Element>& first,
-                  const GradientTarget<Element>& target) {
+void add_tile_rows(const WeightGradientView& view, const GradientBand& band,
+                   const BandLayout<Element>& layout, const GradientTile<Element>& first,
+                   std::int64_t rows, const GradientTarget<Element>& target) {
   const ConvolutionShape& s = view.shape;
-  if (view.merges_columns) return add_columns(view, band, layout, first, view.columns, target);
-  for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
-    const std::int64_t offset = kx * s.dilation.width - s.padding.width;
-    const ValidRange pixels(0, s.out.width, offset, s.stride.width, s.in.width);
+  const std::int64_t steps = view.merges_columns ? 1 : s.kernel.width;
+  for (std::int64_t kx = 0; kx < steps; ++kx) {
     GradientTile<Element> tile = first;
-    tile.a += pixels.begin * layout.a_pixel;
-    tile.b += (pixels.begin * s.stride.width + offset) * layout.b_pixel;
-    tile.pixels = pixels.end - pixels.begin;
-    tile.column = kx * view.column_run;
-    add_columns(view, band, layout, tile, view.column_run, target);
+    std::int64_t columns = view.columns;
+    if (!view.merges_columns) {
+      const std::int64_t offset = kx * s.dilation.width - s.padding.width;
+      const ValidRange pixels(0, s.out.width, offset, s.stride.width, s.in.width);
+      tile.a += pixels.begin * layout.a_pixel;
+      tile.b += (pixels.begin * s.stride.width + offset) * layout.b_pixel;
+      tile.pixels = pixels.end - pixels.begin;
+      tile.column = kx * view.column_run;
+      columns = view.column_run;
+    }
+    for (std::int64_t i = 0; i < rows; ++i) {
+      add_columns(view, band, layout, tile, columns, target);
+      tile.row += view.tile_rows();
+      tile.a += view.tile_rows() * kImages;
+    }
   }
 }
 
@@ -413,23 +422,29 @@ inline const Bf16Bits* first_factor(const WeightGradientView&, const GradientBan
   return factors.scratch;
 }
 
-/// Rows of tiles are computed one after the other for each group and kernel row.
 template <class Element>
-void add_tile_rows(const WeightGradientView& view, const GradientBand& band,
-                   const GradientFactors<Element>& factors, const GradientTarget<Element>& target,
-                   std::int64_t begin, std::int64_t end) {
+void add_groups(const WeightGradientView& view, const GradientBand& band,
+                const GradientFactors<Element>& factors, const GradientTarget<Element>& target,
+                std::int64_t begin, std::int64_t end) {
   const ConvolutionShape& s = view.shape;
   const BandLayout<Element> layout(view, band);
   const Element* const a = first_factor(view, band, layout, factors);
   const Element* const b = factors.scratch + layout.b_begin;
-  for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t row = i % view.tiles_of_group() * view.tile_rows();
-    const std::int64_t ky = i / view.tiles_of_group() % s.kernel.height;
-    const std::int64_t group = i / view.tiles_of_group() / s.kernel.height;
-    add_tile_row(view, band, layout,
-                 {a + (group * s.group_out() + row) * kImages,
-                  b + group * s.group_in() * kDepth<Element>, group, ky, s.out.width, row, 0},
-                 target);
+  while (begin < end) {
+    const std::int64_t index = begin / view.tiles_of_group();  // of the group and kernel row
+    const std::int64_t first = begin - index * view.tiles_of_group();
+    const std::int64_t rows = smaller(end - begin, view.tiles_of_group() - first);
+    const std::int64_t row = first * view.tile_rows();
+    const std::int64_t ky = index % s.kernel.height;
+    const std::int64_t group = index / s.kernel.height;
+    const ValidRange valid(band.row_begin, band.row_end, ky * s.dilation.height - s.padding.height,
+                           s.stride.height, s.in.height);
+    add_tile_rows(
+        view, band, layout,
+        {a + (group * s.group_out() + row) * kImages, b + group * s.group_in() * kDepth<Element>,
+         group, ky, valid, s.out.width, row, 0},
+        rows, target);
+    begin += rows;
   }
 }
 
@@ -437,9 +452,9 @@ template <class Element>
 void add_products(const WeightGradientView& view, const GradientBand& band,
                   const GradientFactors<Element>& factors, const GradientTarget<Element>& target,
                   std::int64_t begin, std::int64_t end) {
-  if (!view.by_amx) return add_tile_rows(view, band, factors, target, begin, end);
+  if (!view.by_amx) return add_groups(view, band, factors, target, begin, end);
   const amx::Registers registers;
-  add_tile_rows(view, band, factors, target, begin, end);
+  add_groups(view, band, factors, target, begin, end);
 }
 
 template <class Element>
