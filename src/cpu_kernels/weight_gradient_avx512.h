@@ -186,10 +186,10 @@ struct GradientTile {
   }
   /// Writes rows of `count` sums to the gradient of the weights.
   void write(const WeightGradientView& view, const GradientTarget<Element>& target,
-             const float* sums, std::int64_t rows, std::int64_t count) const {
+             const float* sums, std::int64_t of_rows, std::int64_t count) const {
     const std::int64_t in = view.shape.group_in();
     const std::int64_t out = group * view.shape.group_out() + row;
-    const std::int64_t valid_rows = smaller(rows, view.shape.group_out() - row);
+    const std::int64_t valid_rows = smaller(of_rows, view.shape.group_out() - row);
     const WeightStrides& strides = target.strides;
     std::int64_t kx = column / view.column_run;
     std::int64_t channel = column % view.column_run;
@@ -359,7 +359,7 @@ inline AddTile<Bf16Bits> add_amx_tile_of(bool two_panels, bool two_vectors) {
 #endif
 
 template <class Element>
-AddTile<Element> choose_add_tile(const WeightGradientView& view, std::int64_t row,
+AddTile<Element> choose_add_tile(const WeightGradientView& view, [[maybe_unused]] std::int64_t row,
                                  bool two_vectors) {
 #ifdef __AVX512BF16__
   if constexpr (kDepth<Element> == 2) {
@@ -549,10 +549,10 @@ void write_gradient(const WeightGradientView& view, const float* sums, const Wei
   const ConvolutionShape& s = view.shape;
   const std::int64_t in = s.in.channels / view.layer_groups;
   const std::int64_t taps = s.kernel.height * s.kernel.width;
-  constexpr std::int64_t kMostTaps = 128;
-  const float* of_tap[kMostTaps];
+  constexpr std::int64_t kMostGradientTaps = 128;
+  const float* of_tap[kMostGradientTaps];
   const bool adjacent = strides.in != 1 && strides.kernel_column == 1 &&
-                        strides.kernel_row == s.kernel.width && taps <= kMostTaps;
+                        strides.kernel_row == s.kernel.width && taps <= kMostGradientTaps;
   for (std::int64_t o = begin; o < end; ++o) {
     const std::int64_t first_in = o / (s.out.channels / view.layer_groups) * in;
     const float* const row = sums + o / s.group_out() * s.kernel.height * view.rows * view.columns +
