@@ -6,8 +6,8 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Constants of the hash of dropout, that of models/dropout.cpp: Chris Wellons's lowbias32 of the
-/// element's index, between two keys (https://nullprogram.com/blog/2018/07/31/).
+/// Constants of the hash of dropout: Chris Wellons's lowbias32 of the element's index, between two
+/// keys (https://nullprogram.com/blog/2018/07/31/).
 inline constexpr std::uint32_t kIndexFactor = 0x9e3779b1;
 inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
 inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;
@@ -19,6 +19,11 @@ struct Dropout {
   std::uint64_t limit;
   float scale;  // of other elements
 };
+
+/// Returns the key of a layer, which goes into the lower keys of images.
+std::uint32_t dropout_key(std::int64_t number);
+/// Returns the limit of `Dropout`.
+std::uint64_t dropout_limit(double p);
 
 /// Returns dropout with probability `p`, for the layer with this number and samples with these
 /// seeds.

@@ -279,11 +279,6 @@ class LayeredModel : public Model {
     return [layer = made<Impl>(sized)](const at::Tensor& x) { return layer->forward(x); };
   }
 
-  Operation linear(const SizedLayer& sized, std::optional<kernels::LinearFunction> function) {
-    return [layer = made<torch::nn::LinearImpl>(sized), function, &places = gradient_places()](
-               const at::Tensor& x) { return linear_activation(*layer, function, x, places); };
-  }
-
   /// Returns the operation of a batch norm, the last layer, and the convolution before it, if any.
   auto batch_norm(Neighbours layers, bool relu) const {
     return
@@ -335,10 +330,10 @@ class LayeredModel : public Model {
   std::size_t add_operation(Neighbours next, Operations& operations) {
     if (begin_with<settings::Conv2dLayer>(next) && begin_with_relu_max_pool(next.subspan(1))) {
       const bool flatten = begin_with<settings::FlattenLayer>(next.subspan(3));
-      operations.push_back([layer = made<torch::nn::Conv2dImpl>(*next[0]), flatten,
-                            &places = gradient_places()](const at::Tensor& x) {
-        return convolve_relu_max_pool(*layer, x, places, flatten);
-      });
+      operations.push_back(
+          [layer = made<torch::nn::Conv2dImpl>(*next[0]), flatten](const at::Tensor& x) {
+            return convolve_relu_max_pool(*layer, x, flatten);
+          });
       return flatten ? 4 : 3;
     }
     if (begin_with_relu_max_pool(next)) {
@@ -360,7 +355,10 @@ class LayeredModel : public Model {
            {std::pair{Activation::kRelu, kernels::LinearFunction::kRelu},
             std::pair{Activation::kTanh, kernels::LinearFunction::kTanh}}) {
         if (!begin_with_activation(after, function)) continue;
-        operations.push_back(linear(*next[0], fused));
+        operations.push_back(
+            [layer = made<torch::nn::LinearImpl>(*next[0]), fused = fused](const at::Tensor& x) {
+              return linear_activation(*layer, fused, x);
+            });
         return 2;
       }
     }
@@ -378,8 +376,8 @@ class LayeredModel : public Model {
   Operation operation_of(const SizedLayer& sized, const settings::Conv2dLayer& /*layer*/) const {
     return forward_of<torch::nn::Conv2dImpl>(sized);
   }
-  Operation operation_of(const SizedLayer& sized, const settings::LinearLayer& /*layer*/) {
-    return linear(sized, std::nullopt);
+  Operation operation_of(const SizedLayer& sized, const settings::LinearLayer& /*layer*/) const {
+    return forward_of<torch::nn::LinearImpl>(sized);
   }
   Operation operation_of(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/) const {
     return forward_of<BatchNorm>(sized);
