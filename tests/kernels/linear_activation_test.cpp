@@ -155,13 +155,11 @@ TEST_CASE("networks with linear layers train alike with and without the kernel")
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   at::Tensor scores;
   const std::vector<at::Tensor> expected = train_linear_once(type, scores);
-  CHECK(count_operations(scores, "LinearActivation") == 4);  // a CPU has it for all linear layers
   const EmulatedKernels emulated;
   const std::vector<at::Tensor> found = train_linear_once(type, scores);
-  CHECK(count_operations(scores, "LinearActivation") == 4);
+  CHECK(count_operations(scores, "LinearActivation") == 2);
   REQUIRE(found.size() == expected.size());
   const at::NoGradGuard no_grad;
-  CHECK(found[0].equal(expected[0]));
   kernels::Agreement agreement;
   for (std::size_t i = 0; i < found.size(); ++i) {
     agreement.add(("tensor " + std::to_string(i)).c_str(), found[i], expected[i], type);
@@ -173,9 +171,8 @@ TEST_CASE("a linear layer with an activation computes only the gradients that ar
   const EmulatedKernels emulated;
   torch::manual_seed(11);
   const auto layer = linear(6, 8);
-  models::GradientPlaces places;
   const auto operation = [&](const at::Tensor& x) {
-    return models::linear_activation(*layer, LinearFunction::kRelu, x, places);
+    return models::linear_activation(*layer, LinearFunction::kRelu, x);
   };
   const at::Tensor x = at::randn({5, 6});
   operation(x).sum().backward();  // a gradient that is expanded from one value
@@ -204,8 +201,7 @@ TEST_CASE("LibTorch computes linear layers that the kernel does not support") {
   for (const bool has_bias : {false, true}) {
     const auto layer = linear(6, 4, has_bias);
     const at::Tensor x = has_bias ? at::randn({2, 3, 6}) : at::randn({5, 6});
-    models::GradientPlaces places;
-    const at::Tensor out = models::linear_activation(*layer, LinearFunction::kRelu, x, places);
+    const at::Tensor out = models::linear_activation(*layer, LinearFunction::kRelu, x);
     CHECK(out.equal(at::relu(layer->forward(x))));
     out.sum().backward();
     CHECK(layer->weight.grad().defined());

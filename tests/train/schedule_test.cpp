@@ -127,7 +127,7 @@ TEST_CASE("plateau lowers the rate that a warm-up rises to") {
 }
 
 /// A run of 10 epochs of 95 samples.
-constexpr std::int64_t kSamples = 95;
+constexpr std::int64_t kSamplesOfEpoch = 95;
 
 settings::TrainOptions ten_epochs(std::optional<std::int64_t> max_steps = std::nullopt) {
   settings::TrainOptions options;
@@ -149,14 +149,16 @@ TEST_CASE("a run whose batches keep their size has the same span at each of its 
   for (const std::optional<std::int64_t> max_steps : {std::optional<std::int64_t>(), {37}, {100}}) {
     const settings::TrainOptions options = ten_epochs(max_steps);
     for (std::int64_t step = 0; step <= 100; ++step) {
-      const std::int64_t into = std::min(step % 10 * 10, kSamples);
-      const auto span = schedule_span(options, progress_at(step / 10, into, step), kSamples, 10);
+      const std::int64_t into = std::min(step % 10 * 10, kSamplesOfEpoch);
+      const auto span =
+          schedule_span(options, progress_at(step / 10, into, step), kSamplesOfEpoch, 10);
       CHECK(span.total_steps == max_steps.value_or(100));
       CHECK(span.skipped_steps == 0);
     }
   }
   // The cursor after the last sample of an epoch that has not ended yet.
-  CHECK(schedule_span(ten_epochs(), progress_at(3, kSamples, 40), kSamples, 10).skipped_steps == 0);
+  CHECK(schedule_span(ten_epochs(), progress_at(3, kSamplesOfEpoch, 40), kSamplesOfEpoch, 10)
+            .skipped_steps == 0);
 }
 
 TEST_CASE("a run that resumes with batches of another size ends after the steps that remain") {
@@ -164,14 +166,15 @@ TEST_CASE("a run that resumes with batches of another size ends after the steps 
     std::int64_t samples_per_step, samples_into_epoch, step, steps_of_run;
   };
   // 4 epochs are done, in steps of 10 samples, and some steps of the fifth.
-  for (const auto& [size, into, step, steps] : std::vector<Case>{{20, 0, 40, 40 + 6 * 5},
-                                                                 {5, 0, 40, 40 + 6 * 19},
-                                                                 {20, 30, 43, 43 + 4 + 5 * 5},
-                                                                 {5, 30, 43, 43 + 13 + 5 * 19},
-                                                                 {20, kSamples, 50, 50 + 5 * 5}}) {
+  for (const auto& [size, into, step, steps] :
+       std::vector<Case>{{20, 0, 40, 40 + 6 * 5},
+                         {5, 0, 40, 40 + 6 * 19},
+                         {20, 30, 43, 43 + 4 + 5 * 5},
+                         {5, 30, 43, 43 + 13 + 5 * 19},
+                         {20, kSamplesOfEpoch, 50, 50 + 5 * 5}}) {
     const auto at = progress_at(4, into, step);
-    CHECK(schedule_span(ten_epochs(), at, kSamples, size).steps_of_run() == steps);
-    CHECK(schedule_span(ten_epochs(60), at, kSamples, size).steps_of_run() ==
+    CHECK(schedule_span(ten_epochs(), at, kSamplesOfEpoch, size).steps_of_run() == steps);
+    CHECK(schedule_span(ten_epochs(60), at, kSamplesOfEpoch, size).steps_of_run() ==
           std::min<std::int64_t>(steps, 60));
   }
 }
@@ -186,7 +189,7 @@ TEST_CASE("schedules of a run that resumes with other batches continue where the
     if (name != ScheduleName::kOneCycle) options.schedule.warmup_epochs = 1;
     // Five epochs in steps of 5 samples, then steps of 19.
     const auto progress = progress_at(5, 0, 95);
-    const Schedule resumed(options, 5, schedule_span(options, progress, kSamples, 19));
+    const Schedule resumed(options, 5, schedule_span(options, progress, kSamplesOfEpoch, 19));
     const Schedule whole(options, 5, {50});
     for (std::int64_t step = 0; step < 25; ++step) {
       CHECK(resumed.learning_rate(95 + step) == whole.learning_rate(25 + step));
@@ -198,7 +201,7 @@ TEST_CASE("max_steps ends the schedule of a run that resumes with other batches"
   settings::TrainOptions options = ten_epochs(50);
   options.schedule.name = ScheduleName::kCosine;
   const auto progress = progress_at(4, 0, 40);
-  const Schedule schedule(options, 5, schedule_span(options, progress, kSamples, 20));
+  const Schedule schedule(options, 5, schedule_span(options, progress, kSamplesOfEpoch, 20));
   CHECK(schedule.learning_rate(40) == Approx(0.2 * (1 + std::cos(0.8 * std::numbers::pi))));
   CHECK(schedule.learning_rate(50) == Approx(0).margin(1e-12));
 }

@@ -1,0 +1,444 @@
+#include "models/cpu_network.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/cpu.h"
+#include "data/sampler.h"
+#include "models/model.h"
+#include "support/catch.h"
+#include "support/count_operations.h"
+#include "support/error_of.h"
+#include "support/ranks.h"
+
+namespace mnist_train::models {
+namespace {
+
+using settings::Activation;
+using settings::ImageSize;
+using settings::Layer;
+using settings::LayerList;
+
+Layer convolution(std::int64_t out, std::int64_t kernel, std::int64_t padding = 0,
+                  std::int64_t stride = 1, bool bias = true, std::int64_t groups = 1) {
+  settings::Conv2dLayer layer;
+  layer.out_channels = out;
+  layer.kernel_size = {kernel, kernel};
+  layer.padding = ImageSize{padding, padding};
+  layer.stride = {stride, stride};
+  layer.bias = bias;
+  layer.groups = groups;
+  return {"", layer};
+}
+Layer linear(std::int64_t out) {
+  settings::LinearLayer layer;
+  layer.out_features = out;
+  return {"", layer};
+}
+Layer function(Activation activation) {
+  settings::ActivationLayer layer;
+  layer.function = activation;
+  return {"", layer};
+}
+Layer relu() { return function(Activation::kRelu); }
+Layer batch_norm() { return {"", settings::BatchNormLayer{}}; }
+Layer max_pool() { return {"", settings::MaxPool2dLayer{}}; }
+Layer average_pool() { return {"", settings::AdaptiveAvgPool2dLayer{}}; }
+Layer flatten() { return {"", settings::FlattenLayer{}}; }
+
+/// Without batch norm, so that integers stay integers.
+LayerList pooled() {
+  return {convolution(6, 3, 1),
+          relu(),
+          max_pool(),
+          convolution(9, 3, 0, 2),
+          relu(),
+          convolution(9, 2, 0, 1, false),
+          flatten(),
+          linear(7),
+          relu(),
+          linear(5)};
+}
+
+LayerList residual(bool norm = true) {
+  settings::ResidualLayer block;
+  block.layers = {convolution(8, 3, 1, 2), relu(), convolution(8, 3, 1)};
+  block.shortcut = {convolution(8, 1, 0, 2)};
+  block.activation = Activation::kRelu;
+  if (norm) {
+    block.layers.insert(block.layers.begin() + 1, batch_norm());
+    block.layers.push_back(batch_norm());
+  }
+  LayerList list{convolution(6, 3, 1, 1, false), relu(), {"", block}};
+  if (norm) list.insert(list.begin() + 1, batch_norm());
+  list.insert(list.end(), {average_pool(), flatten(), linear(5)});
+  return list;
+}
+
+std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
+                                const network::ImageShape& shape = {3, 12, 11, 5}) {
+  settings::ModelOptions options;
+  options.layers = layers;
+  auto model = make_model(options, shape, /*seed=*/3);
+  type == at::kBFloat16 ? model->compute_in_bfloat16() : model->to(type);
+  return model;
+}
+
+bool is_computed(const at::Tensor& out) { return count_operations(out, "Computation") > 0; }
+
+bool can_compute(at::ScalarType type) {
+  return type == at::kFloat ? cpu_features().avx512 : cpu_features().avx512_bf16;
+}
+
+/// Outputs and all gradients of a step.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor& upstream) {
+  model.zero_grad();
+  const at::Tensor leaf = images.detach().clone().requires_grad_();
+  const at::Tensor out = model.forward(leaf);
+  out.backward(upstream.to(out.scalar_type()));
+  NamedTensors outcome{{"output", out.detach()}, {"input", leaf.grad()}};
+  for (const auto& item : model.named_parameters()) {
+    if (item.value().requires_grad()) outcome.emplace_back(item.key(), item.value().grad().clone());
+  }
+  for (const auto& item : model.named_buffers()) {
+    outcome.emplace_back(item.key(), item.value().clone());
+  }
+  return outcome;
+}
+
+/// Relative to the norm of the exact values; of values that cancel, to a tenth of those that do.
+double error_of_tensor(const at::Tensor& found, const at::Tensor& exact) {
+  const double least = 0.1 * std::sqrt(static_cast<double>(exact.numel()));
+  const double error = (found.to(at::kDouble) - exact.to(at::kDouble)).norm().item<double>();
+  return error / std::max(exact.to(at::kDouble).norm().item<double>(), least);
+}
+
+void check_close(const NamedTensors& found, const NamedTensors& exact, double error) {
+  REQUIRE(found.size() == exact.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    INFO(found[i].first);
+    CHECK(error_of_tensor(found[i].second, exact[i].second) <= error);
+  }
+}
+
+void check_equal(const NamedTensors& found, const NamedTensors& expected) {
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    INFO(found[i].first);
+    CHECK(found[i].second.to(at::kDouble).equal(expected[i].second.to(at::kDouble)));
+  }
+}
+
+at::Tensor integers(at::IntArrayRef sizes) { return at::randint(-2, 3, sizes, at::kFloat); }
+
+TEST_CASE("sums of integers are exact in lists of layers") {
+  torch::manual_seed(1);
+  for (const LayerList& layers : {pooled(), residual(/*norm=*/false)}) {
+    for (const std::int64_t images : {1, 37}) {
+      const auto exact = model_of(layers, at::kDouble);
+      const auto model = model_of(layers, at::kFloat);
+      const at::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
+        const at::Tensor weights = at::randint(-1, 2, exact->parameters()[i].sizes(), at::kDouble);
+        exact->parameters()[i].copy_(weights);
+        model->parameters()[i].copy_(weights);
+      }
+      const at::AutoGradMode grad(true);
+      const at::Tensor x = integers({images, 3, 12, 11});
+      const at::Tensor upstream = integers({images, 5});
+      CHECK(is_computed(model->forward(x)) == can_compute(at::kFloat));
+      // The mean of the images is rounded.
+      check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
+                  layers.size() == pooled().size() ? 0 : 1e-6);
+    }
+  }
+}
+
+/// Draws lists that fit images of 3 x 12 x 11, or lists that do not.
+class RandomLists {
+ public:
+  LayerList draw() {
+    LayerList list{
+        convolution(channels(), 1 + 2 * below(3), below(3), 1 + below(2), below(2) == 0)};
+    for (std::int64_t i = 2 + below(5); i > 0; --i) list.push_back(layer());
+    list.push_back(below(2) == 0 ? flatten() : average_pool());
+    if (!std::holds_alternative<settings::FlattenLayer>(list.back().kind))
+      list.push_back(flatten());
+    if (below(2) == 0) list.insert(list.end(), {linear(1 + below(40)), relu()});
+    list.push_back(linear(5));
+    return list;
+  }
+
+ private:
+  std::int64_t below(std::int64_t end) {
+    return static_cast<std::int64_t>(engine_() % static_cast<std::uint64_t>(end));
+  }
+  std::int64_t channels() { return 1 + below(24); }
+  Layer layer() {
+    switch (below(8)) {
+      case 0:
+        return convolution(channels(), 1 + below(3), below(2), 1 + below(2), below(2) == 0);
+      case 1:
+        return batch_norm();
+      case 2:
+        return max_pool();
+      case 3: {
+        settings::AvgPool2dLayer pool;
+        pool.stride = ImageSize{1 + below(2), 1};
+        pool.padding = {below(2), 0};
+        pool.count_include_pad = below(2) == 0;
+        return {"", pool};
+      }
+      case 4: {
+        settings::MaxPool2dLayer pool;
+        pool.kernel_size = {3, 2};
+        pool.stride = ImageSize{1 + below(2), 1};
+        pool.padding = {1, below(2)};
+        return {"", pool};
+      }
+      case 5: {
+        settings::ResidualLayer block;
+        block.layers = {batch_norm(), function(random_function())};
+        if (below(2) == 0) block.activation = random_function();
+        return {"", block};
+      }
+      default:
+        return function(random_function());
+    }
+  }
+  Activation random_function() {
+    constexpr Activation kAll[] = {Activation::kTanh,      Activation::kRelu,
+                                   Activation::kSigmoid,   Activation::kGelu,
+                                   Activation::kSilu,      Activation::kLeakyRelu,
+                                   Activation::kHardswish, Activation::kHardsigmoid};
+    return kAll[below(std::size(kAll))];
+  }
+
+  std::mt19937 engine_{7};
+};
+
+TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backward") {
+  torch::manual_seed(2);
+  RandomLists lists;
+  for (int found = 0; found < 50;) {
+    const LayerList layers = lists.draw();
+    std::shared_ptr<Model> model;
+    try {
+      model = model_of(layers, at::kFloat);
+    } catch (const network::LayerError&) {
+      continue;
+    }
+    ++found;
+    INFO(settings::write_layers(layers));
+    const at::Tensor x = at::randn({37, 3, 12, 11});
+    const at::Tensor upstream = at::randn({37, 5});
+    CHECK(is_computed(model->forward(x)) == can_compute(at::kFloat));
+    model = model_of(layers, at::kFloat);
+    const auto exact = model_of(layers, at::kDouble);
+    // Behind a batch norm, some gradients are sums that nearly cancel.
+    check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
+                2e-4);
+    model->eval();
+    exact->eval();
+    check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
+                1e-5);
+  }
+}
+
+TEST_CASE("lists of layers agree with LibTorch in bf16 within its rounding") {
+  torch::manual_seed(3);
+  const at::Tensor x = at::randn({64, 3, 12, 11}).to(at::kBFloat16);
+  const at::Tensor upstream = at::randn({64, 5}).to(at::kBFloat16);
+  const auto model = model_of(pooled(), at::kBFloat16);
+  CHECK(is_computed(model->forward(x)) == can_compute(at::kBFloat16));
+  const auto exact = model_of(pooled(), at::kDouble);
+  for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
+    exact->parameters()[i].set_data(model->parameters()[i].detach().to(at::kDouble));
+  }
+  check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream), 0.05);
+}
+
+TEST_CASE("bits depend neither on the number of threads nor on the other images of a batch") {
+  torch::manual_seed(4);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = at::randn({100, 3, 12, 11}).to(type);
+    const at::Tensor upstream = at::randn({100, 5}).to(type);
+    const int before = at::get_num_threads();
+    std::vector<NamedTensors> outcomes;
+    for (const int threads : {1, 3}) {
+      at::set_num_threads(threads);
+      const auto model = model_of(residual(), type);
+      outcomes.push_back(take_step(*model, x, upstream));
+    }
+    at::set_num_threads(before);
+    check_equal(outcomes[0], outcomes[1]);
+    if (!can_compute(type)) continue;
+    const at::NoGradGuard no_grad;
+    const auto model = model_of(residual(), type);
+    model->eval();
+    CHECK(model->forward(x).narrow(0, 40, 20).equal(model->forward(x.narrow(0, 40, 20))));
+  }
+}
+
+TEST_CASE("frozen layers have no gradients, and those of others do not change") {
+  torch::manual_seed(5);
+  const at::Tensor x = at::randn({20, 3, 12, 11});
+  const at::Tensor upstream = at::randn({20, 5});
+  const auto whole = model_of(residual(), at::kFloat);
+  whole->eval();  // as frozen batch norms are
+  const NamedTensors expected = take_step(*whole, x, upstream);
+  const auto model = model_of(residual(), at::kFloat);
+  const auto named = model->named_parameters();
+  for (const auto& item : named) {
+    const bool is_trained = item.key().starts_with("2.layers.3") || item.key().starts_with("5");
+    item.value().set_requires_grad(is_trained);
+  }
+  model->train();
+  const NamedTensors found = take_step(*model, x, upstream);
+  for (const auto& [name, tensor] : found) {
+    for (const auto& [other, value] : expected) {
+      INFO(name);
+      if (name == other) CHECK(tensor.equal(value));
+    }
+  }
+  for (const auto& item : named) item.value().set_requires_grad(false);
+  CHECK_FALSE(model->forward(x).requires_grad());
+}
+
+TEST_CASE("gradients are written to their destination buffers, once") {
+  torch::manual_seed(6);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    if (!can_compute(type)) return;
+    const at::Tensor x = at::randn({20, 3, 12, 11}).to(type);
+    const at::Tensor upstream = at::randn({20, 5}).to(type);
+    const auto model = model_of(pooled(), type);
+    const NamedTensors expected = take_step(*model, x, upstream);
+    model->zero_grad();
+    std::vector<at::Tensor> places;
+    for (const at::Tensor& parameter : model->parameters()) {
+      places.push_back(at::full_like(parameter, 7).detach());
+      model->gradient_places().set(parameter, places.back());
+    }
+    model->forward(x).backward(upstream);
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      CHECK(model->parameters()[i].grad().const_data_ptr() == places[i].const_data_ptr());
+      CHECK(places[i].equal(expected[i + 2].second));
+    }
+    model->forward(x).backward(upstream);  // is added
+    CHECK(model->parameters()[0]
+              .grad()
+              .to(at::kFloat)
+              .allclose(2 * expected[2].second.to(at::kFloat), 1e-2));
+  }
+}
+
+TEST_CASE("an empty batch has gradients of zero") {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const auto model = model_of(pooled(), type);
+    const at::Tensor out = model->forward(at::zeros({0, 3, 12, 11}, type));
+    CHECK(out.sizes() == at::IntArrayRef({0, 5}));
+    out.sum().backward();
+    for (const at::Tensor& parameter : model->parameters()) {
+      CHECK(parameter.grad().abs().sum().item<float>() == 0);
+    }
+  }
+}
+
+TEST_CASE("a NaN in an image reaches its output alone") {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const auto model = model_of(pooled(), type);
+    at::Tensor x = at::randn({3, 3, 12, 11}).to(type);
+    x[1][2][5][5] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor out = model->forward(x);
+    CHECK(out[1].isnan().all().item<bool>());
+    CHECK(out.isnan().sum().item<std::int64_t>() == 5);
+  }
+}
+
+TEST_CASE("dropout in a list drops what LibTorch's operations drop") {
+  torch::manual_seed(8);
+  LayerList layers{convolution(6, 3), {"", settings::DropoutLayer{0.3}}, flatten(), linear(20)};
+  layers.insert(layers.end(), {{"", settings::DropoutLayer{0.5}}, linear(5)});
+  const at::Tensor x = at::randn({40, 3, 12, 11});
+  const at::Tensor upstream = at::randn({40, 5});
+  const at::Tensor seeds = at::arange(40, at::kLong) * 0x1234567890abcdef;
+  const auto model = model_of(layers, at::kFloat);
+  const auto exact = model_of(layers, at::kDouble);
+  for (Model* each : {model.get(), exact.get()}) each->set_sample_seeds(seeds);
+  check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream), 1e-6);
+}
+
+TEST_CASE("synchronised batch norms of lists see the global batch, however uneven the shares are") {
+  torch::manual_seed(9);
+  for (const std::int64_t count : {40, 2}) {  // with 2 samples rank 2 has none
+    constexpr int kRanks = 3;
+    const at::Tensor x = at::randn({count, 3, 12, 11});
+    const at::Tensor upstream = at::randn({count, 5});
+    const auto exact = model_of(residual(), at::kDouble);
+    const NamedTensors expected = take_step(*exact, x.to(at::kDouble), upstream);
+    std::vector<NamedTensors> outcomes(kRanks);
+    std::vector<std::shared_ptr<Model>> models;
+    for (int rank = 0; rank < kRanks; ++rank) models.push_back(model_of(residual(), at::kFloat));
+    testing::on_connected_ranks(kRanks, [&](comm::Communicator& communicator) {
+      const auto rank = static_cast<std::size_t>(communicator.rank());
+      const data::Range mine = data::shard({0, count}, communicator.rank(), kRanks);
+      models[rank]->synchronize_batch_norm(
+          [&](at::Tensor& sums) { communicator.all_reduce_sum(sums); });
+      outcomes[rank] = take_step(*models[rank], x.narrow(0, mine.begin, mine.size()),
+                                 upstream.narrow(0, mine.begin, mine.size()));
+    });
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      INFO(expected[i].first);
+      at::Tensor found = outcomes[0][i].second;
+      const bool is_buffer = i >= 2 + exact->parameters().size();
+      for (std::size_t rank = 1; rank < kRanks && !is_buffer; ++rank) {
+        const at::Tensor& more = outcomes[rank][i].second;
+        found = i < 2 ? at::cat({found, more}) : found + more;
+      }
+      CHECK(error_of_tensor(found, expected[i].second) < 1e-4);
+    }
+  }
+}
+
+TEST_CASE("LibTorch computes what is no list of known layers, or has another type or shape") {
+  torch::manual_seed(10);
+  LayerList with_group_norm = pooled();
+  with_group_norm.insert(with_group_norm.begin() + 1, {"", settings::GroupNormLayer{2}});
+  const at::Tensor x = at::randn({4, 3, 12, 11});
+  const at::Tensor out = model_of(with_group_norm, at::kFloat)->forward(x);
+  CHECK(count_operations(out, "GroupNorm") == 1);
+  CHECK(is_computed(out) == can_compute(at::kFloat));  // the layers after it
+  CHECK_FALSE(is_computed(model_of(pooled(), at::kDouble)->forward(x.to(at::kDouble))));
+  CHECK_THROWS_AS(model_of(pooled(), at::kFloat)->forward(at::randn({4, 2, 12, 11})), c10::Error);
+}
+
+TEST_CASE("a backward pass of an earlier forward pass is refused") {
+  if (!can_compute(at::kFloat)) return;
+  const auto model = model_of(pooled(), at::kFloat);
+  const at::Tensor x = at::randn({4, 3, 12, 11});
+  const at::Tensor first = model->forward(x).sum();
+  model->forward(x);
+  CHECK_THROWS_WITH(first.backward(), Catch::Matchers::ContainsSubstring("next forward pass"));
+}
+
+}  // namespace
+}  // namespace mnist_train::models
