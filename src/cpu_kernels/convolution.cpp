@@ -42,9 +42,9 @@ std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   return best;
 }
 
-constexpr std::int64_t kMinParts = 16;     // of a batch, for threads
-constexpr std::int64_t kPanelPair = 2;     // panels that AMX computes at once
-constexpr std::int64_t kPanelsAtOnce = 8;  // packed, then multiplied while they are cached
+constexpr std::int64_t kMinParts = 16;      // of a batch, for threads
+constexpr std::int64_t kPanelPair = 2;      // panels that AMX computes at once
+constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while they are cached
 
 /// Returns the number of output rows whose input stays cached.
 template <class Element>
@@ -73,12 +73,13 @@ bool by_panels(const GatherView& view, std::int64_t blocks) {
          (weight_words > in_words && cached_rows<Element>(view) >= view.out.height);
 }
 
-/// Returns whether kernels should read weights in place rather than pack them: if these are rows
-/// of a matrix that are used a few times only.
+/// Returns whether kernels should read weights in place rather than pack them: if these are a
+/// matrix with adjacent channels that is used a few times only.
 template <class Element>
-bool reads_in_place(const GatherView& view, const WeightStrides& strides, std::int64_t blocks) {
+bool reads_in_place(const GatherView& view, const WeightsView<Element>& weights,
+                    std::int64_t blocks) {
   constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
-  return view.groups == 1 && view.kernel_height * view.kernel_width == 1 && strides.in == 1 &&
+  return view.groups == 1 && view.kernel_height * view.kernel_width == 1 && weights.channel == 1 &&
          view.group_in % kDepth<Element> == 0 && blocks * view.out.pixels() <= kMostUses;
 }
 
@@ -272,20 +273,23 @@ GatherOperands<Element> of_block(const GatherView& view, const BatchOperands<Ele
           all.addend == nullptr ? nullptr : all.addend + out, all.relu,   all.out + out};
 }
 
-/// Packs panels and multiplies all blocks by them while they are cached.
+/// Packs panels and multiplies all blocks by them while they are cached. A thread packs always to
+/// the same memory, which thus stays cached.
 template <class Element>
 void Convolution<Element>::gather_panels(bool backward,
                                          const BatchOperands<Element>& operands) const {
   const GatherView& view = (backward ? backward_ : forward_).view();
   const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
-  const bool in_place =
-      !backward && reads_in_place<Element>(view, operands.strides, operands.blocks);
-  const auto compute = [&](std::int64_t begin, std::int64_t end) {
-    kernels_.pack(view, weights, {begin, end, in_place}, operands.packed);
+  const bool in_place = reads_in_place(view, weights, operands.blocks);
+  const std::int64_t size = view.panel_rows * view.positions * kDepth<Element>;
+  const auto compute = [&](std::int64_t begin, std::int64_t end, Element* packed) {
+    kernels_.pack(view, weights, {begin, end, in_place}, packed);
     for (std::int64_t block = 0; block < operands.blocks; ++block) {
       GatherOperands<Element> of = of_block(view, operands, block);
+      of.packed = packed;
+      of.packed_begin = begin;
       if (in_place) of.rows = operands.weights;
-      of.row_step = operands.strides.out;
+      of.row_step = weights.row;
       kernels_.gather(view, of, {0, view.out.height, begin, end});
     }
   };
@@ -293,7 +297,7 @@ void Convolution<Element>::gather_panels(bool backward,
   parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t last = std::min(end * kPanelPair, view.panels);
     for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
-      compute(at, std::min(at + kPanelsAtOnce, last));
+      compute(at, std::min(at + kPanelsAtOnce, last), operands.packed + begin * kPanelPair * size);
     }
   });
 }
@@ -304,8 +308,9 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
                                        const RowListener* listener) const {
   const GatherView& view = (backward ? backward_ : forward_).view();
   const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
+  const std::int64_t size = view.panel_rows * view.positions * kDepth<Element>;
   parallel_for(0, view.groups * view.panels, 1, [&](std::int64_t begin, std::int64_t end) {
-    kernels_.pack(view, weights, {begin, end, /*in_place=*/false}, operands.packed);
+    kernels_.pack(view, weights, {begin, end, /*in_place=*/false}, operands.packed + begin * size);
   });
   const RowParts parts = row_parts<Element>(view, operands.blocks);
   const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows<Element>(view) / parts.rows);

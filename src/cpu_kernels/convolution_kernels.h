@@ -87,14 +87,15 @@ struct GatherOperands {
   const Element* addend;  // like `out`, or null
   bool relu;
   Element* out;
-  /// Weights [out][in] whose rows are `row_step` elements apart, if panels of outputs that are
-  /// complete read them in place. The rest of them is packed all the same.
+  /// Weights [row][channel] whose rows are `row_step` elements apart, if complete panels read them
+  /// in place. The rest of the weights is packed all the same.
   const Element* rows = nullptr;
   std::int64_t row_step = 0;
+  std::int64_t packed_begin = 0;  // the panel, counted over all groups, at `packed`
 };
 
-/// Panels to pack, counted over all groups. With `in_place`, only weights that kernels do not read
-/// from `GatherOperands::rows`.
+/// Panels to pack, counted over all groups; the first one goes to `packed`. With `in_place`, only
+/// weights that kernels do not read from `GatherOperands::rows`.
 struct PackPart {
   std::int64_t begin, end;
   bool in_place;

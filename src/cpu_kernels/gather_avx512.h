@@ -44,8 +44,8 @@ inline void load_row_pairs(const Bf16Bits* from, std::int64_t step, std::int64_t
     const __m512i odd = load_channels(from + step, channels > 1 ? 2 * kLanes : std::int64_t{0});
     first[k] = _mm512_permutex2var_epi16(even, lower, odd);
     second[k] = _mm512_permutex2var_epi16(even, upper, odd);
-    __builtin_prefetch(from + 2 * kLanes * step);
-    __builtin_prefetch(from + (2 * kLanes + 1) * step);
+    __builtin_prefetch(from + 2 * kLanes * step, 0, 2);
+    __builtin_prefetch(from + (2 * kLanes + 1) * step, 0, 2);
   }
 }
 inline void load_row_pairs(const float*, std::int64_t, std::int64_t, Block&, Block&) {}
@@ -65,19 +65,19 @@ class Packer {
     for (std::int64_t begin = part.begin; begin < part.end; begin += together) {
       const std::int64_t end = smaller(begin + together, part.end);
       for (std::int64_t i = begin; i < end && view_.by_amx && tap_words % kLanes != 0; ++i) {
-        clear(packed + i * size, first_word(i, part));
+        clear(packed + (i - part.begin) * size, first_word(i, part));
       }
       for (std::int64_t word = 0; word < tap_words; word += kLanes) {
         for (std::int64_t i = begin; i < end; ++i) {
           if (word < first_word(i, part)) continue;
           if (can_pack_pair(i, end)) {
             pack_pair(i / view_.panels, i % view_.panels * view_.panel_rows, word,
-                      packed + i * size);
+                      packed + (i - part.begin) * size);
             ++i;
             continue;
           }
           pack_words(i / view_.panels, i % view_.panels * view_.panel_rows, word,
-                     packed + i * size);
+                     packed + (i - part.begin) * size);
         }
       }
     }
@@ -370,7 +370,7 @@ PanelWeights<Element> packed_weights(const GatherView& view,
   const std::int64_t position = view.panel_rows * kDepth<Element>;
   const std::int64_t size = view.positions * position;
   const std::int64_t row = view.by_amx ? kLanes * kDepth<Element> : kDepth<Element>;
-  return {operands.packed + panel * size, row, position, size};
+  return {operands.packed + (panel - operands.packed_begin) * size, row, position, size};
 }
 
 /// Computes a part of the results of one or two panels.

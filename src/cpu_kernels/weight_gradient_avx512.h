@@ -184,12 +184,12 @@ struct GradientTile {
   float* sums(const WeightGradientView& view, const GradientTarget<Element>& target) const {
     return view.sums_of(target.sums, group, ky) + row * view.columns + column;
   }
-  /// Writes rows of `count` sums to the gradient of the weights.
+  /// Writes `height` rows of `count` sums to the gradient of the weights.
   void write(const WeightGradientView& view, const GradientTarget<Element>& target,
-             const float* sums, std::int64_t of_rows, std::int64_t count) const {
+             const float* sums, std::int64_t height, std::int64_t count) const {
     const std::int64_t in = view.shape.group_in();
     const std::int64_t out = group * view.shape.group_out() + row;
-    const std::int64_t valid_rows = smaller(of_rows, view.shape.group_out() - row);
+    const std::int64_t valid_rows = smaller(height, view.shape.group_out() - row);
     const WeightStrides& strides = target.strides;
     std::int64_t kx = column / view.column_run;
     std::int64_t channel = column % view.column_run;
@@ -549,10 +549,10 @@ void write_gradient(const WeightGradientView& view, const float* sums, const Wei
   const ConvolutionShape& s = view.shape;
   const std::int64_t in = s.in.channels / view.layer_groups;
   const std::int64_t taps = s.kernel.height * s.kernel.width;
-  constexpr std::int64_t kMostGradientTaps = 128;
-  const float* of_tap[kMostGradientTaps];
+  constexpr std::int64_t kAdjacentTaps = 128;
+  const float* of_tap[kAdjacentTaps];
   const bool adjacent = strides.in != 1 && strides.kernel_column == 1 &&
-                        strides.kernel_row == s.kernel.width && taps <= kMostGradientTaps;
+                        strides.kernel_row == s.kernel.width && taps <= kAdjacentTaps;
   for (std::int64_t o = begin; o < end; ++o) {
     const std::int64_t first_in = o / (s.out.channels / view.layer_groups) * in;
     const float* const row = sums + o / s.group_out() * s.kernel.height * view.rows * view.columns +

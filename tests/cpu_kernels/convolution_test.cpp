@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cpu_kernels/blocked.h"
 #include "cpu_kernels/kernels.h"
@@ -204,6 +206,24 @@ TEST_CASE("Convolutions sum over bands of rows and over blocks") {
     if (is_supported<float>()) Case<float>(linear, 200, 3, integers).check();
     if (is_supported<Bf16Bits>()) Case<Bf16Bits>(many_rows, 33, 4, integers).check();
     if (is_supported<Bf16Bits>()) Case<Bf16Bits>(linear, 200, 4, integers).check();
+  }
+}
+
+/// Linear layers whose weights are read in place, but for incomplete panels and registers, and
+/// convolutions whose weights take more memory than their input.
+TEST_CASE("Convolutions that multiply by panels agree with sums in fp64") {
+  const std::vector<std::pair<std::int64_t, std::int64_t>> sizes{
+      {64, 32}, {64, 10}, {72, 48}, {90, 70}, {33, 17}, {2, 3}, {150, 100}};
+  std::uint32_t seed = 20;
+  for (const auto& [in, out] : sizes) {
+    const ConvolutionShape linear{{in, 1, 1}, {out, 1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
+    const ConvolutionShape flattened{{in, 3, 2}, {out, 1, 1}, {3, 2}, {1, 1}, {0, 0}, {1, 1}, 1};
+    const ConvolutionShape deep{{in, 3, 3}, {out, 3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1};
+    for (const ConvolutionShape& shape : {linear, flattened, deep}) {
+      const bool integers = ++seed % 2 == 0;
+      if (is_supported<float>()) Case<float>(shape, 65, seed, integers).check();
+      if (is_supported<Bf16Bits>()) Case<Bf16Bits>(shape, 65, seed, integers).check();
+    }
   }
 }
 
