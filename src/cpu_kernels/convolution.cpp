@@ -42,7 +42,7 @@ std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   return best;
 }
 
-constexpr std::int64_t kMinParts = 16;      // of a batch, for threads
+constexpr std::int64_t kMinParts = 8;       // of a batch, for threads
 constexpr std::int64_t kPanelPair = 2;      // panels that AMX computes at once
 constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while they are cached
 
@@ -97,7 +97,12 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
       view.shape.groups == 1 && shape.dilation.width == 1 && stored % (2 * kLanes) != 0;
   view.column_run = view.merges_columns ? stored : round_up(in, kLanes);
   view.columns = round_up(shape.kernel.width * view.column_run, kLanes);
-  view.panel_rows = choose_panel_rows(view.shape.group_out(), view.by_amx);
+  // Few columns would fill their vectors badly.
+  constexpr std::int64_t kFewColumns = 12;
+  view.by_images = kDepth<Element> == 1 && view.merges_columns &&
+                   shape.kernel.width * view.column_run <= kFewColumns;
+  view.panel_rows =
+      view.by_images ? kImageGradientRows : choose_panel_rows(view.shape.group_out(), view.by_amx);
   view.rows = round_up(view.shape.group_out(), view.panel_rows);
   return view;
 }

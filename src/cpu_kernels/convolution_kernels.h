@@ -121,12 +121,15 @@ struct WeightStrides {
   static WeightStrides channels_last(const ConvolutionShape& shape);
 };
 
+inline constexpr std::int64_t kImageGradientRows = 4;  // of sums, if vectors hold images
+
 /// The gradient of weights, as sums [group][kernel row][output][column], where column
 /// kx * column_run + c belongs to channel c of the group.
 struct WeightGradientView {
   ConvolutionShape shape;  // with the groups that kernels see
   std::int64_t layer_groups;
   bool by_amx;
+  bool by_images;           // vectors of images rather than of columns
   bool merges_columns;      // vectors may hold columns of several kernel columns
   std::int64_t column_run;  // columns of a kernel column
   std::int64_t columns;     // of a row of sums

@@ -291,8 +291,8 @@ struct PanelWeights {
   std::int64_t panel_step;  // to the next panel
 };
 
-/// The results of M rows, as sums in registers.
-template <class Element, int M>
+/// The results of M rows, as sums in registers. The steps of packed weights are constants.
+template <class Element, int M, bool IsPacked>
 struct RegisterResults {
   static constexpr int kRows = M;
   static constexpr bool kHasTails = false;
@@ -305,9 +305,11 @@ struct RegisterResults {
   /// Adds the products of `count` words from a position of the panel on.
   [[gnu::always_inline]] void add(const Element* in, const PanelWeights<Element>& weights,
                                   std::int64_t position, std::int64_t count) {
-    sums.add(Factors<Element>{weights.data + position * weights.position_step, weights.row_step,
-                              weights.position_step, in, kWordSize<Element>},
-             count);
+    const std::int64_t row_step = IsPacked ? kDepth<Element> : weights.row_step;
+    const std::int64_t step = IsPacked ? M * kDepth<Element> : weights.position_step;
+    sums.add(
+        Factors<Element>{weights.data + position * step, row_step, step, in, kWordSize<Element>},
+        count);
   }
   [[gnu::always_inline]] void finish(const Results<Element>& results) const {
 #pragma GCC unroll 14
@@ -424,7 +426,10 @@ template <class Element, int M>
 void gather_panels(const GatherView& view, const GatherOperands<Element>& operands,
                    const GatherPart& part, std::int64_t group) {
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
-    gather_panel<Element, RegisterResults<Element, M>>(view, operands, part, group, panel);
+    const bool is_packed = operands.rows == nullptr || panel >= view.complete_panels();
+    const auto compute = is_packed ? &gather_panel<Element, RegisterResults<Element, M, true>>
+                                   : &gather_panel<Element, RegisterResults<Element, M, false>>;
+    compute(view, operands, part, group, panel);
   }
 }
 

@@ -10,7 +10,8 @@
 /// factor is the gradient of the output as [y][x][channel][image], the second one the input as
 /// [y][x][image][channel] or, if few channels would not fill vectors, [y][image][x][channel] with
 /// zeros for the padding, so that the channels of adjacent pixels are adjacent. For bf16, a word is
-/// a pair of images of one channel in both.
+/// a pair of images of one channel in both. If even these would not fill vectors, the second factor
+/// is [y][x][channel][image] with that padding, and sums are vectors of images.
 namespace mnist_train::cpu_kernels::avx512 {
 
 /// Words of a channel's images.
@@ -81,9 +82,10 @@ struct BandLayout {
           (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
       left = s.padding.width;
       right = larger(0, padded_width - left - s.in.width);
-      b_pixel = channels * kDepth<Element>;
-      b_word = (ceil_divide((left + s.in.width + right) * b_pixel, kLine) | 1) * kLine;
-      b_row = kImageWords<Element> * b_word;
+      const std::int64_t width = left + s.in.width + right;
+      b_pixel = channels * (view.by_images ? kImages : kDepth<Element>);
+      b_word = (ceil_divide(width * b_pixel, kLine) | 1) * kLine;
+      b_row = view.by_images ? width * b_pixel : kImageWords<Element> * b_word;
     } else {
       b_word = (ceil_divide(channels * kDepth<Element>, kLine) | 1) * kLine;
       b_pixel = kImageWords<Element> * b_word;
@@ -129,6 +131,17 @@ inline void load_channel_images(const float* from, std::int64_t channels, int ha
   for (std::int64_t i = 0; i < channels; ++i) {
     block[i] = _mm512_loadu_si512(from + i * kImages + half * kLanes);
   }
+}
+
+/// Copies a row of the input with zeros for the padding.
+template <class Element>
+void copy_row(const ConvolutionShape& s, const BandLayout<Element>& layout, const Element* from,
+              Element* to) {
+  const std::int64_t left = layout.left * layout.b_pixel;
+  const std::int64_t size = s.in.width * layout.b_pixel;
+  __builtin_memset(to, 0, sizeof(Element) * left);
+  __builtin_memcpy(to + left, from, sizeof(Element) * size);
+  __builtin_memset(to + left + size, 0, sizeof(Element) * (layout.right * layout.b_pixel));
 }
 
 /// Copies a row of the input as the second factor, with zeros for the padding.
@@ -304,6 +317,83 @@ class RegisterGradient {
   alignas(64) float of_band_[M * kWidth] = {};
 };
 
+/// Sums of 4 outputs and up to 16 columns in vectors of images. Registers sum over a row of pixels.
+class ImageGradient {
+ public:
+  ImageGradient(const WeightGradientView& view, const GradientTile<float>& tile,
+                const GradientTarget<float>& target)
+      : view_(view),
+        tile_(tile),
+        target_(target),
+        columns_(view.shape.kernel.width * view.column_run) {}
+
+  /// Adds the products of `count` pixels.
+  void add(const float* a, std::int64_t a_step, const float* b, std::int64_t b_step,
+           std::int64_t /*b_word*/, std::int64_t count) {
+    for (std::int64_t column = 0; column < columns_; column += kMost) {
+      constexpr decltype(&ImageGradient::add_columns<1>) kByCount[] = {
+          &ImageGradient::add_columns<1>, &ImageGradient::add_columns<2>,
+          &ImageGradient::add_columns<3>, &ImageGradient::add_columns<4>,
+          &ImageGradient::add_columns<5>, &ImageGradient::add_columns<6>};
+      const auto add = kByCount[smaller(kMost, columns_ - column) - 1];
+      (this->*add)(a, a_step, b + column * kImages, b_step, count, column);
+    }
+  }
+  void finish() {
+    alignas(64) float sums[kRows * kLanes];
+    for (std::int64_t m = 0; m < kRows; ++m) {
+      Block columns;
+      for (std::int64_t i = 0; i < kLanes; ++i) columns[i] = _mm512_castps_si512(of_band_[m][i]);
+      transpose(columns);
+      __m512 sum = _mm512_setzero_ps();
+      for (const __m512i& image : columns) sum = _mm512_add_ps(sum, _mm512_castsi512_ps(image));
+      float* const total = tile_.sums(view_, target_) + m * view_.columns;
+      if (!target_.is_first) sum = _mm512_add_ps(sum, _mm512_loadu_ps(total));
+      _mm512_storeu_ps(target_.weights == nullptr ? total : sums + m * kLanes, sum);
+    }
+    if (target_.weights != nullptr) tile_.write(view_, target_, sums, kRows, kLanes);
+  }
+
+ private:
+  static constexpr std::int64_t kRows = kImageGradientRows;
+  static constexpr std::int64_t kMost = 6;  // columns at once
+
+  template <int Columns>
+  void add_columns(const float* a, std::int64_t a_step, const float* b, std::int64_t b_step,
+                   std::int64_t count, std::int64_t column) {
+    __m512 sums[kRows][Columns] = {};
+    for (; count > 0; --count, a += a_step, b += b_step) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; ++v) {
+        __m512 of_column[Columns];
+#pragma GCC unroll 6
+        for (int c = 0; c < Columns; ++c) {
+          of_column[c] = _mm512_loadu_ps(b + c * kImages + v * kLanes);
+        }
+#pragma GCC unroll 4
+        for (int m = 0; m < kRows; ++m) {
+          const __m512 of_row = _mm512_loadu_ps(a + m * kImages + v * kLanes);
+#pragma GCC unroll 6
+          for (int c = 0; c < Columns; ++c) {
+            sums[m][c] = _mm512_fmadd_ps(of_row, of_column[c], sums[m][c]);
+          }
+        }
+      }
+    }
+    for (int m = 0; m < kRows; ++m) {
+      for (int c = 0; c < Columns; ++c) {
+        of_band_[m][column + c] = _mm512_add_ps(of_band_[m][column + c], sums[m][c]);
+      }
+    }
+  }
+
+  const WeightGradientView& view_;
+  const GradientTile<float>& tile_;
+  const GradientTarget<float>& target_;
+  std::int64_t columns_;
+  __m512 of_band_[kRows][kLanes] = {};
+};
+
 /// Adds the products of a band.
 template <class Element, class Gradient>
 void add_tile(const WeightGradientView& view, const GradientBand& band,
@@ -366,6 +456,9 @@ AddTile<Element> choose_add_tile(const WeightGradientView& view, [[maybe_unused]
     if (view.by_amx) return add_amx_tile_of(view.rows - row > kLanes, two_vectors);
   }
 #endif
+  if constexpr (kDepth<Element> == 1) {
+    if (view.by_images) return &add_tile<float, ImageGradient>;
+  }
   return add_tile_of<Element>(view.panel_rows, two_vectors);
 }
 
@@ -489,11 +582,11 @@ void rearrange(const WeightGradientView& view, const GradientBand& band,
     const std::int64_t block = i / of_block;
     const std::int64_t row = i % of_block;
     if (row < layout.rows.count()) {
-      transpose_row(
-          s, layout,
-          factors.in +
-              ((band.block_begin + block) * s.in.height + layout.rows.begin + row) * in_row,
-          factors.scratch + layout.b_begin + block * layout.b_block + row * layout.b_row);
+      const auto copy = view.by_images ? &copy_row<Element> : &transpose_row<Element>;
+      copy(s, layout,
+           factors.in +
+               ((band.block_begin + block) * s.in.height + layout.rows.begin + row) * in_row,
+           factors.scratch + layout.b_begin + block * layout.b_block + row * layout.b_row);
     } else {
       const std::int64_t y = row - layout.rows.count();
       copy_gradient_row(
