@@ -136,10 +136,8 @@ GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t de
   view_.columns = columns_.data();
 }
 
-/// Returns the taps of one output position, ordered by input position.
-std::vector<GatherPlan::Tap> GatherPlan::taps(const Axis& axis, bool backward,
-                                              std::int64_t position) {
-  std::vector<Tap> found;
+std::vector<GatherTap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position) {
+  std::vector<GatherTap> found;
   for (std::int64_t k = 0; k < axis.kernel; ++k) {
     const std::int64_t shift = k * axis.dilation - axis.padding;
     const std::int64_t at = backward ? position - shift : position * axis.stride + shift;
@@ -152,19 +150,21 @@ std::vector<GatherPlan::Tap> GatherPlan::taps(const Axis& axis, bool backward,
   return found;
 }
 
-void GatherPlan::add_rows(const Axis& axis, bool backward) {
+void GatherPlan::add_rows(const GatherAxis& axis, bool backward) {
   row_begin_.push_back(0);
   for (std::int64_t y = 0; y < view_.out.height; ++y) {
-    for (const Tap& tap : taps(axis, backward, y)) rows_.push_back({tap.in, tap.kernel});
+    for (const GatherTap& tap : gather_taps(axis, backward, y))
+      rows_.push_back({tap.in, tap.kernel});
     row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
   }
 }
 
 /// Taps of adjacent columns are one run if `merges`.
-void GatherPlan::add_runs(const Axis& axis, bool backward, std::int64_t tap_words, bool merges) {
+void GatherPlan::add_runs(const GatherAxis& axis, bool backward, std::int64_t tap_words,
+                          bool merges) {
   run_begin_.push_back(0);
   for (std::int64_t x = 0; x < view_.out.width; ++x) {
-    const std::vector<Tap> all = taps(axis, backward, x);
+    const std::vector<GatherTap> all = gather_taps(axis, backward, x);
     for (std::size_t i = 0; i < all.size();) {
       const std::int32_t in = all[i].in;
       std::vector<std::int32_t> columns{all[i++].kernel};
@@ -212,7 +212,9 @@ Convolution<Element>::Convolution(const ConvolutionShape& shape)
       shape_(shape),
       forward_(shape, /*backward=*/false, kDepth<Element>, by_amx<Element>()),
       backward_(shape, /*backward=*/true, kDepth<Element>, by_amx<Element>()),
-      gradient_(gradient_view<Element>(shape)) {}
+      gradient_(gradient_view<Element>(shape)) {
+  if (is_depthwise(shape)) depthwise_.emplace(shape);
+}
 
 template <class Element>
 WeightsView<Element> Convolution<Element>::weights_view(const Element* weights,
@@ -254,7 +256,7 @@ template <class Element>
 void Convolution<Element>::gather(bool backward, const BatchOperands<Element>& operands,
                                   const RowListener* listener) const {
   const GatherView& view = (backward ? backward_ : forward_).view();
-  if (!by_panels<Element>(view, operands.blocks)) {
+  if (depthwise_ || !by_panels<Element>(view, operands.blocks)) {
     return gather_rows(backward, operands, listener);
   }
   gather_panels(backward, operands);
@@ -307,16 +309,29 @@ void Convolution<Element>::gather_panels(bool backward,
   });
 }
 
-/// Packs all panels, then computes bands of rows whose input stays cached.
 template <class Element>
-void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Element>& operands,
-                                       const RowListener* listener) const {
+void Convolution<Element>::pack(bool backward, const BatchOperands<Element>& operands) const {
+  const auto& [out, in, row, column] = operands.strides;
+  if (depthwise_) return depthwise_->pack(operands.weights, out, row, column, operands.packed);
   const GatherView& view = (backward ? backward_ : forward_).view();
   const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
   const std::int64_t size = view.panel_rows * view.positions * kDepth<Element>;
   parallel_for(0, view.groups * view.panels, 1, [&](std::int64_t begin, std::int64_t end) {
     kernels_.pack(view, weights, {begin, end, /*in_place=*/false}, operands.packed + begin * size);
   });
+}
+
+/// Packs all panels, then computes bands of rows whose input stays cached.
+template <class Element>
+void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Element>& operands,
+                                       const RowListener* listener) const {
+  const GatherView& view = (backward ? backward_ : forward_).view();
+  pack(backward, operands);
+  const auto compute = [&](std::int64_t block, const GatherPart& part) {
+    const GatherOperands<Element> of = of_block(view, operands, block);
+    if (!depthwise_) return kernels_.gather(view, of, part);
+    backward ? depthwise_->backward_data(of, part) : depthwise_->forward(of, part);
+  };
   const RowParts parts = row_parts<Element>(view, operands.blocks);
   const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows<Element>(view) / parts.rows);
   const auto take = [&](std::int64_t part) {
@@ -330,8 +345,7 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
     const std::int64_t rows = std::min(first * parts.rows, view.out.height);
     const std::int64_t pairs = ceil_divide(view.panels, kPanelPair);
     parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.gather(view, of_block(view, operands, 0),
-                      {0, rows, begin * kPanelPair, std::min(end * kPanelPair, view.panels)});
+      compute(0, {0, rows, begin * kPanelPair, std::min(end * kPanelPair, view.panels)});
     });
     listener->begin();
     for (std::int64_t part = 0; part < first; ++part) take(part);
@@ -341,10 +355,9 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
         while (begin < end) {
           const std::int64_t block = begin / parts.of_block;
           const std::int64_t last = std::min({begin + at_once, end, (block + 1) * parts.of_block});
-          kernels_.gather(view, of_block(view, operands, block),
-                          {begin % parts.of_block * parts.rows,
-                           std::min((last - block * parts.of_block) * parts.rows, view.out.height),
-                           0, view.panels});
+          compute(block, {begin % parts.of_block * parts.rows,
+                          std::min((last - block * parts.of_block) * parts.rows, view.out.height),
+                          0, view.panels});
           for (; begin < last; ++begin) take(begin);
         }
       });
@@ -352,6 +365,7 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
 
 template <class Element>
 std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t blocks) const {
+  if (depthwise_) return depthwise_->gradient_bands(blocks);
   const std::int64_t row_bytes =
       static_cast<std::int64_t>(sizeof(Element)) *
       (shape_.out.block_size<Element>() / shape_.out.height +
@@ -377,6 +391,7 @@ std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t bloc
 
 template <class Element>
 std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBand>& bands) const {
+  if (depthwise_) return depthwise_->gradient_scratch();
   std::int64_t size = 0;
   for (const GradientBand& band : bands) {
     size = std::max(size, kernels_.gradient_scratch(gradient_, band));
@@ -387,6 +402,7 @@ std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBa
 template <class Element>
 void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& bands,
                                            const WeightGradientOperands<Element>& operands) const {
+  if (depthwise_) return depthwise_gradient(bands, operands);
   const GradientFactors<Element> factors{operands.in, operands.gradient, operands.scratch};
   const bool writes_rows =
       operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
@@ -411,6 +427,20 @@ void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& band
     kernels_.write_gradient(gradient_, operands.sums, operands.strides, begin, end,
                             operands.weight_gradient);
   });
+}
+
+template <class Element>
+void Convolution<Element>::depthwise_gradient(
+    const std::vector<GradientBand>& bands, const WeightGradientOperands<Element>& operands) const {
+  std::fill_n(operands.sums, depthwise_->weights(), 0.0F);
+  for (GradientBand band : bands) {
+    band.block_end = std::min(band.block_end, operands.blocks);
+    if (band.block_begin >= band.block_end) break;
+    depthwise_->add_weight_gradient(band, operands.in, operands.gradient, operands.scratch,
+                                    operands.sums);
+  }
+  const auto& [out, in, row, column] = operands.strides;
+  depthwise_->write_weight_gradient(operands.sums, out, row, column, operands.weight_gradient);
 }
 
 template class Convolution<float>;

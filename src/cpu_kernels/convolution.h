@@ -2,11 +2,24 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "cpu_kernels/convolution_kernels.h"
+#include "cpu_kernels/depthwise.h"
 
 namespace mnist_train::cpu_kernels {
+
+/// A factor of an output row or column: the input row or column, and that of the kernel.
+struct GatherTap {
+  std::int32_t in, kernel;
+};
+/// Sizes of a convolution along one axis.
+struct GatherAxis {
+  std::int64_t in, out, kernel, stride, padding, dilation;
+};
+/// Returns the taps of one output position or, backward, of one input position, ordered by `in`.
+std::vector<GatherTap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position);
 
 /// A plan of the sums of a convolution's forward pass or of the gradient of its input. Both gather:
 /// for strides, each output pixel of the latter has the taps that reach it.
@@ -28,16 +41,8 @@ class GatherPlan {
   GatherPlan& operator=(const GatherPlan&) = delete;
 
  private:
-  struct Tap {
-    std::int32_t in, kernel;
-  };
-  struct Axis {
-    std::int64_t in, out, kernel, stride, padding, dilation;
-  };
-
-  static std::vector<Tap> taps(const Axis& axis, bool backward, std::int64_t position);
-  void add_rows(const Axis& axis, bool backward);
-  void add_runs(const Axis& axis, bool backward, std::int64_t tap_words, bool merges);
+  void add_rows(const GatherAxis& axis, bool backward);
+  void add_runs(const GatherAxis& axis, bool backward, std::int64_t tap_words, bool merges);
   std::int32_t sequence_of(const std::vector<std::int32_t>& columns, std::int64_t words);
 
   GatherView view_{};
@@ -102,8 +107,12 @@ class Convolution {
   const GatherPlan& backward_plan() const { return backward_; }
 
   /// Sizes of the packed weights, in elements.
-  std::int64_t packed_forward_size() const { return forward_.packed_words() * kDepth<Element>; }
-  std::int64_t packed_backward_size() const { return backward_.packed_words() * kDepth<Element>; }
+  std::int64_t packed_forward_size() const {
+    return depthwise_ ? depthwise_->packed_size() : forward_.packed_words() * kDepth<Element>;
+  }
+  std::int64_t packed_backward_size() const {
+    return depthwise_ ? depthwise_->packed_size() : backward_.packed_words() * kDepth<Element>;
+  }
 
   /// Division of the output, or of the gradient of the input, for any number of blocks.
   RowParts forward_parts(std::int64_t blocks) const;
@@ -114,7 +123,7 @@ class Convolution {
   void backward_data(const BatchOperands<Element>& operands, const RowListener* listener) const;
 
   /// Number of fp32 sums of the gradient of the weights.
-  std::int64_t weight_sums() const { return gradient_.sums(); }
+  std::int64_t weight_sums() const { return depthwise_ ? depthwise_->weights() : gradient_.sums(); }
   /// Returns parts of a sum over `blocks` blocks whose copies fit into the L2 cache.
   std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
   /// Size of the scratch memory for any of the bands, in elements.
@@ -131,11 +140,15 @@ class Convolution {
   void gather_panels(bool backward, const BatchOperands<Element>& operands) const;
   void gather_rows(bool backward, const BatchOperands<Element>& operands,
                    const RowListener* listener) const;
+  void pack(bool backward, const BatchOperands<Element>& operands) const;
+  void depthwise_gradient(const std::vector<GradientBand>& bands,
+                          const WeightGradientOperands<Element>& operands) const;
 
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;
   GatherPlan forward_, backward_;
   WeightGradientView gradient_;
+  std::optional<Depthwise<Element>> depthwise_;  // computes in place of the others
 };
 
 }  // namespace mnist_train::cpu_kernels

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "cpu_kernels/convolution_kernels.h"
+#include "cpu_kernels/depthwise_kernels.h"
 #include "cpu_kernels/layer_kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -12,6 +13,12 @@ template <>
 const ConvolutionKernels<float>* convolution_kernels();
 template <>
 const ConvolutionKernels<Bf16Bits>* convolution_kernels();
+template <class Element>
+const DepthwiseKernels<Element>* depthwise_kernels();
+template <>
+const DepthwiseKernels<float>* depthwise_kernels();
+template <>
+const DepthwiseKernels<Bf16Bits>* depthwise_kernels();
 template <class Element>
 const LayerKernels<Element>* layer_kernels();
 template <>

@@ -7,6 +7,7 @@
 
 #include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
+#include "cpu_kernels/depthwise_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/normalization_avx512.h"
 #include "cpu_kernels/pooling_avx512.h"
@@ -23,6 +24,13 @@ const ConvolutionKernels<Bf16Bits>* convolution_kernels() {
                                                          &avx512::rearrange<Bf16Bits>,
                                                          &avx512::add_products<Bf16Bits>,
                                                          &avx512::write_gradient<Bf16Bits>};
+  return cpu_features().avx512_bf16 ? &kKernels : nullptr;
+}
+
+template <>
+const DepthwiseKernels<Bf16Bits>* depthwise_kernels() {
+  static constexpr DepthwiseKernels<Bf16Bits> kKernels{&avx512::depthwise_sum<Bf16Bits>,
+                                                       &avx512::add_depthwise_gradient<Bf16Bits>};
   return cpu_features().avx512_bf16 ? &kKernels : nullptr;
 }
 
@@ -54,6 +62,10 @@ namespace mnist_train::cpu_kernels {
 
 template <>
 const ConvolutionKernels<Bf16Bits>* convolution_kernels() {
+  return nullptr;
+}
+template <>
+const DepthwiseKernels<Bf16Bits>* depthwise_kernels() {
   return nullptr;
 }
 template <>

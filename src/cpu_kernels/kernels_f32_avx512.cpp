@@ -7,6 +7,7 @@
 
 #include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
+#include "cpu_kernels/depthwise_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/normalization_avx512.h"
 #include "cpu_kernels/pooling_avx512.h"
@@ -20,6 +21,13 @@ const ConvolutionKernels<float>* convolution_kernels() {
       &avx512::pack<float>,          &avx512::gather<float>,    &avx512::gradient_scratch<float>,
       &avx512::gradient_rows<float>, &avx512::rearrange<float>, &avx512::add_products<float>,
       &avx512::write_gradient<float>};
+  return cpu_features().avx512 ? &kKernels : nullptr;
+}
+
+template <>
+const DepthwiseKernels<float>* depthwise_kernels() {
+  static constexpr DepthwiseKernels<float> kKernels{&avx512::depthwise_sum<float>,
+                                                    &avx512::add_depthwise_gradient<float>};
   return cpu_features().avx512 ? &kKernels : nullptr;
 }
 
@@ -51,6 +59,10 @@ namespace mnist_train::cpu_kernels {
 
 template <>
 const ConvolutionKernels<float>* convolution_kernels() {
+  return nullptr;
+}
+template <>
+const DepthwiseKernels<float>* depthwise_kernels() {
   return nullptr;
 }
 template <>

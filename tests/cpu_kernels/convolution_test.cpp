@@ -183,6 +183,27 @@ class Case {
   std::vector<float> bias_;
 };
 
+/// The same with one or more output channels for each input channel.
+ConvolutionShape random_depthwise_shape(Draws<float>& draws) {
+  ConvolutionShape s = random_shape(draws);
+  s.groups = 2 + draws.below(40);
+  s.in.channels = s.groups;
+  s.out.channels = s.groups * (draws.below(2) == 0 ? 1 : 2 + draws.below(3));
+  return s;
+}
+
+template <class Element>
+void check_random_depthwise_shapes(int count, std::uint32_t seed) {
+  Draws<float> draws(seed);
+  for (int i = 0; i < count; ++i) {
+    ConvolutionShape shape = random_depthwise_shape(draws);
+    // Rows and columns of padding below and to the right.
+    if (i % 3 == 0) shape.out = {shape.out.channels, shape.out.height + 1, shape.out.width + 1};
+    const std::int64_t images = i % 8 == 0 ? 1 + draws.below(70) : 1 + draws.below(8);
+    Case<Element>(shape, images, seed + i, /*integers=*/i % 2 == 0).check();
+  }
+}
+
 template <class Element>
 void check_random_shapes(int count, std::uint32_t seed) {
   Draws<float> draws(seed);
@@ -198,10 +219,21 @@ TEST_CASE("Convolutions of random shapes agree with sums in fp64") {
   if (is_supported<Bf16Bits>()) check_random_shapes<Bf16Bits>(200, 2);
 }
 
+TEST_CASE("Depthwise convolutions of random shapes agree with sums in fp64") {
+  if (is_supported<float>()) check_random_depthwise_shapes<float>(200, 5);
+  if (is_supported<Bf16Bits>()) check_random_depthwise_shapes<Bf16Bits>(200, 6);
+}
+
 TEST_CASE("Convolutions sum over bands of rows and over blocks") {
   const ConvolutionShape many_rows{{16, 40, 40}, {8, 40, 40}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1};
   const ConvolutionShape linear{{100, 1, 1}, {40, 1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
+  const ConvolutionShape depthwise{{70, 30, 30}, {70, 30, 30}, {5, 5}, {1, 1}, {2, 2}, {1, 1}, 70};
+  const ConvolutionShape small{{300, 4, 4}, {300, 2, 2}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 300};
   for (const bool integers : {true, false}) {
+    for (const ConvolutionShape& shape : {depthwise, small}) {
+      if (is_supported<float>()) Case<float>(shape, 70, 7, integers).check();
+      if (is_supported<Bf16Bits>()) Case<Bf16Bits>(shape, 70, 8, integers).check();
+    }
     if (is_supported<float>()) Case<float>(many_rows, 33, 3, integers).check();
     if (is_supported<float>()) Case<float>(linear, 200, 3, integers).check();
     if (is_supported<Bf16Bits>()) Case<Bf16Bits>(many_rows, 33, 4, integers).check();

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu_kernels/depthwise_kernels.h"
+
+namespace mnist_train::cpu_kernels {
+
+/// Returns whether each input channel has output channels of its own.
+inline bool is_depthwise(const ConvolutionShape& shape) {
+  return shape.groups > 1 && shape.groups == shape.in.channels;
+}
+
+/// A plan of a depthwise convolution's forward pass or of the gradient of its input.
+template <class Element>
+class DepthwisePlan {
+ public:
+  DepthwisePlan(const ConvolutionShape& shape, bool backward);
+
+  const DepthwiseView& view() const { return view_; }
+
+  DepthwisePlan(DepthwisePlan&&) = default;
+  DepthwisePlan& operator=(DepthwisePlan&&) = default;
+  DepthwisePlan(const DepthwisePlan&) = delete;
+  DepthwisePlan& operator=(const DepthwisePlan&) = delete;
+
+ private:
+  void add_rows(const ConvolutionShape& shape);
+  void add_columns(const ConvolutionShape& shape);
+  void add_tiles(std::int64_t first, std::int64_t count, std::int64_t taps);
+
+  DepthwiseView view_{};
+  std::vector<std::int32_t> row_begin_;
+  std::vector<DepthwiseTap> row_taps_, column_taps_;
+  std::vector<DepthwiseTile> tiles_;
+};
+
+/// A depthwise convolution over blocked images: the part of Convolution that differs. Weights of
+/// both directions and sums of their gradients have the same order.
+template <class Element>
+class Depthwise {
+ public:
+  explicit Depthwise(const ConvolutionShape& shape);
+
+  /// Number of weights, with those of padding channels.
+  std::int64_t weights() const {
+    return words<Element>(shape_.out.channels) * kDepth<Element> * forward_.view().kernel_taps;
+  }
+  /// Size of the packed weights, which are fp32, in elements.
+  std::int64_t packed_size() const { return weights() * kDepth<Element>; }
+  void pack(const Element* weights, std::int64_t out_stride, std::int64_t row_stride,
+            std::int64_t column_stride, Element* packed) const;
+
+  void forward(const GatherOperands<Element>& operands, const GatherPart& part) const;
+  void backward_data(const GatherOperands<Element>& operands, const GatherPart& part) const;
+
+  std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
+  std::int64_t gradient_scratch() const;
+  void add_weight_gradient(const GradientBand& band, const Element* in, const Element* gradient,
+                           Element* scratch, float* sums) const;
+  void write_weight_gradient(const float* sums, std::int64_t out_stride, std::int64_t row_stride,
+                             std::int64_t column_stride, Element* gradient) const;
+
+ private:
+  /// Calls `action(index of a weight in `weights`, index in our order)`.
+  template <class Action>
+  void for_each_weight(std::int64_t out_stride, std::int64_t row_stride, std::int64_t column_stride,
+                       const Action& action) const;
+
+  const DepthwiseKernels<Element>& kernels_;
+  ConvolutionShape shape_;
+  DepthwisePlan<Element> forward_, backward_;
+};
+
+}  // namespace mnist_train::cpu_kernels

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cpu_kernels/convolution_kernels.h"
+
+/// What depthwise.cpp plans and kernels execute, as plain data.
+namespace mnist_train::cpu_kernels {
+
+/// A factor of a sum: offsets in elements of the input and in weights of the kernel.
+struct DepthwiseTap {
+  std::int64_t in, weight;
+};
+
+/// Columns of the output with the same taps: `first` and others, `tile_step` columns apart. Inputs
+/// of each are `in_step` elements after those of the one before.
+struct DepthwiseTile {
+  std::int32_t first, count;
+  std::int32_t tap_begin, tap_end;
+};
+inline constexpr std::int32_t kMostColumns = 4;  // of a tile
+
+/// Sums of a depthwise convolution: the forward pass, or the gradient of its input, whose input is
+/// the gradient of the output. Pixels (y, x) of the output sum over the taps row_taps[row_begin[y]]
+/// to row_taps[row_begin[y + 1]], and for each over those of the column's tile.
+///
+/// Weights are fp32 [word of the layer's output][tap][channel of the word].
+struct DepthwiseView {
+  ImageShape in, out;
+  bool backward;
+  std::int64_t multiple;  // output channels per input channel of the layer
+  std::int64_t kernel_taps;
+  std::int64_t tile_step, in_step;
+  const std::int32_t* row_begin;
+  const DepthwiseTap* row_taps;
+  const DepthwiseTile* tiles;
+  std::int64_t tile_count;
+  const DepthwiseTap* column_taps;
+};
+
+/// Words of channels and images whose products are summed in one go.
+struct DepthwiseBand {
+  std::int64_t block_begin, block_end, word_begin, word_end;
+};
+
+/// Pixels whose products are summed in fp32 lanes.
+inline constexpr std::int64_t kLanePixels = 128;
+
+template <class Element>
+struct DepthwiseKernels {
+  /// Computes rows of the output of one block.
+  void (*sum)(const DepthwiseView& view, const GatherOperands<Element>& operands,
+              std::int64_t row_begin, std::int64_t row_end);
+  /// Adds a band's products to the gradient of the weights, in the order of the weights. The view
+  /// is that of the forward pass. `lanes` is scratch memory, 16 floats per weight of the band.
+  void (*add_weight_gradient)(const DepthwiseView& view, const DepthwiseBand& band,
+                              const Element* in, const Element* gradient, float* lanes,
+                              float* sums);
+};
+
+}  // namespace mnist_train::cpu_kernels
