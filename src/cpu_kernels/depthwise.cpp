@@ -11,7 +11,7 @@ namespace mnist_train::cpu_kernels {
 
 namespace {
 
-constexpr std::int64_t kLaneBytes = 24 << 10;  // half an L1 cache
+constexpr std::int64_t kPartBytes = 24 << 10;  // half an L1 cache
 constexpr std::int64_t kLaneFloats = 16;
 
 void widen(float from, float& to) { to = from; }
@@ -28,13 +28,18 @@ DepthwisePlan<Element>::DepthwisePlan(const ConvolutionShape& s, bool backward) 
   view_.backward = backward;
   view_.multiple = s.group_out();
   view_.kernel_taps = s.kernel.height * s.kernel.width;
+  // Of a tile with the most columns, forward.
+  const std::int64_t columns =
+      (kMostColumns - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
+  const std::int64_t word_bytes = columns * s.kernel.height * kWordSize<Element> * sizeof(Element);
+  view_.part_words = std::max<std::int64_t>(2, kPartBytes / word_bytes);
   add_rows(s);
   add_columns(s);
   view_.row_begin = row_begin_.data();
   view_.row_taps = row_taps_.data();
   view_.tiles = tiles_.data();
   view_.tile_count = static_cast<std::int64_t>(tiles_.size());
-  view_.column_taps = column_taps_.data();
+  view_.runs = runs_.data();
 }
 
 template <class Element>
@@ -60,6 +65,7 @@ void DepthwisePlan<Element>::add_columns(const ConvolutionShape& s) {
   const std::int64_t pixel_size = view_.in.block_size<Element>() / view_.in.pixels();
   view_.tile_step = view_.backward ? s.stride.width : 1;
   view_.in_step = (view_.backward ? 1 : s.stride.width) * pixel_size;
+  view_.weight_step = view_.backward ? -1 : 1;
   const auto same_weights = [](const GatherTap& a, const GatherTap& b) {
     return a.kernel == b.kernel;
   };
@@ -75,31 +81,49 @@ void DepthwisePlan<Element>::add_columns(const ConvolutionShape& s) {
            has_same_taps(x + count * view_.tile_step)) {
       ++count;
     }
-    for (const GatherTap& tap : taps) column_taps_.push_back({tap.in * pixel_size, tap.kernel});
-    add_tiles(x, count, static_cast<std::int64_t>(taps.size()));
+    add_tiles(x, count, add_runs(taps, pixel_size));
   }
   std::sort(tiles_.begin(), tiles_.end(),
             [](const DepthwiseTile& a, const DepthwiseTile& b) { return a.first < b.first; });
 }
 
-/// Adds tiles of columns from `first`, whose taps are the last ones.
+/// Returns the number of runs.
 template <class Element>
-void DepthwisePlan<Element>::add_tiles(std::int64_t first, std::int64_t count, std::int64_t taps) {
-  std::size_t begin = column_taps_.size() - static_cast<std::size_t>(taps);
+std::int64_t DepthwisePlan<Element>::add_runs(const std::vector<GatherTap>& taps,
+                                              std::int64_t pixel_size) {
+  const std::size_t before = runs_.size();
+  for (const GatherTap& tap : taps) {
+    const std::int64_t in = tap.in * pixel_size;
+    if (runs_.size() > before) {
+      DepthwiseRun& run = runs_.back();
+      if (run.taps < kMostTapsOfRun && in == run.in + run.taps * view_.in_step &&
+          tap.kernel == run.weight + run.taps * view_.weight_step) {
+        ++run.taps;
+        continue;
+      }
+    }
+    runs_.push_back({in, tap.kernel, 1});
+  }
+  return static_cast<std::int64_t>(runs_.size() - before);
+}
+
+/// Adds tiles of columns from `first`, whose runs are the last ones.
+template <class Element>
+void DepthwisePlan<Element>::add_tiles(std::int64_t first, std::int64_t count, std::int64_t runs) {
+  std::size_t begin = runs_.size() - static_cast<std::size_t>(runs);
   for (std::int64_t tiles = ceil_divide(count, kMostColumns); tiles > 0; --tiles) {
     const std::int64_t columns = ceil_divide(count, tiles);
     tiles_.push_back({static_cast<std::int32_t>(first), static_cast<std::int32_t>(columns),
-                      static_cast<std::int32_t>(begin),
-                      static_cast<std::int32_t>(column_taps_.size())});
+                      static_cast<std::int32_t>(begin), static_cast<std::int32_t>(runs_.size())});
     first += columns * view_.tile_step;
     count -= columns;
     if (tiles == 1) break;
-    // Taps of the next tile: the same, further to the right.
-    for (std::int64_t i = 0; i < taps; ++i) {
-      const DepthwiseTap tap = column_taps_[begin + static_cast<std::size_t>(i)];
-      column_taps_.push_back({tap.in + columns * view_.in_step, tap.weight});
+    // Runs of the next tile: the same, further to the right.
+    for (std::int64_t i = 0; i < runs; ++i, ++begin) {
+      DepthwiseRun run = runs_[begin];
+      run.in += columns * view_.in_step;
+      runs_.push_back(run);
     }
-    begin += static_cast<std::size_t>(taps);
   }
 }
 
@@ -167,7 +191,7 @@ std::int64_t Depthwise<Element>::gradient_scratch() const {
   return weights() * kLaneFloats * kDepth<Element>;
 }
 
-/// Parts of words have their lanes in the L1 cache. Threads share them, which does not change any
+/// Threads share parts of words, which does not change any
 /// sum.
 template <class Element>
 void Depthwise<Element>::add_weight_gradient(const GradientBand& band, const Element* in,
@@ -175,8 +199,7 @@ void Depthwise<Element>::add_weight_gradient(const GradientBand& band, const Ele
                                              float* sums) const {
   const std::int64_t count = words<Element>(shape_.out.channels);
   const std::int64_t of_word = weights() / count * kLaneFloats;
-  const auto word_bytes = of_word * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t step = std::max<std::int64_t>(1, kLaneBytes / word_bytes);
+  const std::int64_t step = forward_.view().part_words;
   auto* const lanes = reinterpret_cast<float*>(scratch);
   parallel_for(0, ceil_divide(count, step), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t word = begin * step; word < std::min(end * step, count); word += step) {

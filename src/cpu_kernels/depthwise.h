@@ -7,6 +7,8 @@
 
 namespace mnist_train::cpu_kernels {
 
+struct GatherTap;
+
 /// Returns whether each input channel has output channels of its own.
 inline bool is_depthwise(const ConvolutionShape& shape) {
   return shape.groups > 1 && shape.groups == shape.in.channels;
@@ -28,11 +30,13 @@ class DepthwisePlan {
  private:
   void add_rows(const ConvolutionShape& shape);
   void add_columns(const ConvolutionShape& shape);
-  void add_tiles(std::int64_t first, std::int64_t count, std::int64_t taps);
+  std::int64_t add_runs(const std::vector<GatherTap>& taps, std::int64_t pixel_size);
+  void add_tiles(std::int64_t first, std::int64_t count, std::int64_t runs);
 
   DepthwiseView view_{};
   std::vector<std::int32_t> row_begin_;
-  std::vector<DepthwiseTap> row_taps_, column_taps_;
+  std::vector<DepthwiseTap> row_taps_;
+  std::vector<DepthwiseRun> runs_;
   std::vector<DepthwiseTile> tiles_;
 };
 

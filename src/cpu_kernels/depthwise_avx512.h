@@ -41,116 +41,157 @@ struct TileWord {
   Values<Element> of[T][kVectors];
 };
 
-/// Calls `action(tap of the row, tap of the column)` for all taps of a row and tile.
+/// Taps of a row and a tile. Loops over words copy it, because the compiler must assume that stores
+/// of vectors change memory that others see.
+struct TileTaps {
+  TileTaps(const DepthwiseView& view, std::int64_t y, const DepthwiseTile& tile)
+      : rows(view.row_taps + view.row_begin[y]),
+        rows_end(view.row_taps + view.row_begin[y + 1]),
+        runs(view.runs + tile.run_begin),
+        runs_end(view.runs + tile.run_end),
+        in_step(view.in_step),
+        weight_step(view.weight_step) {}
+
+  const DepthwiseTap *rows, *rows_end;
+  const DepthwiseRun *runs, *runs_end;
+  std::int64_t in_step, weight_step;
+};
+
+/// Calls `action.operator()<K>(offset in the input, weight)` for all runs of K taps.
 template <class Action>
-[[gnu::always_inline]] inline void for_each_tap(const DepthwiseView& view, std::int64_t y,
-                                                const DepthwiseTile& tile, const Action& action) {
-  for (std::int32_t r = view.row_begin[y]; r < view.row_begin[y + 1]; ++r) {
-    const DepthwiseTap row = view.row_taps[r];
-    for (std::int32_t c = tile.tap_begin; c < tile.tap_end; ++c) {
-      const DepthwiseTap column = view.column_taps[c];
-      action(DepthwiseTap{row.in + column.in, row.weight + column.weight});
+[[gnu::always_inline]] inline void for_each_run(const TileTaps& taps, const Action& action) {
+  static_assert(kMostTapsOfRun == 5);
+  for (const DepthwiseTap* row = taps.rows; row < taps.rows_end; ++row) {
+    for (const DepthwiseRun* run = taps.runs; run < taps.runs_end; ++run) {
+      const std::int64_t in = row->in + run->in;
+      const std::int64_t weight = row->weight + run->weight;
+      switch (run->taps) {
+        case 1:
+          action.template operator()<1>(in, weight);
+          break;
+        case 2:
+          action.template operator()<2>(in, weight);
+          break;
+        case 3:
+          action.template operator()<3>(in, weight);
+          break;
+        case 4:
+          action.template operator()<4>(in, weight);
+          break;
+        default:
+          action.template operator()<5>(in, weight);
+      }
     }
   }
 }
 
-/// Sums of one row. Elements that it reads and writes are at the same offsets for all words.
-template <class Element>
-class DepthwiseRow {
- public:
-  DepthwiseRow(const DepthwiseView& view, const GatherOperands<Element>& operands, std::int64_t y)
-      : view_(view),
-        operands_(operands),
-        weights_(reinterpret_cast<const float*>(operands.packed)),
-        y_(y),
-        pixel_size_(words<Element>(view.out.channels) * kWordSize<Element>),
-        tile_step_(view.tile_step * pixel_size_) {}
-
-  template <int T>
-  void compute(const DepthwiseTile& tile, std::int64_t word_begin, std::int64_t word_end) const {
-    const std::int64_t out = (y_ * view_.out.width + tile.first) * pixel_size_;
-    for (std::int64_t word = word_begin; word < word_end; ++word) {
-      TileWord<Element, T> sums;
-      begin(sums, word, out + word * kWordSize<Element>);
-      view_.multiple == 1 ? add_word(sums, word, tile) : add_channels(sums, word, tile);
-      finish(sums, out + word * kWordSize<Element>);
+/// Calls `action(column, tap, vector, input)` for all products of T columns and a run of K taps,
+/// which have T + K - 1 columns of the input.
+template <class Element, int T, int K, class Load, class Action>
+[[gnu::always_inline]] inline void for_each_product(const Element* from, std::int64_t step,
+                                                    const Load& load, const Action& action) {
+#pragma GCC unroll 8
+  for (int column = 0; column < T + K - 1; ++column, from += step) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      const Values<Element> x = load(from, v);
+#pragma GCC unroll 5
+      for (int k = 0; k < K; ++k) {
+        if (column - k >= 0 && column - k < T) action(column - k, k, v, x);
+      }
     }
   }
+}
 
- private:
-  template <int T>
-  [[gnu::always_inline]] void begin(TileWord<Element, T>& sums, std::int64_t word,
-                                    std::int64_t out) const {
-    if (operands_.addend != nullptr) return sums.load(operands_.addend + out, tile_step_);
-    for (int d = 0; d < kDepth<Element>; ++d) {
-      const std::int64_t channel = word * kDepth<Element> + d;
-      const bool has_bias = operands_.bias != nullptr && channel < view_.out.channels;
-      const __m512 bias = _mm512_set1_ps(has_bias ? operands_.bias[channel] : 0);
-      sums.for_each([&](int, int, Values<Element>& sum) { sum.of[d] = bias; });
-    }
-  }
+/// Adds the products of a word if input and output have the same channels.
+template <class Element, int T>
+[[gnu::always_inline]] inline void add_word(const TileTaps& taps, const Element* in,
+                                            const float* weights, TileWord<Element, T>& sums) {
+  const auto load = [](const Element* x, int v) __attribute__((always_inline)) {
+    return load_words(x + v * kWordSize<Element> / kVectors);
+  };
+  for_each_run(
+      taps, [&]<int K>(std::int64_t from, std::int64_t first) __attribute__((always_inline)) {
+        Values<Element> weight[K];
+#pragma GCC unroll 5
+        for (int k = 0; k < K; ++k) {
+          const float* const of_tap = weights + (first + k * taps.weight_step) * kDepth<Element>;
+          for (int d = 0; d < kDepth<Element>; ++d) weight[k].of[d] = _mm512_set1_ps(of_tap[d]);
+        }
+        for_each_product<Element, T, K>(
+            in + from, taps.in_step, load,
+            [&](int t, int k, int v, const Values<Element>& x) __attribute__((always_inline)) {
+              for (int d = 0; d < kDepth<Element>; ++d) {
+                sums.of[t][v].of[d] =
+                    _mm512_fmadd_ps(x.of[d], weight[k].of[d], sums.of[t][v].of[d]);
+              }
+            });
+      });
+}
 
-  /// Input and output have the same channels.
-  template <int T>
-  [[gnu::always_inline]] void add_word(TileWord<Element, T>& sums, std::int64_t word,
-                                       const DepthwiseTile& tile) const {
-    const Element* const in = operands_.in + word * kWordSize<Element>;
-    const float* const weights = weights_ + word * view_.kernel_taps * kDepth<Element>;
-    for_each_tap(
-        view_, y_, tile, [&](const DepthwiseTap& tap) __attribute__((always_inline)) {
-          __m512 weight[kDepth<Element>];
-          for (int d = 0; d < kDepth<Element>; ++d) {
-            weight[d] = _mm512_set1_ps(weights[tap.weight * kDepth<Element> + d]);
-          }
-          const Element* const from = in + tap.in;
-          sums.for_each([&](int t, int v, Values<Element>& sum) __attribute__((always_inline)) {
-            const Values<Element> x =
-                load_words(from + t * view_.in_step + v * kWordSize<Element> / kVectors);
-            for (int d = 0; d < kDepth<Element>; ++d) {
-              sum.of[d] = _mm512_fmadd_ps(x.of[d], weight[d], sum.of[d]);
-            }
-          });
-        });
-  }
-
-  /// Channels of the layer's input have several of its output.
-  template <int T>
-  [[gnu::noinline]] void add_channels(TileWord<Element, T>& sums, std::int64_t word,
-                                      const DepthwiseTile& tile) const {
-    for (int d = 0; d < kDepth<Element>; ++d) {
-      const std::int64_t channel = word * kDepth<Element> + d;
-      if (channel >= view_.out.channels) continue;
-      const std::int64_t first = view_.backward ? channel * view_.multiple : channel;
-      for (std::int64_t i = first; i < first + (view_.backward ? view_.multiple : 1); ++i) {
-        const std::int64_t source = view_.backward ? i : i / view_.multiple;
-        const float* const weights = weights_ + i % kDepth<Element> +
-                                     i / kDepth<Element> * view_.kernel_taps * kDepth<Element>;
-        for_each_tap(view_, y_, tile, [&](const DepthwiseTap& tap) {
-          const __m512 weight = _mm512_set1_ps(weights[tap.weight * kDepth<Element>]);
+/// The same if channels of the layer's input have several of its output.
+template <class Element, int T>
+[[gnu::always_inline]] inline void add_channels(const DepthwiseView& view, const TileTaps& taps,
+                                                const Element* in, const float* weights,
+                                                std::int64_t word, TileWord<Element, T>& sums) {
+  const std::int64_t sources = view.backward ? view.multiple : 1;
+  for (int d = 0; d < kDepth<Element>; ++d) {
+    const std::int64_t channel = word * kDepth<Element> + d;
+    if (channel >= view.out.channels) continue;
+    for (std::int64_t i = channel * sources; i < (channel + 1) * sources; ++i) {  // of the layer
+      const std::int64_t source = view.backward ? i : i / view.multiple;
+      const float* const of_channel =
+          weights + i % kDepth<Element> + i / kDepth<Element> * view.kernel_taps * kDepth<Element>;
+      for_each_run(taps, [&]<int K>(std::int64_t from, std::int64_t weight) {
+        for (int k = 0; k < K; ++k, from += taps.in_step, weight += taps.weight_step) {
+          const __m512 factor = _mm512_set1_ps(of_channel[weight * kDepth<Element>]);
           sums.for_each([&](int t, int v, Values<Element>& sum) {
-            const Element* const pixel = operands_.in + tap.in + t * view_.in_step;
-            sum.of[d] = _mm512_fmadd_ps(load_channel(pixel, source, v), weight, sum.of[d]);
+            const Element* const pixel = in + from + t * taps.in_step;
+            sum.of[d] = _mm512_fmadd_ps(load_channel(pixel, source, v), factor, sum.of[d]);
           });
-        });
-      }
+        }
+      });
     }
   }
+}
 
-  template <int T>
-  [[gnu::always_inline]] void finish(TileWord<Element, T>& sums, std::int64_t out) const {
-    sums.for_each([&](int t, int v, Values<Element>& sum) {
-      if (operands_.relu) {
-        for (__m512& value : sum.of) value = _mm512_max_ps(_mm512_setzero_ps(), value);
+/// Computes words of T columns of row y.
+template <class Element, int T, bool Multiple>
+void sum_tile(const DepthwiseView& view, const GatherOperands<Element>& operands, std::int64_t y,
+              const DepthwiseTile& tile, std::int64_t word_begin, std::int64_t word_end) {
+  const TileTaps taps(view, y, tile);
+  const GatherOperands<Element> o = operands;
+  const auto* const weights = reinterpret_cast<const float*>(o.packed);
+  const std::int64_t pixel_size = words<Element>(view.out.channels) * kWordSize<Element>;
+  const std::int64_t step = view.tile_step * pixel_size;
+  const std::int64_t of_word = view.kernel_taps * kDepth<Element>;
+  const std::int64_t channels = view.out.channels;
+  const __m512 lowest = _mm512_set1_ps(o.relu ? 0 : -__builtin_inff());
+  std::int64_t out = (y * view.out.width + tile.first) * pixel_size;
+  out += word_begin * kWordSize<Element>;
+  for (std::int64_t word = word_begin; word < word_end; ++word, out += kWordSize<Element>) {
+    TileWord<Element, T> sums;
+    if (o.addend != nullptr) {
+      sums.load(o.addend + out, step);
+    } else {
+      Values<Element> bias;
+      for (int d = 0; d < kDepth<Element>; ++d) {
+        const std::int64_t channel = word * kDepth<Element> + d;
+        bias.of[d] = _mm512_set1_ps(o.bias != nullptr && channel < channels ? o.bias[channel] : 0);
       }
-      store_words(operands_.out + out + t * tile_step_ + v * kWordSize<Element> / kVectors, sum);
+      sums.for_each([&](int, int, Values<Element>& sum) { sum = bias; });
+    }
+    if (Multiple) {
+      add_channels(view, taps, o.in, weights, word, sums);
+    } else {
+      add_word(taps, o.in + word * kWordSize<Element>, weights + word * of_word, sums);
+    }
+    sums.for_each([&](int t, int v, Values<Element>& sum) __attribute__((always_inline)) {
+      for (__m512& value : sum.of) value = _mm512_max_ps(lowest, value);
+      store_words(o.out + out + t * step + v * kWordSize<Element> / kVectors, sum);
     });
   }
-
-  const DepthwiseView& view_;
-  const GatherOperands<Element>& operands_;
-  const float* weights_;
-  std::int64_t y_, pixel_size_, tile_step_;
-};
+}
 
 /// Calls `action.operator()<T>()` for the number of columns of a tile.
 template <class Action>
@@ -167,61 +208,85 @@ template <class Action>
   }
 }
 
-/// Words are computed in parts whose rows of a kernel's height fit into the L2 cache.
+/// Words are computed in parts for which the inputs of a tile fit into the L1 cache; from one row
+/// to the next, most of them are the same.
 template <class Element>
 void depthwise_sum(const DepthwiseView& view, const GatherOperands<Element>& operands,
                    std::int64_t row_begin, std::int64_t row_end) {
-  constexpr std::int64_t kCache = 1 << 19;
   const std::int64_t count = words<Element>(view.out.channels);
-  const std::int64_t rows =
-      row_end > row_begin ? view.row_begin[row_begin + 1] - view.row_begin[row_begin] + 1 : 1;
-  const std::int64_t word_bytes =
-      rows * view.in.width * kWordSize<Element> * static_cast<std::int64_t>(sizeof(Element));
-  const std::int64_t step = larger(8, kCache / word_bytes);
-  for (std::int64_t word = 0; word < count; word += step) {
-    const std::int64_t word_end = smaller(word + step, count);
-    for (std::int64_t y = row_begin; y < row_end; ++y) {
-      const DepthwiseRow<Element> row(view, operands, y);
-      for (std::int64_t i = 0; i < view.tile_count; ++i) {
-        with_columns(view.tiles[i].count,
-                     [&]<int T>() { row.template compute<T>(view.tiles[i], word, word_end); });
-      }
+  for (std::int64_t word = 0; word < count; word += view.part_words) {
+    const std::int64_t word_end = smaller(word + view.part_words, count);
+    for (std::int64_t i = 0; i < view.tile_count; ++i) {
+      const DepthwiseTile& tile = view.tiles[i];
+      with_columns(tile.count, [&]<int T>() {
+        for (std::int64_t y = row_begin; y < row_end; ++y) {
+          view.multiple == 1 ? sum_tile<Element, T, false>(view, operands, y, tile, word, word_end)
+                             : sum_tile<Element, T, true>(view, operands, y, tile, word, word_end);
+        }
+      });
     }
   }
 }
 
 /// Products of a word of T gradients and its inputs, added to the lanes of its weights.
-template <class Element, int T>
-void add_tile_products(const DepthwiseView& view, std::int64_t y, const DepthwiseTile& tile,
-                       std::int64_t word, const Element* in, const Element* gradient,
-                       std::int64_t gradient_step, float* lanes) {
-  TileWord<Element, T> g;
-  g.load(gradient, gradient_step);
-  for_each_tap(
-      view, y, tile, [&](const DepthwiseTap& tap) __attribute__((always_inline)) {
-        __m512 sums[kVectors][kDepth<Element>];
-        g.for_each([&](int t, int v, const Values<Element>& dy) __attribute__((always_inline)) {
-          const Element* const pixel = in + tap.in + t * view.in_step;
-          Values<Element> x;
-          if (view.multiple == 1) {
-            x = load_words(pixel + (word * kVectors + v) * (kWordSize<Element> / kVectors));
-          } else {
-            for (int d = 0; d < kDepth<Element>; ++d) {
-              const std::int64_t channel = (word * kDepth<Element> + d) / view.multiple;
-              x.of[d] = load_channel(pixel, channel, v);
-            }
-          }
+/// `load(pixel, v)` loads inputs.
+template <class Element, int T, class Load>
+[[gnu::always_inline]] inline void add_word_products(const TileTaps& taps, const Load& load,
+                                                     const Element* in, TileWord<Element, T>& g,
+                                                     float* lanes) {
+  for_each_run(
+      taps, [&]<int K>(std::int64_t from, std::int64_t first) __attribute__((always_inline)) {
+        Values<Element> sums[K];
+#pragma GCC unroll 5
+        for (int k = 0; k < K; ++k) {
+          for (__m512& sum : sums[k].of) sum = _mm512_setzero_ps();
+        }
+        for_each_product<Element, T, K>(
+            in + from, taps.in_step, load,
+            [&](int t, int k, int v, const Values<Element>& x) __attribute__((always_inline)) {
+              for (int d = 0; d < kDepth<Element>; ++d) {
+                sums[k].of[d] = _mm512_fmadd_ps(x.of[d], g.of[t][v].of[d], sums[k].of[d]);
+              }
+            });
+#pragma GCC unroll 5
+        for (int k = 0; k < K; ++k) {
           for (int d = 0; d < kDepth<Element>; ++d) {
-            sums[v][d] = t == 0 ? _mm512_mul_ps(x.of[d], dy.of[d])
-                                : _mm512_fmadd_ps(x.of[d], dy.of[d], sums[v][d]);
+            float* const to = lanes + ((first + k) * kDepth<Element> + d) * kLanes;
+            _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), sums[k].of[d]));
           }
-        });
-        for (int d = 0; d < kDepth<Element>; ++d) {
-          float* const to = lanes + (tap.weight * kDepth<Element> + d) * kLanes;
-          _mm512_storeu_ps(
-              to, _mm512_add_ps(_mm512_loadu_ps(to), _mm512_add_ps(sums[0][d], sums[1][d])));
         }
       });
+}
+
+/// The same for words of a band and T columns of row y, whose gradients begin at `gradient`.
+template <class Element, int T>
+void add_tile_products(const DepthwiseView& view, const DepthwiseBand& band, std::int64_t y,
+                       const DepthwiseTile& tile, const Element* in, const Element* gradient,
+                       float* lanes) {
+  const TileTaps taps(view, y, tile);
+  const std::int64_t step = words<Element>(view.out.channels) * kWordSize<Element>;
+  const std::int64_t of_word = view.kernel_taps * kDepth<Element> * kLanes;
+  const std::int64_t multiple = view.multiple;
+  const std::int64_t word_end = band.word_end;
+  for (std::int64_t word = band.word_begin; word < word_end; ++word, lanes += of_word) {
+    TileWord<Element, T> g;
+    g.load(gradient + word * kWordSize<Element>, step);
+    if (multiple == 1) {
+      const auto load = [](const Element* x, int v) __attribute__((always_inline)) {
+        return load_words(x + v * kWordSize<Element> / kVectors);
+      };
+      add_word_products(taps, load, in + word * kWordSize<Element>, g, lanes);
+    } else {
+      const auto load = [&](const Element* pixel, int v) {
+        Values<Element> x;
+        for (int d = 0; d < kDepth<Element>; ++d) {
+          x.of[d] = load_channel(pixel, (word * kDepth<Element> + d) / multiple, v);
+        }
+        return x;
+      };
+      add_word_products(taps, load, in, g, lanes);
+    }
+  }
 }
 
 /// Adds the lanes to the sums, and clears them.
@@ -243,24 +308,19 @@ void add_depthwise_gradient(const DepthwiseView& view, const DepthwiseBand& band
   std::int64_t pixels = 0;
   for (std::int64_t block = band.block_begin; block < band.block_end; ++block) {
     const Element* const in_block = in + block * view.in.block_size<Element>();
-    for (std::int64_t y = 0; y < view.out.height; ++y) {
-      const Element* const row =
-          gradient + (block * view.out.height + y) * view.out.width * pixel_size;
-      for (std::int64_t i = 0; i < view.tile_count; ++i) {
-        const DepthwiseTile& tile = view.tiles[i];
+    const Element* const of_block = gradient + block * view.out.block_size<Element>();
+    for (std::int64_t i = 0; i < view.tile_count; ++i) {
+      const DepthwiseTile& tile = view.tiles[i];
+      for (std::int64_t y = 0; y < view.out.height; ++y) {
+        const Element* const pixel = of_block + (y * view.out.width + tile.first) * pixel_size;
         with_columns(tile.count, [&]<int T>() {
-          for (std::int64_t word = band.word_begin; word < band.word_end; ++word) {
-            add_tile_products<Element, T>(view, y, tile, word, in_block,
-                                          row + tile.first * pixel_size + word * kWordSize<Element>,
-                                          view.tile_step * pixel_size,
-                                          lanes + (word - band.word_begin) * of_word * kLanes);
-          }
+          add_tile_products<Element, T>(view, band, y, tile, in_block, pixel, lanes);
         });
+        pixels += tile.count;
+        if (pixels < kLanePixels) continue;
+        flush_lanes(weights, lanes, sums);
+        pixels = 0;
       }
-      pixels += view.out.width;
-      if (pixels < kLanePixels) continue;
-      flush_lanes(weights, lanes, sums);
-      pixels = 0;
     }
   }
   flush_lanes(weights, lanes, sums);

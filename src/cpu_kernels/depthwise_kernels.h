@@ -7,22 +7,29 @@
 /// What depthwise.cpp plans and kernels execute, as plain data.
 namespace mnist_train::cpu_kernels {
 
-/// A factor of a sum: offsets in elements of the input and in weights of the kernel.
+/// A row of factors of a sum: offsets in elements of the input and in weights of the kernel.
 struct DepthwiseTap {
   std::int64_t in, weight;
 };
+
+/// The first of adjacent columns of factors: each is `in_step` elements and `weight_step` weights
+/// after the one before.
+struct DepthwiseRun {
+  std::int64_t in, weight, taps;
+};
+inline constexpr std::int64_t kMostTapsOfRun = 5;
 
 /// Columns of the output with the same taps: `first` and others, `tile_step` columns apart. Inputs
 /// of each are `in_step` elements after those of the one before.
 struct DepthwiseTile {
   std::int32_t first, count;
-  std::int32_t tap_begin, tap_end;
+  std::int32_t run_begin, run_end;
 };
 inline constexpr std::int32_t kMostColumns = 4;  // of a tile
 
 /// Sums of a depthwise convolution: the forward pass, or the gradient of its input, whose input is
 /// the gradient of the output. Pixels (y, x) of the output sum over the taps row_taps[row_begin[y]]
-/// to row_taps[row_begin[y + 1]], and for each over those of the column's tile.
+/// to row_taps[row_begin[y + 1]], and for each over the runs of the column's tile.
 ///
 /// Weights are fp32 [word of the layer's output][tap][channel of the word].
 struct DepthwiseView {
@@ -30,12 +37,13 @@ struct DepthwiseView {
   bool backward;
   std::int64_t multiple;  // output channels per input channel of the layer
   std::int64_t kernel_taps;
-  std::int64_t tile_step, in_step;
+  std::int64_t tile_step, in_step, weight_step;
+  std::int64_t part_words;  // that are computed at once
   const std::int32_t* row_begin;
   const DepthwiseTap* row_taps;
   const DepthwiseTile* tiles;
   std::int64_t tile_count;
-  const DepthwiseTap* column_taps;
+  const DepthwiseRun* runs;
 };
 
 /// Words of channels and images whose products are summed in one go.
