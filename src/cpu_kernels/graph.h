@@ -21,6 +21,8 @@ struct BatchNormNode {
   double epsilon, momentum;
 };
 struct SumNode {};
+/// The product of `in` and a gate, the residual: of each pixel, or of all with the only one.
+struct GateNode {};
 struct ActivationNode {
   Activation activation;
 };
@@ -37,11 +39,11 @@ struct AveragePoolNode {
   PoolingShape shape;
 };
 
-/// One pass over activations: a layer, and what was fused with it. Batch norms and sums take a
-/// residual.
+/// One pass over activations: a layer, and what was fused with it. Batch norms, sums and gates take
+/// a residual.
 struct Node {
-  std::variant<ConvolutionNode, BatchNormNode, SumNode, ActivationNode, DropoutNode, MaxPoolNode,
-               AveragePoolNode>
+  std::variant<ConvolutionNode, BatchNormNode, SumNode, GateNode, ActivationNode, DropoutNode,
+               MaxPoolNode, AveragePoolNode>
       kind;
   Value in;
   Value out;
@@ -74,6 +76,13 @@ class Graph {
   Value add_relu(Value in) { return add(ActivationNode{}, in); }
   /// Adds two values. If the last node is a batch norm that computes one, it adds the other.
   Value add_sum(Value in, Value residual);
+
+  /// Multiplies `in` by a gate of the same channels, with as many pixels or one.
+  Value add_product(Value in, Value gate) {
+    append(GateNode{}, in, shape_of(in));
+    nodes_.back().residual = gate;
+    return nodes_.back().out;
+  }
 
   /// Declares that several nodes take this value: nothing more is fused with the one that computes
   /// it.

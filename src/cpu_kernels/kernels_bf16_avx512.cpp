@@ -44,6 +44,8 @@ const LayerKernels<Bf16Bits>* layer_kernels() {
                                                    &avx512::relu_gradient<Bf16Bits>,
                                                    &avx512::activate<Bf16Bits>,
                                                    &avx512::activation_gradient<Bf16Bits>,
+                                                   &avx512::gate<Bf16Bits>,
+                                                   &avx512::gate_gradient<Bf16Bits>,
                                                    &avx512::drop<Bf16Bits>,
                                                    &avx512::max_pool<Bf16Bits>,
                                                    &avx512::max_pool_gradient<Bf16Bits>,

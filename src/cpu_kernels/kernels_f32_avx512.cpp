@@ -41,6 +41,8 @@ const LayerKernels<float>* layer_kernels() {
                                                 &avx512::relu_gradient<float>,
                                                 &avx512::activate<float>,
                                                 &avx512::activation_gradient<float>,
+                                                &avx512::gate<float>,
+                                                &avx512::gate_gradient<float>,
                                                 &avx512::drop<float>,
                                                 &avx512::max_pool<float>,
                                                 &avx512::max_pool_gradient<float>,

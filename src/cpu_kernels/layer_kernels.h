@@ -127,6 +127,13 @@ struct LayerKernels {
   /// `differentiates_output`, otherwise x.
   void (*activation_gradient)(const PixelRange& range, const Activation& activation,
                               const Element* dy, const Element* value, Element* dx);
+  /// y = x * gate, for all pixels of a block. The gate has as many, or one if `is_pixel`. Also
+  /// computes the gradient of x.
+  void (*gate)(const PixelRange& range, const Element* x, const Element* gate, bool is_pixel,
+               Element* y);
+  /// Writes the gradient of a gate of one pixel from that of the product: the sum of dy * x.
+  void (*gate_gradient)(const PixelRange& range, const Element* dy, const Element* x,
+                        Element* gate);
   /// The range must be all pixels. Also computes the gradient.
   void (*drop)(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y);
 

@@ -347,7 +347,7 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
                       next == nullptr ? nullptr : &statistics);
 }
 
-/// Activations, dropout and sums.
+/// Activations, dropout, products and sums.
 template <class Element>
 void Network<Element>::compute_elements(const Node& node) {
   for_blocks([&](std::int64_t block) {
@@ -359,6 +359,9 @@ void Network<Element>::compute_elements(const Node& node) {
       kernels_.activate(range, of->activation, in, out);
     } else if (std::holds_alternative<DropoutNode>(node.kind)) {
       drop(node, block, in, out);
+    } else if (std::holds_alternative<GateNode>(node.kind)) {
+      kernels_.gate(range, in, value(node.residual) + block * block_size(node.residual),
+                    graph_.shape_of(node.residual).pixels() == 1, out);
     } else {
       kernels_.add(range, in, value(node.residual) + at, node.relu, out);
     }
@@ -420,6 +423,8 @@ void Network<Element>::backward(const Element* output_gradient, const PlainStrid
         const std::int64_t at = block * block_size(state.node.out);
         drop(state.node, block, gradient(state.node.out) + at, to);
       });
+    } else if (std::holds_alternative<GateNode>(state.node.kind)) {
+      gate_backward(state.node);
     } else {
       sum_backward(state.node);
     }
@@ -554,6 +559,22 @@ void Network<Element>::sum_backward(const Node& node) {
                              node.relu ? value(node.out) + at : nullptr, to);
     });
   }
+}
+
+template <class Element>
+void Network<Element>::gate_backward(const Node& node) {
+  const bool is_pixel = graph_.shape_of(node.residual).pixels() == 1;
+  contribute(node.in, [&](std::int64_t block, Element* to) {
+    kernels_.gate(pixels_of(node.out, block), gradient(node.out) + block * block_size(node.out),
+                  value(node.residual) + block * block_size(node.residual), is_pixel, to);
+  });
+  contribute(node.residual, [&](std::int64_t block, Element* to) {
+    const std::int64_t at = block * block_size(node.out);
+    const Element* const dy = gradient(node.out) + at;
+    const Element* const x = value(node.in) + at;
+    is_pixel ? kernels_.gate_gradient(pixels_of(node.out, block), dy, x, to)
+             : kernels_.gate(pixels_of(node.out, block), dy, x, false, to);
+  });
 }
 
 /// Forward and backward, dropout is the same product.

@@ -122,6 +122,7 @@ class Network {
   void compute_elements(const Node& node);
   void sum_backward(const Node& node);
   void activation_backward(const Node& node);
+  void gate_backward(const Node& node);
   void drop(const Node& node, std::int64_t block, const Element* from, Element* to) const;
   void pool(State& state);
   void pool_backward(State& state);

@@ -234,6 +234,47 @@ void relu_gradient(const PixelRange& range, const Element* dy, const Element* y,
       });
 }
 
+template <class Element>
+void gate(const PixelRange& range, const Element* x, const Element* gate, bool is_pixel,
+          Element* y) {
+  const std::int64_t pixel_size = words<Element>(range.channels) * kWordSize<Element>;
+  for (std::int64_t pixel = 0; pixel < range.pixels; ++pixel, x += pixel_size, y += pixel_size) {
+    for (std::int64_t at = 0; at < pixel_size; at += kVectorSize<Element>) {
+      Values<Element> values = load_words(x + at);
+      const Values<Element> factors = load_words(gate + at);
+      for (int d = 0; d < kDepth<Element>; ++d) {
+        values.of[d] = _mm512_mul_ps(values.of[d], factors.of[d]);
+      }
+      store_words(y + at, values);
+    }
+    if (!is_pixel) gate += pixel_size;
+  }
+}
+
+/// Sums few pixels at a time, as `sum_channels` does.
+template <class Element>
+void gate_gradient(const PixelRange& range, const Element* dy, const Element* x, Element* gate) {
+  constexpr std::int64_t kPixels = 32;
+  const std::int64_t pixel_size = words<Element>(range.channels) * kWordSize<Element>;
+  for (std::int64_t at = 0; at < pixel_size; at += kVectorSize<Element>) {
+    Values<Element> sums;
+    for (__m512& sum : sums.of) sum = _mm512_setzero_ps();
+    for (std::int64_t begin = 0; begin < range.pixels; begin += kPixels) {
+      Values<Element> part;
+      for (__m512& sum : part.of) sum = _mm512_setzero_ps();
+      for (std::int64_t i = begin; i < smaller(begin + kPixels, range.pixels); ++i) {
+        const Values<Element> g = load_words(dy + i * pixel_size + at);
+        const Values<Element> values = load_words(x + i * pixel_size + at);
+        for (int d = 0; d < kDepth<Element>; ++d) {
+          part.of[d] = _mm512_fmadd_ps(g.of[d], values.of[d], part.of[d]);
+        }
+      }
+      for (int d = 0; d < kDepth<Element>; ++d) sums.of[d] = _mm512_add_ps(sums.of[d], part.of[d]);
+    }
+    store_words(gate + at, sums);
+  }
+}
+
 inline __m512i hash(__m512i bits) {
   bits = _mm512_xor_si512(bits, _mm512_srli_epi32(bits, 16));
   bits = _mm512_mullo_epi32(bits, _mm512_set1_epi32(static_cast<int>(kHashFactor1)));

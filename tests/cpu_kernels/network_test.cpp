@@ -36,7 +36,8 @@ class Reference {
       const Node& node = graph_.nodes()[i];
       std::vector<double>& y = at(values_, node.out);
       std::visit([&](const auto& kind) { compute(kind, node, parameters_[i], y); }, node.kind);
-      for (std::size_t j = 0; j < y.size() && node.residual != kNoValue; ++j) {
+      const bool adds = node.residual != kNoValue && !std::holds_alternative<GateNode>(node.kind);
+      for (std::size_t j = 0; j < y.size() && adds; ++j) {
         y[j] += at(values_, node.residual)[j];
       }
       if (!node.relu) continue;
@@ -53,7 +54,9 @@ class Reference {
       for (std::size_t j = 0; j < g.size(); ++j) {
         const double y = at(values_, node.out)[j];
         if (node.relu && (y <= 0 || y >= double(node.limit))) g[j] = 0;
-        if (node.residual != kNoValue) at(gradients_, node.residual)[j] += g[j];
+        if (node.residual != kNoValue && !std::holds_alternative<GateNode>(node.kind)) {
+          at(gradients_, node.residual)[j] += g[j];
+        }
       }
       std::visit([&](const auto& kind) { differentiate(kind, node, parameters_[i], g); },
                  node.kind);
@@ -127,6 +130,23 @@ class Reference {
       at(gradients_, of.in)[i] +=
           p.weight[c] * s.inverse_std[c] *
           (g[i] - p.bias_gradient[c] / s.count - normalized(i) * p.weight_gradient[c] / s.count);
+    }
+  }
+
+  /// Returns the index of an element's gate.
+  std::size_t gate_of(const Node& of, std::size_t i) const {
+    const auto pixels = static_cast<std::size_t>(graph_.shape_of(of.in).pixels());
+    return graph_.shape_of(of.residual).pixels() == 1 ? i / pixels : i;
+  }
+  void compute(const GateNode&, const Node& of, Parameters&, std::vector<double>& y) {
+    for (std::size_t i = 0; i < y.size(); ++i) {
+      y[i] = at(values_, of.in)[i] * at(values_, of.residual)[gate_of(of, i)];
+    }
+  }
+  void differentiate(const GateNode&, const Node& of, Parameters&, const std::vector<double>& g) {
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      at(gradients_, of.in)[i] += g[i] * at(values_, of.residual)[gate_of(of, i)];
+      at(gradients_, of.residual)[gate_of(of, i)] += g[i] * at(values_, of.in)[i];
     }
   }
 
@@ -404,6 +424,31 @@ TEST_CASE("Networks with each activation agree with fp64") {
     CHECK(graph.nodes().size() == 7 - fused);
     check_network(graph);
   }
+}
+
+/// Blocks of EfficientNet: depthwise convolutions, and a gate from the average of all pixels
+/// (squeeze and excitation) or from each pixel.
+Graph gated_network(bool of_pixels) {
+  Graph graph({3, 10, 10});
+  Value x = graph.add(ActivationNode{{Function::kSilu}},
+                      add_convolution_norm(graph, Graph::input(), 9, 3, 1));
+  ConvolutionNode depthwise = convolution({9, 10, 10}, 18, 3, 2, 1, /*bias=*/true);
+  depthwise.shape.groups = 9;
+  x = graph.add(ActivationNode{{Function::kTanh}}, graph.add(depthwise, x));
+  graph.share(x);
+  Value gate = x;
+  if (!of_pixels) gate = graph.add(AveragePoolNode{{{18, 5, 5}, {18, 1, 1}, {0, 0}, {1, 1}}}, x);
+  gate = graph.add(convolution(graph.shape_of(gate), 4, 1, 1, 0, /*bias=*/true), gate);
+  gate = graph.add(convolution(graph.shape_of(gate), 18, 1, 1, 0, /*bias=*/true),
+                   graph.add(ActivationNode{{Function::kSilu}}, gate));
+  gate = graph.add(ActivationNode{{Function::kSigmoid}}, gate);
+  add_head(graph, graph.add_product(x, gate));
+  return graph;
+}
+
+TEST_CASE("Networks with gates and depthwise convolutions agree with fp64") {
+  check_network(gated_network(/*of_pixels=*/false));
+  check_network(gated_network(/*of_pixels=*/true));
 }
 
 }  // namespace
