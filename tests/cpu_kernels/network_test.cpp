@@ -451,5 +451,23 @@ TEST_CASE("Networks with gates and depthwise convolutions agree with fp64") {
   check_network(gated_network(/*of_pixels=*/true));
 }
 
+/// Convolutions with padding on some sides only, as after a ZeroPad2d.
+Graph unevenly_padded_network() {
+  Graph graph({2, 9, 9});
+  const ConvolutionShape first{{2, 9, 9}, {8, 5, 5}, {3, 3}, {2, 2}};
+  Value x = graph.add_relu(graph.add(ConvolutionNode{first, true}, Graph::input()));
+  const ConvolutionShape second{{8, 5, 5}, {6, 6, 6}, {3, 2}, {1, 1}, {1, 0}};
+  x = graph.add(ActivationNode{{Function::kTanh}}, graph.add(ConvolutionNode{second, true}, x));
+  ConvolutionShape depthwise{{6, 6, 6}, {6, 6, 8}, {2, 4}, {1, 1}, {0, 2}};
+  depthwise.groups = 6;
+  x = graph.add(ActivationNode{{Function::kTanh}}, graph.add(ConvolutionNode{depthwise, true}, x));
+  add_head(graph, x);
+  return graph;
+}
+
+TEST_CASE("A network with other padding above than below agrees with fp64") {
+  check_network(unevenly_padded_network());
+}
+
 }  // namespace
 }  // namespace mnist_train::cpu_kernels
