@@ -136,8 +136,8 @@ GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t de
   view_.columns = columns_.data();
 }
 
-std::vector<GatherTap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position) {
-  std::vector<GatherTap> found;
+std::vector<Tap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position) {
+  std::vector<Tap> found;
   for (std::int64_t k = 0; k < axis.kernel; ++k) {
     const std::int64_t shift = k * axis.dilation - axis.padding;
     const std::int64_t at = backward ? position - shift : position * axis.stride + shift;
@@ -153,8 +153,8 @@ std::vector<GatherTap> gather_taps(const GatherAxis& axis, bool backward, std::i
 void GatherPlan::add_rows(const GatherAxis& axis, bool backward) {
   row_begin_.push_back(0);
   for (std::int64_t y = 0; y < view_.out.height; ++y) {
-    for (const GatherTap& tap : gather_taps(axis, backward, y))
-      rows_.push_back({tap.in, tap.kernel});
+    const std::vector<Tap> of_row = gather_taps(axis, backward, y);
+    rows_.insert(rows_.end(), of_row.begin(), of_row.end());
     row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
   }
 }
@@ -164,7 +164,7 @@ void GatherPlan::add_runs(const GatherAxis& axis, bool backward, std::int64_t ta
                           bool merges) {
   run_begin_.push_back(0);
   for (std::int64_t x = 0; x < view_.out.width; ++x) {
-    const std::vector<GatherTap> all = gather_taps(axis, backward, x);
+    const std::vector<Tap> all = gather_taps(axis, backward, x);
     for (std::size_t i = 0; i < all.size();) {
       const std::int32_t in = all[i].in;
       std::vector<std::int32_t> columns{all[i++].kernel};
@@ -311,8 +311,7 @@ void Convolution<Element>::gather_panels(bool backward,
 
 template <class Element>
 void Convolution<Element>::pack(bool backward, const BatchOperands<Element>& operands) const {
-  const auto& [out, in, row, column] = operands.strides;
-  if (depthwise_) return depthwise_->pack(operands.weights, out, row, column, operands.packed);
+  if (depthwise_) return depthwise_->pack(operands.weights, operands.strides, operands.packed);
   const GatherView& view = (backward ? backward_ : forward_).view();
   const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
   const std::int64_t size = view.panel_rows * view.positions * kDepth<Element>;
@@ -326,11 +325,11 @@ template <class Element>
 void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Element>& operands,
                                        const RowListener* listener) const {
   const GatherView& view = (backward ? backward_ : forward_).view();
+  const std::int64_t panels = depthwise_ ? words<Element>(view.out.channels) : view.panels;
   pack(backward, operands);
   const auto compute = [&](std::int64_t block, const GatherPart& part) {
     const GatherOperands<Element> of = of_block(view, operands, block);
-    if (!depthwise_) return kernels_.gather(view, of, part);
-    backward ? depthwise_->backward_data(of, part) : depthwise_->forward(of, part);
+    depthwise_ ? depthwise_->sum(backward, of, part) : kernels_.gather(view, of, part);
   };
   const RowParts parts = row_parts<Element>(view, operands.blocks);
   const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows<Element>(view) / parts.rows);
@@ -343,9 +342,9 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
   if (listener != nullptr) {  // the first parts in panels, since all others wait for them
     first = std::min(at_once, parts.of_block);
     const std::int64_t rows = std::min(first * parts.rows, view.out.height);
-    const std::int64_t pairs = ceil_divide(view.panels, kPanelPair);
+    const std::int64_t pairs = ceil_divide(panels, kPanelPair);
     parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
-      compute(0, {0, rows, begin * kPanelPair, std::min(end * kPanelPair, view.panels)});
+      compute(0, {0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
     });
     listener->begin();
     for (std::int64_t part = 0; part < first; ++part) take(part);
@@ -357,7 +356,7 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
           const std::int64_t last = std::min({begin + at_once, end, (block + 1) * parts.of_block});
           compute(block, {begin % parts.of_block * parts.rows,
                           std::min((last - block * parts.of_block) * parts.rows, view.out.height),
-                          0, view.panels});
+                          0, panels});
           for (; begin < last; ++begin) take(begin);
         }
       });
@@ -365,7 +364,6 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
 
 template <class Element>
 std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t blocks) const {
-  if (depthwise_) return depthwise_->gradient_bands(blocks);
   const std::int64_t row_bytes =
       static_cast<std::int64_t>(sizeof(Element)) *
       (shape_.out.block_size<Element>() / shape_.out.height +
@@ -402,8 +400,11 @@ std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBa
 template <class Element>
 void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& bands,
                                            const WeightGradientOperands<Element>& operands) const {
-  if (depthwise_) return depthwise_gradient(bands, operands);
   const GradientFactors<Element> factors{operands.in, operands.gradient, operands.scratch};
+  if (depthwise_) {
+    return depthwise_->weight_gradient(operands.blocks, factors, operands.sums, operands.strides,
+                                       operands.weight_gradient);
+  }
   const bool writes_rows =
       operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
   for (const GradientBand& of_all : bands) {
@@ -427,20 +428,6 @@ void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& band
     kernels_.write_gradient(gradient_, operands.sums, operands.strides, begin, end,
                             operands.weight_gradient);
   });
-}
-
-template <class Element>
-void Convolution<Element>::depthwise_gradient(
-    const std::vector<GradientBand>& bands, const WeightGradientOperands<Element>& operands) const {
-  std::fill_n(operands.sums, depthwise_->weights(), 0.0F);
-  for (GradientBand band : bands) {
-    band.block_end = std::min(band.block_end, operands.blocks);
-    if (band.block_begin >= band.block_end) break;
-    depthwise_->add_weight_gradient(band, operands.in, operands.gradient, operands.scratch,
-                                    operands.sums);
-  }
-  const auto& [out, in, row, column] = operands.strides;
-  depthwise_->write_weight_gradient(operands.sums, out, row, column, operands.weight_gradient);
 }
 
 template class Convolution<float>;

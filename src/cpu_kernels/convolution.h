@@ -10,16 +10,12 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// A factor of an output row or column: the input row or column, and that of the kernel.
-struct GatherTap {
-  std::int32_t in, kernel;
-};
 /// Sizes of a convolution along one axis.
 struct GatherAxis {
   std::int64_t in, out, kernel, stride, padding, dilation;
 };
 /// Returns the taps of one output position or, backward, of one input position, ordered by `in`.
-std::vector<GatherTap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position);
+std::vector<Tap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position);
 
 /// A plan of the sums of a convolution's forward pass or of the gradient of its input. Both gather:
 /// for strides, each output pixel of the latter has the taps that reach it.
@@ -47,7 +43,7 @@ class GatherPlan {
 
   GatherView view_{};
   std::vector<std::int32_t> row_begin_, run_begin_, columns_;
-  std::vector<RowTap> rows_;
+  std::vector<Tap> rows_;
   std::vector<Run> runs_;
   std::vector<Sequence> sequences_;
 };
@@ -141,8 +137,6 @@ class Convolution {
   void gather_rows(bool backward, const BatchOperands<Element>& operands,
                    const RowListener* listener) const;
   void pack(bool backward, const BatchOperands<Element>& operands) const;
-  void depthwise_gradient(const std::vector<GradientBand>& bands,
-                          const WeightGradientOperands<Element>& operands) const;
 
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;

@@ -25,8 +25,8 @@ struct ConvolutionShape {
   std::int64_t group_out() const { return out.channels / groups; }
 };
 
-/// An input row and the row of the kernel that an output row multiplies it by.
-struct RowTap {
+/// An input row or column and that of the kernel that an output row or column multiplies it by.
+struct Tap {
   std::int32_t in, kernel;
 };
 
@@ -57,7 +57,7 @@ struct GatherView {
   std::int64_t positions;                    // of the inner dimension in a panel
   bool by_amx;
   const std::int32_t* row_begin;
-  const RowTap* rows;
+  const Tap* rows;
   const std::int32_t* run_begin;
   const Run* runs;
   const Sequence* sequences;

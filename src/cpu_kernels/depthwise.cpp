@@ -12,7 +12,7 @@ namespace mnist_train::cpu_kernels {
 namespace {
 
 constexpr std::int64_t kPartBytes = 48 << 10;  // of inputs of a tile: an L1 cache
-constexpr std::int64_t kLaneFloats = 16;
+constexpr std::int64_t kPackedWords = 16;      // at least, by a thread
 
 void widen(float from, float& to) { to = from; }
 void widen(Bf16Bits from, float& to) { bf16_to_float(&from, 1, &to); }
@@ -49,7 +49,7 @@ void DepthwisePlan<Element>::add_rows(const ConvolutionShape& s) {
   const std::int64_t row_size = view_.in.block_size<Element>() / view_.in.height;
   row_begin_.push_back(0);
   for (std::int64_t y = 0; y < view_.out.height; ++y) {
-    for (const GatherTap& tap : gather_taps(axis, view_.backward, y)) {
+    for (const Tap& tap : gather_taps(axis, view_.backward, y)) {
       row_taps_.push_back({tap.in * row_size, tap.kernel * s.kernel.width});
     }
     row_begin_.push_back(static_cast<std::int32_t>(row_taps_.size()));
@@ -66,13 +66,11 @@ void DepthwisePlan<Element>::add_columns(const ConvolutionShape& s) {
   view_.tile_step = view_.backward ? s.stride.width : 1;
   view_.in_step = (view_.backward ? 1 : s.stride.width) * pixel_size;
   view_.weight_step = view_.backward ? -1 : 1;
-  const auto same_weights = [](const GatherTap& a, const GatherTap& b) {
-    return a.kernel == b.kernel;
-  };
+  const auto same_weights = [](const Tap& a, const Tap& b) { return a.kernel == b.kernel; };
   for (std::int64_t x = 0; x < view_.out.width; ++x) {
-    const std::vector<GatherTap> taps = gather_taps(axis, view_.backward, x);
+    const std::vector<Tap> taps = gather_taps(axis, view_.backward, x);
     const auto has_same_taps = [&](std::int64_t column) {
-      const std::vector<GatherTap> others = gather_taps(axis, view_.backward, column);
+      const std::vector<Tap> others = gather_taps(axis, view_.backward, column);
       return std::equal(taps.begin(), taps.end(), others.begin(), others.end(), same_weights);
     };
     if (x >= view_.tile_step && has_same_taps(x - view_.tile_step)) continue;  // is in a tile
@@ -89,10 +87,10 @@ void DepthwisePlan<Element>::add_columns(const ConvolutionShape& s) {
 
 /// Returns the number of runs.
 template <class Element>
-std::int64_t DepthwisePlan<Element>::add_runs(const std::vector<GatherTap>& taps,
+std::int64_t DepthwisePlan<Element>::add_runs(const std::vector<Tap>& taps,
                                               std::int64_t pixel_size) {
   const std::size_t before = runs_.size();
-  for (const GatherTap& tap : taps) {
+  for (const Tap& tap : taps) {
     const std::int64_t in = tap.in * pixel_size;
     if (runs_.size() > before) {
       DepthwiseRun& run = runs_.back();
@@ -136,86 +134,49 @@ Depthwise<Element>::Depthwise(const ConvolutionShape& shape)
 
 template <class Element>
 template <class Action>
-void Depthwise<Element>::for_each_weight(std::int64_t out_stride, std::int64_t row_stride,
-                                         std::int64_t column_stride, const Action& action) const {
+void Depthwise<Element>::for_each_weight(const WeightStrides& strides, std::int64_t word_begin,
+                                         std::int64_t word_end, const Action& action) const {
   constexpr std::int64_t kD = kDepth<Element>;
-  const std::int64_t taps = forward_.view().kernel_taps;
-  for (std::int64_t o = 0; o < shape_.out.channels; ++o) {
-    for (std::int64_t tap = 0; tap < taps; ++tap) {
-      const std::int64_t ky = tap / shape_.kernel.width;
-      const std::int64_t kx = tap % shape_.kernel.width;
-      action(o * out_stride + ky * row_stride + kx * column_stride,
-             (o / kD * taps + tap) * kD + o % kD);
+  const auto& [height, width] = shape_.kernel;
+  for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, shape_.out.channels); ++o) {
+    std::int64_t at = o / kD * height * width * kD + o % kD;
+    for (std::int64_t ky = 0; ky < height; ++ky) {
+      for (std::int64_t kx = 0; kx < width; ++kx, at += kD) {
+        action(o * strides.out + ky * strides.kernel_row + kx * strides.kernel_column, at);
+      }
     }
   }
 }
 
 template <class Element>
-void Depthwise<Element>::pack(const Element* weights, std::int64_t out_stride,
-                              std::int64_t row_stride, std::int64_t column_stride,
+void Depthwise<Element>::pack(const Element* weights, const WeightStrides& strides,
                               Element* packed) const {
   auto* const to = reinterpret_cast<float*>(packed);
   std::fill_n(to, this->weights(), 0.0F);
-  for_each_weight(out_stride, row_stride, column_stride,
-                  [&](std::int64_t from, std::int64_t at) { widen(weights[from], to[at]); });
+  parallel_for(0, words<Element>(shape_.out.channels), kPackedWords,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for_each_weight(strides, begin, end, [&](std::int64_t from, std::int64_t at) {
+                   widen(weights[from], to[at]);
+                 });
+               });
 }
 
-/// All panels are computed with the first.
+/// Threads share words, which does not change any sum.
 template <class Element>
-void Depthwise<Element>::forward(const GatherOperands<Element>& operands,
-                                 const GatherPart& part) const {
-  if (part.panel_begin != 0) return;
-  kernels_.sum(forward_.view(), operands, part.row_begin, part.row_end);
-}
-
-template <class Element>
-void Depthwise<Element>::backward_data(const GatherOperands<Element>& operands,
-                                       const GatherPart& part) const {
-  if (part.panel_begin != 0) return;
-  kernels_.sum(backward_.view(), operands, part.row_begin, part.row_end);
-}
-
-/// Bands are blocks: more than one if they have few pixels.
-template <class Element>
-std::vector<GradientBand> Depthwise<Element>::gradient_bands(std::int64_t blocks) const {
-  const std::int64_t most = ceil_divide(kLanePixels, shape_.out.pixels());
-  std::vector<GradientBand> bands;
-  for (std::int64_t block = 0; block < blocks; block += most) {
-    bands.push_back({block, std::min(block + most, blocks), 0, shape_.out.height});
-  }
-  return bands;
-}
-
-template <class Element>
-std::int64_t Depthwise<Element>::gradient_scratch() const {
-  return weights() * kLaneFloats * kDepth<Element>;
-}
-
-/// Threads share parts of words, which does not change any
-/// sum.
-template <class Element>
-void Depthwise<Element>::add_weight_gradient(const GradientBand& band, const Element* in,
-                                             const Element* gradient, Element* scratch,
-                                             float* sums) const {
-  const std::int64_t count = words<Element>(shape_.out.channels);
-  const std::int64_t of_word = weights() / count * kLaneFloats;
-  const std::int64_t step = forward_.view().part_words;
-  auto* const lanes = reinterpret_cast<float*>(scratch);
-  parallel_for(0, ceil_divide(count, step), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t word = begin * step; word < std::min(end * step, count); word += step) {
-      kernels_.add_weight_gradient(
-          forward_.view(), {band.block_begin, band.block_end, word, std::min(word + step, count)},
-          in, gradient, lanes + word * of_word, sums);
-    }
-  });
-}
-
-template <class Element>
-void Depthwise<Element>::write_weight_gradient(const float* sums, std::int64_t out_stride,
-                                               std::int64_t row_stride, std::int64_t column_stride,
-                                               Element* gradient) const {
-  for_each_weight(out_stride, row_stride, column_stride,
-                  [&](std::int64_t to, std::int64_t at) { round_to(sums[at], gradient[to]); });
+void Depthwise<Element>::weight_gradient(std::int64_t blocks,
+                                         const GradientFactors<Element>& factors, float* sums,
+                                         const WeightStrides& strides, Element* gradient) const {
+  const DepthwiseView& view = forward_.view();
+  parallel_for(0, words<Element>(shape_.out.channels), 1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t word = begin; word < end; word += view.part_words) {
+                   kernels_.weight_gradient(view, blocks, factors, word,
+                                            std::min(word + view.part_words, end), sums);
+                 }
+                 for_each_weight(strides, begin, end, [&](std::int64_t to, std::int64_t at) {
+                   round_to(sums[at], gradient[to]);
+                 });
+               });
 }
 
 template class DepthwisePlan<float>;

@@ -7,8 +7,6 @@
 
 namespace mnist_train::cpu_kernels {
 
-struct GatherTap;
-
 /// Returns whether each input channel has output channels of its own.
 inline bool is_depthwise(const ConvolutionShape& shape) {
   return shape.groups > 1 && shape.groups == shape.in.channels;
@@ -30,7 +28,7 @@ class DepthwisePlan {
  private:
   void add_rows(const ConvolutionShape& shape);
   void add_columns(const ConvolutionShape& shape);
-  std::int64_t add_runs(const std::vector<GatherTap>& taps, std::int64_t pixel_size);
+  std::int64_t add_runs(const std::vector<Tap>& taps, std::int64_t pixel_size);
   void add_tiles(std::int64_t first, std::int64_t count, std::int64_t runs);
 
   DepthwiseView view_{};
@@ -53,23 +51,21 @@ class Depthwise {
   }
   /// Size of the packed weights, which are fp32, in elements.
   std::int64_t packed_size() const { return weights() * kDepth<Element>; }
-  void pack(const Element* weights, std::int64_t out_stride, std::int64_t row_stride,
-            std::int64_t column_stride, Element* packed) const;
+  /// Size of the scratch memory for the gradient of the weights, in elements.
+  std::int64_t gradient_scratch() const { return packed_size() * kLaneFloats; }
 
-  void forward(const GatherOperands<Element>& operands, const GatherPart& part) const;
-  void backward_data(const GatherOperands<Element>& operands, const GatherPart& part) const;
-
-  std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
-  std::int64_t gradient_scratch() const;
-  void add_weight_gradient(const GradientBand& band, const Element* in, const Element* gradient,
-                           Element* scratch, float* sums) const;
-  void write_weight_gradient(const float* sums, std::int64_t out_stride, std::int64_t row_stride,
-                             std::int64_t column_stride, Element* gradient) const;
+  void pack(const Element* weights, const WeightStrides& strides, Element* packed) const;
+  /// Computes part of the output of a block, or of the gradient of the input. Panels are words.
+  void sum(bool backward, const GatherOperands<Element>& operands, const GatherPart& part) const {
+    kernels_.sum((backward ? backward_ : forward_).view(), operands, part);
+  }
+  void weight_gradient(std::int64_t blocks, const GradientFactors<Element>& factors, float* sums,
+                       const WeightStrides& strides, Element* gradient) const;
 
  private:
-  /// Calls `action(index of a weight in `weights`, index in our order)`.
+  /// Calls `action(index of a weight in memory, index in our order)` for words of outputs.
   template <class Action>
-  void for_each_weight(std::int64_t out_stride, std::int64_t row_stride, std::int64_t column_stride,
+  void for_each_weight(const WeightStrides& strides, std::int64_t word_begin, std::int64_t word_end,
                        const Action& action) const;
 
   const DepthwiseKernels<Element>& kernels_;

@@ -212,14 +212,13 @@ template <class Action>
 /// to the next, most of them are the same.
 template <class Element>
 void depthwise_sum(const DepthwiseView& view, const GatherOperands<Element>& operands,
-                   std::int64_t row_begin, std::int64_t row_end) {
-  const std::int64_t count = words<Element>(view.out.channels);
-  for (std::int64_t word = 0; word < count; word += view.part_words) {
-    const std::int64_t word_end = smaller(word + view.part_words, count);
+                   const GatherPart& part) {
+  for (std::int64_t word = part.panel_begin; word < part.panel_end; word += view.part_words) {
+    const std::int64_t word_end = smaller(word + view.part_words, part.panel_end);
     for (std::int64_t i = 0; i < view.tile_count; ++i) {
       const DepthwiseTile& tile = view.tiles[i];
       with_columns(tile.count, [&]<int T>() {
-        for (std::int64_t y = row_begin; y < row_end; ++y) {
+        for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
           view.multiple == 1 ? sum_tile<Element, T, false>(view, operands, y, tile, word, word_end)
                              : sum_tile<Element, T, true>(view, operands, y, tile, word, word_end);
         }
@@ -258,17 +257,16 @@ template <class Element, int T, class Load>
       });
 }
 
-/// The same for words of a band and T columns of row y, whose gradients begin at `gradient`.
+/// The same for words and T columns of row y, whose gradients begin at `gradient`.
 template <class Element, int T>
-void add_tile_products(const DepthwiseView& view, const DepthwiseBand& band, std::int64_t y,
-                       const DepthwiseTile& tile, const Element* in, const Element* gradient,
-                       float* lanes) {
+void add_tile_products(const DepthwiseView& view, std::int64_t word_begin, std::int64_t word_end,
+                       std::int64_t y, const DepthwiseTile& tile, const Element* in,
+                       const Element* gradient, float* lanes) {
   const TileTaps taps(view, y, tile);
   const std::int64_t step = words<Element>(view.out.channels) * kWordSize<Element>;
   const std::int64_t of_word = view.kernel_taps * kDepth<Element> * kLanes;
   const std::int64_t multiple = view.multiple;
-  const std::int64_t word_end = band.word_end;
-  for (std::int64_t word = band.word_begin; word < word_end; ++word, lanes += of_word) {
+  for (std::int64_t word = word_begin; word < word_end; ++word, lanes += of_word) {
     TileWord<Element, T> g;
     g.load(gradient + word * kWordSize<Element>, step);
     if (multiple == 1) {
@@ -298,23 +296,26 @@ inline void flush_lanes(std::int64_t count, float* lanes, float* sums) {
 }
 
 template <class Element>
-void add_depthwise_gradient(const DepthwiseView& view, const DepthwiseBand& band, const Element* in,
-                            const Element* gradient, float* lanes, float* sums) {
+void depthwise_gradient(const DepthwiseView& view, std::int64_t blocks,
+                        const GradientFactors<Element>& factors, std::int64_t word_begin,
+                        std::int64_t word_end, float* sums) {
   const std::int64_t of_word = view.kernel_taps * kDepth<Element>;
-  const std::int64_t weights = (band.word_end - band.word_begin) * of_word;
+  const std::int64_t weights = (word_end - word_begin) * of_word;
   const std::int64_t pixel_size = words<Element>(view.out.channels) * kWordSize<Element>;
-  __builtin_memset(lanes, 0, sizeof(float) * kLanes * weights);
-  sums += band.word_begin * of_word;
+  float* const lanes = reinterpret_cast<float*>(factors.scratch) + word_begin * of_word * kLanes;
+  sums += word_begin * of_word;
+  __builtin_memset(lanes, 0, sizeof(float) * static_cast<std::size_t>(kLanes * weights));
+  __builtin_memset(sums, 0, sizeof(float) * static_cast<std::size_t>(weights));
   std::int64_t pixels = 0;
-  for (std::int64_t block = band.block_begin; block < band.block_end; ++block) {
-    const Element* const in_block = in + block * view.in.block_size<Element>();
-    const Element* const of_block = gradient + block * view.out.block_size<Element>();
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const Element* const in = factors.in + block * view.in.block_size<Element>();
+    const Element* const gradient = factors.gradient + block * view.out.block_size<Element>();
     for (std::int64_t i = 0; i < view.tile_count; ++i) {
       const DepthwiseTile& tile = view.tiles[i];
       for (std::int64_t y = 0; y < view.out.height; ++y) {
-        const Element* const pixel = of_block + (y * view.out.width + tile.first) * pixel_size;
+        const Element* const pixel = gradient + (y * view.out.width + tile.first) * pixel_size;
         with_columns(tile.count, [&]<int T>() {
-          add_tile_products<Element, T>(view, band, y, tile, in_block, pixel, lanes);
+          add_tile_products<Element, T>(view, word_begin, word_end, y, tile, in, pixel, lanes);
         });
         pixels += tile.count;
         if (pixels < kLanePixels) continue;

@@ -46,24 +46,20 @@ struct DepthwiseView {
   const DepthwiseRun* runs;
 };
 
-/// Words of channels and images whose products are summed in one go.
-struct DepthwiseBand {
-  std::int64_t block_begin, block_end, word_begin, word_end;
-};
-
 /// Pixels whose products are summed in fp32 lanes.
 inline constexpr std::int64_t kLanePixels = 128;
+inline constexpr std::int64_t kLaneFloats = 16;
 
 template <class Element>
 struct DepthwiseKernels {
-  /// Computes rows of the output of one block.
+  /// Computes rows of the output of one block; panels of the part are words.
   void (*sum)(const DepthwiseView& view, const GatherOperands<Element>& operands,
-              std::int64_t row_begin, std::int64_t row_end);
-  /// Adds a band's products to the gradient of the weights, in the order of the weights. The view
-  /// is that of the forward pass. `lanes` is scratch memory, 16 floats per weight of the band.
-  void (*add_weight_gradient)(const DepthwiseView& view, const DepthwiseBand& band,
-                              const Element* in, const Element* gradient, float* lanes,
-                              float* sums);
+              const GatherPart& part);
+  /// Computes the gradient of the weights of words of the output, in the order of the weights. The
+  /// view is that of the forward pass. The scratch memory has kLaneFloats floats per weight.
+  void (*weight_gradient)(const DepthwiseView& view, std::int64_t blocks,
+                          const GradientFactors<Element>& factors, std::int64_t word_begin,
+                          std::int64_t word_end, float* sums);
 };
 
 }  // namespace mnist_train::cpu_kernels

@@ -401,7 +401,7 @@ void gather_panel(const GatherView& view, const GatherOperands<Element>& operand
       Sums sums;  // a local variable, so that it can be in registers
       sums.set_to(bias);
       for (std::int32_t r = view.row_begin[y]; r < view.row_begin[y + 1]; ++r) {
-        const RowTap& row = view.rows[r];
+        const Tap& row = view.rows[r];
         const Element* const in_row =
             operands.in + row.in * view.in.width * in_pixel + group * view.group_in * kImages;
         for (std::int32_t i = view.run_begin[x]; i < view.run_begin[x + 1]; ++i) {

@@ -30,7 +30,7 @@ const ConvolutionKernels<Bf16Bits>* convolution_kernels() {
 template <>
 const DepthwiseKernels<Bf16Bits>* depthwise_kernels() {
   static constexpr DepthwiseKernels<Bf16Bits> kKernels{&avx512::depthwise_sum<Bf16Bits>,
-                                                       &avx512::add_depthwise_gradient<Bf16Bits>};
+                                                       &avx512::depthwise_gradient<Bf16Bits>};
   return cpu_features().avx512_bf16 ? &kKernels : nullptr;
 }
 

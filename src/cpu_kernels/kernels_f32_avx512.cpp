@@ -27,7 +27,7 @@ const ConvolutionKernels<float>* convolution_kernels() {
 template <>
 const DepthwiseKernels<float>* depthwise_kernels() {
   static constexpr DepthwiseKernels<float> kKernels{&avx512::depthwise_sum<float>,
-                                                    &avx512::add_depthwise_gradient<float>};
+                                                    &avx512::depthwise_gradient<float>};
   return cpu_features().avx512 ? &kKernels : nullptr;
 }
 
