@@ -1,9 +1,6 @@
 #include "cpu_kernels/network.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 #include <utility>
 
 #include "base/cpu.h"
@@ -14,8 +11,6 @@ namespace mnist_train::cpu_kernels {
 
 namespace {
 
-constexpr std::size_t kPage = 4096;
-
 void round_to(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
 void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
   float_to_bf16(from, count, to);
@@ -24,43 +19,6 @@ void widen(const float* from, std::int64_t count, float* to) { std::copy_n(from,
 void widen(const Bf16Bits* from, std::int64_t count, float* to) { bf16_to_float(from, count, to); }
 
 }  // namespace
-
-/// Parts of an arena that are reused: the first free one that is large enough.
-class Reuse {
- public:
-  explicit Reuse(std::vector<std::pair<std::int64_t, bool>>& parts) : parts_(parts) {}
-
-  std::size_t take(std::int64_t size) {
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      if (parts_[i].second || parts_[i].first < size) continue;
-      parts_[i].second = true;
-      return i;
-    }
-    parts_.emplace_back(size, true);
-    return parts_.size() - 1;
-  }
-  void give_back(std::size_t part) { parts_[part].second = false; }
-
- private:
-  std::vector<std::pair<std::int64_t, bool>>& parts_;  // size, in use
-};
-
-template <class Element>
-std::size_t Arena<Element>::add(std::int64_t elements) {
-  const std::size_t offset = size_;
-  const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(Element) + kSlackBytes;
-  size_ += (bytes + kPage - 1) / kPage * kPage / sizeof(Element);
-  return offset;
-}
-
-template <class Element>
-void Arena<Element>::allocate() {
-  const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
-  void* const memory = std::aligned_alloc(kPage, bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, bytes);
-  memory_.reset(static_cast<Element*>(memory));
-}
 
 template <class Element>
 struct Network<Element>::State {
@@ -141,28 +99,23 @@ void Network<Element>::plan_nodes() {
 /// it.
 template <class Element>
 void Network<Element>::plan_values() {
-  std::vector<std::pair<std::int64_t, bool>> parts;
-  Reuse reuse(parts);
-  const bool reuses = passes_ == Passes::kForward;
   std::vector<std::size_t> last_taken(static_cast<std::size_t>(graph_.values()), states_.size());
-  for (std::size_t i = 0; i < states_.size(); ++i) {
+  for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {
     for (const Value v : {graph_.nodes()[i].in, graph_.nodes()[i].residual}) {
       if (v != kNoValue) last_taken[static_cast<std::size_t>(v)] = i;
     }
   }
-  std::vector<std::size_t> part_of{reuse.take(max_blocks_ * block_size(Graph::input()))};
+  Reuse reuse(graph_.values());
+  const auto take = [&](Value v) { reuse.take(v, max_blocks_ * block_size(v)); };
+  take(Graph::input());
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const Node& node = graph_.nodes()[i];
-    part_of.push_back(reuse.take(max_blocks_ * block_size(node.out)));
+    take(node.out);
     for (const Value v : {node.in, node.residual}) {
-      if (reuses && v != kNoValue && last_taken[static_cast<std::size_t>(v)] == i) {
-        reuse.give_back(part_of[static_cast<std::size_t>(v)]);
-      }
+      if (v != kNoValue && last_taken[static_cast<std::size_t>(v)] == i) reuse.give_back(v);
     }
   }
-  std::vector<std::size_t> offsets;
-  for (const auto& [size, in_use] : parts) offsets.push_back(values_.add(size));
-  for (const std::size_t part : part_of) value_offsets_.push_back(offsets[part]);
+  value_offsets_ = reuse.add_to(values_);
 }
 
 template <class Element>
@@ -172,28 +125,21 @@ Network<Element>::~Network() = default;
 /// node that computes it.
 template <class Element>
 void Network<Element>::plan_gradients() {
-  std::vector<std::pair<std::int64_t, bool>> parts;
-  Reuse reuse(parts);
-  constexpr std::size_t kNone = ~std::size_t{0};
-  std::vector<std::size_t> part_of(static_cast<std::size_t>(graph_.values()), kNone);
-  const auto take = [&](Value v) {
-    if (v == kNoValue || part_of[static_cast<std::size_t>(v)] != kNone) return;
-    part_of[static_cast<std::size_t>(v)] = reuse.take(max_blocks_ * block_size(v));
-  };
+  Reuse reuse(graph_.values());
   std::int64_t largest = 0;
+  const auto take = [&](Value v) {
+    if (v == kNoValue || (v == Graph::input() && passes_ != Passes::kBackwardToInput)) return;
+    reuse.take(v, max_blocks_ * block_size(v));
+  };
   take(graph_.nodes().back().out);
   for (std::size_t i = states_.size(); i-- > 0;) {
     const Node& node = states_[i].node;
-    if (node.in != Graph::input() || passes_ == Passes::kBackwardToInput) take(node.in);
+    take(node.in);
     take(node.residual);
     largest = std::max(largest, max_blocks_ * block_size(node.in));
-    reuse.give_back(part_of[static_cast<std::size_t>(node.out)]);
+    reuse.give_back(node.out);
   }
-  std::vector<std::size_t> offsets;
-  for (const auto& [size, in_use] : parts) offsets.push_back(gradients_.add(size));
-  for (const std::size_t part : part_of) {
-    gradient_offsets_.push_back(part == kNone ? 0 : offsets[part]);
-  }
+  gradient_offsets_ = reuse.add_to(gradients_);
   spare_offset_ = gradients_.add(largest);
 }
 
@@ -262,8 +208,7 @@ void Network<Element>::forward(const Element* images, const PlainStrides& stride
   training_ = training;
   for_blocks([&](std::int64_t block) {
     kernels_.from_plain(graph_.shape_of(Graph::input()), images + block * kImages * strides.image,
-                        strides, batch_.images_of(block),
-                        value(Graph::input()) + block * block_size(Graph::input()));
+                        strides, batch_.images_of(block), value(Graph::input(), block));
   });
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
@@ -287,8 +232,8 @@ template <class Element>
 void Network<Element>::read_output(Element* output, const PlainStrides& strides) const {
   const Value last = states_.back().node.out;
   for_blocks([&](std::int64_t block) {
-    kernels_.to_plain(graph_.shape_of(last), value(last) + block * block_size(last), strides,
-                      batch_.images_of(block), output + block * kImages * strides.image);
+    kernels_.to_plain(graph_.shape_of(last), value(last, block), strides, batch_.images_of(block),
+                      output + block * kImages * strides.image);
   });
 }
 
@@ -296,8 +241,8 @@ template <class Element>
 void Network<Element>::read_input_gradient(Element* to, const PlainStrides& strides) const {
   const Value in = Graph::input();
   for_blocks([&](std::int64_t block) {
-    kernels_.to_plain(graph_.shape_of(in), gradient(in) + block * block_size(in), strides,
-                      batch_.images_of(block), to + block * kImages * strides.image);
+    kernels_.to_plain(graph_.shape_of(in), gradient(in, block), strides, batch_.images_of(block),
+                      to + block * kImages * strides.image);
   });
 }
 
@@ -309,8 +254,8 @@ void Network<Element>::normalize(State& state, bool has_statistics) {
   if (!uses_running_values && !has_statistics) {
     state.batch_norm->begin_statistics(batch_, batch_.blocks(), value(node.in));
     for_blocks([&](std::int64_t block) {
-      state.batch_norm->add_statistics(block, block, value(node.in) + block * block_size(node.in),
-                                       0, graph_.shape_of(node.in).height);
+      state.batch_norm->add_statistics(block, block, value(node.in, block), 0,
+                                       graph_.shape_of(node.in).height);
     });
   }
   uses_running_values ? state.batch_norm->use_running_values(state.norm_tensors.values)
@@ -337,8 +282,7 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
             value(node.out) + s.out.width / 2 * (block_size(node.out) / s.out.pixels()));
       },
       [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
-        next->add_statistics(part, block, value(node.out) + block * block_size(node.out), begin,
-                             end);
+        next->add_statistics(part, block, value(node.out, block), begin, end);
       }};
   convolution.forward({batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
                        values_.at(state.packed_forward),
@@ -351,19 +295,18 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
 template <class Element>
 void Network<Element>::compute_elements(const Node& node) {
   for_blocks([&](std::int64_t block) {
-    const std::int64_t at = block * block_size(node.in);
     const PixelRange range = pixels_of(node.in, block);
-    const Element* const in = value(node.in) + at;
-    Element* const out = value(node.out) + at;
+    const Element* const in = value(node.in, block);
+    Element* const out = value(node.out, block);
     if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
       kernels_.activate(range, of->activation, in, out);
     } else if (std::holds_alternative<DropoutNode>(node.kind)) {
       drop(node, block, in, out);
     } else if (std::holds_alternative<GateNode>(node.kind)) {
-      kernels_.gate(range, in, value(node.residual) + block * block_size(node.residual),
+      kernels_.gate(range, in, value(node.residual, block),
                     graph_.shape_of(node.residual).pixels() == 1, out);
     } else {
-      kernels_.add(range, in, value(node.residual) + at, node.relu, out);
+      kernels_.add(range, in, value(node.residual, block), node.relu, out);
     }
   });
 }
@@ -373,8 +316,8 @@ void Network<Element>::pool(State& state) {
   const Node& node = state.node;
   const std::int64_t height = graph_.shape_of(node.out).height;
   for_blocks([&](std::int64_t block) {
-    const Element* const in = value(node.in) + block * block_size(node.in);
-    Element* const out = value(node.out) + block * block_size(node.out);
+    const Element* const in = value(node.in, block);
+    Element* const out = value(node.out, block);
     if (std::holds_alternative<MaxPoolNode>(node.kind)) {
       kernels_.max_pool(state.pooling->view(), in, node.relu, 0, height, out,
                         taps_.at(state.taps) + block * block_size(node.out));
@@ -404,8 +347,7 @@ void Network<Element>::backward(const Element* output_gradient, const PlainStrid
   const Value last = states_.back().node.out;
   for_blocks([&](std::int64_t block) {
     kernels_.from_plain(graph_.shape_of(last), output_gradient + block * kImages * strides.image,
-                        strides, batch_.images_of(block),
-                        gradient(last) + block * block_size(last));
+                        strides, batch_.images_of(block), gradient(last, block));
   });
   for (std::size_t i = states_.size(); i-- > 0;) {
     State& state = states_[i];
@@ -420,8 +362,7 @@ void Network<Element>::backward(const Element* output_gradient, const PlainStrid
       activation_backward(state.node);
     } else if (std::holds_alternative<DropoutNode>(state.node.kind)) {
       contribute(state.node.in, [&](std::int64_t block, Element* to) {
-        const std::int64_t at = block * block_size(state.node.out);
-        drop(state.node, block, gradient(state.node.out) + at, to);
+        drop(state.node, block, gradient(state.node.out, block), to);
       });
     } else if (std::holds_alternative<GateNode>(state.node.kind)) {
       gate_backward(state.node);
@@ -439,10 +380,10 @@ void Network<Element>::contribute(Value v, const Compute& compute) {
   const bool adds = has_gradient_[static_cast<std::size_t>(v)];
   has_gradient_[static_cast<std::size_t>(v)] = true;
   for_blocks([&](std::int64_t block) {
-    const std::int64_t at = block * block_size(v);
-    Element* const to = (adds ? gradients_.at(spare_offset_) : gradient(v)) + at;
+    Element* const sum = gradient(v, block);
+    Element* const to = adds ? gradients_.at(spare_offset_) + block * block_size(v) : sum;
     compute(block, to);
-    if (adds) kernels_.add(pixels_of(v, block), gradient(v) + at, to, false, gradient(v) + at);
+    if (adds) kernels_.add(pixels_of(v, block), sum, to, false, sum);
   });
 }
 
@@ -454,8 +395,7 @@ void Network<Element>::convolve_backward(State& state) {
   if (node.relu) {
     for_blocks([&](std::int64_t block) {
       Element* const from = dy + block * block_size(node.out);
-      kernels_.relu_gradient(pixels_of(node.out, block), from,
-                             value(node.out) + block * block_size(node.out), from);
+      kernels_.relu_gradient(pixels_of(node.out, block), from, value(node.out, block), from);
     });
   }
   if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
@@ -492,9 +432,8 @@ void Network<Element>::add_bias_gradients(State& state) {
   std::vector<double>& sums = state.bias_sums;
   std::fill(sums.begin(), sums.end(), 0.0);
   for_blocks([&](std::int64_t block) {
-    kernels_.add_gradient_sums(pixels_of(node.out, block),
-                               gradient(node.out) + block * block_size(node.out), nullptr, nullptr,
-                               nullptr, kNoLimit, sums.data() + block * of_block);
+    kernels_.add_gradient_sums(pixels_of(node.out, block), gradient(node.out, block), nullptr,
+                               nullptr, nullptr, kNoLimit, sums.data() + block * of_block);
   });
   for (std::int64_t c = 0; c < channels; ++c) {
     double sum = 0;
@@ -510,10 +449,9 @@ template <class Element>
 void Network<Element>::add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
                                           std::int64_t row_begin, std::int64_t row_end) {
   const Node& node = norm.node;
-  const std::int64_t at = block * block_size(node.out);
-  norm.batch_norm->add_gradients(part, block, gradient(node.out) + at,
-                                 node.relu ? value(node.out) + at : nullptr, value(node.in) + at,
-                                 row_begin, row_end);
+  norm.batch_norm->add_gradients(part, block, gradient(node.out, block),
+                                 node.relu ? value(node.out, block) : nullptr,
+                                 value(node.in, block), row_begin, row_end);
 }
 
 template <class Element>
@@ -537,9 +475,9 @@ void Network<Element>::batch_norm_backward(State& state) {
       is_first ? gradient(node.residual) : nullptr);
   if (adds) {
     for_blocks([&](std::int64_t block) {
-      const std::int64_t at = block * block_size(node.in);
-      kernels_.add(pixels_of(node.in, block), gradients_.at(spare_offset_) + at,
-                   gradient(node.in) + at, false, gradient(node.in) + at);
+      Element* const sum = gradient(node.in, block);
+      kernels_.add(pixels_of(node.in, block),
+                   gradients_.at(spare_offset_) + block * block_size(node.in), sum, false, sum);
     });
   }
   has_gradient_[static_cast<std::size_t>(node.in)] = true;
@@ -554,9 +492,8 @@ template <class Element>
 void Network<Element>::sum_backward(const Node& node) {
   for (const Value v : {node.in, node.residual}) {
     contribute(v, [&](std::int64_t block, Element* to) {
-      const std::int64_t at = block * block_size(node.out);
-      kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out) + at,
-                             node.relu ? value(node.out) + at : nullptr, to);
+      kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out, block),
+                             node.relu ? value(node.out, block) : nullptr, to);
     });
   }
 }
@@ -565,13 +502,12 @@ template <class Element>
 void Network<Element>::gate_backward(const Node& node) {
   const bool is_pixel = graph_.shape_of(node.residual).pixels() == 1;
   contribute(node.in, [&](std::int64_t block, Element* to) {
-    kernels_.gate(pixels_of(node.out, block), gradient(node.out) + block * block_size(node.out),
-                  value(node.residual) + block * block_size(node.residual), is_pixel, to);
+    kernels_.gate(pixels_of(node.out, block), gradient(node.out, block),
+                  value(node.residual, block), is_pixel, to);
   });
   contribute(node.residual, [&](std::int64_t block, Element* to) {
-    const std::int64_t at = block * block_size(node.out);
-    const Element* const dy = gradient(node.out) + at;
-    const Element* const x = value(node.in) + at;
+    const Element* const dy = gradient(node.out, block);
+    const Element* const x = value(node.in, block);
     is_pixel ? kernels_.gate_gradient(pixels_of(node.out, block), dy, x, to)
              : kernels_.gate(pixels_of(node.out, block), dy, x, false, to);
   });
@@ -593,9 +529,8 @@ void Network<Element>::activation_backward(const Node& node) {
   const Activation& activation = std::get<ActivationNode>(node.kind).activation;
   const Value from = activation.differentiates_output() ? node.out : node.in;
   contribute(node.in, [&](std::int64_t block, Element* to) {
-    const std::int64_t at = block * block_size(node.out);
-    kernels_.activation_gradient(pixels_of(node.out, block), activation, gradient(node.out) + at,
-                                 value(from) + at, to);
+    kernels_.activation_gradient(pixels_of(node.out, block), activation, gradient(node.out, block),
+                                 value(from, block), to);
   });
 }
 
@@ -604,7 +539,7 @@ void Network<Element>::pool_backward(State& state) {
   const Node& node = state.node;
   const std::int64_t height = graph_.shape_of(node.in).height;
   contribute(node.in, [&](std::int64_t block, Element* to) {
-    const Element* const dy = gradient(node.out) + block * block_size(node.out);
+    const Element* const dy = gradient(node.out, block);
     if (std::holds_alternative<MaxPoolNode>(node.kind)) {
       kernels_.max_pool_gradient(state.pooling->view(), dy,
                                  taps_.at(state.taps) + block * block_size(node.out), 0, height,

@@ -2,11 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <optional>
 #include <vector>
 
+#include "cpu_kernels/arena.h"
 #include "cpu_kernels/batch_norm.h"
 #include "cpu_kernels/convolution.h"
 #include "cpu_kernels/graph.h"
@@ -32,24 +31,6 @@ struct TrainedBatchNormTensors {
 
 /// What a network is planned for.
 enum class Passes { kForward, kBackward, kBackwardToInput };
-
-/// Memory of fixed parts, which are zeros at first.
-template <class Element>
-class Arena {
- public:
-  /// Returns the offset of a new part.
-  std::size_t add(std::int64_t elements);
-  void allocate();
-  Element* at(std::size_t offset) const { return memory_.get() + offset; }
-
- private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-
-  std::size_t size_ = 0;
-  std::unique_ptr<Element[], Free> memory_;
-};
 
 /// Computes a graph, and its gradients unless only Passes::kForward are planned. All memory is
 /// allocated once, for batches of up to `images` images. Requires is_supported<Element>().
@@ -96,9 +77,11 @@ class Network {
   void plan_gradients();
   void find_last_writers();
   void find_needed_gradients();
-  Element* value(Value v) const { return values_.at(value_offsets_[static_cast<std::size_t>(v)]); }
-  Element* gradient(Value v) const {
-    return gradients_.at(gradient_offsets_[static_cast<std::size_t>(v)]);
+  Element* value(Value v, std::int64_t block = 0) const {
+    return values_.at(value_offsets_[static_cast<std::size_t>(v)]) + block * block_size(v);
+  }
+  Element* gradient(Value v, std::int64_t block = 0) const {
+    return gradients_.at(gradient_offsets_[static_cast<std::size_t>(v)]) + block * block_size(v);
   }
   /// Returns whether the gradient of a value is needed for that of a trained parameter, or wanted.
   bool needs_gradient(Value v) const {
