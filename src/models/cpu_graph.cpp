@@ -185,6 +185,18 @@ class Translator {
         cpu_kernels::ActivationNode{engine_activation({.function = *layer.activation})}, sum);
   }
 
+  /// An output of one pixel counts for all pixels of its channel.
+  std::optional<Value> add(const settings::GateLayer& /*layer*/, const SizedLayer& sized, Value x) {
+    graph_.share(x);
+    const std::optional<Value> gate = add_all(sized.layers, x);
+    if (!gate) return std::nullopt;
+    const ImageShape& in = graph_.shape_of(x);
+    const ImageShape& factor = graph_.shape_of(*gate);
+    const bool is_pixel = factor.channels == in.channels && factor.pixels() == 1;
+    if (!is_pixel && !equal(factor, in)) return std::nullopt;
+    return graph_.add_product(x, *gate);
+  }
+
   std::optional<Value> add(const settings::SequentialLayer& /*layer*/, const SizedLayer& sized,
                            Value x) {
     return add_all(sized.layers, x);
@@ -194,11 +206,8 @@ class Translator {
     return add_all(sized.layers, x);
   }
 
-  // Layers that cpu_kernels/ does not know.
+  // A layer that cpu_kernels/ does not know.
   static std::optional<Value> add(const settings::GroupNormLayer&, const SizedLayer&, Value) {
-    return std::nullopt;
-  }
-  static std::optional<Value> add(const settings::GateLayer&, const SizedLayer&, Value) {
     return std::nullopt;
   }
 
