@@ -33,13 +33,12 @@ inline void store_row(const ElementRow<Bf16Bits> (&elements)[2], Bf16Bits* to) {
     __m512i halves[2];
     for (int i = 0; i < 2; ++i) {
       const Bf16Bits* const from = elements[i].words;
-      halves[i] = from == nullptr ? _mm512_setzero_si512()
-                                  : _mm512_loadu_si512(from + v * 2 * kLanes);
+      halves[i] =
+          from == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(from + v * 2 * kLanes);
       if (elements[i].is_upper) halves[i] = _mm512_srli_epi32(halves[i], 16);
     }
-    _mm512_storeu_si512(to + v * 2 * kLanes,
-                        _mm512_or_si512(_mm512_and_si512(halves[0], lower),
-                                        _mm512_slli_epi32(halves[1], 16)));
+    _mm512_storeu_si512(to + v * 2 * kLanes, _mm512_or_si512(_mm512_and_si512(halves[0], lower),
+                                                             _mm512_slli_epi32(halves[1], 16)));
   }
 }
 
@@ -64,8 +63,8 @@ void unflatten(const ImageShape& shape, const Element* vectors, Element* images)
     for (std::int64_t channel = 0; channel < shape.channels; channel += kDepth<Element>) {
       ElementRow<Element> elements[kDepth<Element>];
       for (std::int64_t d = 0; d < kDepth<Element>; ++d) {
-        const std::int64_t index = channel + d < shape.channels ? (channel + d) * pixels + pixel
-                                                                : vector.channels;
+        const std::int64_t index =
+            channel + d < shape.channels ? (channel + d) * pixels + pixel : vector.channels;
         elements[d] = row_of(vector, vectors, index, 0);
       }
       store_row(elements, images);

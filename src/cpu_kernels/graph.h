@@ -31,6 +31,8 @@ struct DropoutNode {
   std::int64_t number;
   double p;
 };
+/// Makes images of one pixel with the elements in the order of PyTorch's flatten.
+struct FlattenNode {};
 struct MaxPoolNode {
   PoolingShape shape;
 };
@@ -43,7 +45,7 @@ struct AveragePoolNode {
 /// a residual.
 struct Node {
   std::variant<ConvolutionNode, BatchNormNode, SumNode, GateNode, ActivationNode, DropoutNode,
-               MaxPoolNode, AveragePoolNode>
+               FlattenNode, MaxPoolNode, AveragePoolNode>
       kind;
   Value in;
   Value out;
@@ -58,8 +60,8 @@ struct Node {
 ///   Value x = graph.add(ConvolutionNode{shape, false}, graph.input());
 ///   x = graph.add_relu(graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
 ///
-/// A flatten needs no node: a linear layer after it is a convolution with a kernel of the image's
-/// size, whose weights are in the same order.
+/// A flatten before a linear layer needs no node: the layer is then a convolution with a kernel of
+/// the image's size. With a node its weights are read in place, which is faster if there are many.
 class Graph {
  public:
   explicit Graph(const ImageShape& input) : shapes_{input}, is_shared_{true} {}
@@ -69,6 +71,10 @@ class Graph {
   Value add(const BatchNormNode& node, Value in) { return append(node, in, shape_of(in)); }
   Value add(const DropoutNode& node, Value in) {
     return node.p == 0 ? in : append(node, in, shape_of(in));
+  }
+  Value add(const FlattenNode& node, Value in) {
+    const ImageShape& shape = shape_of(in);
+    return append(node, in, {shape.channels * shape.pixels(), 1, 1});
   }
   Value add(const MaxPoolNode& node, Value in);
   Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }

@@ -8,6 +8,7 @@
 #include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/depthwise_avx512.h"
+#include "cpu_kernels/flatten_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/normalization_avx512.h"
 #include "cpu_kernels/pooling_avx512.h"
@@ -51,6 +52,8 @@ const LayerKernels<Bf16Bits>* layer_kernels() {
                                                    &avx512::max_pool_gradient<Bf16Bits>,
                                                    &avx512::average_pool<Bf16Bits>,
                                                    &avx512::average_pool_gradient<Bf16Bits>,
+                                                   &avx512::flatten<Bf16Bits>,
+                                                   &avx512::unflatten<Bf16Bits>,
                                                    &avx512::from_plain<Bf16Bits>,
                                                    &avx512::to_plain<Bf16Bits>};
   return cpu_features().avx512_bf16 ? &kKernels : nullptr;

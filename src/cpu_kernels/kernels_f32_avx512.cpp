@@ -8,6 +8,7 @@
 #include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/depthwise_avx512.h"
+#include "cpu_kernels/flatten_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/normalization_avx512.h"
 #include "cpu_kernels/pooling_avx512.h"
@@ -48,6 +49,8 @@ const LayerKernels<float>* layer_kernels() {
                                                 &avx512::max_pool_gradient<float>,
                                                 &avx512::average_pool<float>,
                                                 &avx512::average_pool_gradient<float>,
+                                                &avx512::flatten<float>,
+                                                &avx512::unflatten<float>,
                                                 &avx512::from_plain<float>,
                                                 &avx512::to_plain<float>};
   return cpu_features().avx512 ? &kKernels : nullptr;

@@ -150,6 +150,10 @@ struct LayerKernels {
   void (*average_pool_gradient)(const PoolingView& view, const Element* dy, std::int64_t begin,
                                 std::int64_t end, Element* dx);
 
+  /// Reorders images as a flatten does, or back.
+  void (*flatten)(const ImageShape& shape, const Element* images, Element* vectors);
+  void (*unflatten)(const ImageShape& shape, const Element* vectors, Element* images);
+
   /// Convert one block from and to plain images; images after `count` are zeros.
   void (*from_plain)(const ImageShape& shape, const Element* images, const PlainStrides& strides,
                      std::int64_t count, Element* block);

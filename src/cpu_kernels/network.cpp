@@ -302,6 +302,8 @@ void Network<Element>::compute_elements(const Node& node) {
       kernels_.activate(range, of->activation, in, out);
     } else if (std::holds_alternative<DropoutNode>(node.kind)) {
       drop(node, block, in, out);
+    } else if (std::holds_alternative<FlattenNode>(node.kind)) {
+      kernels_.flatten(graph_.shape_of(node.in), in, out);
     } else if (std::holds_alternative<GateNode>(node.kind)) {
       kernels_.gate(range, in, value(node.residual, block),
                     graph_.shape_of(node.residual).pixels() == 1, out);
@@ -363,6 +365,10 @@ void Network<Element>::backward(const Element* output_gradient, const PlainStrid
     } else if (std::holds_alternative<DropoutNode>(state.node.kind)) {
       contribute(state.node.in, [&](std::int64_t block, Element* to) {
         drop(state.node, block, gradient(state.node.out, block), to);
+      });
+    } else if (std::holds_alternative<FlattenNode>(state.node.kind)) {
+      contribute(state.node.in, [&](std::int64_t block, Element* to) {
+        kernels_.unflatten(graph_.shape_of(state.node.in), gradient(state.node.out, block), to);
       });
     } else if (std::holds_alternative<GateNode>(state.node.kind)) {
       gate_backward(state.node);

@@ -108,6 +108,10 @@ class Translator {
 
   /// A convolution with a kernel of the image's size.
   std::optional<Value> add(const settings::LinearLayer& layer, const SizedLayer& sized, Value x) {
+    constexpr std::int64_t kManyOutputs = 64;  // whose weights exceed the images of most batches
+    if (graph_.shape_of(x).pixels() > 1 && sized.out.elements() >= kManyOutputs) {
+      x = graph_.add(cpu_kernels::FlattenNode{}, x);
+    }
     const ImageShape& in = graph_.shape_of(x);
     const ConvolutionShape shape{in, {sized.out.elements(), 1, 1}, {in.height, in.width}};
     ++to_.weighted;

@@ -139,6 +139,14 @@ class Reference {
     const auto pixels = static_cast<std::size_t>(graph_.shape_of(of.in).pixels());
     return graph_.shape_of(of.residual).pixels() == 1 ? i / pixels : i;
   }
+  /// Plain images are in that order already.
+  void compute(const FlattenNode&, const Node& of, Parameters&, std::vector<double>& y) {
+    y = at(values_, of.in);
+  }
+  void differentiate(const FlattenNode& node, const Node& of, Parameters&,
+                     const std::vector<double>& g) {
+    add_gradient(node, of, g);
+  }
   void compute(const GateNode&, const Node& of, Parameters&, std::vector<double>& y) {
     for (std::size_t i = 0; i < y.size(); ++i) {
       y[i] = at(values_, of.in)[i] * at(values_, of.residual)[gate_of(of, i)];
@@ -270,14 +278,19 @@ Graph residual_network() {
 }
 
 /// With biases, pooling and a linear layer of images, and without batch norm.
-Graph pooled_network() {
+Graph pooled_network(bool flattens) {
   Graph graph({3, 12, 12});
   Value x = graph.add_relu(graph.add(convolution({3, 12, 12}, 10, 3, 1, 1, true), Graph::input()));
   x = graph.add(MaxPoolNode{{{10, 12, 12}, {10, 6, 6}, {2, 2}, {2, 2}}}, x);
   graph.share(x);
   const Value y = graph.add(convolution({10, 6, 6}, 10, 3, 1, 1, true), x);
   x = graph.add_relu(graph.add_sum(graph.add_relu(y), x));
-  x = graph.add_relu(graph.add(convolution({10, 6, 6}, 20, 6, 1, 0, true), x));
+  if (flattens) {
+    x = graph.add(FlattenNode{}, x);
+    x = graph.add_relu(graph.add(convolution({360, 1, 1}, 20, 1, 1, 0, true), x));
+  } else {
+    x = graph.add_relu(graph.add(convolution({10, 6, 6}, 20, 6, 1, 0, true), x));
+  }
   graph.add(convolution({20, 1, 1}, 7, 1, 1, 0, true), x);
   return graph;
 }
@@ -424,7 +437,9 @@ TEST_CASE("A residual network with batch norm agrees with fp64") {
   check_network(graph);
 }
 
-TEST_CASE("A network with pooling and biases agrees with fp64") { check_network(pooled_network()); }
+TEST_CASE("A network with pooling and biases agrees with fp64") {
+  for (const bool flattens : {false, true}) check_network(pooled_network(flattens));
+}
 
 /// An activation after a batch norm, and after a convolution.
 Graph activated_network(const ActivationNode& activation) {
@@ -498,7 +513,7 @@ void check_forward_only(const Graph& graph) {
 }
 
 TEST_CASE("Networks for the forward pass only, whose values share memory, compute the same") {
-  for (const Graph& graph : {residual_network(), pooled_network(), gated_network(false)}) {
+  for (const Graph& graph : {residual_network(), pooled_network(true), gated_network(false)}) {
     if (is_supported<float>()) check_forward_only<float>(graph);
     if (is_supported<Bf16Bits>()) check_forward_only<Bf16Bits>(graph);
   }

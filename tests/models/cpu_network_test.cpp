@@ -194,7 +194,7 @@ class RandomLists {
   }
   std::int64_t channels() { return 1 + below(24); }
   Layer layer() {
-    switch (below(8)) {
+    switch (below(11)) {
       case 0:
         return convolution(channels(), 1 + below(3), below(2), 1 + below(2), below(2) == 0);
       case 1:
@@ -221,15 +221,34 @@ class RandomLists {
         if (below(2) == 0) block.activation = random_function();
         return {"", block};
       }
+      case 6: {  // the padding may differ between sides
+        settings::SequentialLayer padded;
+        padded.layers = {{"", settings::ZeroPad2dLayer{{below(2), below(3), below(2), below(3)}}},
+                         convolution(channels(), 2 + below(2))};
+        return {"", padded};
+      }
+      case 7: {
+        settings::GateLayer gate;
+        gate.layers = {function(Activation::kHardsigmoid)};
+        if (below(2) == 0) gate.layers.insert(gate.layers.begin(), average_pool());
+        return {"", gate};
+      }
+      case 8: {  // depthwise after a known number of channels
+        settings::SequentialLayer depthwise;
+        const std::int64_t groups = 1 + below(9);
+        depthwise.layers = {convolution(groups, 1),
+                            convolution(groups * (1 + below(2)), 3, 1, 1 + below(2), true, groups)};
+        return {"", depthwise};
+      }
       default:
         return function(random_function());
     }
   }
   Activation random_function() {
-    constexpr Activation kAll[] = {Activation::kTanh,      Activation::kRelu,
-                                   Activation::kSigmoid,   Activation::kGelu,
-                                   Activation::kSilu,      Activation::kLeakyRelu,
-                                   Activation::kHardswish, Activation::kHardsigmoid};
+    constexpr Activation kAll[] = {
+        Activation::kTanh,      Activation::kRelu,        Activation::kSigmoid,
+        Activation::kGelu,      Activation::kSilu,        Activation::kLeakyRelu,
+        Activation::kHardswish, Activation::kHardsigmoid, Activation::kRelu6};
     return kAll[below(std::size(kAll))];
   }
 
