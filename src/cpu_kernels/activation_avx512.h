@@ -4,7 +4,7 @@
 
 #include "cpu_kernels/normalization_avx512.h"
 
-/// Activation functions in fp32. Errors are a few ulp; NaNs stay NaNs.
+/// ActivationSpec functions in fp32. Errors are a few ulp; NaNs stay NaNs.
 namespace mnist_train::cpu_kernels::avx512 {
 
 inline __m512 number(float value) { return _mm512_set1_ps(value); }
@@ -189,7 +189,7 @@ struct TanhGelu {
 
 /// Calls `action(function)`.
 template <class Action>
-[[gnu::always_inline]] inline void with_function(const Activation& activation,
+[[gnu::always_inline]] inline void with_function(const ActivationSpec& activation,
                                                  const Action& action) {
   switch (activation.function) {
     case Function::kRelu:
@@ -216,7 +216,8 @@ template <class Action>
 }
 
 template <class Element>
-void activate(const PixelRange& range, const Activation& activation, const Element* x, Element* y) {
+void activate(const PixelRange& range, const ActivationSpec& activation, const Element* x,
+              Element* y) {
   with_function(activation, [&](const auto& function) {
     for_each_vector<Element>(
         range, [&](std::int64_t offset, std::int64_t, __mmask16) __attribute__((always_inline)) {
@@ -228,8 +229,8 @@ void activate(const PixelRange& range, const Activation& activation, const Eleme
 }
 
 template <class Element>
-void activation_gradient(const PixelRange& range, const Activation& activation, const Element* dy,
-                         const Element* value, Element* dx) {
+void activation_gradient(const PixelRange& range, const ActivationSpec& activation,
+                         const Element* dy, const Element* value, Element* dx) {
   with_function(activation, [&](const auto& function) {
     for_each_vector<Element>(
         range, [&](std::int64_t offset, std::int64_t,

@@ -68,7 +68,7 @@ class Reuse {
   template <class Element>
   std::vector<std::size_t> add_to(Arena<Element>& arena) const {
     std::vector<std::size_t> of_parts, offsets;
-    for (const Part& part : parts_) of_parts.push_back(arena.add(part.size));
+    for (const ReusedPart& part : parts_) of_parts.push_back(arena.add(part.size));
     for (const std::size_t part : part_of_) {
       offsets.push_back(part == kNone ? 0 : of_parts[part]);
     }
@@ -76,12 +76,12 @@ class Reuse {
   }
 
  private:
-  struct Part {
+  struct ReusedPart {
     std::int64_t size;
     bool in_use;
   };
 
-  std::vector<Part> parts_;
+  std::vector<ReusedPart> parts_;
   std::vector<std::size_t> part_of_;  // of values
 };
 

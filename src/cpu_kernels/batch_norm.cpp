@@ -9,7 +9,8 @@
 namespace mnist_train::cpu_kernels {
 
 template <class Element>
-BatchNorm<Element>::BatchNorm(const ImageShape& shape, double epsilon, double momentum)
+BlockedBatchNorm<Element>::BlockedBatchNorm(const ValueShape& shape, double epsilon,
+                                            double momentum)
     : kernels_(*layer_kernels<Element>()),
       shape_(shape),
       channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
@@ -25,8 +26,8 @@ BatchNorm<Element>::BatchNorm(const ImageShape& shape, double epsilon, double mo
 }
 
 template <class Element>
-void BatchNorm<Element>::begin_statistics(const Batch& batch, std::int64_t parts,
-                                          const Element* pixel) {
+void BlockedBatchNorm<Element>::begin_statistics(const BatchSize& batch, std::int64_t parts,
+                                                 const Element* pixel) {
   batch_ = batch;
   part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
   const PixelRange one_pixel{1, shape_.channels, batch.images_of(0)};
@@ -40,15 +41,15 @@ void BatchNorm<Element>::begin_statistics(const Batch& batch, std::int64_t parts
 }
 
 template <class Element>
-void BatchNorm<Element>::add_statistics(std::int64_t part, std::int64_t block,
-                                        const Element* x_block, std::int64_t row_begin,
-                                        std::int64_t row_end) {
+void BlockedBatchNorm<Element>::add_statistics(std::int64_t part, std::int64_t block,
+                                               const Element* x_block, std::int64_t row_begin,
+                                               std::int64_t row_end) {
   kernels_.add_statistics(range_of_rows(block, row_end - row_begin),
                           x_block + row_begin * row_size(), shift_.data(), sums_of(part));
 }
 
 template <class Element>
-void BatchNorm<Element>::finish_statistics(const BatchNormTensors& tensors) {
+void BlockedBatchNorm<Element>::finish_statistics(const BatchNormTensors& tensors) {
   const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
   // Sums of x and, around zero, of its squares, which are exact enough in fp64.
   add_parts();
@@ -77,7 +78,7 @@ void BatchNorm<Element>::finish_statistics(const BatchNormTensors& tensors) {
 
 /// Adds the sums of all parts.
 template <class Element>
-void BatchNorm<Element>::add_parts() {
+void BlockedBatchNorm<Element>::add_parts() {
   std::fill(sums_.begin(), sums_.end(), 0.0);
   for (auto of_part = part_sums_.begin(); of_part != part_sums_.end();) {
     for (std::size_t i = 0; i < 2 * channels_; ++i) sums_[i] += *of_part++;
@@ -85,7 +86,7 @@ void BatchNorm<Element>::add_parts() {
 }
 
 template <class Element>
-void BatchNorm<Element>::use_running_values(const BatchNormTensors& tensors) {
+void BlockedBatchNorm<Element>::use_running_values(const BatchNormTensors& tensors) {
   std::copy_n(tensors.running_mean, shape_.channels, exact_mean_.begin());
   std::copy_n(tensors.running_var, shape_.channels, variance_.begin());
   is_frozen_ = true;
@@ -93,7 +94,7 @@ void BatchNorm<Element>::use_running_values(const BatchNormTensors& tensors) {
 }
 
 template <class Element>
-void BatchNorm<Element>::set_constants(const BatchNormTensors& tensors) {
+void BlockedBatchNorm<Element>::set_constants(const BatchNormTensors& tensors) {
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
     inverse_std_[c] = 1 / std::sqrt(variance_[c] + epsilon_);
     mean_[c] = static_cast<float>(exact_mean_[c]);
@@ -104,8 +105,8 @@ void BatchNorm<Element>::set_constants(const BatchNormTensors& tensors) {
 }
 
 template <class Element>
-void BatchNorm<Element>::normalize(const Batch& batch, const Element* x, const Element* residual,
-                                   bool relu, Element* y) const {
+void BlockedBatchNorm<Element>::normalize(const BatchSize& batch, const Element* x,
+                                          const Element* residual, bool relu, Element* y) const {
   const std::int64_t size = shape_.block_size<Element>();
   parallel_for(0, batch.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) {
@@ -118,15 +119,15 @@ void BatchNorm<Element>::normalize(const Batch& batch, const Element* x, const E
 }
 
 template <class Element>
-void BatchNorm<Element>::begin_gradients(const Batch& batch, std::int64_t parts) {
+void BlockedBatchNorm<Element>::begin_gradients(const BatchSize& batch, std::int64_t parts) {
   batch_ = batch;
   part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
 }
 
 template <class Element>
-void BatchNorm<Element>::add_gradients(std::int64_t part, std::int64_t block, const Element* dy,
-                                       const Element* y, const Element* x, std::int64_t row_begin,
-                                       std::int64_t row_end) {
+void BlockedBatchNorm<Element>::add_gradients(std::int64_t part, std::int64_t block,
+                                              const Element* dy, const Element* y, const Element* x,
+                                              std::int64_t row_begin, std::int64_t row_end) {
   const std::int64_t at = row_begin * row_size();
   kernels_.add_gradient_sums(range_of_rows(block, row_end - row_begin), dy + at,
                              y == nullptr ? nullptr : y + at, x + at, mean_.data(), limit_,
@@ -134,9 +135,10 @@ void BatchNorm<Element>::add_gradients(std::int64_t part, std::int64_t block, co
 }
 
 template <class Element>
-void BatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element* dy,
-                                  const Element* y, const Element* x, float* weight_gradient,
-                                  float* bias_gradient, Element* dx, Element* residual_gradient) {
+void BlockedBatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element* dy,
+                                         const Element* y, const Element* x, float* weight_gradient,
+                                         float* bias_gradient, Element* dx,
+                                         Element* residual_gradient) {
   add_parts();
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
     if (bias_gradient != nullptr) bias_gradient[c] = static_cast<float>(sums_[c]);
@@ -170,7 +172,7 @@ void BatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element
   });
 }
 
-template class BatchNorm<float>;
-template class BatchNorm<Bf16Bits>;
+template class BlockedBatchNorm<float>;
+template class BlockedBatchNorm<Bf16Bits>;
 
 }  // namespace mnist_train::cpu_kernels

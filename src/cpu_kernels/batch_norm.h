@@ -10,7 +10,7 @@ namespace mnist_train::cpu_kernels {
 
 /// Images in blocks; the last block may have fewer than 32. Without images there is still a block,
 /// so that a process without samples takes part in synchronized batch norm.
-struct Batch {
+struct BatchSize {
   std::int64_t images;
 
   std::int64_t blocks() const { return images == 0 ? 1 : ceil_divide(images, kImages); }
@@ -30,12 +30,12 @@ struct BatchNormTensors {
   float* running_var;
 };
 
-/// Batch norm, then optionally the sum with a residual and ReLU. Statistics are those of the batch:
-/// over all ranks if `sum_over_ranks` is set.
+/// BatchSize norm, then optionally the sum with a residual and ReLU. Statistics are those of the
+/// batch: over all ranks if `sum_over_ranks` is set.
 template <class Element>
-class BatchNorm {
+class BlockedBatchNorm {
  public:
-  BatchNorm(const ImageShape& shape, double epsilon, double momentum);
+  BlockedBatchNorm(const ValueShape& shape, double epsilon, double momentum);
 
   /// Bounds the output of ReLU: 6 for ReLU6.
   void set_limit(float limit) { limit_ = limit; }
@@ -43,7 +43,7 @@ class BatchNorm {
 
   /// Begins statistics of a batch that is added in `parts`. Squares are summed around the mean of
   /// any pixel of block 0, so that their sum loses few digits.
-  void begin_statistics(const Batch& batch, std::int64_t parts, const Element* pixel);
+  void begin_statistics(const BatchSize& batch, std::int64_t parts, const Element* pixel);
   /// Adds rows of a block as a part; parts may be added by different threads.
   void add_statistics(std::int64_t part, std::int64_t block, const Element* x_block,
                       std::int64_t row_begin, std::int64_t row_end);
@@ -53,11 +53,11 @@ class BatchNorm {
   void use_running_values(const BatchNormTensors& tensors);
 
   /// y = relu(normalized x + residual); `residual` may be null. Pointers to block 0.
-  void normalize(const Batch& batch, const Element* x, const Element* residual, bool relu,
+  void normalize(const BatchSize& batch, const Element* x, const Element* residual, bool relu,
                  Element* y) const;
 
   /// Begins the backward pass.
-  void begin_gradients(const Batch& batch, std::int64_t parts);
+  void begin_gradients(const BatchSize& batch, std::int64_t parts);
   /// Adds rows of a block to the sums that it needs, as a part; parts may be added by different
   /// threads. `y` is null without ReLU. Pointers to the block.
   void add_gradients(std::int64_t part, std::int64_t block, const Element* dy, const Element* y,
@@ -69,7 +69,7 @@ class BatchNorm {
                 Element* residual_gradient);
 
  private:
-  PixelRange range_of(const Batch& batch, std::int64_t block) const {
+  PixelRange range_of(const BatchSize& batch, std::int64_t block) const {
     return {shape_.pixels(), shape_.channels, batch.images_of(block)};
   }
   PixelRange range_of_rows(std::int64_t block, std::int64_t rows) const {
@@ -85,13 +85,13 @@ class BatchNorm {
   void set_constants(const BatchNormTensors& tensors);
 
   const LayerKernels<Element>& kernels_;
-  ImageShape shape_;
+  ValueShape shape_;
   std::size_t channels_;  // padded
   double epsilon_, momentum_;
   float limit_ = kNoLimit;
   SumOverRanks sum_over_ranks_;
   bool is_frozen_ = false;
-  Batch batch_{0};
+  BatchSize batch_{0};
   double count_ = 0;               // of pixels of all ranks
   std::vector<double> part_sums_;  // [part][2][channels]
   std::vector<double> sums_;       // [2][channels], and the number of pixels

@@ -9,7 +9,7 @@ namespace mnist_train::cpu_kernels::avx512 {
 
 /// Calls `action(y, x, pixels)` for runs of up to 16 pixels of a row.
 template <class Action>
-void for_each_run(const ImageShape& shape, const Action& action) {
+void for_each_run(const ValueShape& shape, const Action& action) {
   for (std::int64_t y = 0; y < shape.height; ++y) {
     for (std::int64_t x = 0; x < shape.width; x += kLanes) {
       action(y, x, smaller(kLanes, shape.width - x));
@@ -108,7 +108,7 @@ void to_rows(std::int64_t channels, const Element* block, std::int64_t stride, s
 }
 
 template <class Element>
-void from_plain(const ImageShape& shape, const Element* images, const PlainStrides& strides,
+void from_plain(const ValueShape& shape, const Element* images, const PlainStrides& strides,
                 std::int64_t count, Element* block) {
   if (shape.pixels() == 1 && strides.channel == 1) {
     return from_rows(shape.channels, images, strides.image, count, block);
@@ -144,7 +144,7 @@ void from_plain(const ImageShape& shape, const Element* images, const PlainStrid
 }
 
 template <class Element>
-void to_plain(const ImageShape& shape, const Element* block, const PlainStrides& strides,
+void to_plain(const ValueShape& shape, const Element* block, const PlainStrides& strides,
               std::int64_t count, Element* images) {
   if (shape.pixels() == 1 && strides.channel == 1) {
     return to_rows(shape.channels, block, strides.image, count, images);

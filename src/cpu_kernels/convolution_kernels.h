@@ -14,7 +14,7 @@ struct Extent {
 
 /// A convolution with weights [out][in / groups][kernel.height][kernel.width].
 struct ConvolutionShape {
-  ImageShape in, out;
+  ValueShape in, out;
   Extent kernel;
   Extent stride{1, 1};
   Extent padding{0, 0};  // above and to the left; `out` implies the rest
@@ -51,7 +51,7 @@ struct Sequence {
 /// Weights are packed as [group][panel][position][row of the panel], or for AMX as
 /// [group][panel][position / 16][row][position % 16], in words.
 struct GatherView {
-  ImageShape in, out;
+  ValueShape in, out;
   std::int64_t groups, group_in, group_out;  // channels; groups may be fewer than the layer's
   std::int64_t panel_rows, panels;           // of outputs of a group
   std::int64_t positions;                    // of the inner dimension in a panel

@@ -33,7 +33,7 @@ inline constexpr std::int32_t kMostColumns = 4;  // of a tile
 ///
 /// Weights are fp32 [word of the layer's output][tap][channel of the word].
 struct DepthwiseView {
-  ImageShape in, out;
+  ValueShape in, out;
   bool backward;
   std::int64_t multiple;  // output channels per input channel of the layer
   std::int64_t kernel_taps;

@@ -15,7 +15,7 @@ struct ElementRow {
 
 /// Returns the row of an element of images, or of vectors if `shape` has one pixel.
 template <class Element>
-ElementRow<Element> row_of(const ImageShape& shape, const Element* block, std::int64_t channel,
+ElementRow<Element> row_of(const ValueShape& shape, const Element* block, std::int64_t channel,
                            std::int64_t pixel) {
   if (channel >= shape.channels) return {nullptr, false};
   const std::int64_t word = pixel * words<Element>(shape.channels) + channel / kDepth<Element>;
@@ -43,7 +43,7 @@ inline void store_row(const ElementRow<Bf16Bits> (&elements)[2], Bf16Bits* to) {
 }
 
 template <class Element>
-void flatten(const ImageShape& shape, const Element* images, Element* vectors) {
+void flatten(const ValueShape& shape, const Element* images, Element* vectors) {
   const std::int64_t pixels = shape.pixels();
   for (std::int64_t at = 0; at < shape.channels * pixels; at += kDepth<Element>) {
     ElementRow<Element> elements[kDepth<Element>];
@@ -56,9 +56,9 @@ void flatten(const ImageShape& shape, const Element* images, Element* vectors) {
 }
 
 template <class Element>
-void unflatten(const ImageShape& shape, const Element* vectors, Element* images) {
+void unflatten(const ValueShape& shape, const Element* vectors, Element* images) {
   const std::int64_t pixels = shape.pixels();
-  const ImageShape vector{shape.channels * pixels, 1, 1};
+  const ValueShape vector{shape.channels * pixels, 1, 1};
   for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
     for (std::int64_t channel = 0; channel < shape.channels; channel += kDepth<Element>) {
       ElementRow<Element> elements[kDepth<Element>];

@@ -4,7 +4,7 @@
 
 namespace mnist_train::cpu_kernels {
 
-Node* Graph::open_node(Value value) {
+GraphNode* Graph::open_node(Value value) {
   if (nodes_.empty() || nodes_.back().out != value || nodes_.back().relu ||
       is_shared_[static_cast<std::size_t>(value)]) {
     return nullptr;
@@ -15,7 +15,7 @@ Node* Graph::open_node(Value value) {
 /// Fuses ReLU with nodes that can compute it, and ReLU6 with batch norm.
 Value Graph::add(const ActivationNode& added, Value in) {
   const Function function = added.activation.function;
-  Node* const node = open_node(in);
+  GraphNode* const node = open_node(in);
   if (node == nullptr || (function != Function::kRelu && function != Function::kRelu6)) {
     return append(added, in, shape_of(in));
   }
@@ -35,7 +35,7 @@ Value Graph::add(const ActivationNode& added, Value in) {
 
 Value Graph::add_sum(Value in, Value residual) {
   for (const auto& [computed, added] : {std::pair{in, residual}, std::pair{residual, in}}) {
-    Node* const node = open_node(computed);
+    GraphNode* const node = open_node(computed);
     if (node == nullptr || !std::holds_alternative<BatchNormNode>(node->kind) ||
         node->residual != kNoValue) {
       continue;

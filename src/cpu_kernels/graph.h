@@ -24,7 +24,7 @@ struct SumNode {};
 /// The product of `in` and a gate, the residual: of each pixel, or of all with the only one.
 struct GateNode {};
 struct ActivationNode {
-  Activation activation;
+  ActivationSpec activation;
 };
 /// Drops elements with probability `p` in training. `number` is the layer's index among dropouts.
 struct DropoutNode {
@@ -41,9 +41,9 @@ struct AveragePoolNode {
   PoolingShape shape;
 };
 
-/// One pass over activations: a layer, and what was fused with it. Batch norms, sums and gates take
-/// a residual.
-struct Node {
+/// One pass over activations: a layer, and what was fused with it. BatchSize norms, sums and gates
+/// take a residual.
+struct GraphNode {
   std::variant<ConvolutionNode, BatchNormNode, SumNode, GateNode, ActivationNode, DropoutNode,
                FlattenNode, MaxPoolNode, AveragePoolNode>
       kind;
@@ -64,7 +64,7 @@ struct Node {
 /// the image's size. With a node its weights are read in place, which is faster if there are many.
 class Graph {
  public:
-  explicit Graph(const ImageShape& input) : shapes_{input}, is_shared_{true} {}
+  explicit Graph(const ValueShape& input) : shapes_{input}, is_shared_{true} {}
 
   static Value input() { return 0; }
   Value add(const ConvolutionNode& node, Value in) { return append(node, in, node.shape.out); }
@@ -73,7 +73,7 @@ class Graph {
     return node.p == 0 ? in : append(node, in, shape_of(in));
   }
   Value add(const FlattenNode& node, Value in) {
-    const ImageShape& shape = shape_of(in);
+    const ValueShape& shape = shape_of(in);
     return append(node, in, {shape.channels * shape.pixels(), 1, 1});
   }
   Value add(const MaxPoolNode& node, Value in);
@@ -94,23 +94,23 @@ class Graph {
   /// it.
   void share(Value value) { is_shared_[static_cast<std::size_t>(value)] = true; }
 
-  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<GraphNode>& nodes() const { return nodes_; }
   std::int64_t values() const { return static_cast<std::int64_t>(shapes_.size()); }
-  const ImageShape& shape_of(Value value) const { return shapes_[static_cast<std::size_t>(value)]; }
+  const ValueShape& shape_of(Value value) const { return shapes_[static_cast<std::size_t>(value)]; }
 
  private:
   template <class Kind>
-  Value append(const Kind& kind, Value in, const ImageShape& out) {
+  Value append(const Kind& kind, Value in, const ValueShape& out) {
     shapes_.push_back(out);
     is_shared_.push_back(false);
     nodes_.push_back({kind, in, static_cast<Value>(shapes_.size()) - 1});
     return nodes_.back().out;
   }
   /// Returns the last node if it computes the value and others may be fused with it, or null.
-  Node* open_node(Value value);
+  GraphNode* open_node(Value value);
 
-  std::vector<Node> nodes_;
-  std::vector<ImageShape> shapes_;  // of values
+  std::vector<GraphNode> nodes_;
+  std::vector<ValueShape> shapes_;  // of values
   std::vector<bool> is_shared_;
 };
 

@@ -34,7 +34,7 @@ enum class Function {
 };
 
 /// An activation function as in PyTorch.
-struct Activation {
+struct ActivationSpec {
   Function function = Function::kRelu;
   float negative_slope = 0.01F;  // of leaky ReLU
 
@@ -90,7 +90,7 @@ struct Cover {
 
 /// Pooling, with windows of each output row and column, and covers of each input row and column.
 struct PoolingView {
-  ImageShape in, out;
+  ValueShape in, out;
   std::int64_t kernel_width;
   std::int64_t row_step, column_step;  // dilation
   const Window* rows;
@@ -121,11 +121,11 @@ struct LayerKernels {
   void (*add)(const PixelRange& range, const Element* a, const Element* b, bool relu, Element* y);
   /// dx = dy if y > 0, otherwise 0.
   void (*relu_gradient)(const PixelRange& range, const Element* dy, const Element* y, Element* dx);
-  void (*activate)(const PixelRange& range, const Activation& activation, const Element* x,
+  void (*activate)(const PixelRange& range, const ActivationSpec& activation, const Element* x,
                    Element* y);
   /// Writes the gradient of x from that of y and from one of them: `value` is y if
   /// `differentiates_output`, otherwise x.
-  void (*activation_gradient)(const PixelRange& range, const Activation& activation,
+  void (*activation_gradient)(const PixelRange& range, const ActivationSpec& activation,
                               const Element* dy, const Element* value, Element* dx);
   /// y = x * gate, for all pixels of a block. The gate has as many, or one if `is_pixel`. Also
   /// computes the gradient of x.
@@ -151,13 +151,13 @@ struct LayerKernels {
                                 std::int64_t end, Element* dx);
 
   /// Reorders images as a flatten does, or back.
-  void (*flatten)(const ImageShape& shape, const Element* images, Element* vectors);
-  void (*unflatten)(const ImageShape& shape, const Element* vectors, Element* images);
+  void (*flatten)(const ValueShape& shape, const Element* images, Element* vectors);
+  void (*unflatten)(const ValueShape& shape, const Element* vectors, Element* images);
 
   /// Convert one block from and to plain images; images after `count` are zeros.
-  void (*from_plain)(const ImageShape& shape, const Element* images, const PlainStrides& strides,
+  void (*from_plain)(const ValueShape& shape, const Element* images, const PlainStrides& strides,
                      std::int64_t count, Element* block);
-  void (*to_plain)(const ImageShape& shape, const Element* block, const PlainStrides& strides,
+  void (*to_plain)(const ValueShape& shape, const Element* block, const PlainStrides& strides,
                    std::int64_t count, Element* images);
 };
 

@@ -31,7 +31,7 @@ constexpr std::int64_t words(std::int64_t channels) {
 inline constexpr std::int64_t kSlackBytes = 16 * 128;
 
 /// Size of the images of a layer.
-struct ImageShape {
+struct ValueShape {
   std::int64_t channels, height, width;
 
   std::int64_t pixels() const { return height * width; }

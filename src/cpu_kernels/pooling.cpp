@@ -62,13 +62,13 @@ PoolingPlan::PoolingPlan(const PoolingShape& s)
   finish(s.in, s.out, s.dilation, s.kernel.width);
 }
 
-PoolingPlan::PoolingPlan(const ImageShape& in, const ImageShape& out)
+PoolingPlan::PoolingPlan(const ValueShape& in, const ValueShape& out)
     : rows_(adaptive_windows(in.height, out.height)),
       columns_(adaptive_windows(in.width, out.width)) {
   finish(in, out, {1, 1}, in.width);
 }
 
-void PoolingPlan::finish(const ImageShape& in, const ImageShape& out, Extent dilation,
+void PoolingPlan::finish(const ValueShape& in, const ValueShape& out, Extent dilation,
                          std::int64_t kernel_width) {
   row_covers_ = covers(rows_, in.height);
   column_covers_ = covers(columns_, in.width);

@@ -10,7 +10,7 @@ namespace mnist_train::cpu_kernels {
 
 /// Max or average pooling by windows of one size.
 struct PoolingShape {
-  ImageShape in, out;
+  ValueShape in, out;
   Extent kernel, stride, padding{0, 0}, dilation{1, 1};
   bool counts_padding = true;  // in averages
 };
@@ -25,7 +25,7 @@ class PoolingPlan {
  public:
   explicit PoolingPlan(const PoolingShape& shape);
   /// Adaptive average pooling as in PyTorch.
-  PoolingPlan(const ImageShape& in, const ImageShape& out);
+  PoolingPlan(const ValueShape& in, const ValueShape& out);
 
   const PoolingView& view() const { return view_; }
 
@@ -35,7 +35,7 @@ class PoolingPlan {
   PoolingPlan& operator=(const PoolingPlan&) = delete;
 
  private:
-  void finish(const ImageShape& in, const ImageShape& out, Extent dilation,
+  void finish(const ValueShape& in, const ValueShape& out, Extent dilation,
               std::int64_t kernel_width);
 
   std::vector<Window> rows_, columns_;

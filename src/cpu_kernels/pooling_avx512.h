@@ -9,7 +9,7 @@ namespace mnist_train::cpu_kernels::avx512 {
 
 /// Calls `action(pixel, y, x, offset in the pixel)` for each vector of words of some rows.
 template <class Element, class Action>
-[[gnu::always_inline]] inline void for_each_place(const ImageShape& shape, std::int64_t begin,
+[[gnu::always_inline]] inline void for_each_place(const ValueShape& shape, std::int64_t begin,
                                                   std::int64_t end, const Action& action) {
   const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
   for (std::int64_t y = begin; y < end; ++y) {
@@ -22,7 +22,7 @@ template <class Element, class Action>
 }
 
 /// An element of a window: offset of its pixel, and its position in the window.
-struct Tap {
+struct WindowTap {
   std::int64_t offset;
   int tap;
 };
@@ -31,11 +31,11 @@ inline constexpr int kMostTaps = 255;
 /// Calls `action(offset, offset in the pixel, taps, their number)` for each vector of words of some
 /// rows. `find(y, x, taps)` finds the taps of a pixel.
 template <class Element, class Find, class Action>
-[[gnu::always_inline]] inline void for_each_window(const ImageShape& shape, std::int64_t begin,
+[[gnu::always_inline]] inline void for_each_window(const ValueShape& shape, std::int64_t begin,
                                                    std::int64_t end, const Find& find,
                                                    const Action& action) {
   const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
-  Tap taps[kMostTaps];
+  WindowTap taps[kMostTaps];
   for (std::int64_t y = begin; y < end; ++y) {
     for (std::int64_t x = 0; x < shape.width; ++x) {
       const int count = find(y, x, taps);
@@ -51,7 +51,7 @@ void max_pool(const PoolingView& view, const Element* x, bool relu, std::int64_t
               std::int64_t end, Element* y, std::uint8_t* taps) {
   const std::int64_t pixel_size = words<Element>(view.in.channels) * kWordSize<Element>;
   const __m512 lowest = relu ? _mm512_setzero_ps() : _mm512_set1_ps(-__builtin_inff());
-  const auto find = [&](std::int64_t out_y, std::int64_t out_x, Tap* to) {
+  const auto find = [&](std::int64_t out_y, std::int64_t out_x, WindowTap* to) {
     int count = 0;
     std::int64_t row_tap = 0;
     const Window& rows = view.rows[out_y];
@@ -65,7 +65,7 @@ void max_pool(const PoolingView& view, const Element* x, bool relu, std::int64_t
     }
     return count;
   };
-  const auto choose = [&](std::int64_t out, std::int64_t at, const Tap* window, int count)
+  const auto choose = [&](std::int64_t out, std::int64_t at, const WindowTap* window, int count)
       __attribute__((always_inline)) {
     Values<Element> most;
     __m512i best[kDepth<Element>];
@@ -95,7 +95,7 @@ template <class Element>
 void max_pool_gradient(const PoolingView& view, const Element* dy, const std::uint8_t* taps,
                        std::int64_t begin, std::int64_t end, Element* dx) {
   const std::int64_t pixel_size = words<Element>(view.in.channels) * kWordSize<Element>;
-  const auto find = [&](std::int64_t in_y, std::int64_t in_x, Tap* to) {
+  const auto find = [&](std::int64_t in_y, std::int64_t in_x, WindowTap* to) {
     int count = 0;
     const Cover& rows = view.row_covers[in_y];
     const Cover& columns = view.column_covers[in_x];
@@ -112,7 +112,7 @@ void max_pool_gradient(const PoolingView& view, const Element* dy, const std::ui
     }
     return count;
   };
-  const auto sum = [&](std::int64_t in, std::int64_t at, const Tap* windows, int count)
+  const auto sum = [&](std::int64_t in, std::int64_t at, const WindowTap* windows, int count)
       __attribute__((always_inline)) {
     Values<Element> sums;
     for (__m512& of_channel : sums.of) of_channel = _mm512_setzero_ps();

@@ -10,21 +10,21 @@ namespace {
 using cpu_kernels::ConvolutionShape;
 using cpu_kernels::Extent;
 using cpu_kernels::Graph;
-using cpu_kernels::ImageShape;
 using cpu_kernels::PoolingShape;
 using cpu_kernels::Value;
+using cpu_kernels::ValueShape;
 using network::SampleShape;
 using network::SizedLayer;
 using settings::ImageSize;
 
 Extent extent(const ImageSize& size) { return {size.height, size.width}; }
-ImageShape image(const SampleShape& shape) { return {shape.channels, shape.height, shape.width}; }
+ValueShape image(const SampleShape& shape) { return {shape.channels, shape.height, shape.width}; }
 
-bool equal(const ImageShape& a, const ImageShape& b) {
+bool equal(const ValueShape& a, const ValueShape& b) {
   return a.channels == b.channels && a.height == b.height && a.width == b.width;
 }
 
-cpu_kernels::Activation engine_activation(const settings::ActivationLayer& layer) {
+cpu_kernels::ActivationSpec engine_activation(const settings::ActivationLayer& layer) {
   using cpu_kernels::Function;
   const auto function = [&] {
     switch (layer.function) {
@@ -112,7 +112,7 @@ class Translator {
     if (graph_.shape_of(x).pixels() > 1 && sized.out.elements() >= kManyOutputs) {
       x = graph_.add(cpu_kernels::FlattenNode{}, x);
     }
-    const ImageShape& in = graph_.shape_of(x);
+    const ValueShape& in = graph_.shape_of(x);
     const ConvolutionShape shape{in, {sized.out.elements(), 1, 1}, {in.height, in.width}};
     ++to_.weighted;
     const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
@@ -194,8 +194,8 @@ class Translator {
     graph_.share(x);
     const std::optional<Value> gate = add_all(sized.layers, x);
     if (!gate) return std::nullopt;
-    const ImageShape& in = graph_.shape_of(x);
-    const ImageShape& factor = graph_.shape_of(*gate);
+    const ValueShape& in = graph_.shape_of(x);
+    const ValueShape& factor = graph_.shape_of(*gate);
     const bool is_pixel = factor.channels == in.channels && factor.pixels() == 1;
     if (!is_pixel && !equal(factor, in)) return std::nullopt;
     return graph_.add_product(x, *gate);
@@ -230,7 +230,7 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
   // Elements of a vector fill the words of bf16, channels of gray images only half of them.
   const bool is_flat =
       !in.is_image || std::holds_alternative<settings::FlattenLayer>(layers.front()->kind);
-  const ImageShape shape = is_flat ? ImageShape{in.elements(), 1, 1} : image(in);
+  const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
   CpuGraph best{Graph(shape), {}, 0, in, in};
   CpuGraph next = best;
   Translator translator(next, dropouts, module_of);

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "cpu_kernels/graph_executor.h"
 #include "cpu_kernels/kernels.h"
-#include "cpu_kernels/network.h"
 #include "kernels/operations.h"
 #include "models/batch_norm.h"
 #include "models/cpu_graph.h"
@@ -34,7 +34,7 @@ Element* memory(const at::Tensor& tensor) {
 }
 
 /// Returns the strides of x [N,C,H,W] or [N,F] whose samples have `shape`, perhaps flattened.
-PlainStrides plain_strides(const at::Tensor& x, const cpu_kernels::ImageShape& shape) {
+PlainStrides plain_strides(const at::Tensor& x, const cpu_kernels::ValueShape& shape) {
   if (x.dim() == 4) return {x.stride(0), x.stride(1), x.stride(2), x.stride(3)};
   const std::int64_t one = x.stride(1);
   return {x.stride(0), one * shape.pixels(), one * shape.width, one};
@@ -67,24 +67,24 @@ NodeTensors tensors_of(const NodeModule& named) {
   return {named.node, linear->weight, linear->bias, nullptr};
 }
 
-/// The engine for one type, planned when it is first used.
+/// Executors for one type, planned when they are first used.
 template <class Element>
-struct Engine {
-  using Network = cpu_kernels::Network<Element>;
+struct Executors {
+  using Executor = cpu_kernels::GraphExecutor<Element>;
 
-  Network& planned(const cpu_kernels::Graph& graph, std::int64_t images, Passes passes) {
-    std::unique_ptr<Network>& network = passes == Passes::kForward ? inference : training;
-    const bool fits = network != nullptr && network->capacity() >= images &&
+  Executor& executor_for(const cpu_kernels::Graph& graph, std::int64_t images, Passes passes) {
+    std::unique_ptr<Executor>& executor = passes == Passes::kForward ? inference : training;
+    const bool fits = executor != nullptr && executor->capacity() >= images &&
                       (passes == training_passes || passes == Passes::kForward);
     if (!fits) {
       if (passes != Passes::kForward) training_passes = passes;
-      network = nullptr;  // frees its memory first
-      network = std::make_unique<Network>(graph, images, passes);
+      executor = nullptr;  // frees its memory first
+      executor = std::make_unique<Executor>(graph, images, passes);
     }
-    return *network;
+    return *executor;
   }
 
-  std::unique_ptr<Network> inference, training;
+  std::unique_ptr<Executor> inference, training;
   Passes training_passes = Passes::kBackward;
 };
 
@@ -110,22 +110,22 @@ class PlannedNetwork : public CpuNetwork {
   template <class Element>
   at::Tensor compute_as(const at::Tensor& x, bool training, Passes passes);
   template <class Element>
-  void bind(cpu_kernels::Network<Element>& network);
+  void bind(cpu_kernels::GraphExecutor<Element>& executor);
   template <class Element>
   std::vector<at::Tensor> gradients_as(const at::Tensor& of_output);
   template <class Element>
-  Engine<Element>& engine();
-  const cpu_kernels::ImageShape& in_shape() const {
+  Executors<Element>& executors();
+  const cpu_kernels::ValueShape& in_shape() const {
     return graph_.graph.shape_of(cpu_kernels::Graph::input());
   }
-  const cpu_kernels::ImageShape& out_shape() const {
+  const cpu_kernels::ValueShape& out_shape() const {
     return graph_.graph.shape_of(graph_.graph.nodes().back().out);
   }
 
   CpuGraph graph_;
   std::vector<NodeTensors> nodes_;
-  Engine<float> fp32_;
-  Engine<cpu_kernels::Bf16Bits> bf16_;
+  Executors<float> fp32_;
+  Executors<cpu_kernels::Bf16Bits> bf16_;
   // Of the last forward pass with a backward pass:
   std::int64_t number_ = 0;
   std::vector<WantedGradients> wanted_;  // one a node
@@ -134,34 +134,34 @@ class PlannedNetwork : public CpuNetwork {
 };
 
 template <>
-Engine<float>& PlannedNetwork::engine() {
+Executors<float>& PlannedNetwork::executors() {
   return fp32_;
 }
 template <>
-Engine<cpu_kernels::Bf16Bits>& PlannedNetwork::engine() {
+Executors<cpu_kernels::Bf16Bits>& PlannedNetwork::executors() {
   return bf16_;
 }
 
 class Computation : public torch::autograd::Function<Computation> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            at::TensorList /*parameters*/, PlannedNetwork* network, bool training) {
-    context->saved_data["network"] = reinterpret_cast<std::int64_t>(network);
+                            at::TensorList /*parameters*/, PlannedNetwork* planned, bool training) {
+    context->saved_data["network"] = reinterpret_cast<std::int64_t>(planned);
     const Passes passes = x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward;
-    at::Tensor y = network->compute(x, training, passes);
-    context->saved_data["number"] = network->number();
+    at::Tensor y = planned->compute(x, training, passes);
+    context->saved_data["number"] = planned->number();
     return y;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
-    auto* const network =
+    auto* const planned =
         // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers, but no pointers
         reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
-    if (context->saved_data["number"].toInt() != network->number()) {
+    if (context->saved_data["number"].toInt() != planned->number()) {
       throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
     }
-    torch::autograd::variable_list found = network->gradients(gradients[0]);
+    torch::autograd::variable_list found = planned->gradients(gradients[0]);
     found.resize(found.size() + 2);
     return found;
   }
@@ -211,16 +211,16 @@ at::Tensor PlannedNetwork::compute(const at::Tensor& x, bool training, Passes pa
 template <class Element>
 at::Tensor PlannedNetwork::compute_as(const at::Tensor& x, bool training, Passes passes) {
   const std::int64_t images = x.size(0);
-  auto& network = engine<Element>().planned(graph_.graph, images, passes);
+  auto& executor = executors<Element>().executor_for(graph_.graph, images, passes);
   if (passes != Passes::kForward) {
     ++number_;
     sizes_ = x.sizes().vec();
   }
-  bind(network);
-  if (seeds_.defined()) network.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
+  bind(executor);
+  if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
   const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
-  network.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
-                  training);
+  executor.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
+                   training);
   for (const NodeTensors& node : nodes_) {
     if (node.norm && node.norm->is_training()) node.norm->count_batch();
   }
@@ -228,21 +228,21 @@ at::Tensor PlannedNetwork::compute_as(const at::Tensor& x, bool training, Passes
   at::Tensor y = out.is_image ? at::empty({images, out.channels, out.height, out.width},
                                           x.options(), at::MemoryFormat::ChannelsLast)
                               : at::empty({images, out.elements()}, x.options());
-  network.read_output(memory<Element>(y), plain_strides(y, out_shape()));
+  executor.read_output(memory<Element>(y), plain_strides(y, out_shape()));
   return y;
 }
 
 template <class Element>
-void PlannedNetwork::bind(cpu_kernels::Network<Element>& network) {
+void PlannedNetwork::bind(cpu_kernels::GraphExecutor<Element>& executor) {
   for (const NodeTensors& node : nodes_) {
     if (node.norm) {
       const cpu_kernels::BatchNormTensors values{
           memory<float>(node.weight), memory<float>(node.bias),
           memory<float>(node.norm->running_mean()), memory<float>(node.norm->running_var())};
-      network.set(node.node,
-                  cpu_kernels::TrainedBatchNormTensors{values, !node.norm->is_training()});
+      executor.set(node.node,
+                   cpu_kernels::TrainedBatchNormTensors{values, !node.norm->is_training()});
       if (node.norm->sum_over_ranks()) {
-        network.set_sum_over_ranks([norm = node.norm](double* numbers, std::int64_t count) {
+        executor.set_sum_over_ranks([norm = node.norm](double* numbers, std::int64_t count) {
           at::Tensor sums = at::from_blob(numbers, {count}, at::kDouble);
           norm->sum_over_ranks()(sums);
         });
@@ -250,9 +250,9 @@ void PlannedNetwork::bind(cpu_kernels::Network<Element>& network) {
     } else {
       const auto& kind =
           std::get<cpu_kernels::ConvolutionNode>(graph_.graph.nodes()[node.node].kind);
-      network.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
-                                 memory<Element>(node.weight), memory<Element>(node.bias),
-                                 weight_strides(node.weight, kind.shape)});
+      executor.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
+                                  memory<Element>(node.weight), memory<Element>(node.bias),
+                                  weight_strides(node.weight, kind.shape)});
     }
   }
 }
@@ -272,23 +272,23 @@ at::Tensor destination(const at::Tensor& parameter, const at::Tensor& place) {
 
 template <class Element>
 std::vector<at::Tensor> PlannedNetwork::gradients_as(const at::Tensor& of_output) {
-  auto& network = *engine<Element>().training;
+  auto& executor = *executors<Element>().training;
   std::vector<at::Tensor> found(1);
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const NodeTensors& node = nodes_[i];
     const at::Tensor weight = destination(node.weight, wanted_[i].weight);
     const at::Tensor bias =
         node.bias.defined() ? destination(node.bias, wanted_[i].bias) : at::Tensor();
-    node.norm ? network.set_norm_gradients(node.node, memory<float>(weight), memory<float>(bias))
-              : network.set_gradients(node.node, memory<Element>(weight), memory<Element>(bias));
+    node.norm ? executor.set_norm_gradients(node.node, memory<float>(weight), memory<float>(bias))
+              : executor.set_gradients(node.node, memory<Element>(weight), memory<Element>(bias));
     found.push_back(weight);
     if (node.bias.defined()) found.push_back(bias);
   }
-  network.backward(memory<const Element>(of_output), plain_strides(of_output, out_shape()));
-  if (engine<Element>().training_passes == Passes::kBackwardToInput) {
+  executor.backward(memory<const Element>(of_output), plain_strides(of_output, out_shape()));
+  if (executors<Element>().training_passes == Passes::kBackwardToInput) {
     const at::Tensor to = at::empty(sizes_, of_output.options());
     const at::Tensor plain = in_shape().pixels() == 1 ? to.flatten(1) : to;
-    network.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
+    executor.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
     found[0] = to;
   }
   return found;

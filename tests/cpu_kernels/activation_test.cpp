@@ -19,8 +19,9 @@ template <class Element>
 struct Results {
   std::vector<Element> x, y, dy, dx;
 
-  Results(const Activation& activation, const std::vector<float>& numbers, std::int64_t images) {
-    const ImageShape shape{1, kPixels, 1};
+  Results(const ActivationSpec& activation, const std::vector<float>& numbers,
+          std::int64_t images) {
+    const ValueShape shape{1, kPixels, 1};
     for (auto* blocks : {&x, &y, &dy, &dx}) *blocks = empty_blocks<Element>(shape, kImages);
     Draws<Element> draws(1);
     const std::vector<Element> gradients = draws.numbers(kCount);
@@ -43,7 +44,7 @@ struct Limits {
 };
 
 template <class Element>
-void check_function(const Activation& activation, const Limits& value, const Limits& gradient) {
+void check_function(const ActivationSpec& activation, const Limits& value, const Limits& gradient) {
   if (!is_supported<Element>()) return;
   std::vector<float> numbers;
   for (std::int64_t i = 0; i < kCount; ++i) {
@@ -75,7 +76,7 @@ TEST_CASE("Activations and their gradients agree with fp64 element by element") 
   for (const Function function : kAllFunctions) {
     for (const float slope : {0.01F, 0.0F, -0.5F}) {
       if (slope != 0.01F && function != Function::kLeakyRelu) continue;
-      const Activation activation{function, slope};
+      const ActivationSpec activation{function, slope};
       // Tails of the approximated GELU are exponentials of numbers that are rounded before.
       const double tail = function == Function::kTanhGelu ? 1e-5 : 0;
       check_function<float>(activation, {3.5e-7 + tail, 1e-37}, {6e-7 + tail, 3e-7});
@@ -87,7 +88,7 @@ TEST_CASE("Activations and their gradients agree with fp64 element by element") 
 }
 
 template <class Element>
-void check_special_values(const Activation& activation) {
+void check_special_values(const ActivationSpec& activation) {
   if (!is_supported<Element>()) return;
   INFO("function " << static_cast<int>(activation.function));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -5,7 +5,7 @@
 
 #include "cpu_kernels/layer_kernels.h"
 
-/// Activation functions and their derivatives in fp64.
+/// ActivationSpec functions and their derivatives in fp64.
 namespace mnist_train::cpu_kernels {
 
 inline constexpr Function kAllFunctions[] = {
@@ -19,7 +19,7 @@ inline double gelu_argument(double x) {
   return std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
 }
 
-inline double activated(const Activation& activation, double x) {
+inline double activated(const ActivationSpec& activation, double x) {
   switch (activation.function) {
     case Function::kRelu:
       return std::max(0.0, x);
@@ -45,7 +45,7 @@ inline double activated(const Activation& activation, double x) {
   return 0;
 }
 
-inline double derivative(const Activation& activation, double x) {
+inline double derivative(const ActivationSpec& activation, double x) {
   switch (activation.function) {
     case Function::kRelu:
       return x > 0;

@@ -54,7 +54,7 @@ class Draws {
 
 /// Returns the index of an element in blocks.
 template <class Element>
-std::size_t blocked_index(const ImageShape& shape, std::int64_t image, std::int64_t channel,
+std::size_t blocked_index(const ValueShape& shape, std::int64_t image, std::int64_t channel,
                           std::int64_t y, std::int64_t x) {
   const std::int64_t depth = kDepth<Element>;
   const std::int64_t word =
@@ -65,7 +65,7 @@ std::size_t blocked_index(const ImageShape& shape, std::int64_t image, std::int6
 
 /// Calls `action(plain index, blocked index)` for all elements of `images` images.
 template <class Element, class Action>
-void for_each_element(const ImageShape& shape, std::int64_t images, const Action& action) {
+void for_each_element(const ValueShape& shape, std::int64_t images, const Action& action) {
   std::size_t plain = 0;
   for (std::int64_t image = 0; image < images; ++image) {
     for (std::int64_t channel = 0; channel < shape.channels; ++channel) {
@@ -80,14 +80,14 @@ void for_each_element(const ImageShape& shape, std::int64_t images, const Action
 
 /// Returns blocks of zeros for `images` images, and the slack after them.
 template <class Element>
-std::vector<Element> empty_blocks(const ImageShape& shape, std::int64_t images) {
+std::vector<Element> empty_blocks(const ValueShape& shape, std::int64_t images) {
   return std::vector<Element>(
       static_cast<std::size_t>(ceil_divide(images, kImages) * shape.block_size<Element>()) +
       kSlackBytes / sizeof(Element));
 }
 
 template <class Element>
-std::vector<Element> to_blocks(const ImageShape& shape, std::int64_t images,
+std::vector<Element> to_blocks(const ValueShape& shape, std::int64_t images,
                                const std::vector<Element>& plain) {
   std::vector<Element> blocks = empty_blocks<Element>(shape, images);
   for_each_element<Element>(shape, images, [&](auto from, auto to) { blocks[to] = plain[from]; });
@@ -95,7 +95,7 @@ std::vector<Element> to_blocks(const ImageShape& shape, std::int64_t images,
 }
 
 template <class Element>
-std::vector<double> from_blocks(const ImageShape& shape, std::int64_t images,
+std::vector<double> from_blocks(const ValueShape& shape, std::int64_t images,
                                 const std::vector<Element>& blocks) {
   std::vector<double> plain(static_cast<std::size_t>(images * shape.channels * shape.pixels()));
   for_each_element<Element>(shape, images,

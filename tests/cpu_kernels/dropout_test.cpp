@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cpu_kernels/blocked.h"
+#include "cpu_kernels/graph_executor.h"
 #include "cpu_kernels/kernels.h"
-#include "cpu_kernels/network.h"
 #include "support/catch.h"
 
 namespace mnist_train::cpu_kernels {
@@ -50,7 +50,7 @@ std::vector<std::int64_t> random_seeds(std::int64_t count) {
 }
 
 template <class Element>
-void check_kernel(const ImageShape& shape, double p) {
+void check_kernel(const ValueShape& shape, double p) {
   if (!is_supported<Element>()) return;
   INFO(shape.channels << " channels, p " << p);
   constexpr std::int64_t kSamples = 23;
@@ -68,7 +68,7 @@ void check_kernel(const ImageShape& shape, double p) {
 
 TEST_CASE("Dropout drops the same elements as models/dropout.cpp") {
   for (const double p : {0.5, 0.1, 0.0, 1 - 1e-12}) {  // the last one's limit is 2^32
-    for (const ImageShape& shape : {ImageShape{3, 5, 7}, ImageShape{64, 1, 1}}) {
+    for (const ValueShape& shape : {ValueShape{3, 5, 7}, ValueShape{64, 1, 1}}) {
       check_kernel<float>(shape, p);
       check_kernel<Bf16Bits>(shape, p);
     }
@@ -79,14 +79,14 @@ TEST_CASE("Dropout drops the same elements as models/dropout.cpp") {
 template <class Element>
 void check_network() {
   if (!is_supported<Element>()) return;
-  const ImageShape shape{1, 6, 5};
+  const ValueShape shape{1, 6, 5};
   constexpr std::int64_t kSamples = 40;
   constexpr std::int64_t kElements = kSamples * 30;
   Graph graph(shape);
   Value x = graph.add(ConvolutionNode{{shape, shape, {1, 1}}, true}, Graph::input());
   x = graph.add(DropoutNode{2, 0.3}, x);
   CHECK(graph.add(DropoutNode{3, 0}, x) == x);
-  Network<Element> network(graph, kSamples, Passes::kBackward);
+  GraphExecutor<Element> network(graph, kSamples, Passes::kBackward);
   Element one, zero{}, weight_gradient, bias_gradient;
   round_to(1, one);
   network.set(0, {&one, &zero, WeightStrides::contiguous({shape, shape, {1, 1}}), &weight_gradient,

@@ -15,16 +15,16 @@ namespace {
 /// Plain images and the same in blocks.
 template <class Element>
 struct Images {
-  ImageShape shape;
+  ValueShape shape;
   std::int64_t count;
   std::vector<Element> blocks;
 
-  Images(const ImageShape& of, std::int64_t images, Draws<Element>& draws)
+  Images(const ValueShape& of, std::int64_t images, Draws<Element>& draws)
       : shape(of),
         count(images),
         blocks(to_blocks(of, images, draws.numbers(images * of.channels * of.pixels()))) {}
   /// Of zeros.
-  Images(const ImageShape& of, std::int64_t images)
+  Images(const ValueShape& of, std::int64_t images)
       : shape(of), count(images), blocks(empty_blocks<Element>(of, images)) {}
 
   std::vector<double> values() const { return from_blocks(shape, count, blocks); }
@@ -35,7 +35,7 @@ struct Images {
   }
 };
 
-/// Batch norm, sum and ReLU in fp64.
+/// BatchSize norm, sum and ReLU in fp64.
 struct BatchNormReference {
   std::vector<double> mean, variance, y, dx, g, dweight, dbias;
 
@@ -75,7 +75,7 @@ struct BatchNormReference {
 };
 
 template <class Element>
-void check_batch_norm(const ImageShape& shape, std::int64_t count) {
+void check_batch_norm(const ValueShape& shape, std::int64_t count) {
   if (!is_supported<Element>()) return;
   INFO(count << " images " << shape.channels << "x" << shape.height << "x" << shape.width);
   Draws<Element> draws(static_cast<std::uint32_t>(shape.channels));
@@ -96,8 +96,8 @@ void check_batch_norm(const ImageShape& shape, std::int64_t count) {
     bias[c] = static_cast<float>(c % 3) - 1;
   }
   const BatchNormTensors tensors{weight.data(), bias.data(), mean.data(), variance.data()};
-  const Batch batch{count};
-  BatchNorm<Element> norm(shape, 1e-5, 0.1);
+  const BatchSize batch{count};
+  BlockedBatchNorm<Element> norm(shape, 1e-5, 0.1);
   norm.begin_statistics(batch, batch.blocks(), x.data());
   for (std::int64_t block = 0; block < batch.blocks(); ++block) {
     Element* const of_block = x.data() + block * shape.template block_size<Element>();
@@ -138,9 +138,9 @@ void check_batch_norm(const ImageShape& shape, std::int64_t count) {
   CHECK(others == 0);
 }
 
-TEST_CASE("Batch norm with a residual and ReLU agrees with fp64") {
-  for (const ImageShape& shape :
-       {ImageShape{3, 5, 4}, ImageShape{16, 7, 7}, ImageShape{33, 2, 1}, ImageShape{8, 12, 12}}) {
+TEST_CASE("BatchSize norm with a residual and ReLU agrees with fp64") {
+  for (const ValueShape& shape :
+       {ValueShape{3, 5, 4}, ValueShape{16, 7, 7}, ValueShape{33, 2, 1}, ValueShape{8, 12, 12}}) {
     for (const std::int64_t count : {5, 32, 70}) {
       check_batch_norm<float>(shape, count);
       check_batch_norm<Bf16Bits>(shape, count);
@@ -201,7 +201,7 @@ void check_pooling(const PoolingShape& s, std::int64_t count, bool max) {
   std::vector<std::uint8_t> taps(y.blocks.size());
   const PoolingPlan plan(s);
   const LayerKernels<Element>& kernels = *layer_kernels<Element>();
-  for (std::int64_t block = 0; block < Batch{count}.blocks(); ++block) {
+  for (std::int64_t block = 0; block < BatchSize{count}.blocks(); ++block) {
     const std::int64_t in = block * s.in.template block_size<Element>();
     const std::int64_t out = block * s.out.template block_size<Element>();
     if (max) {
@@ -238,8 +238,8 @@ TEST_CASE("Pooling agrees with fp64") {
 template <class Element>
 void check_adaptive_pooling() {
   if (!is_supported<Element>()) return;
-  const ImageShape in{6, 5, 7};
-  const ImageShape out{6, 2, 3};
+  const ValueShape in{6, 5, 7};
+  const ValueShape out{6, 2, 3};
   Draws<Element> draws(9);
   Images<Element> x(in, 3, draws);
   Images<Element> y(out, 3);
@@ -268,7 +268,7 @@ TEST_CASE("Adaptive average pooling has PyTorch's windows") {
 }
 
 template <class Element>
-void check_conversion(const ImageShape& shape, std::int64_t count, bool channels_last) {
+void check_conversion(const ValueShape& shape, std::int64_t count, bool channels_last) {
   if (!is_supported<Element>()) return;
   Draws<Element> draws(5);
   const std::vector<Element> numbers = draws.numbers(count * shape.channels * shape.pixels());
@@ -300,8 +300,8 @@ void check_conversion(const ImageShape& shape, std::int64_t count, bool channels
 }
 
 TEST_CASE("Plain images become blocks and plain images again") {
-  for (const ImageShape& shape :
-       {ImageShape{1, 28, 28}, ImageShape{3, 5, 17}, ImageShape{10, 1, 1}, ImageShape{77, 1, 1}}) {
+  for (const ValueShape& shape :
+       {ValueShape{1, 28, 28}, ValueShape{3, 5, 17}, ValueShape{10, 1, 1}, ValueShape{77, 1, 1}}) {
     for (const bool channels_last : {false, true}) {
       check_conversion<float>(shape, 32, channels_last);
       check_conversion<float>(shape, 7, channels_last);

@@ -1,4 +1,4 @@
-#include "cpu_kernels/network.h"
+#include "cpu_kernels/graph_executor.h"
 
 #include <algorithm>
 #include <utility>
@@ -21,8 +21,8 @@ void widen(const Bf16Bits* from, std::int64_t count, float* to) { bf16_to_float(
 }  // namespace
 
 template <class Element>
-struct Network<Element>::State {
-  Node node;
+struct GraphExecutor<Element>::State {
+  GraphNode node;
   std::optional<Convolution<Element>> convolution;
   ConvolutionTensors<Element> weights{};
   std::vector<float> bias;
@@ -30,7 +30,7 @@ struct Network<Element>::State {
   std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
   std::vector<GradientBand> bands;
   State* norm_before = nullptr;  // of a convolution that completes the gradient of its output
-  std::optional<BatchNorm<Element>> batch_norm;
+  std::optional<BlockedBatchNorm<Element>> batch_norm;
   bool has_gradient_sums = false;  // in the batch norm, of this backward pass
   TrainedBatchNormTensors norm_tensors{};
   std::optional<PoolingPlan> pooling;
@@ -38,11 +38,11 @@ struct Network<Element>::State {
 };
 
 template <class Element>
-Network<Element>::Network(const Graph& graph, std::int64_t images, Passes passes)
+GraphExecutor<Element>::GraphExecutor(const Graph& graph, std::int64_t images, Passes passes)
     : kernels_(*layer_kernels<Element>()),
       graph_(graph),
       passes_(passes),
-      max_blocks_(Batch{images}.blocks()),
+      max_blocks_(BatchSize{images}.blocks()),
       states_(graph.nodes().size()) {
   plan_values();
   plan_nodes();
@@ -57,13 +57,13 @@ Network<Element>::Network(const Graph& graph, std::int64_t images, Passes passes
 }
 
 template <class Element>
-void Network<Element>::plan_nodes() {
+void GraphExecutor<Element>::plan_nodes() {
   std::int64_t scratch = 0;
   std::int64_t sums = 0;
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     state.node = graph_.nodes()[i];
-    const Node& node = state.node;
+    const GraphNode& node = state.node;
     if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
       state.convolution.emplace(convolution->shape);
       const std::int64_t channels =
@@ -98,7 +98,7 @@ void Network<Element>::plan_nodes() {
 /// The backward pass needs all values; without it, a value is live until the last node that takes
 /// it.
 template <class Element>
-void Network<Element>::plan_values() {
+void GraphExecutor<Element>::plan_values() {
   std::vector<std::size_t> last_taken(static_cast<std::size_t>(graph_.values()), states_.size());
   for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {
     for (const Value v : {graph_.nodes()[i].in, graph_.nodes()[i].residual}) {
@@ -109,7 +109,7 @@ void Network<Element>::plan_values() {
   const auto take = [&](Value v) { reuse.take(v, max_blocks_ * block_size(v)); };
   take(Graph::input());
   for (std::size_t i = 0; i < states_.size(); ++i) {
-    const Node& node = graph_.nodes()[i];
+    const GraphNode& node = graph_.nodes()[i];
     take(node.out);
     for (const Value v : {node.in, node.residual}) {
       if (v != kNoValue && last_taken[static_cast<std::size_t>(v)] == i) reuse.give_back(v);
@@ -119,12 +119,12 @@ void Network<Element>::plan_values() {
 }
 
 template <class Element>
-Network<Element>::~Network() = default;
+GraphExecutor<Element>::~GraphExecutor() = default;
 
 /// A gradient is live from the backward pass of the last node that takes the value to that of the
 /// node that computes it.
 template <class Element>
-void Network<Element>::plan_gradients() {
+void GraphExecutor<Element>::plan_gradients() {
   Reuse reuse(graph_.values());
   std::int64_t largest = 0;
   const auto take = [&](Value v) {
@@ -133,7 +133,7 @@ void Network<Element>::plan_gradients() {
   };
   take(graph_.nodes().back().out);
   for (std::size_t i = states_.size(); i-- > 0;) {
-    const Node& node = states_[i].node;
+    const GraphNode& node = states_[i].node;
     take(node.in);
     take(node.residual);
     largest = std::max(largest, max_blocks_ * block_size(node.in));
@@ -145,7 +145,7 @@ void Network<Element>::plan_gradients() {
 
 /// The first node that takes a value is the last one that adds to its gradient.
 template <class Element>
-void Network<Element>::find_last_writers() {
+void GraphExecutor<Element>::find_last_writers() {
   std::vector<State*> producers(static_cast<std::size_t>(graph_.values()));
   std::vector<bool> is_taken(producers.size());
   for (State& state : states_) {
@@ -163,47 +163,47 @@ void Network<Element>::find_last_writers() {
 }
 
 template <class Element>
-void Network<Element>::set(std::size_t node, const ConvolutionTensors<Element>& tensors) {
+void GraphExecutor<Element>::set(std::size_t node, const ConvolutionTensors<Element>& tensors) {
   states_.at(node).weights = tensors;
 }
 template <class Element>
-void Network<Element>::set(std::size_t node, const TrainedBatchNormTensors& tensors) {
+void GraphExecutor<Element>::set(std::size_t node, const TrainedBatchNormTensors& tensors) {
   states_.at(node).norm_tensors = tensors;
 }
 template <class Element>
-void Network<Element>::set_gradients(std::size_t node, Element* weight, Element* bias) {
+void GraphExecutor<Element>::set_gradients(std::size_t node, Element* weight, Element* bias) {
   states_.at(node).weights.weight_gradient = weight;
   states_.at(node).weights.bias_gradient = bias;
 }
 template <class Element>
-void Network<Element>::set_norm_gradients(std::size_t node, float* weight, float* bias) {
+void GraphExecutor<Element>::set_norm_gradients(std::size_t node, float* weight, float* bias) {
   states_.at(node).norm_tensors.weight_gradient = weight;
   states_.at(node).norm_tensors.bias_gradient = bias;
 }
 template <class Element>
-void Network<Element>::set_sum_over_ranks(const SumOverRanks& sum) {
+void GraphExecutor<Element>::set_sum_over_ranks(const SumOverRanks& sum) {
   for (State& state : states_) {
     if (state.batch_norm) state.batch_norm->set_sum_over_ranks(sum);
   }
 }
 
 template <class Element>
-PixelRange Network<Element>::pixels_of(Value v, std::int64_t block) const {
-  const ImageShape& shape = graph_.shape_of(v);
+PixelRange GraphExecutor<Element>::pixels_of(Value v, std::int64_t block) const {
+  const ValueShape& shape = graph_.shape_of(v);
   return {shape.pixels(), shape.channels, batch_.images_of(block)};
 }
 
 template <class Element>
 template <class Action>
-void Network<Element>::for_blocks(const Action& action) const {
+void GraphExecutor<Element>::for_blocks(const Action& action) const {
   parallel_for(0, batch_.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block) action(block);
   });
 }
 
 template <class Element>
-void Network<Element>::forward(const Element* images, const PlainStrides& strides,
-                               const Batch& batch, bool training) {
+void GraphExecutor<Element>::forward(const Element* images, const PlainStrides& strides,
+                                     const BatchSize& batch, bool training) {
   batch_ = batch;
   training_ = training;
   for_blocks([&](std::int64_t block) {
@@ -212,7 +212,7 @@ void Network<Element>::forward(const Element* images, const PlainStrides& stride
   });
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
-    const Node& node = state.node;
+    const GraphNode& node = state.node;
     if (state.convolution) {
       State* const next = i + 1 < states_.size() ? &states_[i + 1] : nullptr;
       const bool has_norm = next != nullptr && next->batch_norm && next->node.in == node.out &&
@@ -229,7 +229,7 @@ void Network<Element>::forward(const Element* images, const PlainStrides& stride
 }
 
 template <class Element>
-void Network<Element>::read_output(Element* output, const PlainStrides& strides) const {
+void GraphExecutor<Element>::read_output(Element* output, const PlainStrides& strides) const {
   const Value last = states_.back().node.out;
   for_blocks([&](std::int64_t block) {
     kernels_.to_plain(graph_.shape_of(last), value(last, block), strides, batch_.images_of(block),
@@ -238,7 +238,7 @@ void Network<Element>::read_output(Element* output, const PlainStrides& strides)
 }
 
 template <class Element>
-void Network<Element>::read_input_gradient(Element* to, const PlainStrides& strides) const {
+void GraphExecutor<Element>::read_input_gradient(Element* to, const PlainStrides& strides) const {
   const Value in = Graph::input();
   for_blocks([&](std::int64_t block) {
     kernels_.to_plain(graph_.shape_of(in), gradient(in, block), strides, batch_.images_of(block),
@@ -248,8 +248,8 @@ void Network<Element>::read_input_gradient(Element* to, const PlainStrides& stri
 
 /// `has_statistics`: the convolution before it has added them.
 template <class Element>
-void Network<Element>::normalize(State& state, bool has_statistics) {
-  const Node& node = state.node;
+void GraphExecutor<Element>::normalize(State& state, bool has_statistics) {
+  const GraphNode& node = state.node;
   const bool uses_running_values = !training_ || state.norm_tensors.uses_running_values;
   if (!uses_running_values && !has_statistics) {
     state.batch_norm->begin_statistics(batch_, batch_.blocks(), value(node.in));
@@ -267,8 +267,8 @@ void Network<Element>::normalize(State& state, bool has_statistics) {
 
 /// Computes also the statistics for a batch norm that follows.
 template <class Element>
-void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
-  const Node& node = state.node;
+void GraphExecutor<Element>::convolve(State& state, BlockedBatchNorm<Element>* next) {
+  const GraphNode& node = state.node;
   const Convolution<Element>& convolution = *state.convolution;
   const ConvolutionShape& s = convolution.shape();
   if (state.weights.bias != nullptr) {
@@ -293,7 +293,7 @@ void Network<Element>::convolve(State& state, BatchNorm<Element>* next) {
 
 /// Activations, dropout, products and sums.
 template <class Element>
-void Network<Element>::compute_elements(const Node& node) {
+void GraphExecutor<Element>::compute_elements(const GraphNode& node) {
   for_blocks([&](std::int64_t block) {
     const PixelRange range = pixels_of(node.in, block);
     const Element* const in = value(node.in, block);
@@ -314,8 +314,8 @@ void Network<Element>::compute_elements(const Node& node) {
 }
 
 template <class Element>
-void Network<Element>::pool(State& state) {
-  const Node& node = state.node;
+void GraphExecutor<Element>::pool(State& state) {
+  const GraphNode& node = state.node;
   const std::int64_t height = graph_.shape_of(node.out).height;
   for_blocks([&](std::int64_t block) {
     const Element* const in = value(node.in, block);
@@ -330,7 +330,7 @@ void Network<Element>::pool(State& state) {
 }
 
 template <class Element>
-void Network<Element>::find_needed_gradients() {
+void GraphExecutor<Element>::find_needed_gradients() {
   has_gradient_.assign(static_cast<std::size_t>(graph_.values()), false);
   needs_gradient_.assign(has_gradient_.size(), false);
   needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
@@ -344,7 +344,7 @@ void Network<Element>::find_needed_gradients() {
 }
 
 template <class Element>
-void Network<Element>::backward(const Element* output_gradient, const PlainStrides& strides) {
+void GraphExecutor<Element>::backward(const Element* output_gradient, const PlainStrides& strides) {
   find_needed_gradients();
   const Value last = states_.back().node.out;
   for_blocks([&](std::int64_t block) {
@@ -381,7 +381,7 @@ void Network<Element>::backward(const Element* output_gradient, const PlainStrid
 /// Adds to the gradient of a value what `compute(block, to)` writes.
 template <class Element>
 template <class Compute>
-void Network<Element>::contribute(Value v, const Compute& compute) {
+void GraphExecutor<Element>::contribute(Value v, const Compute& compute) {
   if (!needs_gradient(v)) return;
   const bool adds = has_gradient_[static_cast<std::size_t>(v)];
   has_gradient_[static_cast<std::size_t>(v)] = true;
@@ -394,8 +394,8 @@ void Network<Element>::contribute(Value v, const Compute& compute) {
 }
 
 template <class Element>
-void Network<Element>::convolve_backward(State& state) {
-  const Node& node = state.node;
+void GraphExecutor<Element>::convolve_backward(State& state) {
+  const GraphNode& node = state.node;
   const Convolution<Element>& convolution = *state.convolution;
   Element* const dy = gradient(node.out);
   if (node.relu) {
@@ -431,8 +431,8 @@ void Network<Element>::convolve_backward(State& state) {
 }
 
 template <class Element>
-void Network<Element>::add_bias_gradients(State& state) {
-  const Node& node = state.node;
+void GraphExecutor<Element>::add_bias_gradients(State& state) {
+  const GraphNode& node = state.node;
   const std::int64_t channels = graph_.shape_of(node.out).channels;
   const std::int64_t of_block = words<Element>(channels) * kDepth<Element>;
   std::vector<double>& sums = state.bias_sums;
@@ -452,17 +452,17 @@ void Network<Element>::add_bias_gradients(State& state) {
 }
 
 template <class Element>
-void Network<Element>::add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
-                                          std::int64_t row_begin, std::int64_t row_end) {
-  const Node& node = norm.node;
+void GraphExecutor<Element>::add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
+                                                std::int64_t row_begin, std::int64_t row_end) {
+  const GraphNode& node = norm.node;
   norm.batch_norm->add_gradients(part, block, gradient(node.out, block),
                                  node.relu ? value(node.out, block) : nullptr,
                                  value(node.in, block), row_begin, row_end);
 }
 
 template <class Element>
-void Network<Element>::batch_norm_backward(State& state) {
-  const Node& node = state.node;
+void GraphExecutor<Element>::batch_norm_backward(State& state) {
+  const GraphNode& node = state.node;
   Element* const dy = gradient(node.out);
   const Element* const y = node.relu ? value(node.out) : nullptr;
   const bool is_first =
@@ -495,7 +495,7 @@ void Network<Element>::batch_norm_backward(State& state) {
 }
 
 template <class Element>
-void Network<Element>::sum_backward(const Node& node) {
+void GraphExecutor<Element>::sum_backward(const GraphNode& node) {
   for (const Value v : {node.in, node.residual}) {
     contribute(v, [&](std::int64_t block, Element* to) {
       kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out, block),
@@ -505,7 +505,7 @@ void Network<Element>::sum_backward(const Node& node) {
 }
 
 template <class Element>
-void Network<Element>::gate_backward(const Node& node) {
+void GraphExecutor<Element>::gate_backward(const GraphNode& node) {
   const bool is_pixel = graph_.shape_of(node.residual).pixels() == 1;
   contribute(node.in, [&](std::int64_t block, Element* to) {
     kernels_.gate(pixels_of(node.out, block), gradient(node.out, block),
@@ -521,8 +521,8 @@ void Network<Element>::gate_backward(const Node& node) {
 
 /// Forward and backward, dropout is the same product.
 template <class Element>
-void Network<Element>::drop(const Node& node, std::int64_t block, const Element* from,
-                            Element* to) const {
+void GraphExecutor<Element>::drop(const GraphNode& node, std::int64_t block, const Element* from,
+                                  Element* to) const {
   const PixelRange range = pixels_of(node.out, block);
   if (!training_) return kernels_.relu_gradient(range, from, nullptr, to);  // copies
   const auto& [number, p] = std::get<DropoutNode>(node.kind);
@@ -531,8 +531,8 @@ void Network<Element>::drop(const Node& node, std::int64_t block, const Element*
 }
 
 template <class Element>
-void Network<Element>::activation_backward(const Node& node) {
-  const Activation& activation = std::get<ActivationNode>(node.kind).activation;
+void GraphExecutor<Element>::activation_backward(const GraphNode& node) {
+  const ActivationSpec& activation = std::get<ActivationNode>(node.kind).activation;
   const Value from = activation.differentiates_output() ? node.out : node.in;
   contribute(node.in, [&](std::int64_t block, Element* to) {
     kernels_.activation_gradient(pixels_of(node.out, block), activation, gradient(node.out, block),
@@ -541,8 +541,8 @@ void Network<Element>::activation_backward(const Node& node) {
 }
 
 template <class Element>
-void Network<Element>::pool_backward(State& state) {
-  const Node& node = state.node;
+void GraphExecutor<Element>::pool_backward(State& state) {
+  const GraphNode& node = state.node;
   const std::int64_t height = graph_.shape_of(node.in).height;
   contribute(node.in, [&](std::int64_t block, Element* to) {
     const Element* const dy = gradient(node.out, block);
@@ -556,7 +556,7 @@ void Network<Element>::pool_backward(State& state) {
   });
 }
 
-template class Network<float>;
-template class Network<Bf16Bits>;
+template class GraphExecutor<float>;
+template class GraphExecutor<Bf16Bits>;
 
 }  // namespace mnist_train::cpu_kernels

@@ -1,4 +1,4 @@
-#include "cpu_kernels/network.h"
+#include "cpu_kernels/graph_executor.h"
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ class Reference {
   Reference(const Graph& graph, std::int64_t images, std::vector<Parameters>& parameters)
       : graph_(graph), images_(images), parameters_(parameters) {
     for (Value v = 0; v < graph.values(); ++v) {
-      const ImageShape& shape = graph.shape_of(v);
+      const ValueShape& shape = graph.shape_of(v);
       values_.emplace_back(static_cast<std::size_t>(images * shape.channels * shape.pixels()));
     }
     gradients_ = values_;
@@ -34,7 +34,7 @@ class Reference {
   const std::vector<double>& forward(const std::vector<double>& x) {
     values_[0] = x;
     for (std::size_t i = 0; i < graph_.nodes().size(); ++i) {
-      const Node& node = graph_.nodes()[i];
+      const GraphNode& node = graph_.nodes()[i];
       std::vector<double>& y = at(values_, node.out);
       std::visit([&](const auto& kind) { compute(kind, node, parameters_[i], y); }, node.kind);
       const bool adds = node.residual != kNoValue && !std::holds_alternative<GateNode>(node.kind);
@@ -50,7 +50,7 @@ class Reference {
   void backward(const std::vector<double>& dy) {
     gradients_.back() = dy;
     for (std::size_t i = graph_.nodes().size(); i-- > 0;) {
-      const Node& node = graph_.nodes()[i];
+      const GraphNode& node = graph_.nodes()[i];
       std::vector<double> g = at(gradients_, node.out);
       for (std::size_t j = 0; j < g.size(); ++j) {
         const double y = at(values_, node.out)[j];
@@ -69,12 +69,13 @@ class Reference {
     return all[static_cast<std::size_t>(v)];
   }
   std::size_t channel(Value v, std::size_t index) const {
-    const ImageShape& shape = graph_.shape_of(v);
+    const ValueShape& shape = graph_.shape_of(v);
     return index / static_cast<std::size_t>(shape.pixels()) %
            static_cast<std::size_t>(shape.channels);
   }
 
-  void compute(const ConvolutionNode& node, const Node& of, Parameters& p, std::vector<double>& y) {
+  void compute(const ConvolutionNode& node, const GraphNode& of, Parameters& p,
+               std::vector<double>& y) {
     for (std::size_t i = 0; i < y.size(); ++i) {
       y[i] = node.has_bias ? p.bias[channel(of.out, i)] : 0;
     }
@@ -82,7 +83,7 @@ class Reference {
       y[out] += at(values_, of.in)[in] * p.weight[weight];
     });
   }
-  void differentiate(const ConvolutionNode& node, const Node& of, Parameters& p,
+  void differentiate(const ConvolutionNode& node, const GraphNode& of, Parameters& p,
                      const std::vector<double>& g) {
     for_each_product(node.shape, images_, [&](auto out, auto in, auto weight) {
       at(gradients_, of.in)[in] += g[out] * p.weight[weight];
@@ -108,14 +109,15 @@ class Reference {
     for (double& value : s.inverse_std) value = 1 / std::sqrt(value + epsilon);
     return s;
   }
-  void compute(const BatchNormNode& node, const Node& of, Parameters& p, std::vector<double>& y) {
+  void compute(const BatchNormNode& node, const GraphNode& of, Parameters& p,
+               std::vector<double>& y) {
     const Statistics s = statistics(of.in, node.epsilon);
     for (std::size_t i = 0; i < y.size(); ++i) {
       const std::size_t c = channel(of.in, i);
       y[i] = (at(values_, of.in)[i] - s.mean[c]) * s.inverse_std[c] * p.weight[c] + p.bias[c];
     }
   }
-  void differentiate(const BatchNormNode& node, const Node& of, Parameters& p,
+  void differentiate(const BatchNormNode& node, const GraphNode& of, Parameters& p,
                      const std::vector<double>& g) {
     const Statistics s = statistics(of.in, node.epsilon);
     const auto normalized = [&](std::size_t i) {
@@ -135,24 +137,25 @@ class Reference {
   }
 
   /// Returns the index of an element's gate.
-  std::size_t gate_of(const Node& of, std::size_t i) const {
+  std::size_t gate_of(const GraphNode& of, std::size_t i) const {
     const auto pixels = static_cast<std::size_t>(graph_.shape_of(of.in).pixels());
     return graph_.shape_of(of.residual).pixels() == 1 ? i / pixels : i;
   }
   /// Plain images are in that order already.
-  void compute(const FlattenNode&, const Node& of, Parameters&, std::vector<double>& y) {
+  void compute(const FlattenNode&, const GraphNode& of, Parameters&, std::vector<double>& y) {
     y = at(values_, of.in);
   }
-  void differentiate(const FlattenNode& node, const Node& of, Parameters&,
+  void differentiate(const FlattenNode& node, const GraphNode& of, Parameters&,
                      const std::vector<double>& g) {
     add_gradient(node, of, g);
   }
-  void compute(const GateNode&, const Node& of, Parameters&, std::vector<double>& y) {
+  void compute(const GateNode&, const GraphNode& of, Parameters&, std::vector<double>& y) {
     for (std::size_t i = 0; i < y.size(); ++i) {
       y[i] = at(values_, of.in)[i] * at(values_, of.residual)[gate_of(of, i)];
     }
   }
-  void differentiate(const GateNode&, const Node& of, Parameters&, const std::vector<double>& g) {
+  void differentiate(const GateNode&, const GraphNode& of, Parameters&,
+                     const std::vector<double>& g) {
     for (std::size_t i = 0; i < g.size(); ++i) {
       at(gradients_, of.in)[i] += g[i] * at(values_, of.residual)[gate_of(of, i)];
       at(gradients_, of.residual)[gate_of(of, i)] += g[i] * at(values_, of.in)[i];
@@ -160,28 +163,30 @@ class Reference {
   }
 
   // See dropout_test.cpp.
-  void compute(const DropoutNode&, const Node&, Parameters&, std::vector<double>&) { FAIL(); }
-  void differentiate(const DropoutNode&, const Node&, Parameters&, const std::vector<double>&) {
+  void compute(const DropoutNode&, const GraphNode&, Parameters&, std::vector<double>&) { FAIL(); }
+  void differentiate(const DropoutNode&, const GraphNode&, Parameters&,
+                     const std::vector<double>&) {
     FAIL();
   }
 
-  void compute(const SumNode&, const Node& of, Parameters&, std::vector<double>& y) {
+  void compute(const SumNode&, const GraphNode& of, Parameters&, std::vector<double>& y) {
     y = at(values_, of.in);
   }
-  void compute(const ActivationNode& node, const Node& of, Parameters&, std::vector<double>& y) {
+  void compute(const ActivationNode& node, const GraphNode& of, Parameters&,
+               std::vector<double>& y) {
     for (std::size_t i = 0; i < y.size(); ++i) {
       y[i] = activated(node.activation, at(values_, of.in)[i]);
     }
   }
   template <class Kind>
-  void add_gradient(const Kind&, const Node& of, const std::vector<double>& g) {
+  void add_gradient(const Kind&, const GraphNode& of, const std::vector<double>& g) {
     for (std::size_t i = 0; i < g.size(); ++i) at(gradients_, of.in)[i] += g[i];
   }
-  void differentiate(const SumNode& node, const Node& of, Parameters&,
+  void differentiate(const SumNode& node, const GraphNode& of, Parameters&,
                      const std::vector<double>& g) {
     add_gradient(node, of, g);
   }
-  void differentiate(const ActivationNode& node, const Node& of, Parameters&,
+  void differentiate(const ActivationNode& node, const GraphNode& of, Parameters&,
                      const std::vector<double>& g) {
     for (std::size_t i = 0; i < g.size(); ++i) {
       at(gradients_, of.in)[i] += g[i] * derivative(node.activation, at(values_, of.in)[i]);
@@ -189,16 +194,16 @@ class Reference {
   }
 
   /// 2x2 windows, whose maxima are found once more for the gradient.
-  void compute(const MaxPoolNode& node, const Node& of, Parameters&, std::vector<double>& y) {
+  void compute(const MaxPoolNode& node, const GraphNode& of, Parameters&, std::vector<double>& y) {
     for (std::size_t i = 0; i < y.size(); ++i) y[i] = at(values_, of.in)[maximum(node, of, i)];
   }
-  void differentiate(const MaxPoolNode& node, const Node& of, Parameters&,
+  void differentiate(const MaxPoolNode& node, const GraphNode& of, Parameters&,
                      const std::vector<double>& g) {
     for (std::size_t i = 0; i < g.size(); ++i) {
       at(gradients_, of.in)[maximum(node, of, i)] += g[i];
     }
   }
-  std::size_t maximum(const MaxPoolNode& node, const Node& of, std::size_t out) {
+  std::size_t maximum(const MaxPoolNode& node, const GraphNode& of, std::size_t out) {
     const auto width = static_cast<std::size_t>(node.shape.in.width);
     const auto out_width = static_cast<std::size_t>(node.shape.out.width);
     const auto out_pixels = static_cast<std::size_t>(node.shape.out.pixels());
@@ -212,13 +217,14 @@ class Reference {
   }
 
   /// Of whole images.
-  void compute(const AveragePoolNode& node, const Node& of, Parameters&, std::vector<double>& y) {
+  void compute(const AveragePoolNode& node, const GraphNode& of, Parameters&,
+               std::vector<double>& y) {
     const std::vector<double>& x = at(values_, of.in);
     std::fill(y.begin(), y.end(), 0.0);
     const auto pixels = static_cast<std::size_t>(node.shape.in.pixels());
     for (std::size_t i = 0; i < x.size(); ++i) y[i / pixels] += x[i] / static_cast<double>(pixels);
   }
-  void differentiate(const AveragePoolNode& node, const Node& of, Parameters&,
+  void differentiate(const AveragePoolNode& node, const GraphNode& of, Parameters&,
                      const std::vector<double>& g) {
     const auto pixels = static_cast<std::size_t>(node.shape.in.pixels());
     for (std::size_t i = 0; i < at(gradients_, of.in).size(); ++i) {
@@ -232,7 +238,7 @@ class Reference {
   std::vector<std::vector<double>> values_, gradients_;
 };
 
-ConvolutionNode convolution(const ImageShape& in, std::int64_t out, std::int64_t kernel,
+ConvolutionNode convolution(const ValueShape& in, std::int64_t out, std::int64_t kernel,
                             std::int64_t stride, std::int64_t padding, bool bias = false) {
   const auto size = [&](std::int64_t of) { return (of + 2 * padding - kernel) / stride + 1; };
   return {{in,
@@ -262,7 +268,7 @@ Value add_basic_block(Graph& graph, Value in, std::int64_t out, std::int64_t str
 }
 
 Value add_head(Graph& graph, Value in) {
-  const ImageShape& shape = graph.shape_of(in);
+  const ValueShape& shape = graph.shape_of(in);
   const Value x = graph.add(AveragePoolNode{{shape, {shape.channels, 1, 1}, {0, 0}, {1, 1}}}, in);
   return graph.add(convolution(graph.shape_of(x), 10, 1, 1, 0, /*bias=*/true), x);
 }
@@ -316,11 +322,11 @@ class Rig {
   }
 
   std::vector<Element> forward(const std::vector<Element>& plain, std::int64_t images) {
-    const ImageShape& shape = graph_.shape_of(0);
+    const ValueShape& shape = graph_.shape_of(0);
     const std::int64_t out = graph_.shape_of(graph_.nodes().back().out).channels;
     network_.forward(plain.data(),
                      {shape.channels * shape.pixels(), shape.pixels(), shape.width, 1},
-                     Batch{images}, true);
+                     BatchSize{images}, true);
     std::vector<Element> output(static_cast<std::size_t>(images * out));
     network_.read_output(output.data(), {out, 1, 1, 1});
     return output;
@@ -328,8 +334,8 @@ class Rig {
 
   void check(std::int64_t images, double error) {
     Draws<Element> draws(12);
-    const ImageShape& shape = graph_.shape_of(0);
-    const ImageShape& out = graph_.shape_of(graph_.nodes().back().out);
+    const ValueShape& shape = graph_.shape_of(0);
+    const ValueShape& out = graph_.shape_of(graph_.nodes().back().out);
     const std::vector<Element> plain = draws.numbers(images * shape.channels * shape.pixels());
     const std::vector<double> x = values_of(plain);
     const std::vector<Element> dy = draws.numbers(images * out.channels);
@@ -378,7 +384,7 @@ class Rig {
   };
 
   void set(std::size_t i, Draws<Element>& draws) {
-    const Node& node = graph_.nodes()[i];
+    const GraphNode& node = graph_.nodes()[i];
     Tensors& t = tensors_[i];
     if (const auto* layer = std::get_if<ConvolutionNode>(&node.kind)) {
       const ConvolutionShape& s = layer->shape;
@@ -417,7 +423,7 @@ class Rig {
 
   const Graph& graph_;
   Passes passes_;
-  Network<Element> network_;
+  GraphExecutor<Element> network_;
   std::set<std::size_t> frozen_;
   std::vector<Tensors> tensors_;
 };
@@ -506,7 +512,7 @@ TEST_CASE("Gates get the gradients that trained layers need") {
 
 template <class Element>
 void check_forward_only(const Graph& graph) {
-  const ImageShape& shape = graph.shape_of(Graph::input());
+  const ValueShape& shape = graph.shape_of(Graph::input());
   const std::vector<Element> x = Draws<Element>(13).numbers(40 * shape.channels * shape.pixels());
   CHECK(Rig<Element>(graph, 40, Passes::kForward).forward(x, 40) ==
         Rig<Element>(graph, 40).forward(x, 40));

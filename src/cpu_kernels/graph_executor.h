@@ -35,12 +35,12 @@ enum class Passes { kForward, kBackward, kBackwardToInput };
 /// Computes a graph, and its gradients unless only Passes::kForward are planned. All memory is
 /// allocated once, for batches of up to `images` images. Requires is_supported<Element>().
 template <class Element>
-class Network {
+class GraphExecutor {
  public:
-  Network(const Graph& graph, std::int64_t images, Passes passes);
-  ~Network();
-  Network(const Network&) = delete;
-  Network& operator=(const Network&) = delete;
+  GraphExecutor(const Graph& graph, std::int64_t images, Passes passes);
+  ~GraphExecutor();
+  GraphExecutor(const GraphExecutor&) = delete;
+  GraphExecutor& operator=(const GraphExecutor&) = delete;
 
   std::int64_t capacity() const { return max_blocks_ * kImages; }  // images
 
@@ -60,7 +60,7 @@ class Network {
   // Images, outputs and gradients outside the network are plain.
 
   /// Computes the output for a batch. With `training`, batch norms use and update statistics.
-  void forward(const Element* images, const PlainStrides& strides, const Batch& batch,
+  void forward(const Element* images, const PlainStrides& strides, const BatchSize& batch,
                bool training);
   void read_output(Element* output, const PlainStrides& strides) const;
   /// Writes the gradients of all trained parameters, from that of the output of the last `forward`
@@ -95,18 +95,18 @@ class Network {
   template <class Compute>
   void contribute(Value v, const Compute& compute);
 
-  void convolve(State& state, BatchNorm<Element>* next);
+  void convolve(State& state, BlockedBatchNorm<Element>* next);
   void normalize(State& state, bool has_statistics);
   void convolve_backward(State& state);
   void add_bias_gradients(State& state);
   void add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
                           std::int64_t row_begin, std::int64_t row_end);
   void batch_norm_backward(State& state);
-  void compute_elements(const Node& node);
-  void sum_backward(const Node& node);
-  void activation_backward(const Node& node);
-  void gate_backward(const Node& node);
-  void drop(const Node& node, std::int64_t block, const Element* from, Element* to) const;
+  void compute_elements(const GraphNode& node);
+  void sum_backward(const GraphNode& node);
+  void activation_backward(const GraphNode& node);
+  void gate_backward(const GraphNode& node);
+  void drop(const GraphNode& node, std::int64_t block, const Element* from, Element* to) const;
   void pool(State& state);
   void pool_backward(State& state);
   PixelRange pixels_of(Value v, std::int64_t block) const;
@@ -115,7 +115,7 @@ class Network {
   Graph graph_;
   Passes passes_;
   std::int64_t max_blocks_;
-  Batch batch_{0};
+  BatchSize batch_{0};
   bool training_ = false;
   const std::int64_t* sample_seeds_ = nullptr;
   std::vector<State> states_;
