@@ -10,10 +10,10 @@ namespace mnist_train::cpu_kernels::avx512 {
 
 // Load one channel of 16 images of a pixel.
 
-inline __m512 load_channel(const float* pixel, std::int64_t channel, int v) {
+inline __m512 load_channel(const float* pixel, std::int64_t channel, std::int64_t v) {
   return _mm512_loadu_ps(pixel + channel * kImages + v * kLanes);
 }
-inline __m512 load_channel(const Bf16Bits* pixel, std::int64_t channel, int v) {
+inline __m512 load_channel(const Bf16Bits* pixel, std::int64_t channel, std::int64_t v) {
   const Bf16Bits* const word = pixel + channel / 2 * kWordSize<Bf16Bits>;
   const __m128i shift = _mm_cvtsi32_si128(channel % 2 == 0 ? 16 : 0);
   const __m512i first = _mm512_sll_epi32(_mm512_loadu_si512(word + v * 2 * kLanes), shift);

@@ -23,13 +23,13 @@ ElementRow<Element> row_of(const ValueShape& shape, const Element* block, std::i
 }
 
 inline void store_row(const ElementRow<float> (&elements)[1], float* to) {
-  for (int v = 0; v < kVectors; ++v) {
+  for (std::int64_t v = 0; v < kVectors; ++v) {
     _mm512_storeu_ps(to + v * kLanes, _mm512_loadu_ps(elements[0].words + v * kLanes));
   }
 }
 inline void store_row(const ElementRow<Bf16Bits> (&elements)[2], Bf16Bits* to) {
   const __m512i lower = _mm512_set1_epi32(0xffff);
-  for (int v = 0; v < kVectors; ++v) {
+  for (std::int64_t v = 0; v < kVectors; ++v) {
     __m512i halves[2];
     for (int i = 0; i < 2; ++i) {
       const Bf16Bits* const from = elements[i].words;

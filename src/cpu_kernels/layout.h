@@ -28,7 +28,7 @@ constexpr std::int64_t words(std::int64_t channels) {
 
 /// Bytes that kernels may read, and ignore, after the last block of activations. They must be
 /// finite numbers.
-inline constexpr std::int64_t kSlackBytes = 16 * 128;
+inline constexpr std::int64_t kSlackBytes = std::int64_t{16} * 128;
 
 /// Size of the images of a layer.
 struct ValueShape {

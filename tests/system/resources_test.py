@@ -123,7 +123,8 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
     assert done.returncode == 1 and time.monotonic() - begin < 20
     assert "in step 1 (epoch 1): out of memory: lower batch_size" in done.stderr, done.stderr
     assert "frame #" not in done.stderr
-    assert "DefaultCPUAllocator" in (tmp_path / "run/logs/rank-0.log").read_text()
+    log = (tmp_path / "run/logs/rank-0.log").read_text()
+    assert "DefaultCPUAllocator" in log or "bad_alloc" in log
 
 
 @pytest.mark.parametrize("mebibytes", [70, 80])
