@@ -27,6 +27,7 @@ using cpu_kernels::Passes;
 using cpu_kernels::PlainStrides;
 
 constexpr std::size_t kFewestWeighted = 2;  // layers
+constexpr std::int64_t kFewImages = 4;  // so few are faster without blocks of 32, if only forward
 
 template <class Element>
 Element* memory(const at::Tensor& tensor) {
@@ -174,6 +175,7 @@ bool PlannedNetwork::can_compute(const at::Tensor& x) const {
                                 ? cpu_kernels::is_supported<cpu_kernels::Bf16Bits>()
                                 : false;
   if (!is_supported || !x.is_cpu() || kernels::is_any_used(x.device())) return false;
+  if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
   const auto typed = std::ranges::find_if(nodes_, [](const NodeTensors& n) { return !n.norm; });
   if (typed->weight.scalar_type() != type) return false;
   const network::SampleShape& in = graph_.in;

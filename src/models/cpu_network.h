@@ -24,8 +24,8 @@ class CpuNetwork {
 
   /// Returns the number of layers. They are the first ones that `make_cpu_network` was given.
   virtual std::size_t layers() const = 0;
-  /// Returns whether this CPU has the instructions, and whether x has the type of the weights and
-  /// the planned shape. If not, LibTorch has to compute the layers.
+  /// Returns whether this CPU has the instructions, and whether x has the type of the weights, the
+  /// planned shape, and enough images. If not, LibTorch has to compute the layers.
   virtual bool can_compute(const at::Tensor& x) const = 0;
   /// Returns the output for x [N,C,H,W] or [N,F]. The backward pass must come before the next
   /// `forward`; it writes gradients to `places`. With `training`, there is dropout, by `seeds` [N]
