@@ -4,7 +4,7 @@
 
 #include "cpu_kernels/normalization_avx512.h"
 
-/// ActivationSpec functions in fp32. Errors are a few ulp; NaNs stay NaNs.
+/// Activation functions in fp32. Errors are a few ulp; NaNs stay NaNs.
 namespace mnist_train::cpu_kernels::avx512 {
 
 inline __m512 number(float value) { return _mm512_set1_ps(value); }
@@ -167,7 +167,7 @@ struct Gelu {
 struct TanhGelu {
   static constexpr float kFactor = 1.59576912F;  // 2 sqrt(2 / pi)
   static constexpr float kCubic = 0.044715F;
-  static constexpr float kFar = 20;  // where the sigmoid is 0 or 1
+  static constexpr float kFar = 20;  // the sigmoid rounds to 0 or 1 there
 
   __m512 value(__m512 x) const { return _mm512_mul_ps(x, weight(x)); }
   __m512 gradient(__m512 dy, __m512 x) const {

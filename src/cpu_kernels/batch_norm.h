@@ -30,7 +30,7 @@ struct BatchNormTensors {
   float* running_var;
 };
 
-/// BatchSize norm, then optionally the sum with a residual and ReLU. Statistics are those of the
+/// Batch norm, then optionally the sum with a residual and ReLU. Statistics are those of the
 /// batch: over all ranks if `sum_over_ranks` is set.
 template <class Element>
 class BlockedBatchNorm {

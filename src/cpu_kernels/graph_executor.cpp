@@ -265,7 +265,7 @@ void GraphExecutor<Element>::normalize(State& state, bool has_statistics) {
                               value(node.out));
 }
 
-/// Computes also the statistics for a batch norm that follows.
+/// Also adds up the statistics of a batch norm that follows.
 template <class Element>
 void GraphExecutor<Element>::convolve(State& state, BlockedBatchNorm<Element>* next) {
   const GraphNode& node = state.node;
@@ -291,7 +291,7 @@ void GraphExecutor<Element>::convolve(State& state, BlockedBatchNorm<Element>* n
                       next == nullptr ? nullptr : &statistics);
 }
 
-/// Activations, dropout, products and sums.
+/// Activations, dropout, flattens, products and sums.
 template <class Element>
 void GraphExecutor<Element>::compute_elements(const GraphNode& node) {
   for_blocks([&](std::int64_t block) {

@@ -29,7 +29,7 @@ struct TrainedBatchNormTensors {
   float* bias_gradient = nullptr;
 };
 
-/// What a network is planned for.
+/// The passes that an executor is planned for.
 enum class Passes { kForward, kBackward, kBackwardToInput };
 
 /// Computes a graph, and its gradients unless only Passes::kForward are planned. All memory is
@@ -57,7 +57,7 @@ class GraphExecutor {
   /// stay valid until the end of `backward`.
   void set_sample_seeds(const std::int64_t* seeds) { sample_seeds_ = seeds; }
 
-  // Images, outputs and gradients outside the network are plain.
+  // Images, outputs and gradients outside the executor are plain.
 
   /// Computes the output for a batch. With `training`, batch norms use and update statistics.
   void forward(const Element* images, const PlainStrides& strides, const BatchSize& batch,

@@ -5,7 +5,7 @@
 #include "cpu_kernels/lanes_avx512.h"
 #include "cpu_kernels/layer_kernels.h"
 
-/// BatchSize norm, activations and residual sums: passes over pixels with constants or sums of each
+/// Batch norm, residual sums, gates and dropout: passes over pixels with constants or sums of each
 /// channel.
 namespace mnist_train::cpu_kernels::avx512 {
 

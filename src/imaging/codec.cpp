@@ -68,8 +68,8 @@ std::uint8_t blend(int value, int alpha, int background) {
   return static_cast<std::uint8_t>(((sum >> 8) + sum) >> 15);
 }
 
-/// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque.
-/// `out` may be where the pixels are, unless it grows; it has room for a byte after the last pixel.
+/// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque. `out`
+/// must have room for one more byte; it may be the memory of the pixels unless colours are added.
 template <std::size_t colours, std::size_t channels>
 bool composite_to(std::uint8_t* out, const std::vector<std::uint8_t>& pixels,
                   const Colour& background) {

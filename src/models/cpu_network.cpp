@@ -49,7 +49,7 @@ cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight,
   return {out, in, row, column};
 }
 
-/// Parameters of a node, in the order of its module.
+/// The parameters of a node and, of a batch norm, its module.
 struct NodeTensors {
   std::size_t node;
   at::Tensor weight;

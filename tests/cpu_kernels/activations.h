@@ -5,7 +5,7 @@
 
 #include "cpu_kernels/layer_kernels.h"
 
-/// ActivationSpec functions and their derivatives in fp64.
+/// Activation functions and their derivatives in fp64.
 namespace mnist_train::cpu_kernels {
 
 inline constexpr Function kAllFunctions[] = {

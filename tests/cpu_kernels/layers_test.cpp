@@ -35,7 +35,7 @@ struct Images {
   }
 };
 
-/// BatchSize norm, sum and ReLU in fp64.
+/// Batch norm, sum and ReLU in fp64.
 struct BatchNormReference {
   std::vector<double> mean, variance, y, dx, g, dweight, dbias;
 
@@ -138,7 +138,7 @@ void check_batch_norm(const ValueShape& shape, std::int64_t count) {
   CHECK(others == 0);
 }
 
-TEST_CASE("BatchSize norm with a residual and ReLU agrees with fp64") {
+TEST_CASE("Batch norm with a residual and ReLU agrees with fp64") {
   for (const ValueShape& shape :
        {ValueShape{3, 5, 4}, ValueShape{16, 7, 7}, ValueShape{33, 2, 1}, ValueShape{8, 12, 12}}) {
     for (const std::int64_t count : {5, 32, 70}) {

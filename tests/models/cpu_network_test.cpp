@@ -438,7 +438,7 @@ TEST_CASE("synchronised batch norms of lists see the global batch, however uneve
   }
 }
 
-TEST_CASE("LibTorch computes what is no list of known layers, or has another type or shape") {
+TEST_CASE("LibTorch computes other layers, types and shapes") {
   torch::manual_seed(10);
   LayerList with_group_norm = pooled();
   with_group_norm.insert(with_group_norm.begin() + 1, {"", settings::GroupNormLayer{2}});
