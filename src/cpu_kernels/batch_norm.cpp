@@ -11,7 +11,7 @@ namespace mnist_train::cpu_kernels {
 template <class Element>
 BlockedBatchNorm<Element>::BlockedBatchNorm(const ValueShape& shape, double epsilon,
                                             double momentum)
-    : kernels_(*layer_kernels<Element>()),
+    : kernels_(kernel_table<Element>()->layers),
       shape_(shape),
       channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
       epsilon_(epsilon),

@@ -208,7 +208,7 @@ WeightStrides WeightStrides::channels_last(const ConvolutionShape& s) {
 
 template <class Element>
 Convolution<Element>::Convolution(const ConvolutionShape& shape)
-    : kernels_(*convolution_kernels<Element>()),
+    : kernels_(kernel_table<Element>()->convolution),
       shape_(shape),
       forward_(shape, /*backward=*/false, kDepth<Element>, by_amx<Element>()),
       backward_(shape, /*backward=*/true, kDepth<Element>, by_amx<Element>()),

@@ -127,7 +127,7 @@ void DepthwisePlan<Element>::add_tiles(std::int64_t first, std::int64_t count, s
 
 template <class Element>
 Depthwise<Element>::Depthwise(const ConvolutionShape& shape)
-    : kernels_(*depthwise_kernels<Element>()),
+    : kernels_(kernel_table<Element>()->depthwise),
       shape_(shape),
       forward_(shape, /*backward=*/false),
       backward_(shape, /*backward=*/true) {}

@@ -41,8 +41,8 @@ struct AveragePoolNode {
   PoolingShape shape;
 };
 
-/// One pass over activations: a layer and the layers fused with it. Batch norms, sums and gates take
-/// a residual.
+/// One pass over activations: a layer and the layers fused with it. Batch norms, sums and gates
+/// take a residual.
 struct GraphNode {
   std::variant<ConvolutionNode, BatchNormNode, SumNode, GateNode, ActivationNode, DropoutNode,
                FlattenNode, MaxPoolNode, AveragePoolNode>

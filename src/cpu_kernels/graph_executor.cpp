@@ -39,7 +39,7 @@ struct GraphExecutor<Element>::State {
 
 template <class Element>
 GraphExecutor<Element>::GraphExecutor(const Graph& graph, std::int64_t images, Passes passes)
-    : kernels_(*layer_kernels<Element>()),
+    : kernels_(kernel_table<Element>()->layers),
       graph_(graph),
       passes_(passes),
       max_blocks_(BatchSize{images}.blocks()),

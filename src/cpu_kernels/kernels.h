@@ -6,30 +6,26 @@
 
 namespace mnist_train::cpu_kernels {
 
-// Return the kernels for this CPU, or null if it lacks AVX-512 (fp32) or AVX512-BF16 (bf16).
+/// All kernels for elements of one type.
 template <class Element>
-const ConvolutionKernels<Element>* convolution_kernels();
-template <>
-const ConvolutionKernels<float>* convolution_kernels();
-template <>
-const ConvolutionKernels<Bf16Bits>* convolution_kernels();
+struct KernelTable {
+  ConvolutionKernels<Element> convolution;
+  DepthwiseKernels<Element> depthwise;
+  LayerKernels<Element> layers;
+};
+
+/// Returns the kernels for this CPU, or null if it lacks AVX-512 (fp32) or AVX512-BF16 (bf16).
 template <class Element>
-const DepthwiseKernels<Element>* depthwise_kernels();
+const KernelTable<Element>* kernel_table();
 template <>
-const DepthwiseKernels<float>* depthwise_kernels();
+const KernelTable<float>* kernel_table();
 template <>
-const DepthwiseKernels<Bf16Bits>* depthwise_kernels();
-template <class Element>
-const LayerKernels<Element>* layer_kernels();
-template <>
-const LayerKernels<float>* layer_kernels();
-template <>
-const LayerKernels<Bf16Bits>* layer_kernels();
+const KernelTable<Bf16Bits>* kernel_table();
 
 /// Returns whether this CPU can compute with elements of this type.
 template <class Element>
 bool is_supported() {
-  return layer_kernels<Element>() != nullptr;
+  return kernel_table<Element>() != nullptr;
 }
 
 }  // namespace mnist_train::cpu_kernels

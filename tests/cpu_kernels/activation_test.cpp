@@ -30,7 +30,7 @@ struct Results {
       dy[at] = gradients[plain];
     });
     const PixelRange range{kPixels, 1, images};
-    const LayerKernels<Element>& kernels = *layer_kernels<Element>();
+    const LayerKernels<Element>& kernels = kernel_table<Element>()->layers;
     kernels.activate(range, activation, x.data(), y.data());
     kernels.activation_gradient(range, activation, dy.data(),
                                 activation.differentiates_output() ? y.data() : x.data(),

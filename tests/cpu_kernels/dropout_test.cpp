@@ -59,9 +59,9 @@ void check_kernel(const ValueShape& shape, double p) {
       Draws<Element>(5).numbers(kSamples * shape.channels * shape.pixels());
   const std::vector<Element> from = to_blocks(shape, kSamples, x);
   std::vector<Element> to = empty_blocks<Element>(shape, kSamples);
-  layer_kernels<Element>()->drop({shape.pixels(), shape.channels, kSamples},
-                                 make_dropout(7, p, seeds.data(), kSamples), from.data(),
-                                 to.data());
+  kernel_table<Element>()->layers.drop({shape.pixels(), shape.channels, kSamples},
+                                       make_dropout(7, p, seeds.data(), kSamples), from.data(),
+                                       to.data());
   const auto elements = static_cast<std::size_t>(shape.channels * shape.pixels());
   CHECK(from_blocks(shape, kSamples, to) == dropped(x, seeds, elements, 7, p));
 }

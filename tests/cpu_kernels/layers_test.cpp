@@ -200,7 +200,7 @@ void check_pooling(const PoolingShape& s, std::int64_t count, bool max) {
   Images<Element> dx(s.in, count);
   std::vector<std::uint8_t> taps(y.blocks.size());
   const PoolingPlan plan(s);
-  const LayerKernels<Element>& kernels = *layer_kernels<Element>();
+  const LayerKernels<Element>& kernels = kernel_table<Element>()->layers;
   for (std::int64_t block = 0; block < BatchSize{count}.blocks(); ++block) {
     const std::int64_t in = block * s.in.template block_size<Element>();
     const std::int64_t out = block * s.out.template block_size<Element>();
@@ -244,7 +244,7 @@ void check_adaptive_pooling() {
   Images<Element> x(in, 3, draws);
   Images<Element> y(out, 3);
   const PoolingPlan plan(in, out);
-  layer_kernels<Element>()->average_pool(plan.view(), x.data(), 0, out.height, y.data());
+  kernel_table<Element>()->layers.average_pool(plan.view(), x.data(), 0, out.height, y.data());
   const std::vector<double> plain = x.values();
   std::vector<double> expected;
   for (std::size_t plane = 0; plane < plain.size(); plane += 35) {
@@ -289,13 +289,13 @@ void check_conversion(const ValueShape& shape, std::int64_t count, bool channels
     }
   }
   std::vector<Element> block(empty_blocks<Element>(shape, count).size(), Element{1});
-  layer_kernels<Element>()->from_plain(shape, plain.data(), strides, count, block.data());
+  kernel_table<Element>()->layers.from_plain(shape, plain.data(), strides, count, block.data());
   const std::vector<Element> expected = to_blocks(shape, count, numbers);
   const auto size = static_cast<std::size_t>(shape.template block_size<Element>());
   CHECK(std::equal(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(size),
                    expected.begin()));
   std::vector<Element> back(plain.size());
-  layer_kernels<Element>()->to_plain(shape, block.data(), strides, count, back.data());
+  kernel_table<Element>()->layers.to_plain(shape, block.data(), strides, count, back.data());
   CHECK(back == plain);
 }
 
