@@ -59,7 +59,7 @@ RowParts row_parts(const GatherView& view, std::int64_t blocks) {
   const std::int64_t of_block = ceil_divide(kMinParts, blocks);
   const std::int64_t rows =
       std::min(cached_rows<Element>(view), ceil_divide(view.out.height, of_block));
-  return {rows, ceil_divide(view.out.height, rows)};
+  return {rows, ceil_divide(view.out.height, rows), view.out.height};
 }
 
 /// Returns whether all blocks should be multiplied by some panels, then by the next ones: if all
@@ -264,10 +264,7 @@ void Convolution<Element>::gather(bool backward, const BatchOperands<Element>& o
   listener->begin();
   const RowParts parts = row_parts<Element>(view, operands.blocks);
   parallel_for(0, operands.blocks * parts.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t part = begin; part < end; ++part) {
-      const std::int64_t y = part % parts.of_block * parts.rows;
-      listener->take(part, part / parts.of_block, y, std::min(y + parts.rows, view.out.height));
-    }
+    for (std::int64_t part = begin; part < end; ++part) listener->take_part(parts, part);
   });
 }
 
@@ -333,11 +330,6 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
   };
   const RowParts parts = row_parts<Element>(view, operands.blocks);
   const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows<Element>(view) / parts.rows);
-  const auto take = [&](std::int64_t part) {
-    if (listener == nullptr) return;
-    const std::int64_t y = part % parts.of_block * parts.rows;
-    listener->take(part, part / parts.of_block, y, std::min(y + parts.rows, view.out.height));
-  };
   std::int64_t first = 0;
   if (listener != nullptr) {  // the first parts in panels, since all others wait for them
     first = std::min(at_once, parts.of_block);
@@ -347,7 +339,7 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
       compute(0, {0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
     });
     listener->begin();
-    for (std::int64_t part = 0; part < first; ++part) take(part);
+    for (std::int64_t part = 0; part < first; ++part) listener->take_part(parts, part);
   }
   parallel_for(
       first, operands.blocks * parts.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -357,7 +349,9 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
           compute(block, {begin % parts.of_block * parts.rows,
                           std::min((last - block * parts.of_block) * parts.rows, view.out.height),
                           0, panels});
-          for (; begin < last; ++begin) take(begin);
+          for (; begin < last; ++begin) {
+            if (listener != nullptr) listener->take_part(parts, begin);
+          }
         }
       });
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -29,7 +30,6 @@ class GatherPlan {
   std::int64_t packed_words() const {
     return view_.groups * view_.panels * view_.panel_rows * view_.positions;
   }
-  GatherPart all() const { return {0, view_.out.height, 0, view_.panels}; }
 
   GatherPlan(GatherPlan&&) = default;
   GatherPlan& operator=(GatherPlan&&) = default;
@@ -67,6 +67,7 @@ struct BatchOperands {
 struct RowParts {
   std::int64_t rows;      // of a part, but the last one of a block
   std::int64_t of_block;  // parts
+  std::int64_t height;    // of a block
 };
 
 /// Takes each part of the output while it is cached.
@@ -77,6 +78,11 @@ struct RowListener {
   std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
                      std::int64_t row_end)>
       take;
+
+  void take_part(const RowParts& parts, std::int64_t part) const {
+    const std::int64_t y = part % parts.of_block * parts.rows;
+    take(part, part / parts.of_block, y, std::min(y + parts.rows, parts.height));
+  }
 };
 
 /// Operands of the gradient of the weights, of block 0.
@@ -99,8 +105,6 @@ class Convolution {
   explicit Convolution(const ConvolutionShape& shape);
 
   const ConvolutionShape& shape() const { return shape_; }
-  const GatherPlan& forward_plan() const { return forward_; }
-  const GatherPlan& backward_plan() const { return backward_; }
 
   /// Sizes of the packed weights, in elements.
   std::int64_t packed_forward_size() const {

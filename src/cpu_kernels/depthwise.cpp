@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "base/cpu.h"
 #include "base/parallel.h"
 #include "cpu_kernels/convolution.h"
+#include "cpu_kernels/elements.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::int64_t kPartBytes = 48 << 10;  // of inputs of a tile: an L1 cache
 constexpr std::int64_t kPackedWords = 16;      // at least, by a thread
-
-void widen(float from, float& to) { to = from; }
-void widen(Bf16Bits from, float& to) { bf16_to_float(&from, 1, &to); }
-void round_to(float from, float& to) { to = from; }
-void round_to(float from, Bf16Bits& to) { float_to_bf16(&from, 1, &to); }
 
 }  // namespace
 
@@ -156,7 +151,7 @@ void Depthwise<Element>::pack(const Element* weights, const WeightStrides& strid
   parallel_for(0, words<Element>(shape_.out.channels), kPackedWords,
                [&](std::int64_t begin, std::int64_t end) {
                  for_each_weight(strides, begin, end, [&](std::int64_t from, std::int64_t at) {
-                   widen(weights[from], to[at]);
+                   widen(weights + from, 1, to + at);
                  });
                });
 }
@@ -174,7 +169,7 @@ void Depthwise<Element>::weight_gradient(std::int64_t blocks,
                                             std::min(word + view.part_words, end), sums);
                  }
                  for_each_weight(strides, begin, end, [&](std::int64_t to, std::int64_t at) {
-                   round_to(sums[at], gradient[to]);
+                   round_to(sums + at, 1, gradient + to);
                  });
                });
 }

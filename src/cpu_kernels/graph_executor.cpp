@@ -3,22 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/cpu.h"
 #include "base/parallel.h"
+#include "cpu_kernels/elements.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
-
-namespace {
-
-void round_to(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
-void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
-  float_to_bf16(from, count, to);
-}
-void widen(const float* from, std::int64_t count, float* to) { std::copy_n(from, count, to); }
-void widen(const Bf16Bits* from, std::int64_t count, float* to) { bf16_to_float(from, count, to); }
-
-}  // namespace
 
 template <class Element>
 struct GraphExecutor<Element>::State {
@@ -206,10 +195,7 @@ void GraphExecutor<Element>::forward(const Element* images, const PlainStrides& 
                                      const BatchSize& batch, bool training) {
   batch_ = batch;
   training_ = training;
-  for_blocks([&](std::int64_t block) {
-    kernels_.from_plain(graph_.shape_of(Graph::input()), images + block * kImages * strides.image,
-                        strides, batch_.images_of(block), value(Graph::input(), block));
-  });
+  from_plain(images, strides, Graph::input(), value(Graph::input()));
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     const GraphNode& node = state.node;
@@ -229,21 +215,32 @@ void GraphExecutor<Element>::forward(const Element* images, const PlainStrides& 
 }
 
 template <class Element>
-void GraphExecutor<Element>::read_output(Element* output, const PlainStrides& strides) const {
-  const Value last = states_.back().node.out;
+void GraphExecutor<Element>::from_plain(const Element* images, const PlainStrides& strides, Value v,
+                                        Element* blocks) const {
   for_blocks([&](std::int64_t block) {
-    kernels_.to_plain(graph_.shape_of(last), value(last, block), strides, batch_.images_of(block),
-                      output + block * kImages * strides.image);
+    kernels_.from_plain(graph_.shape_of(v), images + block * kImages * strides.image, strides,
+                        batch_.images_of(block), blocks + block * block_size(v));
   });
 }
 
 template <class Element>
-void GraphExecutor<Element>::read_input_gradient(Element* to, const PlainStrides& strides) const {
-  const Value in = Graph::input();
+void GraphExecutor<Element>::to_plain(Value v, const Element* blocks, Element* images,
+                                      const PlainStrides& strides) const {
   for_blocks([&](std::int64_t block) {
-    kernels_.to_plain(graph_.shape_of(in), gradient(in, block), strides, batch_.images_of(block),
-                      to + block * kImages * strides.image);
+    kernels_.to_plain(graph_.shape_of(v), blocks + block * block_size(v), strides,
+                      batch_.images_of(block), images + block * kImages * strides.image);
   });
+}
+
+template <class Element>
+void GraphExecutor<Element>::read_output(Element* output, const PlainStrides& strides) const {
+  const Value last = states_.back().node.out;
+  to_plain(last, value(last), output, strides);
+}
+
+template <class Element>
+void GraphExecutor<Element>::read_input_gradient(Element* to, const PlainStrides& strides) const {
+  to_plain(Graph::input(), gradient(Graph::input()), to, strides);
 }
 
 /// `has_statistics`: the convolution before it has added them.
@@ -347,10 +344,7 @@ template <class Element>
 void GraphExecutor<Element>::backward(const Element* output_gradient, const PlainStrides& strides) {
   find_needed_gradients();
   const Value last = states_.back().node.out;
-  for_blocks([&](std::int64_t block) {
-    kernels_.from_plain(graph_.shape_of(last), output_gradient + block * kImages * strides.image,
-                        strides, batch_.images_of(block), gradient(last, block));
-  });
+  from_plain(output_gradient, strides, last, gradient(last));
   for (std::size_t i = states_.size(); i-- > 0;) {
     State& state = states_[i];
     if (!needs_gradient(state.node.out)) continue;

@@ -90,6 +90,9 @@ class GraphExecutor {
   std::int64_t block_size(Value v) const {
     return graph_.shape_of(v).template block_size<Element>();
   }
+  void from_plain(const Element* images, const PlainStrides& strides, Value v,
+                  Element* blocks) const;
+  void to_plain(Value v, const Element* blocks, Element* images, const PlainStrides& strides) const;
   template <class Action>
   void for_blocks(const Action& action) const;
   template <class Compute>

@@ -243,12 +243,6 @@ void PlannedNetwork::bind(cpu_kernels::GraphExecutor<Element>& executor) {
           memory<float>(node.norm->running_mean()), memory<float>(node.norm->running_var())};
       executor.set(node.node,
                    cpu_kernels::TrainedBatchNormTensors{values, !node.norm->is_training()});
-      if (node.norm->sum_over_ranks()) {
-        executor.set_sum_over_ranks([norm = node.norm](double* numbers, std::int64_t count) {
-          at::Tensor sums = at::from_blob(numbers, {count}, at::kDouble);
-          norm->sum_over_ranks()(sums);
-        });
-      }
     } else {
       const auto& kind =
           std::get<cpu_kernels::ConvolutionNode>(graph_.graph.nodes()[node.node].kind);
@@ -257,6 +251,14 @@ void PlannedNetwork::bind(cpu_kernels::GraphExecutor<Element>& executor) {
                                   weight_strides(node.weight, kind.shape)});
     }
   }
+  // All batch norms with statistics of the batch are synchronized, or none is.
+  const auto synchronized = std::ranges::find_if(
+      nodes_, [](const NodeTensors& n) { return n.norm && n.norm->sum_over_ranks(); });
+  if (synchronized == nodes_.end()) return;
+  executor.set_sum_over_ranks([norm = synchronized->norm](double* numbers, std::int64_t count) {
+    at::Tensor sums = at::from_blob(numbers, {count}, at::kDouble);
+    norm->sum_over_ranks()(sums);
+  });
 }
 
 std::vector<at::Tensor> PlannedNetwork::gradients(const at::Tensor& of_output) {
