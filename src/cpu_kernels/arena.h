@@ -13,6 +13,11 @@
 
 namespace mnist_train::cpu_kernels {
 
+/// The system has no memory for an arena.
+struct ArenaError : std::bad_alloc {
+  const char* what() const noexcept override { return "no memory for the activations of a batch"; }
+};
+
 /// Memory of fixed parts, which are zeros at first.
 template <class Element>
 class Arena {
@@ -27,7 +32,7 @@ class Arena {
   void allocate() {
     const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
     void* const memory = std::aligned_alloc(kPage, bytes);
-    if (memory == nullptr) throw std::bad_alloc();
+    if (memory == nullptr) throw ArenaError();
     std::memset(memory, 0, bytes);
     memory_.reset(static_cast<Element*>(memory));
   }
