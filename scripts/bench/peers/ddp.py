@@ -49,12 +49,13 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
     torch.manual_seed(1)
 
-    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((arguments.mean,), (arguments.std,))])
+    shaped = [transforms.Resize(arguments.image_size), transforms.Grayscale(arguments.channels)] if arguments.image_size != 28 else []
+    transform = transforms.Compose([*shaped, transforms.ToTensor(), transforms.Normalize((arguments.mean,), (arguments.std,))])
     dataset = datasets.MNIST if arguments.dataset == "mnist" else datasets.FashionMNIST
     train_set = dataset(arguments.data, train=True, transform=transform)
     test_set = dataset(arguments.data, train=False, transform=transform)
-    if arguments.limit:
-        train_set = Subset(train_set, range(arguments.limit))
+    train_set, test_set = (Subset(part, range(count)) if count else part
+                           for part, count in ((train_set, arguments.limit), (test_set, arguments.test_limit)))
     sampler = DistributedSampler(train_set, seed=1)
     train_loader = DataLoader(train_set, arguments.batch_size // dist.get_world_size(), sampler=sampler)
     test_loader = DataLoader(test_set, 1000, sampler=DistributedSampler(test_set, shuffle=False))

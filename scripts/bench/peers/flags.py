@@ -12,7 +12,7 @@ def parse_arguments(description):
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", required=True, help="a folder as torchvision lays it out")
     parser.add_argument("--dataset", choices=("mnist", "fashion-mnist"), default="mnist")
-    parser.add_argument("--model", choices=("net", "mlp", "lenet", "resnet18"), default="net")
+    parser.add_argument("--model", default="net", help="of torch_models.py")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--epochs", type=int, default=2)
@@ -22,6 +22,9 @@ def parse_arguments(description):
     parser.add_argument("--mean", type=float, default=0.1307)
     parser.add_argument("--std", type=float, default=0.3081)
     parser.add_argument("--limit", type=int, default=0, help="training samples, 0: all")
+    parser.add_argument("--test-limit", type=int, default=0, help="test images, 0: all")
+    parser.add_argument("--image-size", type=int, default=28, help="to which images are resized")
+    parser.add_argument("--channels", type=int, default=1, help="of the images, all with the same values")
     parser.add_argument("--processes", type=int, default=2, help="where the script starts its own")
     parser.add_argument("--weights", help="an .npz file of the first weights, where the script cannot draw PyTorch's")
     return parser.parse_args()
@@ -36,6 +39,11 @@ def read_raw(arguments, part):
     """The bytes of all images of a part (train, t10k) and of their labels."""
     folder = pathlib.Path(arguments.data) / {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}[arguments.dataset] / "raw"
     return read_idx(folder, f"{part}-images-idx3-ubyte", 16), read_idx(folder, f"{part}-labels-idx1-ubyte", 8)
+
+
+def limit(arguments, part):
+    """Images of a part (train, t10k) that are used, 0: all."""
+    return arguments.limit if part == "train" else arguments.test_limit
 
 
 def batch_sizes(arguments, samples):

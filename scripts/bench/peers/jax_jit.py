@@ -10,7 +10,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy
-from flags import batch_sizes, parse_arguments, peak_memory_bytes, print_event, read_raw
+from flags import batch_sizes, limit, parse_arguments, peak_memory_bytes, print_event, read_raw
 
 TEST_BATCH = 1000
 
@@ -67,7 +67,7 @@ def read_weights(arguments):
 
 def read_set(arguments, part):
     images, labels = (numpy.frombuffer(data, numpy.uint8) for data in read_raw(arguments, part))
-    count = arguments.limit if arguments.limit and part == "train" else len(labels)
+    count = limit(arguments, part) or len(labels)
     images = (images.reshape(-1, 28, 28, 1)[:count] / numpy.float32(255) - numpy.float32(arguments.mean)) / numpy.float32(arguments.std)
     return images, labels[:count].astype(numpy.int32)
 

@@ -2,12 +2,11 @@
 
 import torch
 import torch.distributed as dist
-from flags import peak_memory_bytes, print_event, read_raw
+from flags import limit, peak_memory_bytes, print_event, read_raw
 from torch import nn
 from torch.nn import functional
-from torch_models import LeNet, Mlp, Net, resnet18
+from torch_models import MODELS
 
-MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -32,10 +31,13 @@ def autocast(arguments):
 
 
 def read_set(arguments, part, device):
-    """All images [N,1,28,28] u8 and labels of a part, the training set up to --limit."""
+    """All images [N,C,H,W] u8 and labels of a part, up to its limit."""
     images, labels = (torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in read_raw(arguments, part))
-    count = arguments.limit if arguments.limit and part == "train" else len(labels)
-    return images.reshape(-1, 1, 28, 28)[:count].to(device), labels[:count].long().to(device)
+    count = limit(arguments, part) or len(labels)
+    images = images.reshape(-1, 1, 28, 28)[:count]
+    if arguments.image_size != 28:
+        images = functional.interpolate(images, size=(arguments.image_size,) * 2, mode="bilinear")
+    return images.expand(-1, arguments.channels, -1, -1).to(device), labels[:count].long().to(device)
 
 
 def normalize(arguments, images, dtype):

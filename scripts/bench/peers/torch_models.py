@@ -71,3 +71,49 @@ def resnet18():
     net.add_module("global_avg_pool", nn.AdaptiveAvgPool2d((1, 1)))
     net.add_module("fc", nn.Sequential(nn.Flatten(), nn.Linear(512, 10)))
     return net
+
+
+def own_network():
+    """configs/own_network.json."""
+    def residual(channels_in, channels):
+        return Sum(nn.Sequential(*normed(channels_in, channels, 3, channels // channels_in), nn.ReLU(), *normed(channels, channels, 3)),
+                   nn.Sequential(*normed(channels_in, channels, 1, 2)) if channels != channels_in else nn.Identity())
+
+    return nn.Sequential(*normed(1, 16, 3, 2), nn.ReLU(), residual(16, 16), residual(16, 16), residual(16, 32),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.1), nn.Linear(32, 10))
+
+
+def normed(channels_in, channels, kernel_size, stride=1):
+    """A convolution without bias and its batch norm."""
+    return nn.Conv2d(channels_in, channels, kernel_size, stride, kernel_size // 2, bias=False), nn.BatchNorm2d(channels)
+
+
+class Sum(nn.Module):
+    """The ReLU of two branches' sum."""
+
+    def __init__(self, branch, shortcut):
+        super().__init__()
+        self.branch, self.shortcut = branch, shortcut
+
+    def forward(self, x):
+        return functional.relu(self.branch(x) + self.shortcut(x))
+
+
+def vgg():
+    """peers/vgg.json: padding, and no batch norm."""
+    def convolution(channels_in, channels):
+        return nn.Conv2d(channels_in, channels, 3, padding=1), nn.ReLU()
+
+    return nn.Sequential(*convolution(1, 64), nn.MaxPool2d(2), *convolution(64, 128), nn.MaxPool2d(2),
+                         *convolution(128, 256), *convolution(256, 256), nn.MaxPool2d(2),
+                         nn.Flatten(), nn.Linear(256 * 9, 256), nn.ReLU(), nn.Linear(256, 10))
+
+
+def torchvision_resnet18():
+    from torchvision.models import resnet18 as published
+
+    return published(num_classes=10)
+
+
+MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18, "own_network": own_network, "vgg": vgg,
+          "torchvision-resnet18": torchvision_resnet18}

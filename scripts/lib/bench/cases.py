@@ -10,21 +10,26 @@ from torch.utils.flop_counter import FlopCounterMode
 @dataclass(frozen=True)
 class Case:
     model: str
-    config: str  # of configs/
-    settings: tuple  # of --set
-    goal: float  # test accuracy that time to accuracy is taken to
+    config: str  # below the repository
+    settings: tuple = ()  # of --set
     batch_size: int = 128
     learning_rate: float = 0.01
     momentum: float = 0.5
     mean: float = 0.1307
     std: float = 0.3081
     dataset: str = "mnist"
+    image_size: int = 28  # images are resized to it
+    channels: int = 1
     batch_norm: bool = False  # then losses depend on which samples of a batch a process has
-    cpu_limit: int = 0  # training samples where a CPU would take hours for all of them
+    cpu_limit: int = 0  # training samples on CPUs, where all of them would take hours; so many test images at most, too
 
     def limit(self, options):
         """Training samples that are used, 0: all."""
         return options.limit or (self.cpu_limit if options.device == "cpu" else 0)
+
+    def test_limit(self, options):
+        """Test images that are used, 0: all."""
+        return min(1000, self.cpu_limit) if options.device == "cpu" else 0
 
     def samples(self, options):
         return self.limit(options) or 60000
@@ -33,23 +38,31 @@ class Case:
         """As flags of scripts/bench/peers/*.py."""
         values = {"model": self.model, "dataset": self.dataset, "device": options.device, "precision": precision,
                   "batch-size": self.batch_size, "learning-rate": self.learning_rate, "momentum": self.momentum,
-                  "mean": self.mean, "std": self.std, "limit": self.limit(options)}
+                  "mean": self.mean, "std": self.std, "limit": self.limit(options), "test-limit": self.test_limit(options),
+                  "image-size": self.image_size, "channels": self.channels}
         return [text for key, value in values.items() for text in (f"--{key}", str(value))]
 
 
 CASES = {
-    "net": Case("net", "mnist.json", (), goal=0.96),
-    "lenet": Case("lenet", "gluon_lenet.json", (), goal=0.93, learning_rate=0.04, momentum=0, mean=0, std=1),
-    "mlp": Case("mlp", "mnist.json", ("model.name=mlp",), goal=0.91),
-    "resnet18": Case("resnet18", "fashion_mnist_resnet18.json", (), goal=0.8, batch_size=256, learning_rate=0.1, momentum=0,
-                     mean=0, std=1, dataset="fashion-mnist", batch_norm=True, cpu_limit=2560),
+    "net": Case("net", "configs/mnist.json"),
+    "lenet": Case("lenet", "configs/gluon_lenet.json", learning_rate=0.04, momentum=0, mean=0, std=1),
+    "mlp": Case("mlp", "configs/mnist.json", ("model.name=mlp",)),
+    "own_network": Case("own_network", "configs/own_network.json",
+                        ("sgd_momentum=0.5", "weight_decay=0", "schedule.name=constant", "schedule.warmup_epochs=0"), batch_norm=True),
+    "vgg": Case("vgg", "scripts/bench/peers/vgg.json", cpu_limit=12800),
+    "resnet18": Case("resnet18", "configs/fashion_mnist_resnet18.json", batch_size=256, learning_rate=0.1, momentum=0, mean=0, std=1,
+                     dataset="fashion-mnist", batch_norm=True, cpu_limit=2560),
+    "torchvision-resnet18": Case("torchvision-resnet18", "configs/fashion_mnist_resnet18.json",
+                                 ("model.name=torchvision-resnet18", "model.init=default", "data.size=64", "data.channels=3"),
+                                 batch_size=64, momentum=0, mean=0, std=1, dataset="fashion-mnist", image_size=64, channels=3,
+                                 batch_norm=True, cpu_limit=2560),
 }
 
 
 def flops_per_sample(name):
     """Of a case's model: multiply-adds count twice; forward and backward, as PyTorch counts them."""
-    images = torch.zeros(1, 1, 28, 28)
-    model = MODELS[CASES[name].model]()
+    case = CASES[name]
+    model = MODELS[case.model]().eval()
     with FlopCounterMode(display=False) as counter:
-        model(images).sum().backward()
+        model(torch.zeros(1, case.channels, case.image_size, case.image_size)).sum().backward()
     return counter.get_total_flops()

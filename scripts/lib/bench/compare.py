@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import statistics
-import subprocess
 import sys
 
 import machine
@@ -11,20 +10,22 @@ import sides
 import torch
 from cases import CASES, flops_per_sample
 
-RATIOS = ("wall_seconds", "epoch_seconds", "startup_seconds", "seconds_to_goal", "peak_memory_mb")
+RATIOS = ("wall_seconds", "epoch_seconds", "startup_seconds", "peak_memory_mb")
 ERRORS = (RuntimeError, OSError, ValueError, TypeError, KeyError)
 # The check's batch, which is all of its samples, so that their order does not matter; and its learning rate, at which the loss
 # falls so fast that another optimizer would be seen.
 CHECK_SAMPLES, CHECK_LEARNING_RATE = 512, 0.1
 # How far a loss may be from ours by rounding, several times what was seen: 5e-6 and 1e-3. GPUs multiply fp32 as TF32.
 TOLERANCES = {"fp32": 1e-4, "bf16": 5e-3}
-# Keeps a core busy until the process that started it is gone, however that ended.
-BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: sum(range(10000))"
 
 
 def run_side(side, case, options, folder):
     peer, precision = side.rsplit("_", 1)
     return sides.PEERS_BY_NAME[peer][1](case, options, precision, folder)
+
+
+def sides_of(name, options):
+    return [side for side in options.sides if name in sides.JAX_CASES or not side.startswith("jax_")]
 
 
 def what(side):
@@ -64,7 +65,7 @@ def check_losses(name, options, folder):
     short = copy.copy(options)
     short.epochs, short.limit = options.check_steps, CHECK_SAMPLES
     checked, failures = {}, {}
-    for side in sorted(options.sides, key=lambda side: not side.startswith("ours_")):
+    for side in sorted(sides_of(name, options), key=lambda side: not side.startswith("ours_")):
         try:
             checked[side] = {"losses": run_side(side, case, short, folder).losses()}
         except ERRORS as error:
@@ -85,19 +86,19 @@ def check_losses(name, options, folder):
 def measure_case(name, options, rates, folder):
     case = CASES[name]
     checked, failures = check_losses(name, options, folder) if options.check_steps and not case.batch_norm else ({}, {})
-    runs = {side: [] for side in options.sides}
+    runs = {side: [] for side in sides_of(name, options)}
     for number in range(options.runs):
-        for side in [side for side in options.sides if side not in failures]:
+        for side in [side for side in sides_of(name, options) if side not in failures]:
             try:
-                runs[side].append(run_side(side, case, options, folder).figures(case.goal))
+                runs[side].append(run_side(side, case, options, folder).figures())
                 print(f"{name} {number + 1} {side}: {runs[side][-1]}", file=sys.stderr)
             except ERRORS as error:
                 failures[side] = str(error)
                 print(f"{name} {number + 1} {side} failed: {error}", file=sys.stderr)
-    chosen = [side for side in options.sides if side not in failures and runs[side]]
+    chosen = [side for side in sides_of(name, options) if side not in failures and runs[side]]
     floors = floor(name, case.samples(options), rates)
     result = {
-        "config": case.config, "settings": list(case.settings), "samples": case.samples(options), "goal": case.goal,
+        "config": case.config, "settings": list(case.settings), "samples": case.samples(options),
         "floor_epoch_seconds": floors, **({"failures": failures} if failures else {}),
         "loss_check": checked or machine.NOT_MEASURED, "sides": {},
     }
@@ -108,44 +109,6 @@ def measure_case(name, options, rates, folder):
             "what": what(side), **figures, "floor_reached": floors[precision] / figures["epoch_seconds"]["median"],
             "times_as_much": ratios(runs[side], runs.get(f"ours_{precision}", [])),
         }
-    return result
-
-
-def measure_scaling(name, options, folder):
-    """Seconds an epoch of mnist-train by precision and number of processes, and the efficiency against the first."""
-    result = {}
-    for precision in options.precisions:
-        result[precision] = found = {}
-        first = None
-        for label in options.scaling.split(","):
-            alone = copy.copy(options)
-            alone.automatic = False
-            alone.processes, alone.threads = (int(number) for number in (label if "x" in label else f"{label}x1").split("x"))
-            figures = [run_side(f"ours_{precision}", CASES[name], alone, folder).figures(1) for _ in range(options.runs)]
-            seconds, cores = machine.spread([each["epoch_seconds"] for each in figures]), alone.processes * alone.threads
-            first = first or seconds["median"] * cores
-            found[label] = {"epoch_seconds": seconds, "efficiency": first / (seconds["median"] * cores)}
-            print(f"{name}, {precision}, {label} processes: {found[label]}", file=sys.stderr)
-    return result
-
-
-def measure_sharing(name, options, folder):
-    """How many times as long an epoch of ours and of DDP takes while one more process keeps a core busy: runs in turn."""
-    options = copy.copy(options)
-    options.epochs = 1
-    result = {}
-    for side in [side for side in options.sides if side.startswith(("ours_", "ddp_"))]:
-        alone, shared = [], []
-        for _ in range(options.runs):
-            alone.append(run_side(side, CASES[name], options, folder).figures(1)["epoch_seconds"])
-            with subprocess.Popen([sys.executable, "-c", BUSY]) as busy:
-                try:
-                    shared.append(run_side(side, CASES[name], options, folder).figures(1)["epoch_seconds"])
-                finally:
-                    busy.kill()
-        result[side] = {"epoch_seconds": machine.spread(alone), "epoch_seconds_shared": machine.spread(shared),
-                        "times_as_long": statistics.median(b / a for a, b in zip(alone, shared))}
-        print(f"{name} beside a busy process {side}: {result[side]}", file=sys.stderr)
     return result
 
 
@@ -164,8 +127,4 @@ def measure(options, folder, keep):
     for name in options.cases:
         result["cases"][name] = measure_case(name, options, rates, folder)
         keep(result | seen.describe())
-    if options.scaling:
-        result["scaling"] = {name: measure_scaling(name, options, folder) for name in options.cases}
-    if options.sharing:
-        result["sharing"] = {name: measure_sharing(name, options, folder) for name in options.cases}
     return result | seen.describe()
