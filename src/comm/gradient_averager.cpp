@@ -194,6 +194,7 @@ class BucketedAverager : public GradientAverager {
     translate_failures("gradient averaging", [&] { statistics_work_->wait(); });
   }
 
+  bool sends_in_backward() const override { return true; }
   const char* name() const override { return "bucketed"; }
 
  private:

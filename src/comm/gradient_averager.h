@@ -74,6 +74,8 @@ class GradientAverager {
   /// Returns whether `average` may leave that to do, because it sends nothing. If not, `sum` is one
   /// row, all f32.
   virtual bool adds_up_late() const { return false; }
+  /// Returns whether `backward` sends gradients while it computes others.
+  virtual bool sends_in_backward() const { return false; }
   /// Makes the gradients, added up, whole on every rank.
   virtual void all_gather() {}
   /// Waits until every rank sees the update of all. Returns whether it was finite on all ranks; if

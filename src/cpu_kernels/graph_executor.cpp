@@ -341,34 +341,45 @@ void GraphExecutor<Element>::find_needed_gradients() {
 }
 
 template <class Element>
-void GraphExecutor<Element>::backward(const Element* output_gradient, const PlainStrides& strides) {
+void GraphExecutor<Element>::begin_backward(const Element* output_gradient,
+                                            const PlainStrides& strides) {
   find_needed_gradients();
   const Value last = states_.back().node.out;
   from_plain(output_gradient, strides, last, gradient(last));
-  for (std::size_t i = states_.size(); i-- > 0;) {
-    State& state = states_[i];
-    if (!needs_gradient(state.node.out)) continue;
-    if (state.convolution) {
-      convolve_backward(state);
-    } else if (state.batch_norm) {
-      batch_norm_backward(state);
-    } else if (state.pooling) {
-      pool_backward(state);
-    } else if (std::holds_alternative<ActivationNode>(state.node.kind)) {
-      activation_backward(state.node);
-    } else if (std::holds_alternative<DropoutNode>(state.node.kind)) {
-      contribute(state.node.in, [&](std::int64_t block, Element* to) {
-        drop(state.node, block, gradient(state.node.out, block), to);
-      });
-    } else if (std::holds_alternative<FlattenNode>(state.node.kind)) {
-      contribute(state.node.in, [&](std::int64_t block, Element* to) {
-        kernels_.unflatten(graph_.shape_of(state.node.in), gradient(state.node.out, block), to);
-      });
-    } else if (std::holds_alternative<GateNode>(state.node.kind)) {
-      gate_backward(state.node);
-    } else {
-      sum_backward(state.node);
-    }
+  backward_reached_ = states_.size();
+}
+
+template <class Element>
+void GraphExecutor<Element>::backward_to(std::size_t node) {
+  while (backward_reached_ > node) {
+    State& state = states_[--backward_reached_];
+    if (needs_gradient(state.node.out)) backward_through(state);
+  }
+}
+
+template <class Element>
+void GraphExecutor<Element>::backward_through(State& state) {
+  const GraphNode& node = state.node;
+  if (state.convolution) {
+    convolve_backward(state);
+  } else if (state.batch_norm) {
+    batch_norm_backward(state);
+  } else if (state.pooling) {
+    pool_backward(state);
+  } else if (std::holds_alternative<ActivationNode>(node.kind)) {
+    activation_backward(node);
+  } else if (std::holds_alternative<DropoutNode>(node.kind)) {
+    contribute(node.in, [&](std::int64_t block, Element* to) {
+      drop(node, block, gradient(node.out, block), to);
+    });
+  } else if (std::holds_alternative<FlattenNode>(node.kind)) {
+    contribute(node.in, [&](std::int64_t block, Element* to) {
+      kernels_.unflatten(graph_.shape_of(node.in), gradient(node.out, block), to);
+    });
+  } else if (std::holds_alternative<GateNode>(node.kind)) {
+    gate_backward(node);
+  } else {
+    sum_backward(node);
   }
 }
 

@@ -54,7 +54,7 @@ class GraphExecutor {
   void set_sum_over_ranks(const SumOverRanks& sum);
 
   /// Sets the seeds of the samples of the next forward pass in training, for dropout. They must
-  /// stay valid until the end of `backward`.
+  /// stay valid until the end of the backward pass.
   void set_sample_seeds(const std::int64_t* seeds) { sample_seeds_ = seeds; }
 
   // Images, outputs and gradients outside the executor are plain.
@@ -63,9 +63,10 @@ class GraphExecutor {
   void forward(const Element* images, const PlainStrides& strides, const BatchSize& batch,
                bool training);
   void read_output(Element* output, const PlainStrides& strides) const;
-  /// Writes the gradients of all trained parameters, from that of the output of the last `forward`
-  /// in training.
-  void backward(const Element* output_gradient, const PlainStrides& strides);
+  /// Begins the backward pass of the last `forward` in training.
+  void begin_backward(const Element* output_gradient, const PlainStrides& strides);
+  /// Continues it down to this node. Writes the gradients of the trained parameters on the way.
+  void backward_to(std::size_t node);
   /// Requires Passes::kBackwardToInput.
   void read_input_gradient(Element* gradient, const PlainStrides& strides) const;
 
@@ -100,6 +101,7 @@ class GraphExecutor {
 
   void convolve(State& state, BlockedBatchNorm<Element>* next);
   void normalize(State& state, bool has_statistics);
+  void backward_through(State& state);
   void convolve_backward(State& state);
   void add_bias_gradients(State& state);
   void add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
@@ -119,6 +121,7 @@ class GraphExecutor {
   Passes passes_;
   std::int64_t max_blocks_;
   BatchSize batch_{0};
+  std::size_t backward_reached_ = 0;  // the node
   bool training_ = false;
   const std::int64_t* sample_seeds_ = nullptr;
   std::vector<State> states_;

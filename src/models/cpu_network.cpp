@@ -51,6 +51,10 @@ cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight,
 
 /// The parameters of a node and, of a batch norm, its module.
 struct NodeTensors {
+  std::vector<at::Tensor> parameters() const {
+    return bias.defined() ? std::vector{weight, bias} : std::vector{weight};
+  }
+
   std::size_t node;
   at::Tensor weight;
   at::Tensor bias;                  // may be undefined
@@ -100,20 +104,28 @@ class PlannedNetwork : public CpuNetwork {
   at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training,
                      const at::Tensor& seeds) override;
 
-  /// `passes`: kForward without a backward pass.
-  at::Tensor compute(const at::Tensor& x, bool training, Passes passes);
-  /// Returns the gradients of x, if wanted, and of `parameters()`; undefined if they are frozen.
-  std::vector<at::Tensor> gradients(const at::Tensor& of_output);
+  /// Continues the backward pass through a stage. Returns the gradients of its input and of its
+  /// parameters; undefined if they are not wanted.
+  std::vector<at::Tensor> gradients(std::size_t begin, std::size_t end,
+                                    const at::Tensor& of_output);
+  /// Returns the output of the last stage, and an empty tensor for others.
+  at::Tensor output_of(std::size_t end) const {
+    return end == nodes_.size() ? output_ : at::empty({0}, output_.options());
+  }
   std::int64_t number() const { return number_; }
 
  private:
-  std::vector<at::Tensor> parameters() const;
+  /// `passes`: kForward without a backward pass.
+  at::Tensor compute(const at::Tensor& x, bool training, Passes passes);
   template <class Element>
   at::Tensor compute_as(const at::Tensor& x, bool training, Passes passes);
   template <class Element>
   void bind(cpu_kernels::GraphExecutor<Element>& executor);
   template <class Element>
-  std::vector<at::Tensor> gradients_as(const at::Tensor& of_output);
+  void begin_backward(const at::Tensor& of_output);
+  template <class Element>
+  std::vector<at::Tensor> gradients_as(std::size_t begin, std::size_t end,
+                                       const at::Tensor& of_output);
   template <class Element>
   Executors<Element>& executors();
   const cpu_kernels::ValueShape& in_shape() const {
@@ -129,8 +141,9 @@ class PlannedNetwork : public CpuNetwork {
   Executors<cpu_kernels::Bf16Bits> bf16_;
   // Of the last forward pass with a backward pass:
   std::int64_t number_ = 0;
-  std::vector<WantedGradients> wanted_;  // one a node
+  std::vector<WantedGradients> wanted_;  // of each of nodes_
   std::vector<std::int64_t> sizes_;      // of x
+  at::Tensor output_;
   at::Tensor seeds_;
 };
 
@@ -143,15 +156,18 @@ Executors<cpu_kernels::Bf16Bits>& PlannedNetwork::executors() {
   return bf16_;
 }
 
-class Computation : public torch::autograd::Function<Computation> {
+/// An operation of autograd: the nodes with the parameters `begin` to `end`, and those behind them up
+/// to the next stage. Empty tensors link the stages.
+class Stage : public torch::autograd::Function<Stage> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            at::TensorList /*parameters*/, PlannedNetwork* planned, bool training) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& /*before*/,
+                            at::TensorList /*parameters*/, PlannedNetwork* planned,
+                            std::int64_t begin, std::int64_t end) {
     context->saved_data["network"] = reinterpret_cast<std::int64_t>(planned);
-    const Passes passes = x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward;
-    at::Tensor y = planned->compute(x, training, passes);
     context->saved_data["number"] = planned->number();
-    return y;
+    context->saved_data["begin"] = begin;
+    context->saved_data["end"] = end;
+    return planned->output_of(static_cast<std::size_t>(end));
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -162,8 +178,10 @@ class Computation : public torch::autograd::Function<Computation> {
     if (context->saved_data["number"].toInt() != planned->number()) {
       throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
     }
-    torch::autograd::variable_list found = planned->gradients(gradients[0]);
-    found.resize(found.size() + 2);
+    const auto begin = static_cast<std::size_t>(context->saved_data["begin"].toInt());
+    const auto end = static_cast<std::size_t>(context->saved_data["end"].toInt());
+    torch::autograd::variable_list found = planned->gradients(begin, end, gradients[0]);
+    found.resize(found.size() + 3);
     return found;
   }
 };
@@ -183,26 +201,39 @@ bool PlannedNetwork::can_compute(const at::Tensor& x) const {
                      : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
 }
 
-std::vector<at::Tensor> PlannedNetwork::parameters() const {
-  std::vector<at::Tensor> all;
-  for (const NodeTensors& node : nodes_) {
-    all.push_back(node.weight);
-    if (node.bias.defined()) all.push_back(node.bias);
-  }
-  return all;
-}
-
 at::Tensor PlannedNetwork::forward(const at::Tensor& x, GradientPlaces& places, bool training,
                                    const at::Tensor& seeds) {
   seeds_ = seeds;
-  const std::vector<at::Tensor> all = parameters();
-  const bool has_backward =
-      at::GradMode::is_enabled() &&
-      (x.requires_grad() || std::ranges::any_of(all, &at::Tensor::requires_grad));
+  const auto is_trained = [](const NodeTensors& node) {
+    return std::ranges::any_of(node.parameters(), &at::Tensor::requires_grad);
+  };
+  const bool has_backward = at::GradMode::is_enabled() &&
+                            (x.requires_grad() || std::ranges::any_of(nodes_, is_trained));
   if (!has_backward) return compute(x, training, Passes::kForward);
   wanted_.clear();
   for (const NodeTensors& node : nodes_) wanted_.push_back(places.take(node.weight, node.bias));
-  return Computation::apply(x, at::TensorList(all), this, training);
+  {
+    const at::NoGradGuard no_grad;
+    output_ = compute(x, training, x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward);
+  }
+  // Gradients without a destination buffer may be sent while others are computed, so autograd gets
+  // those of each node as soon as they are computed.
+  const bool have_places = std::ranges::any_of(wanted_, [](const WantedGradients& wanted) {
+    return wanted.weight.defined() || wanted.bias.defined();
+  });
+  const std::size_t nodes_of_stage = have_places ? nodes_.size() : 1;
+  at::Tensor y = x;
+  for (std::size_t begin = 0; begin < nodes_.size(); begin += nodes_of_stage) {
+    std::vector<at::Tensor> parameters;
+    const std::size_t end = begin + nodes_of_stage;
+    for (std::size_t i = begin; i < end; ++i) {
+      for (const at::Tensor& each : nodes_[i].parameters()) parameters.push_back(each);
+    }
+    y = Stage::apply(y, at::TensorList(parameters), this, static_cast<std::int64_t>(begin),
+                     static_cast<std::int64_t>(end));
+  }
+  output_.reset();
+  return y;
 }
 
 at::Tensor PlannedNetwork::compute(const at::Tensor& x, bool training, Passes passes) {
@@ -261,39 +292,52 @@ void PlannedNetwork::bind(cpu_kernels::GraphExecutor<Element>& executor) {
   });
 }
 
-std::vector<at::Tensor> PlannedNetwork::gradients(const at::Tensor& of_output) {
-  return of_output.scalar_type() == at::kFloat ? gradients_as<float>(of_output)
-                                               : gradients_as<cpu_kernels::Bf16Bits>(of_output);
+std::vector<at::Tensor> PlannedNetwork::gradients(std::size_t begin, std::size_t end,
+                                                  const at::Tensor& of_output) {
+  return of_output.scalar_type() == at::kFloat
+             ? gradients_as<float>(begin, end, of_output)
+             : gradients_as<cpu_kernels::Bf16Bits>(begin, end, of_output);
 }
 
 /// Returns a tensor for the gradient of a parameter; undefined for a frozen one.
 at::Tensor destination(const at::Tensor& parameter, const at::Tensor& place) {
-  if (!parameter.requires_grad()) return {};
+  if (!parameter.defined() || !parameter.requires_grad()) return {};
   return place.defined() ? place.detach()
                          : at::empty_strided(parameter.sizes(), parameter.strides(),
                                              parameter.options().requires_grad(false));
 }
 
 template <class Element>
-std::vector<at::Tensor> PlannedNetwork::gradients_as(const at::Tensor& of_output) {
+void PlannedNetwork::begin_backward(const at::Tensor& of_output) {
   auto& executor = *executors<Element>().training;
-  std::vector<at::Tensor> found(1);
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
     const NodeTensors& node = nodes_[i];
-    const at::Tensor weight = destination(node.weight, wanted_[i].weight);
-    const at::Tensor bias =
-        node.bias.defined() ? destination(node.bias, wanted_[i].bias) : at::Tensor();
+    const at::Tensor& weight = wanted_[i].weight = destination(node.weight, wanted_[i].weight);
+    const at::Tensor& bias = wanted_[i].bias = destination(node.bias, wanted_[i].bias);
     node.norm ? executor.set_norm_gradients(node.node, memory<float>(weight), memory<float>(bias))
               : executor.set_gradients(node.node, memory<Element>(weight), memory<Element>(bias));
-    found.push_back(weight);
-    if (node.bias.defined()) found.push_back(bias);
   }
-  executor.backward(memory<const Element>(of_output), plain_strides(of_output, out_shape()));
-  if (executors<Element>().training_passes == Passes::kBackwardToInput) {
-    const at::Tensor to = at::empty(sizes_, of_output.options());
-    const at::Tensor plain = in_shape().pixels() == 1 ? to.flatten(1) : to;
+  executor.begin_backward(memory<const Element>(of_output), plain_strides(of_output, out_shape()));
+}
+
+template <class Element>
+std::vector<at::Tensor> PlannedNetwork::gradients_as(std::size_t begin, std::size_t end,
+                                                     const at::Tensor& of_output) {
+  if (end == nodes_.size()) begin_backward<Element>(of_output);
+  auto& executor = *executors<Element>().training;
+  executor.backward_to(begin == 0 ? 0 : nodes_[begin].node);
+  at::Tensor of_input;
+  if (begin > 0) {
+    of_input = at::empty({0}, of_output.options());
+  } else if (executors<Element>().training_passes == Passes::kBackwardToInput) {
+    of_input = at::empty(sizes_, of_output.options());
+    const at::Tensor plain = in_shape().pixels() == 1 ? of_input.flatten(1) : of_input;
     executor.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
-    found[0] = to;
+  }
+  std::vector<at::Tensor> found{of_input};
+  for (std::size_t i = begin; i < end; ++i) {
+    found.push_back(std::exchange(wanted_[i].weight, {}));
+    if (nodes_[i].bias.defined()) found.push_back(std::exchange(wanted_[i].bias, {}));
   }
   return found;
 }

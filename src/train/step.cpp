@@ -117,7 +117,7 @@ void Step::add(const loader::Batch& batch) {
 void Step::begin_shard() {
   shard_samples_ = 0;
   parameters_.begin_shard(shard_);
-  parameters_.place_gradients(model_.gradient_places());
+  if (!averager_.sends_in_backward()) parameters_.place_gradients(model_.gradient_places());
   log_.begin_shard(shard_ == 0);
   if (buffers_) buffers_->begin_shard();
 }

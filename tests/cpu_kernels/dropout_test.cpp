@@ -104,7 +104,8 @@ void check_network() {
   CHECK(forward(false) == values_of(images));
   CHECK(forward(true) == dropped(images, seeds, 30, 2, 0.3));
   const std::vector<Element> dy = Draws<Element>(6).numbers(kElements);
-  network.backward(dy.data(), strides);
+  network.begin_backward(dy.data(), strides);
+  network.backward_to(0);
   double sum = 0;
   for (const double g : dropped(dy, seeds, 30, 2, 0.3)) sum += g;
   CHECK(value_of(bias_gradient) == testing::Approx(sum).epsilon(tolerance<Element>()));

@@ -342,7 +342,8 @@ class Rig {
     const PlainStrides strides{shape.channels * shape.pixels(), shape.pixels(), shape.width, 1};
     const PlainStrides of_output{out.channels, 1, 1, 1};
     const std::vector<Element> output = forward(plain, images);
-    network_.backward(dy.data(), of_output);
+    network_.begin_backward(dy.data(), of_output);
+    network_.backward_to(0);
     std::vector<Element> dx(plain.size());
     const bool has_dx = passes_ == Passes::kBackwardToInput;
     if (has_dx) network_.read_input_gradient(dx.data(), strides);

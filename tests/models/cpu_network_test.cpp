@@ -101,7 +101,7 @@ std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
   return model;
 }
 
-bool is_computed(const at::Tensor& out) { return count_operations(out, "Computation") > 0; }
+bool is_computed(const at::Tensor& out) { return count_operations(out, "Stage") > 0; }
 
 bool can_compute(at::ScalarType type) {
   return type == at::kFloat ? cpu_features().avx512 : cpu_features().avx512_bf16;
@@ -368,6 +368,20 @@ TEST_CASE("gradients are written to their destination buffers, once") {
               .to(at::kFloat)
               .allclose(2 * expected[2].second.to(at::kFloat), 1e-2));
   }
+}
+
+TEST_CASE("gradients without destination buffers reach autograd layer by layer") {
+  if (!can_compute(at::kFloat)) return;
+  const auto model = model_of(pooled(), at::kFloat);
+  const at::Tensor out = model->forward(at::randn({20, 3, 12, 11}));
+  CHECK(count_operations(out, "Stage") == 5);  // the layers with weights
+  const at::Tensor first = model->parameters().front();
+  const at::Tensor last = model->parameters().back();
+  std::vector<bool> has_other;
+  last.register_hook([&](const at::Tensor&) { has_other.push_back(first.grad().defined()); });
+  first.register_hook([&](const at::Tensor&) { has_other.push_back(last.grad().defined()); });
+  out.sum().backward();
+  CHECK(has_other == std::vector{false, true});
 }
 
 TEST_CASE("an empty batch has gradients of zero") {
