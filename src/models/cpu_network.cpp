@@ -156,8 +156,8 @@ Executors<cpu_kernels::Bf16Bits>& PlannedNetwork::executors() {
   return bf16_;
 }
 
-/// An operation of autograd: the nodes with the parameters `begin` to `end`, and those behind them up
-/// to the next stage. Empty tensors link the stages.
+/// An operation of autograd: the nodes with the parameters `begin` to `end`, and those behind them
+/// up to the next stage. Empty tensors link the stages.
 class Stage : public torch::autograd::Function<Stage> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& /*before*/,
@@ -207,14 +207,15 @@ at::Tensor PlannedNetwork::forward(const at::Tensor& x, GradientPlaces& places, 
   const auto is_trained = [](const NodeTensors& node) {
     return std::ranges::any_of(node.parameters(), &at::Tensor::requires_grad);
   };
-  const bool has_backward = at::GradMode::is_enabled() &&
-                            (x.requires_grad() || std::ranges::any_of(nodes_, is_trained));
+  const bool has_backward =
+      at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(nodes_, is_trained));
   if (!has_backward) return compute(x, training, Passes::kForward);
   wanted_.clear();
   for (const NodeTensors& node : nodes_) wanted_.push_back(places.take(node.weight, node.bias));
   {
     const at::NoGradGuard no_grad;
-    output_ = compute(x, training, x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward);
+    output_ =
+        compute(x, training, x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward);
   }
   // Gradients without a destination buffer may be sent while others are computed, so autograd gets
   // those of each node as soon as they are computed.
