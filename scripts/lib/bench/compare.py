@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import statistics
 import sys
+import time
 
 import machine
 import sides
@@ -98,8 +99,8 @@ def measure_case(name, options, rates, folder):
     chosen = [side for side in sides_of(name, options) if side not in failures and runs[side]]
     floors = floor(name, case.samples(options), rates)
     result = {
-        "config": case.config, "settings": list(case.settings), "samples": case.samples(options),
-        "floor_epoch_seconds": floors, **({"failures": failures} if failures else {}),
+        "date": time.strftime("%Y-%m-%d"), "commit": machine.commit(options.binary), "config": case.config, "settings": list(case.settings),
+        "samples": case.samples(options), "floor_epoch_seconds": floors, **({"failures": failures} if failures else {}),
         "loss_check": checked or machine.NOT_MEASURED, "sides": {},
     }
     for side in chosen:
@@ -112,19 +113,21 @@ def measure_case(name, options, rates, folder):
     return result
 
 
-def measure(options, folder, keep):
-    """Gives what was measured, and gives it to `keep` after each case, so that whatever ends a later one takes nothing."""
+def measure(options, older, folder, keep):
+    """Gives what was measured, and gives it to `keep` after each case, so that whatever ends a later one takes nothing. `older`: what
+    was measured of other cases before."""
     seen = machine.Machine(options.binary, options.processes, options.device)
     units = options.processes if options.device == "cuda" else 1  # of what the rates are measured on
-    rates = {key: value * units for key, value in seen.rates.items()}
     result = {
         "what": f"{options.processes} processes" + (" of one thread" if options.device == "cpu" else "") +
                 f" on {options.device}, {options.epochs} epochs, {options.runs} runs of each side in turn",
         "command": options.command, **seen.describe(), "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        "cases": {},
     }
+    cases = dict(older)
     for name in options.cases:
-        result["cases"][name] = measure_case(name, options, rates, folder)
+        rates = {key: value * units for key, value in machine.rates(options.processes, options.device).items()}
+        cases[name] = measure_case(name, options, rates, folder)
+        result["cases"] = {known: cases[known] for known in CASES if known in cases}
         keep(result | seen.describe())
     return result | seen.describe()

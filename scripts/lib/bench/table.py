@@ -40,7 +40,7 @@ def comparison_table(result):
 
     def add(label, key, case, precision, more="", scale=1.0):
         sides = [case["sides"].get(f"{peer}_{precision}") for peer in peers]
-        rows.append([label, precision, more, *(figure(side, key, scale) for side in sides)])
+        rows.append([label, precision, case["date"] if more else "", more, *(figure(side, key, scale) for side in sides)])
 
     precisions = sorted({side.rsplit("_", 1)[1] for case in result["cases"].values() for side in case["sides"]})
     for name, case in result["cases"].items():
@@ -50,7 +50,7 @@ def comparison_table(result):
     first, case = next(iter(result["cases"].items()))
     add(f"`{first}`: command to first step", "startup_seconds", case, precisions[0])
     add(f"`{first}`: largest process, GB", "peak_memory_mb", case, precisions[0], scale=1e-3)
-    return table(["an epoch, seconds", "precision", "floor reached", *(SHORT_NAMES[peer] for peer in peers)], rows)
+    return table(["an epoch, seconds", "precision", "measured", "floor reached", *(SHORT_NAMES[peer] for peer in peers)], rows)
 
 
 def losses(result):
