@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import statistics
 import sys
-import time
 
 import machine
 import sides
@@ -99,8 +98,8 @@ def measure_case(name, options, rates, folder):
     chosen = [side for side in sides_of(name, options) if side not in failures and runs[side]]
     floors = floor(name, case.samples(options), rates)
     result = {
-        "date": time.strftime("%Y-%m-%d"), "commit": machine.commit(options.binary), "config": case.config, "settings": list(case.settings),
-        "samples": case.samples(options), "floor_epoch_seconds": floors, **({"failures": failures} if failures else {}),
+        "config": case.config, "settings": list(case.settings), "samples": case.samples(options),
+        "floor_epoch_seconds": floors, **({"failures": failures} if failures else {}),
         "loss_check": checked or machine.NOT_MEASURED, "sides": {},
     }
     for side in chosen:
@@ -127,7 +126,7 @@ def measure(options, older, folder, keep):
     cases = dict(older)
     for name in options.cases:
         rates = {key: value * units for key, value in machine.rates(options.processes, options.device).items()}
-        cases[name] = measure_case(name, options, rates, folder)
+        cases[name] = {key: result[key] for key in ("date", "commit")} | measure_case(name, options, rates, folder)
         result["cases"] = {known: cases[known] for known in CASES if known in cases}
         keep(result | seen.describe())
     return result | seen.describe()
