@@ -28,15 +28,10 @@ Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
   const auto one = converted<PerChannel>(
       number(range), [](double value) { return PerChannel(value); },
       [](const PerChannel& value) { return std::get<double>(value); });
-  auto list = converted<PerChannel>(
-      list_of(number(range)), [](List values) { return PerChannel(std::move(values)); },
+  const auto list = converted<PerChannel>(
+      list_of(number(range), "one number per channel", 1),
+      [](List values) { return PerChannel(std::move(values)); },
       [](const PerChannel& value) { return std::get<List>(value); });
-  list.fragment["minItems"] = 1;
-  list.read = [read = list.read](const JsonCursor& cursor) -> std::optional<PerChannel> {
-    if (!cursor.node().items.empty()) return read(cursor);
-    cursor.add_mismatch("one number per channel");
-    return std::nullopt;
-  };
   return brief_or_full(
       one, list, "a list with one number per channel",
       [](const PerChannel& value) { return std::holds_alternative<double>(value); });
@@ -64,12 +59,12 @@ Type<Fill> fill_type() {
 /// Returns the type of [min, max].
 Type<Interval> interval(const strict_json::NumberRange& range) {
   using Ends = std::vector<double>;
-  Type<Ends> ordered = list_of(number(range));
-  ordered.fragment["minItems"] = ordered.fragment["maxItems"] = 2;
-  ordered.read = [read = ordered.read](const JsonCursor& cursor) -> std::optional<Ends> {
+  const std::string form = "[min, max] in that order";
+  Type<Ends> ordered = list_of(number(range), form, 2, 2);
+  ordered.read = [read = ordered.read, form](const JsonCursor& cursor) -> std::optional<Ends> {
     std::optional<Ends> ends = read(cursor);
-    if (!ends || (ends->size() == 2 && ends->front() <= ends->back())) return ends;
-    cursor.add_mismatch("[min, max] in that order");
+    if (!ends || ends->front() <= ends->back()) return ends;
+    cursor.add_mismatch(form);
     return std::nullopt;
   };
   return converted<Interval>(
@@ -371,13 +366,10 @@ ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size)
 }
 
 Type<AugmentList> augment_list() {
-  Type<AugmentList> type = list_of(named_union(augmentations()));
-  type.fragment["maxItems"] = kMaxEntries;
+  Type<AugmentList> type =
+      list_of(named_union(augmentations()),
+              fmt::format("a list of at most {} entries", kMaxEntries), 0, kMaxEntries);
   type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<AugmentList> {
-    if (cursor.node().items.size() > kMaxEntries) {
-      cursor.add_mismatch("at most " + std::to_string(kMaxEntries) + " entries");
-      return std::nullopt;
-    }
     std::optional<AugmentList> list = read(cursor);
     if (!list) return std::nullopt;
     check_only_one<NormalizeOptions>(*list, cursor);

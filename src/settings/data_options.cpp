@@ -38,15 +38,8 @@ Type<DataLocation> location() {
 /// Returns the type of a list of locations, one per process; null for none.
 Type<std::vector<DataLocation>> locations_by_rank() {
   using Locations = std::vector<DataLocation>;
-  Type<Locations> list = list_of(location());
-  list.fragment["minItems"] = 1;
-  list.read = [read = list.read](const JsonCursor& cursor) -> std::optional<Locations> {
-    if (!cursor.node().value.is_array() || !cursor.node().items.empty()) return read(cursor);
-    cursor.add_mismatch("one location per process");
-    return std::nullopt;
-  };
   return converted<Locations>(
-      optional_of(list),
+      optional_of(list_of(location(), "one location per process", 1)),
       [](std::optional<Locations> value) { return std::move(value).value_or(Locations{}); },
       [](const Locations& value) { return value.empty() ? std::nullopt : std::optional(value); });
 }
@@ -100,7 +93,7 @@ Type<Background> background() {
       [](std::size_t index) { return index == 0 ? kWhiteBackground : Background{}; },
       [](const Background& value) { return std::size_t{value == Background{} ? 1U : 0U}; });
   const auto parts = converted<Background>(
-      list_of_exactly(3, integer(0, 255), "three numbers, [red, green, blue]"),
+      list_of(integer(0, 255), "three numbers, [red, green, blue]", 3, 3),
       [](const Parts& read) {
         Background value{};
         std::copy(read.begin(), read.end(), value.begin());

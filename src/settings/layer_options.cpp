@@ -33,51 +33,26 @@ Type<std::string> module_name() {
   return strict_json::text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
 }
 
-/// A layer as described by the table of its keys.
+/// Returns the row of a kind of layer, with these keys after "name" and "as". Keys with defaults
+/// are not written, because people read these long lists.
 template <class Kind>
-struct Entry {
-  std::string as;
-  Kind kind;
-};
-
-/// Removes keys with default values, because people read these long lists.
-Json without_defaults(Json entry, const Json& defaults) {
-  for (const auto& [key, value] : defaults.items()) {
-    if (key != "name" && entry.contains(key) && entry[key] == value) entry.erase(key);
-  }
-  return entry.size() == 1 ? entry["name"] : entry;
-}
-
-/// Returns the row of a kind of layer, with these keys after "name" and "as".
-template <class Kind>
-LayerRow row(const std::string& name, const Schema<Kind>& keys, const Names& required = {}) {
-  Schema<Entry<Kind>> schema;
+LayerRow row(const std::string& name, const Schema<Kind>& keys, const Names& required = {},
+             const Kind& kind = {}) {
+  Schema<Layer> schema{Layer{"", kind}};
+  schema.add_name(name);
   schema
-      .add("as", &Entry<Kind>::as, module_name(),
-           "The module's name; without it, its index in the list.")
-      .write = [](const Entry<Kind>& entry) -> std::optional<Json> {
-    if (entry.as.empty()) return std::nullopt;
-    return entry.as;
+      .add("as", &Layer::as, module_name(), "The module's name; without it, its index in the list.")
+      .write = [](const Layer& layer) -> std::optional<Json> {
+    if (layer.as.empty()) return std::nullopt;
+    return layer.as;
   };
-  schema.include(&Entry<Kind>::kind, keys);
-  LayerRow result = alternative<Layer, Entry<Kind>>(
-      name, schema, required,
-      [](Entry<Kind> entry) {
-        return Layer{std::move(entry.as), std::move(entry.kind)};
-      },
-      [](const Layer& layer) -> std::optional<Entry<Kind>> {
-        const Kind* kind = std::get_if<Kind>(&layer.kind);
-        if (kind == nullptr) return std::nullopt;
-        return Entry<Kind>{layer.as, *kind};
-      });
-  Json defaults = keys.write(Kind{});
-  for (const std::string& key : required) defaults.erase(key);
-  result.write = [write = result.write, defaults](const Layer& layer) -> std::optional<Json> {
-    std::optional<Json> entry = write(layer);
-    if (entry) entry = without_defaults(std::move(*entry), defaults);
-    return entry;
-  };
-  if (required.empty()) result.bare = Layer{"", Kind{}};
+  schema.include(
+      [](auto& layer) -> auto& { return std::get<Kind>(layer.kind); }, keys);
+  for (const std::string& key : required) schema.require(key);
+  schema.omit_defaults();
+  LayerRow result{name, std::move(schema),
+                  [](const Layer& layer) { return std::holds_alternative<Kind>(layer.kind); }};
+  if (required.empty()) result.bare = Layer{"", kind};
   return result;
 }
 
@@ -151,17 +126,10 @@ LayerRow group_norm() {
 }
 
 LayerRow activation(Activation function, const Schema<ActivationLayer>& keys = {}) {
-  LayerRow result = row<ActivationLayer>(name_of(function), keys);
-  result.bare = Layer{"", ActivationLayer{function}};
-  result.read = [read = result.read, function](const JsonCursor& cursor) {
-    std::optional<Layer> layer = read(cursor);
-    if (layer) std::get<ActivationLayer>(layer->kind).function = function;
-    return layer;
-  };
-  result.write = [write = result.write, function](const Layer& layer) -> std::optional<Json> {
+  LayerRow result = row<ActivationLayer>(name_of(function), keys, {}, {function});
+  result.is_of_kind = [function](const Layer& layer) {
     const auto* kind = std::get_if<ActivationLayer>(&layer.kind);
-    if (kind == nullptr || kind->function != function) return std::nullopt;
-    return write(layer);
+    return kind != nullptr && kind->function == function;
   };
   return result;
 }
@@ -217,24 +185,16 @@ LayerRow adaptive_avg_pool2d() {
 
 /// Returns the type of one number for all edges, or [left, right, top, bottom].
 Type<Edges> edges() {
-  const auto number = integer(0, kMaxImageSide);
-  const auto same = converted<Edges>(
-      number,
-      [](std::int64_t all) {
-        return Edges{all, all, all, all};
-      },
-      [](const Edges& edges) { return edges.left; });
-  const auto four = converted<Edges>(
-      list_of_exactly(4, number, "one number or [left, right, top, bottom]"),
-      [](const std::vector<std::int64_t>& read) {
+  const auto side = integer(0, kMaxImageSide);
+  const std::string form = "[left, right, top, bottom]";
+  return converted<Edges>(
+      one_or_list(side, list_of(side, "one number or " + form, 4, 4), form, 4),
+      [](const Sides& read) {
         return Edges{read[0], read[1], read[2], read[3]};
       },
       [](const Edges& edges) {
-        return std::vector<std::int64_t>{edges.left, edges.right, edges.top, edges.bottom};
+        return Sides{edges.left, edges.right, edges.top, edges.bottom};
       });
-  return brief_or_full(same, four, "[left, right, top, bottom]", [](const Edges& edges) {
-    return edges.left == edges.right && edges.left == edges.top && edges.left == edges.bottom;
-  });
 }
 
 LayerRow zero_pad2d() {
@@ -287,43 +247,48 @@ LayerRow repeat() {
   return row("repeat", keys, {"times", "layers"});
 }
 
-const std::vector<LayerRow>& layer_table() {
-  static const std::vector<LayerRow> kTable{conv2d(),
-                                            linear(),
-                                            batch_norm(),
-                                            group_norm(),
-                                            activation(Activation::kRelu),
-                                            gelu(),
-                                            activation(Activation::kSilu),
-                                            activation(Activation::kTanh),
-                                            activation(Activation::kSigmoid),
-                                            leaky_relu(),
-                                            activation(Activation::kRelu6),
-                                            activation(Activation::kHardswish),
-                                            activation(Activation::kHardsigmoid),
-                                            max_pool2d(),
-                                            avg_pool2d(),
-                                            adaptive_avg_pool2d(),
-                                            zero_pad2d(),
-                                            row<FlattenLayer>("flatten", {}),
-                                            dropout(),
-                                            sequential(),
-                                            residual(),
-                                            gate(),
-                                            repeat()};
-  return kTable;
+std::vector<LayerRow> layer_table() {
+  return {conv2d(),
+          linear(),
+          batch_norm(),
+          group_norm(),
+          activation(Activation::kRelu),
+          gelu(),
+          activation(Activation::kSilu),
+          activation(Activation::kTanh),
+          activation(Activation::kSigmoid),
+          leaky_relu(),
+          activation(Activation::kRelu6),
+          activation(Activation::kHardswish),
+          activation(Activation::kHardsigmoid),
+          max_pool2d(),
+          avg_pool2d(),
+          adaptive_avg_pool2d(),
+          zero_pad2d(),
+          row<FlattenLayer>("flatten", {}),
+          dropout(),
+          sequential(),
+          residual(),
+          gate(),
+          repeat()};
 }
 
 /// Returns the type of all lists of layers.
 const Type<LayerList>& layer_list_type() {
-  static const Type<LayerList> kType =
-      list_of(named_union(layer_table(), {{"batch_norm2d", "batch_norm"},
-                                          {"BatchNorm2d", "batch_norm"},
-                                          {"BatchNorm1d", "batch_norm"},
-                                          {"dense", "linear"},
-                                          {"conv", "conv2d"},
-                                          {"swish", "silu"},
-                                          {"global_avg_pool", "adaptive_avg_pool2d"}}));
+  static const Type<LayerList> kType = [] {
+    Type<Layer> layer = named_union(layer_table(), {{"batch_norm2d", "batch_norm"},
+                                                    {"BatchNorm2d", "batch_norm"},
+                                                    {"BatchNorm1d", "batch_norm"},
+                                                    {"dense", "linear"},
+                                                    {"conv", "conv2d"},
+                                                    {"swish", "silu"},
+                                                    {"global_avg_pool", "adaptive_avg_pool2d"}});
+    layer.write = [write = layer.write](const Layer& value) {
+      const Json entry = write(value);
+      return entry.size() == 1 ? entry["name"] : entry;  // a bare name
+    };
+    return list_of(layer);
+  }();
   return kType;
 }
 
@@ -337,20 +302,13 @@ Type<ImageSize> image_size() { return height_and_width(1, kMaxImageSide); }
 
 Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
   const auto side = integer(min, max);
-  const auto square = converted<ImageSize>(
-      side,
-      [](std::int64_t both) {
-        return ImageSize{both, both};
-      },
-      [](const ImageSize& size) { return size.height; });
-  const auto pair = converted<ImageSize>(
-      list_of_exactly(2, side, "one number or [height, width]"),
+  const std::string form = "[height, width]";
+  return converted<ImageSize>(
+      one_or_list(side, list_of(side, "one number or " + form, 2, 2), form, 2),
       [](const Sides& read) {
         return ImageSize{read.front(), read.back()};
       },
       sides);
-  return brief_or_full(square, pair, "[height, width]",
-                       [](const ImageSize& size) { return size.height == size.width; });
 }
 
 Type<InitOptions> init() {

@@ -83,7 +83,7 @@ void add_networks(Schema<ModelOptions>& schema) {
 /// Returns the type of `weights`: a file, or {"file", "new"}.
 Type<WeightsOptions> weights() {
   const auto glob = strict_json::text("^.+$", "\"head\" or a glob of names such as \"fc.*\"");
-  const auto globs = one_or_several(glob, list_of(glob), "a list of globs");
+  const auto globs = one_or_list(glob, list_of(glob), "a list of globs");
   Schema<WeightsOptions> schema;
   schema
       .add("file", &WeightsOptions::file, path(),

@@ -24,25 +24,10 @@ Type<double> factor() {
 /// Returns the type of one glob or several.
 Type<Globs> globs() {
   const auto glob = strict_json::text(".", "a glob of parameter names");
-  Type<Globs> several = list_of(glob);
-  several.fragment["minItems"] = 1;
-  several.read = [read = several.read](const JsonCursor& cursor) -> std::optional<Globs> {
-    if (!cursor.node().items.empty()) return read(cursor);
-    cursor.add_error("lists no glob");
-    return std::nullopt;
-  };
-  return one_or_several(glob, several, R"(["conv1.*", "bn1.*"])");
+  return one_or_list(glob, list_of(glob, "at least one glob", 1), R"(["conv1.*", "bn1.*"])");
 }
 
 }  // namespace
-
-Type<Globs> one_or_several(const Type<std::string>& one, const Type<Globs>& several,
-                           const std::string& form) {
-  const auto alone = converted<Globs>(
-      one, [](std::string text) { return Globs{std::move(text)}; },
-      [](const Globs& list) { return list.front(); });
-  return brief_or_full(alone, several, form, [](const Globs& list) { return list.size() == 1; });
-}
 
 Type<std::vector<ParameterOptions>> parameter_list() {
   using Options = ParameterOptions;

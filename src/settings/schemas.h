@@ -33,6 +33,7 @@ using strict_json::named_union;
 using strict_json::none_of;
 using strict_json::number;
 using strict_json::one_of;
+using strict_json::one_or_list;
 using strict_json::optional_of;
 using strict_json::path;
 using strict_json::Schema;
@@ -51,11 +52,6 @@ inline constexpr double kMaxSeconds = 1e6;
 
 /// Returns the keys at the top level that describe training.
 Schema<TrainOptions> train_schema();
-
-/// Returns the type of a list of globs, of which one may stand alone. `form`: see `brief_or_full`.
-Type<std::vector<std::string>> one_or_several(const Type<std::string>& one,
-                                              const Type<std::vector<std::string>>& several,
-                                              const std::string& form);
 
 /// Returns the type of `parameters`.
 Type<std::vector<ParameterOptions>> parameter_list();

@@ -63,8 +63,7 @@ struct Field {
 };
 
 /// The table of a group's keys, in the order in which they are written. One definition validates,
-/// fills the struct, writes it back and describes it as JSON Schema. The defaults are those of a
-/// default-constructed `Owner`.
+/// fills the struct, writes it back and describes it as JSON Schema.
 ///
 ///     Schema<TrainOptions> schema;
 ///     schema.add("epochs", &TrainOptions::epochs, integer(1, 1000), "Passes over the data.");
@@ -73,6 +72,9 @@ template <class Owner>
 class Schema {
  public:
   using Check = std::function<void(Owner&, const JsonCursor&)>;
+
+  Schema() = default;
+  explicit Schema(Owner defaults) : defaults_(std::move(defaults)) {}
 
   /// Adds a key that fills a member; returns its field for further attributes, valid until the next
   /// one is added.
@@ -90,8 +92,12 @@ class Schema {
   }
 
   Field<Owner>& add(Field<Owner> field) { return fields_.emplace_back(std::move(field)); }
-  Field<Owner>& add_first(Field<Owner> field) {
-    return *fields_.insert(fields_.begin(), std::move(field));
+
+  /// Adds the required key "name", which told the reader to use this table.
+  void add_name(const std::string& name) {
+    const auto read = [](Owner&, const JsonCursor&) {};
+    const auto write = [name](const Owner&) -> std::optional<Json> { return name; };
+    add({{"", "name"}, "The kind.", {{"const", name}}, read, write}).required = true;
   }
 
   /// Refuses objects without this key, which must be in the table.
@@ -100,21 +106,29 @@ class Schema {
         true;
   }
 
-  /// Adds the keys, rules and checks of a part to this group itself, without a group of its own.
-  template <class Part>
-  void include(Part Owner::*member, const Schema<Part>& part) {
+  /// Leaves out keys with their defaults, but not required ones, when an object is written.
+  void omit_defaults() { omits_defaults_ = true; }
+
+  /// Adds the keys, rules and checks of a part of the owner, a member or what a function returns,
+  /// to this group itself.
+  template <class Member, class Part>
+  void include(Member member, const Schema<Part>& part) {
     for (const Field<Part>& field : part.fields_) {
       add({field.key, field.doc, field.fragment,
            [member, read = field.read](Owner& owner, const JsonCursor& cursor) {
-             read(owner.*member, cursor);
+             read(std::invoke(member, owner), cursor);
            },
-           [member, write = field.write](const Owner& owner) { return write(owner.*member); },
+           [member, write = field.write](const Owner& owner) {
+             return write(std::invoke(member, owner));
+           },
            field.nested, field.required});
     }
     rules_.insert(rules_.end(), part.rules_.begin(), part.rules_.end());
     absent_.insert(absent_.end(), part.absent_.begin(), part.absent_.end());
     for (const auto& each : part.checks_) {
-      check([member, each](Owner& owner, const JsonCursor& at) { each(owner.*member, at); });
+      check([member, each](Owner& owner, const JsonCursor& at) {
+        each(std::invoke(member, owner), at);
+      });
     }
   }
 
@@ -143,7 +157,7 @@ class Schema {
       cursor.add_mismatch("an object", hint_for_name(cursor));
       return std::nullopt;
     }
-    Owner owner;
+    Owner owner = defaults_;
     for (const Field<Owner>& field : fields_) {
       if (cursor.has(field.key.name)) {
         field.read(owner, cursor.member(field.key.name));
@@ -159,22 +173,11 @@ class Schema {
   }
 
   /// Writes the object, without keys whose `KeyOwner`, an earlier key, has another value.
-  Json write(const Owner& owner) const {
-    Json object = Json::object();
-    for (const Field<Owner>& field : fields_) {
-      const auto& [key, value, is_any_other] = field.key.owner;
-      const bool has_owner = object.contains(key) && object.at(key) == value;
-      if (!key.empty() && !is_any_other && !has_owner) continue;
-      if (std::optional<Json> written = field.write(owner)) {
-        object[field.key.name] = std::move(*written);
-      }
-    }
-    return object;
-  }
+  Json write(const Owner& owner) const { return write(owner, omits_defaults_); }
 
   /// Returns the JSON Schema of the object.
   Json describe() const {
-    const Json defaults = write(Owner{});
+    const Json defaults = write(defaults_, /*omits_defaults=*/false);
     Json properties = Json::object();
     Json required = Json::array();
     for (const Field<Owner>& field : fields_) {
@@ -212,6 +215,20 @@ class Schema {
   template <class Other>
   friend class Schema;
 
+  Json write(const Owner& owner, bool omits_defaults) const {
+    Json object = Json::object();
+    for (const Field<Owner>& field : fields_) {
+      const auto& [key, value, is_any_other] = field.key.owner;
+      const bool has_owner = object.contains(key) && object.at(key) == value;
+      if (!key.empty() && !is_any_other && !has_owner) continue;
+      std::optional<Json> written = field.write(owner);
+      const bool is_left_out =
+          omits_defaults && !field.required && written == field.write(defaults_);
+      if (written && !is_left_out) object[field.key.name] = std::move(*written);
+    }
+    return object;
+  }
+
   /// Returns the end of a message: the key that takes the text which was given instead of an
   /// object, if there is one.
   std::string hint_for_name(const JsonCursor& cursor) const {
@@ -221,6 +238,8 @@ class Schema {
     return "";
   }
 
+  Owner defaults_{};
+  bool omits_defaults_ = false;
   std::vector<Field<Owner>> fields_;
   std::vector<Rule> rules_;
   std::vector<Check> checks_;
@@ -241,65 +260,39 @@ Type<T> group(Schema<T> schema) {
 template <class Union>
 struct Alternative {
   std::string name;
-  std::function<std::optional<Union>(const JsonCursor&)> read;
-  std::function<std::optional<Json>(const Union&)> write;  // nothing: another kind
-  Json fragment;
-  std::optional<Union> bare{};  // the value of the name alone, without an object
+  Schema<Union> schema;                          // begins with `add_name`
+  std::function<bool(const Union&)> is_of_kind;  // whether the union holds this kind
+  std::optional<Union> bare{};                   // the value of the name alone, without an object
 };
 
-/// Returns the kind called `name`, with the key "name" before the keys of `schema`. `make` converts
-/// it to the union, and `take` back, if the union holds this kind.
+/// Returns the kind of a std::variant that is called `name`, with the keys of `keys`.
 template <class Union, class Kind>
-Alternative<Union> alternative(const std::string& name, Schema<Kind> schema,
-                               const std::vector<std::string>& required,
-                               const std::function<Union(Kind)>& make,
-                               const std::function<std::optional<Kind>(const Union&)>& take) {
-  for (const std::string& key : required) schema.require(key);
-  schema
-      .add_first({{"", "name"},
-                  "The kind.",
-                  {{"const", name}},
-                  [](Kind&, const JsonCursor&) {},  // read before the kind was known
-                  [name](const Kind&) -> std::optional<Json> { return name; }})
-      .required = true;
-  return {name,
-          [schema, make](const JsonCursor& cursor) -> std::optional<Union> {
-            if (std::optional<Kind> kind = schema.read(cursor)) return make(std::move(*kind));
-            return std::nullopt;
-          },
-          [schema, take](const Union& value) -> std::optional<Json> {
-            if (const std::optional<Kind> kind = take(value)) return schema.write(*kind);
-            return std::nullopt;
-          },
-          schema.describe()};
-}
-
-/// Returns the kind of a std::variant that is called `name`, with the keys of `schema`.
-template <class Union, class Kind>
-Alternative<Union> alternative(const std::string& name, const Schema<Kind>& schema,
+Alternative<Union> alternative(const std::string& name, const Schema<Kind>& keys,
                                const std::vector<std::string>& required = {}) {
-  return alternative<Union, Kind>(
-      name, schema, required, [](Kind kind) { return Union(std::move(kind)); },
-      [](const Union& value) {
-        const Kind* kind = std::get_if<Kind>(&value);
-        return kind != nullptr ? std::optional(*kind) : std::nullopt;
-      });
+  Schema<Union> schema{Union(Kind{})};
+  schema.add_name(name);
+  schema.include(
+      [](auto& value) -> auto& { return std::get<Kind>(value); }, keys);
+  for (const std::string& key : required) schema.require(key);
+  return {name, std::move(schema),
+          [](const Union& value) { return std::holds_alternative<Kind>(value); }};
 }
 
 /// Returns the type of an object of one of these kinds, or of the bare name of a kind that requires
 /// no other key. `meant` maps names in other programs to the one to suggest.
 template <class Union>
-Type<Union> named_union(const std::vector<Alternative<Union>>& rows,
+Type<Union> named_union(std::vector<Alternative<Union>> kinds,
                         const std::vector<std::pair<std::string, std::string>>& meant = {}) {
   std::vector<std::string> names;
   Json bare = Json::array();
   Json choices = Json::array();
-  for (const Alternative<Union>& row : rows) {
+  for (const Alternative<Union>& row : kinds) {
     names.push_back(row.name);
-    choices.push_back(row.fragment);
+    choices.push_back(row.schema.describe());
     if (row.bare) bare.push_back(row.name);
   }
   if (!bare.empty()) choices.push_back({{"enum", bare}});
+  const auto rows = std::make_shared<const std::vector<Alternative<Union>>>(std::move(kinds));
   return {.read = [rows, names, meant](const JsonCursor& cursor) -> std::optional<Union> {
             const bool is_object = cursor.node().value.is_object();
             if (is_object && !cursor.has("name")) {
@@ -310,18 +303,16 @@ Type<Union> named_union(const std::vector<Alternative<Union>>& rows,
                 is_object ? choose_name(cursor.member("name"), names, meant)
                           : choose_name(cursor.or_else("an object with a name"), names, meant);
             if (!index) return std::nullopt;
-            const Alternative<Union>& row = rows[*index];
-            if (is_object) return row.read(cursor);
+            const Alternative<Union>& row = (*rows)[*index];
+            if (is_object) return row.schema.read(cursor);
             if (!row.bare) {
               cursor.add_error("needs further keys: {\"name\": \"" + row.name + "\", …}");
             }
             return row.bare;
           },
           .write = [rows](const Union& value) -> Json {
-            for (const Alternative<Union>& row : rows) {
-              if (std::optional<Json> written = row.write(value)) return std::move(*written);
-            }
-            return nullptr;
+            const auto is_its = [&](const auto& row) { return row.is_of_kind(value); };
+            return std::ranges::find_if(*rows, is_its)->schema.write(value);
           },
           .fragment = {{"anyOf", choices}}};
 }

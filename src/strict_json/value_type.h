@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -210,16 +211,20 @@ Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = null
       .keys = inner.keys};
 }
 
-/// Returns the type of lists of `inner`.
+/// Returns the type of lists of `min` to `max` values, which messages show as `form`.
 template <class T>
-Type<std::vector<T>> list_of(const Type<T>& inner) {
-  return {.read = [inner](const JsonCursor& cursor) -> std::optional<std::vector<T>> {
-            if (!cursor.node().value.is_array()) {
-              cursor.add_mismatch("a list");
-              return std::nullopt;
-            }
+Type<std::vector<T>> list_of(const Type<T>& inner, const std::string& form = "a list",
+                             std::size_t min = 0, std::size_t max = SIZE_MAX) {
+  Json fragment = {{"type", "array"}, {"items", inner.fragment}};
+  if (min > 0) fragment["minItems"] = min;
+  if (max < SIZE_MAX) fragment["maxItems"] = max;
+  return {.read = [=](const JsonCursor& cursor) -> std::optional<std::vector<T>> {
             std::vector<T> values;
             const std::size_t size = cursor.node().items.size();
+            if (!cursor.node().value.is_array() || size < min || size > max) {
+              cursor.add_mismatch(form);
+              return std::nullopt;
+            }
             for (std::size_t index = 0; index < size; ++index) {
               std::optional<T> value = inner.read(cursor.item(index));
               if (value) values.push_back(std::move(*value));
@@ -233,7 +238,7 @@ Type<std::vector<T>> list_of(const Type<T>& inner) {
                 for (const T& value : values) list.push_back(inner.write(value));
                 return list;
               },
-          .fragment = {{"type", "array"}, {"items", inner.fragment}}};
+          .fragment = std::move(fragment)};
 }
 
 /// Returns the type of `inner` as another C++ type; `to` and `from` convert between the two.
@@ -249,21 +254,6 @@ Type<T> converted(const Type<Inner>& inner, const To& to, const From& from) {
           .keys = inner.keys};
 }
 
-/// Returns the type of lists of `size` values, which messages show as `form`.
-template <class T>
-Type<std::vector<T>> list_of_exactly(std::size_t size, const Type<T>& inner,
-                                     const std::string& form) {
-  using List = std::vector<T>;
-  Type<List> type = list_of(inner);
-  type.fragment["minItems"] = type.fragment["maxItems"] = size;
-  type.read = [any = type.read, size, form](const JsonCursor& cursor) -> std::optional<List> {
-    if (cursor.node().items.size() == size) return any(cursor);
-    cursor.add_mismatch(form);
-    return std::nullopt;
-  };
-  return type;
-}
-
 /// Returns the type of values that have two forms: `brief`, a scalar, and `full`, a list or an
 /// object, which messages show as `form`. Values that `is_brief` accepts are written briefly.
 template <class T, class IsBrief>
@@ -277,6 +267,20 @@ Type<T> brief_or_full(const Type<T>& brief, const Type<T>& full, const std::stri
                        const T& value) { return (is_brief(value) ? brief : full).write(value); },
           .fragment = {{"anyOf", {brief.fragment, full.fragment}}},
           .keys = full.keys};
+}
+
+/// Returns the type of a list of `inner` for which one value may stand, `times` times.
+template <class T>
+Type<std::vector<T>> one_or_list(const Type<T>& inner, const Type<std::vector<T>>& list,
+                                 const std::string& form, std::size_t times = 1) {
+  using List = std::vector<T>;
+  const auto one = converted<List>(
+      inner, [times](const T& value) { return List(times, value); },
+      [](const List& values) { return values.front(); });
+  return brief_or_full(one, list, form, [times](const List& values) {
+    return values.size() == times &&
+           std::ranges::count(values, values.front()) == std::ssize(values);
+  });
 }
 
 }  // namespace mnist_train::strict_json
