@@ -115,7 +115,6 @@ void slide(SizedLayer& sized, const ImageSize& kernel, const SlidingWindow& rows
                     " does not fit into " + batch_text(in) + " with padding " +
                     text_of({rows.padding / 2, columns.padding / 2}));
   }
-  sized.out = in;
   sized.out.height = ceil_mode ? rows.steps_with_ceil(in.height) : rows.steps(in.height);
   sized.out.width = ceil_mode ? columns.steps_with_ceil(in.width) : columns.steps(in.width);
 }
@@ -162,7 +161,6 @@ void infer(SizedLayer& sized, settings::LinearLayer& layer, const ImageShape& im
 }
 
 void infer(SizedLayer& sized, const settings::BatchNormLayer& /*layer*/) {
-  sized.out = sized.in;
   sized.parameters = 2 * sized.in.channels;
 }
 
@@ -171,11 +169,8 @@ void infer(SizedLayer& sized, const settings::GroupNormLayer& layer) {
     fail(sized, "num_groups " + std::to_string(layer.num_groups) +
                     " does not divide the channels of " + batch_text(sized.in));
   }
-  sized.out = sized.in;
   sized.parameters = 2 * sized.in.channels;
 }
-
-void infer(SizedLayer& sized, const settings::ActivationLayer& /*layer*/) { sized.out = sized.in; }
 
 template <class Pool>
 void infer_pool(SizedLayer& sized, Pool& layer, const ImageSize& dilation) {
@@ -200,14 +195,12 @@ void infer(SizedLayer& sized, settings::AvgPool2dLayer& layer) { infer_pool(size
 
 void infer(SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer& layer) {
   require_images(sized);
-  sized.out = sized.in;
   sized.out.height = layer.output_size.height;
   sized.out.width = layer.output_size.width;
 }
 
 void infer(SizedLayer& sized, const settings::ZeroPad2dLayer& layer) {
   require_images(sized);
-  sized.out = sized.in;
   sized.out.height += layer.padding.top + layer.padding.bottom;
   sized.out.width += layer.padding.left + layer.padding.right;
 }
@@ -216,11 +209,10 @@ void infer(SizedLayer& sized, const settings::FlattenLayer& /*layer*/) {
   sized.out = {sized.in.elements()};
 }
 
-void infer(SizedLayer& sized, const settings::DropoutLayer& /*layer*/) { sized.out = sized.in; }
-
 /// Infers output, parameters and multiply-adds of a layer without inner layers from its input, and
 /// replaces "classes" by the number. Throws LayerError.
 void infer_leaf(SizedLayer& sized, const ImageShape& images) {
+  sized.out = sized.in;
   std::visit(
       [&](auto& layer) {
         if constexpr (requires { infer(sized, layer, images); }) {

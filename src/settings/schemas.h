@@ -20,6 +20,7 @@ using strict_json::boolean;
 using strict_json::brief_or_full;
 using strict_json::converted;
 using strict_json::equal;
+using strict_json::file_name;
 using strict_json::given;
 using strict_json::group;
 using strict_json::holds;

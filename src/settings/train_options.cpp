@@ -91,23 +91,6 @@ Type<AveragingOptions> averaging() {
   return group(std::move(schema));
 }
 
-/// `batch_size` is written as null if `batch_size_per_process` replaces it.
-strict_json::Field<TrainOptions> batch_size_field() {
-  const auto type = optional_of(integer(1, kMaxCount));
-  return {{"", "batch_size", {"global_batch_size", "train_batch_size", "bs"}},
-          "Samples per step, over all processes; shares may differ by one. Null if "
-          "batch_size_per_process is set.",
-          type.fragment,
-          [type](TrainOptions& options, const JsonCursor& cursor) {
-            const auto size = type.read(cursor);
-            if (size && *size) options.batch_size = **size;
-          },
-          [](const TrainOptions& options) -> std::optional<Json> {
-            if (options.batch_size_per_process) return Json(nullptr);
-            return Json(options.batch_size);
-          }};
-}
-
 /// The object form of `deterministic`.
 struct Sharding {
   std::int64_t shards = 1;
@@ -183,7 +166,10 @@ void add_length(Schema<TrainOptions>& schema) {
   schema.add("max_steps", &TrainOptions::max_steps, optional_of(integer(1, kMaxSteps)),
              "Ends the run after this number of optimizer steps, even within an epoch.",
              {"num_steps", "steps", "max_iterations"}, kNever);
-  schema.add(batch_size_field());
+  schema.add("batch_size", &TrainOptions::batch_size, optional_of(integer(1, kMaxCount)),
+             "Samples per step, over all processes; shares may differ by one. Null if "
+             "batch_size_per_process is set.",
+             {"global_batch_size", "train_batch_size", "bs"});
   schema.add("batch_size_per_process", &TrainOptions::batch_size_per_process,
              optional_of(integer(1, kMaxCount)),
              "Samples per step and process, instead of batch_size, like the batch size in DDP "
@@ -298,6 +284,14 @@ void add_monitoring(Schema<TrainOptions>& schema) {
              {"model_ema", "weight_averaging"});
 }
 
+void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {
+  if (options.batch_size_per_process) {
+    options.batch_size.reset();
+  } else if (!options.batch_size) {
+    options.batch_size = TrainOptions{}.batch_size;
+  }
+}
+
 /// Does not consider `max_steps`, which ends epochs that only the data tell.
 void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
   const double warmup_epochs = options.schedule.warmup_epochs;
@@ -310,7 +304,7 @@ void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
 
 std::int64_t global_batch_size(const TrainOptions& options, int processes) {
   return options.batch_size_per_process ? *options.batch_size_per_process * processes
-                                        : options.batch_size;
+                                        : options.batch_size.value();
 }
 
 std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_epoch) {
@@ -333,6 +327,7 @@ Schema<TrainOptions> train_schema() {
   add_machine(schema);
   add_monitoring(schema);
   schema.conflict("batch_size_per_process", "batch_size");
+  schema.check(choose_batch_size);
   schema.check(check_warmup);
   schema.forbid("nesterov", all_of({equal("nesterov", true), equal("sgd_momentum", 0)}),
                 "needs sgd_momentum above 0");

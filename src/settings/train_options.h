@@ -72,8 +72,8 @@ struct ParameterOptions {
 /// The hyperparameters, at the top level of the config.
 struct TrainOptions {
   std::int64_t epochs = 10;
-  std::optional<std::int64_t> max_steps;  // optimizer steps over the whole run
-  std::int64_t batch_size = 128;          // samples per step, over all processes
+  std::optional<std::int64_t> max_steps;         // optimizer steps over the whole run
+  std::optional<std::int64_t> batch_size = 128;  // samples per step, over all processes
   std::optional<std::int64_t> batch_size_per_process;
   std::int64_t test_batch_size = 1000;  // per process
   OptimizerName optimizer = OptimizerName::kSgd;

@@ -52,7 +52,7 @@ TEST_CASE("an invalid entry is refused with its pointer") {
       R"("resize", "color_jitter", "trivial_augment", "normalize", "random_erasing", "cutout", )"
       R"("mixup" or "cutmix")";
   const auto [list, message] = GENERATE_REF(values<Case>({
-      {R"("mixup")", R"(: expected a list, found the string "mixup")"},
+      {R"("mixup")", R"(: expected a list of at most 32 entries, found the string "mixup")"},
       {R"(["flip"])",
        "/0: expected " + kNames + R"( or an object with a name, found the string "flip")"},
       {R"(["mixup",{"name":"Rotate"}])",

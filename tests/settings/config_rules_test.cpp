@@ -152,7 +152,9 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"model_file":"w.pt","accuracies_file":"w.pt"})",
        "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"model.bin"})",
-       "f:1:15: /model_file: expected a name that ends with .pt, .pth or .safetensors"},
+       "f:1:15: /model_file: expected the name of a file in the run folder (relative, without "
+       "\"..\"), "
+       "that ends with .pt, .pth or .safetensors, found the string \"m.onnx\""},
   }));
   CAPTURE(text);
   CHECK(lines_for(text) == std::vector<std::string>{line});

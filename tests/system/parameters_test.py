@@ -244,7 +244,7 @@ BAD = {  # the list, and what is said of it
     "everything frozen": ([{"match": "*", "frozen": True}], "/parameters: every parameter is frozen, so there is nothing to train"),
     "nothing to change": ([{"match": "*"}], 'needs "learning_rate_factor", "weight_decay" or "frozen"'),
     "no match": ([{"frozen": True}], 'needs "match"'),
-    "no glob": ([{"match": [], "frozen": True}], "/parameters/0/match: lists no glob"),
+    "no glob": ([{"match": [], "frozen": True}], "/parameters/0/match: expected at least one glob"),
     "another key": ([{"match": "*", "freeze": True}], 'did you mean "frozen"?'),
 }
 
