@@ -138,17 +138,13 @@ void print_predictions(Worker& worker, models::Model& model, Images images,
   print_text(text);
 }
 
-std::string first_of(const std::vector<std::string>& files) {
-  constexpr std::size_t kMostNamed = 5;
-  const auto named = std::span(files).first(std::min(files.size(), kMostNamed));
-  return fmt::format("{}{}", fmt::join(named, ", "), files.size() > kMostNamed ? ", …" : "");
-}
+constexpr std::size_t kMostNamed = 5;
 
 void tell_of_transparent(const std::vector<std::string>& transparent, std::size_t count) {
   if (transparent.empty()) return;
   spdlog::info("{} of {} images {} transparent pixels, which show data.background: {}",
                transparent.size(), count, transparent.size() == 1 ? "has" : "have",
-               first_of(transparent));
+               first_names(transparent, kMostNamed));
 }
 
 void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
@@ -158,7 +154,7 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
       "{} of {} images look{} inverted ({}): {} on a {} ground, but the model was trained on "
       "images with a {} ground; invert them first, with ImageMagick for example by: convert {} "
       "-background white -alpha remove -negate inverted.png",
-      inverted.size(), count, inverted.size() == 1 ? "s" : "", first_of(inverted),
+      inverted.size(), count, inverted.size() == 1 ? "s" : "", first_names(inverted, kMostNamed),
       dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
 }

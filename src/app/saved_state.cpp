@@ -112,56 +112,40 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
          fs::exists(folder / worker.config.accuracies_file, ignored);
 }
 
-/// Refuses a checkpoint of other data, whose position in an epoch would mean other samples.
-void require_same_data(const Worker& worker, const std::string& source,
-                       const checkpoint::RunFacts& facts,
-                       const std::optional<settings::RunConfig>& saved,
-                       const data::Dataset& dataset) {
-  if (facts.data_hash == dataset.hash) return;
-  const auto differences =
-      saved ? settings::data_differences(*saved, worker.config) : std::vector<std::string>();
-  if (differences.empty() && saved && saved->data.validation > 0 &&
-      facts.config.find("\"holdout_seed\"") == std::string::npos) {
-    throw Error(ExitCode::kCheckpoint,
-                source +
-                    ": an older version of mnist-train drew its validation set by another "
-                    "rule, so this run would train on samples that it was validated on; to "
-                    "start a new run from its weights: --set model.weights=" +
-                    source);
-  }
-  const std::string reason =
-      differences.empty()
-          ? fmt::format(
-                "its config names the same data, so the files differ (their hash was {} and is {})",
-                facts.data_hash, dataset.hash)
-          : fmt::format("{}", fmt::join(differences, "; "));
+[[noreturn]] void refuse(const std::string& source, const std::string& reason) {
   throw Error(ExitCode::kCheckpoint,
-              source + ": was trained on other data: " + reason +
+              source + ": was trained " + reason +
                   "; to start a new run from its weights alone: --set model.weights=" + source);
 }
 
-/// Refuses a checkpoint of another built-in network, all tensors of which would be listed.
-void require_same_model(const Worker& worker, const std::string& source,
-                        const std::optional<settings::RunConfig>& saved) {
-  const settings::ModelOptions& model = worker.config.model;
-  if (!saved || saved->model.is_own() || model.is_own() || saved->model.name == model.name) return;
-  const std::string trained = name_of(saved->model.name);
-  throw Error(ExitCode::kCheckpoint,
-              fmt::format("{}: was trained with model \"{}\", but the config asks for \"{}\"; set "
-                          "model.name to \"{}\", or start a new run: another --output, and no "
-                          "--resume",
-                          source, trained, name_of(model.name), trained));
-}
-
-/// Refuses a checkpoint of another list of parameters, whose optimizer state would not fit.
-void require_same_parameters(const Worker& worker, const std::string& source,
-                             const std::optional<settings::RunConfig>& saved) {
-  if (!saved || saved->train.parameters == worker.config.train.parameters) return;
-  throw Error(ExitCode::kCheckpoint,
-              source +
-                  ": was trained with another list of parameters, which cannot change within "
-                  "a run; to start a new run from its weights: --set model.weights=" +
-                  source);
+/// Refuses a checkpoint of other data, whose position in an epoch would mean other samples, of
+/// another built-in network, all tensors of which would be listed, and of another list of
+/// parameters, whose optimizer state would not fit. `saved`: its config, if that can be read.
+void require_same_run(const Worker& worker, const std::string& source,
+                      const checkpoint::RunFacts& facts,
+                      const std::optional<settings::RunConfig>& saved,
+                      const data::Dataset& dataset) {
+  const settings::RunConfig& config = worker.config;
+  if (facts.data_hash != dataset.hash) {
+    const auto differences =
+        saved ? settings::data_differences(*saved, config) : std::vector<std::string>();
+    refuse(source, differences.empty()
+                       ? fmt::format("on other data: its config names the same data, so the files "
+                                     "differ (their hash was {} and is {})",
+                                     facts.data_hash, dataset.hash)
+                       : fmt::format("on other data: {}", fmt::join(differences, "; ")));
+  }
+  if (!saved) return;
+  const settings::ModelOptions& model = saved->model;
+  if (!model.is_own() && !config.model.is_own() && model.name != config.model.name) {
+    checkpoint::fail_checkpoint(
+        fmt::format("{}: was trained with model \"{}\", but the config asks for \"{}\"; set "
+                    "model.name to \"{}\", or start a new run: another --output, and no --resume",
+                    source, name_of(model.name), name_of(config.model.name), name_of(model.name)));
+  }
+  if (saved->train.parameters != config.train.parameters) {
+    refuse(source, "with another list of parameters, which cannot change within a run");
+  }
 }
 
 /// The best weights so far count only if they were chosen as this run's config asks.
@@ -182,9 +166,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   const std::string source = found.path.string();
   ResumedRun resumed{found.path, checkpoint::checkpoint_facts(found.file, source), false};
   const auto saved = saved_config(source, resumed.facts);
-  require_same_data(worker, source, resumed.facts, saved, dataset);
-  require_same_model(worker, source, saved);
-  require_same_parameters(worker, source, saved);
+  require_same_run(worker, source, resumed.facts, saved, dataset);
   checkpoint::restore(trainer, found.file, source);
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);

@@ -49,7 +49,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
   const int world_size = identity.world_size;
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, world_size);
   if (kind == BackendKind::kNccl) {
-    auto backend = make_nccl_backend(store, rank, world_size, timeout_s);
+    const auto make = reinterpret_cast<MakeNcclBackend>(
+        accelerator::cuda_module_function("mnist_train_make_nccl_backend"));
+    auto backend = make(store, rank, world_size, timeout_s);
     group->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, backend);
     group->setDefaultBackend(BackendType::NCCL);
     return group;
@@ -288,13 +290,6 @@ std::vector<std::string> Communicator::gather_text(const std::string& text) {
     }
     return texts;
   });
-}
-
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int world_size, double timeout_s) {
-  const auto make = reinterpret_cast<MakeNcclBackend>(
-      accelerator::cuda_module_function("mnist_train_make_nccl_backend"));
-  return make(store, rank, world_size, timeout_s);
 }
 
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder) {

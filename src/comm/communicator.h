@@ -104,11 +104,6 @@ class Communicator {
 using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, double timeout_s);
 
-/// Makes NCCL's backend on the calling thread's GPU. Collective. Throws Error(kConfig) if the CUDA
-/// module cannot be loaded.
-c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int world_size, double timeout_s);
-
 /// Sets environment variables of NCCL and c10d's watchdog that the user has not set: errors end the
 /// process; the flight recorder keeps the last collectives and writes them below `dump_folder` when
 /// one times out, which shows the collective that the ranks disagree on; on one host NCCL connects

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <stdexcept>
 #include <string>
 
 #include "base/file.h"
@@ -80,7 +79,7 @@ class SharedSegment {
  public:
   /// Makes the memory on rank 0 and maps it on all ranks. Collective. Throws SharedMemoryError on
   /// all ranks alike.
-  SharedSegment(const Communicator& communicator, std::size_t bytes) : bytes_(bytes) {
+  SharedSegment(const Communicator& communicator, std::size_t bytes) {
     UniqueFd fd;
     int error = communicator.rank() == 0 ? make_segment(bytes, fd) : 0;
     SegmentFile file = segment_file(fd.get());
@@ -105,7 +104,6 @@ class SharedSegment {
   std::uint8_t* take(std::size_t bytes) {
     std::uint8_t* piece = memory_.get() + taken_;
     taken_ += cache_aligned(bytes);
-    if (taken_ > bytes_) throw std::logic_error("a shared segment is too small");
     return piece;
   }
   /// Takes the next piece as a contiguous tensor with the sizes and type of `example`.
@@ -114,14 +112,11 @@ class SharedSegment {
         take(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
         example.options());
   }
-  /// Moves the whole storage of `tensor`, and so every view of it, into the next piece. Without
-  /// `with_contents` the tensor gets the contents of the piece.
+  /// Moves the storage of `tensor`, which is all of it, and so every view of it, into the next
+  /// piece. Without `with_contents` the tensor gets the contents of the piece.
   void move_here(const at::Tensor& tensor, bool with_contents) {
     using Owner = std::shared_ptr<std::uint8_t>;
     const at::Storage& storage = tensor.storage();
-    if (storage.nbytes() != tensor.nbytes()) {
-      throw std::logic_error("only a whole storage moves into a shared segment");
-    }
     std::uint8_t* piece = take(tensor.nbytes());
     if (with_contents) std::memcpy(piece, storage.data(), tensor.nbytes());
     storage.set_data_ptr_noswap({piece, new Owner(memory_),
@@ -130,7 +125,6 @@ class SharedSegment {
 
  private:
   std::shared_ptr<std::uint8_t> memory_;
-  std::size_t bytes_;
   std::size_t taken_ = 0;
 };
 

@@ -12,34 +12,7 @@
 /// The tables of the config's groups and their vocabulary. For the sources of this layer.
 namespace mnist_train::settings {
 
-using strict_json::all_of;
-using strict_json::Alternative;
-using strict_json::alternative;
-using strict_json::any_of;
-using strict_json::boolean;
-using strict_json::brief_or_full;
-using strict_json::converted;
-using strict_json::equal;
-using strict_json::file_name;
-using strict_json::given;
-using strict_json::group;
-using strict_json::holds;
-using strict_json::integer;
-using strict_json::Json;
-using strict_json::JsonCursor;
-using strict_json::KnownKey;
-using strict_json::list_of;
-using strict_json::lists;
-using strict_json::named_union;
-using strict_json::none_of;
-using strict_json::number;
-using strict_json::one_of;
-using strict_json::one_or_list;
-using strict_json::optional_of;
-using strict_json::path;
-using strict_json::Schema;
-using strict_json::Type;
-
+using namespace strict_json;
 using enum strict_json::KeyUse;
 
 /// Bounds that keep every product and conversion of these numbers in range.
@@ -53,9 +26,6 @@ inline constexpr double kMaxSeconds = 1e6;
 
 /// Returns the keys at the top level that describe training.
 Schema<TrainOptions> train_schema();
-
-/// Returns the type of `parameters`.
-Type<std::vector<ParameterOptions>> parameter_list();
 
 /// Returns the keys of `data`.
 Schema<DataOptions> data_schema();

@@ -27,8 +27,6 @@ using std::string_view_literals::operator""sv;
 namespace {
 
 constexpr const char* kStandardInput = "<stdin>";
-constexpr std::string_view kKeyCharacters =
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
 [[noreturn]] void refuse(const std::string& name, const std::string& reason) {
   throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
@@ -76,43 +74,16 @@ bool has_any(std::string_view text, std::size_t offset, std::string_view charact
   return offset < text.size() && characters.find(text[offset]) != std::string_view::npos;
 }
 
-/// Returns "YAML" or "TOML" if the first line that is not a comment looks like it, else "".
-std::string_view other_notation(std::string_view text) {
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::size_t begin = line.find_first_not_of(" \t\r");
-    if (begin == std::string_view::npos || line[begin] == '#') continue;
-    if (line.starts_with("---") || line.starts_with("%YAML")) return "YAML";
-    std::size_t end = begin;
-    while (has_any(line, end, kKeyCharacters)) ++end;
-    const bool is_key = end > begin;
-    if (is_key && has_any(line, end, ":") &&
-        (end + 1 == line.size() || has_any(line, end + 1, " \t\r"))) {
-      return "YAML";
-    }
-    return is_key && has_any(line, skip_whitespace(line, end), "=") ? "TOML" : "";
-  }
-  return "";
-}
-
 /// Refuses other file formats, for which JSON syntax errors would be misleading.
 void refuse_other_formats(const std::string& name, std::string_view text) {
-  const std::string files = (name == kStandardInput ? "FILE" : shell_word(name)) + " > config.json";
   if (const char* encoding = wide_encoding(text)) {
     refuse(name, std::string("is ") + encoding + " text, but a config is UTF-8; to convert it: " +
-                     "iconv -f " + encoding + " -t UTF-8 " + files);
+                     "iconv -f " + encoding + " -t UTF-8 " +
+                     (name == kStandardInput ? "FILE" : shell_word(name)) + " > config.json");
   }
   if (const auto kind = binary_kind(text)) {
     refuse(name, "is " + kind->name + "; a config is a JSON file");
   }
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  const std::string_view notation = other_notation(text);
-  if (notation.empty()) return;
-  const std::string load = notation == "YAML" ? "yaml.safe_load" : "tomllib.load";
-  refuse(name, "is " + std::string(notation) + "; a config is JSON. To convert it: python3 -c " +
-                   "'import json, sys, " + load.substr(0, load.find('.')) + "; json.dump(" + load +
-                   "(sys.stdin.buffer), sys.stdout, indent=2)' < " + files);
 }
 
 constexpr std::size_t kMaxBrokenValues = 16;

@@ -215,7 +215,9 @@ TEST_CASE("NCCL sums over one rank", "[gpu]") {
   const auto store = rendezvous(testing::rendezvous_of(0, 1, listener.port, listener.fd.release(),
                                                        /*timeout_s=*/30))
                          .store;
-  const auto backend = make_nccl_backend(store, 0, 1, /*timeout_s=*/60);
+  const auto make = reinterpret_cast<MakeNcclBackend>(
+      accelerator::cuda_module_function("mnist_train_make_nccl_backend"));
+  const auto backend = make(store, 0, 1, /*timeout_s=*/60);
   std::vector<at::Tensor> tensors{at::arange(1000, at::kFloat).to(at::kCUDA)};
   backend->allreduce(tensors)->wait();
   CHECK(accelerator::to_host(tensors[0]).equal(at::arange(1000, at::kFloat)));

@@ -248,7 +248,7 @@ def test_a_run_whose_validation_set_was_drawn_by_the_old_rule_is_not_resumed(tmp
     old = tmp_path / "old.safetensors"
     old.write_bytes(sealed(content.replace(key, b" " * len(key))))
     refused = run("--config", write_config(tmp_path, config | {"epochs": 2}), "--output", tmp_path / "new", "--resume", old, expect=5)
-    assert "an older version of mnist-train drew its validation set by another rule" in refused.stderr
+    assert "was trained on other data" in refused.stderr
 
 
 def test_a_limit_that_unusable_pictures_fall_short_of_does_not_stop_an_evaluation(photos, tmp_path):
