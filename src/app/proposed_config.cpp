@@ -296,23 +296,14 @@ std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
   std::string line = on_a_line(json);
   if (!json.is_structured() || used + line.size() < kLineLength) return line;
   const std::string margin(indent + 2, ' ');
-  std::string text = json.is_object() ? "{" : "[";
-  std::size_t column = kLineLength;  // the first entry begins a line
-  bool was_long = false;             // the entry before has several lines
-  bool was_object = false;
+  std::string text;
   for (const auto& [key, value] : json.items()) {
     const std::string name = json.is_object() ? json_text(Json(key)) + ": " : "";
-    const std::string entry = name + on_lines(value, indent + 2, margin.size() + name.size());
-    const bool is_long = entry.find('\n') != std::string::npos;
-    const bool is_layer = json.is_array() && value.is_object() && !was_object;
-    const bool begins = is_long || was_long || is_layer || column + entry.size() + 2 > kLineLength;
-    text += text.size() == 1 ? "\n" + margin : begins ? ",\n" + margin : ", ";
-    column = (begins ? margin.size() : column + 1) + entry.size() + 1;
-    text += entry;
-    was_long = is_long;
-    was_object = value.is_object();
+    text += (text.empty() ? "\n" : ",\n") + margin + name +
+            on_lines(value, indent + 2, margin.size() + name.size());
   }
-  return text + "\n" + std::string(indent, ' ') + (json.is_object() ? '}' : ']');
+  text += "\n" + std::string(indent, ' ');
+  return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
 }  // namespace

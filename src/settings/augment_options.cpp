@@ -110,7 +110,7 @@ AugmentRow random_crop() {
   schema.add("size", &Options::size, optional_of(image_size()),
              "Size of the window; null: the image's size. Test images get the centre window.");
   schema.add("padding", &Options::padding, integer(0, kMaxImageSide),
-             "Pixels added on every side first.", {"pad"});
+             "Pixels added on every side first.");
   schema.add("fill", &Options::fill, fill_type(), fill_doc("these pixels"), {"padding_value"});
   schema.check([](Options&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && cursor.member("padding").node().value != 0;
@@ -144,7 +144,7 @@ template <class Options>
 AugmentRow flip(const std::string& name) {
   Schema<Options> schema;
   schema.add("probability", &Options::probability, number({0, 1}),
-             "Fraction of the images that are flipped.", {"p", "prob"});
+             "Fraction of the images that are flipped.", {"p"});
   return with_bare_name(name, schema);
 }
 
@@ -190,7 +190,7 @@ AugmentRow random_erasing() {
   using Options = RandomErasingOptions;
   Schema<Options> schema;
   schema.add("probability", &Options::probability, number({0, 1}),
-             "Fraction of the images that get a rectangle.", {"p", "prob"});
+             "Fraction of the images that get a rectangle.", {"p"});
   schema.add("scale", &Options::scale, interval({0, 1, true}),
              "Range of the rectangle's area, as a fraction of the image's.");
   schema.add("ratio", &Options::ratio, interval({kMinRatio, kMaxRatio}),

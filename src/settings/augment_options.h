@@ -45,8 +45,6 @@ struct RandomCropOptions {
   std::optional<ImageSize> size;  // none: the image's
   std::int64_t padding = 0;       // pixels
   Fill fill{};                    // of the padding
-
-  bool operator==(const RandomCropOptions&) const = default;
 };
 
 /// torchvision's RandomResizedCrop: resizes a window of random area and aspect ratio to `size`,
@@ -55,37 +53,27 @@ struct RandomResizedCropOptions {
   ImageSize size;
   Interval scale{0.08, 1};           // of the window's area, as a fraction of the image's
   Interval ratio{3.0 / 4, 4.0 / 3};  // of the window's width to its height
-
-  bool operator==(const RandomResizedCropOptions&) const = default;
 };
 
 /// Mirrors left and right.
 struct HorizontalFlipOptions {
   double probability = 0.5;
-
-  bool operator==(const HorizontalFlipOptions&) const = default;
 };
 
 /// Mirrors top and bottom.
 struct VerticalFlipOptions {
   double probability = 0.5;
-
-  bool operator==(const VerticalFlipOptions&) const = default;
 };
 
 /// Rotates about the centre by a random angle between -degrees and degrees, bilinear.
 struct RotateOptions {
   double degrees = 0;
   Fill fill{};  // of pixels from outside
-
-  bool operator==(const RotateOptions&) const = default;
 };
 
 /// Resizes training and test images, bilinear with antialiasing, ignoring the aspect ratio.
 struct ResizeOptions {
   ImageSize size;
-
-  bool operator==(const ResizeOptions&) const = default;
 };
 
 /// Factors between 1 - d and 1 + d (hues: -d and d), not below 0, or in the interval.
@@ -97,14 +85,10 @@ struct ColorJitterOptions {
   JitterRange contrast = 0.0;
   JitterRange saturation = 0.0;
   JitterRange hue = 0.0;  // parts of the colour circle
-
-  bool operator==(const ColorJitterOptions&) const = default;
 };
 
 /// torchvision's TrivialAugmentWide: one of 14 operations, with one of 31 magnitudes.
-struct TrivialAugmentOptions {
-  bool operator==(const TrivialAugmentOptions&) const = default;
-};
+struct TrivialAugmentOptions {};
 
 /// torchvision's RandomErasing: fills a rectangle of random area and aspect ratio.
 struct RandomErasingOptions {
@@ -112,15 +96,11 @@ struct RandomErasingOptions {
   Interval scale{0.02, 0.33};  // of the rectangle's area, as a fraction of the image's
   Interval ratio{0.3, 3.3};    // of its height to its width
   Fill fill{};
-
-  bool operator==(const RandomErasingOptions&) const = default;
 };
 
 /// Sets a square to zero, whose centre is anywhere in the image.
 struct CutoutOptions {
   std::int64_t size = 0;  // pixels
-
-  bool operator==(const CutoutOptions&) const = default;
 };
 
 enum class MixupScope { kLocal, kGlobal };
@@ -132,8 +112,6 @@ struct MixupOptions {
   std::optional<double> alpha = 1;  // exactly one of the two
   std::optional<double> weight;     // of the sample itself
   MixupScope scope = MixupScope::kLocal;
-
-  bool operator==(const MixupOptions&) const = default;
 };
 
 /// torchvision's CutMix: replaces a rectangle by that of the partner, which is mixup's. Labels are
@@ -142,8 +120,6 @@ struct MixupOptions {
 struct CutmixOptions {
   double alpha = 1;
   MixupScope scope = MixupScope::kLocal;
-
-  bool operator==(const CutmixOptions&) const = default;
 };
 
 /// One entry of data.augment. Images are bytes up to a normalize entry, then floats.

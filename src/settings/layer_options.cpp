@@ -82,10 +82,10 @@ LayerRow conv2d() {
   keys.add("out_channels", &Kind::out_channels, output_size(),
            "Output channels, or \"classes\", the number of classes of the data.",
            {"filters", "channels", "out_features"});
-  keys.add("kernel_size", &Kind::kernel_size, size, kOneOrTwo, {"kernel", "size"});
-  keys.add("stride", &Kind::stride, size, kOneOrTwo, {"strides"});
+  keys.add("kernel_size", &Kind::kernel_size, size, kOneOrTwo, {"size"});
+  keys.add("stride", &Kind::stride, size, kOneOrTwo);
   keys.add("padding", &Kind::padding, padding(),
-           "Zeros on every side: one number, [height, width], \"same\" or \"valid\".", {"pad"});
+           "Zeros on every side: one number, [height, width], \"same\" or \"valid\".");
   keys.add("dilation", &Kind::dilation, size, kOneOrTwo);
   keys.add("groups", &Kind::groups, integer(1, kMaxLayerSize),
            "Number of groups of channels that are convolved separately.");
@@ -152,11 +152,11 @@ LayerRow leaky_relu() {
 template <class Kind>
 void add_window(Schema<Kind>& keys) {
   const auto size = height_and_width(1, kMaxImageSide);
-  keys.add("kernel_size", &Kind::kernel_size, size, kOneOrTwo, {"kernel", "size"});
+  keys.add("kernel_size", &Kind::kernel_size, size, kOneOrTwo, {"size"});
   keys.add("stride", &Kind::stride, optional_of(size),
-           "One number, or [height, width]; null: the kernel's size.", {"strides"});
+           "One number, or [height, width]; null: the kernel's size.");
   keys.add("padding", &Kind::padding, height_and_width(0, kMaxImageSide),
-           "On every side: one number, or [height, width], at most half the kernel.", {"pad"});
+           "On every side: one number, or [height, width], at most half the kernel.");
   keys.add("ceil_mode", &Kind::ceil_mode, boolean(),
            "Windows may extend beyond the last row and column.");
 }
@@ -200,7 +200,7 @@ Type<Edges> edges() {
 LayerRow zero_pad2d() {
   Schema<ZeroPad2dLayer> keys;
   keys.add("padding", &ZeroPad2dLayer::padding, edges(),
-           "Zeros at the edges: one number, or [left, right, top, bottom].", {"pad"});
+           "Zeros at the edges: one number, or [left, right, top, bottom].");
   return row("zero_pad2d", keys, {"padding"});
 }
 

@@ -59,7 +59,7 @@ Type<ScheduleOptions> schedule() {
   Schema<ScheduleOptions> schema;
   schema.add("name", &ScheduleOptions::name, name, "The shape of the learning rate over the run.");
   schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs, number({0, kMaxFloat}),
-             "Epochs, possibly fractional, over which the learning rate rises from 0.", {"warmup"});
+             "Epochs, possibly fractional, over which the learning rate rises from 0.");
   schema.add("step_epochs", &ScheduleOptions::step_epochs, integer(1, kMaxCount),
              "step: epochs between two drops, like StepLR's step_size.", {"step_size"});
   schema.add("gamma", &ScheduleOptions::gamma, number({0, kMaxFloat}),
@@ -291,7 +291,7 @@ void add_machine(Schema<TrainOptions>& schema) {
   schema.add("cuda_graphs", &TrainOptions::cuda_graphs, one_of<CudaGraphs>({"auto", "on", "off"}),
              "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "
              "config prevents it.",
-             {"cuda_graph", "use_cuda_graphs"}, kNever);
+             {"use_cuda_graphs"}, kNever);
   schema.add(
       "gpu_kernels", &TrainOptions::gpu_kernels, one_of<GpuKernels>({"auto", "off"}),
       "Fused GPU kernels in place of several LibTorch operations; auto: those that agree with "
