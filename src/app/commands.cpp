@@ -3,18 +3,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "app/data_and_model.h"
 #include "app/proposed_config.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "checkpoint/weights.h"
-#include "data/dataset.h"
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"

@@ -18,9 +18,8 @@ void run_evaluation(Worker& worker);
 /// that the format cannot express.
 void run_export(Worker& worker);
 
-/// Prints the modules of an external network with their parameters and totals: a table, or JSON.
-/// Only its code knows the shapes between its modules. Throws Error(kConfig) if the network cannot
-/// be used, and Error(kData).
+/// Prints the modules of an external network, whose code alone knows the shapes between them, with
+/// their parameters and totals. Throws Error(kConfig) if it cannot be used, and Error(kData).
 void run_description(Worker& worker);
 
 /// Classifies image files, or the test set as an evaluation does, in one process and prints `file`,
@@ -29,18 +28,16 @@ void run_description(Worker& worker);
 /// every file that cannot be read as an image; the others are printed.
 void run_predictions(Worker& worker);
 
-/// Draws the first batch of a run as the model will see it, with its normalisation undone, in a
-/// grid for each rank; rank 0 writes the PNG file and prints what it shows. Collective. Throws
-/// Error.
+/// Draws the first batch of a run as the model will see it, with its normalisation undone, a grid
+/// for each rank; rank 0 writes the PNG file and prints what it shows. Collective. Throws Error.
 void run_preview(Worker& worker);
 
 /// Prints a config for a folder of pictures, and the reasons to standard error. Throws Error(kData)
 /// if the folder cannot be trained on, and Error(kCheckpoint) for weights of no built-in network.
 void run_init(Worker& worker);
 
-/// Answers `mnist-train doctor`: computes on this rank's device, sums tensors over the ranks in
-/// every available way, and checks the sums; rank 0 prints versions and times as one JSON object.
-/// Collective. Throws Error.
+/// Computes on this rank's device, sums tensors over the ranks in every available way, and checks
+/// the sums; rank 0 prints versions and times as a JSON object. Collective. Throws Error.
 void run_diagnosis(Worker& worker);
 
 }  // namespace mnist_train::app

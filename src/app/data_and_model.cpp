@@ -1,18 +1,13 @@
-#include "app/data_and_model.h"
-
 #include <ATen/Parallel.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <utility>
 
-#include "base/error.h"
+#include "app/worker.h"
 #include "base/print.h"
-#include "base/system.h"
 #include "checkpoint/weights.h"
-#include "data/image_decoder.h"
 #include "data/shared_dataset.h"
 #include "launch/supervisor.h"
 

@@ -6,19 +6,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <exception>
-#include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
 
 #include "app/commands.h"
-#include "app/worker.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/system.h"
 #include "comm/failures.h"
-#include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "report/records.h"
 

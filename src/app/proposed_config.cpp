@@ -7,12 +7,10 @@
 #include <cmath>
 #include <numeric>
 #include <span>
-#include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "data/sources.h"
 #include "network/network.h"
 
 namespace mnist_train::app {

@@ -8,15 +8,10 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <vector>
 
 #include "accelerator/device.h"
 #include "app/commands.h"
-#include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"

@@ -4,23 +4,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "app/commands.h"
-#include "app/data_and_model.h"
-#include "base/error.h"
-#include "base/file.h"
 #include "base/parallel.h"
 #include "base/print.h"
-#include "checkpoint/weights.h"
 #include "imaging/codec.h"
 #include "loader/batch_source.h"
 #include "report/console.h"
-#include "settings/data_options.h"
 
 namespace mnist_train::app {
 

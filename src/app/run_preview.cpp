@@ -10,11 +10,9 @@
 
 #include "accelerator/device.h"
 #include "app/commands.h"
-#include "app/data_and_model.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "imaging/codec.h"
 #include "loader/batch_source.h"
 #include "train/batch_partition.h"
 

@@ -7,24 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <limits>
-#include <utility>
 
-#include "accelerator/device.h"
-#include "base/checkpoint_file.h"
-#include "base/file.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "base/system.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
-#include "kernels/operations.h"
 #include "launch/supervisor.h"
 #include "report/console.h"
-#include "report/records.h"
-#include "settings/run_config.h"
 
 namespace mnist_train::app {
 

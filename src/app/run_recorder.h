@@ -10,7 +10,6 @@
 
 #include "app/saved_state.h"
 #include "app/worker.h"
-#include "data/dataset.h"
 #include "eval/evaluator.h"
 #include "report/records.h"
 #include "train/trainer.h"

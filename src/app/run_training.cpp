@@ -1,18 +1,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <memory>
-#include <optional>
-#include <vector>
 
 #include "accelerator/device.h"
 #include "app/commands.h"
-#include "app/data_and_model.h"
 #include "app/run_recorder.h"
 #include "app/saved_state.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"
-#include "data/dataset.h"
 #include "loader/batch_source.h"
 
 namespace mnist_train::app {

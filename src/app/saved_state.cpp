@@ -6,18 +6,9 @@
 #include <algorithm>
 #include <limits>
 #include <system_error>
-#include <vector>
 
-#include "app/data_and_model.h"
-#include "base/checkpoint_file.h"
-#include "base/system.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
-#include "data/sampler.h"
 #include "launch/supervisor.h"
-#include "report/records.h"
-#include "settings/run_config.h"
-#include "train/schedule.h"
 
 namespace mnist_train::app {
 

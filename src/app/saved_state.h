@@ -9,18 +9,16 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/snapshot_memory.h"
-#include "data/dataset.h"
 #include "report/records.h"
 #include "train/trainer.h"
 
 namespace mnist_train::app {
 
 /// Saves the state of training: as checkpoints, which rank 0 takes and a thread writes while
-/// training goes on, and as snapshots in the memory of our own launcher, which restarts a run that
-/// lost a process from them. Snapshots take a fraction of a percent of the time and are so recent
-/// that next to nothing is computed again; without them (`launch.max_restarts` 0, other launchers)
-/// their methods do nothing. All ranks must call each method at the same moments. All references
-/// must outlive this. `positions`: the lengths of the append-only files, on rank 0.
+/// training goes on, and as snapshots in the memory of our own launcher, from which it restarts a
+/// run that lost a process. Without them (`launch.max_restarts` 0, other launchers) their methods
+/// do nothing. All ranks must call each method at the same moments. All references must outlive
+/// this. `positions`: the lengths of the append-only files, on rank 0.
 class StateSaver {
  public:
   /// Opens the memory that the launcher handed over. Collective. Throws Error(kRunFailed).
@@ -30,9 +28,8 @@ class StateSaver {
   void plan_snapshot();
   /// Returns, after that collective, if it is.
   bool is_snapshot_due() { return memory_ && memory_->is_planned(++moment_); }
-  /// Gives the trainer of rank 0 the newest snapshot, if an earlier attempt left one that is at
-  /// least as new as its newest checkpoint. Writes a checkpoint that the lost process did not
-  /// finish.
+  /// Gives the trainer of rank 0 the newest snapshot, if an earlier attempt left one as new as its
+  /// newest checkpoint. Writes a checkpoint that the lost process did not finish.
   std::optional<checkpoint::SnapshotFacts> restore_snapshot();
 
   /// Returns the steps until `checkpoint.every_steps` asks for a checkpoint.

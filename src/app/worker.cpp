@@ -16,14 +16,11 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <vector>
 
 #include "accelerator/device.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "base/system.h"
-#include "comm/communicator.h"
 #include "kernels/operations.h"
 #include "launch/supervisor.h"
 #include "report/records.h"

@@ -46,8 +46,7 @@ class ConfigKeyError : public Error {
   explicit ConfigKeyError(const std::string& message) : Error(ExitCode::kConfig, message) {}
 };
 
-/// Returns the message of LibTorch or a backend on one line, without stack trace and source
-/// location:
+/// Returns the first line of a message of LibTorch or a backend without the place in the source:
 /// "[/pytorch/.../pair.cc:538] Read error" is "Read error".
 inline std::string short_message(const std::exception& error) {
   std::string_view line = error.what();

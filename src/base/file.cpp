@@ -82,14 +82,6 @@ void open_standard_streams() {
   }
 }
 
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
 void UniqueFd::reset() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
@@ -144,7 +136,7 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
   if (errno == ENOENT) {
     throw Error(code_, path_.string() + ": cannot create: no folder " + folder_of(path_).string());
   }
-  fail("create");
+  throw_errno(code_, path_, "create");
 }
 
 AtomicFile::~AtomicFile() {
@@ -152,7 +144,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(const void* bytes, std::size_t size) {
-  if (!write_all(fd_.get(), bytes, size)) fail("write");
+  if (!write_all(fd_.get(), bytes, size)) throw_errno(code_, path_, "write");
 }
 
 void AtomicFile::commit() {
@@ -162,12 +154,10 @@ void AtomicFile::commit() {
     const int reason = errno;
     ::unlink(temporary_path_.c_str());
     errno = reason;
-    fail(closed ? "put the finished file in place" : "close");
+    throw_errno(code_, path_, closed ? "put the finished file in place" : "close");
   }
   sync_folder(folder_of(path_), code_);
 }
-
-void AtomicFile::fail(const char* action) const { throw_errno(code_, path_, action); }
 
 void write_file_atomically(const fs::path& path, std::string_view content, ExitCode code) {
   AtomicFile file(path, code);

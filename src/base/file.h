@@ -24,9 +24,11 @@ class UniqueFd {
   UniqueFd() = default;
   explicit UniqueFd(int fd) : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  UniqueFd& operator=(UniqueFd other) noexcept {
+    std::swap(fd_, other.fd_);  // `other` closes the old one
+    return *this;
+  }
   UniqueFd(const UniqueFd&) = delete;
-  UniqueFd& operator=(const UniqueFd&) = delete;
   ~UniqueFd() { reset(); }
 
   int get() const { return fd_; }
@@ -75,8 +77,6 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail(const char* action) const;
-
   std::filesystem::path path_;
   std::filesystem::path temporary_path_;
   ExitCode code_;

@@ -14,14 +14,12 @@ struct FileKind {
   bool is_picture = false;  // that other programs convert to a format that is read
 };
 
-/// Returns the kind of a file by its first bytes: archives, arrays, tables and databases of other
-/// programs, and pictures, error pages or placeholders from servers and Git. Nothing for other
-/// content.
+/// Returns the kind of a file by its first bytes, if it is an archive, an array, table, database or
+/// picture of other programs, or an error page or placeholder from servers and Git.
 std::optional<FileKind> binary_kind(std::string_view begin);
 
 /// Returns the kind of a file, other than a picture, by its first bytes and extension, also for
-/// text tables. Tables and
-/// tar archives may be compressed by gzip. Nothing unless it is a readable regular file.
+/// text tables, and for tables and tar archives in gzip. Nothing unless it is a readable file.
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 
 /// Returns the end of a message about a folder without usable files: the first file, by name, of a

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -30,6 +29,8 @@ namespace mnist_train {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr double kKilobyte = 1024;
 
 thread_local bool starts_thread = false;
 
@@ -120,7 +121,6 @@ double used_memory(const Cgroup& group) {
 }
 
 double total_memory(const fs::path& root) {
-  constexpr double kKilobyte = 1024;
   return number_in(value_of(root / "proc/meminfo", "MemTotal")).value_or(0) * kKilobyte;
 }
 
@@ -162,7 +162,6 @@ std::string process_limit_text(const ProcessLimit& limit) {
 std::optional<std::string> reached_address_space() {
   const auto most = soft_limit(RLIMIT_AS);
   if (!most) return std::nullopt;
-  constexpr double kKilobyte = 1024;
   const double used = number_in(value_of("/proc/self/status", "VmSize")).value_or(0) * kKilobyte;
   const auto stack = static_cast<double>(soft_limit(RLIMIT_STACK).value_or(rlim_t{8} << 20U));
   if (used + stack < static_cast<double>(*most)) return std::nullopt;
@@ -340,7 +339,6 @@ int usable_cores(const fs::path& root) {
 }
 
 SystemMemory system_memory(const fs::path& root) {
-  constexpr double kKilobyte = 1024;
   const auto free = number_in(value_of(root / "proc/meminfo", "MemAvailable"));
   SystemMemory memory{total_memory(root), free.value_or(0) * kKilobyte, false};
   for (const Cgroup& group : cgroups("memory", root)) {

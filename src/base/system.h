@@ -150,8 +150,7 @@ std::vector<ProcessLimit> process_limits(const std::filesystem::path& root = "/"
 std::optional<std::string> refusing_limit(const std::filesystem::path& root = "/");
 
 /// Returns the end of a message on a failed system call: the limit on processes and threads
-/// (EAGAIN), open files (EMFILE), file sizes (EFBIG) or address space (ENOMEM) that caused it, or
-/// "".
+/// (EAGAIN), open files, file sizes or address space that caused it, or "".
 std::string error_limit(int error);
 
 /// Returns the text of strerror, and the limit that caused the error.

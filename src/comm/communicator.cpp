@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 

@@ -6,19 +6,48 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
-#include "comm/rendezvous.h"
+#include "base/error.h"
+#include "launch/job.h"
 #include "launch/status_board.h"
 
 namespace mnist_train::comm {
+
+/// What the ranks of a run need to find each other.
+struct RendezvousOptions {
+  launch::WorkerIdentity identity;
+  double timeout_s = 60;
+  int listen_fd = -1;             // rank 0 under our own launcher: its bound socket
+  std::string fingerprint;        // a hash of the config, which must be the same on all ranks
+  std::string backend;            // "gloo" or "nccl", which must be the same, too
+  std::vector<std::string> gpus;  // PCI addresses of those that this rank may use
+};
+
+/// What the ranks know of each other after the rendezvous.
+struct RendezvousResult {
+  c10::intrusive_ptr<c10d::Store> store;
+  bool one_host = true;    // all of them reach each other by 127.0.0.1 and /dev/shm
+  launch::GpuShares gpus;  // which of `RendezvousOptions::gpus` each of them takes
+};
+
+/// Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until
+/// every rank has joined. Collective. Throws Error(kDistributed) that names the missing ranks, or
+/// the address of the store and the obstacle, and Error(kConfig) if a rank runs with another config
+/// or backend. One rank alone has no store.
+RendezvousResult rendezvous(const RendezvousOptions& options);
+
+/// Tells the other ranks, which wait in `rendezvous` and throw this Error there, that rank 0 cannot
+/// start the run, and waits until all of them know or the time-out is over. For rank 0, instead of
+/// `rendezvous`. Throws Error(kDistributed) if the address is taken or cannot be reached.
+void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message);
 
 enum class BackendKind { kGloo, kNccl };
 
 /// This rank's connection to the others. Methods marked "Collective" must be called by all ranks in
 /// the same order; they throw PeerError if another rank is gone or does not come within the
-/// time-out. With one rank there is neither a store nor a process group, and collectives return at
-/// once.
+/// time-out. With one rank there is no process group, and collectives return at once.
 class Communicator {
  public:
   /// Makes a world of one rank.
@@ -104,10 +133,9 @@ class Communicator {
 using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, double timeout_s);
 
-/// Sets environment variables of NCCL and c10d's watchdog that the user has not set: errors end the
-/// process; the flight recorder keeps the last collectives and writes them below `dump_folder` when
-/// one times out, which shows the collective that the ranks disagree on; on one host NCCL connects
-/// over loopback, so that nothing listens outside.
+/// Sets variables of NCCL and c10d's watchdog that the user has not set: the flight recorder keeps
+/// the last collectives and writes them below `dump_folder` when one times out, which shows the one
+/// that ranks disagree on; on one host NCCL connects over loopback alone.
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
 }  // namespace mnist_train::comm

@@ -114,9 +114,8 @@ class GradientAverager {
   bool added_up_ = false;  // the gradients that were collected last
 };
 
-/// Returns whether the averager of these options leaves the rows of all ranks to be added up in the
-/// update of the weights, and takes `bf16_rows`: on CPUs that of one rank, and `shared_memory`.
-/// Collective.
+/// Returns whether the averager of these options leaves rows to be added up in the update of the
+/// weights, and takes `bf16_rows`: on CPUs that of one rank, and `shared_memory`. Collective.
 bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
                   at::Device device);
 

@@ -7,7 +7,6 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
-#include <utility>
 
 #include "base/cpu.h"
 #include "base/parallel.h"

@@ -1,18 +1,15 @@
-#include "comm/rendezvous.h"
-
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/system.h"
+#include "comm/communicator.h"
 #include "comm/failures.h"
 #include "launch/supervisor.h"
 
@@ -45,8 +42,7 @@ std::string store_address(const launch::WorkerIdentity& identity) {
 }
 
 /// Connects to the store, which rank 0 serves here unless an agent does. Tries until the time-out,
-/// since rank 0's host may still be starting. Throws Error(kDistributed) that names the address and
-/// the last obstacle.
+/// since rank 0's host may still be starting.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& options) {
   const launch::WorkerIdentity& identity = options.identity;
   const bool serves = identity.rank == 0 && !identity.store_served_by_agent;

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "base/file.h"
 #include "base/shared_barrier.h"

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,10 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
-#include <string_view>
 
 #include "base/checkpoint_file.h"
-#include "base/error.h"
 #include "base/print.h"
 #include "base/shared_library.h"
 #include "base/system.h"

@@ -74,9 +74,7 @@ struct Job {
 };
 
 /// Returns the shell command that resumes a run. It names the effective config in the run folder,
-/// so
-/// `--set` and other options of the first command, or a config from standard input, need not be
-/// repeated. `resume`: "auto" or a checkpoint.
+/// so options of the first command need not be repeated. `resume`: "auto" or a checkpoint.
 std::string resume_command(const std::filesystem::path& run_folder,
                            const std::string& program = "mnist-train",
                            const std::string& resume = "auto");

@@ -42,8 +42,7 @@ enum class Wait : std::uint32_t {
 const char* wait_name(Wait wait);
 
 /// The progress of one rank, in memory that it shares with its launcher. Lock-free: the rank
-/// writes, the launcher reads. Each rank has its own cache line, so that ranks do not slow each
-/// other.
+/// writes, the launcher reads. Each rank has its own cache line.
 struct alignas(64) RankStatus {
   std::atomic<Phase> phase{Phase::kStarting};
   std::atomic<Wait> wait{Wait::kNothing};

@@ -2,16 +2,12 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <spdlog/fmt/fmt.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
-
-#include "base/file.h"
-#include "base/system.h"
 
 namespace mnist_train::launch {
 

@@ -142,10 +142,9 @@ class ForkServer {
   UniqueFd requests_;
 };
 
-/// Serves requests if this process is a fork server; does nothing in any other. Returns in each
-/// rank, once it has its environment and descriptors; the server itself ends here, with its
-/// launcher. `title`: argv[0], which is overwritten. Must be called before the process has a second
-/// thread.
+/// Serves requests if this process is a fork server; a no-op in any other. Returns in each rank,
+/// once it has its environment and descriptors; the server ends here, with its launcher. `title`:
+/// argv[0], which is overwritten. Must be called before the process has a second thread.
 void serve_forks(char* title);
 
 /// A listening TCP socket. Rank 0 of our own launcher inherits one on 127.0.0.1: nothing is
@@ -158,10 +157,9 @@ struct ListenSocket {
 /// Listens on a free port of 127.0.0.1. Throws Error(kDistributed).
 ListenSocket listen_on_loopback();
 
-/// Listens on the one address that `host`, a name or an address, has on this machine. Returns
-/// nothing if it has none here, as behind a load balancer. With `serves_other_hosts` loopback
-/// addresses do not count: Debian gives one to the machine's own name. Throws Error(kDistributed)
-/// that names a port in use.
+/// Listens on the one address that `host`, a name or an address, has on this machine; nothing if it
+/// has none here, as behind a load balancer. With `serves_other_hosts` loopback does not count:
+/// Debian gives it to the machine's own name. Throws Error(kDistributed) that names a port in use.
 std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
                                            bool serves_other_hosts);
 

@@ -1,9 +1,4 @@
 #include <algorithm>
-#include <optional>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
 
 #include "network/network.h"
 

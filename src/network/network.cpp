@@ -4,9 +4,6 @@
 #include <initializer_list>
 #include <limits>
 #include <set>
-#include <string_view>
-#include <utility>
-#include <variant>
 
 namespace mnist_train::network {
 

@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <type_traits>
-#include <utility>
 
 #include "base/error.h"
 #include "settings/schemas.h"
@@ -388,29 +386,22 @@ Type<AugmentList> augment_list() {
 Type<NormalizeOptions> normalize() { return group(normalize_schema()); }
 
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
-    const NormalizeOptions& normalize, std::int64_t channels) {
-  std::vector<std::pair<std::string, std::string>> mismatches;
-  if (const auto reason = mismatch(normalize.mean, channels))
-    mismatches.emplace_back("mean", *reason);
-  if (const auto reason = mismatch(normalize.std, channels))
-    mismatches.emplace_back("std", *reason);
-  return mismatches;
-}
-
-std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels) {
   const bool changes_colours = std::holds_alternative<ColorJitterOptions>(entry) ||
                                std::holds_alternative<TrivialAugmentOptions>(entry);
   if (changes_colours && channels != 1 && channels != 3) {
     return {{"name", "needs images of 1 or 3 channels, not " + std::to_string(channels)}};
   }
+  std::vector<std::pair<std::string, std::string>> mismatches;
+  const auto check = [&](const char* key, const PerChannel& value) {
+    if (const auto reason = mismatch(value, channels)) mismatches.emplace_back(key, *reason);
+  };
   if (const auto* normalize = std::get_if<NormalizeOptions>(&entry)) {
-    return channel_mismatches(*normalize, channels);
+    check("mean", normalize->mean);
+    check("std", normalize->std);
   }
-  const Fill* fill = fill_of(entry);
-  const auto reason = fill != nullptr ? mismatch(fill->value, channels) : std::nullopt;
-  if (!reason) return {};
-  return {{"fill", *reason}};
+  if (const Fill* fill = fill_of(entry)) check("fill", fill->value);
+  return mismatches;
 }
 
 std::optional<MixupScope> mixing_scope(const AugmentList& list) {

@@ -167,11 +167,8 @@ strict_json::Type<AugmentList> augment_list();
 /// Returns the JSON type of {"mean", "std"}, each a number or a list with one number a channel.
 strict_json::Type<NormalizeOptions> normalize();
 
-/// Returns the keys ("mean", "std") whose lists do not fit this number of channels, with the
+/// Returns the keys ("mean", "std") whose values do not fit this number of channels, with the
 /// reason.
-std::vector<std::pair<std::string, std::string>> channel_mismatches(
-    const NormalizeOptions& normalize, std::int64_t channels);
-/// Returns the same for any entry.
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels);
 

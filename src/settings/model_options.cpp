@@ -1,7 +1,5 @@
 #include "settings/model_options.h"
 
-#include <utility>
-
 #include "settings/schemas.h"
 
 namespace mnist_train::settings {

@@ -1,8 +1,6 @@
 #include "settings/run_config.h"
 
 #include <algorithm>
-#include <string_view>
-#include <utility>
 
 #include "base/print.h"
 #include "settings/schemas.h"
@@ -283,10 +281,9 @@ strict_json::KeyUse use_of(const std::string& pointer) {
   return kSteps;
 }
 
-/// Returns "KEY was OLD and is NEW" for each key that differs and for whose pointer `counts`.
-template <class Counts>
+/// Returns "KEY was OLD and is NEW" for each key of this use that differs.
 std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
-                                        const Counts& counts) {
+                                        strict_json::KeyUse wanted) {
   using nlohmann::json;
   const json old_values = json::parse(write_run_config(before, /*with_output=*/false)).flatten();
   const json new_values = json::parse(write_run_config(now, /*with_output=*/false)).flatten();
@@ -299,7 +296,8 @@ std::vector<std::string> differences_in(const RunConfig& before, const RunConfig
   for (const auto& [pointer, unused] : all.items()) {
     const std::string was = text_in(old_values, pointer);
     const std::string is = text_in(new_values, pointer);
-    if (was == is || !counts(pointer)) continue;
+    const strict_json::KeyUse use = use_of(pointer);
+    if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
     std::string text = pointer.substr(1);
     std::ranges::replace(text, '/', '.');
     differences.push_back(text.append(" was ").append(was).append(" and is ").append(is));
@@ -392,17 +390,11 @@ const std::vector<KnownKey>& config_keys() {
 }
 
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now) {
-  return differences_in(before, now, [](const std::string& pointer) {
-    const strict_json::KeyUse use = use_of(pointer);
-    return use == kSteps || use == kStepsAndSamples;
-  });
+  return differences_in(before, now, kSteps);
 }
 
 std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now) {
-  return differences_in(before, now, [](const std::string& pointer) {
-    const strict_json::KeyUse use = use_of(pointer);
-    return use == kSamples || use == kStepsAndSamples;
-  });
+  return differences_in(before, now, kSamples);
 }
 
 Node merge_layers(std::vector<Node> layers) {

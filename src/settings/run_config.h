@@ -85,11 +85,10 @@ struct RunConfig {
   std::string accuracies_file = "accuracies.json";
 };
 
-/// Merges at least one layer of a config, later ones over earlier ones, with strict_json::merge. A
-/// layer that gives one of two mutually exclusive keys (data.format) drops the other one
-/// (data.dataset) from those below it. One that gives another model, schedule or format drops the
-/// keys that belonged to the one below. The order of layers whose keys are valid together does not
-/// matter: data.train alone is kept whether data.format changes above or below it.
+/// Merges at least one layer of a config, later ones over earlier ones. A layer that gives one of
+/// two exclusive keys (data.format) drops the other one (data.dataset) from those below it; another
+/// model, schedule or format drops the keys that belonged to the one below. The order of layers
+/// whose keys are valid together does not matter.
 strict_json::Node merge_layers(std::vector<strict_json::Node> layers);
 
 /// Adds to `problems` the mistakes in keys and values of one layer of the config. Rules over
@@ -115,9 +114,8 @@ inline bool operator==(const RunConfig& one, const RunConfig& other) {
 /// Returns the JSON Schema (draft 2020-12) of a config file, as text.
 std::string write_run_config_schema();
 
-/// Returns a text for each key by which two configs differ, such as "seed was 1 and is 5". Ignores
-/// keys that do not change the computation of a step: length of the run, reports, launch and
-/// locations of data.
+/// Returns a text for each key by which two configs compute steps differently, such as "seed was 1
+/// and is 5".
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now);
 
 /// Returns such texts for the keys that determine the samples of a run and their location.

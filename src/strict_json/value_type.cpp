@@ -4,7 +4,6 @@
 #include <cctype>
 #include <cmath>
 #include <regex>
-#include <utility>
 
 #include "base/error.h"
 #include "base/glob.h"

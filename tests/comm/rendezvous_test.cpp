@@ -1,5 +1,3 @@
-#include "comm/rendezvous.h"
-
 #include <sys/socket.h>
 
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "base/system.h"
+#include "comm/communicator.h"
 #include "launch/supervisor.h"
 #include "support/catch.h"
 #include "support/error_of.h"
