@@ -28,13 +28,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
   using Gloo = c10d::ProcessGroupGloo;
   auto options = Gloo::Options::create(to_milliseconds(timeout_s));
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface != nullptr) {
-    options->devices.push_back(Gloo::createDeviceForInterface(interface));
-  } else if (one_host) {
-    options->devices.push_back(Gloo::createDeviceForHostname("127.0.0.1"));
-  } else {
-    options->devices.push_back(Gloo::createDefaultDevice());
-  }
+  options->devices.push_back(interface != nullptr ? Gloo::createDeviceForInterface(interface)
+                             : one_host           ? Gloo::createDeviceForHostname("127.0.0.1")
+                                                  : Gloo::createDefaultDevice());
   return c10::make_intrusive<Gloo>(store, rank, world_size, std::move(options));
 }
 

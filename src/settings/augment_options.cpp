@@ -282,18 +282,19 @@ bool fits(const RandomCropOptions& crop, const ImageSize& size) {
          crop.size->width <= size.width + 2 * crop.padding;
 }
 
-/// Checks crops after the first entry that fixes a size, for any images.
-void check_sizes(const AugmentList& list, const JsonCursor& cursor) {
-  std::optional<ImageSize> size;
+/// Follows the size of images, if it is known, through the list. Calls `misfit(i, crop, size)` for
+/// an entry that crops more than there is.
+template <class Misfit>
+std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<ImageSize> size,
+                                     const Misfit& misfit) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (const auto fixed = fixed_size(list[i])) size = *fixed;
     const auto* crop = std::get_if<RandomCropOptions>(&list[i]);
     if (crop == nullptr || !crop->size) continue;
-    if (size && !fits(*crop, *size)) {
-      cursor.item(i).add_error("takes more pixels than images have after the entries before it");
-    }
+    if (size && !fits(*crop, *size)) misfit(i, *crop, *size);
     size = crop->size;
   }
+  return size;
 }
 
 template <class Kind>
@@ -338,18 +339,13 @@ std::string name_of(const AugmentationOptions& augmentation) {
 }
 
 ImageSize augmented_size(const AugmentList& list, ImageSize size) {
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (const auto fixed = fixed_size(list[i])) size = *fixed;
-    const auto* crop = std::get_if<RandomCropOptions>(&list[i]);
-    if (crop == nullptr || !crop->size) continue;
-    if (!fits(*crop, size)) {
-      throw ConfigKeyError("/data/augment/" + std::to_string(i) + ": random_crop takes " +
-                           text_of(*crop->size) + " pixels, but images of " + text_of(size) +
-                           " with padding " + std::to_string(crop->padding) + " have fewer");
-    }
-    size = *crop->size;
-  }
-  return size;
+  const auto refuse = [](std::size_t i, const RandomCropOptions& crop, const ImageSize& images) {
+    throw ConfigKeyError(
+        fmt::format("/data/augment/{}: random_crop takes {} pixels, but images of {} with padding "
+                    "{} have fewer",
+                    i, text_of(*crop.size), text_of(images), crop.padding));
+  };
+  return *follow_size(list, size, refuse);
 }
 
 ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size) {
@@ -377,7 +373,11 @@ Type<AugmentList> augment_list() {
       cursor.add_error("has both mixup and cutmix; each sample is mixed only once, remove one");
     }
     check_after_normalize(*list, cursor);
-    check_sizes(*list, cursor);
+    follow_size(*list, std::nullopt,
+                [&](std::size_t i, const auto& /*crop*/, const auto& /*size*/) {
+                  cursor.item(i).add_error(
+                      "takes more pixels than images have after the entries before it");
+                });
     return list;
   };
   return type;
