@@ -86,17 +86,13 @@ void list_left_out(const data::Dataset& dataset) {
 void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
   if (set.count == 0 || options.limit_train) return;
   const std::vector<std::int64_t> sizes = set.class_sizes();
-  constexpr std::int64_t kMostNamed = 10;
-  std::string empty;
-  std::int64_t count = 0;
+  std::vector<std::string> empty;
   for (std::size_t label = 0; label < sizes.size(); ++label) {
-    if (sizes[label] > 0 || ++count > kMostNamed) continue;
-    empty += (empty.empty() ? "" : ", ") + std::to_string(label);
+    if (sizes[label] == 0) empty.push_back(std::to_string(label));
   }
-  if (count > kMostNamed) empty += fmt::format(" and {} others", count - kMostNamed);
   if (empty.empty()) return;
   spdlog::warn("{}: no training sample is of class {} (of {} classes, numbered from 0)", set.source,
-               empty, set.classes);
+               first_names(empty, 10), set.classes);
 }
 
 /// A network of one class is always right.

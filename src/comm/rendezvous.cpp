@@ -62,6 +62,7 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
       fail(std::string(": ") + error.what());
     } catch (const std::exception& error) {
       obstacle = short_message(error);
+      if (options.listen_fd >= 0) break;  // the store has taken the socket
     }
     std::this_thread::sleep_for(
         std::chrono::duration<double>(std::clamp(deadline.left_s(), 0.0, pause_s)));

@@ -35,15 +35,6 @@ bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
   throw std::logic_error("a rule of the config uses the keyword " + keyword);
 }
 
-/// Names the position of the rule's other key if it is in another text than the first one.
-std::string place_of_other(const Rule& rule, const Node& object) {
-  const Node* own = object.find(rule.where);
-  const Node* other = object.find(rule.other);
-  if (own == nullptr || other == nullptr || own->source == other->source) return "";
-  return " (" + rule.other + " is set at " + place_of(*other) + "; --set " + rule.other +
-         "=null drops it)";
-}
-
 }  // namespace
 
 Json holds(const std::string& key, const Json& condition) {
@@ -72,7 +63,7 @@ Json any_of(const std::vector<Json>& conditions) { return object("anyOf", Json(c
 void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor) {
   for (const Rule& rule : rules) {
     if (!matches(rule.forbidden, cursor.node())) continue;
-    cursor.add_error_at(rule.where, rule.message + place_of_other(rule, cursor.node()));
+    cursor.add_error_at(rule.where, rule.message);
   }
 }
 

@@ -20,7 +20,6 @@ struct Rule {
   std::string where;    // the key named in errors; "data/split" for one in a group
   Json forbidden;       // a condition, made by the functions below
   std::string message;  // the predicate of a sentence about the key: "conflicts with train"
-  std::string other{};  // a key whose position is named as well if it is in another text
 };
 
 /// The condition that the object has the key, with a value that meets `condition`.
@@ -142,8 +141,8 @@ class Schema {
 
   /// Refuses two keys that are both given; the error names `key`.
   void conflict(const std::string& key, const std::string& other) {
-    rules_.push_back({key, all_of({given(key), given(other)}),
-                      "conflicts with " + other + "; set only one of them", other});
+    forbid(key, all_of({given(key), given(other)}),
+           "conflicts with " + other + "; set only one of them");
   }
 
   /// Adds a check that JSON Schema cannot express. It runs after the keys are read, and may change

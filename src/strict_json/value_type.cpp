@@ -151,8 +151,6 @@ bool takes_name(const Json& fragment, const Node& node) {
   return std::find(names.begin(), names.end(), node.value) != names.end();
 }
 
-std::string place_of(const Node& node) { return TextLocator(*node.source).place(node.offset); }
-
 std::string describe(const Node& node) {
   if (node.value.is_array()) return "a list";
   if (node.value.is_object()) return "an object";

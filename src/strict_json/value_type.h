@@ -115,9 +115,6 @@ class JsonCursor {
 /// Returns whether the node is a string that a JSON Schema lists in its "enum".
 bool takes_name(const Json& fragment, const Node& node);
 
-/// Returns `FILE:LINE:COLUMN` of a value.
-std::string place_of(const Node& node);
-
 /// Returns the value for messages: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);
 
