@@ -192,11 +192,10 @@ TEST_CASE("another program in place of the store is reported in time") {
       error_of([&] { rendezvous(rendezvous_of(1, 2, stranger.port(), -1, kShort_s)); });
   CHECK(monotonic_seconds() - begin_s >= kShort_s - 0.01);
   CHECK(monotonic_seconds() - begin_s < kShort_s + 1);
-  CHECK_THAT(failure,
-             IsError(ExitCode::kDistributed,
-                     "cannot reach the store at 127.0.0.1:" + std::to_string(stranger.port()) +
-                         " (MASTER_ADDR, MASTER_PORT) within 1 s "
-                         "(launch.rendezvous_timeout_s): "));
+  CHECK_THAT(failure, IsError(ExitCode::kDistributed, "cannot reach the store at 127.0.0.1:" +
+                                                          std::to_string(stranger.port()) +
+                                                          " (MASTER_ADDR, MASTER_PORT) within 1 s "
+                                                          "(launch.rendezvous_timeout_s): "));
 }
 
 TEST_CASE("a host name that does not resolve is reported on every rank, within one time-out") {
