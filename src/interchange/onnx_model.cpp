@@ -1,10 +1,14 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <numbers>
+#include <protozero/pbf_writer.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,28 +18,173 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/print.h"
+#include "base/version.h"
 #include "interchange/exports.h"
-#include "interchange/onnx_graph.h"
 
 namespace mnist_train::interchange {
 
 namespace {
 
 using network::SizedLayer;
+using protozero::pbf_writer;
 using settings::Activation;
 using settings::ImageSize;
 using settings::sides;
 using Sizes = std::vector<std::int64_t>;
 
+constexpr std::int32_t kFloat32 = 1;  // of TensorProto.DataType
+
 /// Protobuf messages must be smaller than 2 GiB; 16 MiB are reserved for everything but parameters.
 constexpr std::int64_t kMaxParameters = ((std::int64_t{2} << 30) - (std::int64_t{16} << 20)) / 4;
 
-/// Padding of an image.
-struct SidePadding {
-  ImageSize begin;  // above, left
-  ImageSize end;    // below, right
+/// The name and value of an attribute of an operator of operator set 17.
+using OnnxAttribute = std::pair<std::string, std::variant<std::int64_t, float, Sizes>>;
 
-  bool operator==(const SidePadding&) const = default;
+/// An operator with the names of its input and output tensors. The output's is also its own.
+struct OnnxNode {
+  std::string operation;
+  std::string name;
+  std::vector<std::string> inputs;
+  std::vector<OnnxAttribute> attributes;
+};
+
+/// A tensor stored in the file.
+struct OnnxTensor {
+  std::string name;
+  Sizes shape;
+  std::variant<std::vector<float>, Sizes> values;
+};
+
+/// An input or output of the graph, for any number of images.
+struct OnnxValue {
+  std::string name;
+  Sizes shape;  // of one image
+  std::int32_t type = kFloat32;
+};
+
+/// A graph of operators (https://github.com/onnx/onnx/blob/main/docs/IR.md). The messages of
+/// onnx/onnx.proto are written field by field, each with its number and name, since libprotobuf
+/// must not be linked beside LibTorch, which carries its own.
+class OnnxGraph {
+ public:
+  OnnxValue input;
+  OnnxValue output;
+  std::string description;
+  std::vector<std::pair<std::string, std::string>> metadata;
+
+  /// Adds an operator after those of its inputs. Returns the name of its output, which contains the
+  /// path of its layer.
+  std::string add_node(const std::string& path, const std::string& operation,
+                       std::vector<std::string> inputs,
+                       std::vector<OnnxAttribute> attributes = {}) {
+    std::string name = "/" + path + "/" + operation;
+    if (const int others = names_[name]++; others > 0) name += "_" + std::to_string(others);
+    nodes_.push_back({operation, name, std::move(inputs), std::move(attributes)});
+    return name;
+  }
+
+  /// Adds a named tensor; returns the name.
+  std::string add_tensor(OnnxTensor tensor) {
+    return tensors_.emplace_back(std::move(tensor)).name;
+  }
+
+  /// Adds a tensor without a name; returns a generated one.
+  template <class Number>
+  std::string add_constant(Sizes shape, std::vector<Number> values) {
+    const std::string name = "/constant_" + std::to_string(constants_++);
+    return add_tensor({name, std::move(shape), std::move(values)});
+  }
+  std::string add_constant(Sizes values) {
+    return add_constant({std::ssize(values)}, std::move(values));
+  }
+  std::string add_constant(double value) {
+    return add_constant({}, std::vector<float>{static_cast<float>(value)});
+  }
+
+  /// Makes the output of the last operator that of the graph, and returns the bytes of an ONNX
+  /// file. Requires at least one operator.
+  std::string write() const {
+    std::string bytes;
+    pbf_writer model(bytes);
+    model.add_int64(/*ir_version*/ 1, 8);  // the first that has these operators
+    model.add_string(/*producer_name*/ 2, "mnist-train");
+    model.add_string(/*producer_version*/ 3, build_info().version);
+    model.add_string(/*doc_string*/ 6, description);
+    {
+      pbf_writer graph(model, /*graph*/ 7);
+      for (const OnnxNode& node : nodes_) {
+        write_node(graph, node, &node == &nodes_.back() ? output.name : node.name);
+      }
+      graph.add_string(/*name*/ 2, "network");
+      for (const OnnxTensor& tensor : tensors_) write_tensor(graph, tensor);
+      write_value(pbf_writer(graph, /*input*/ 11), input);
+      write_value(pbf_writer(graph, /*output*/ 12), output);
+    }
+    pbf_writer(model, /*opset_import*/ 8).add_int64(/*version*/ 2, 17);
+    for (const auto& [key, value] : metadata) {
+      pbf_writer entry(model, /*metadata_props*/ 14);
+      entry.add_string(/*key*/ 1, key);
+      entry.add_string(/*value*/ 2, value);
+    }
+    return bytes;
+  }
+
+ private:
+  static void write_node(pbf_writer& graph, const OnnxNode& content, const std::string& output) {
+    pbf_writer node(graph, /*node*/ 1);
+    for (const std::string& input : content.inputs) node.add_string(/*input*/ 1, input);
+    node.add_string(/*output*/ 2, output);
+    node.add_string(/*name*/ 3, content.name);
+    node.add_string(/*op_type*/ 4, content.operation);
+    for (const auto& [name, value] : content.attributes) {
+      pbf_writer attribute(node, /*attribute*/ 5);
+      attribute.add_string(/*name*/ 1, name);
+      if (const auto* number = std::get_if<float>(&value)) {
+        attribute.add_float(/*f*/ 2, *number);
+        attribute.add_enum(/*type*/ 20, /*FLOAT*/ 1);
+      } else if (const auto* integer = std::get_if<std::int64_t>(&value)) {
+        attribute.add_int64(/*i*/ 3, *integer);
+        attribute.add_enum(/*type*/ 20, /*INT*/ 2);
+      } else {
+        for (const std::int64_t each : std::get<Sizes>(value))
+          attribute.add_int64(/*ints*/ 8, each);
+        attribute.add_enum(/*type*/ 20, /*INTS*/ 7);
+      }
+    }
+  }
+
+  static void write_tensor(pbf_writer& graph, const OnnxTensor& content) {
+    static_assert(std::endian::native == std::endian::little);
+    pbf_writer tensor(graph, /*initializer*/ 5);
+    for (const std::int64_t size : content.shape) tensor.add_int64(/*dims*/ 1, size);
+    const bool integers = std::holds_alternative<Sizes>(content.values);
+    tensor.add_enum(/*data_type*/ 2, integers ? /*INT64*/ 7 : kFloat32);
+    tensor.add_string(/*name*/ 8, content.name);
+    std::visit(
+        [&](const auto& values) {
+          const auto bytes = std::as_bytes(std::span(values));
+          tensor.add_bytes(/*raw_data*/ 9, reinterpret_cast<const char*>(bytes.data()),
+                           bytes.size());
+        },
+        content.values);
+  }
+
+  static void write_value(pbf_writer value, const OnnxValue& content) {
+    value.add_string(/*name*/ 1, content.name);
+    pbf_writer type(value, /*type*/ 2);
+    pbf_writer tensor(type, /*tensor_type*/ 1);
+    tensor.add_enum(/*elem_type*/ 1, content.type);
+    pbf_writer shape(tensor, /*shape*/ 2);
+    pbf_writer(shape, /*dim*/ 1).add_string(/*dim_param*/ 2, "N");
+    for (const std::int64_t size : content.shape) {
+      pbf_writer(shape, /*dim*/ 1).add_int64(/*dim_value*/ 1, size);
+    }
+  }
+
+  std::vector<OnnxNode> nodes_;
+  std::vector<OnnxTensor> tensors_;
+  std::map<std::string, int> names_;  // number of nodes with each name
+  int constants_ = 0;
 };
 
 /// Windows that slide over one side of an image.
@@ -53,52 +202,47 @@ struct Windows {
     return std::max<std::int64_t>(end - side, 0);
   }
 
-  bool is_empty(std::int64_t window) const {
-    for (std::int64_t i = 0; i < kernel; ++i) {
-      const std::int64_t pixel = window * stride - padding + i * dilation;
-      if (pixel >= 0 && pixel < side) return false;
-    }
-    return true;
-  }
-
   bool any_is_empty() const {
     for (std::int64_t window = 0; window < count; ++window) {
-      if (is_empty(window)) return true;
+      std::int64_t pixels = 0;
+      for (std::int64_t i = 0; i < kernel; ++i) {
+        const std::int64_t pixel = window * stride - padding + i * dilation;
+        pixels += pixel >= 0 && pixel < side ? 1 : 0;
+      }
+      if (pixels == 0) return true;
     }
     return false;
   }
 };
 
+/// Returns the windows of a pooling layer over the height and over the width.
 template <class Pool>
-Windows rows(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation) {
-  return {sized.in.height,      sized.out.height,     layer.kernel_size.height,
-          layer.stride->height, layer.padding.height, dilation.height};
+std::array<Windows, 2> windows_of(const SizedLayer& sized, const Pool& layer,
+                                  const ImageSize& dilation = {1, 1}) {
+  const auto& [in, out] = std::pair(sized.in, sized.out);
+  const ImageSize stride = layer.stride.value();
+  return {{{in.height, out.height, layer.kernel_size.height, stride.height, layer.padding.height,
+            dilation.height},
+           {in.width, out.width, layer.kernel_size.width, stride.width, layer.padding.width,
+            dilation.width}}};
 }
 
-template <class Pool>
-Windows columns(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation) {
-  return {sized.in.width,      sized.out.width,     layer.kernel_size.width,
-          layer.stride->width, layer.padding.width, dilation.width};
+/// Padding of an image: above, left, below, right.
+Sizes both_ends(const ImageSize& padding) {
+  return {padding.height, padding.width, padding.height, padding.width};
 }
 
 /// Returns padding with which the windows of a pooling layer do not extend beyond it, regardless of
 /// `ceil_mode`.
 template <class Pool>
-SidePadding padding_of(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation) {
-  if (!layer.ceil_mode) return {layer.padding, layer.padding};
-  return {layer.padding,
-          {rows(sized, layer, dilation).overhang(), columns(sized, layer, dilation).overhang()}};
-}
-
-Sizes pads(const SidePadding& padding) {
-  const auto& [begin, end] = padding;
-  return {begin.height, begin.width, end.height, end.width};
+Sizes padding_of(const Pool& layer, const std::array<Windows, 2>& windows) {
+  if (!layer.ceil_mode) return both_ends(layer.padding);
+  return {layer.padding.height, layer.padding.width, windows[0].overhang(), windows[1].overhang()};
 }
 
 /// Splits the padding of both ends. Like PyTorch, puts the larger half at the end.
-SidePadding halves(const ImageSize& both) {
-  const ImageSize begin{both.height / 2, both.width / 2};
-  return {begin, {both.height - begin.height, both.width - begin.width}};
+Sizes halves(std::int64_t height, std::int64_t width) {
+  return {height / 2, width / 2, height - height / 2, width - width / 2};
 }
 
 /// For each channel, `value * scale + shift`.
@@ -124,8 +268,7 @@ void append_in_order(const std::vector<SizedLayer>& layers,
   }
 }
 
-/// Adds layers to a graph. Each function takes the name of the input tensor and returns the name of
-/// the output tensor.
+/// Adds layers to a graph. Functions take the name of the input tensor and return the output's.
 class LayerWriter {
  public:
   LayerWriter(OnnxGraph& graph, const FindWeight& find_weight)
@@ -163,23 +306,23 @@ class LayerWriter {
   std::string add(const SizedLayer& sized, const settings::Conv2dLayer& layer,
                   const std::string& x) {
     const ImageSize& kernel = layer.kernel_size;
-    const std::int64_t out = layer.out_channels.value();
-    const Sizes shape{out, sized.in.channels / layer.groups, kernel.height, kernel.width};
-    const SidePadding padding = layer.padding ? SidePadding{*layer.padding, *layer.padding}
-                                              : halves({layer.dilation.height * (kernel.height - 1),
-                                                        layer.dilation.width * (kernel.width - 1)});
+    const Sizes shape{layer.out_channels.value(), sized.in.channels / layer.groups, kernel.height,
+                      kernel.width};
+    const Sizes pads = layer.padding ? both_ends(*layer.padding)
+                                     : halves(layer.dilation.height * (kernel.height - 1),
+                                              layer.dilation.width * (kernel.width - 1));
     return add_node(sized, "Conv", weighted_inputs(sized, shape, layer.bias, x),
                     {{"kernel_shape", sides(kernel)},
                      {"strides", sides(layer.stride)},
-                     {"pads", pads(padding)},
+                     {"pads", pads},
                      {"dilations", sides(layer.dilation)},
                      {"group", layer.groups}});
   }
 
   std::string add(const SizedLayer& sized, const settings::LinearLayer& layer,
                   const std::string& x) {
-    const std::int64_t out = layer.out_features.value();
-    return add_node(sized, "Gemm", weighted_inputs(sized, {out, sized.in.channels}, layer.bias, x),
+    const Sizes shape{layer.out_features.value(), sized.in.channels};
+    return add_node(sized, "Gemm", weighted_inputs(sized, shape, layer.bias, x),
                     {{"transB", std::int64_t{1}}});
   }
 
@@ -203,22 +346,13 @@ class LayerWriter {
     Sizes shape{0, sized.in.channels};
     if (sized.in.is_image) shape.insert(shape.end(), {sized.in.height, sized.in.width});
     const std::string y = add_node(sized, "Reshape", {normal, graph_.add_constant(shape)});
-    const auto numbers = [&](const char* name) {
-      const auto weight = find_weight_(sized.path + "." + name);
-      return std::vector<double>(weight.begin(), weight.end());
-    };
-    return add_scale_and_shift(sized.path, {numbers("weight"), numbers("bias")}, shape.size(), y);
+    const ScaleAndShift affine{numbers(sized, "weight"), numbers(sized, "bias")};
+    return add_scale_and_shift(sized.path, affine, shape.size(), y);
   }
 
   std::string add(const SizedLayer& sized, const settings::ActivationLayer& layer,
                   const std::string& x) {
     switch (layer.function) {
-      case Activation::kRelu:
-        return add_node(sized, "Relu", {x});
-      case Activation::kTanh:
-        return add_node(sized, "Tanh", {x});
-      case Activation::kSigmoid:
-        return add_node(sized, "Sigmoid", {x});
       case Activation::kSilu:
         return add_node(sized, "Mul", {x, add_node(sized, "Sigmoid", {x})});
       case Activation::kGelu:
@@ -228,12 +362,18 @@ class LayerWriter {
                         {{"alpha", static_cast<float>(layer.negative_slope)}});
       case Activation::kRelu6:
         return add_node(sized, "Clip", {x, graph_.add_constant(0.0), graph_.add_constant(6.0)});
-      case Activation::kHardswish:
-        return add_node(sized, "HardSwish", {x});
       case Activation::kHardsigmoid:
         return add_node(sized, "HardSigmoid", {x}, {{"alpha", 1.0F / 6}});
+      case Activation::kHardswish:
+        return add_node(sized, "HardSwish", {x});
+      case Activation::kSigmoid:
+        return add_node(sized, "Sigmoid", {x});
+      case Activation::kTanh:
+        return add_node(sized, "Tanh", {x});
+      case Activation::kRelu:
+        break;
     }
-    return {};
+    return add_node(sized, "Relu", {x});
   }
 
   /// Adds x * (1 + erf(x / sqrt(2))) / 2, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)) for erf.
@@ -255,36 +395,32 @@ class LayerWriter {
   }
 
   std::string add(const SizedLayer& sized, const settings::MaxPool2dLayer& layer, std::string x) {
-    if (rows(sized, layer, layer.dilation).any_is_empty() ||
-        columns(sized, layer, layer.dilation).any_is_empty()) {
+    const auto windows = windows_of(sized, layer, layer.dilation);
+    if (windows[0].any_is_empty() || windows[1].any_is_empty()) {
       throw network::LayerError(sized.pointer,
                                 "some of its windows contain only padding, for which ONNX does not "
                                 "define a result; use less padding or dilation");
     }
-    SidePadding padding = padding_of(sized, layer, layer.dilation);
-    if (padding.begin != padding.end) {
+    Sizes pads = padding_of(layer, windows);
+    if (pads != both_ends(layer.padding)) {
       // Padding of operators must be smaller than the kernel, but dilated windows may need more.
-      x = add_pad(sized, padding, -std::numeric_limits<float>::infinity(), x);
-      padding = {};
+      x = add_pad(sized, pads, -std::numeric_limits<float>::infinity(), x);
+      pads = Sizes(4);
     }
-    return add_node(sized, "MaxPool", {x},
-                    {{"kernel_shape", sides(layer.kernel_size)},
-                     {"strides", sides(layer.stride.value())},
-                     {"pads", pads(padding)},
-                     {"dilations", sides(layer.dilation)}});
+    return add_pool(sized, "MaxPool", layer.kernel_size, *layer.stride, pads, x,
+                    {{"dilations", sides(layer.dilation)}});
   }
 
   std::string add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, std::string x) {
-    SidePadding padding = padding_of(sized, layer, {1, 1});
-    const ImageSize beyond{std::max<std::int64_t>(padding.end.height - layer.padding.height, 0),
-                           std::max<std::int64_t>(padding.end.width - layer.padding.width, 0)};
-    if (layer.count_include_pad && padding != SidePadding{}) {
+    Sizes pads = padding_of(layer, windows_of(sized, layer));
+    if (layer.count_include_pad && pads != Sizes(4)) {
       // PyTorch counts the layer's padding, but not the part of windows beyond it. OpenCV up to
       // 4.12 counts none that is the operator's.
-      x = add_pad(sized, {layer.padding, layer.padding}, 0, x);
-      padding = {{}, beyond};
+      x = add_pad(sized, both_ends(layer.padding), 0, x);
+      pads = {0, 0, std::max<std::int64_t>(pads[2] - layer.padding.height, 0),
+              std::max<std::int64_t>(pads[3] - layer.padding.width, 0)};
     }
-    return add_average(sized, layer.kernel_size, layer.stride.value(), padding, x);
+    return add_pool(sized, "AveragePool", layer.kernel_size, *layer.stride, pads, x);
   }
 
   std::string add(const SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer& /*layer*/,
@@ -293,20 +429,19 @@ class LayerWriter {
     if (out.height == 1 && out.width == 1) return add_node(sized, "GlobalAveragePool", {x});
     if (in.height % out.height != 0 || in.width % out.width != 0) {
       throw network::LayerError(
-          sized.pointer,
-          "ONNX cannot express adaptive_avg_pool2d from " + batch_text(in) + " to " +
-              batch_text(out) +
-              ", with windows of different sizes; choose an output_size that divides "
-              "the input's, or export with --format python");
+          sized.pointer, "ONNX cannot express adaptive_avg_pool2d from " + batch_text(in) + " to " +
+                             batch_text(out) +
+                             ", with windows of different sizes; choose an output_size that "
+                             "divides the input's, or export with --format python");
     }
     const ImageSize window{in.height / out.height, in.width / out.width};
-    return add_average(sized, window, window, {}, x);
+    return add_pool(sized, "AveragePool", window, window, Sizes(4), x);
   }
 
   std::string add(const SizedLayer& sized, const settings::ZeroPad2dLayer& layer,
                   const std::string& x) {
     const auto& [left, right, top, bottom] = layer.padding;
-    return add_pad(sized, {{top, left}, {bottom, right}}, 0, x);
+    return add_pad(sized, {top, left, bottom, right}, 0, x);
   }
 
   std::string add(const SizedLayer& sized, const settings::GateLayer& /*layer*/,
@@ -332,18 +467,19 @@ class LayerWriter {
     return layer.activation ? add(sized, settings::ActivationLayer{*layer.activation}, sum) : sum;
   }
 
-  std::string add_average(const SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
-                          const SidePadding& padding, const std::string& x) {
-    return add_node(
-        sized, "AveragePool", {x},
-        {{"kernel_shape", sides(kernel)}, {"strides", sides(stride)}, {"pads", pads(padding)}});
+  std::string add_pool(const SizedLayer& sized, const char* operation, const ImageSize& kernel,
+                       const ImageSize& stride, const Sizes& pads, const std::string& x,
+                       const std::vector<OnnxAttribute>& more = {}) {
+    std::vector<OnnxAttribute> attributes{
+        {"kernel_shape", sides(kernel)}, {"strides", sides(stride)}, {"pads", pads}};
+    attributes.insert(attributes.end(), more.begin(), more.end());
+    return add_node(sized, operation, {x}, std::move(attributes));
   }
 
-  std::string add_pad(const SizedLayer& sized, const SidePadding& padding, float value,
+  std::string add_pad(const SizedLayer& sized, const Sizes& pads, float value,
                       const std::string& x) {
-    const auto& [begin, end] = padding;
-    const Sizes sizes{0, 0, begin.height, begin.width, 0, 0, end.height, end.width};
-    return add_node(sized, "Pad", {x, graph_.add_constant(sizes), graph_.add_constant(value)});
+    const auto sizes = graph_.add_constant({0, 0, pads[0], pads[1], 0, 0, pads[2], pads[3]});
+    return add_node(sized, "Pad", {x, sizes, graph_.add_constant(value)});
   }
 
   std::string add_node(const SizedLayer& sized, const std::string& operation,
@@ -352,16 +488,20 @@ class LayerWriter {
     return graph_.add_node(sized.path, operation, std::move(inputs), std::move(attributes));
   }
 
+  std::vector<double> numbers(const SizedLayer& sized, const char* tensor) {
+    const auto numbers = find_weight_(sized.path + "." + tensor);
+    return {numbers.begin(), numbers.end()};
+  }
+
   /// Returns the scale and shift of each channel by a batch norm in evaluation mode.
   ScaleAndShift affine_of(const SizedLayer& sized) {
-    const auto find = [&](const char* name) { return find_weight_(sized.path + "." + name); };
-    const auto [weight, bias] = std::pair(find("weight"), find("bias"));
-    const auto [mean, variance] = std::pair(find("running_mean"), find("running_var"));
+    ScaleAndShift affine{numbers(sized, "weight"), numbers(sized, "bias")};
+    const std::vector<double> mean = numbers(sized, "running_mean");
+    const std::vector<double> variance = numbers(sized, "running_var");
     const double eps = std::get<settings::BatchNormLayer>(sized.kind).eps;
-    ScaleAndShift affine;
-    for (std::size_t i = 0; i < weight.size(); ++i) {
-      affine.scale.push_back(weight[i] / std::sqrt(variance[i] + eps));
-      affine.shift.push_back(bias[i] - mean[i] * affine.scale[i]);
+    for (std::size_t i = 0; i < mean.size(); ++i) {
+      affine.scale[i] /= std::sqrt(variance[i] + eps);
+      affine.shift[i] -= mean[i] * affine.scale[i];
     }
     return affine;
   }
@@ -369,34 +509,23 @@ class LayerWriter {
   /// Returns x, weight and bias, if any, of a convolution or linear layer with `norms_` folded in.
   std::vector<std::string> weighted_inputs(const SizedLayer& sized, const Sizes& shape,
                                            bool has_bias, const std::string& x) {
-    const Sizes channels{shape[0]};
-    std::vector<std::string> inputs{x};
-    if (norms_.empty()) {
-      inputs.push_back(add_weight(sized, "weight", shape));
-      if (has_bias) inputs.push_back(add_weight(sized, "bias", channels));
-      return inputs;
-    }
-    const auto weight = find_weight_(sized.path + ".weight");
-    std::vector<double> folded(weight.begin(), weight.end());
-    std::vector<double> shift(static_cast<std::size_t>(shape[0]));
-    if (has_bias) std::ranges::copy(find_weight_(sized.path + ".bias"), shift.begin());
-    const std::size_t row = folded.size() / shift.size();
+    std::vector<double> weight = numbers(sized, "weight");
+    std::vector<double> bias(static_cast<std::size_t>(shape[0]));
+    if (has_bias) bias = numbers(sized, "bias");
+    const std::size_t row = weight.size() / bias.size();
     for (const SizedLayer* norm : norms_) {
       const ScaleAndShift affine = affine_of(*norm);
-      for (std::size_t i = 0; i < folded.size(); ++i) folded[i] *= affine.scale[i / row];
-      for (std::size_t i = 0; i < shift.size(); ++i) {
-        shift[i] = shift[i] * affine.scale[i] + affine.shift[i];
+      for (std::size_t i = 0; i < weight.size(); ++i) weight[i] *= affine.scale[i / row];
+      for (std::size_t i = 0; i < bias.size(); ++i) {
+        bias[i] = bias[i] * affine.scale[i] + affine.shift[i];
       }
     }
-    inputs.push_back(graph_.add_tensor({sized.path + ".weight", shape, rounded(folded)}));
-    inputs.push_back(graph_.add_tensor({sized.path + ".bias", channels, rounded(shift)}));
+    std::vector<std::string> inputs{
+        x, graph_.add_tensor({sized.path + ".weight", shape, rounded(weight)})};
+    if (has_bias || !norms_.empty()) {
+      inputs.push_back(graph_.add_tensor({sized.path + ".bias", {shape[0]}, rounded(bias)}));
+    }
     return inputs;
-  }
-
-  /// Adds a tensor of a layer; returns its name in the state_dict.
-  std::string add_weight(const SizedLayer& sized, const std::string& name, Sizes shape) {
-    const std::string path = sized.path + "." + name;
-    return graph_.add_tensor({path, std::move(shape), find_weight_(path)});
   }
 
   OnnxGraph& graph_;
@@ -409,21 +538,15 @@ std::vector<double> per_channel(const settings::PerChannel& value, std::int64_t 
   return std::vector<double>(static_cast<std::size_t>(channels), std::get<double>(value));
 }
 
-/// Returns the normalisation of bytes.
 ScaleAndShift affine_of(const settings::NormalizeOptions& normalize, std::int64_t channels) {
   ScaleAndShift affine;
-  const std::vector<double> mean = per_channel(normalize.mean, channels);
-  const std::vector<double> std = per_channel(normalize.std, channels);
+  const auto mean = per_channel(normalize.mean, channels);
+  const auto std = per_channel(normalize.std, channels);
   for (std::size_t i = 0; i < mean.size(); ++i) {
     affine.scale.push_back(1 / (255 * std[i]));
     affine.shift.push_back(-mean[i] / std[i]);
   }
   return affine;
-}
-
-std::string bytes_text(const network::ImageShape& images) {
-  return fmt::format("Images [N,{},{},{}], uint8, give probabilities [N,{}].", images.channels,
-                     images.height, images.width, images.classes);
 }
 
 std::vector<std::pair<std::string, std::string>> metadata_of(const network::Network& net,
@@ -456,9 +579,12 @@ std::string onnx_model(const network::Network& net, const FindWeight& find_weigh
                     "with --format safetensors, and the network with --format python");
   }
   OnnxGraph graph;
-  graph.input = {"images", {channels, height, width}, takes_bytes};
+  graph.input = {"images", {channels, height, width}, takes_bytes ? /*UINT8*/ 2 : kFloat32};
   graph.output = {takes_bytes ? "probabilities" : "logits", {classes}};
-  graph.description = takes_bytes ? bytes_text(net.images) : input_text(net, pictures.normalize);
+  graph.description = takes_bytes
+                          ? fmt::format("Images [N,{},{},{}], uint8, give probabilities [N,{}].",
+                                        channels, height, width, classes)
+                          : input_text(net, pictures.normalize);
   graph.metadata = metadata_of(net, pictures);
   LayerWriter writer(graph, find_weight);
   std::string x = graph.input.name;
