@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 #include <variant>
@@ -17,7 +18,6 @@ namespace mnist_train::interchange {
 namespace {
 
 using network::SizedLayer;
-using settings::Activation;
 using settings::ImageSize;
 /// Arguments of a call in Python.
 using Arguments = std::vector<std::string>;
@@ -130,38 +130,9 @@ def preprocess(path):
 constexpr const char* kResidual = R"(
 
 class Residual(nn.Module):
-    """The sum of `layers` and `shortcut`, applied to the same input."""
+    """The sum of what `layers` and `shortcut` make of the same input.
 
-    def __init__(self, layers, shortcut=None, activation=None):
-        super().__init__()
-        self.layers = layers
-        self.shortcut = shortcut
-        self.activation = activation
-
-    def forward(self, x):
-        y = self.layers(x) + (x if self.shortcut is None else self.shortcut(x))
-        return y if self.activation is None else self.activation(y)
-)";
-
-constexpr const char* kGate = R"(
-
-class Gate(nn.Module):
-    """The input times the output of `layers` for it."""
-
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = layers
-
-    def forward(self, x):
-        return x * self.layers(x)
-)";
-
-constexpr const char* kFlatResidual = R"(
-
-class FlatResidual(nn.Module):
-    """A residual block that holds the modules of its layers itself.
-
-    `layers` and `shortcut` are names of modules, in the order of computation.
+    Both are names of `modules`, in the order of computation.
     """
 
     def __init__(self, modules, layers, shortcut=(), activation=None):
@@ -181,135 +152,88 @@ class FlatResidual(nn.Module):
         return y + x if self._activation is None else self._activation(y + x)
 )";
 
+constexpr const char* kGate = R"(
+
+class Gate(nn.Module):
+    """The input times the output of `layers` for it."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x):
+        return x * self.layers(x)
+)";
+
 std::string number_text(const settings::PerChannel& value) {
   return std::visit([](const auto& number) { return fmt::format("{}", number); }, value);
 }
 
-/// Returns one number for a square, else a tuple.
-std::string python(const ImageSize& size) {
-  if (size.height == size.width) return fmt::format("{}", size.height);
-  return fmt::format("({}, {})", size.height, size.width);
+/// A module of torch.nn for a kind of layer without inner layers. Its arguments are the keys of the
+/// config, which have PyTorch's names.
+struct TorchModule {
+  const char* layer;
+  const char* module;
+  std::size_t positional = 0;             // the first keys, which are written without names
+  std::optional<std::size_t> channels{};  // the position of the input's channels among them
+};
+constexpr std::array kTorchModules{
+    TorchModule{"conv2d", "Conv2d", 2, 0},
+    TorchModule{"linear", "Linear", 1, 0},
+    TorchModule{"batch_norm", "BatchNorm", 0, 0},
+    TorchModule{"group_norm", "GroupNorm", 1, 1},
+    TorchModule{"max_pool2d", "MaxPool2d", 1},
+    TorchModule{"avg_pool2d", "AvgPool2d", 1},
+    TorchModule{"adaptive_avg_pool2d", "AdaptiveAvgPool2d", 1},
+    TorchModule{"zero_pad2d", "ZeroPad2d", 1},
+    TorchModule{"flatten", "Flatten"},
+    TorchModule{"dropout", "Dropout", 1},
+    TorchModule{"relu", "ReLU"},
+    TorchModule{"tanh", "Tanh"},
+    TorchModule{"sigmoid", "Sigmoid"},
+    TorchModule{"silu", "SiLU"},
+    TorchModule{"gelu", "GELU"},
+    TorchModule{"leaky_relu", "LeakyReLU", 1},
+    TorchModule{"relu6", "ReLU6"},
+    TorchModule{"hardswish", "Hardswish"},
+    TorchModule{"hardsigmoid", "Hardsigmoid"},
+};
+
+/// Returns a value of the config as a Python literal.
+std::string literal(const OrderedJson& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (!value.is_array()) return value.dump();
+  Arguments items;
+  for (const OrderedJson& item : value) items.push_back(literal(item));
+  return fmt::format("({})", fmt::join(items, ", "));
 }
-std::string python(bool value) { return value ? "True" : "False"; }
-std::string python(double value) { return fmt::format("{}", value); }
-std::string python(std::int64_t value) { return fmt::format("{}", value); }
 
-/// Adds a keyword argument unless it has the default of PyTorch.
-template <class Value>
-void add_unless(const Value& usual, Arguments& arguments, const std::string& name,
-                const Value& value) {
-  if (value != usual) arguments.push_back(name + "=" + python(value));
-}
-
-std::string call(const std::string& function, const Arguments& arguments) {
-  return fmt::format("{}({})", function, fmt::join(arguments, ", "));
-}
-
-/// Returns the first arguments of both kinds of pooling.
-template <class Pool>
-Arguments window(const Pool& layer) {
-  const Pool usual;
-  Arguments arguments{python(layer.kernel_size)};
-  add_unless(layer.kernel_size, arguments, "stride", layer.stride.value());
-  add_unless(usual.padding, arguments, "padding", layer.padding);
-  return arguments;
-}
-
-// Each returns a Python expression for the torch.nn module of a layer without inner layers, with
-// the arguments that differ from PyTorch's defaults.
-
-std::string expression_of(const SizedLayer& sized, const settings::Conv2dLayer& layer) {
-  const settings::Conv2dLayer usual;
-  Arguments arguments{python(sized.in.channels), python(layer.out_channels.value()),
-                      python(layer.kernel_size)};
-  add_unless(usual.stride, arguments, "stride", layer.stride);
-  if (layer.padding) {
-    add_unless(*usual.padding, arguments, "padding", *layer.padding);
-  } else {
-    arguments.emplace_back("padding=\"same\"");
+/// Returns a Python expression for the module of a layer without inner layers, with the arguments
+/// that differ from PyTorch's defaults; "" for a layer with inner layers.
+std::string expression_of(const SizedLayer& sized, const settings::LayerKind& kind) {
+  OrderedJson entry = OrderedJson::parse(settings::write_layers({{"", kind}})).front();
+  if (entry.is_string()) entry = {{"name", entry}};
+  const std::string name = entry["name"];
+  const auto row = std::ranges::find(kTorchModules, name, &TorchModule::layer);
+  if (row == kTorchModules.end()) return "";
+  const bool is_pool = name == "max_pool2d" || name == "avg_pool2d";
+  if (is_pool && entry.contains("stride") && entry["stride"] == entry["kernel_size"]) {
+    entry.erase("stride");
   }
-  add_unless(usual.dilation, arguments, "dilation", layer.dilation);
-  add_unless(usual.groups, arguments, "groups", layer.groups);
-  add_unless(usual.bias, arguments, "bias", layer.bias);
-  return call("nn.Conv2d", arguments);
-}
-
-std::string expression_of(const SizedLayer& sized, const settings::LinearLayer& layer) {
-  Arguments arguments{python(sized.in.channels), python(layer.out_features.value())};
-  add_unless(settings::LinearLayer().bias, arguments, "bias", layer.bias);
-  return call("nn.Linear", arguments);
-}
-
-std::string expression_of(const SizedLayer& sized, const settings::BatchNormLayer& layer) {
-  const settings::BatchNormLayer usual;
-  Arguments arguments{python(sized.in.channels)};
-  add_unless(usual.eps, arguments, "eps", layer.eps);
-  add_unless(usual.momentum, arguments, "momentum", layer.momentum);
-  return call(sized.in.is_image ? "nn.BatchNorm2d" : "nn.BatchNorm1d", arguments);
-}
-
-std::string expression_of(const SizedLayer& sized, const settings::GroupNormLayer& layer) {
-  Arguments arguments{python(layer.num_groups), python(sized.in.channels)};
-  add_unless(settings::GroupNormLayer().eps, arguments, "eps", layer.eps);
-  return call("nn.GroupNorm", arguments);
-}
-
-std::string expression_of(const SizedLayer& /*sized*/, const settings::ActivationLayer& layer) {
-  switch (layer.function) {
-    case Activation::kRelu:
-      return "nn.ReLU()";
-    case Activation::kTanh:
-      return "nn.Tanh()";
-    case Activation::kSigmoid:
-      return "nn.Sigmoid()";
-    case Activation::kSilu:
-      return "nn.SiLU()";
-    case Activation::kGelu:
-      return layer.tanh_approximates ? "nn.GELU(approximate=\"tanh\")" : "nn.GELU()";
-    case Activation::kLeakyRelu:
-      return call("nn.LeakyReLU", {python(layer.negative_slope)});
-    case Activation::kRelu6:
-      return "nn.ReLU6()";
-    case Activation::kHardswish:
-      return "nn.Hardswish()";
-    case Activation::kHardsigmoid:
-      return "nn.Hardsigmoid()";
+  if (name == "adaptive_avg_pool2d" && !entry.contains("output_size")) entry["output_size"] = 1;
+  entry.erase("name");
+  entry.erase("init");
+  Arguments arguments;
+  for (const auto& [key, value] : entry.items()) {
+    const bool is_named = arguments.size() >= row->positional;
+    arguments.push_back((is_named ? key + "=" : "") + literal(value));
   }
-  return {};
-}
-
-std::string expression_of(const SizedLayer& /*sized*/, const settings::MaxPool2dLayer& layer) {
-  const settings::MaxPool2dLayer usual;
-  Arguments arguments = window(layer);
-  add_unless(usual.dilation, arguments, "dilation", layer.dilation);
-  add_unless(usual.ceil_mode, arguments, "ceil_mode", layer.ceil_mode);
-  return call("nn.MaxPool2d", arguments);
-}
-
-std::string expression_of(const SizedLayer& /*sized*/, const settings::AvgPool2dLayer& layer) {
-  const settings::AvgPool2dLayer usual;
-  Arguments arguments = window(layer);
-  add_unless(usual.ceil_mode, arguments, "ceil_mode", layer.ceil_mode);
-  add_unless(usual.count_include_pad, arguments, "count_include_pad", layer.count_include_pad);
-  return call("nn.AvgPool2d", arguments);
-}
-
-std::string expression_of(const SizedLayer& /*sized*/,
-                          const settings::AdaptiveAvgPool2dLayer& layer) {
-  return call("nn.AdaptiveAvgPool2d", {python(layer.output_size)});
-}
-
-std::string expression_of(const SizedLayer& /*sized*/, const settings::ZeroPad2dLayer& layer) {
-  const auto& [left, right, top, bottom] = layer.padding;
-  return fmt::format("nn.ZeroPad2d(({}, {}, {}, {}))", left, right, top, bottom);
-}
-
-std::string expression_of(const SizedLayer& /*sized*/, const settings::FlattenLayer& /*layer*/) {
-  return "nn.Flatten()";
-}
-
-std::string expression_of(const SizedLayer& /*sized*/, const settings::DropoutLayer& layer) {
-  return call("nn.Dropout", {python(layer.p)});
+  if (row->channels) {
+    arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(*row->channels),
+                     std::to_string(sized.in.channels));
+  }
+  const char* dimensions = name != "batch_norm" ? "" : sized.in.is_image ? "2d" : "1d";
+  return fmt::format("nn.{}{}({})", row->module, dimensions, fmt::join(arguments, ", "));
 }
 
 /// Returns the text with all lines but the first indented by one level.
@@ -352,8 +276,7 @@ class ExpressionWriter {
            "import torch\nfrom PIL import Image, ImageOps\nfrom torch import nn\n";
   }
   std::string classes() const {
-    return std::string(has_residual_ ? kResidual : "") + (has_flat_residual_ ? kFlatResidual : "") +
-           (has_gate_ ? kGate : "");
+    return std::string(has_residual_ ? kResidual : "") + (has_gate_ ? kGate : "");
   }
 
  private:
@@ -369,39 +292,28 @@ class ExpressionWriter {
   }
 
   std::string module(const SizedLayer& sized) {
-    return std::visit([&](const auto& layer) { return module(sized, layer); }, sized.kind);
-  }
-
-  /// A leaf, sequential or repeat.
-  template <class Layer>
-  std::string module(const SizedLayer& sized, const Layer& layer) {
-    if constexpr (requires { expression_of(sized, layer); }) {
-      return expression_of(sized, layer);
-    } else {
-      return sequential(sized.layers);
+    if (const auto* residual = std::get_if<settings::ResidualLayer>(&sized.kind)) {
+      return this->residual(sized, *residual);
     }
+    if (std::holds_alternative<settings::GateLayer>(sized.kind)) {
+      has_gate_ = true;
+      return block("Gate(", {sequential(sized.layers)}, ")");
+    }
+    const std::string leaf = expression_of(sized, sized.kind);
+    return leaf.empty() ? sequential(sized.layers) : leaf;
   }
 
-  std::string module(const SizedLayer& sized, const settings::ResidualLayer& layer) {
-    if (!layer.modules.empty()) return flat_residual(sized, layer);
+  std::string residual(const SizedLayer& sized, const settings::ResidualLayer& layer) {
     has_residual_ = true;
-    Arguments arguments{sequential(sized.layers)};
-    if (!sized.shortcut.empty()) arguments.push_back("shortcut=" + sequential(sized.shortcut));
-    add_activation(layer, arguments);
-    return block("Residual(", arguments, ")");
-  }
-
-  std::string module(const SizedLayer& sized, const settings::GateLayer& /*layer*/) {
-    has_gate_ = true;
-    return block("Gate(", {sequential(sized.layers)}, ")");
-  }
-
-  std::string flat_residual(const SizedLayer& sized, const settings::ResidualLayer& layer) {
-    has_flat_residual_ = true;
     std::set<std::string> names(layer.modules.begin(), layer.modules.end());
     NamedModules modules;
     for (const std::string& name : layer.modules) modules.emplace_back(name, "");
-    const auto add_list = [&](const std::vector<SizedLayer>& layers) {
+    /// Adds the modules of a list, or one module for all. Returns their names in Python.
+    const auto add_list = [&](const std::string& list, const std::vector<SizedLayer>& layers) {
+      if (layer.modules.empty()) {
+        modules.emplace_back(list, sequential(layers));
+        return fmt::format("[\"{}\"]", list);
+      }
       Arguments order;
       for (const SizedLayer& inner : layers) {
         std::string name = inner.name;
@@ -417,23 +329,20 @@ class ExpressionWriter {
       }
       return fmt::format("[{}]", fmt::join(order, ", "));
     };
-    const std::string order = add_list(sized.layers);
-    const std::string shortcut = add_list(sized.shortcut);
-    Arguments arguments{ordered_dict(modules), "layers=" + order};
-    if (!sized.shortcut.empty()) arguments.push_back("shortcut=" + shortcut);
-    add_activation(layer, arguments);
-    return block("FlatResidual(", arguments, ")");
-  }
-
-  static void add_activation(const settings::ResidualLayer& layer, Arguments& arguments) {
-    if (!layer.activation) return;
-    arguments.push_back("activation=" +
-                        expression_of({}, settings::ActivationLayer{*layer.activation}));
+    Arguments arguments{"layers=" + add_list("layers", sized.layers)};
+    if (!sized.shortcut.empty()) {
+      arguments.push_back("shortcut=" + add_list("shortcut", sized.shortcut));
+    }
+    if (layer.activation) {
+      arguments.push_back("activation=" +
+                          expression_of({}, settings::ActivationLayer{*layer.activation}));
+    }
+    arguments.insert(arguments.begin(), ordered_dict(modules));
+    return block("Residual(", arguments, ")");
   }
 
   bool has_ordered_dict_ = false;
   bool has_residual_ = false;
-  bool has_flat_residual_ = false;
   bool has_gate_ = false;
 };
 
