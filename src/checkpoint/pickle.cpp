@@ -1,20 +1,21 @@
-#include "checkpoint/pickle.h"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <unordered_map>
+#include <variant>
 
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/pt_file.h"
 
 namespace mnist_train::checkpoint {
 
 namespace {
 
 constexpr std::size_t kMaxStack = 1 << 21;
-constexpr std::size_t kMaxKept = 1 << 22;  // values in the memo, tuples and dicts together
+constexpr std::size_t kMaxKept = 1 << 23;  // values in the memo and in nodes together
 constexpr std::size_t kMaxTupleItems = 64;
 constexpr std::size_t kMaxDimensions = 16;
 constexpr std::size_t kMaxNameBytes = 1000;
@@ -28,46 +29,63 @@ void require(bool holds, const char* problem) {
   if (!holds) refuse(problem);
 }
 
-enum class Kind : std::uint8_t {
-  kAbsent,
-  kOther,
-  kInteger,
-  kText,
-  kGlobal,
-  kTuple,
-  kStorage,
-  kObject
+struct Node;
+/// A value on the stack of the interpreter: an integer, a text or a node. Others, of which no
+/// tensor is made, are empty, and the content of lists, sets, bytes and other numbers is dropped.
+using Value = std::variant<std::monostate, std::int64_t, std::string_view, Node*>;
+
+struct Node {
+  enum class Kind : std::uint8_t {
+    kTuple,
+    kStorage,  // by the items of its persistent id
+    kGlobal,   // a class or function, which is never looked up; its items are module and name
+    kObject    // a dict, or what a class or function would make; its items are keys and values
+  };
+
+  Kind kind;
+  std::vector<Value> items{};
+  Value callee{};  // of an object; empty: a dict
+  Value arguments{};
+  Value state{};  // the object's attributes
 };
+using enum Node::Kind;
 
-/// A value on the stack of the interpreter. The content of lists, sets, bytes and numbers that are
-/// not integers, of which no tensor is made, is dropped.
-struct Value {
-  Kind kind = Kind::kOther;
-  std::uint32_t size = 0;   // bytes of a text; items of a tuple or of a storage's persistent id
-  std::int64_t number = 0;  // an integer; where text or items begin; index of a global or object
-};
+/// Returns the text; "" if the value is none.
+std::string_view text_of(const Value& value) {
+  const auto* text = std::get_if<std::string_view>(&value);
+  return text != nullptr ? *text : std::string_view();
+}
 
-/// A class or function, which is named but never looked up.
-struct Global {
-  std::string_view module;
-  std::string_view name;
+/// Returns the node if it is one of this kind, else null.
+Node* node_of(const Value& value, Node::Kind kind) {
+  Node* const* node = std::get_if<Node*>(&value);
+  return node != nullptr && (*node)->kind == kind ? *node : nullptr;
+}
 
-  std::string text() const {
-    return std::string(module.substr(0, kMaxNameBytes / 10)) + "." +
-           std::string(name.substr(0, kMaxNameBytes / 10));
+std::span<const Value> items_of(const Value& value, Node::Kind kind) {
+  const Node* node = node_of(value, kind);
+  return node != nullptr ? std::span<const Value>(node->items) : std::span<const Value>();
+}
+
+/// Returns the beginning of a text from a pickle for a message.
+std::string shown(const Value& text) {
+  return std::string(text_of(text).substr(0, kMaxNameBytes / 10));
+}
+
+std::string name_of(const Node& global) {
+  return shown(global.items[0]) + "." + shown(global.items[1]);
+}
+
+/// Returns the value with this key; an empty one if there is none.
+Value item(const Node& dict, std::string_view key) {
+  for (std::size_t i = dict.items.size(); i > 0; i -= 2) {
+    if (text_of(dict.items[i - 2]) == key) return dict.items[i - 1];
   }
-};
-
-/// A dict, or what a class or function would have made.
-struct Object {
-  Value callee;  // kOther: a dict
-  Value arguments;
-  Value state;                                 // its attributes
-  std::vector<std::pair<Value, Value>> items;  // with keys that are text
-};
+  return {};
+}
 
 /// The stack machine that a pickle is a program for, of which nothing is executed. Values refer to
-/// each other by index, so a value that is recalled often costs no memory again.
+/// nodes, so one that is recalled often costs no memory again.
 class PickleMachine {
  public:
   explicit PickleMachine(std::string_view program) : program_(program) {}
@@ -82,31 +100,8 @@ class PickleMachine {
 
   /// Returns the size in bytes of the program that `run` has executed.
   std::size_t size() const { return next_; }
-  /// Returns the persistent ids of all storages.
-  std::span<const Value> storages() const { return storages_; }
-  std::string_view text(const Value& value) const {
-    if (value.kind != Kind::kText) return {};
-    return program_.substr(static_cast<std::size_t>(value.number), value.size);
-  }
-  /// Items of a tuple, or of the persistent id of a storage.
-  std::span<const Value> items(const Value& value) const {
-    if (value.kind != Kind::kTuple && value.kind != Kind::kStorage) return {};
-    return std::span(items_).subspan(static_cast<std::size_t>(value.number), value.size);
-  }
-  const Global* global(const Value& value) const {
-    return value.kind == Kind::kGlobal ? &globals_[static_cast<std::size_t>(value.number)]
-                                       : nullptr;
-  }
-  const Object* object(const Value& value) const {
-    return value.kind == Kind::kObject ? &objects_[static_cast<std::size_t>(value.number)]
-                                       : nullptr;
-  }
-  /// Returns the value with this key; one of kOther if there is none.
-  Value item(const Object& dict, std::string_view key) const {
-    const auto found = std::find_if(dict.items.rbegin(), dict.items.rend(),
-                                    [&](const auto& entry) { return text(entry.first) == key; });
-    return found == dict.items.rend() ? Value{} : found->second;
-  }
+  /// Returns all nodes, in the order in which they were made.
+  const std::deque<Node>& nodes() const { return nodes_; }
 
  private:
   struct Opcode {
@@ -127,9 +122,9 @@ class PickleMachine {
         Opcode{'N', [](auto& m) { m.push_other(0); }},                // NONE
         Opcode{'\x88', [](auto& m) { m.push_other(0); }},             // NEWTRUE
         Opcode{'\x89', [](auto& m) { m.push_other(0); }},             // NEWFALSE
-        Opcode{'K', [](auto& m) { m.push_integer(m.u8()); }},         // BININT1
-        Opcode{'M', [](auto& m) { m.push_integer(m.u16()); }},        // BININT2
-        Opcode{'J', [](auto& m) { m.push_integer(m.i32()); }},        // BININT
+        Opcode{'K', [](auto& m) { m.push(std::int64_t{m.u8()}); }},   // BININT1
+        Opcode{'M', [](auto& m) { m.push(std::int64_t{m.u16()}); }},  // BININT2
+        Opcode{'J', [](auto& m) { m.push(std::int64_t{m.i32()}); }},  // BININT
         Opcode{'\x8a', [](auto& m) { m.push_long(m.u8()); }},         // LONG1
         Opcode{'\x8b', [](auto& m) { m.push_long(m.u32()); }},        // LONG4
         Opcode{'G', [](auto& m) { m.push_other(8); }},                // BINFLOAT
@@ -148,7 +143,7 @@ class PickleMachine {
         Opcode{'\x84', [](auto& m) { m.push_other(4); }},             // EXT4
         Opcode{']', [](auto& m) { m.push_other(0); }},                // EMPTY_LIST
         Opcode{'\x8f', [](auto& m) { m.push_other(0); }},             // EMPTY_SET
-        Opcode{'}', [](auto& m) { m.push_object({}); }},              // EMPTY_DICT
+        Opcode{'}', [](auto& m) { m.push_node({kObject}); }},         // EMPTY_DICT
         Opcode{')', [](auto& m) { m.push_tuple(m.stack_.size()); }},  // EMPTY_TUPLE
     };
     return run_one_of(kOpcodes, code);
@@ -179,12 +174,12 @@ class PickleMachine {
         Opcode{'a', [](auto& m) { m.add_to_top(m.first_of(1)); }},          // APPEND
         Opcode{'e', [](auto& m) { m.add_to_top(m.pop_mark()); }},           // APPENDS
         Opcode{'\x90', [](auto& m) { m.add_to_top(m.pop_mark()); }},        // ADDITEMS
-        Opcode{'\x91', [](auto& m) { m.replace(m.pop_mark(), {}); }},       // FROZENSET
-        Opcode{'q', [](auto& m) { m.remember(m.u8()); }},                   // BINPUT
-        Opcode{'r', [](auto& m) { m.remember(m.u32()); }},                  // LONG_BINPUT
-        Opcode{'\x94', [](auto& m) { m.remember(m.memo_.size()); }},        // MEMOIZE
-        Opcode{'h', [](auto& m) { m.recall(m.u8()); }},                     // BINGET
-        Opcode{'j', [](auto& m) { m.recall(m.u32()); }},                    // LONG_BINGET
+        Opcode{'\x91', [](auto& m) { m.stack_.resize(m.pop_mark()), m.push({}); }},  // FROZENSET
+        Opcode{'q', [](auto& m) { m.remember(m.u8()); }},                            // BINPUT
+        Opcode{'r', [](auto& m) { m.remember(m.u32()); }},                           // LONG_BINPUT
+        Opcode{'\x94', [](auto& m) { m.remember(m.memo_.size()); }},                 // MEMOIZE
+        Opcode{'h', [](auto& m) { m.recall(m.u8()); }},                              // BINGET
+        Opcode{'j', [](auto& m) { m.recall(m.u32()); }},                             // LONG_BINGET
     };
     if (run_one_of(kOpcodes, code)) return;
     refuse("the pickle uses opcode " + std::to_string(static_cast<unsigned char>(code)));
@@ -217,48 +212,34 @@ class PickleMachine {
 
   void push(const Value& value) { stack_.push_back(value); }
   void push_other(std::uint64_t bytes) { take(bytes), push({}); }
-  void push_integer(std::int64_t integer) { push({Kind::kInteger, 0, integer}); }
   void push_long(std::size_t size) {
     if (size > sizeof(std::int64_t)) return push_other(size);
     const std::string_view bytes = take(size);
     std::uint64_t number = size > 0 && (bytes[size - 1] & 0x80) != 0 ? ~std::uint64_t{0} : 0;
     std::memcpy(&number, bytes.data(), size);
-    push_integer(static_cast<std::int64_t>(number));
+    push(static_cast<std::int64_t>(number));
   }
-  void push_text(std::uint64_t size) {
-    if (size > UINT32_MAX) return push_other(size);
-    const auto begin = static_cast<std::int64_t>(next_);
-    take(size);
-    push({Kind::kText, static_cast<std::uint32_t>(size), begin});
+  void push_text(std::uint64_t size) { push(take(size)); }
+  void push_node(Node node) {
+    constexpr std::size_t kValuesOfEqualSize = 4;
+    keep(kValuesOfEqualSize + node.items.size());
+    push(&nodes_.emplace_back(std::move(node)));
   }
   /// Replaces the values from `begin` on by a tuple of them. One of many items describes no tensor.
   void push_tuple(std::size_t begin) {
-    const std::size_t size = stack_.size() - begin;
-    if (size > kMaxTupleItems) return replace(begin, {});
-    keep(size);
-    const Value tuple{Kind::kTuple, static_cast<std::uint32_t>(size),
-                      static_cast<std::int64_t>(items_.size())};
-    items_.insert(items_.end(), stack_.begin() + static_cast<std::ptrdiff_t>(begin), stack_.end());
-    replace(begin, tuple);
-  }
-  void push_global(const Global& global) {
-    keep(2);
-    globals_.push_back(global);
-    push({Kind::kGlobal, 0, static_cast<std::int64_t>(globals_.size() - 1)});
+    std::vector<Value> items;
+    const bool is_short = stack_.size() - begin <= kMaxTupleItems;
+    if (is_short) items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(begin), stack_.end());
+    stack_.resize(begin);
+    is_short ? push_node({kTuple, std::move(items)}) : push({});
   }
   void push_global() {
     const std::string_view module = take_line();
-    push_global({module, take_line()});
+    push_node({kGlobal, {module, take_line()}});
   }
   void push_stack_global() {
-    const std::string_view name = text(pop());
-    push_global({text(pop()), name});
-  }
-  void push_object(const Object& object) {
-    constexpr std::size_t kValuesOfEqualSize = 5;
-    keep(kValuesOfEqualSize);
-    objects_.push_back(object);
-    push({Kind::kObject, 0, static_cast<std::int64_t>(objects_.size() - 1)});
+    const Value name = pop();
+    push_node({kGlobal, {pop(), name}});
   }
 
   /// Returns the index of the first value above the last mark.
@@ -288,36 +269,30 @@ class PickleMachine {
       pop_mark();
     }
   }
-  void replace(std::size_t begin, const Value& value) {
-    stack_.resize(begin);
-    push(value);
-  }
 
   void refer_to_storage() {
-    Value id = pop();
-    id.kind = id.kind == Kind::kTuple ? Kind::kStorage : Kind::kOther;
-    if (id.kind == Kind::kStorage) keep(1), storages_.push_back(id);
-    push(id);
+    const Value id = pop();
+    const Node* tuple = node_of(id, kTuple);
+    tuple != nullptr ? push_node({kStorage, tuple->items}) : push({});
   }
   void call() {
     const Value arguments = pop();
     const Value callee = pop();
-    push_object({callee, arguments, {}, {}});
+    push_node({kObject, {}, callee, arguments});
   }
   void build() {
     const Value state = pop();
-    if (object(top()) != nullptr) objects_[static_cast<std::size_t>(top().number)].state = state;
+    if (Node* object = node_of(top(), kObject)) object->state = state;
   }
   void set_items(std::size_t begin) {
     require(begin > floor() && (stack_.size() - begin) % 2 == 0,
             "the pickle sets items of something that is not a dict");
-    const Value& target = stack_[begin - 1];
-    for (std::size_t i = begin; target.kind == Kind::kObject && i < stack_.size(); i += 2) {
-      // Longer texts are not names.
-      if (stack_[i].kind != Kind::kText || stack_[i].size > kMaxNameBytes) continue;
+    Node* target = node_of(stack_[begin - 1], kObject);
+    for (std::size_t i = begin; target != nullptr && i < stack_.size(); i += 2) {
+      const auto* key = std::get_if<std::string_view>(&stack_[i]);
+      if (key == nullptr || key->size() > kMaxNameBytes) continue;  // longer texts are not names
       keep(2);
-      objects_[static_cast<std::size_t>(target.number)].items.emplace_back(stack_[i],
-                                                                           stack_[i + 1]);
+      target->items.insert(target->items.end(), {stack_[i], stack_[i + 1]});
     }
     stack_.resize(begin);
   }
@@ -332,12 +307,12 @@ class PickleMachine {
     require(index < std::min(program_.size(), kMaxKept), "the pickle keeps too much");
     if (index >= memo_.size()) {
       keep(index + 1 - memo_.size());
-      memo_.resize(index + 1, {Kind::kAbsent});
+      memo_.resize(index + 1, kAbsent);
     }
     memo_[index] = top();
   }
   void recall(std::size_t index) {
-    require(index < memo_.size() && memo_[index].kind != Kind::kAbsent,
+    require(index < memo_.size() && memo_[index] != kAbsent,
             "the pickle recalls what it never kept");
     push(memo_[index]);
   }
@@ -346,67 +321,80 @@ class PickleMachine {
     require(kept_ <= kMaxKept, "the pickle holds too many values");
   }
 
+  static constexpr Value kAbsent = static_cast<Node*>(nullptr);  // in the memo
+
   std::string_view program_;
   std::size_t next_ = 0;
   std::vector<Value> stack_;
   std::vector<std::size_t> marks_;  // sizes of the stack
   std::vector<Value> memo_;
-  std::vector<Value> items_;  // of all tuples
-  std::vector<Global> globals_;
-  std::vector<Object> objects_;
-  std::vector<Value> storages_;
+  std::deque<Node> nodes_;
   std::size_t kept_ = 0;
 };
 
 /// Returns a description of a value that is not a tensor.
-std::string kind_of(const PickleMachine& machine, const Value& value) {
-  const Object* object = machine.object(value);
-  const Global* global = machine.global(object != nullptr ? object->callee : value);
-  if (global != nullptr) return "of " + global->text();
+std::string kind_of(const Value& value) {
+  const Node* object = node_of(value, kObject);
+  const Node* global = node_of(object != nullptr ? object->callee : value, kGlobal);
+  if (global != nullptr) return "of " + name_of(*global);
   if (object != nullptr) return "a dict";
-  if (value.kind == Kind::kInteger) return "an integer";
-  return value.kind == Kind::kText ? "text" : "another object";
+  if (std::holds_alternative<std::int64_t>(value)) return "an integer";
+  return std::holds_alternative<std::string_view>(value) ? "text" : "another object";
 }
 
-/// Returns the non-negative integers in a tuple of a shape; nothing for other values.
-std::optional<std::vector<std::int64_t>> integers(const PickleMachine& machine,
-                                                  const Value& tuple) {
+/// Returns the number if the value is one that is not negative.
+std::optional<std::int64_t> count_of(const Value& value) {
+  const auto* number = std::get_if<std::int64_t>(&value);
+  return number != nullptr && *number >= 0 ? std::optional(*number) : std::nullopt;
+}
+
+/// Returns the numbers in a tuple of a shape; nothing for other values.
+std::optional<std::vector<std::int64_t>> counts_of(const Value& tuple) {
   std::vector<std::int64_t> numbers;
-  if (tuple.kind != Kind::kTuple || tuple.size > kMaxDimensions) return std::nullopt;
-  for (const Value& item : machine.items(tuple)) {
-    if (item.kind != Kind::kInteger || item.number < 0) return std::nullopt;
-    numbers.push_back(item.number);
+  const std::span<const Value> items = items_of(tuple, kTuple);
+  if (node_of(tuple, kTuple) == nullptr || items.size() > kMaxDimensions) return std::nullopt;
+  for (const Value& item : items) {
+    if (!count_of(item)) return std::nullopt;
+    numbers.push_back(*count_of(item));
   }
   return numbers;
 }
 
+/// A storage by its persistent id: "storage", storage type, record, device, elements.
+struct StorageId {
+  const Node* type = nullptr;
+  std::string key;
+};
+
+std::optional<StorageId> storage_id(std::span<const Value> id) {
+  if (id.size() < 3 || !std::holds_alternative<std::string_view>(id[2])) return std::nullopt;
+  const Node* type = node_of(id[1], kGlobal);
+  if (type == nullptr || text_of(id[2]).size() > kMaxNameBytes) return std::nullopt;
+  return StorageId{type, std::string(text_of(id[2]))};
+}
+
 /// Returns the tensor that `torch._utils._rebuild_tensor…` would make. `arguments`: storage,
 /// offset, sizes, strides, requires_grad, backward hooks, and of v3 the type.
-PickledTensor rebuilt_tensor(const PickleMachine& machine, std::span<const Value> arguments) {
+PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   PickledTensor tensor;
   tensor.problem = "is a tensor that is described in an unknown way";
-  if (arguments.size() < 4 || arguments[0].kind != Kind::kStorage) return tensor;
-  // "storage", storage type, record, device, elements
-  const std::span<const Value> id = machine.items(arguments[0]);
-  const auto sizes = integers(machine, arguments[2]);
-  const auto strides = integers(machine, arguments[3]);
-  const bool is_known = id.size() >= 3 && machine.global(id[1]) != nullptr &&
-                        id[2].kind == Kind::kText && id[2].size <= kMaxNameBytes &&
-                        arguments[1].kind == Kind::kInteger && arguments[1].number >= 0 && sizes &&
-                        strides && sizes->size() == strides->size();
-  if (!is_known) return tensor;
-  tensor.storage = machine.text(id[2]);
-  tensor.offset = arguments[1].number;
+  if (arguments.size() < 4) return tensor;
+  const std::span<const Value> id = items_of(arguments[0], kStorage);
+  const auto storage = storage_id(id);
+  const auto offset = count_of(arguments[1]);
+  const auto sizes = counts_of(arguments[2]);
+  const auto strides = counts_of(arguments[3]);
+  if (!storage || !offset || !sizes || !strides || sizes->size() != strides->size()) return tensor;
+  tensor.storage = storage->key;
+  tensor.offset = *offset;
   // PyTorch before 0.4 has views of storages: key, offset and elements of the view
-  const auto view = machine.items(id.size() > 5 ? id[5] : Value{});
-  if (view.size() == 3 && (view[1].number < 0 ||
-                           __builtin_add_overflow(tensor.offset, view[1].number, &tensor.offset))) {
-    return tensor;
-  }
+  const auto view = items_of(id.size() > 5 ? id[5] : Value{}, kTuple);
+  const auto begin = view.size() == 3 ? count_of(view[1]) : 0;
+  if (!begin || __builtin_add_overflow(tensor.offset, *begin, &tensor.offset)) return tensor;
   tensor.sizes = *sizes;
   tensor.strides = *strides;
-  const Global* dtype = arguments.size() > 6 ? machine.global(arguments[6]) : nullptr;
-  const std::string name = (dtype != nullptr ? dtype : machine.global(id[1]))->text();
+  const Node* dtype = arguments.size() > 6 ? node_of(arguments[6], kGlobal) : nullptr;
+  const std::string name = name_of(dtype != nullptr ? *dtype : *storage->type);
   const ElementType* type = find_element_type(
       dtype != nullptr ? &ElementType::dtype : &ElementType::storage, std::string_view(name));
   if (type != nullptr) tensor.type = type->type;
@@ -418,22 +406,22 @@ PickledTensor rebuilt_tensor(const PickleMachine& machine, std::span<const Value
 
 /// Returns the tensor that a value is, also as a parameter or of a subclass of torch.Tensor;
 /// nothing for other values.
-std::optional<PickledTensor> tensor_of(const PickleMachine& machine, Value value) {
+std::optional<PickledTensor> tensor_of(Value value) {
   constexpr int kMostWrappers = 8;
   Value callee;
   Value arguments;
   std::string_view name;
   for (int depth = 0; depth < kMostWrappers; ++depth) {
-    if (const Object* object = machine.object(value)) {
+    if (const Node* object = node_of(value, kObject)) {
       callee = object->callee;
       arguments = object->arguments;
     }
-    const Global* global = machine.global(callee);
-    if (global == nullptr || !global->module.starts_with("torch.")) return std::nullopt;
-    name = global->name;
-    const std::span<const Value> items = machine.items(arguments);
+    const Node* global = node_of(callee, kGlobal);
+    if (global == nullptr || !text_of(global->items[0]).starts_with("torch.")) return std::nullopt;
+    name = text_of(global->items[1]);
+    const std::span<const Value> items = items_of(arguments, kTuple);
     if (name == "_rebuild_tensor_v2" || name == "_rebuild_tensor_v3" || name == "_rebuild_tensor") {
-      return rebuilt_tensor(machine, items);
+      return rebuilt_tensor(items);
     }
     if (name.starts_with("_rebuild_parameter") && !items.empty()) {
       value = items[0];
@@ -448,15 +436,15 @@ std::optional<PickledTensor> tensor_of(const PickleMachine& machine, Value value
   }
   if (!name.starts_with("_rebuild_")) return std::nullopt;
   PickledTensor tensor;
-  tensor.problem = "is a tensor of " + std::string(name.substr(0, kMaxNameBytes / 10)) +
+  tensor.problem = "is a tensor of " + shown(name) +
                    " (quantized, sparse or of another kind), which cannot be read";
   return tensor;
 }
 
-bool is_module(const PickleMachine& machine, const Value& value) {
-  const Object* object = machine.object(value);
-  const Object* state = object != nullptr ? machine.object(object->state) : nullptr;
-  return state != nullptr && machine.object(machine.item(*state, "_modules")) != nullptr;
+bool is_module(const Value& value) {
+  const Node* object = node_of(value, kObject);
+  const Node* state = object != nullptr ? node_of(object->state, kObject) : nullptr;
+  return state != nullptr && node_of(item(*state, "_modules"), kObject) != nullptr;
 }
 
 /// The content of the file in Python.
@@ -471,45 +459,41 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 }
 
 /// Refuses a dict without tensors.
-[[noreturn]] void refuse_dict(const PickleMachine& machine, const Object& dict) {
+[[noreturn]] void refuse_dict(const Node& dict) {
   constexpr std::size_t kMostNamed = 12;
   std::string keys;
   std::string holder;  // the first key of a dict with tensors
-  for (const auto& [key, value] :
-       std::span(dict.items).first(std::min(dict.items.size(), kMostNamed))) {
-    const std::string name =
-        "\"" + std::string(machine.text(key).substr(0, kMaxNameBytes / 10)) + "\"";
+  for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMostNamed); i += 2) {
+    const std::string name = "\"" + shown(dict.items[i]) + "\"";
     keys += (keys.empty() ? "" : ", ") + name;
-    const Object* inner = machine.object(value);
-    const bool has_tensor =
-        inner != nullptr && !inner->items.empty() && tensor_of(machine, inner->items[0].second);
-    if (holder.empty() && has_tensor) holder = name;
+    const auto inner = items_of(dict.items[i + 1], kObject);
+    if (holder.empty() && !inner.empty() && tensor_of(inner[1])) holder = name;
   }
   refuse(
       "has no tensors, nor under \"model_state_dict\", \"state_dict\" or \"model\"; its keys are " +
-      keys + (dict.items.size() > kMostNamed ? ", …" : "") +
+      keys + (dict.items.size() > 2 * kMostNamed ? ", …" : "") +
       (holder.empty()
            ? ""
            : "; in Python: torch.save(" + std::string(kLoaded) + "[" + holder + "], NEW)"));
 }
 
 /// Returns the dict of tensors in the value that a pickle stands for.
-const Object& find_state_dict(const PickleMachine& machine, const Value& root) {
-  const Object* dict = machine.object(root);
-  const Global* made_by = dict != nullptr ? machine.global(dict->callee) : nullptr;
-  if (made_by != nullptr && made_by->module.starts_with("__torch__")) {
+const Node& find_state_dict(const Value& root) {
+  const Node* dict = node_of(root, kObject);
+  const Node* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
+  if (made_by != nullptr && text_of(made_by->items[0]).starts_with("__torch__")) {
     refuse(
         "is TorchScript: name it in model.torchscript, or take its weights in Python: "
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");
   }
-  if (is_module(machine, root)) refuse_module(kLoaded);
+  if (is_module(root)) refuse_module(kLoaded);
   if (dict == nullptr || dict->items.empty()) {
-    refuse("has no tensors by name: it is " + kind_of(machine, root));
+    refuse("has no tensors by name: it is " + kind_of(root));
   }
   for (const char* key : kStateDictKeys) {
-    const Value value = machine.item(*dict, key);
-    if (is_module(machine, value)) refuse_module(std::string(kLoaded) + "[\"" + key + "\"]");
-    const Object* inner = machine.object(value);
+    const Value value = item(*dict, key);
+    if (is_module(value)) refuse_module(std::string(kLoaded) + "[\"" + key + "\"]");
+    const Node* inner = node_of(value, kObject);
     if (inner != nullptr && !inner->items.empty()) return *inner;
   }
   return *dict;
@@ -533,23 +517,23 @@ std::optional<std::uint64_t> PickledTensor::required_elements() const {
 
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle) {
   PickleMachine machine(pickle);
-  const Value root = machine.run();
-  const Object& dict = find_state_dict(machine, root);
+  const Node& dict = find_state_dict(machine.run());
   std::vector<std::pair<std::string, PickledTensor>> entries;
   std::unordered_map<std::string_view, std::size_t> places;
   bool has_tensor = false;
-  for (const auto& [key, value] : dict.items) {
-    const auto [place, is_new] = places.emplace(machine.text(key), entries.size());
+  for (std::size_t i = 0; i < dict.items.size(); i += 2) {
+    const Value& value = dict.items[i + 1];
+    const auto [place, is_new] = places.emplace(text_of(dict.items[i]), entries.size());
     if (is_new) entries.emplace_back(place->first, PickledTensor{});
     require(entries.size() <= kMaxTensors, "the state_dict has too many entries");
     // As in Python, the last value of a key counts.
     PickledTensor& tensor = entries[place->second].second;
-    const auto found = tensor_of(machine, value);
+    const auto found = tensor_of(value);
     tensor = found.value_or(PickledTensor{});
-    if (!found) tensor.problem = "is " + kind_of(machine, value) + ", not a tensor";
+    if (!found) tensor.problem = "is " + kind_of(value) + ", not a tensor";
     has_tensor = has_tensor || found;
   }
-  if (!has_tensor) refuse_dict(machine, dict);
+  if (!has_tensor) refuse_dict(dict);
   return entries;
 }
 
@@ -557,14 +541,12 @@ PickleExtent pickle_extent(std::string_view bytes) {
   PickleMachine machine(bytes);
   machine.run();
   PickleExtent extent{machine.size(), {}};
-  for (const Value& persistent : machine.storages()) {
-    const std::span<const Value> id = machine.items(persistent);
-    const bool is_known = id.size() >= 5 && machine.global(id[1]) != nullptr &&
-                          id[2].kind == Kind::kText && id[2].size <= kMaxNameBytes &&
-                          id[4].kind == Kind::kInteger && id[4].number >= 0;
-    require(is_known, "the pickle describes a storage in an unknown way");
-    extent.storages.try_emplace(std::string(machine.text(id[2])),
-                                PickledStorage{machine.global(id[1])->text(), id[4].number});
+  for (const Node& node : machine.nodes()) {
+    if (node.kind != kStorage) continue;
+    const auto id = storage_id(node.items);
+    const auto elements = count_of(node.items.size() > 4 ? node.items[4] : Value{});
+    require(id && elements, "the pickle describes a storage in an unknown way");
+    extent.storages.try_emplace(id->key, PickledStorage{name_of(*id->type), *elements});
   }
   return extent;
 }

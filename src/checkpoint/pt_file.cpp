@@ -13,6 +13,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "comm/failures.h"
 
