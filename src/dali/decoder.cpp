@@ -11,7 +11,6 @@
 #include <future>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -222,18 +221,9 @@ class Pipeline {
 // While one is decoded, the next one waits in DALI.
 constexpr std::size_t kMostFed = 2;
 
-/// Returns a picture that only our decoders read as it should be as a PNG that any decoder reads.
-std::vector<std::uint8_t> as_plain_png(std::span<const std::uint8_t> file,
-                                       const data::ImageGeometry& geometry,
-                                       const std::string& name) {
-  const imaging::Image image = imaging::decode(file, name, geometry.decode);
-  data::require_geometry({image.channels, image.height, image.width}, geometry, name);
-  const std::string png = imaging::encode_png(image);
-  return {png.begin(), png.end()};
-}
-
 /// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Headers are checked
-/// before DALI sees a file, as for our own decoders.
+/// before DALI sees a file, as for our own decoders. Pictures that only these read as they should
+/// be, and all of a batch of which DALI failed, reach it as PNGs that they made.
 class DaliDecoder : public data::ImageDecoder {
  public:
   explicit DaliDecoder(const data::ImageDecoderSetup& setup) : setup_(setup) {
@@ -315,103 +305,68 @@ class DaliDecoder : public data::ImageDecoder {
   }
 
   void start(std::unique_ptr<FileBatch> batch) {
-    const bool usable = read(*batch);
+    const bool usable = read(*batch, /*as_png=*/false).empty();
     if (!usable || !pipeline_ || pipeline_->max_batch() < batch->samples.size()) {
       while (!fed_.empty()) finish_first();
     }
-    if (!usable) return settle_singly(*batch);
+    if (!usable) return settle(*batch);
     fed_.push_back(std::move(batch));
     pipeline_for(fed_.back()->samples.size()).feed(fed_.back()->files);
   }
 
   void finish_first() {
-    std::optional<data::DecodedBatch> decoded;
     try {
-      decoded = pipeline_->pop();
+      fed_.front()->result.set_value(pipeline_->pop());
+      fed_.pop_front();
     } catch (const Error&) {
-      pipeline_.reset();  // drops the other batches in it
-    }
-    const std::unique_ptr<FileBatch> batch = std::move(fed_.front());
-    fed_.pop_front();
-    if (decoded) return batch->result.set_value(std::move(*decoded));
-    settle_singly(*batch);
-    if (fed_.empty()) return;
-    std::size_t most = 0;
-    for (const auto& each : fed_) most = std::max(most, each->samples.size());
-    for (const auto& each : fed_) pipeline_for(most).feed(each->files);
-  }
-
-  void settle_singly(FileBatch& batch) {
-    try {
-      batch.result.set_value(decode_singly(batch));
-    } catch (...) {
-      batch.result.set_exception(std::current_exception());
+      pipeline_.reset();  // drops all batches in it
+      for (const auto& each : std::exchange(fed_, {})) settle(*each);
     }
   }
 
-  /// Returns false if a file cannot be read or its header shows that it is unusable.
-  bool read(FileBatch& batch) {
-    try {
-      for (std::size_t place = 0; place < batch.samples.size(); ++place) read_sample(batch, place);
-    } catch (const Error&) {
-      return false;
-    }
-    return true;
-  }
-
-  void read_sample(FileBatch& batch, std::size_t place) const {
-    const data::EncodedImages& images = *setup_.images;
-    const std::int64_t sample = batch.samples[place];
-    const std::string name = images.samples.sample_name(sample);
-    batch.files[place] = images.samples.read(sample, batch.buffers[place]);
-    const imaging::Header header =
-        imaging::read_header(batch.files[place], name, images.geometry.decode.max_pixels);
-    if (header.is_plain) {
-      const std::int64_t channels = header.components == 1 ? 1 : 3;
-      return data::require_geometry({channels, header.height, header.width}, images.geometry, name);
-    }
-    batch.buffers[place] = as_plain_png(batch.files[place], images.geometry, name);
-    batch.files[place] = batch.buffers[place];
-  }
-
-  /// Finds the bad samples of a batch that failed.
-  data::DecodedBatch decode_singly(const FileBatch& batch) {
+  /// Decodes a batch that has failed, with no other in the pipeline, or finds its bad samples.
+  void settle(FileBatch& batch) try {
     data::DecodedBatch decoded;
-    for (const std::int64_t sample : batch.samples) {
-      FileBatch single({sample});
-      try {
-        read_sample(single, 0);
-      } catch (const Error& error) {
-        decoded.failures.push_back({sample, error.what()});
-        continue;
-      }
-      try {
-        pipeline_for(1).feed(single.files);
-        (void)pipeline_->pop();
-      } catch (const Error&) {
-        pipeline_.reset();
-        decoded.failures.push_back({sample, why_not(sample)});
-      }
-    }
+    decoded.failures = read(batch, /*as_png=*/true);
     if (decoded.failures.empty()) {
-      throw Error(ExitCode::kRunFailed,
-                  "NVIDIA DALI failed on a batch whose images it decodes one by one, the first " +
-                      setup_.images->samples.sample_name(batch.samples.front()));
+      pipeline_for(batch.samples.size()).feed(batch.files);
+      decoded = pipeline_->pop();
     }
-    return decoded;
+    batch.result.set_value(std::move(decoded));
+  } catch (...) {
+    pipeline_.reset();
+    batch.result.set_exception(std::current_exception());
   }
 
-  /// Returns the error of our decoder for a sample: DALI's errors do not name the file.
-  std::string why_not(std::int64_t sample) const {
-    const data::EncodedImages& images = *setup_.images;
-    try {
-      std::vector<std::uint8_t> planes(static_cast<std::size_t>(images.geometry.bytes()));
-      std::vector<std::uint8_t> buffer;
-      images.samples.decode(sample, images.geometry, planes.data(), buffer);
-    } catch (const Error& error) {
-      return error.what();
+  /// Reads the files of a batch and returns those that are unusable.
+  std::vector<data::SampleFailure> read(FileBatch& batch, bool as_png) const {
+    std::vector<data::SampleFailure> failures;
+    for (std::size_t place = 0; place < batch.samples.size(); ++place) {
+      try {
+        read_sample(batch, place, as_png);
+      } catch (const Error& error) {
+        failures.push_back({batch.samples[place], error.what()});
+      }
     }
-    return images.samples.sample_name(sample) + ": NVIDIA DALI cannot decode it";
+    return failures;
+  }
+
+  void read_sample(FileBatch& batch, std::size_t place, bool as_png) const {
+    const auto& [samples, geometry, decode, threads] = *setup_.images;
+    const std::int64_t sample = batch.samples[place];
+    const std::string name = samples.sample_name(sample);
+    auto& file = batch.files[place];
+    file = samples.read(sample, batch.buffers[place]);
+    const imaging::Header header = imaging::read_header(file, name, geometry.decode.max_pixels);
+    if (header.is_plain && !as_png) {
+      const std::int64_t channels = header.components == 1 ? 1 : 3;
+      return data::require_geometry({channels, header.height, header.width}, geometry, name);
+    }
+    const imaging::Image image = imaging::decode(file, name, geometry.decode);
+    data::require_geometry({image.channels, image.height, image.width}, geometry, name);
+    const std::string png = imaging::encode_png(image);
+    batch.buffers[place].assign(png.begin(), png.end());
+    file = batch.buffers[place];
   }
 
   /// Returns a pipeline for this many samples; no batch may be in it if it must be rebuilt.
