@@ -1,6 +1,7 @@
 #include "data/pixel_files.h"
 
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -27,6 +28,7 @@ constexpr std::uint8_t kInt16 = 0x0B;
 constexpr std::uint8_t kInt32 = 0x0C;
 
 constexpr std::size_t kMaxDimensions = 4;
+constexpr std::size_t kMostHeaderBytes = 4 + 4 * kMaxDimensions;
 
 // Deflate compresses zeros 1032:1, but images far below 100:1. A file that claims more than this is
 // a bomb or a lie; small ones may, because they do no harm.
@@ -39,16 +41,6 @@ std::int64_t number_in(std::span<const std::uint8_t> bytes, bool is_signed) {
   for (const std::uint8_t byte : bytes) number = number * 256 + byte;
   const std::int64_t most = std::int64_t{1} << (8 * bytes.size() - 1);
   return is_signed && number >= most ? number - 2 * most : number;
-}
-
-std::vector<std::uint8_t> header_of(std::uint8_t type, const std::vector<std::int64_t>& shape) {
-  std::vector<std::uint8_t> header{0, 0, type, static_cast<std::uint8_t>(shape.size())};
-  for (const std::int64_t dimension : shape) {
-    for (const unsigned shift : {24U, 16U, 8U, 0U}) {
-      header.push_back(static_cast<std::uint8_t>(static_cast<std::uint32_t>(dimension) >> shift));
-    }
-  }
-  return header;
 }
 
 void require_dimensions(const IdxReader& reader, bool fits, const char* expected) {
@@ -66,32 +58,32 @@ IdxReader::IdxReader(const std::filesystem::path& path)
   if (GzipStream::recognizes(file_->bytes())) {
     gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
   }
-  read_magic();
-  read_shape();
+  read_header();
   check_size();
 }
 
 void IdxReader::inflate_into(std::span<std::uint8_t> values) {
   const auto kept = find_inflated(file_->bytes());
-  if (kept && kept->bytes().size() == header_size() + size_) {
-    std::memcpy(values.data(), kept->bytes().data() + header_size(), size_);
+  if (kept && kept->bytes().size() == header_.size() + size_) {
+    std::memcpy(values.data(), kept->bytes().data() + header_.size(), size_);
     return;
   }
-  if (next(values) < size_) {
-    fail(position_, "the data end here, but the header states " + shape_text() +
-                        " values, which end at byte " + std::to_string(header_size() + size_));
+  if (const std::size_t count = gzip_->read(values); count < size_) {
+    fail(header_.size() + count, "the data end here, but the header states " + shape_text() +
+                                     " values, which end at byte " +
+                                     std::to_string(header_.size() + size_));
   }
   std::array<std::uint8_t, 1> extra{};
-  if (next(extra) != 0) {
-    fail(header_size() + size_,
+  if (gzip_->read(extra) != 0) {
+    fail(header_.size() + size_,
          "the " + shape_text() + " values that the header states end here, but more bytes follow");
   }
   gzip_->expect_end();
-  keep_inflated(file_->bytes(), header_of(type_, shape_), values);
+  keep_inflated(file_->bytes(), header_, values);
 }
 
 IdxFile IdxReader::read() {
-  if (!gzip_) return {shape_, file_->bytes().subspan(header_size(), size_), file_};
+  if (!gzip_) return {shape_, file_->bytes().subspan(header_.size(), size_), file_};
   const auto memory = reserve_memory(size_, name_);
   inflate_into({memory.get(), size_});
   return {shape_, {memory.get(), size_}, memory};
@@ -114,7 +106,7 @@ std::vector<std::int32_t> IdxReader::read_numbers(std::size_t stride, std::int64
     const std::int64_t number =
         number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
     if (number < 0 || number >= limit) {
-      fail(header_size() + i * stride * bytes,
+      fail(header_.size() + i * stride * bytes,
            fmt::format("{} {} of sample {}, expected 0 to {}", what, number, i * stride / of_sample,
                        limit - 1));
     }
@@ -123,65 +115,57 @@ std::vector<std::int32_t> IdxReader::read_numbers(std::size_t stride, std::int64
   return numbers;
 }
 
-/// Reads the next bytes of the raw or inflated data and returns their number: fewer than asked only
-/// at the end.
-std::size_t IdxReader::next(std::span<std::uint8_t> out) {
-  std::size_t count = 0;
-  if (gzip_) {
-    count = gzip_->read(out);
-  } else {
-    const auto rest = file_->bytes().subspan(position_);
-    count = std::min(rest.size(), out.size());
-    if (count > 0) std::memcpy(out.data(), rest.data(), count);
+void IdxReader::read_header() {
+  const auto take = [this](std::size_t count) {
+    const std::size_t begin = header_.size();
+    header_.resize(begin + count);
+    const auto out = std::span(header_).subspan(begin);
+    std::size_t taken = 0;
+    if (gzip_) {
+      taken = gzip_->read(out);
+    } else {
+      const auto rest = file_->bytes().subspan(begin);
+      taken = std::min(count, rest.size());
+      std::copy_n(rest.begin(), taken, out.begin());
+    }
+    header_.resize(begin + taken);
+    return taken == count;
+  };
+  const bool is_long = take(4);
+  if (header_.empty()) fail(0, "there are no data; expected an IDX file");
+  if (header_[0] != 0 || (header_.size() > 1 && header_[1] != 0)) {
+    fail(0, fmt::format("expected an IDX file (00 00 08 … for unsigned bytes), found {:02x}",
+                        fmt::join(header_, " ")));
   }
-  position_ += count;
-  return count;
-}
-
-void IdxReader::read_magic() {
-  std::array<std::uint8_t, 4> magic{};
-  const std::size_t count = next(magic);
-  if (count == 0) fail(0, "there are no data; expected an IDX file");
-  if (magic[0] != 0 || magic[1] != 0) {
-    std::string found;
-    for (std::size_t i = 0; i < count; ++i) found += fmt::format(" {:02x}", magic[i]);
-    fail(0, "expected an IDX file (00 00 08 … for unsigned bytes), found" + found);
-  }
-  if (count < magic.size()) fail(count, "the data end within the IDX header");
-  type_ = magic[2];
+  if (!is_long) fail(header_.size(), "the data end within the IDX header");
+  type_ = header_[2];
   if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
     fail(2, fmt::format("the element type is 0x{:02x}; integers of 8, 16 and 32 bits are read "
                         "(0x08, 0x09, 0x0b, 0x0c)",
                         type_));
   }
-  if (magic[3] < 1 || magic[3] > kMaxDimensions) {
-    fail(3, "the header states " + std::to_string(magic[3]) + " dimensions, expected 1 to 4");
+  if (header_[3] < 1 || header_[3] > kMaxDimensions) {
+    fail(3, fmt::format("the header states {} dimensions, expected 1 to 4", header_[3]));
   }
-  shape_.resize(magic[3]);
-}
-
-void IdxReader::read_shape() {
   size_ = element_bytes();
-  for (std::size_t i = 0; i < shape_.size(); ++i) {
-    const std::size_t offset = position_;
-    std::array<std::uint8_t, 4> bytes{};
-    if (next(bytes) < bytes.size()) fail(position_, "the data end within the IDX header");
-    shape_[i] = number_in(bytes, /*is_signed=*/false);
-    if (shape_[i] == 0) {
-      fail(offset, "dimension " + std::to_string(i + 1) + " is 0, expected at least 1");
+  for (int dimension = 1, most = header_[3]; dimension <= most; ++dimension) {
+    const std::size_t offset = header_.size();
+    if (!take(4)) fail(header_.size(), "the data end within the IDX header");
+    const std::int64_t extent = number_in(std::span(header_).subspan(offset), /*is_signed=*/false);
+    if (extent == 0) fail(offset, fmt::format("dimension {} is 0, expected at least 1", dimension));
+    if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
+        size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
+      fail(offset, fmt::format("dimension {} is {}, which makes more values than any file holds",
+                               dimension, extent));
     }
-    if (__builtin_mul_overflow(size_, static_cast<std::size_t>(shape_[i]), &size_) ||
-        size_ > std::numeric_limits<std::ptrdiff_t>::max() - header_size()) {
-      fail(offset, "dimension " + std::to_string(i + 1) + " is " + std::to_string(shape_[i]) +
-                       ", which makes more values than any file holds");
-    }
+    shape_.push_back(extent);
   }
 }
 
 /// Refuses an impossible size before any memory is allocated.
 void IdxReader::check_size() const {
   const std::size_t file_size = file_->bytes().size();
-  const std::size_t end = header_size() + size_;
+  const std::size_t end = header_.size() + size_;
   if (gzip_) {
     if (size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
       fail(4, "the header states " + shape_text() + " values, more than " +
@@ -197,13 +181,7 @@ void IdxReader::check_size() const {
   }
 }
 
-std::string IdxReader::shape_text() const {
-  std::string text;
-  for (const std::int64_t dimension : shape_) {
-    text += (text.empty() ? "" : " x ") + std::to_string(dimension);
-  }
-  return text;
-}
+std::string IdxReader::shape_text() const { return fmt::format("{}", fmt::join(shape_, " x ")); }
 
 void IdxReader::fail(std::size_t offset, const std::string& problem) const {
   throw Error(ExitCode::kData, name_ + (gzip_ ? ": inflated byte " : ": byte ") +

@@ -47,33 +47,19 @@ class IdxReader {
   std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit, const char* what);
 
  private:
-  std::size_t next(std::span<std::uint8_t> out);
-  void read_magic();
-  void read_shape();
+  void read_header();
   void check_size() const;
   std::size_t element_bytes() const;
-  std::size_t header_size() const { return 4 + 4 * shape_.size(); }
   std::string shape_text() const;
   [[noreturn]] void fail(std::size_t offset, const std::string& problem) const;
 
   std::string name_;
   std::shared_ptr<const MappedFile> file_;
   std::unique_ptr<GzipStream> gzip_;  // null: the file is raw
-  std::size_t position_ = 0;          // of the next byte, in the raw or inflated data
-  std::uint8_t type_ = 0;             // of the elements, from the header
+  std::vector<std::uint8_t> header_;
+  std::uint8_t type_ = 0;  // of the elements
   std::vector<std::int64_t> shape_;
   std::size_t size_ = 0;  // of all values, in bytes
 };
-
-/// Returns the content of a gzip file from the user's cache, where `keep_inflated` wrote it; null
-/// if it is not there or was changed since. Inflating the 47 MB of MNIST takes a tenth of a second,
-/// checking their hash five milliseconds.
-std::shared_ptr<const MappedFile> find_inflated(std::span<const std::uint8_t> compressed);
-
-/// Keeps the content of a gzip file, a header followed by values, in the folder `inflated` of the
-/// user's cache, unless it is small or huge. Removes all but the eight most recently used files
-/// there. A failure is no error: the next run inflates again.
-void keep_inflated(std::span<const std::uint8_t> compressed, std::span<const std::uint8_t> header,
-                   std::span<const std::uint8_t> values);
 
 }  // namespace mnist_train::data
