@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <map>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -47,85 +49,71 @@ bool replace_last(std::string& text, std::string_view from, std::string_view to)
   return true;
 }
 
-/// Returns the names that a file may have once it is downloaded and unpacked: compressed by gzip or
-/// not, with "-idx" as in MNIST's archives, or ".idx" as in the headers of these.
-std::vector<std::string> forms_of(const std::string& name) {
-  const bool compressed = name.ends_with(".gz");
-  std::vector<std::string> forms{name, compressed ? name.substr(0, name.size() - 3) : name + ".gz"};
-  for (int i = 0; i < 2; ++i) {
-    std::string form = forms[i];
-    if (replace_last(form, "-idx", ".idx") || replace_last(form, ".idx", "-idx")) {
-      forms.push_back(form);
-    }
-  }
-  return forms;
+/// Returns what the names of a file have in common once it is downloaded and unpacked: compressed
+/// by gzip or not, with "-idx" as in MNIST's archives, or ".idx" as in the headers of these.
+std::string stem_of(const fs::path& path) {
+  std::string stem = path.filename().string();
+  if (stem.ends_with(".gz")) stem.resize(stem.size() - 3);
+  replace_last(stem, ".idx", "-idx");
+  return stem;
 }
 
-/// Returns the file itself or in another form, or in a folder of such a name, as Kaggle unpacks it.
-std::optional<fs::path> existing_form(const fs::path& path) {
-  const std::vector<std::string> forms = forms_of(path.filename().string());
-  std::vector<fs::path> folders{path.parent_path()};
-  for (const std::string& form : forms) folders.push_back(path.parent_path() / form);
-  for (const fs::path& folder : folders) {
-    for (const std::string& form : forms) {
-      if (is_file(folder / form)) return folder / form;
+/// Returns the files of IDX format that a folder may hold, by stem: itself, or in folders of their
+/// own name, as Kaggle unpacks them. A file as such hides one in a folder, and a raw one its
+/// compressed form. There are none in a folder that cannot be listed.
+std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::string_view word) {
+  std::map<std::string, fs::path> files;
+  const std::vector<fs::path> paths = paths_in(folder);  // sorted: raw forms come first
+  const auto is_candidate = [&](const fs::path& path) {
+    const std::string name = path.filename().string();
+    return !name.starts_with('.') && name.find(word) != std::string::npos;
+  };
+  for (const fs::path& path : paths) {
+    if (is_candidate(path) && is_file(path)) files.emplace(stem_of(path), path);
+  }
+  for (const fs::path& path : paths) {
+    if (!is_candidate(path) || !is_folder(path)) continue;
+    for (const fs::path& inner : paths_in(path)) {
+      if (stem_of(inner) == stem_of(path) && is_file(inner)) files.emplace(stem_of(path), inner);
     }
   }
-  return std::nullopt;
+  return files;
 }
 
-/// Returns the possible paths of the labels file by the name of the images file.
-std::vector<fs::path> labels_paths(const fs::path& images) {
-  const fs::path folder = images.parent_path();
-  std::string name = images.filename().string();
-  if (!replace_last(name, "images", "labels")) {
+/// Returns the possible stems of the labels file by the path of the images file.
+std::vector<std::string> labels_stems(const fs::path& images) {
+  std::string stem = stem_of(images);
+  if (!replace_last(stem, "images", "labels")) {
     fail_data(images.string() +
               ": its labels file cannot be found, because its name does not contain \"images\"; "
               "name the labels file too");
   }
-  const std::size_t type = std::max(name.rfind("idx3") + 1, name.rfind("idx4") + 1);
-  if (type == 0) return {folder / name};
-  const std::string rest = name.substr(type + 3);
-  name.resize(type - 1);
-  const std::string gz = rest.ends_with(".gz") ? ".gz" : "";
+  const std::size_t type = std::max(stem.rfind("idx3") + 1, stem.rfind("idx4") + 1);
+  if (type == 0) return {stem};
+  const std::string begin = stem.substr(0, type - 1);
+  const std::string rest = stem.substr(type + 3);
   // Another extension, as in train-images.idx3-ubyte.partial, is not a type's.
-  if (rest.find('.') < rest.size() - gz.size()) return {folder / (name + "idx1" + rest)};
-  return {folder / (name + "idx1" + rest), folder / (name + "idx1-ubyte" + gz),
-          folder / (name + "idx1-int" + gz), folder / (name + "idx2-int" + gz)};  // QMNIST's
+  if (rest.find('.') != std::string::npos) return {begin + "idx1" + rest};
+  return {begin + "idx1" + rest, begin + "idx1-ubyte", begin + "idx1-int",
+          begin + "idx2-int"};  // QMNIST's
 }
 
 /// Finds the labels beside the images, or beside a folder of the images' own.
 std::optional<fs::path> labels_of(const fs::path& images) {
-  for (const fs::path& labels : labels_paths(images)) {
-    if (auto found = existing_form(labels)) return found;
-  }
   const fs::path folder = images.parent_path();
+  const auto files = files_by_stem(folder, "labels");
+  for (const std::string& stem : labels_stems(images)) {
+    if (const auto found = files.find(stem); found != files.end()) return found->second;
+  }
   if (folder.filename().string().find("images") == std::string::npos) return std::nullopt;
   return labels_of(folder);
 }
 
 fs::path find_labels(const fs::path& images) {
   if (auto found = labels_of(images)) return *found;
-  const fs::path labels = labels_paths(images).front();
+  const fs::path labels = images.parent_path() / labels_stems(images).front();
   fail_data(images.string() + ": its labels are missing; looked for " + labels.string() +
-            " and the same " + (labels.extension() == ".gz" ? "without" : "with") + " .gz");
-}
-
-/// Returns the sorted names of the images files in a folder, and of folders that hold one of their
-/// own name; a raw file hides its compressed form. There are none in a folder that cannot be
-/// listed.
-std::vector<std::string> images_names(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const fs::path& path : paths_in(folder)) {
-    const std::string name = path.filename().string();
-    const bool is_candidate = !name.starts_with('.') && name.find("images") != std::string::npos;
-    if (!is_candidate || !existing_form(path)) continue;
-    // Its raw form comes before it.
-    const bool is_hidden =
-        name.ends_with(".gz") && std::ranges::count(names, name.substr(0, name.size() - 3)) > 0;
-    if (!is_hidden) names.push_back(name);
-  }
-  return names;
+            " and the same with .gz");
 }
 
 /// Returns why a folder seems to hold no images: it cannot be listed, or holds files of another
@@ -136,51 +124,49 @@ std::string without_images(const fs::path& folder) {
   return error ? "; the folder cannot be listed: " + error.message() : other_files_in(folder);
 }
 
-/// Keeps the candidates that pass, unless none does.
-template <class T, class Passes>
-void prefer(std::vector<T>& candidates, const Passes& passes) {
-  const auto end = std::stable_partition(candidates.begin(), candidates.end(), passes);
-  if (end != candidates.begin()) candidates.erase(end, candidates.end());
-}
-
 /// Returns the images file of a split: the one whose name begins as that split's do, or the only
 /// one.
 fs::path images_in(const fs::path& folder, SplitName split) {
   const SplitNames& split_names = names_of(split);
   // At the start of the name or of a part of it, as in qmnist-train-images-idx3-ubyte.
   const auto begins_with = [](const std::vector<std::string_view>& prefixes) {
-    return [&prefixes](const std::string& name) {
-      return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view prefix) {
-        return name.starts_with(prefix) || name.find(std::string("-").append(prefix)) != name.npos;
+    return [&prefixes](const auto& file) {
+      return std::ranges::any_of(prefixes, [&](std::string_view prefix) {
+        return file.first.starts_with(prefix) ||
+               file.first.find(std::string("-").append(prefix)) != std::string::npos;
       });
     };
   };
-  std::vector<std::string> names = images_names(folder);
-  std::erase_if(names, begins_with(split_names.other_prefixes));
-  prefer(names, begins_with(split_names.prefixes));
-  prefer(names, [&](const std::string& name) { return is_file(folder / name); });
-  if (names.size() > 1) {  // one without labels may be another program's leftover
-    prefer(names, [&](const std::string& name) { return labels_of(folder / name).has_value(); });
+  auto files = files_by_stem(folder, "images");
+  std::erase_if(files, begins_with(split_names.other_prefixes));
+  const auto prefer = [&files](const auto& passes) {  // unless none does
+    if (std::ranges::any_of(files, passes)) std::erase_if(files, std::not_fn(passes));
+  };
+  prefer(begins_with(split_names.prefixes));
+  prefer([&](const auto& file) { return file.second.parent_path() == folder; });
+  if (files.size() > 1) {  // one without labels may be another program's leftover
+    prefer([](const auto& file) { return labels_of(file.second).has_value(); });
   }
-  if (names.empty()) {
+  if (files.empty()) {
     fail_data(folder.string() + ": no images to " + std::string(key_of(split)) +
               " in this folder; expected a file such as " + std::string(split_names.prefixes[0]) +
               "-images-idx3-ubyte.gz, and its labels" + without_images(folder));
   }
-  if (names.size() > 1) {
-    fail_data(folder.string() + ": several files could be the images to " +
-              std::string(key_of(split)) + " (" + fmt::format("{}", fmt::join(names, ", ")) +
-              "); set data." + std::string(key_of(split)) + " to one of them");
+  if (files.size() > 1) {
+    std::vector<std::string> names;
+    for (const auto& [stem, file] : files) names.push_back(file.filename().string());
+    fail_data(
+        fmt::format("{}: several files could be the images to {} ({}); set data.{} to one of them",
+                    folder.string(), key_of(split), fmt::join(names, ", "), key_of(split)));
   }
-  return *existing_form(folder / names[0]);
+  return files.begin()->second;
 }
 
 /// Returns whether a folder holds a data set's files: images with labels, or a batch.
 bool holds_images(const fs::path& folder, DataFormat format) {
   if (format == DataFormat::kIdx) {
-    return std::ranges::any_of(images_names(folder), [&](const std::string& name) {
-      return labels_of(folder / name).has_value();
-    });
+    return std::ranges::any_of(files_by_stem(folder, "images"),
+                               [](const auto& file) { return labels_of(file.second).has_value(); });
   }
   return is_there(folder / names_of(SplitName::kTrain).cifar_files.front()) ||
          is_there(folder / names_of(SplitName::kTest).cifar_files.front());
@@ -210,29 +196,6 @@ fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat 
   for (const fs::path& each : found) list += "\n  " + each.string();
   fail_data(folder.string() + ": several folders in it hold images; set data." +
             std::string(key_of(split)) + " to one of them:" + list);
-}
-
-/// Returns the keys that lead to a data set which data.root does not hold as a folder of its name,
-/// but is a part of, or holds up to `levels` below it, after a separator; empty if there are none.
-std::string keys_for(const settings::NamedDataset& dataset, const fs::path& root, int levels,
-                     const std::string& separator) {
-  fs::path at = root.has_filename() ? root : root.parent_path();
-  for (int level = 0; level < 2 && at.has_parent_path(); ++level) {
-    const fs::path folder = at.parent_path();
-    const bool is_own = at.filename() == dataset.name || at.filename() == dataset.other_folder;
-    if (is_own && !image_folders(at, dataset.format).empty()) {
-      return separator + "Set data.root to " + folder.string();
-    }
-    at = folder;
-  }
-  std::vector<std::string> found;
-  for (const fs::path& each : image_folders(root, dataset.format, levels)) found.push_back(each);
-  if (found.empty()) return "";
-  const char* format = dataset.format == DataFormat::kIdx ? "idx" : "cifar";
-  return fmt::format(
-      "{}To train on the files in {}, set data.format to \"{}\", data.train and "
-      "data.test to that folder, and data.dataset and data.root to null",
-      separator, fmt::join(found, " or "), format);
 }
 
 /// Folders that may hold data sets as folders of their own, each with the reason to search it.
@@ -285,15 +248,15 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
       if (!is_folder(folder)) continue;
       const std::vector<fs::path> found = image_folders(folder, dataset.format);
       // Images without labels are an error, not a reason to look elsewhere.
-      if (found.empty() && !images_names(folder).empty()) return folder;
+      if (found.empty() && !files_by_stem(folder, "images").empty()) return folder;
       if (found.size() != 1) {
         searched += found.empty() ? ", a folder without images" + without_images(folder)
                                   : ", which has several folders of images";
         continue;
       }
       if (root && place != *root) {
-        spdlog::warn("data.root {} has no folder {}: reading {}{}", root->string(), dataset.name,
-                     found.front().string(), keys_for(dataset, *root, /*levels=*/0, ". "));
+        spdlog::warn("data.root {} has no folder {}: reading {}", root->string(), dataset.name,
+                     found.front().string());
       }
       return found.front();
     }
@@ -303,9 +266,9 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
   fail_data(fmt::format(
       "the data set {0} was not found. Download it with: {1}\nLooked for these folders:{2}\n"
       "Its files ({3}) may be in any of them; data.root or MNIST_TRAIN_DATA name another folder "
-      "that contains {0} or {4}{5}",
-      dataset.name, fetch_command(dataset), searched, fmt::join(names, ", "), dataset.other_folder,
-      root ? keys_for(dataset, *root, /*levels=*/2, "\n") : ""));
+      "that contains {0} or {4}",
+      dataset.name, fetch_command(dataset), searched, fmt::join(names, ", "),
+      dataset.other_folder));
 }
 
 IdxFiles find_idx_files(const DataLocation& location, SplitName split) {

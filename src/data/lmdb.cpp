@@ -1,10 +1,10 @@
 #include "data/lmdb.h"
 
-#include <fcntl.h>
 #include <lmdb.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -26,46 +26,50 @@ namespace {
 
 using Bytes = std::span<const std::uint8_t>;
 
-// LMDB's own file format, version 1 on 64-bit machines, as offsets in pages and entries.
-constexpr std::size_t kPageHeader = 16;
-constexpr std::size_t kKindAt = 10;
-constexpr std::size_t kEndOfListAt = 12;
+// LMDB's own file format, version 1 on 64-bit machines: its structs.
+struct PageHeader {
+  std::uint64_t number;
+  std::uint16_t padding;
+  std::uint16_t kind;
+  std::uint16_t end_of_list;  // of the offsets of its entries, which follow
+  std::uint16_t begin_of_entries;
+};
+struct TableInfo {
+  std::uint32_t page_size;  // of the first table alone
+  std::uint16_t flags;
+  std::uint16_t levels;  // of its tree of pages
+  std::array<std::uint64_t, 3> page_counts;
+  std::uint64_t entries;
+  std::uint64_t root;  // its top page
+};
+struct MetaPage {
+  PageHeader header;
+  std::uint32_t magic;
+  std::uint32_t version;
+  std::array<std::uint64_t, 2> map;
+  TableInfo free_pages;
+  TableInfo table;
+  std::uint64_t last_page;
+  std::uint64_t transaction;
+};
+struct NodeHeader {    // of an entry, before its key
+  std::uint32_t size;  // of its value; in a branch: the page below, with `flags`
+  std::uint16_t flags;
+  std::uint16_t key_size;
+};
+static_assert(sizeof(MetaPage) == 152 && sizeof(NodeHeader) == 8);
 constexpr std::uint16_t kAllKinds = 0x6f;
-constexpr std::size_t kMagicAt = 16;
 constexpr std::uint32_t kLmdbMagic = 0xbeefc0de;
-constexpr std::size_t kVersionAt = 20;
 constexpr std::uint32_t kVersion = 1;
-constexpr std::size_t kPageSizeAt = 40;
-constexpr std::size_t kLevelsAt = 94;
-constexpr std::size_t kEntriesAt = 120;
-constexpr std::size_t kRootAt = 128;
-constexpr std::size_t kLastPageAt = 136;
-constexpr std::size_t kTransactionAt = 144;
-constexpr std::size_t kMetaEnd = 152;
 constexpr unsigned kMostLevels = 32;
-constexpr std::size_t kNodeBytes = 8;  // before the key
-constexpr std::size_t kNodeFlagsAt = 4;
-constexpr std::size_t kKeySizeAt = 6;
 constexpr std::uint16_t kOnOverflowPages = 1;
 
-template <class Number>
-Number number(Bytes bytes, std::size_t at) {
-  Number value{};
+/// Copies a number or struct, which may be unaligned.
+template <class Stored>
+Stored read_at(Bytes bytes, std::size_t at) {
+  Stored value{};
   std::memcpy(&value, bytes.subspan(at, sizeof value).data(), sizeof value);
   return value;
-}
-
-/// Throws while another process opens the database, because it then holds the lock file.
-void refuse_locked(const fs::path& file) {
-  fs::path lock_path = file.parent_path() / "lock.mdb";
-  if (file.filename() != "data.mdb") lock_path = file.string() + "-lock";
-  const UniqueFd lock(::open(lock_path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct flock probe {};
-  probe.l_type = F_RDLCK;
-  probe.l_whence = SEEK_SET;
-  if (!lock.valid() || ::fcntl(lock.get(), F_GETLK, &probe) != 0 || probe.l_type == F_UNLCK) return;
-  fail_data(fmt::format("{}: locked by process {}; the database is in use", lock_path.string(),
-                        probe.l_pid));
 }
 
 /// An LMDB, memory-mapped. Its pages are read without LMDB's library, which trusts them: in a
@@ -81,21 +85,20 @@ class LmdbReader {
       fail_data(name_ + ": no such file" + other_files_in(path));
     }
     file_ = MappedFile::open(file, ExitCode::kData);
-    refuse_locked(file);
     read_meta();
   }
 
   const std::string& name() const { return name_; }
-  std::int64_t entries() const { return entries_; }
+  std::int64_t entries() const { return static_cast<std::int64_t>(table_.entries); }
 
   /// Calls `visit` for every entry in the order of the keys. The views live as long as this object.
   /// Throws Error(kData) with the number of a damaged page.
   void for_each(const Visit& visit) const {
     std::int64_t visited = 0;
-    if (entries_ > 0) visit_page(root_, levels_, visit, visited);
-    if (visited == entries_) return;
+    if (entries() > 0) visit_page(table_.root, table_.levels, visit, visited);
+    if (visited == entries()) return;
     fail_data(fmt::format("{}: the LMDB is damaged: {} of its {} entries are there", name_, visited,
-                          entries_));
+                          entries()));
   }
 
  private:
@@ -103,43 +106,38 @@ class LmdbReader {
 
   /// Reads the later one of the two pages at the beginning, which tell where the table is.
   void read_meta() {
-    const Bytes bytes = file_.bytes();
-    require_meta(0);
-    page_size_ = number<std::uint32_t>(bytes, kPageSizeAt);
+    const std::size_t size = file_.bytes().size();
+    const MetaPage first = meta_at(0);
+    page_size_ = first.free_pages.page_size;
     if (page_size_ < 512 || page_size_ > 32768 || (page_size_ & (page_size_ - 1)) != 0) {
       fail(0, "pages of " + std::to_string(page_size_) + " bytes");
     }
-    require_meta(page_size_);
-    const bool first_is_later = number<std::uint64_t>(bytes, kTransactionAt) >=
-                                number<std::uint64_t>(bytes, page_size_ + kTransactionAt);
-    const std::size_t meta = first_is_later ? 0 : page_size_;
-    const auto last_page = number<std::uint64_t>(bytes, meta + kLastPageAt);
-    if (bytes.size() / page_size_ <= last_page) {
+    const MetaPage second = meta_at(page_size_);
+    const bool first_is_later = first.transaction >= second.transaction;
+    const MetaPage& meta = first_is_later ? first : second;
+    if (size / page_size_ <= meta.last_page) {
       fail_data(fmt::format(
           "{}: truncated: {} bytes, but its last page, counted from 0, is {} of {} bytes each",
-          name_, bytes.size(), last_page, page_size_));
+          name_, size, meta.last_page, page_size_));
     }
-    levels_ = number<std::uint16_t>(bytes, meta + kLevelsAt);
-    root_ = number<std::uint64_t>(bytes, meta + kRootAt);
-    const auto entries = number<std::uint64_t>(bytes, meta + kEntriesAt);
-    if (entries > bytes.size() / kNodeBytes || levels_ > kMostLevels ||
-        (entries == 0) != (levels_ == 0)) {
-      fail(meta / page_size_, "a table of " + std::to_string(entries) + " entries in " +
-                                  std::to_string(levels_) + " levels");
+    table_ = meta.table;
+    if (table_.entries > size / sizeof(NodeHeader) || table_.levels > kMostLevels ||
+        (table_.entries == 0) != (table_.levels == 0)) {
+      fail(first_is_later ? 0 : 1,
+           fmt::format("a table of {} entries in {} levels", table_.entries, table_.levels));
     }
-    entries_ = static_cast<std::int64_t>(entries);
   }
 
-  void require_meta(std::size_t at) const {
+  MetaPage meta_at(std::size_t at) const {
     const Bytes bytes = file_.bytes();
-    const char* problem = nullptr;
-    if (bytes.size() < at + kMetaEnd || number<std::uint32_t>(bytes, at + kMagicAt) != kLmdbMagic) {
-      problem = "not an LMDB file";
-    } else if (number<std::uint32_t>(bytes, at + kVersionAt) != kVersion) {
-      problem = "written by another version of LMDB";
-    }
-    if (problem == nullptr) return;
-    fail_data(name_ + ": cannot open the LMDB: " + problem);
+    const auto refuse = [this](const char* problem) {
+      fail_data(name_ + ": cannot open the LMDB: " + problem);
+    };
+    if (bytes.size() < at + sizeof(MetaPage)) refuse("not an LMDB file");
+    const auto meta = read_at<MetaPage>(bytes, at);
+    if (meta.magic != kLmdbMagic) refuse("not an LMDB file");
+    if (meta.version != kVersion) refuse("written by another version of LMDB");
+    return meta;
   }
 
   /// Returns a page of one kind, and everything after it in the file.
@@ -147,8 +145,9 @@ class LmdbReader {
     const Bytes bytes = file_.bytes();
     if (index >= bytes.size() / page_size_) fail(index, "it is beyond the end of the file");
     const Bytes found = bytes.subspan(static_cast<std::size_t>(index) * page_size_);
-    if (number<std::uint64_t>(found, 0) != index) fail(index, "it has another page's number");
-    if ((number<std::uint16_t>(found, kKindAt) & kAllKinds) != static_cast<unsigned>(kind)) {
+    const auto header = read_at<PageHeader>(found, 0);
+    if (header.number != index) fail(index, "it has another page's number");
+    if ((header.kind & kAllKinds) != static_cast<unsigned>(kind)) {
       fail(index, "it is of another kind than the tree says");
     }
     return found;
@@ -160,21 +159,22 @@ class LmdbReader {
                   std::int64_t& visited) const {
     const bool is_leaf = levels == 1;
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
-    const std::size_t end_of_list = number<std::uint16_t>(found, kEndOfListAt);
-    if (end_of_list < kPageHeader + 2 || end_of_list > page_size_)
+    const std::size_t end_of_list = read_at<PageHeader>(found, 0).end_of_list;
+    if (end_of_list < sizeof(PageHeader) + 2 || end_of_list > page_size_) {
       fail(index, "an impossible list");
-    for (std::size_t at = kPageHeader; at + 2 <= end_of_list; at += 2) {
-      const std::size_t offset = number<std::uint16_t>(found, at);
-      if (offset < end_of_list || offset + kNodeBytes > page_size_) {
+    }
+    for (std::size_t at = sizeof(PageHeader); at + 2 <= end_of_list; at += 2) {
+      const std::size_t offset = read_at<std::uint16_t>(found, at);
+      if (offset < end_of_list || offset + sizeof(NodeHeader) > page_size_) {
         fail(index, "an impossible offset");
       }
       const Bytes node = found.subspan(offset, page_size_ - offset);
       if (is_leaf) {
-        if (++visited > entries_) fail(index, "more entries than the table has");
+        if (++visited > entries()) fail(index, "more entries than the table has");
         visit_entry(index, node, visit);
       } else {
-        const auto below = number<std::uint32_t>(node, 0) |
-                           std::uint64_t{number<std::uint16_t>(node, kNodeFlagsAt)} << 32U;
+        const auto [low, high, key_size] = read_at<NodeHeader>(node, 0);
+        const auto below = low | std::uint64_t{high} << 32U;
         visit_page(below, levels - 1, visit, visited);
       }
     }
@@ -182,16 +182,16 @@ class LmdbReader {
 
   /// `node`: the rest of the page, from the entry on.
   void visit_entry(std::uint64_t index, Bytes node, const Visit& visit) const {
-    const std::size_t size = number<std::uint32_t>(node, 0);
-    const auto flags = number<std::uint16_t>(node, kNodeFlagsAt);
-    const std::size_t key_size = number<std::uint16_t>(node, kKeySizeAt);
-    if (key_size > node.size() - kNodeBytes) fail(index, "a key beyond its end");
+    const auto [size, flags, key_size] = read_at<NodeHeader>(node, 0);
+    const Bytes rest = node.subspan(sizeof(NodeHeader));
+    if (key_size > rest.size()) fail(index, "a key beyond its end");
     if ((flags & ~kOnOverflowPages) != 0) fail(index, "an entry that is no plain key and value");
-    const std::string_view key(reinterpret_cast<const char*>(node.data() + kNodeBytes), key_size);
-    Bytes value = node.subspan(kNodeBytes + key_size);
+    const std::string_view key(reinterpret_cast<const char*>(rest.data()), key_size);
+    Bytes value = rest.subspan(key_size);
     if (flags == kOnOverflowPages) {
       if (value.size() < sizeof(std::uint64_t)) fail(index, "a value beyond its end");
-      value = page(number<std::uint64_t>(value, 0), PageKind::kOverflow).subspan(kPageHeader);
+      value =
+          page(read_at<std::uint64_t>(value, 0), PageKind::kOverflow).subspan(sizeof(PageHeader));
     }
     if (size > value.size()) fail(index, "a value beyond its end");
     visit(key, value.first(size));
@@ -204,9 +204,7 @@ class LmdbReader {
   std::string name_;
   MappedFile file_;
   std::size_t page_size_ = 0;
-  unsigned levels_ = 0;     // of the tree of pages
-  std::uint64_t root_ = 0;  // its top page
-  std::int64_t entries_ = 0;
+  TableInfo table_{};
 };
 
 // caffe2.proto: TensorProtos and TensorProto.
@@ -401,7 +399,6 @@ LmdbWriter::LmdbWriter(const fs::path& folder)
   // Only `finish` syncs: an unfinished database is thrown away. No other process knows it yet, and
   // a lock file, which is mapped, would kill this process on a full disk.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
-  begin();
 }
 
 void LmdbWriter::require(int result, const char* action) const {
@@ -410,27 +407,23 @@ void LmdbWriter::require(int result, const char* action) const {
               name_ + ": cannot " + action + " the LMDB: " + mdb_strerror(result));
 }
 
-void LmdbWriter::begin() {
-  MDB_txn* transaction = nullptr;
-  require(mdb_txn_begin(environment_.get(), nullptr, 0, &transaction), "write");
-  transaction_.reset(transaction);
-  require(mdb_dbi_open(transaction, nullptr, 0, &table_), "write");
-}
-
-void LmdbWriter::commit() {
-  require(mdb_txn_commit(transaction_.release()), "write");
-  uncommitted_ = 0;
-}
-
 void LmdbWriter::append(std::string_view key, std::string_view value) {
   constexpr std::int64_t kEntriesPerCommit = 10000;
+  if (!transaction_) {
+    MDB_txn* transaction = nullptr;
+    require(mdb_txn_begin(environment_.get(), nullptr, 0, &transaction), "write");
+    transaction_.reset(transaction);
+    require(mdb_dbi_open(transaction, nullptr, 0, &table_), "write");
+  }
   // LMDB's interface lacks const.
   MDB_val stored_key{key.size(), const_cast<char*>(key.data())};
   MDB_val stored{value.size(), const_cast<char*>(value.data())};
   require(mdb_put(transaction_.get(), table_, &stored_key, &stored, MDB_APPEND), "write");
-  if (++uncommitted_ < kEntriesPerCommit) return;
-  commit();
-  begin();
+  if (++appended_ % kEntriesPerCommit == 0) commit();
+}
+
+void LmdbWriter::commit() {
+  if (transaction_) require(mdb_txn_commit(transaction_.release()), "write");
 }
 
 void LmdbWriter::finish() {

@@ -38,7 +38,6 @@ class LmdbWriter {
   void finish();
 
  private:
-  void begin();
   void commit();
   void require(int result, const char* action) const;
 
@@ -46,7 +45,7 @@ class LmdbWriter {
   std::unique_ptr<MDB_env, void (*)(MDB_env*)> environment_;
   std::unique_ptr<MDB_txn, void (*)(MDB_txn*)> transaction_;
   unsigned table_ = 0;
-  std::int64_t uncommitted_ = 0;
+  std::int64_t appended_ = 0;
 };
 
 }  // namespace mnist_train::data

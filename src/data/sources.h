@@ -360,7 +360,7 @@ std::shared_ptr<ImageSource> open_image_list(const std::filesystem::path& file,
 /// every record's frame is read, but not its image. There are as many classes as the greatest label
 /// + 1. The database must not be written to meanwhile; it is never written to here, not even its
 /// lock file, so it may be on a read-only file system. Throws Error(kData) naming file and key for
-/// a database that is missing, damaged, locked or empty, and for a record of another kind.
+/// a database that is missing, damaged or empty, and for a record of another kind.
 std::shared_ptr<ImageSource> open_lmdb(const std::filesystem::path& path, BadSamples& bad);
 
 /// Draws digits of MNIST's geometry, for machines without data: strokes, rotated, sheared, scaled,

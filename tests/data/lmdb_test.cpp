@@ -1,9 +1,5 @@
 #include "data/lmdb.h"
 
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <filesystem>
 #include <map>
 #include <random>
@@ -148,32 +144,6 @@ TEST_CASE("no damage of a database crashes its reader, and messages about it are
     REQUIRE(message.size() < 1000);
   }
   CHECK(refused > 300);
-}
-
-TEST_CASE("a database that another process has locked is refused at once") {
-  const TempFolder folder;
-  write(folder.path() / "db", three_samples());
-  int pipe_ends[2];
-  REQUIRE(::pipe(pipe_ends) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const int lock = ::open((folder.path() / "db/lock.mdb").c_str(), O_RDWR | O_CREAT, 0644);
-    struct flock whole {};
-    whole.l_type = F_WRLCK;
-    const bool held = ::fcntl(lock, F_SETLK, &whole) == 0;
-    (void)!::write(pipe_ends[1], held ? "y" : "n", 1);
-    ::pause();
-    ::_exit(0);
-  }
-  char held = 'n';
-  REQUIRE(::read(pipe_ends[0], &held, 1) == 1);
-  REQUIRE(held == 'y');
-  const std::string message = open_error(folder.path() / "db");
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
-  ::close(pipe_ends[0]);
-  ::close(pipe_ends[1]);
-  CHECK_THAT(message, ContainsSubstring("locked by process " + std::to_string(child)));
 }
 
 std::span<const std::uint8_t> span_of(const std::string& text) {

@@ -220,13 +220,12 @@ TEST_CASE("files are found in the layouts of Kaggle, torchvision and QMNIST") {
         std::vector<fs::path>{root / "cifar/cifar-10-batches-bin/test_batch.bin"});
 }
 
-TEST_CASE("a data set is found by the names that others give its folder, or the keys are told") {
+TEST_CASE("a data set is found by the names that others give its folder") {
   const TempFolder folder;
   const fs::path& root = folder.path();
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
   const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
   SmallDataset{}.write(root / "torchvision/FashionMNIST/raw");
-  SmallDataset{}.write(root / "zalando/data/fashion");
   write_cifar(folder, "cifar10/cifar-10-batches-bin", 1, 1);
   write_cifar(folder, "cifar-10-batches-bin", 1, 1);
   const fs::path raw = root / "torchvision/FashionMNIST/raw";
@@ -234,19 +233,6 @@ TEST_CASE("a data set is found by the names that others give its folder, or the 
   CHECK(find("cifar10", root) == root / "cifar10/cifar-10-batches-bin");
   fs::remove_all(root / "cifar10");
   CHECK(find("cifar10", root) == root / "cifar-10-batches-bin");
-  const auto advice = [](const char* name, const fs::path& place) {
-    return error_of([&] { find(name, place); }).message;
-  };
-  for (const fs::path& place : {raw, raw / "", root / "torchvision/FashionMNIST"}) {
-    CHECK_THAT(advice("fashion-mnist", place),
-               EndsWith("\nSet data.root to " + (root / "torchvision").string()));
-  }
-  CHECK_THAT(advice("cifar10", root / "cifar-10-batches-bin"),
-             EndsWith("\nSet data.root to " + root.string()));
-  CHECK_THAT(advice("fashion-mnist", root / "zalando"),
-             EndsWith("\nTo train on the files in " + (root / "zalando/data/fashion").string() +
-                      ", set data.format to \"idx\", data.train and data.test to that folder, and "
-                      "data.dataset and data.root to null"));
 }
 
 TEST_CASE("files may be named singly") {
