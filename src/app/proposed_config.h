@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/picture_survey.h"
+#include "data/sources.h"
 #include "settings/model_options.h"
 
 namespace mnist_train::app {

@@ -1,10 +1,9 @@
-#include "data/picture_survey.h"
-
 #include <functional>
 #include <tuple>
 #include <utility>
 
 #include "base/file.h"
+#include "data/sources.h"
 #include "imaging/codec.h"
 
 namespace mnist_train::data {

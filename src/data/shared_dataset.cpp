@@ -32,17 +32,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_pa
 
 namespace {
 
-constexpr std::array<char, 8> kMagic{'m', 't', 'd', 'a', 't', 'a', '0', '3'};
-constexpr std::size_t kHeaderBytes = 16384;  // samples begin on a page of any size up to this
+// The memory holds the samples, their description as CBOR, and the offset of that, a uint64.
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-/// The beginning of the memory. The samples follow, then their description as CBOR.
-struct SharedHeader {
-  std::array<char, 8> magic;
-  std::uint64_t bytes;               // of the whole memory
-  std::uint64_t description_offset;  // from the beginning of the memory, like all offsets
-};
-
 constexpr const char* kMemory = "the shared samples";
 
 constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSplitSets{
@@ -56,10 +47,12 @@ nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
   return description;
 }
 
-std::vector<std::uint8_t> describe(const Dataset& dataset, const std::uint8_t* memory) {
+std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
   nlohmann::json description = dataset;
   for (const auto& [key, set] : kSplitSets) description[key] = describe(dataset.*set, memory);
-  return nlohmann::json::to_cbor(description);
+  std::string text;
+  nlohmann::json::to_cbor(description, text);
+  return text;
 }
 
 /// Makes the memory read-only for everyone. A process that is being started has the launcher's
@@ -77,18 +70,16 @@ void seal(int fd) {
 /// Reads the data set into the memory and seals it.
 void fill(int fd, DatasetReader& reader) {
   reader.require_memory();
-  const std::size_t end = kHeaderBytes + reader.bytes();
+  const std::uint64_t end = reader.bytes();
   if (::ftruncate(fd, static_cast<off_t>(end)) != 0) throw_errno("size the memory of the samples");
   {
     const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE, kMemory);
-    const std::span<std::uint8_t> samples(memory.get() + kHeaderBytes, end - kHeaderBytes);
-    const auto description = describe(reader.read_into(samples, memory), memory.get());
+    std::string description = describe(reader.read_into({memory.get(), end}, memory), memory.get());
+    description.append(reinterpret_cast<const char*>(&end), sizeof end);
     if (::lseek(fd, static_cast<off_t>(end), SEEK_SET) < 0 ||
         !write_all(fd, description.data(), description.size())) {
       throw_errno("write to the memory of the samples");
     }
-    const SharedHeader header{kMagic, end + description.size(), end};
-    std::memcpy(memory.get(), &header, sizeof header);
   }
   seal(fd);
 }
@@ -181,16 +172,16 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   // An unsealed file could shrink, and reading beyond its end would kill the process.
   const int seals = ::fcntl(memory_fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) throw_malformed("is not sealed");
-  if (bytes < kHeaderBytes) throw_malformed("has no header");
+  std::uint64_t begin = 0;
+  if (bytes < sizeof begin) throw_malformed("has no description");
   const std::shared_ptr<const std::uint8_t> memory =
       map_shared(memory_fd.get(), bytes, PROT_READ, kMemory);
-  SharedHeader header{};
-  std::memcpy(&header, memory.get(), sizeof header);
-  if (header.magic != kMagic || header.bytes != bytes) {
-    throw_malformed("was written by another program");
-  }
-  const auto description =
-      nlohmann::json::from_cbor(memory.get() + header.description_offset, memory.get() + bytes);
+  const std::uint8_t* end = memory.get() + bytes - sizeof begin;
+  std::memcpy(&begin, end, sizeof begin);
+  const auto description = nlohmann::json::from_cbor(
+      memory.get() + std::min(begin, bytes - sizeof begin), end, /*strict=*/true,
+      /*allow_exceptions=*/false);
+  if (!description.is_object()) throw_malformed("was written by another program");
   auto dataset = description.get<Dataset>();
   for (const auto& [key, set] : kSplitSets) dataset.*set = restore(description.at(key), memory);
   return dataset;

@@ -1,5 +1,3 @@
-#include "data/picture_survey.h"
-
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/picture_files.h"

@@ -200,12 +200,12 @@ TEST_CASE("memory that was not written by a launcher is refused") {
   };
   std::string whole(1 << 20, '\0');
   const ssize_t read = ::pread(shared.handle().memory_fd, whole.data(), whole.size(), 0);
-  REQUIRE(read > 16384);
+  REQUIRE(read > 0);
   whole.resize(static_cast<std::size_t>(read));
   const auto size = static_cast<off_t>(whole.size());
   CHECK(refusal(size, whole, seals).message.empty());  // an exact copy is as good
   CHECK_THAT(refusal(size, whole, 0).message, ContainsSubstring("not sealed"));
-  CHECK_THAT(refusal(100, "", seals).message, ContainsSubstring("no header"));
+  CHECK_THAT(refusal(100, "", seals).message, ContainsSubstring("another program"));
   CHECK_THAT(refusal(size + 4096, whole, seals).message, ContainsSubstring("another program"));
   CHECK_THAT(refusal(size, "MTDATA99", seals).message, ContainsSubstring("another program"));
 }
