@@ -1,5 +1,3 @@
-#include "data/pixel_files.h"
-
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
@@ -14,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/system.h"
+#include "data/gzip_stream.h"
 #include "data/sources.h"
 #include "imaging/codec.h"
 
@@ -43,152 +42,173 @@ std::int64_t number_in(std::span<const std::uint8_t> bytes, bool is_signed) {
   return is_signed && number >= most ? number - 2 * most : number;
 }
 
-void require_dimensions(const IdxReader& reader, bool fits, const char* expected) {
-  if (fits) return;
-  imaging::fail_at(reader.name(), 3,
-                   "the header states " + std::to_string(reader.shape().size()) +
-                       " dimensions, expected " + expected);
-}
-
-}  // namespace
-
-IdxReader::IdxReader(const std::filesystem::path& path)
-    : name_(path.string()),
-      file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))) {
-  if (GzipStream::recognizes(file_->bytes())) {
-    gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
-  }
-  read_header();
-  check_size();
-}
-
-void IdxReader::inflate_into(std::span<std::uint8_t> values) {
-  const auto kept = find_inflated(file_->bytes());
-  if (kept && kept->bytes().size() == header_.size() + size_) {
-    std::memcpy(values.data(), kept->bytes().data() + header_.size(), size_);
-    return;
-  }
-  if (const std::size_t count = gzip_->read(values); count < size_) {
-    fail(header_.size() + count, "the data end here, but the header states " + shape_text() +
-                                     " values, which end at byte " +
-                                     std::to_string(header_.size() + size_));
-  }
-  std::array<std::uint8_t, 1> extra{};
-  if (gzip_->read(extra) != 0) {
-    fail(header_.size() + size_,
-         "the " + shape_text() + " values that the header states end here, but more bytes follow");
-  }
-  gzip_->expect_end();
-  keep_inflated(file_->bytes(), header_, values);
-}
-
-IdxFile IdxReader::read() {
-  if (!gzip_) return {shape_, file_->bytes().subspan(header_.size(), size_), file_};
-  const auto memory = reserve_memory(size_, name_);
-  inflate_into({memory.get(), size_});
-  return {shape_, {memory.get(), size_}, memory};
-}
-
-bool IdxReader::holds_bytes() const { return type_ == kUnsignedByte; }
-
-std::size_t IdxReader::element_bytes() const {
-  if (type_ == kInt32) return 4;
-  return type_ == kInt16 ? 2 : 1;
-}
-
-std::vector<std::int32_t> IdxReader::read_numbers(std::size_t stride, std::int64_t limit,
-                                                  const char* what) {
-  const IdxFile file = read();
-  const std::size_t bytes = element_bytes();
-  const std::size_t of_sample = size_ / bytes / static_cast<std::size_t>(shape_[0]);
-  std::vector<std::int32_t> numbers(size_ / bytes / stride);
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const std::int64_t number =
-        number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
-    if (number < 0 || number >= limit) {
-      fail(header_.size() + i * stride * bytes,
-           fmt::format("{} {} of sample {}, expected 0 to {}", what, number, i * stride / of_sample,
-                       limit - 1));
+/// An opened IDX file of integers of 8, 16 or 32 bits: the header is read and checked, but not the
+/// values. Compression is recognised by the first bytes, not by the file's name.
+class IdxReader {
+ public:
+  explicit IdxReader(const std::filesystem::path& path)
+      : name_(path.string()),
+        file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))) {
+    if (GzipStream::recognizes(file_->bytes())) {
+      gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
     }
-    numbers[i] = static_cast<std::int32_t>(number);
+    read_header();
+    check_size();
   }
-  return numbers;
-}
 
-void IdxReader::read_header() {
-  const auto take = [this](std::size_t count) {
-    const std::size_t begin = header_.size();
-    header_.resize(begin + count);
-    const auto out = std::span(header_).subspan(begin);
-    std::size_t taken = 0;
-    if (gzip_) {
-      taken = gzip_->read(out);
-    } else {
-      const auto rest = file_->bytes().subspan(begin);
-      taken = std::min(count, rest.size());
-      std::copy_n(rest.begin(), taken, out.begin());
+  const std::string& name() const { return name_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  bool compressed() const { return gzip_ != nullptr; }
+  /// Returns whether the elements are unsigned bytes.
+  bool holds_bytes() const { return type_ == kUnsignedByte; }
+
+  void require_dimensions(bool fits, const char* expected) const {
+    if (fits) return;
+    imaging::fail_at(
+        name_, 3,
+        fmt::format("the header states {} dimensions, expected {}", shape_.size(), expected));
+  }
+
+  /// Inflates all values into `values` and checks that the file ends with them; or copies them from
+  /// the user's cache of inflated files. Only for a compressed file, once.
+  void inflate_into(std::span<std::uint8_t> values) {
+    const auto kept = find_inflated(file_->bytes());
+    if (kept && kept->bytes().size() == header_.size() + size_) {
+      std::memcpy(values.data(), kept->bytes().data() + header_.size(), size_);
+      return;
     }
-    header_.resize(begin + taken);
-    return taken == count;
-  };
-  const bool is_long = take(4);
-  if (header_.empty()) fail(0, "there are no data; expected an IDX file");
-  if (header_[0] != 0 || (header_.size() > 1 && header_[1] != 0)) {
-    fail(0, fmt::format("expected an IDX file (00 00 08 … for unsigned bytes), found {:02x}",
-                        fmt::join(header_, " ")));
-  }
-  if (!is_long) fail(header_.size(), "the data end within the IDX header");
-  type_ = header_[2];
-  if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
-    fail(2, fmt::format("the element type is 0x{:02x}; integers of 8, 16 and 32 bits are read "
-                        "(0x08, 0x09, 0x0b, 0x0c)",
-                        type_));
-  }
-  if (header_[3] < 1 || header_[3] > kMaxDimensions) {
-    fail(3, fmt::format("the header states {} dimensions, expected 1 to 4", header_[3]));
-  }
-  size_ = element_bytes();
-  for (int dimension = 1, most = header_[3]; dimension <= most; ++dimension) {
-    const std::size_t offset = header_.size();
-    if (!take(4)) fail(header_.size(), "the data end within the IDX header");
-    const std::int64_t extent = number_in(std::span(header_).subspan(offset), /*is_signed=*/false);
-    if (extent == 0) fail(offset, fmt::format("dimension {} is 0, expected at least 1", dimension));
-    if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
-        size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
-      fail(offset, fmt::format("dimension {} is {}, which makes more values than any file holds",
-                               dimension, extent));
+    const std::size_t count = gzip_->read(values);
+    if (count < size_) fail_short(header_.size() + count);
+    std::array<std::uint8_t, 1> extra{};
+    if (gzip_->read(extra) != 0) {
+      fail(header_.size() + size_,
+           fmt::format("the {} values that the header states end here, but more bytes follow",
+                       shape_text()));
     }
-    shape_.push_back(extent);
+    gzip_->expect_end();
+    keep_inflated(file_->bytes(), header_, values);
   }
-}
 
-/// Refuses an impossible size before any memory is allocated.
-void IdxReader::check_size() const {
-  const std::size_t file_size = file_->bytes().size();
-  const std::size_t end = header_.size() + size_;
-  if (gzip_) {
-    if (size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
-      fail(4, "the header states " + shape_text() + " values, more than " +
-                  std::to_string(kMaxExpansion) + " times the " + std::to_string(file_size) +
-                  " compressed bytes; if that is intended, unpack the file");
+  /// Returns the values, mapped or inflated. Memory for inflated ones is provided page by page as
+  /// it is written, so a lying header costs nothing. Called once for a compressed file.
+  IdxFile read() {
+    if (!gzip_) return {shape_, file_->bytes().subspan(header_.size(), size_), file_};
+    const auto memory = reserve_memory(size_, name_);
+    inflate_into({memory.get(), size_});
+    return {shape_, {memory.get(), size_}, memory};
+  }
+
+  /// Reads every `stride`th element as a number in [0, limit). Throws Error(kData) for another one,
+  /// with its offset and `what` it is.
+  std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit, const char* what) {
+    const IdxFile file = read();
+    const std::size_t bytes = element_bytes();
+    const std::size_t of_sample = size_ / bytes / static_cast<std::size_t>(shape_[0]);
+    std::vector<std::int32_t> numbers(size_ / bytes / stride);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const std::int64_t number =
+          number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
+      if (number < 0 || number >= limit) {
+        fail(header_.size() + i * stride * bytes,
+             fmt::format("{} {} of sample {}, expected 0 to {}", what, number,
+                         i * stride / of_sample, limit - 1));
+      }
+      numbers[i] = static_cast<std::int32_t>(number);
     }
-  } else if (file_size < end) {
-    fail(file_size, "the file ends here, but the header states " + shape_text() +
-                        " values, which end at byte " + std::to_string(end));
-  } else if (file_size > end) {
-    fail(end, "the " + shape_text() + " values that the header states end here, but " +
-                  std::to_string(file_size - end) + " more bytes follow");
+    return numbers;
   }
-}
 
-std::string IdxReader::shape_text() const { return fmt::format("{}", fmt::join(shape_, " x ")); }
+ private:
+  void read_header() {
+    const auto take = [this](std::size_t count) {
+      const std::size_t begin = header_.size();
+      header_.resize(begin + count);
+      const auto out = std::span(header_).subspan(begin);
+      std::size_t taken = 0;
+      if (gzip_) {
+        taken = gzip_->read(out);
+      } else {
+        const auto rest = file_->bytes().subspan(begin);
+        taken = std::min(count, rest.size());
+        std::copy_n(rest.begin(), taken, out.begin());
+      }
+      header_.resize(begin + taken);
+      return taken == count;
+    };
+    const bool is_long = take(4);
+    if (header_.empty()) fail(0, "there are no data; expected an IDX file");
+    if (header_[0] != 0 || (header_.size() > 1 && header_[1] != 0)) {
+      fail(0, fmt::format("expected an IDX file (00 00 08 … for unsigned bytes), found {:02x}",
+                          fmt::join(header_, " ")));
+    }
+    if (!is_long) fail(header_.size(), "the data end within the IDX header");
+    type_ = header_[2];
+    if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
+      fail(2, fmt::format("the element type is 0x{:02x}; integers of 8, 16 and 32 bits are read "
+                          "(0x08, 0x09, 0x0b, 0x0c)",
+                          type_));
+    }
+    if (header_[3] < 1 || header_[3] > kMaxDimensions) {
+      fail(3, fmt::format("the header states {} dimensions, expected 1 to 4", header_[3]));
+    }
+    size_ = element_bytes();
+    for (int dimension = 1, most = header_[3]; dimension <= most; ++dimension) {
+      const std::size_t offset = header_.size();
+      if (!take(4)) fail(header_.size(), "the data end within the IDX header");
+      const std::int64_t extent =
+          number_in(std::span(header_).subspan(offset), /*is_signed=*/false);
+      if (extent == 0)
+        fail(offset, fmt::format("dimension {} is 0, expected at least 1", dimension));
+      if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
+          size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
+        fail(offset, fmt::format("dimension {} is {}, which makes more values than any file holds",
+                                 dimension, extent));
+      }
+      shape_.push_back(extent);
+    }
+  }
 
-void IdxReader::fail(std::size_t offset, const std::string& problem) const {
-  throw Error(ExitCode::kData, name_ + (gzip_ ? ": inflated byte " : ": byte ") +
-                                   std::to_string(offset) + ": " + problem);
-}
+  /// Refuses an impossible size before any memory is allocated.
+  void check_size() const {
+    const std::size_t file_size = file_->bytes().size();
+    const std::size_t end = header_.size() + size_;
+    if (gzip_ && size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
+      fail(4,
+           fmt::format("the header states {} values, more than {} times the {} compressed bytes; "
+                       "if that is intended, unpack the file",
+                       shape_text(), kMaxExpansion, file_size));
+    }
+    if (gzip_ || file_size == end) return;
+    if (file_size < end) fail_short(file_size);
+    fail(end, fmt::format("the {} values that the header states end here, but {} more bytes follow",
+                          shape_text(), file_size - end));
+  }
 
-namespace {
+  [[noreturn]] void fail_short(std::size_t end) const {
+    fail(end,
+         fmt::format("the data end here, but the header states {} values, which end at byte {}",
+                     shape_text(), header_.size() + size_));
+  }
+
+  std::size_t element_bytes() const {
+    if (type_ == kInt32) return 4;
+    return type_ == kInt16 ? 2 : 1;
+  }
+
+  std::string shape_text() const { return fmt::format("{}", fmt::join(shape_, " x ")); }
+
+  [[noreturn]] void fail(std::size_t offset, const std::string& problem) const {
+    fail_data(fmt::format("{}: {}byte {}: {}", name_, gzip_ ? "inflated " : "", offset, problem));
+  }
+
+  std::string name_;
+  std::shared_ptr<const MappedFile> file_;
+  std::unique_ptr<GzipStream> gzip_;  // null: the file is raw
+  std::vector<std::uint8_t> header_;
+  std::uint8_t type_ = 0;  // of the elements
+  std::vector<std::int64_t> shape_;
+  std::size_t size_ = 0;  // of all values, in bytes
+};
 
 // QMNIST's labels: eight numbers a sample, the first of which is the class
 // (https://github.com/facebookresearch/qmnist).
@@ -200,8 +220,8 @@ class IdxSource : public ImageSource {
       : images_(files.images), labels_name_(files.labels.string()) {
     const auto& shape = images_.shape();
     const std::size_t dimensions = shape.size();
-    require_dimensions(images_, dimensions >= 3,
-                       "3 (images x height x width) or 4 (images x channels x height x width)");
+    images_.require_dimensions(
+        dimensions >= 3, "3 (images x height x width) or 4 (images x channels x height x width)");
     name_ = images_.name();
     geometry_ =
         ImageGeometry{dimensions == 4 ? shape[1] : 1, shape[dimensions - 2], shape[dimensions - 1]};
@@ -250,8 +270,8 @@ class IdxSource : public ImageSource {
     IdxReader reader(path);
     const auto& shape = reader.shape();
     const bool is_table = shape.size() == 2 && shape[1] == kQmnistColumns && !reader.holds_bytes();
-    require_dimensions(reader, shape.size() == 1 || is_table,
-                       "1 (labels), or QMNIST's labels x 8 integers");
+    reader.require_dimensions(shape.size() == 1 || is_table,
+                              "1 (labels), or QMNIST's labels x 8 integers");
     if (shape[0] != images_.shape()[0]) {
       imaging::fail_at(reader.name(), 4,
                        std::to_string(shape[0]) + " labels, but " + name_ + " has " +
@@ -333,6 +353,8 @@ class CifarSource : public ImageSource {
 };
 
 }  // namespace
+
+IdxFile read_idx_file(const std::filesystem::path& path) { return IdxReader(path).read(); }
 
 std::shared_ptr<ImageSource> open_idx(const IdxFiles& files, std::int64_t max_classes) {
   return std::make_shared<IdxSource>(files, max_classes);

@@ -321,6 +321,19 @@ std::vector<std::filesystem::path> find_cifar_files(const settings::DataLocation
 
 // One function for each data.format, each in its own file.
 
+/// The payload of one IDX file (http://yann.lecun.com/exdb/mnist), raw or gzip-compressed.
+struct IdxFile {
+  std::vector<std::int64_t> shape;       // 1 to 4 dimensions, none of them 0
+  std::span<const std::uint8_t> values;  // product(shape) elements, as stored
+  std::shared_ptr<const void> owner;
+};
+
+/// Reads an IDX file of integers of 8, 16 or 32 bits. Throws Error(kData) naming file and byte
+/// offset (in the inflated data if the file is compressed): bad magic, another element type, a
+/// dimension of 0, a size that the file cannot hold, too few or too many bytes, a broken gzip
+/// stream.
+IdxFile read_idx_file(const std::filesystem::path& path);
+
 /// Opens images [n,h,w] or [n,c,h,w] and their labels [n] and checks them against each other. There
 /// are `max_classes` classes or, by default, the greatest label + 1. Throws Error(kData) if counts
 /// differ, shapes do not fit, or a label is too large.

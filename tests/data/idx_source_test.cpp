@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "data/pixel_files.h"
+#include "base/file.h"
+#include "data/gzip_stream.h"
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -43,7 +44,7 @@ std::string read_malformed(const std::filesystem::path& path) {
   reset_peak_memory();
   const std::size_t memory_before = peak_memory();
   const auto started = std::chrono::steady_clock::now();
-  const Failure failure = error_of([&] { IdxReader(path).read(); });
+  const Failure failure = error_of([&] { read_idx_file(path); });
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
   CHECK_THAT(failure, IsError(ExitCode::kData, path.string()));
   CHECK(elapsed.count() < 1.0);
@@ -60,7 +61,7 @@ TEST_CASE("raw and compressed files give the same values") {
     // The name says nothing about compression.
     for (const auto& path :
          {folder.write("raw.gz", content), folder.write("packed", gzip(content))}) {
-      const IdxFile file = IdxReader(path).read();  // outlives its reader
+      const IdxFile file = read_idx_file(path);
       CHECK(file.shape == std::vector<std::int64_t>(shape.begin(), shape.end()));
       CHECK(text_of(file.values) == values);
     }
@@ -165,7 +166,7 @@ TEST_CASE("a file cut anywhere is refused") {
   for (const std::string& whole : {raw, gzip(raw)}) {
     for (std::size_t length = 0; length < whole.size(); ++length) {
       const auto path = folder.write("cut", whole.substr(0, length));
-      const Failure failure = error_of([&] { IdxReader(path).read(); });
+      const Failure failure = error_of([&] { read_idx_file(path); });
       INFO("length " << length);
       REQUIRE(failure.code == ExitCode::kData);
       REQUIRE_THAT(failure.message, ContainsSubstring(path.string()) && ContainsSubstring("byte "));
@@ -334,7 +335,7 @@ TEST_CASE("a label beyond the known classes is reported with its offset") {
 /// Reads a file and checks whether its content comes from the cache.
 std::string values_of(const fs::path& path, bool inflates) {
   CHECK((find_inflated(MappedFile::open(path, ExitCode::kData).bytes()) == nullptr) == inflates);
-  const IdxFile file = IdxReader(path).read();
+  const IdxFile file = read_idx_file(path);
   return {file.values.begin(), file.values.end()};
 }
 
@@ -403,7 +404,7 @@ TEST_CASE("small files and broken ones are not kept") {
   CHECK(values_of(folder.write("small", gzip(idx_header({5}) + "hello")), true) == "hello");
   const std::string whole = gzip(idx_header({1'000'000}) + noise(1'000'000));
   const auto broken = folder.write("broken", whole.substr(0, whole.size() - 4));
-  CHECK(testing::error_of([&] { IdxReader(broken).read(); }).code == ExitCode::kData);
+  CHECK(testing::error_of([&] { read_idx_file(broken); }).code == ExitCode::kData);
   CHECK(kept_in(cache).empty());
 }
 
