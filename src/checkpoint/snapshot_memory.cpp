@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
+#include <span>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "accelerator/device.h"
 #include "base/error.h"
@@ -28,7 +28,7 @@ namespace {
 constexpr int kSlots = 3;
 constexpr std::int64_t kTimed = 5;  // snapshots that are timed before the shortest time counts
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kMostTextBytes = std::size_t{1} << 20U;
+constexpr std::size_t kMostFactsBytes = std::size_t{1} << 20U;
 
 constexpr const char* kMemory = "the memory of snapshots";
 
@@ -42,11 +42,11 @@ struct Piece {
   std::size_t offset = 0;
 };
 
-/// Calls `visit` with each tensor and its offset in a slot: after the text, aligned to cache lines.
-/// Returns the size of the slot.
+/// Calls `visit` with each tensor and its offset in a slot: after the facts, aligned to cache
+/// lines. Returns the size of the slot.
 template <class Visit>
 std::size_t lay_out(const StateTensors& state, const Visit& visit) {
-  std::size_t offset = kMostTextBytes;
+  std::size_t offset = kMostFactsBytes;
   for (const auto* tensors : {&state.flat, &state.buffers}) {
     for (const at::Tensor& tensor : *tensors) {
       visit(tensor, offset, /*is_flat=*/tensors == &state.flat);
@@ -71,30 +71,18 @@ std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size
   return pieces;
 }
 
-/// Returns a line of JSON and then the accuracies in binary, because those of thousands of epochs
-/// take too long to write as text.
-std::string to_text(const SnapshotFacts& facts) {
-  train::Progress progress = facts.progress;
-  const std::vector<double> accuracies = std::exchange(progress.accuracies, {});
-  std::string text = OrderedJson{{"progress", progress_to_json(progress)},
-                                 {"metrics_bytes", facts.metrics_bytes},
-                                 {"event_bytes", facts.event_bytes},
-                                 {"is_checkpoint", facts.is_checkpoint}}
-                         .dump() +
-                     "\n";
-  text.append(reinterpret_cast<const char*>(accuracies.data()), accuracies.size() * sizeof(double));
-  return text;
+/// As MessagePack: as text, the accuracies of thousands of epochs would take too long to write.
+std::vector<std::uint8_t> packed(const SnapshotFacts& facts) {
+  return OrderedJson::to_msgpack({{"progress", progress_to_json(facts.progress)},
+                                  {"metrics_bytes", facts.metrics_bytes},
+                                  {"event_bytes", facts.event_bytes},
+                                  {"is_checkpoint", facts.is_checkpoint}});
 }
 
-SnapshotFacts facts_from(const std::string& text) {
-  const std::size_t end = text.find('\n') + 1;
-  const auto json = OrderedJson::parse(text.substr(0, end));
-  SnapshotFacts facts{progress_from_json(json.at("progress")), json.at("metrics_bytes"),
-                      json.at("event_bytes"), json.at("is_checkpoint")};
-  std::vector<double>& accuracies = facts.progress.accuracies;
-  accuracies.resize((text.size() - end) / sizeof(double));
-  std::memcpy(accuracies.data(), text.data() + end, accuracies.size() * sizeof(double));
-  return facts;
+SnapshotFacts unpacked(std::span<const std::uint8_t> bytes) {
+  const auto json = OrderedJson::from_msgpack(bytes);
+  return {progress_from_json(json.at("progress")), json.at("metrics_bytes"), json.at("event_bytes"),
+          json.at("is_checkpoint")};
 }
 
 }  // namespace
@@ -106,8 +94,8 @@ struct alignas(64) SnapshotMemory::Plan {
 };
 
 struct alignas(64) SnapshotMemory::Seal {
-  std::atomic<std::int64_t> step;         // 0: being written, or never
-  std::atomic<std::uint64_t> text_bytes;  // of rank 0 alone, like is_checkpoint
+  std::atomic<std::int64_t> step;          // 0: being written, or never
+  std::atomic<std::uint64_t> facts_bytes;  // of rank 0 alone, like is_checkpoint
   std::atomic<bool> is_checkpoint;
   std::array<char, 2 * Hasher::kDigestBytes> digest;
 };
@@ -201,10 +189,10 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
       throw_errno(std::string("write to ") + kMemory);
   };
   if (rank_ == 0) {
-    const std::string text = to_text(facts);
-    if (text.size() > kMostTextBytes) return;  // never sealed: the run continues without it
-    write(text.data(), text.size(), 0);
-    mine.text_bytes = text.size();
+    const std::vector<std::uint8_t> bytes = packed(facts);
+    if (bytes.size() > kMostFactsBytes) return;  // never sealed: the run continues without it
+    write(bytes.data(), bytes.size(), 0);
+    mine.facts_bytes = bytes.size();
   }
   for (const Piece& piece : pieces_of(state_tensors(trainer), rank_, world_size_)) {
     const at::Tensor bytes = accelerator::to_host(piece.bytes);
@@ -221,20 +209,20 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   ++plan_->taken;
 }
 
-/// Returns the slot's text if every rank's part has the digest of its seal.
-std::optional<std::string> SnapshotMemory::verified_text(int slot, const std::uint8_t* bytes,
-                                                         const StateTensors& state) const {
-  const std::size_t text_bytes = std::min<std::size_t>(seal(slot, 0).text_bytes, kMostTextBytes);
+/// Returns the slot's facts if every rank's part has the digest of its seal.
+std::optional<SnapshotFacts> SnapshotMemory::verified_facts(int slot, const std::uint8_t* bytes,
+                                                            const StateTensors& state) const {
+  const std::size_t facts_bytes = std::min<std::size_t>(seal(slot, 0).facts_bytes, kMostFactsBytes);
   for (int rank = 0; rank < world_size_; ++rank) {
     Hasher hasher;
-    if (rank == 0) hasher.update(bytes, text_bytes);
+    if (rank == 0) hasher.update(bytes, facts_bytes);
     for (const Piece& piece : pieces_of(state, rank, world_size_)) {
       hasher.update(bytes + piece.offset, piece.bytes.nbytes());
     }
     const auto& digest = seal(slot, rank).digest;
     if (hasher.hex_digest() != std::string(digest.begin(), digest.end())) return std::nullopt;
   }
-  return std::string(reinterpret_cast<const char*>(bytes), text_bytes);
+  return unpacked({bytes, facts_bytes});
 }
 
 std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
@@ -242,18 +230,17 @@ std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
   const int slot = slot_of(step);
   const auto mapped = map_shared(fd_, slot_bytes_, PROT_READ, kMemory, begin_of(slot));
   const StateTensors state = state_tensors(trainer);
-  const auto text = verified_text(slot, mapped.get(), state);
-  if (!text) {
+  auto facts = verified_facts(slot, mapped.get(), state);
+  if (!facts) {
     spdlog::warn("the in-memory snapshot of step {} is damaged", step);
     return std::nullopt;
   }
-  SnapshotFacts facts = facts_from(*text);
   const at::NoGradGuard no_grad;
   lay_out(state, [&](const at::Tensor& tensor, std::size_t offset, bool) {
     tensor.copy_(at::from_blob(mapped.get() + offset, tensor.sizes(), tensor.scalar_type()));
   });
-  trainer.progress() = facts.progress;
-  trainer.optimizer().restored(facts.progress.step);
+  trainer.progress() = facts->progress;
+  trainer.optimizer().restored(facts->progress.step);
   return facts;
 }
 

@@ -63,8 +63,8 @@ class SnapshotMemory {
   std::size_t begin_of(int slot) const;
   std::int64_t step_in(int slot) const;
   int slot_of(std::int64_t step) const;
-  std::optional<std::string> verified_text(int slot, const std::uint8_t* bytes,
-                                           const StateTensors& state) const;
+  std::optional<SnapshotFacts> verified_facts(int slot, const std::uint8_t* bytes,
+                                              const StateTensors& state) const;
 
   int fd_;
   int rank_;
