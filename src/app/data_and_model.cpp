@@ -190,7 +190,7 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const dat
                                                        const std::filesystem::path& file) {
   launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
   auto model = make_model(worker.config, images);
-  checkpoint::load_weights(*model, file, model_input(worker.config, images));
+  checkpoint::load_weights(*model, {file, {}}, model_input(worker.config, images));
   return model;
 }
 

@@ -211,8 +211,8 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
   } else if (const auto& weights = worker.config.model.weights) {
     launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
-    checkpoint::load_initial_weights(trainer.model(), *weights,
-                                     model_input(worker.config, dataset.train));
+    checkpoint::load_weights(trainer.model(), *weights, model_input(worker.config, dataset.train),
+                             /*starts_run=*/true);
     if (trainer.average() != nullptr) trainer.average()->restart();
   }
   if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);

@@ -18,6 +18,7 @@
 #include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "base/glob.h"
+#include "base/print.h"
 #include "checkpoint/pt_file.h"
 
 namespace mnist_train::checkpoint {
@@ -121,18 +122,20 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
   std::set<std::string> fresh;
   for (const std::string& glob : globs) {
     std::set<std::string> matching;
-    std::ranges::copy_if(names, std::inserter(matching, matching.end()),
-                         [&](const std::string& name) { return matches_glob(glob, name); });
-    if (glob == kHead) matching = head_of(model, classes);
-    if (matching.empty() && glob == kHead) {
+    if (glob == kHead) {
+      matching = head_of(model, classes);
+    } else {
+      std::ranges::copy_if(names, std::inserter(matching, matching.end()),
+                           [&](const std::string& name) { return matches_glob(glob, name); });
+      if (matching.empty()) throw ConfigKeyError(kKey + unmatched_glob(glob, names));
+    }
+    if (matching.empty()) {
       const auto last = model.named_parameters().back();
       throw ConfigKeyError(fmt::format(
           "{}\"head\" is the module of the last parameter, {} {}, which is not for {} classes; "
-          "name "
-          "what starts anew by globs, such as \"{}.*\"",
+          "name what starts anew by globs, such as \"{}.*\"",
           kKey, last.key(), c10::str(last.value().sizes()), classes, module_of(last.key())));
     }
-    if (matching.empty()) throw ConfigKeyError(kKey + unmatched_glob(glob, names));
     fresh.merge(matching);
   }
   return fresh;
@@ -151,22 +154,21 @@ std::optional<settings::ModelName> network_like(const NamedTensors& file,
   for (const settings::ModelName candidate : settings::all_models()) {
     settings::ModelOptions options;
     options.name = candidate;
-    const bool is_published = settings::published_normalize(options).has_value();
+    network::ImageShape shape = images;
+    if (settings::published_normalize(options)) shape = {3, kPublishedSide, kPublishedSide, 2};
     try {
-      const auto model = models::make_model(
-          options,
-          is_published ? network::ImageShape{3, kPublishedSide, kPublishedSide, 2} : images, 0);
-      const std::set<std::string> head = head_of(*model, is_published ? 2 : images.classes);
+      const auto model = models::make_model(options, shape, 0);
+      const std::set<std::string> head = head_of(*model, shape.classes);
       const NamedTensors tensors = model_tensors(*model);
       const std::string prefix = find_prefix(file, tensors);
       std::ptrdiff_t own_size = 0;
       std::ptrdiff_t alike = 0;
       for (const auto& [name, tensor] : tensors) {
-        const at::Tensor* found = counts(name) ? find_named(file, prefix + name) : nullptr;
-        own_size += counts(name) ? 1 : 0;
-        const bool is_alike =
-            found != nullptr && (head.contains(name) || found->sizes() == tensor.sizes());
-        alike += is_alike ? 1 : 0;
+        if (!counts(name)) continue;
+        ++own_size;
+        const at::Tensor* found = find_named(file, prefix + name);
+        if (found == nullptr) continue;
+        alike += head.contains(name) || found->sizes() == tensor.sizes() ? 1 : 0;
       }
       const double share =
           static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
@@ -248,10 +250,8 @@ void warn_of_others(const NamedTensors& others, const std::string& source) {
   if (others.empty()) return;
   std::vector<std::string> names;
   for (const auto& [name, tensor] : others) names.push_back(name);
-  names.resize(std::min(names.size(), kMostNamed));
-  spdlog::warn("{}: ignored {} tensor{} that the model does not have: {}{}", source, others.size(),
-               others.size() == 1 ? "" : "s", fmt::join(names, ", "),
-               others.size() > kMostNamed ? ", …" : "");
+  spdlog::warn("{}: ignored {} tensor{} that the model does not have: {}", source, others.size(),
+               others.size() == 1 ? "" : "s", first_names(names, kMostNamed));
 }
 
 /// Returns the tensors of the file by the model's names, without those in `fresh`.
@@ -283,8 +283,18 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
   return match;
 }
 
-void load(models::Model& model, const settings::WeightsOptions& weights,
-          const network::ImageShape& images, bool starts_run) {
+/// Removes a prefix from all names, if all have it.
+bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
+  const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
+  if (weights.empty() || !std::ranges::all_of(weights, has_prefix)) return false;
+  for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
+  return true;
+}
+
+}  // namespace
+
+void load_weights(models::Model& model, const settings::WeightsOptions& weights,
+                  const network::ImageShape& images, bool starts_run) {
   const std::string source = weights.file.string();
   const std::set<std::string> fresh = fresh_names(model, weights.fresh, images.classes);
   const Match match = match_tensors(model, read_any(weights.file), fresh, source);
@@ -303,25 +313,6 @@ void load(models::Model& model, const settings::WeightsOptions& weights,
   const at::NoGradGuard no_grad;
   for (const auto& [name, target] : match.wanted) target.copy_(*find_named(match.found, name));
   require_finite(model, source);
-}
-
-/// Removes a prefix from all names, if all have it.
-bool remove_prefix(std::string_view prefix, NamedTensors& weights) {
-  const auto has_prefix = [&](const auto& entry) { return entry.first.starts_with(prefix); };
-  if (weights.empty() || !std::ranges::all_of(weights, has_prefix)) return false;
-  for (auto& [name, tensor] : weights) name.erase(0, prefix.size());
-  return true;
-}
-
-}  // namespace
-
-void load_weights(models::Model& model, const fs::path& file, const network::ImageShape& images) {
-  load(model, {file, {}}, images, /*starts_run=*/false);
-}
-
-void load_initial_weights(models::Model& model, const settings::WeightsOptions& weights,
-                          const network::ImageShape& images) {
-  load(model, weights, images, /*starts_run=*/true);
 }
 
 NamedTensors read_weights(const fs::path& path) {

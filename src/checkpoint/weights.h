@@ -14,17 +14,13 @@ namespace mnist_train::checkpoint {
 
 /// Gives the model the weights of a checkpoint, safetensors or `.pt` file, or of several by their
 /// index. The content tells the format, not the name. Prefixes "module.", "_orig_mod." and "model."
-/// are removed if the model's names have none. Tensors that the model lacks are ignored with a
-/// warning; `num_batches_tracked` may be missing. Throws Error(kCheckpoint) with all other
-/// differences, which leaves the model unchanged, and with advice; and as `require_finite` does.
-/// `images`: those of the model.
-void load_weights(models::Model& model, const std::filesystem::path& file,
-                  const network::ImageShape& images);
-
-/// Does the same for a run that starts to train: what `weights.fresh` names keeps its values, and
-/// the advice is how to do so. Also throws ConfigKeyError if it names nothing.
-void load_initial_weights(models::Model& model, const settings::WeightsOptions& weights,
-                          const network::ImageShape& images);
+/// are removed if the model's names have none. What `weights.fresh` names keeps its values. Tensors
+/// that the model lacks are ignored with a warning; `num_batches_tracked` may be missing. Throws
+/// Error(kCheckpoint) with all other differences, which leaves the model unchanged, and with
+/// advice, for a run that starts to train also on `fresh`; ConfigKeyError if a name in that is
+/// nobody's; and as `require_finite` does. `images`: those of the model.
+void load_weights(models::Model& model, const settings::WeightsOptions& weights,
+                  const network::ImageShape& images, bool starts_run = false);
 
 /// Returns the weights in such a file, without "module." and "_orig_mod." if all names have them.
 /// Throws Error(kCheckpoint).

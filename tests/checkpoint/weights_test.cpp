@@ -154,7 +154,7 @@ NamedTensors with_prefix(const std::string& prefix, NamedTensors weights) {
 NamedTensors started(const NamedTensors& file, const std::vector<std::string>& fresh = {}) {
   const TempFolder folder;
   const auto model = tiny_model(1, true);
-  load_initial_weights(*model, {write(folder, file), fresh}, kImages);
+  load_weights(*model, {write(folder, file), fresh}, kImages, /*starts_run=*/true);
   return state_dict(*model);
 }
 
@@ -165,7 +165,7 @@ std::string refusal(const NamedTensors& file, const std::vector<std::string>& fr
   const auto model = tiny_model(1, true);
   const NamedTensors before = state_dict(*model);
   std::string message = error_of([&] {
-                          load_initial_weights(*model, {path, fresh}, images);
+                          load_weights(*model, {path, fresh}, images, /*starts_run=*/true);
                         }).message;
   CHECK(same(state_dict(*model), before));
   for (std::size_t at = message.find(path.string()); at != std::string::npos;
@@ -254,8 +254,9 @@ TEST_CASE("weights for other classes are refused with the line that starts a new
   const TempFolder folder;
   const auto model = tiny_model(1, true);
   const fs::path path = write(folder, file);
-  CHECK(error_of([&] { load_weights(*model, path, kImages); }).message.find("anew") ==
-        std::string::npos);
+  CHECK(error_of([&] {
+          load_weights(*model, {path, {}}, kImages);
+        }).message.find("anew") == std::string::npos);
 }
 
 TEST_CASE("weights for other channels are refused with the channels that they are for") {
@@ -295,10 +296,12 @@ TEST_CASE("a tensor of an unknown type is an error only if the model has it") {
   NamedTensors file{{"extra", at::ones({4})}};
   for (const auto& item : other_weights()) file.push_back(item);
   const auto model = tiny_model(1, true);
-  load_weights(*model, write_with_float8(folder, file), kImages);
+  load_weights(*model, {write_with_float8(folder, file), {}}, kImages);
   CHECK(same(state_dict(*model), other_weights()));
   const fs::path wanted = write_with_float8(folder, other_weights());
-  CHECK_THAT(error_of([&] { load_weights(*model, wanted, kImages); }),
+  CHECK_THAT(error_of([&] {
+               load_weights(*model, {wanted, {}}, kImages);
+             }),
              IsError(ExitCode::kCheckpoint,
                      "float8: tensor conv.weight has the type F8X, which cannot be read"));
   CHECK_THAT(error_of([&] { (void)read_weights(wanted); }),
@@ -315,10 +318,9 @@ TEST_CASE("an index of several files is read with all of them") {
     return folder.write("model.safetensors.index.json", text);
   };
   const auto model = tiny_model(1, true);
-  load_weights(*model,
-               index(R"({"metadata":{},"weight_map":{"a":"model-1.safetensors",)"
-                     R"("b":"model-2.bin","c":"model-1.safetensors"}})"),
-               kImages);
+  const fs::path whole = index(R"({"metadata":{},"weight_map":{"a":"model-1.safetensors",)"
+                               R"("b":"model-2.bin","c":"model-1.safetensors"}})");
+  load_weights(*model, {whole, {}}, kImages);
   CHECK(same(state_dict(*model), all));
   for (const auto& [text, reason] : std::vector<std::pair<std::string, std::string>>{
            {"{", "no index of weights"},
@@ -328,7 +330,9 @@ TEST_CASE("an index of several files is read with all of them") {
            {R"({"weight_map":{"a":"absent"}})", "absent"},
            {R"({"weight_map":{"a":"model.safetensors.index.json"}})", "index.json"}}) {
     const fs::path path = index(text);
-    CHECK_THAT(error_of([&] { load_weights(*model, path, kImages); }),
+    CHECK_THAT(error_of([&] {
+                 load_weights(*model, {path, {}}, kImages);
+               }),
                IsError(ExitCode::kCheckpoint, reason));
     CHECK_FALSE(facts_of(path));
   }
