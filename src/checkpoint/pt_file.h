@@ -1,6 +1,6 @@
 #pragma once
 
-#include <ATen/core/ivalue.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -21,11 +21,6 @@ namespace mnist_train::checkpoint {
 /// must be contiguous and share no memory; `torch.load(path, weights_only=True)` reads it. Whole or
 /// not at all. Throws Error(kCheckpoint).
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
-
-/// Does the same for a value of dicts, lists, tuples, texts, numbers and tensors. `tensors` are all
-/// tensors in it.
-void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
-                    const std::vector<at::Tensor>& tensors);
 
 /// Reads the state_dict in a file of `torch.save`, in its present format or the one before PyTorch
 /// 1.6, as `unpickle_state_dict` finds it. Throws Error(kCheckpoint).

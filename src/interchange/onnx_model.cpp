@@ -95,7 +95,8 @@ class OnnxGraph {
     return add_tensor({name, std::move(shape), std::move(values)});
   }
   std::string add_constant(Sizes values) {
-    return add_constant({std::ssize(values)}, std::move(values));
+    const Sizes shape{std::ssize(values)};
+    return add_constant(shape, std::move(values));
   }
   std::string add_constant(double value) {
     return add_constant({}, std::vector<float>{static_cast<float>(value)});
@@ -146,8 +147,7 @@ class OnnxGraph {
         attribute.add_int64(/*i*/ 3, *integer);
         attribute.add_enum(/*type*/ 20, /*INT*/ 2);
       } else {
-        for (const std::int64_t each : std::get<Sizes>(value))
-          attribute.add_int64(/*ints*/ 8, each);
+        for (const auto each : std::get<Sizes>(value)) attribute.add_int64(/*ints*/ 8, each);
         attribute.add_enum(/*type*/ 20, /*INTS*/ 7);
       }
     }

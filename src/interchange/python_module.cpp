@@ -130,9 +130,25 @@ def preprocess(path):
 constexpr const char* kResidual = R"(
 
 class Residual(nn.Module):
-    """The sum of what `layers` and `shortcut` make of the same input.
+    """The sum of `layers` and `shortcut`, applied to the same input."""
 
-    Both are names of `modules`, in the order of computation.
+    def __init__(self, layers, shortcut=None, activation=None):
+        super().__init__()
+        self.layers = layers
+        self.shortcut = shortcut
+        self.activation = activation
+
+    def forward(self, x):
+        y = self.layers(x) + (x if self.shortcut is None else self.shortcut(x))
+        return y if self.activation is None else self.activation(y)
+)";
+
+constexpr const char* kFlatResidual = R"(
+
+class FlatResidual(nn.Module):
+    """A residual block that holds the modules of its layers itself.
+
+    `layers` and `shortcut` are names of modules, in the order of computation.
     """
 
     def __init__(self, modules, layers, shortcut=(), activation=None):
@@ -276,7 +292,8 @@ class ExpressionWriter {
            "import torch\nfrom PIL import Image, ImageOps\nfrom torch import nn\n";
   }
   std::string classes() const {
-    return std::string(has_residual_ ? kResidual : "") + (has_gate_ ? kGate : "");
+    return std::string(has_residual_ ? kResidual : "") + (has_flat_residual_ ? kFlatResidual : "") +
+           (has_gate_ ? kGate : "");
   }
 
  private:
@@ -304,16 +321,26 @@ class ExpressionWriter {
   }
 
   std::string residual(const SizedLayer& sized, const settings::ResidualLayer& layer) {
-    has_residual_ = true;
-    std::set<std::string> names(layer.modules.begin(), layer.modules.end());
+    const bool is_flat = !layer.modules.empty();
+    (is_flat ? has_flat_residual_ : has_residual_) = true;
+    Arguments arguments =
+        is_flat ? flat_arguments(sized, layer.modules) : Arguments{sequential(sized.layers)};
+    if (!is_flat && !sized.shortcut.empty()) {
+      arguments.push_back("shortcut=" + sequential(sized.shortcut));
+    }
+    if (layer.activation) {
+      arguments.push_back("activation=" +
+                          expression_of({}, settings::ActivationLayer{*layer.activation}));
+    }
+    return block(is_flat ? "FlatResidual(" : "Residual(", arguments, ")");
+  }
+
+  /// `with_weights`: the names of the modules with weights, in their order.
+  Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>& with_weights) {
+    std::set<std::string> names(with_weights.begin(), with_weights.end());
     NamedModules modules;
-    for (const std::string& name : layer.modules) modules.emplace_back(name, "");
-    /// Adds the modules of a list, or one module for all. Returns their names in Python.
-    const auto add_list = [&](const std::string& list, const std::vector<SizedLayer>& layers) {
-      if (layer.modules.empty()) {
-        modules.emplace_back(list, sequential(layers));
-        return fmt::format("[\"{}\"]", list);
-      }
+    for (const std::string& name : with_weights) modules.emplace_back(name, "");
+    const auto add_list = [&](const std::vector<SizedLayer>& layers) {
       Arguments order;
       for (const SizedLayer& inner : layers) {
         std::string name = inner.name;
@@ -329,20 +356,16 @@ class ExpressionWriter {
       }
       return fmt::format("[{}]", fmt::join(order, ", "));
     };
-    Arguments arguments{"layers=" + add_list("layers", sized.layers)};
-    if (!sized.shortcut.empty()) {
-      arguments.push_back("shortcut=" + add_list("shortcut", sized.shortcut));
-    }
-    if (layer.activation) {
-      arguments.push_back("activation=" +
-                          expression_of({}, settings::ActivationLayer{*layer.activation}));
-    }
-    arguments.insert(arguments.begin(), ordered_dict(modules));
-    return block("Residual(", arguments, ")");
+    const std::string layers = add_list(sized.layers);
+    const std::string shortcut = add_list(sized.shortcut);
+    Arguments arguments{ordered_dict(modules), "layers=" + layers};
+    if (!sized.shortcut.empty()) arguments.push_back("shortcut=" + shortcut);
+    return arguments;
   }
 
   bool has_ordered_dict_ = false;
   bool has_residual_ = false;
+  bool has_flat_residual_ = false;
   bool has_gate_ = false;
 };
 

@@ -261,21 +261,6 @@ std::unique_ptr<Augmentation> make_augmentation(const settings::AugmentationOpti
 /// Returns the weights of the samples' own labels.
 at::Tensor weights_of(const at::Tensor& drawn) { return drawn.select(1, drawn.size(1) - 1); }
 
-/// Mixes sample i with partner i; samples without a partner, at the end, stay as they are.
-Batch mix_with_partners(const Mixing& mixing, const at::Tensor& images, const at::Tensor& labels,
-                        const at::Tensor& partners, const at::Tensor& partners_labels,
-                        const at::Tensor& drawn) {
-  const std::int64_t count = images.size(0);
-  const std::int64_t pairs = partners.size(0);
-  const auto with_rest = [&](const at::Tensor& paired, const at::Tensor& alone) {
-    return pairs == count ? paired : at::cat({paired, alone.narrow(0, pairs, count - pairs)});
-  };
-  const at::Tensor paired = drawn.narrow(0, 0, pairs);
-  return {with_rest(mixing.mix(images.narrow(0, 0, pairs), partners, paired), images), labels,
-          with_rest(partners_labels, labels),
-          with_rest(weights_of(paired), at::ones_like(weights_of(drawn)))};
-}
-
 /// Builds a map of the pixels of augmented images, entry by entry.
 class PixelMapMaker {
  public:
@@ -436,23 +421,33 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
 
 /// Mixes each sample with the one after it, or with the one at the same position of the next shard.
 /// These `next_count` samples follow the batch, or another process has them; then it is a
-/// collective. In a world of one shard all samples stay as they are.
+/// collective. Samples without a partner, at the end or in a world of one shard, stay as they are.
 Batch Augmenter::mix(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
                      std::int64_t next_count) const {
   const std::int64_t count = drawn.size(0);
   const at::Tensor images = batch.images.narrow(0, 0, count);
   const at::Tensor labels = batch.labels.narrow(0, 0, count);
-  const auto with_part = [&](std::int64_t first, std::int64_t partners) {
-    return mix_with_partners(mixing, images, labels, batch.images.narrow(0, first, partners),
-                             batch.labels.narrow(0, first, partners), drawn);
+  std::int64_t pairs = std::min(count, next_count);
+  at::Tensor partners;
+  at::Tensor partners_labels;
+  if (samples_beyond() > 0 || takes_partners_) {
+    if (samples_beyond() > 0) pairs = count;
+    const std::int64_t first = samples_beyond() > 0 ? 1 : count;
+    partners = batch.images.narrow(0, first, pairs);
+    partners_labels = batch.labels.narrow(0, first, pairs);
+  } else if (from_next_) {
+    partners = from_next_(images, next_count).narrow(0, 0, pairs);
+    partners_labels = from_next_(labels, next_count).narrow(0, 0, pairs);
+  } else {
+    return {images, labels, labels, at::ones_like(weights_of(drawn))};
+  }
+  const auto with_rest = [&](const at::Tensor& paired, const at::Tensor& alone) {
+    return pairs == count ? paired : at::cat({paired, alone.narrow(0, pairs, count - pairs)});
   };
-  if (samples_beyond() > 0) return with_part(1, count);
-  if (takes_partners_) return with_part(count, next_count);
-  if (!from_next_) return {images, labels, labels, at::ones_like(weights_of(drawn))};
-  const std::int64_t pairs = std::min(count, next_count);
-  const at::Tensor partners = from_next_(images, next_count).narrow(0, 0, pairs);
-  const at::Tensor partners_labels = from_next_(labels, next_count).narrow(0, 0, pairs);
-  return mix_with_partners(mixing, images, labels, partners, partners_labels, drawn);
+  const at::Tensor paired = drawn.narrow(0, 0, pairs);
+  return {with_rest(mixing.mix(images.narrow(0, 0, pairs), partners, paired), images), labels,
+          with_rest(partners_labels, labels),
+          with_rest(weights_of(paired), at::ones_like(weights_of(drawn)))};
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
