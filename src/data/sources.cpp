@@ -28,18 +28,19 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
   const std::string key = key_of(split);
   // `convert` makes folders of the two keys' names.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
-  const std::string convert =
-      shell_word(program_to_type()) + " convert --from idx:IDX_FOLDER --to ";
+  const auto convert = [&](const std::string& to) {
+    return fmt::format("`{} convert --from idx:IDX_FOLDER --to {}`", shell_word(program_to_type()),
+                       shell_word(to + made));
+  };
   std::string advice;
   if (format == DataFormat::kImageList) {
     advice = "; expected a CSV file with the columns path and label";
   } else if (format == DataFormat::kLmdb) {
-    advice =
-        "; `" + convert + shell_word("lmdb:" + made) + "` makes one of IDX files, such as MNIST's";
+    advice = "; " + convert("lmdb:") + " makes one of IDX files, such as MNIST's";
   } else if (format == DataFormat::kImageFolder) {
-    advice = "; put folders of pictures (" + std::string(imaging::kPictureExtensions) +
-             ") there, one for each class, or make them of IDX files by `" + convert +
-             shell_word("image-folder:" + made) + "`";
+    advice = fmt::format(
+        "; put folders of pictures ({}) there, one for each class, or make them of IDX files by {}",
+        imaging::kPictureExtensions, convert("image-folder:"));
   }
   fail_data(path.string() + ": no such file or folder (data." + key + ")" + advice);
 }
@@ -166,65 +167,59 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
   if (!source.geometry()) return;
   const std::int64_t channels = source.geometry()->channels;
   if ((options.size || options.channels) && channels != 1 && channels != 3) {
-    fail_data(source.name() + ": images of " + std::to_string(channels) +
-              " channels; data.size and data.channels are for 1 and 3");
+    fail_data(fmt::format("{}: images of {} channels; data.size and data.channels are for 1 and 3",
+                          source.name(), channels));
   }
   const ImageGeometry own = converted(*source.geometry(), options);
   if (own.same_shape(sources.geometry)) return;
-  fail_data(source.name() + ": images are " + own.text() + ", but those of " +
-            sources.train_sources.front()->name() + " are " + sources.geometry.text() +
-            " (channels x height x width)");
+  fail_data(fmt::format("{}: images are {}, but those of {} are {} (channels x height x width)",
+                        source.name(), own.text(), sources.train_sources.front()->name(),
+                        sources.geometry.text()));
 }
 
-/// Checks that labels fit into bytes.
-void require_few_classes(const ImageSource& source) {
-  if (source.classes() <= ImageSource::kMostClasses) return;
-  const std::string most =
-      "at most " + std::to_string(ImageSource::kMostClasses) + " classes can be held";
-  if (!source.class_names().empty()) {
-    fail_data(source.name() + ": has " + std::to_string(source.classes()) + " class folders; " +
-              most);
-  }
-  const auto& labels = source.labels();
-  const auto greatest = std::max_element(labels.begin(), labels.end()) - labels.begin();
-  fail_data(source.sample_name(greatest) + ": class " + std::to_string(source.classes() - 1) +
-            "; " + most);
-}
-
-[[noreturn]] void fail_label(const ImageSource& source, std::int32_t label,
+[[noreturn]] void fail_label(const ImageSource& source, std::int64_t label,
                              const std::string& problem) {
-  const auto& labels = source.labels();
-  const auto sample = std::find(labels.begin(), labels.end(), label) - labels.begin();
-  fail_data(source.label_name(sample) + ": label " + std::to_string(label) + problem);
+  const auto sample = std::ranges::find(source.labels(), label) - source.labels().begin();
+  fail_data(fmt::format("{}: label {}{}", source.label_name(sample), label, problem));
+}
+
+void require_few_classes(const ImageSource& source) {
+  const std::int64_t classes = source.classes();
+  if (classes <= ImageSource::kMostClasses) return;
+  const auto most = fmt::format("; at most {} classes can be held", ImageSource::kMostClasses);
+  if (source.class_names().empty()) fail_label(source, classes - 1, most);
+  fail_data(fmt::format("{}: has {} class folders{}", source.name(), classes, most));
+}
+
+/// Returns the training set of the most classes.
+const ImageSource& most_classes(const Sources& sources) {
+  return **std::ranges::max_element(sources.train_sources, {},
+                                    [](const auto& source) { return source->classes(); });
 }
 
 /// Refuses a training set that has samples of fewer than half of its classes: one wrong label would
 /// add classes without samples.
 void require_few_gaps(const Sources& sources) {
   std::set<std::int32_t> labels;
-  const ImageSource* with_greatest = sources.train_sources.front().get();
   for (const auto& source : sources.train_sources) {
     labels.insert(source->labels().begin(), source->labels().end());
-    if (source->classes() > with_greatest->classes()) with_greatest = source.get();
   }
   const std::int32_t greatest = *labels.rbegin();
-  if (2 * static_cast<std::int64_t>(labels.size()) > greatest) return;
-  fail_label(*with_greatest, greatest,
-             " makes " + std::to_string(greatest + 1) +
-                 " classes, but the training set has samples of only " +
-                 std::to_string(labels.size()) + "; classes are numbered from 0 without gaps");
+  if (2 * std::ssize(labels) > greatest) return;
+  fail_label(most_classes(sources), greatest,
+             fmt::format(" makes {} classes, but the training set has samples of only {}; classes "
+                         "are numbered from 0 without gaps",
+                         greatest + 1, labels.size()));
 }
 
 /// Refuses a test sample whose class the training set does not have.
 void require_trained_classes(const Sources& sources) {
-  std::int64_t classes = 0;
-  for (const auto& source : sources.train_sources) classes = std::max(classes, source->classes());
+  const std::int64_t classes = most_classes(sources).classes();
   for (const std::int32_t label : sources.test_source->labels()) {
     if (label < classes) continue;
     fail_label(*sources.test_source, label,
-               ", a class that the training set does not have (" +
-                   sources.train_sources.front()->name() + " has 0 to " +
-                   std::to_string(classes - 1) + ")");
+               fmt::format(", a class that the training set does not have ({} has 0 to {})",
+                           sources.train_sources.front()->name(), classes - 1));
   }
 }
 

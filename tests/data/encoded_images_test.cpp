@@ -247,7 +247,7 @@ TEST_CASE("an LMDB is decoded in the order of its keys, and unsuitable labels ar
              ContainsSubstring("gap/data.mdb: key 00000001: label 255 makes 256 classes"));
   write("more", 65536);
   options.train = settings::DataLocation{folder.path() / "more", {}};
-  CHECK_THAT(refusal(), ContainsSubstring("key 00000001: class 65536; at most 65536 classes"));
+  CHECK_THAT(refusal(), ContainsSubstring("key 00000001: label 65536; at most 65536 classes"));
 }
 
 TEST_CASE("images that exceed memory are refused before any is decoded") {
