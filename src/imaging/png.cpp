@@ -92,14 +92,6 @@ bool read_png_rows(PngReader& reader, std::vector<png_bytep>& rows) {
   return true;
 }
 
-/// libpng's simplified interface, which returns failures instead of jumping out of its functions.
-struct PngImage : png_image {
-  PngImage() : png_image{} { version = PNG_IMAGE_VERSION; }
-  PngImage(const PngImage&) = delete;
-  PngImage& operator=(const PngImage&) = delete;
-  ~PngImage() { png_image_free(this); }
-};
-
 }  // namespace
 
 Header read_png(Bytes bytes, const std::string& name) {
@@ -145,12 +137,14 @@ Image decode_png(Bytes bytes, const Header& header, const std::string& name) {
 }
 
 std::string encode_png(const Image& image) {
-  PngImage png;
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
   png.width = static_cast<png_uint_32>(image.width);
   png.height = static_cast<png_uint_32>(image.height);
   png.format = image.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(png), '\0');
   png_alloc_size_t size = bytes.size();
+  // This interface returns failures instead of jumping out of its functions, and frees its memory.
   if (png_image_write_to_memory(&png, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr) ==
       0) {
     throw Error(ExitCode::kRunFailed, std::string("cannot encode a PNG image: ") + png.message);

@@ -24,7 +24,7 @@ namespace mnist_train::loader {
 
 namespace {
 
-class RandomCrop : public EntryOf<Augmentation, settings::RandomCropOptions, 2> {
+class RandomCrop : public EntryOf<settings::RandomCropOptions, 2> {
  public:
   using EntryOf::EntryOf;
 
@@ -73,9 +73,9 @@ class RandomCrop : public EntryOf<Augmentation, settings::RandomCropOptions, 2> 
 
 /// Mirrors along a dimension of the images.
 template <class FlipOptions, std::int64_t kDimension>
-class Flip : public EntryOf<Augmentation, FlipOptions, 1> {
+class Flip : public EntryOf<FlipOptions, 1> {
  public:
-  using EntryOf<Augmentation, FlipOptions, 1>::EntryOf;
+  using EntryOf<FlipOptions, 1>::EntryOf;
 
   void draw(const data::EntryDraws& draws, float* out) const override {
     *out = draws.flip(this->options_.probability) ? 1.0F : 0.0F;
@@ -92,7 +92,7 @@ using HorizontalFlip = Flip<settings::HorizontalFlipOptions, 3>;
 constexpr std::int64_t kBilinear = 0;
 constexpr std::int64_t kZerosOutside = 0;
 
-class Rotate : public EntryOf<Augmentation, settings::RotateOptions, 6> {
+class Rotate : public EntryOf<settings::RotateOptions, 6> {
  public:
   using EntryOf::EntryOf;
 
@@ -132,9 +132,9 @@ class Rotate : public EntryOf<Augmentation, settings::RotateOptions, 6> {
 
 /// An entry that treats training and test images alike.
 template <class Options>
-class FixedAugmentation : public EntryOf<Augmentation, Options, 0> {
+class FixedAugmentation : public EntryOf<Options, 0> {
  public:
-  using EntryOf<Augmentation, Options, 0>::EntryOf;
+  using EntryOf<Options, 0>::EntryOf;
 
   at::Tensor apply(const at::Tensor& images, const at::Tensor&) const override {
     return this->apply_to_test(images);
@@ -191,7 +191,7 @@ void write_box(const data::PixelBox& box, float* out) {
   out[3] = static_cast<float>(box.left + box.width);
 }
 
-class RandomErasing : public EntryOf<Augmentation, settings::RandomErasingOptions, 4> {
+class RandomErasing : public EntryOf<settings::RandomErasingOptions, 4> {
  public:
   using EntryOf::EntryOf;
 
@@ -207,7 +207,7 @@ class RandomErasing : public EntryOf<Augmentation, settings::RandomErasingOption
   const at::Tensor fill_ = per_channel(options_.fill.value, device_);
 };
 
-class Cutout : public EntryOf<Augmentation, settings::CutoutOptions, 4> {
+class Cutout : public EntryOf<settings::CutoutOptions, 4> {
  public:
   using EntryOf::EntryOf;
 
@@ -220,9 +220,18 @@ class Cutout : public EntryOf<Augmentation, settings::CutoutOptions, 4> {
   }
 };
 
-class Mixup : public EntryOf<Mixing, settings::MixupOptions, 1> {
+/// An entry that mixes pairs of samples.
+template <class Options, std::int64_t kColumns>
+class Mixing : public EntryOf<Options, kColumns> {
  public:
-  using EntryOf::EntryOf;
+  using EntryOf<Options, kColumns>::EntryOf;
+
+  bool mixes() const override { return true; }
+};
+
+class Mixup : public Mixing<settings::MixupOptions, 1> {
+ public:
+  using Mixing::Mixing;
 
   void draw(const data::EntryDraws& draws, float* out) const override {
     *out = static_cast<float>(draws.mixup_weight(options_));
@@ -233,9 +242,9 @@ class Mixup : public EntryOf<Mixing, settings::MixupOptions, 1> {
   }
 };
 
-class Cutmix : public EntryOf<Mixing, settings::CutmixOptions, 5> {
+class Cutmix : public Mixing<settings::CutmixOptions, 5> {
  public:
-  using EntryOf::EntryOf;
+  using Mixing::Mixing;
 
   void draw(const data::EntryDraws& draws, float* out) const override {
     const data::PixelBox box = draws.cutmix(options_, size_);
@@ -253,8 +262,8 @@ class Cutmix : public EntryOf<Mixing, settings::CutmixOptions, 5> {
 /// name here.
 std::unique_ptr<Augmentation> make_augmentation(const settings::AugmentationOptions& entry,
                                                 settings::ImageSize size, at::Device device) {
-  auto made = make_one_of<Augmentation, RandomCrop, HorizontalFlip, VerticalFlip, RandomErasing,
-                          Rotate, Cutout, Resize, Normalize>(entry, size, device);
+  auto made = make_one_of<RandomCrop, HorizontalFlip, VerticalFlip, RandomErasing, Rotate, Cutout,
+                          Resize, Normalize, Mixup, Cutmix>(entry, size, device);
   return made ? std::move(made) : make_picture_augmentation(entry, size, device);
 }
 
@@ -341,9 +350,8 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       stored_size_(size),
       size_(settings::augmented_size(list_, size)) {
   for (const settings::AugmentationOptions& entry : list_) {
-    entries_.push_back({make_augmentation(entry, size, device_),
-                        make_one_of<Mixing, Mixup, Cutmix>(entry, size, device_), columns_});
-    columns_ += entries_.back().either().columns();
+    entries_.push_back({make_augmentation(entry, size, device_), columns_});
+    columns_ += entries_.back().kind->columns();
     size = settings::augmented_size({entry}, size);
   }
 }
@@ -356,8 +364,8 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
   for (std::size_t row = 0; row <= order.size(); ++row) {
     const std::int64_t sample = order[row % order.size()];
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      entries_[i].either().draw(draws.of(sample, i), out);
-      out += entries_[i].either().columns();
+      entries_[i].kind->draw(draws.of(sample, i), out);
+      out += entries_[i].kind->columns();
     }
   }
   if (drawn_.defined() && drawn_.sizes() == drawn.sizes()) {
@@ -373,10 +381,11 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
   if (samples_beyond() == 0 && !mixes_shards()) return shares;
   const data::EpochDraws draws(seed_, epoch);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (!entries_[i].mixing) continue;
-    std::vector<float> drawn(static_cast<std::size_t>(entries_[i].mixing->columns()));
+    const Augmentation& entry = *entries_[i].kind;
+    if (!entry.mixes()) continue;
+    std::vector<float> drawn(static_cast<std::size_t>(entry.columns()));
     for (const std::int64_t sample : order) {
-      entries_[i].mixing->draw(draws.of(sample, i), drawn.data());
+      entry.draw(draws.of(sample, i), drawn.data());
       shares.push_back(drawn.back());
     }
   }
@@ -407,14 +416,13 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
   const std::int64_t partner_count =
       takes_partners_ ? partners(selection).size() : selection.next.size();
   const std::int64_t count = batch.size() - samples_beyond() - partners(selection).size();
-  for (const ListEntry& entry : entries_) {
-    const at::Tensor columns = drawn.narrow(1, entry.first_column, entry.either().columns());
-    if (entry.augmentation) {
-      batch.images =
-          entry.augmentation->apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
-      continue;
+  for (const auto& [entry, first_column] : entries_) {
+    const at::Tensor columns = drawn.narrow(1, first_column, entry->columns());
+    if (entry->mixes()) {
+      batch = mix(*entry, batch, columns.narrow(0, 0, count), partner_count);
+    } else {
+      batch.images = entry->apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
     }
-    batch = mix(*entry.mixing, batch, columns.narrow(0, 0, count), partner_count);
   }
   return batch;
 }
@@ -422,7 +430,7 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
 /// Mixes each sample with the one after it, or with the one at the same position of the next shard.
 /// These `next_count` samples follow the batch, or another process has them; then it is a
 /// collective. Samples without a partner, at the end or in a world of one shard, stay as they are.
-Batch Augmenter::mix(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
+Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
                      std::int64_t next_count) const {
   const std::int64_t count = drawn.size(0);
   const at::Tensor images = batch.images.narrow(0, 0, count);
@@ -451,17 +459,13 @@ Batch Augmenter::mix(const Mixing& mixing, const Batch& batch, const at::Tensor&
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
-  for (const ListEntry& entry : entries_) {
-    if (entry.augmentation) images = entry.augmentation->apply_to_test(images);
-  }
+  for (const ListEntry& entry : entries_) images = entry.kind->apply_to_test(images);
   return images;
 }
 
 bool Augmenter::changes_test() const {
-  for (const ListEntry& entry : entries_) {
-    if (entry.augmentation && entry.augmentation->changes_test()) return true;
-  }
-  return false;
+  return std::ranges::any_of(entries_,
+                             [](const ListEntry& entry) { return entry.kind->changes_test(); });
 }
 
 std::optional<kernels::PixelMap> Augmenter::pixel_map(

@@ -55,45 +55,42 @@ struct Selection {
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
 using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
 
-/// An entry of data.augment, for images of one size.
-class AugmentEntry {
+/// An entry of data.augment, for images of one size. One other than mixup and cutmix is applied to
+/// all images of a batch at once, on their device. Images are [n,C,H,W], contiguous: bytes (u8)
+/// until a normalize makes them f32. An entry that computes with bytes rounds its results to bytes.
+class Augmentation {
  public:
-  virtual ~AugmentEntry() = default;
+  virtual ~Augmentation() = default;
 
   /// Returns the number of random numbers per sample.
   virtual std::int64_t columns() const { return 0; }
   /// Writes the numbers of a sample; called once an epoch for each.
   virtual void draw(const data::EntryDraws& /*draws*/, float* /*out*/) const {}
-};
-
-/// An entry other than mixup and cutmix, applied to all images of a batch at once, on their device.
-/// Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32. An entry that
-/// computes with bytes rounds its results to bytes.
-class Augmentation : public AugmentEntry {
- public:
   /// Changes images by the numbers drawn for them, [n,columns()] f32 on the device.
-  virtual at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const = 0;
+  virtual at::Tensor apply(const at::Tensor& images, const at::Tensor& /*drawn*/) const {
+    return images;
+  }
   /// Gives test images the same size and type; nothing random.
   virtual at::Tensor apply_to_test(const at::Tensor& images) const { return images; }
   /// Returns whether `apply_to_test` does anything.
   virtual bool changes_test() const { return false; }
+
+  /// Returns whether the entry is mixup or cutmix, which mixes pairs of samples instead. The last
+  /// number of a sample is then the weight of its own label.
+  virtual bool mixes() const { return false; }
+  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
+  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& /*partners*/,
+                         const at::Tensor& /*drawn*/) const {
+    return images;
+  }
 };
 
 /// Returns computed values in the type of `images`: bytes are rounded and kept in range.
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
 
-/// The entry that mixes pairs of samples: mixup or cutmix. The last number of a sample is the
-/// weight of its own label.
-class Mixing : public AugmentEntry {
- public:
-  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
-  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
-                         const at::Tensor& drawn) const = 0;
-};
-
-/// An entry of a kind, Augmentation or Mixing, made from its options.
-template <class Kind, class EntryOptions, std::int64_t kColumns>
-class EntryOf : public Kind {
+/// An entry, made from its options.
+template <class EntryOptions, std::int64_t kColumns>
+class EntryOf : public Augmentation {
  public:
   using Options = EntryOptions;
 
@@ -109,10 +106,10 @@ class EntryOf : public Kind {
 };
 
 /// Makes the one of these entries that has these options; null if none has.
-template <class Kind, class... Entries>
-std::unique_ptr<Kind> make_one_of(const settings::AugmentationOptions& entry,
-                                  settings::ImageSize size, at::Device device) {
-  std::unique_ptr<Kind> made;
+template <class... Entries>
+std::unique_ptr<Augmentation> make_one_of(const settings::AugmentationOptions& entry,
+                                          settings::ImageSize size, at::Device device) {
+  std::unique_ptr<Augmentation> made;
   const auto make = [&]<class Entry>(const Entry* /*kind*/) {
     const auto* options = std::get_if<typename Entry::Options>(&entry);
     if (options != nullptr) made = std::make_unique<Entry>(*options, size, device);
@@ -187,17 +184,12 @@ class Augmenter {
 
  private:
   struct ListEntry {
-    std::unique_ptr<Augmentation> augmentation;  // either this
-    std::unique_ptr<Mixing> mixing;              // or that
-    std::int64_t first_column;                   // of its numbers
-
-    const AugmentEntry& either() const {
-      return augmentation ? static_cast<const AugmentEntry&>(*augmentation) : *mixing;
-    }
+    std::unique_ptr<Augmentation> kind;
+    std::int64_t first_column;  // of its numbers
   };
 
   at::Tensor drawn_for(const Selection& selection, std::int64_t images) const;
-  Batch mix(const Mixing& mixing, const Batch& batch, const at::Tensor& drawn,
+  Batch mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
             std::int64_t next_count) const;
 
   settings::AugmentList list_;

@@ -67,7 +67,7 @@ at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::
   return weights / weights.sum(3, /*keepdim=*/true);
 }
 
-class RandomResizedCrop : public EntryOf<Augmentation, settings::RandomResizedCropOptions, 4> {
+class RandomResizedCrop : public EntryOf<settings::RandomResizedCropOptions, 4> {
  public:
   using EntryOf::EntryOf;
 
@@ -114,7 +114,7 @@ class RandomResizedCrop : public EntryOf<Augmentation, settings::RandomResizedCr
   }
 };
 
-class ColorJitter : public EntryOf<Augmentation, settings::ColorJitterOptions, 8> {
+class ColorJitter : public EntryOf<settings::ColorJitterOptions, 8> {
  public:
   using EntryOf::EntryOf;
 
@@ -138,7 +138,7 @@ class ColorJitter : public EntryOf<Augmentation, settings::ColorJitterOptions, 8
   }
 };
 
-class TrivialAugment : public EntryOf<Augmentation, settings::TrivialAugmentOptions, 8> {
+class TrivialAugment : public EntryOf<settings::TrivialAugmentOptions, 8> {
  public:
   using EntryOf::EntryOf;
 
@@ -328,8 +328,7 @@ at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tens
 std::unique_ptr<Augmentation> make_picture_augmentation(const settings::AugmentationOptions& entry,
                                                         settings::ImageSize size,
                                                         at::Device device) {
-  return make_one_of<Augmentation, RandomResizedCrop, ColorJitter, TrivialAugment>(entry, size,
-                                                                                   device);
+  return make_one_of<RandomResizedCrop, ColorJitter, TrivialAugment>(entry, size, device);
 }
 
 }  // namespace mnist_train::loader
