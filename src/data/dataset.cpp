@@ -20,12 +20,14 @@ namespace mnist_train::data {
 
 namespace {
 
-/// Returns the positions of samples for which `belongs`, and of the others.
-template <class Belongs>
-Drawn divide(const std::vector<std::int64_t>& among, const Belongs& belongs) {
+/// Takes the samples that the files put into a part out of `among`.
+Drawn take_part(const SampleView& samples, const std::vector<std::int64_t>& among, Part part) {
+  const std::vector<Part>& parts = samples.sources().front()->parts();
   Drawn drawn;
   for (const std::int64_t position : among) {
-    (belongs(position) ? drawn.taken : drawn.left).push_back(position);
+    const bool belongs =
+        position < std::ssize(parts) && parts[static_cast<std::size_t>(position)] == part;
+    (belongs ? drawn.taken : drawn.left).push_back(position);
   }
   return drawn;
 }
@@ -166,14 +168,9 @@ void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
 /// Limits the training set to the positions `left` and to limit_train, and takes the validation
 /// samples out of it.
 void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
-  const std::vector<Part>& parts = train_.sources().front()->parts();
-  if (std::ranges::count(parts, Part::kValidation) > 0) {
-    const Drawn drawn = divide(left, [&](std::int64_t position) {
-      return parts[static_cast<std::size_t>(position)] == Part::kValidation;
-    });
-    validation_ = train_.select(drawn.taken);
-    left = drawn.left;
-  }
+  Drawn part = take_part(train_, left, Part::kValidation);
+  if (!part.taken.empty()) validation_ = train_.select(part.taken);
+  left = std::move(part.left);
   if (left.empty()) fail_data(train_.name() + ": no samples are left to train on");
   if (static_cast<std::int64_t>(left.size()) < train_.count()) train_ = train_.select(left);
   train_ = limited(train_, options_.limit_train, "limit_train", left_out_.limit_train);
@@ -205,23 +202,17 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
 
 /// Takes the test set out of the training samples at positions `left`, unless it has its own files.
 void DatasetReader::draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record) {
-  const std::vector<Part>& parts = train_.sources().front()->parts();
   if (record != nullptr) {
     test_ = train_.select(recorded_test(train_, *record));
     left_out_.added = std::max<std::int64_t>(0, train_.count() - record->samples);
     return;
   }
-  Drawn drawn;
+  Drawn drawn = take_part(train_, left, Part::kTest);
   if (options_.test_fraction > 0) {
     drawn = draw_fraction(train_, left, options_.test_fraction, options_.holdout_seed);
     note_drawn(drawn, "test");
-  } else if (std::ranges::count(parts, Part::kTest) > 0) {
-    drawn = divide(left, [&](std::int64_t position) {
-      return parts[static_cast<std::size_t>(position)] == Part::kTest;
-    });
-  } else {
-    return;
   }
+  if (drawn.taken.empty()) return;
   test_ = train_.select(drawn.taken);
   left = std::move(drawn.left);
 }
@@ -428,8 +419,7 @@ Dataset DatasetReader::finish(const std::array<OpenSplit, 3>& splits) const {
     hash_split(hasher, *set);
   }
   dataset.hash = hasher.named_digest();
-  for (const auto& [set, split] :
-       {std::pair(&dataset.validation, &validation), std::pair(&dataset.test, &test)}) {
+  for (auto [set, split] : {std::pair(&dataset.validation, &validation), {&dataset.test, &test}}) {
     if (set->encoded || !options_.has_picture_files()) continue;
     for (std::int64_t i = 0; i < set->count; ++i) set->paths.push_back(split->samples.path(i));
   }
