@@ -50,8 +50,10 @@ void warn_of_change(const std::string& name) {
 
 using Positions = std::vector<std::int64_t>;
 
-std::map<std::int32_t, Positions> by_class(const SampleView& samples, const Positions& among) {
-  std::map<std::int32_t, Positions> classes;
+using Classes = std::map<std::int32_t, Positions>;
+
+Classes by_class(const SampleView& samples, const Positions& among) {
+  Classes classes;
   for (const std::int64_t position : among) classes[samples.label(position)].push_back(position);
   return classes;
 }
@@ -73,8 +75,7 @@ void sort_by_hash(const SampleView& samples, Positions& positions, std::int64_t 
 }
 
 /// Takes the first `shares[i]` samples of the i-th class.
-Drawn take(const SampleView& samples, std::map<std::int32_t, Positions> classes,
-           const Positions& shares, std::int64_t seed) {
+Drawn take(const SampleView& samples, Classes classes, const Positions& shares, std::int64_t seed) {
   Drawn drawn;
   auto share = shares.begin();
   for (auto& [label, positions] : classes) {
@@ -260,14 +261,14 @@ bool SampleView::begins_source(std::int64_t first, std::int64_t count) const {
 
 Drawn draw_fraction(const SampleView& samples, const Positions& among, double fraction,
                     std::int64_t seed) {
-  auto classes = by_class(samples, among);
+  Classes classes = by_class(samples, among);
   Positions shares;
   std::vector<std::int32_t> single_classes;
   for (const auto& [label, positions] : classes) {
-    if (positions.size() == 1) single_classes.push_back(label);
-    const auto count = static_cast<std::int64_t>(positions.size());
+    const std::int64_t count = std::ssize(positions);
     const std::int64_t share = std::llround(static_cast<double>(count) * fraction);
     shares.push_back(count < 2 ? 0 : std::clamp<std::int64_t>(share, 1, count - 1));
+    if (count == 1) single_classes.push_back(label);
   }
   Drawn drawn = take(samples, std::move(classes), shares, seed);
   drawn.single_classes = std::move(single_classes);
@@ -276,11 +277,10 @@ Drawn draw_fraction(const SampleView& samples, const Positions& among, double fr
 
 Drawn draw_limit(const SampleView& samples, const Positions& among, std::int64_t limit,
                  std::int64_t seed) {
-  auto classes = by_class(samples, among);
+  Classes classes = by_class(samples, among);
   std::vector<double> sizes;
-  for (const auto& [label, positions] : classes) {
+  for (const auto& [label, positions] : classes)
     sizes.push_back(static_cast<double>(positions.size()));
-  }
   return take(samples, std::move(classes), apportion(limit, sizes), seed);
 }
 

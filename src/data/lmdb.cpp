@@ -229,19 +229,9 @@ struct Caffe2Tensor {
     has_more = has_more || number.has_value();
     number = value;
   }
-  /// Numbers may be packed into one field or have a field each.
-  template <typename Packed, typename Single>
-  void add_numbers(protozero::pbf_reader& reader, Packed packed, Single single) {
-    if (reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
-      for (const auto value : (reader.*packed)()) add_number(value);
-    } else {
-      add_number((reader.*single)());
-    }
-  }
 };
 
 Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
-  using protozero::pbf_reader;
   Caffe2Tensor tensor;
   while (reader.next()) {
     switch (reader.tag()) {
@@ -252,11 +242,13 @@ Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
         tensor.has_more = tensor.has_more || tensor.text.has_value();
         tensor.text = reader.get_view();
         break;
-      case kInt32Data:
-        tensor.add_numbers(reader, &pbf_reader::get_packed_int32, &pbf_reader::get_int32);
-        break;
+      case kInt32Data:  // both are varints, packed into one field or with a field each
       case kInt64Data:
-        tensor.add_numbers(reader, &pbf_reader::get_packed_int64, &pbf_reader::get_int64);
+        if (reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
+          for (const auto value : reader.get_packed_int64()) tensor.add_number(value);
+        } else {
+          tensor.add_number(reader.get_int64());
+        }
         break;
       default:
         reader.skip();

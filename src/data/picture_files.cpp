@@ -317,20 +317,17 @@ class CsvReader {
     if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
   }
 
-  /// Reads the next record into `fields`, whose memory is used again, and skips empty lines.
-  /// Returns false at the end.
+  /// Reads the next record into `fields` and skips empty lines. Returns false at the end.
   bool next(std::vector<std::string>& fields) {
-    while (end_of_line() > 0) {
+    while (take_end_of_line()) {
     }
-    count_ = 0;
     line_ = next_line_;
     if (text_.empty()) return false;
+    fields.clear();
     do {
-      if (count_ == fields.size()) fields.emplace_back();
-      read_field(fields[count_++]);
+      fields.push_back(take_field());
     } while (take(","));
-    if (end_of_line() == 0 && !text_.empty()) fail("text after a closing quote");
-    fields.resize(count_);
+    if (!take_end_of_line() && !text_.empty()) fail("text after a closing quote");
     return true;
   }
 
@@ -348,21 +345,20 @@ class CsvReader {
     return true;
   }
 
-  /// Skips the end of a line. Returns its size, 0 if there is none here.
-  std::size_t end_of_line() {
-    const std::size_t before = text_.size();
-    if (take("\r\n") || take("\n")) ++next_line_;
-    return before - text_.size();
+  bool take_end_of_line() {
+    const bool taken = take("\r\n") || take("\n");
+    next_line_ += taken ? 1 : 0;
+    return taken;
   }
 
-  void read_field(std::string& field) {
-    field.clear();
+  std::string take_field() {
+    std::string field;
     if (!take("\"")) {
-      std::size_t end = std::min(text_.find_first_of(",\n"), text_.size());
-      if (end > 0 && end < text_.size() && text_[end] == '\n' && text_[end - 1] == '\r') --end;
-      field = text_.substr(0, end);
-      text_.remove_prefix(end);
-      return;
+      field = text_.substr(0, text_.find_first_of(",\n"));
+      const bool ends_line = text_.substr(field.size()).starts_with('\n');
+      if (ends_line && field.ends_with('\r')) field.pop_back();
+      text_.remove_prefix(field.size());
+      return field;
     }
     for (;;) {
       const std::size_t quote = text_.find('"');
@@ -370,14 +366,13 @@ class CsvReader {
       field += text_.substr(0, quote);
       next_line_ += static_cast<std::uint32_t>(std::count(&text_[0], &text_[quote], '\n'));
       text_.remove_prefix(quote + 1);
-      if (!take("\"")) return;
+      if (!take("\"")) return field;
       field += '"';
     }
   }
 
   std::string_view text_;  // that is not read yet
   std::string name_;
-  std::size_t count_ = 0;  // fields of the record
   std::uint32_t line_ = 1;
   std::uint32_t next_line_ = 1;
 };

@@ -324,29 +324,25 @@ class CifarSource : public ImageSource {
   void add(const std::filesystem::path& path) {
     CifarBatch batch{path.string(), MappedFile::open(path, ExitCode::kData), count()};
     const auto bytes = batch.file.bytes();
-    if (bytes.empty())
+    if (bytes.empty()) {
       imaging::fail_at(batch.name, 0, "an empty file instead of records of 3073 bytes");
+    }
     if (bytes.size() % kRecordBytes != 0) {
       imaging::fail_at(batch.name, bytes.size(),
-                       "the file ends within record " +
-                           std::to_string(bytes.size() / kRecordBytes) +
-                           ", counted from 0; a record of CIFAR-10 has 3073 bytes");
+                       fmt::format("the file ends within record {}, counted from 0; a record of "
+                                   "CIFAR-10 has 3073 bytes",
+                                   bytes.size() / kRecordBytes));
     }
     for (std::size_t at = 0; at < bytes.size(); at += kRecordBytes) {
-      if (bytes[at] >= kCifarClasses) {
-        imaging::fail_at(batch.name, at,
-                         "label " + std::to_string(bytes[at]) + ", expected 0 to 9");
-      }
       labels_.push_back(bytes[at]);
+      if (bytes[at] < kCifarClasses) continue;
+      imaging::fail_at(batch.name, at, fmt::format("label {}, expected 0 to 9", bytes[at]));
     }
     batches_.push_back(std::move(batch));
   }
 
   const CifarBatch& batch_of(std::int64_t sample) const {
-    const auto next = std::upper_bound(
-        batches_.begin(), batches_.end(), sample,
-        [](std::int64_t wanted, const CifarBatch& batch) { return wanted < batch.first_sample; });
-    return *std::prev(next);
+    return *std::prev(std::ranges::upper_bound(batches_, sample, {}, &CifarBatch::first_sample));
   }
 
   std::vector<CifarBatch> batches_;
