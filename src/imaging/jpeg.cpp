@@ -25,11 +25,6 @@ bool is_frame_header(std::uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
-/// Markers without a length and data.
-bool is_without_length(std::uint8_t marker) {
-  return marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8);
-}
-
 constexpr int kMostScans = 500;  // a scan takes few bytes, but a pass over the whole image
 
 /// libjpeg reports errors through functions that must not return: they jump back to the caller.
@@ -166,7 +161,7 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
       ++at;
       continue;
     }
-    if (is_without_length(marker)) {
+    if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {  // without length and data
       at += 2;
       continue;
     }

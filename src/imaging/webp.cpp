@@ -32,19 +32,6 @@ const WebpLibrary& webp() {
 constexpr std::size_t kRiffHeader = 12;
 constexpr std::size_t kChunkHeader = 8;
 
-int orientation_in(Bytes bytes) {
-  Orientation orientation;
-  for (std::size_t at = kRiffHeader; at + kChunkHeader <= bytes.size();) {
-    const auto length = static_cast<std::size_t>(little_endian(bytes, at + 4, 4));
-    if (length > bytes.size() - at - kChunkHeader) break;
-    const Bytes content = bytes.subspan(at + kChunkHeader, length);
-    if (has_text(bytes, at, "EXIF")) orientation.add_exif(content);
-    if (has_text(bytes, at, "XMP ")) orientation.add_xmp(content);
-    at += kChunkHeader + length + length % 2;
-  }
-  return orientation.value();
-}
-
 }  // namespace
 
 Header read_webp(Bytes bytes, const std::string& name) {
@@ -57,9 +44,17 @@ Header read_webp(Bytes bytes, const std::string& name) {
     fail_at(name, 0,
             "an animated WebP image; write one picture of it as PNG: " + conversion_command(name));
   }
-  Header header{Format::kWebp, features.height, features.width, features.has_alpha != 0 ? 4 : 3};
-  header.orientation = orientation_in(bytes);
-  return header;
+  Orientation orientation;
+  for (std::size_t at = kRiffHeader; at + kChunkHeader <= bytes.size();) {
+    const auto length = static_cast<std::size_t>(little_endian(bytes, at + 4, 4));
+    if (length > bytes.size() - at - kChunkHeader) break;
+    const Bytes content = bytes.subspan(at + kChunkHeader, length);
+    if (has_text(bytes, at, "EXIF")) orientation.add_exif(content);
+    if (has_text(bytes, at, "XMP ")) orientation.add_xmp(content);
+    at += kChunkHeader + length + length % 2;
+  }
+  return {Format::kWebp, features.height, features.width, features.has_alpha != 0 ? 4 : 3,
+          orientation.value()};
 }
 
 Image decode_webp(Bytes bytes, const Header& header, const std::string& name) {
