@@ -43,8 +43,6 @@ std::string make_header(const TensorFile& content, bool seal) {
   return text;
 }
 
-constexpr const char* kNotAnObject = "has a header that is not a JSON object";
-
 /// A tensor as the header describes it.
 struct StoredTensor {
   std::string name;
@@ -118,24 +116,16 @@ class SafetensorsReader {
     if (!matches_seal(file_.bytes())) refuse("is damaged: its bytes do not match its seal");
   }
 
-  /// Takes each tensor out of the header as soon as it is parsed, because a tree of all of them
-  /// takes several times as long.
   void parse_header(std::string_view text, TensorFile& content) try {
-    std::string name;
-    const auto take = [&](int depth, Json::parse_event_t event, Json& parsed) {
-      using Event = Json::parse_event_t;
-      if (depth == 0 && event == Event::array_start) refuse(kNotAnObject);
-      if (depth == 1 && event == Event::key) name = parsed.get<std::string>();
-      const bool is_entry = depth == 1 && (event == Event::object_end ||
-                                           event == Event::array_end || event == Event::value);
-      if (!is_entry || name == kMetadataName || name == kSealName) return true;
-      stored_.push_back(read_entry(name, parsed, content));
-      return false;
-    };
-    const Json header = Json::parse(text, take, /*allow_exceptions=*/false);
-    if (!header.is_object()) refuse(kNotAnObject);
-    const auto metadata = header.find(kMetadataName);
-    if (metadata != header.end()) read_metadata(*metadata, content);
+    const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!header.is_object()) refuse("has a header that is not a JSON object");
+    for (const auto& [name, entry] : header.items()) {
+      if (name == kMetadataName) {
+        read_metadata(entry, content);
+      } else if (name != kSealName) {
+        stored_.push_back(read_entry(name, entry, content));
+      }
+    }
   } catch (const Json::exception& error) {
     refuse(std::string("has a malformed header: ") + error.what());
   }
