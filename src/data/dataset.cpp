@@ -251,13 +251,12 @@ std::size_t DatasetReader::bytes() const {
 }
 
 Dataset DatasetReader::read() {
-  // Address space alone: files that are used in place need no memory.
   const auto memory = reserve_memory(bytes() + 1, train_.name());
-  return read_into({memory.get(), bytes()}, memory, /*in_place=*/true);
+  return read_into({memory.get(), bytes()}, memory);
 }
 
 Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
-                                 const std::shared_ptr<const void>& owner, bool in_place) {
+                                 const std::shared_ptr<const void>& owner) {
   const auto block = [&memory](std::size_t bytes) {
     const auto first = memory.first(bytes);
     memory = memory.subspan(cache_aligned(bytes));
@@ -269,25 +268,10 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     const auto labels = block(count * sizeof(std::uint16_t));
     OpenSplit split{
         samples, images, {reinterpret_cast<std::uint16_t*>(labels.data()), count}, owner};
-    if (count == 0 || (in_place && use_in_place(split))) return split;
-    skip(split, decode(samples, split.images.data()), 0);
+    if (count > 0) skip(split, decode(samples, split.images.data()), 0);
     return split;
   };
   return finish({open(train_), open(validation_), open(test_)});
-}
-
-/// Uses the pixels in a mapped file, which the split then keeps alive, if they are as wanted.
-bool DatasetReader::use_in_place(OpenSplit& split) const {
-  if (split.samples.sources().size() > 1) return false;
-  const ImageSource& source = *split.samples.sources().front();
-  const auto pixels = source.mapped_pixels();
-  if (pixels.empty() || !source.geometry()->same_shape(geometry_)) return false;
-  if (!split.samples.begins_source(0, split.samples.count())) return false;
-  // Not written to: only skipped samples are moved, and there are none.
-  split.images = {const_cast<std::uint8_t*>(pixels.data()), split.images.size()};
-  split.owner = std::make_shared<std::pair<SampleView, std::shared_ptr<const void>>>(split.samples,
-                                                                                     split.owner);
-  return true;
 }
 
 std::shared_ptr<EncodedImages> DatasetReader::encoded(const SampleView& samples) const {
@@ -301,27 +285,16 @@ std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                                                  std::uint8_t* images) const {
   constexpr std::int64_t kBatch = 1024;
   constexpr std::int64_t kSamplesPerThread = 16;  // at least
-  const auto wanted = std::make_shared<EncodedImages>(EncodedImages{samples, geometry_});
-  const auto may_continue = [this](const std::vector<SampleFailure>& failed) {
-    return (failed.empty() || bad_.skips()) && !is_cancelled();
-  };
-  std::vector<SampleFailure> failed;
-  const std::vector<std::int64_t> parts = samples.parts();
-  Range range;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    ImageSource& source = *samples.sources()[i];
-    range = {range.end, range.end + parts[i]};
-    const bool as_stored = source.geometry() && source.geometry()->same_shape(geometry_) &&
-                           range.size() == source.count() &&
-                           samples.begins_source(range.begin, range.size());
-    if (as_stored && source.read_all(images + range.begin * geometry_.bytes())) continue;
-    const auto threads =
-        static_cast<int>((range.size() + kSamplesPerThread - 1) / kSamplesPerThread);
-    const auto pool = make_image_decoder(
-        {wanted, std::min(usable_cores(), threads), /*gpu=*/std::nullopt, images});
-    const auto found = pool->decode_range(range, kBatch, may_continue);
-    failed.insert(failed.end(), found.begin(), found.end());
-  }
+  for (const auto& source : samples.sources()) source->load();
+  const auto threads = (samples.count() + kSamplesPerThread - 1) / kSamplesPerThread;
+  const auto pool =
+      make_image_decoder({std::make_shared<EncodedImages>(EncodedImages{samples, geometry_}),
+                          static_cast<int>(std::min<std::int64_t>(usable_cores(), threads)),
+                          /*gpu=*/std::nullopt, images});
+  const auto failed =
+      pool->decode_range({0, samples.count()}, kBatch, [this](const auto& failures) {
+        return (failures.empty() || bad_.skips()) && !is_cancelled();
+      });
   if (is_cancelled()) throw Error(ExitCode::kRunFailed, "the samples are no longer needed");
   return failed;
 }

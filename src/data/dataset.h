@@ -97,13 +97,11 @@ class DatasetReader {
   /// Throws Error(kData) if less memory is free than `bytes()`: the kernel would kill this process.
   void require_memory() const;
 
-  /// Reads everything into new memory, or maps files that can be used in place. Called once. Throws
-  /// Error(kData).
+  /// Reads everything into new memory. Called once. Throws Error(kData).
   Dataset read();
-  /// Reads everything into `memory`, `bytes()` long, which `owner` keeps alive. With `in_place` raw
-  /// files are mapped instead. Called once. Throws Error(kData).
-  Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner,
-                    bool in_place = false);
+  /// Reads everything into `memory`, `bytes()` long, which `owner` keeps alive. Called once. Throws
+  /// Error(kData).
+  Dataset read_into(std::span<std::uint8_t> memory, const std::shared_ptr<const void>& owner);
 
   /// Decodes the `part`th of `parts` equal parts of all samples on `threads` threads, discards the
   /// images and returns the failures; samples are numbered from training over validation to test.
@@ -128,7 +126,6 @@ class DatasetReader {
   bool is_cancelled() const { return cancelled_ != nullptr && *cancelled_; }
   std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;
   std::vector<SampleFailure> decode(const SampleView& samples, std::uint8_t* images) const;
-  bool use_in_place(OpenSplit& split) const;
   void hold_out(Splits splits, const DatasetRecord* record);
   void draw_validation(std::vector<std::int64_t> left);
   void note_drawn(const Drawn& drawn, const char* key);

@@ -252,13 +252,6 @@ std::vector<std::int64_t> SampleView::parts() const {
   return counts;
 }
 
-bool SampleView::begins_source(std::int64_t first, std::int64_t count) const {
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (at(first + i).sample != static_cast<std::uint32_t>(i)) return false;
-  }
-  return true;
-}
-
 Drawn draw_fraction(const SampleView& samples, const Positions& among, double fraction,
                     std::int64_t seed) {
   Classes classes = by_class(samples, among);

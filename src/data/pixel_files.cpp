@@ -58,7 +58,6 @@ class IdxReader {
 
   const std::string& name() const { return name_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
-  bool compressed() const { return gzip_ != nullptr; }
   /// Returns whether the elements are unsigned bytes.
   bool holds_bytes() const { return type_ == kUnsignedByte; }
 
@@ -69,14 +68,17 @@ class IdxReader {
         fmt::format("the header states {} dimensions, expected {}", shape_.size(), expected));
   }
 
-  /// Inflates all values into `values` and checks that the file ends with them; or copies them from
-  /// the user's cache of inflated files. Only for a compressed file, once.
-  void inflate_into(std::span<std::uint8_t> values) {
+  /// Returns the values: mapped, from the user's cache of inflated files, or inflated. Memory for
+  /// these is provided page by page as it is written, so a lying header costs nothing. Called once
+  /// for a compressed file.
+  IdxFile read() {
+    if (!gzip_) return {shape_, file_->bytes().subspan(header_.size(), size_), file_};
     const auto kept = find_inflated(file_->bytes());
     if (kept && kept->bytes().size() == header_.size() + size_) {
-      std::memcpy(values.data(), kept->bytes().data() + header_.size(), size_);
-      return;
+      return {shape_, kept->bytes().subspan(header_.size()), kept};
     }
+    const auto memory = reserve_memory(size_, name_);
+    const std::span<std::uint8_t> values(memory.get(), size_);
     const std::size_t count = gzip_->read(values);
     if (count < size_) fail_short(header_.size() + count);
     std::array<std::uint8_t, 1> extra{};
@@ -87,15 +89,7 @@ class IdxReader {
     }
     gzip_->expect_end();
     keep_inflated(file_->bytes(), header_, values);
-  }
-
-  /// Returns the values, mapped or inflated. Memory for inflated ones is provided page by page as
-  /// it is written, so a lying header costs nothing. Called once for a compressed file.
-  IdxFile read() {
-    if (!gzip_) return {shape_, file_->bytes().subspan(header_.size(), size_), file_};
-    const auto memory = reserve_memory(size_, name_);
-    inflate_into({memory.get(), size_});
-    return {shape_, {memory.get(), size_}, memory};
+    return {shape_, values, memory};
   }
 
   /// Reads every `stride`th element as a number in [0, limit). Throws Error(kData) for another one,
@@ -236,24 +230,16 @@ class IdxSource : public ImageSource {
     return labels_name_ + ": sample " + std::to_string(sample);
   }
 
-  /// Inflates or converts a file as a whole at the first call.
+  /// Inflates or converts the file as a whole.
+  void load() const override {
+    std::call_once(once_, [this] { pixels_ = read_pixels(); });
+  }
+
   std::span<const std::uint8_t> read(std::int64_t sample,
                                      std::vector<std::uint8_t>& /*buffer*/) const override {
-    std::call_once(once_, [this] { pixels_ = read_pixels(); });
+    load();
     const auto size = static_cast<std::size_t>(geometry_->bytes());
     return pixels_.values.subspan(static_cast<std::size_t>(sample) * size, size);
-  }
-
-  std::span<const std::uint8_t> mapped_pixels() const override {
-    if (images_.compressed() || !images_.holds_bytes()) return {};
-    return images_.read().values;
-  }
-
-  /// Inflates a compressed file straight into `out`.
-  bool read_all(std::uint8_t* out) override {
-    if (!images_.compressed() || !images_.holds_bytes()) return false;
-    images_.inflate_into({out, static_cast<std::size_t>(count() * geometry_->bytes())});
-    return true;
   }
 
  private:

@@ -138,11 +138,8 @@ class ImageSource {
   void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
               std::vector<std::uint8_t>& buffer) const;
 
-  /// Returns all pixels [count,C,H,W] if they are contiguous in a mapped file, otherwise nothing.
-  virtual std::span<const std::uint8_t> mapped_pixels() const { return {}; }
-  /// Writes the pixels of all samples to `out`. Called once at most. Returns false, having done
-  /// nothing, if `read` is as fast.
-  virtual bool read_all(std::uint8_t* /*out*/) { return false; }
+  /// Reads what `read` would read at its first call. Throws Error(kData).
+  virtual void load() const {}
 
   /// Numbers the classes as in `names`, which is sorted. Throws Error(kData) for classes that are
   /// not in `names`, and adds those of `names` that are missing here to `bad`.
@@ -180,8 +177,6 @@ class SampleView {
   std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
   /// Returns the number of samples of each source.
   std::vector<std::int64_t> parts() const;
-  /// Returns whether the samples from position `first` on are the first `count` of a source.
-  bool begins_source(std::int64_t first, std::int64_t count) const;
   const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
   /// Returns the name of the first source, for messages.
   const std::string& name() const { return sources_.front()->name(); }

@@ -145,7 +145,7 @@ TEST_CASE("a compressed file is checked to its end, even beyond a limit") {
   CHECK_THAT(failure.message, ContainsSubstring(images.string()) && ContainsSubstring("cut short"));
 }
 
-TEST_CASE("a raw file is used in place, and alive as long as its samples") {
+TEST_CASE("samples of a raw file stay as they are while others are held out") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());
   settings::DataOptions options = at(folder.path(), folder.path());
@@ -157,7 +157,7 @@ TEST_CASE("a raw file is used in place, and alive as long as its samples") {
   CHECK(train.images.size() == 15 * 15);
   CHECK(std::equal(before.begin(), before.end(), bytes.begin() + 16,
                    [](std::uint8_t a, char b) { return a == static_cast<std::uint8_t>(b); }));
-  options.validation = 0.2;  // which moves samples, so they are copied
+  options.validation = 0.2;
   const Dataset split = open_dataset(options);
   CHECK(split.train.count == 10);  // one of each class, of which there are 5
   CHECK(read_file(file, 1 << 20, ExitCode::kData) == bytes);
