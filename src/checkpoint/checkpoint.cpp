@@ -248,13 +248,9 @@ std::string differences(const NamedTensors& expected, const NamedTensors& found)
   return text;
 }
 
-void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source) {
-  const std::string wrong = differences(model_tensors(model), weights);
-  if (!wrong.empty()) fail_checkpoint(source + ": does not fit the model:" + wrong);
+void copy_tensors(const NamedTensors& targets, const NamedTensors& values) {
   const at::NoGradGuard no_grad;
-  for (const auto& [name, target] : model_tensors(model)) {
-    target.copy_(*find_named(weights, name));
-  }
+  for (const auto& [name, target] : targets) target.copy_(*find_named(values, name));
 }
 
 void require_finite(const models::Model& model, const std::string& source) {
@@ -361,12 +357,12 @@ void restore(train::Trainer& trainer, const TensorFile& file, const std::string&
   // Everything is read and checked before anything is changed.
   train::Progress progress = checkpoint_progress(file, source);
   check_restorable(trainer, file, source);
-  load_state_dict(trainer.model(), trained_weights(file), source);
+  copy_tensors(model_tensors(trainer.model()), trained_weights(file));
   if (trainer.average() != nullptr) {
-    load_state_dict(trainer.average()->model(), tensors_with_prefix(kAveragePrefix, file), source);
+    copy_tensors(model_tensors(trainer.average()->model()),
+                 tensors_with_prefix(kAveragePrefix, file));
   }
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, target] : optimizer_tensors(trainer)) target.copy_(*file.find(name));
+  copy_tensors(optimizer_tensors(trainer), file.tensors);
   trainer.progress() = std::move(progress);
   trainer.optimizer().restored(trainer.progress().step);
 }

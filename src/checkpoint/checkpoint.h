@@ -26,9 +26,8 @@ NamedTensors state_dict(const models::Model& model);
 /// newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
 
-/// Copies `weights` into the model. Throws Error(kCheckpoint) with their differences, which leaves
-/// the model unchanged. `source` names the file.
-void load_state_dict(models::Model& model, const NamedTensors& weights, const std::string& source);
+/// Copies each of these values, by name, into the target of that name.
+void copy_tensors(const NamedTensors& targets, const NamedTensors& values);
 
 /// Throws Error(kCheckpoint), which names the tensor, if a parameter of the model is NaN or
 /// infinite, or a buffer NaN. `source` names the file of its weights.

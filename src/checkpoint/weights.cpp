@@ -1,6 +1,5 @@
 #include "checkpoint/weights.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <spdlog/fmt/ranges.h>
@@ -310,8 +309,7 @@ void load_weights(models::Model& model, const settings::WeightsOptions& weights,
     spdlog::info("{}: {} tensors loaded, {} start anew: {}", source, match.found.size(),
                  fresh.size(), fmt::join(fresh, ", "));
   }
-  const at::NoGradGuard no_grad;
-  for (const auto& [name, target] : match.wanted) target.copy_(*find_named(match.found, name));
+  copy_tensors(match.wanted, match.found);
   require_finite(model, source);
 }
 
