@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
 #include <optional>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
@@ -72,12 +71,15 @@ Stored read_at(Bytes bytes, std::size_t at) {
   return value;
 }
 
+struct LmdbEntry {
+  std::string_view key;
+  Bytes value;
+};
+
 /// An LMDB, memory-mapped. Its pages are read without LMDB's library, which trusts them: in a
 /// damaged file it would follow them out of the mapping.
 class LmdbReader {
  public:
-  using Visit = std::function<void(std::string_view key, Bytes value)>;
-
   explicit LmdbReader(const fs::path& path) {
     const fs::path file = is_folder(path) ? path / "data.mdb" : path;
     name_ = file.string();
@@ -89,16 +91,16 @@ class LmdbReader {
   }
 
   const std::string& name() const { return name_; }
-  std::int64_t entries() const { return static_cast<std::int64_t>(table_.entries); }
 
-  /// Calls `visit` for every entry in the order of the keys. The views live as long as this object.
-  /// Throws Error(kData) with the number of a damaged page.
-  void for_each(const Visit& visit) const {
-    std::int64_t visited = 0;
-    if (entries() > 0) visit_page(table_.root, table_.levels, visit, visited);
-    if (visited == entries()) return;
-    fail_data(fmt::format("{}: the LMDB is damaged: {} of its {} entries are there", name_, visited,
-                          entries()));
+  /// Returns all entries in the order of the keys. They live as long as this object. Throws
+  /// Error(kData) with the number of a damaged page.
+  std::vector<LmdbEntry> entries() const {
+    std::vector<LmdbEntry> entries;
+    entries.reserve(table_.entries);
+    if (table_.entries > 0) add_page(table_.root, table_.levels, entries);
+    if (entries.size() == table_.entries) return entries;
+    fail_data(fmt::format("{}: the LMDB is damaged: {} of its {} entries are there", name_,
+                          entries.size(), table_.entries));
   }
 
  private:
@@ -153,10 +155,9 @@ class LmdbReader {
     return found;
   }
 
-  /// Visits the entries below a page that is `levels` above the bottom of the tree, 1 for a leaf.
+  /// Adds the entries below a page that is `levels` above the bottom of the tree, 1 for a leaf.
   /// Every leaf has an entry, so even a cycle of pages comes to an end.
-  void visit_page(std::uint64_t index, unsigned levels, const Visit& visit,
-                  std::int64_t& visited) const {
+  void add_page(std::uint64_t index, unsigned levels, std::vector<LmdbEntry>& entries) const {
     const bool is_leaf = levels == 1;
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
     const std::size_t end_of_list = read_at<PageHeader>(found, 0).end_of_list;
@@ -170,18 +171,18 @@ class LmdbReader {
       }
       const Bytes node = found.subspan(offset, page_size_ - offset);
       if (is_leaf) {
-        if (++visited > entries()) fail(index, "more entries than the table has");
-        visit_entry(index, node, visit);
+        if (entries.size() == table_.entries) fail(index, "more entries than the table has");
+        entries.push_back(entry_in(index, node));
       } else {
         const auto [low, high, key_size] = read_at<NodeHeader>(node, 0);
         const auto below = low | std::uint64_t{high} << 32U;
-        visit_page(below, levels - 1, visit, visited);
+        add_page(below, levels - 1, entries);
       }
     }
   }
 
   /// `node`: the rest of the page, from the entry on.
-  void visit_entry(std::uint64_t index, Bytes node, const Visit& visit) const {
+  LmdbEntry entry_in(std::uint64_t index, Bytes node) const {
     const auto [size, flags, key_size] = read_at<NodeHeader>(node, 0);
     const Bytes rest = node.subspan(sizeof(NodeHeader));
     if (key_size > rest.size()) fail(index, "a key beyond its end");
@@ -194,7 +195,7 @@ class LmdbReader {
           page(read_at<std::uint64_t>(value, 0), PageKind::kOverflow).subspan(sizeof(PageHeader));
     }
     if (size > value.size()) fail(index, "a value beyond its end");
-    visit(key, value.first(size));
+    return {key, value.first(size)};
   }
 
   [[noreturn]] void fail(std::uint64_t page, const std::string& problem) const {
@@ -261,25 +262,22 @@ class LmdbSource : public ImageSource {
  public:
   LmdbSource(const fs::path& path, BadSamples& bad) : reader_(path) {
     name_ = reader_.name();
-    samples_.reserve(static_cast<std::size_t>(reader_.entries()));
-    labels_.reserve(samples_.capacity());
     Hasher hasher;
-    reader_.for_each([&](std::string_view key, Bytes value) {
-      Caffe2Record record;
+    for (const auto& [key, value] : reader_.entries()) {
       try {
-        record = parse_caffe2_record(value, name_of_key(key));
+        const Caffe2Record record = parse_caffe2_record(value, name_of_key(key));
+        const auto label = static_cast<std::int32_t>(record.label);
+        const std::size_t size = record.image.size();
+        hasher.update(key.data(), key.size());
+        hasher.update(&size, sizeof size);
+        hasher.update(&label, sizeof label);
+        samples_.push_back({key, record.image});
+        labels_.push_back(label);
+        classes_ = std::max<std::int64_t>(classes_, record.label + 1);
       } catch (const Error& error) {
-        return bad.add(error.what());
+        bad.add(error.what());
       }
-      const auto label = static_cast<std::int32_t>(record.label);
-      const std::size_t size = record.image.size();
-      hasher.update(key.data(), key.size());
-      hasher.update(&size, sizeof size);
-      hasher.update(&label, sizeof label);
-      samples_.push_back({key, record.image});
-      labels_.push_back(label);
-      classes_ = std::max<std::int64_t>(classes_, record.label + 1);
-    });
+    }
     if (samples_.empty()) fail_data(name_ + ": holds no samples");
     hash_ = hasher.named_digest();
   }
@@ -289,15 +287,10 @@ class LmdbSource : public ImageSource {
   }
 
   Bytes read(std::int64_t sample, std::vector<std::uint8_t>& /*buffer*/) const override {
-    return samples_[static_cast<std::size_t>(sample)].image;
+    return samples_[static_cast<std::size_t>(sample)].value;
   }
 
  private:
-  struct LmdbSample {
-    std::string_view key;
-    Bytes image;
-  };
-
   std::string name_of_key(std::string_view key) const {
     constexpr std::size_t kMostShown = 64;  // in a damaged file anything may be a key
     return name_ + ": key " + on_one_line(key.substr(0, kMostShown)) +
@@ -305,7 +298,7 @@ class LmdbSource : public ImageSource {
   }
 
   LmdbReader reader_;
-  std::vector<LmdbSample> samples_;
+  std::vector<LmdbEntry> samples_;  // with the pictures alone as values
 };
 
 }  // namespace
