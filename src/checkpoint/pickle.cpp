@@ -29,12 +29,12 @@ void require(bool holds, const char* problem) {
   if (!holds) refuse(problem);
 }
 
-struct Node;
+struct PickleNode;
 /// A value on the stack of the interpreter: an integer, a text or a node. Others, of which no
 /// tensor is made, are empty, and the content of lists, sets, bytes and other numbers is dropped.
-using Value = std::variant<std::monostate, std::int64_t, std::string_view, Node*>;
+using Value = std::variant<std::monostate, std::int64_t, std::string_view, PickleNode*>;
 
-struct Node {
+struct PickleNode {
   enum class Kind : std::uint8_t {
     kTuple,
     kStorage,  // by the items of its persistent id
@@ -48,7 +48,7 @@ struct Node {
   Value arguments{};
   Value state{};  // the object's attributes
 };
-using enum Node::Kind;
+using enum PickleNode::Kind;
 
 /// Returns the text; "" if the value is none.
 std::string_view text_of(const Value& value) {
@@ -57,13 +57,13 @@ std::string_view text_of(const Value& value) {
 }
 
 /// Returns the node if it is one of this kind, else null.
-Node* node_of(const Value& value, Node::Kind kind) {
-  Node* const* node = std::get_if<Node*>(&value);
+PickleNode* node_of(const Value& value, PickleNode::Kind kind) {
+  PickleNode* const* node = std::get_if<PickleNode*>(&value);
   return node != nullptr && (*node)->kind == kind ? *node : nullptr;
 }
 
-std::span<const Value> items_of(const Value& value, Node::Kind kind) {
-  const Node* node = node_of(value, kind);
+std::span<const Value> items_of(const Value& value, PickleNode::Kind kind) {
+  const PickleNode* node = node_of(value, kind);
   return node != nullptr ? std::span<const Value>(node->items) : std::span<const Value>();
 }
 
@@ -72,12 +72,12 @@ std::string shown(const Value& text) {
   return std::string(text_of(text).substr(0, kMaxNameBytes / 10));
 }
 
-std::string name_of(const Node& global) {
+std::string name_of(const PickleNode& global) {
   return shown(global.items[0]) + "." + shown(global.items[1]);
 }
 
 /// Returns the value with this key; an empty one if there is none.
-Value item(const Node& dict, std::string_view key) {
+Value item(const PickleNode& dict, std::string_view key) {
   for (std::size_t i = dict.items.size(); i > 0; i -= 2) {
     if (text_of(dict.items[i - 2]) == key) return dict.items[i - 1];
   }
@@ -101,7 +101,7 @@ class PickleMachine {
   /// Returns the size in bytes of the program that `run` has executed.
   std::size_t size() const { return next_; }
   /// Returns all nodes, in the order in which they were made.
-  const std::deque<Node>& nodes() const { return nodes_; }
+  const std::deque<PickleNode>& nodes() const { return nodes_; }
 
  private:
   struct Opcode {
@@ -220,7 +220,7 @@ class PickleMachine {
     push(static_cast<std::int64_t>(number));
   }
   void push_text(std::uint64_t size) { push(take(size)); }
-  void push_node(Node node) {
+  void push_node(PickleNode node) {
     constexpr std::size_t kValuesOfEqualSize = 4;
     keep(kValuesOfEqualSize + node.items.size());
     push(&nodes_.emplace_back(std::move(node)));
@@ -272,7 +272,7 @@ class PickleMachine {
 
   void refer_to_storage() {
     const Value id = pop();
-    const Node* tuple = node_of(id, kTuple);
+    const PickleNode* tuple = node_of(id, kTuple);
     tuple != nullptr ? push_node({kStorage, tuple->items}) : push({});
   }
   void call() {
@@ -282,12 +282,12 @@ class PickleMachine {
   }
   void build() {
     const Value state = pop();
-    if (Node* object = node_of(top(), kObject)) object->state = state;
+    if (PickleNode* object = node_of(top(), kObject)) object->state = state;
   }
   void set_items(std::size_t begin) {
     require(begin > floor() && (stack_.size() - begin) % 2 == 0,
             "the pickle sets items of something that is not a dict");
-    Node* target = node_of(stack_[begin - 1], kObject);
+    PickleNode* target = node_of(stack_[begin - 1], kObject);
     for (std::size_t i = begin; target != nullptr && i < stack_.size(); i += 2) {
       const auto* key = std::get_if<std::string_view>(&stack_[i]);
       if (key == nullptr || key->size() > kMaxNameBytes) continue;  // longer texts are not names
@@ -321,21 +321,21 @@ class PickleMachine {
     require(kept_ <= kMaxKept, "the pickle holds too many values");
   }
 
-  static constexpr Value kAbsent = static_cast<Node*>(nullptr);  // in the memo
+  static constexpr Value kAbsent = static_cast<PickleNode*>(nullptr);  // in the memo
 
   std::string_view program_;
   std::size_t next_ = 0;
   std::vector<Value> stack_;
   std::vector<std::size_t> marks_;  // sizes of the stack
   std::vector<Value> memo_;
-  std::deque<Node> nodes_;
+  std::deque<PickleNode> nodes_;
   std::size_t kept_ = 0;
 };
 
 /// Returns a description of a value that is not a tensor.
 std::string kind_of(const Value& value) {
-  const Node* object = node_of(value, kObject);
-  const Node* global = node_of(object != nullptr ? object->callee : value, kGlobal);
+  const PickleNode* object = node_of(value, kObject);
+  const PickleNode* global = node_of(object != nullptr ? object->callee : value, kGlobal);
   if (global != nullptr) return "of " + name_of(*global);
   if (object != nullptr) return "a dict";
   if (std::holds_alternative<std::int64_t>(value)) return "an integer";
@@ -362,13 +362,13 @@ std::optional<std::vector<std::int64_t>> counts_of(const Value& tuple) {
 
 /// A storage by its persistent id: "storage", storage type, record, device, elements.
 struct StorageId {
-  const Node* type = nullptr;
+  const PickleNode* type = nullptr;
   std::string key;
 };
 
 std::optional<StorageId> storage_id(std::span<const Value> id) {
   if (id.size() < 3 || !std::holds_alternative<std::string_view>(id[2])) return std::nullopt;
-  const Node* type = node_of(id[1], kGlobal);
+  const PickleNode* type = node_of(id[1], kGlobal);
   if (type == nullptr || text_of(id[2]).size() > kMaxNameBytes) return std::nullopt;
   return StorageId{type, std::string(text_of(id[2]))};
 }
@@ -393,7 +393,7 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   if (!begin || __builtin_add_overflow(tensor.offset, *begin, &tensor.offset)) return tensor;
   tensor.sizes = *sizes;
   tensor.strides = *strides;
-  const Node* dtype = arguments.size() > 6 ? node_of(arguments[6], kGlobal) : nullptr;
+  const PickleNode* dtype = arguments.size() > 6 ? node_of(arguments[6], kGlobal) : nullptr;
   const std::string name = name_of(dtype != nullptr ? *dtype : *storage->type);
   const ElementType* type = find_element_type(
       dtype != nullptr ? &ElementType::dtype : &ElementType::storage, std::string_view(name));
@@ -412,11 +412,11 @@ std::optional<PickledTensor> tensor_of(Value value) {
   Value arguments;
   std::string_view name;
   for (int depth = 0; depth < kMostWrappers; ++depth) {
-    if (const Node* object = node_of(value, kObject)) {
+    if (const PickleNode* object = node_of(value, kObject)) {
       callee = object->callee;
       arguments = object->arguments;
     }
-    const Node* global = node_of(callee, kGlobal);
+    const PickleNode* global = node_of(callee, kGlobal);
     if (global == nullptr || !text_of(global->items[0]).starts_with("torch.")) return std::nullopt;
     name = text_of(global->items[1]);
     const std::span<const Value> items = items_of(arguments, kTuple);
@@ -442,8 +442,8 @@ std::optional<PickledTensor> tensor_of(Value value) {
 }
 
 bool is_module(const Value& value) {
-  const Node* object = node_of(value, kObject);
-  const Node* state = object != nullptr ? node_of(object->state, kObject) : nullptr;
+  const PickleNode* object = node_of(value, kObject);
+  const PickleNode* state = object != nullptr ? node_of(object->state, kObject) : nullptr;
   return state != nullptr && node_of(item(*state, "_modules"), kObject) != nullptr;
 }
 
@@ -459,7 +459,7 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 }
 
 /// Refuses a dict without tensors.
-[[noreturn]] void refuse_dict(const Node& dict) {
+[[noreturn]] void refuse_dict(const PickleNode& dict) {
   constexpr std::size_t kMostNamed = 12;
   std::string keys;
   std::string holder;  // the first key of a dict with tensors
@@ -478,9 +478,9 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 }
 
 /// Returns the dict of tensors in the value that a pickle stands for.
-const Node& find_state_dict(const Value& root) {
-  const Node* dict = node_of(root, kObject);
-  const Node* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
+const PickleNode& find_state_dict(const Value& root) {
+  const PickleNode* dict = node_of(root, kObject);
+  const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
   if (made_by != nullptr && text_of(made_by->items[0]).starts_with("__torch__")) {
     refuse(
         "is TorchScript: name it in model.torchscript, or take its weights in Python: "
@@ -493,7 +493,7 @@ const Node& find_state_dict(const Value& root) {
   for (const char* key : kStateDictKeys) {
     const Value value = item(*dict, key);
     if (is_module(value)) refuse_module(std::string(kLoaded) + "[\"" + key + "\"]");
-    const Node* inner = node_of(value, kObject);
+    const PickleNode* inner = node_of(value, kObject);
     if (inner != nullptr && !inner->items.empty()) return *inner;
   }
   return *dict;
@@ -517,7 +517,7 @@ std::optional<std::uint64_t> PickledTensor::required_elements() const {
 
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle) {
   PickleMachine machine(pickle);
-  const Node& dict = find_state_dict(machine.run());
+  const PickleNode& dict = find_state_dict(machine.run());
   std::vector<std::pair<std::string, PickledTensor>> entries;
   std::unordered_map<std::string_view, std::size_t> places;
   bool has_tensor = false;
@@ -541,7 +541,7 @@ PickleExtent pickle_extent(std::string_view bytes) {
   PickleMachine machine(bytes);
   machine.run();
   PickleExtent extent{machine.size(), {}};
-  for (const Node& node : machine.nodes()) {
+  for (const PickleNode& node : machine.nodes()) {
     if (node.kind != kStorage) continue;
     const auto id = storage_id(node.items);
     const auto elements = count_of(node.items.size() > 4 ? node.items[4] : Value{});
