@@ -63,7 +63,8 @@ std::string stem_of(const fs::path& path) {
 /// compressed form. There are none in a folder that cannot be listed.
 std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::string_view word) {
   std::map<std::string, fs::path> files;
-  const std::vector<fs::path> paths = paths_in(folder);  // sorted: raw forms come first
+  // Sorted: raw forms come first.
+  const std::vector<fs::path> paths = paths_in(folder.empty() ? "." : folder);
   const auto is_candidate = [&](const fs::path& path) {
     const std::string name = path.filename().string();
     return !name.starts_with('.') && name.find(word) != std::string::npos;
@@ -143,7 +144,8 @@ fs::path images_in(const fs::path& folder, SplitName split) {
     if (std::ranges::any_of(files, passes)) std::erase_if(files, std::not_fn(passes));
   };
   prefer(begins_with(split_names.prefixes));
-  prefer([&](const auto& file) { return file.second.parent_path() == folder; });
+  prefer(
+      [&](const auto& file) { return file.second.parent_path() == (folder / "").parent_path(); });
   if (files.size() > 1) {  // one without labels may be another program's leftover
     prefer([](const auto& file) { return labels_of(file.second).has_value(); });
   }
