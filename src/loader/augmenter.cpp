@@ -24,15 +24,6 @@ namespace mnist_train::loader {
 
 namespace {
 
-/// Returns numbers as f32 that broadcast to images [n,C,H,W] on the device: [] or [C,1,1].
-at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
-  const auto* list = std::get_if<std::vector<double>>(&figures);
-  const at::Tensor tensor = list != nullptr
-                                ? at::tensor(*list, at::kFloat).view({-1, 1, 1})
-                                : at::scalar_tensor(std::get<double>(figures), at::kFloat);
-  return tensor.to(device);
-}
-
 class RandomCrop : public EntryOf<settings::RandomCropOptions, 2> {
  public:
   using EntryOf::EntryOf;
@@ -511,6 +502,14 @@ at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at:
   // A division by a number would become a multiplication.
   const at::Tensor values = at::arange(256, at::kFloat).div_(at::scalar_tensor(255, at::kFloat));
   return accelerator::to_device((values - column(normalize.mean)) / column(normalize.std), device);
+}
+
+at::Tensor per_channel(const settings::PerChannel& figures, at::Device device) {
+  const auto* list = std::get_if<std::vector<double>>(&figures);
+  const at::Tensor tensor = list != nullptr
+                                ? at::tensor(*list, at::kFloat).view({-1, 1, 1})
+                                : at::scalar_tensor(std::get<double>(figures), at::kFloat);
+  return tensor.to(device);
 }
 
 }  // namespace mnist_train::loader

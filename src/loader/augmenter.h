@@ -215,4 +215,7 @@ at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::T
 /// Returns the value of each byte, [1,256] f32 for all channels or [C,256] for each, on the device.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
 
+/// Returns numbers as f32 that broadcast to images [n,C,H,W] on the device: [] or [C,1,1].
+at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
+
 }  // namespace mnist_train::loader
