@@ -128,6 +128,14 @@ void set_up_host(Worker& worker) {
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
+comm::RendezvousOptions rendezvous_of(const settings::RunConfig& config,
+                                      const launch::WorkerIdentity& identity) {
+  comm::RendezvousOptions rendezvous;
+  rendezvous.identity = identity;
+  rendezvous.timeout_s = config.launch.rendezvous_timeout_s;
+  return rendezvous;
+}
+
 /// Returns the GPUs that this rank may use: the one in the config, else all that it sees.
 std::vector<int> allowed_gpus(const Worker& worker) {
   if (!worker.placement.cuda) return {};
@@ -154,9 +162,7 @@ void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::Gpu
 }
 
 comm::Communicator connect(Worker& worker) {
-  comm::RendezvousOptions rendezvous;
-  rendezvous.identity = worker.identity;
-  rendezvous.timeout_s = worker.config.launch.rendezvous_timeout_s;
+  comm::RendezvousOptions rendezvous = rendezvous_of(worker.config, worker.identity);
   rendezvous.listen_fd = handed_over_or("listen", launch::kListenFd, -1);
   rendezvous.fingerprint = hash_hex(settings::write_run_config(worker.config, false));
   rendezvous.backend = worker.placement.backend;
@@ -213,6 +219,11 @@ std::unique_ptr<Worker> start_worker() {
   settings::RunConfig config = settings::parse_run_config(
       {job.config_path.string(), job.config, job.config_path.parent_path()});
   const launch::WorkerIdentity identity = own_identity();
+  if (job.refusal_code != 0) {  // the front end has printed it
+    const auto code = static_cast<ExitCode>(job.refusal_code);
+    comm::publish_refusal(rendezvous_of(config, identity), code, job.refusal);
+    ::_exit(job.refusal_code);
+  }
   launch::Placement placement;
   if (!launch::needs_one_cpu(job.command)) {
     launch::Machine machine = launch::this_machine();

@@ -129,13 +129,22 @@ UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& co
   return std::move(folder.lock);
 }
 
-/// Becomes a worker; a restarted one resumes from the last attempt.
+/// Becomes a worker; a restarted one resumes from the last attempt. Other ranks wait for rank 0, so
+/// if it refuses the start, it tells them why.
 [[noreturn]] void become_worker(const CommandLine& line, const settings::RunConfig& config,
                                 const launch::WorkerIdentity& identity, launch::Job job) {
   job.after_restart = identity.restart_count > 0;
   job.restarts = identity.restart_count;
   UniqueFd lock;
-  if (identity.rank == 0) lock = prepare_on_rank0(line, config, identity, job);
+  try {
+    if (identity.rank == 0) lock = prepare_on_rank0(line, config, identity, job);
+  } catch (const Error& error) {
+    if (identity.world_size == 1) throw;
+    job.refusal_code = static_cast<int>(error.code());
+    job.refusal = launch::message_of(error, job.positions);
+    std::cerr << as_block(job.refusal) << std::endl;
+    launch::write_elastic_error_file(job.refusal);
+  }
   launch::exec_worker(job, std::move(lock));
 }
 

@@ -38,6 +38,11 @@ struct RendezvousResult {
 /// or backend. One rank alone has no store.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
+/// Tells the other ranks, which wait in `rendezvous` and throw this Error there, that rank 0 cannot
+/// start the run, and waits until all of them know or the time-out is over. For rank 0, instead of
+/// `rendezvous`. Throws Error(kDistributed) if the address is taken or cannot be reached.
+void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message);
+
 enum class BackendKind { kGloo, kNccl };
 
 /// This rank's connection to the others. Methods marked "Collective" must be called by all ranks in

@@ -72,9 +72,23 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
   return nullptr;
 }
 
+constexpr const char* kRefused = "refused";  // an exit code
+constexpr const char* kMessage = "message";
+
+std::string told_key(int rank) { return "told/" + std::to_string(rank); }
+
 std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
 std::string compared_key(int rank) { return "compared/" + std::to_string(rank); }
+
+/// Throws rank 0's refusal to start the run, if there is one, and confirms it.
+void check_refusal(c10d::Store& store, int own_rank) {
+  const auto entry = nlohmann::json::parse(store.get_to_str(joined_key(0)));
+  if (!entry.contains(kRefused)) return;
+  store.set(told_key(own_rank), "");
+  throw Error(entry.at(kRefused).get<ExitCode>(),
+              "rank 0 cannot start the run: " + entry.at(kMessage).get<std::string>());
+}
 
 /// Returns whether all keys are set before the deadline.
 bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline& deadline) {
@@ -94,7 +108,10 @@ void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
   std::vector<std::string> keys;
   keys.reserve(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) keys.push_back(joined_key(rank));
-  if (are_set(store, keys, deadline)) return;
+  if (are_set(store, {keys.front()}, deadline)) {
+    check_refusal(store, options.identity.rank);
+    if (are_set(store, keys, deadline)) return;
+  }
   // If the store has died, this throws again.
   int joined = 0;
   std::string missing;
@@ -192,6 +209,18 @@ void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
 }
 
 }  // namespace
+
+void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message) {
+  c10d::PrefixStore store(options.identity.store_prefix, connect_to_store(options));
+  std::vector<std::string> told;
+  for (int rank = 1; rank < options.identity.world_size; ++rank) told.push_back(told_key(rank));
+  try {
+    store.set(joined_key(0), json_text(nlohmann::json{{kRefused, code}, {kMessage, message}}));
+    store.wait(told, to_milliseconds(options.timeout_s));
+  } catch (const std::exception& error) {
+    spdlog::debug("not all ranks learned of the refusal: {}", short_message(error));
+  }
+}
 
 RendezvousResult rendezvous(const RendezvousOptions& options) {
   const int world_size = options.identity.world_size;

@@ -27,7 +27,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
                                    export_input, export_path, with_optimizer, scale, as_json,
                                    images, predicts_test, log_level, quiet, progress_bar, started_s,
                                    attempt_s, restarts, has_table_head, program, made_folders,
-                                   positions)
+                                   positions, refusal_code, refusal)
 
 namespace {
 

@@ -69,6 +69,8 @@ struct Job {
   std::string program = "mnist-train";  // for commands to copy
   std::vector<std::filesystem::path> made_folders;  // train: made for this run, from the top down
   std::map<std::string, std::string> positions;     // FILE:LINE:COLUMN of config keys, by pointer
+  int refusal_code = 0;  // not 0: rank 0 refused the start, and only tells the other ranks
+  std::string refusal;   // the reason
 };
 
 /// Returns the shell command that resumes a run. It names the effective config in the run folder,

@@ -114,6 +114,21 @@ def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
         assert seconds < 20, (command, seconds)  # comparing each key with all others takes minutes
 
 
+def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
+    occupied = train(tmp_path, {"max_steps": 1}).path
+    config = write_config(tmp_path, {"max_steps": 1, "launch": {"rendezvous_timeout_s": 50}})
+    port = free_port()
+    begin = time.monotonic()
+    with ExitStack() as stack:
+        ranks = [stack.enter_context(Process([BINARY, "--config", config, "--output", occupied], tmp_path,
+                                             variables=rank_variables(rank, 2, port))) for rank in (0, 1)]
+        assert [rank.wait() for rank in ranks] == [2, 2], ranks[1].stderr
+        assert time.monotonic() - begin < 40
+        for rank in ranks:
+            assert f"{occupied}: holds a run already" in rank.stderr, rank.stderr
+        assert "rank 0 cannot start the run" in ranks[1].stderr
+
+
 def test_a_result_that_cannot_be_printed_is_a_failure(tmp_path):
     train(tmp_path, {"max_steps": 1})
     for arguments in ("evaluate --checkpoint run/checkpoints/step-00000001.safetensors", "--config run.json --dry-run"):
