@@ -283,8 +283,11 @@ launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
     setup.dataset_fd = handle.memory_fd;
     setup.dataset_ready_fd = handle.ready_fd;
   }
+  const auto warn = [&state](const std::string& warning) {
+    std::cerr << state.new_line() << "mnist-train: warning: " << warning << std::endl;
+  };
   return launch::supervise(setup, board, state.config.launch.hang_timeout_s,
-                           decoding_task(state, is_first));
+                           decoding_task(state, is_first), warn);
 }
 
 /// Runs one attempt. Errors in the launcher itself, above all in decoding, are failures like those

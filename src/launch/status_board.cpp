@@ -141,6 +141,11 @@ void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t st
   status.updated_s.store(monotonic_seconds(), std::memory_order_release);
 }
 
+void note_step(RankStatus& status, double seconds) {
+  status.stepped_s.store(status.stepped_s.load(std::memory_order_relaxed) + seconds,
+                         std::memory_order_relaxed);
+}
+
 std::string describe(const RankStatus& status) {
   const Phase phase = status.phase;
   const std::string epoch = std::to_string(status.epoch.load());
@@ -157,9 +162,10 @@ std::string describe(const RankStatus& status) {
   }
 }
 
-WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status) {
+WaitScope::WaitScope(RankStatus* status, Wait wait) : status_(status), own_(wait) {
   if (status_ == nullptr) return;
   status_->waits.fetch_add(1, std::memory_order_relaxed);
+  begin_s_ = monotonic_seconds();
   before_ = status_->wait.exchange(wait, std::memory_order_relaxed);
 }
 
@@ -167,6 +173,11 @@ WaitScope::~WaitScope() {
   if (status_ == nullptr) return;
   status_->waits.fetch_add(1, std::memory_order_relaxed);
   status_->wait.store(before_, std::memory_order_relaxed);
+  const bool for_others = own_ != Wait::kDevice && before_ == Wait::kNothing;
+  if (!for_others || status_->phase != Phase::kTraining) return;
+  status_->waited_s.store(
+      status_->waited_s.load(std::memory_order_relaxed) + monotonic_seconds() - begin_s_,
+      std::memory_order_relaxed);
 }
 
 std::string out_of_memory(Phase phase, const std::string& used_up) {

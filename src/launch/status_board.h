@@ -50,6 +50,8 @@ struct alignas(64) RankStatus {
   std::atomic<std::int64_t> step{0};   // of the run
   std::atomic<std::int64_t> batch{0};  // of an evaluation, from 1
   std::atomic<double> updated_s{0};    // CLOCK_MONOTONIC
+  std::atomic<double> stepped_s{0};    // total time of training steps
+  std::atomic<double> waited_s{0};     // of that, waiting for other ranks
   std::atomic<std::int64_t> waits{0};  // begun or ended
 };
 
@@ -79,6 +81,9 @@ class StatusBoard {
 void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step,
             std::int64_t batch = 0);
 
+/// Adds the time of a training step.
+void note_step(RankStatus& status, double seconds);
+
 /// Returns the rank's progress for messages: "step 120 (epoch 2)", "the evaluation of epoch 2,
 /// batch 7", "rendezvous".
 std::string describe(const RankStatus& status);
@@ -94,7 +99,9 @@ class WaitScope {
 
  private:
   RankStatus* status_;
+  Wait own_;
   Wait before_ = Wait::kNothing;
+  double begin_s_ = 0;
 };
 
 // How ranks fail.

@@ -35,11 +35,13 @@ bool is_stop(const WorkerExit& exit) {
 class Attempt {
  public:
   Attempt(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
-          const BackgroundTask& background)
+          const BackgroundTask& background, const Warn& warn)
       : board_(board),
         hang_timeout_s_(hang_timeout_s),
         background_(background),
+        warn_(warn),
         may_restart_(setup.may_restart),
+        stragglers_(setup.world_size),
         meters_(static_cast<std::size_t>(setup.world_size), StallMeter(hang_timeout_s)) {
     const sigset_t signals = supervised_signals();
     signal_fd_ = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -57,6 +59,7 @@ class Attempt {
       finish_background();
       collect_exits();
       check_progress();
+      warn_of_stragglers();
       if (failed() && monotonic_seconds() >= failed_at_s_ + grace_s()) kill_all();
     }
     collect_exits();  // sending a signal may find that a rank never began
@@ -145,6 +148,12 @@ class Attempt {
     kill_all();
   }
 
+  void warn_of_stragglers() {
+    if (failed() || stopped_by_ != 0) return;
+    const auto warning = stragglers_.check(board_, monotonic_seconds());
+    if (warning && warn_) warn_(*warning);
+  }
+
   void kill_all() {
     collect_exits();  // a rank that ended by itself just now was not killed
     for (WorkerProcess& worker : workers_) worker.send(SIGKILL);
@@ -178,7 +187,9 @@ class Attempt {
   const StatusBoard& board_;
   double hang_timeout_s_;
   BackgroundTask background_;
+  const Warn& warn_;
   bool may_restart_;
+  StragglerWatch stragglers_;
   std::vector<StallMeter> meters_;  // by rank
   UniqueFd signal_fd_;
   std::vector<WorkerProcess> workers_;
@@ -229,8 +240,8 @@ void block_supervised_signals() {
 }
 
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
-                        const BackgroundTask& background) {
-  return Attempt(setup, board, hang_timeout_s, background).run();
+                        const BackgroundTask& background, const Warn& warn) {
+  return Attempt(setup, board, hang_timeout_s, background, warn).run();
 }
 
 void RestartPolicy::name_memory_limit(AttemptResult& result) {
@@ -270,6 +281,41 @@ ProgressWatch::ProgressWatch(const RankStatus& status, double limit_s, OnStall o
 ProgressWatch::~ProgressWatch() {
   stop_.request_stop();
   thread_.join();
+}
+
+StragglerWatch::StragglerWatch(int ranks)
+    : ranks_(static_cast<std::size_t>(ranks)), suspect_(ranks_.size()) {}
+
+std::optional<std::string> StragglerWatch::check(const StatusBoard& board, double now_s) {
+  constexpr double kWindow_s = 3;
+  constexpr std::int64_t kMinSteps = 5;
+  constexpr double kMuchSlower = 1.5;
+  constexpr double kNoticeable_s = 0.001;  // in a step
+  const std::size_t count = ranks_.size();
+  if (count < 2 || now_s - checked_s_ < kWindow_s) return std::nullopt;
+  std::vector<RankProgress> now = ranks_;
+  std::vector<std::pair<double, std::size_t>> step_s;  // a rank's own time in a step, and the rank
+  for (std::size_t rank = 0; rank < count; ++rank) {
+    const RankStatus& status = board.of(static_cast<int>(rank));
+    now[rank].step = status.step.load();
+    now[rank].own_s = status.stepped_s.load() - status.waited_s.load();
+    const std::int64_t steps = now[rank].step - ranks_[rank].step;
+    if (steps < kMinSteps) return std::nullopt;
+    step_s.emplace_back((now[rank].own_s - ranks_[rank].own_s) / static_cast<double>(steps), rank);
+  }
+  checked_s_ = now_s;
+  ranks_ = std::move(now);
+  std::sort(step_s.begin(), step_s.end());
+  const auto [slowest_s, slowest] = step_s.back();
+  const double others_s = step_s[(count - 1) / 2].first;  // the median
+  const bool is_slow = slowest_s > kMuchSlower * others_s && slowest_s - others_s > kNoticeable_s;
+  const bool is_slow_again = is_slow && suspect_ == slowest;
+  suspect_ = is_slow ? slowest : count;
+  if (!is_slow_again || std::exchange(ranks_[slowest].warned, true)) return std::nullopt;
+  return fmt::format(
+      "rank {} is slow: its steps take {:.1f} ms, those of the others {:.1f} ms, so they wait for "
+      "it",
+      slowest, 1000 * slowest_s, 1000 * others_s);
 }
 
 }  // namespace mnist_train::launch

@@ -182,6 +182,9 @@ struct BackgroundTask {
   std::function<void()> finish;  // throws if the work failed
 };
 
+/// Shows the user a one-line warning.
+using Warn = std::function<void(const std::string& line)>;
+
 /// Returns the signals that ask a run to save and end: SIGTERM, SIGINT, SIGQUIT, SIGUSR1, and
 /// SIGHUP unless it is ignored, as nohup makes it.
 std::vector<int> stop_signals();
@@ -197,9 +200,10 @@ void block_supervised_signals();
 /// rank that dies, exits early or makes no progress for `hang_timeout_s` ends the attempt: the
 /// others are killed, at once if a rank was killed and `setup.may_restart`, else after a second in
 /// which they can report what they saw. The first stop signal is passed on, and the ranks get time
-/// to save; a second Ctrl-C kills them. If `background.finish` throws, all ranks are ended.
+/// to save; a second Ctrl-C kills them. `warn` is called for a rank that slows down the others. If
+/// `background.finish` throws, all ranks are ended.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
-                        const BackgroundTask& background);
+                        const BackgroundTask& background, const Warn& warn = {});
 
 /// Decides which failed attempts of a run are worth another one.
 class RestartPolicy {
@@ -265,6 +269,28 @@ class ProgressWatch {
  private:
   std::stop_source stop_;
   std::thread thread_;
+};
+
+/// Notices a rank whose own work takes so long that the others wait for it in every step. Compares
+/// the ranks' time in training steps, less their waits, over windows of a few seconds. One slow
+/// window may be chance, so it warns after two in a row.
+class StragglerWatch {
+ public:
+  explicit StragglerWatch(int ranks);
+
+  /// Must be called regularly. Returns a warning for the user, once for each slow rank.
+  std::optional<std::string> check(const StatusBoard& board, double now_s);
+
+ private:
+  struct RankProgress {
+    std::int64_t step = 0;
+    double own_s = 0;  // total time of training steps, without waits
+    bool warned = false;
+  };
+
+  std::vector<RankProgress> ranks_;  // at the begin of the window
+  double checked_s_ = 0;
+  std::size_t suspect_;  // none: the number of ranks
 };
 
 }  // namespace mnist_train::launch

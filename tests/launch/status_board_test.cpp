@@ -80,7 +80,7 @@ TEST_CASE("an evaluation says which batch it is at") {
   CHECK(describe(board.of(0)) == "evaluation, batch 1");
 }
 
-TEST_CASE("the board shows a wait while it lasts") {
+TEST_CASE("the board shows a wait while it lasts, and its time in steps") {
   StatusBoard board = StatusBoard::attach(-1, 1);
   RankStatus& status = board.of(0);
   const auto wait = [&] { return static_cast<Wait>(status.wait.load()); };
@@ -90,10 +90,17 @@ TEST_CASE("the board shows a wait while it lasts") {
     {
       const WaitScope inner(&status, Wait::kAllReduce);
       CHECK(wait() == Wait::kAllReduce);
+      ::usleep(2000);
     }
     CHECK(wait() == Wait::kBackward);
+    CHECK(status.waited_s.load() == 0);  // counted once, by the outermost
   }
   CHECK(wait() == Wait::kNothing);
+  const double waited_s = status.waited_s.load();
+  CHECK(waited_s >= 0.002);
+  update(status, Phase::kEvaluation, 1, 1);
+  { const WaitScope elsewhere(&status, Wait::kAllReduce); }
+  CHECK(status.waited_s.load() == waited_s);
   { const WaitScope nobody_looks(nullptr, Wait::kAllReduce); }
 }
 
@@ -104,6 +111,7 @@ TEST_CASE("the cost of a heartbeat", "[.benchmark]") {
   for (int i = 0; i < kTimes; ++i) {
     update(board.of(0), Phase::kTraining, 1, i);
     const WaitScope waiting(&board.of(0), Wait::kAveraging);
+    note_step(board.of(0), 1e-3);
   }
   const double nanoseconds = 1e9 * (monotonic_seconds() - begin_s) / kTimes;
   std::cout << "heartbeat_ns " << nanoseconds << "\n";

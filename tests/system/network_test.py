@@ -68,10 +68,11 @@ def slowed(process, pid, stop):
 
 @pytest.mark.clock
 @pytest.mark.sweep
-def test_a_slow_rank_changes_no_weights(tmp_path):
+def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
     # Steps of several milliseconds, slowed for more than ten seconds.
     changes = LONG_RUN | {"max_steps": 1000}
     expected = train(tmp_path, changes, processes=2, output="undisturbed")
+    assert "is slow" not in expected.stderr
     with start(tmp_path, changes, processes=2, output="slow") as process:
         process.wait_for_step(2)
         stop = threading.Event()
@@ -82,6 +83,8 @@ def test_a_slow_rank_changes_no_weights(tmp_path):
         finally:
             stop.set()
             brake.join()
+        assert process.stderr.count("warning: rank 1 is slow") == 1, process.stderr
+        assert "rank 0 is slow" not in process.stderr
         assert process.run_folder.digest() == expected.digest()
 
 
