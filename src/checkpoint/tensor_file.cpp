@@ -24,21 +24,19 @@ Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin,
 }
 
 std::string make_header(const TensorFile& content, bool seal) {
-  Json::object_t header;
-  Json metadata = Json::object();
-  for (const auto& [name, text] : content.metadata) metadata[name] = text;
-  if (!metadata.empty()) header.emplace_back(kMetadataName, std::move(metadata));
+  Json header = Json::object();
+  for (const auto& [name, text] : content.metadata) header[kMetadataName][name] = text;
   std::size_t offset = 0;
   for (const auto& [name, tensor] : content.tensors) {
     const std::size_t end = offset + tensor.nbytes();
-    header.emplace_back(name, header_entry(tensor.scalar_type(), tensor.sizes(), offset, end));
+    header[name] = header_entry(tensor.scalar_type(), tensor.sizes(), offset, end);
     offset = end;
   }
   if (seal) {
-    header.emplace_back(kSealName, header_entry(at::kByte, {static_cast<std::int64_t>(kSealBytes)},
-                                                offset, offset + kSealBytes));
+    header[kSealName] = header_entry(at::kByte, {static_cast<std::int64_t>(kSealBytes)}, offset,
+                                     offset + kSealBytes);
   }
-  std::string text = Json(std::move(header)).dump();
+  std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data are aligned
   return text;
 }

@@ -156,7 +156,7 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
 
 /// Marks the config of a run from before there was data.background, when transparency and EXIF were
 /// ignored, by null. Returns whether it is one.
-bool mark_as_old(nlohmann::json& config) {
+bool mark_as_old(OrderedJson& config) {
   if (!config.is_object()) return false;
   const auto group = config.find("data");
   if (group == config.end() || !group->is_object()) return false;
@@ -169,7 +169,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const nlohmann::json header = parse_header(file.bytes());
   try {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
-    nlohmann::json config = nlohmann::json::parse(state).at("config");
+    OrderedJson config = OrderedJson::parse(state).at("config");
     mark_as_old(config);
     return source_of(path.string(), config.dump(), fs::absolute(path).parent_path());
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
@@ -179,7 +179,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   if (fs::exists(beside, ignored)) {
     auto source = strict_json::load_source(beside.string());
     // The reader reports what cannot be parsed.
-    auto config = nlohmann::json::parse(source->text, nullptr, /*allow_exceptions=*/false);
+    auto config = OrderedJson::parse(source->text, nullptr, /*allow_exceptions=*/false);
     if (!mark_as_old(config)) return source;
     return source_of(source->name, config.dump(), fs::absolute(path).parent_path());
   }
