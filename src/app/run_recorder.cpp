@@ -102,13 +102,56 @@ std::int64_t largest_memory(Worker& worker) {
   return largest;
 }
 
+/// Returns the data set that chooses the best weights.
+const char* selection_set(const data::Dataset& dataset) {
+  return dataset.validation.count > 0 ? "validation" : "test";
+}
+
+void log_early_end(const Worker& worker, const data::Dataset& dataset, const std::string& ended_by,
+                   const train::Progress& progress) {
+  if (ended_by == "stop_at_accuracy") {
+    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}",
+                 selection_set(dataset), 100 * progress.highest_accuracy, progress.epoch);
+  } else if (ended_by == "early_stopping") {
+    const auto& [best_accuracy, bad_epochs] = progress.early_stopping;
+    const bool is_balanced =
+        worker.config.checkpoint.best_by == settings::BestBy::kBalancedAccuracy;
+    spdlog::info(
+        "early_stopping: {}{} accuracy has not improved on {:.2f} % by more than min_delta for {} "
+        "epoch{}",
+        selection_set(dataset), is_balanced ? " balanced" : "", 100 * best_accuracy, bad_epochs,
+        bad_epochs == 1 ? "" : "s");
+  }
+}
+
+/// Returns the figure that chose the best weights: "validation accuracy 98.51 %".
+std::string best_figure(const Worker& worker, const data::Dataset& dataset,
+                        const train::Progress& progress) {
+  const settings::BestBy best_by = worker.config.checkpoint.best_by;
+  const std::string name = fmt::format("{} {}", selection_set(dataset), report::words_for(best_by));
+  return best_by == settings::BestBy::kLoss
+             ? fmt::format("{} {:.4f}", name, -progress.best_score)
+             : fmt::format("{} {:.2f} %", name, 100 * progress.best_score);
+}
+
 /// Logs where the best weights and the page are, and how to classify images. `page` is empty if
 /// none was written.
-void log_next_steps(const Worker& worker, const fs::path& page) {
+void log_next_steps(const Worker& worker, const data::Dataset& dataset,
+                    const train::Progress& progress, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
-  const bool is_best = is_there(weights);
-  if (!is_best) weights = worker.run_folder / worker.config.model_file;
-  spdlog::info("{} weights: {}", is_best ? "best" : "final", path_to_type(weights).string());
+  std::error_code ignored;
+  if (fs::exists(weights, ignored)) {
+    std::string test;  // unless it was chosen by
+    const bool by_accuracy = worker.config.checkpoint.best_by == settings::BestBy::kAccuracy;
+    if ((dataset.validation.count > 0 || !by_accuracy) && progress.best_test_accuracy >= 0) {
+      test = fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
+    }
+    spdlog::info("best weights: {} ({}{})", path_to_type(weights).string(),
+                 best_figure(worker, dataset, progress), test);
+  } else {
+    weights = worker.run_folder / worker.config.model_file;
+    spdlog::info("final weights: {}", path_to_type(weights).string());
+  }
   if (!page.empty()) spdlog::info("page: {}", path_to_type(page).string());
   spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
 }
@@ -538,10 +581,8 @@ void RunRecorder::finish() {
   for (const auto& sink : sinks_) {
     if (page.empty()) page = sink->page();
   }
-  if (summary_.ended_by != "epochs" && summary_.ended_by != "max_steps") {
-    spdlog::info("{} ended the run after epoch {}", summary_.ended_by, trainer_.progress().epoch);
-  }
-  log_next_steps(worker_, page);
+  log_early_end(worker_, dataset_, summary_.ended_by, trainer_.progress());
+  log_next_steps(worker_, dataset_, trainer_.progress(), page);
   print_run_result(worker_, summary_);
 }
 

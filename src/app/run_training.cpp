@@ -53,6 +53,21 @@ RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   return images;
 }
 
+/// The number of steps in an epoch is known only here.
+void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
+  const settings::TrainOptions& options = worker.config.train;
+  const double steps =
+      options.schedule.warmup_epochs * static_cast<double>(trainer.steps_per_epoch());
+  if (!worker.is_rank0() || !options.max_steps ||
+      steps <= static_cast<double>(*options.max_steps)) {
+    return;
+  }
+  spdlog::warn(
+      "schedule.warmup_epochs {} is {:.0f} steps, but max_steps ends the run after {}: the "
+      "learning rate rises until then instead",
+      options.schedule.warmup_epochs, steps, *options.max_steps);
+}
+
 /// Returns the class weights of the config, by class; empty if there are none. Throws as
 /// data::class_weights does.
 std::vector<float> class_weights(const Worker& worker, const data::Dataset& dataset) {
@@ -91,6 +106,7 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
     options.gradient_averaging.strategy = Strategy::kFlat;
   }
   if (!trainer) trainer = build();
+  warn_of_cut_warmup(worker, *trainer);
   if (!worker.is_rank0()) return trainer;
   const models::Model& model = trainer->model();
   if (const std::size_t frozen = model.frozen_parameters().size(); frozen > 0) {

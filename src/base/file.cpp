@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "base/system.h"
 
@@ -62,6 +64,21 @@ struct flock whole_file(short type) {
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   return lock;
+}
+
+/// Returns whether the kernel lists an exclusive flock of the file. Locks of other hosts and
+/// containers are not listed.
+bool is_listed(int fd) {
+  struct stat file {};
+  if (::fstat(fd, &file) != 0) return false;
+  const std::string name =
+      fmt::format(" {:02x}:{:02x}:{} ", major(file.st_dev), minor(file.st_dev), file.st_ino);
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    const auto has = [&line](const auto& part) { return line.find(part) != std::string::npos; };
+    if (has(" FLOCK ") && has(" WRITE ") && has(name)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -281,7 +298,8 @@ FileLock take_file_lock(int fd, bool wait) {
 
 bool is_file_locked(int fd) {
   struct flock probe = whole_file(F_RDLCK);
-  return ::fcntl(fd, F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK;
+  if (::fcntl(fd, F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK) return true;
+  return is_listed(fd);  // other programs take flock alone
 }
 
 }  // namespace mnist_train

@@ -143,8 +143,8 @@ enum class FileLock {
 /// `-o flock`, and some NFS and FUSE mounts.
 FileLock take_file_lock(int fd, bool wait = false);
 
-/// Returns whether another open file holds the lock of `take_file_lock`, without taking it even as
-/// shared, so other processes can take it at the same time.
+/// Returns whether another open file holds the lock, without taking it even as shared, so other
+/// processes can take it at the same time.
 bool is_file_locked(int fd);
 
 }  // namespace mnist_train

@@ -78,6 +78,24 @@ std::string escape_all_but(std::string_view text, std::string_view kept) {
   return escaped;
 }
 
+/// Truncates very long lines and appends the number of missing bytes.
+std::string with_bounded_lines(std::string_view text) {
+  constexpr std::size_t kMostBytes = 8192;  // two paths of maximum length
+  std::string bounded;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    bounded += line.substr(0, kMostBytes);
+    if (line.size() > kMostBytes) {
+      bounded += "… (" + std::to_string(line.size() - kMostBytes) + " more bytes)";
+    }
+    text.remove_prefix(line.size());
+    if (text.empty()) break;
+    bounded += '\n';
+    text.remove_prefix(1);
+  }
+  return bounded;
+}
+
 }  // namespace
 
 void set_up_logging(const LogSetup& setup) {
@@ -109,7 +127,7 @@ std::string escape_control_bytes(std::string_view text) { return escape_all_but(
 std::string on_one_line(std::string_view text) { return escape_all_but(text, "\t"); }
 
 std::string as_block(std::string_view text) {
-  return replaced(escape_control_bytes(text), "\n", "\n  ");
+  return replaced(escape_control_bytes(with_bounded_lines(text)), "\n", "\n  ");
 }
 
 }  // namespace mnist_train

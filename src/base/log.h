@@ -30,7 +30,7 @@ std::string escape_control_bytes(std::string_view text);
 std::string on_one_line(std::string_view text);
 
 /// Returns an escaped message of several lines, all but the first indented, so that a file name
-/// with line breaks cannot imitate a message of the program.
+/// with line breaks cannot imitate a message of the program. Very long lines are truncated.
 std::string as_block(std::string_view text);
 
 }  // namespace mnist_train

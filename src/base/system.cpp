@@ -151,6 +151,12 @@ double own_threads() {
   return threads;
 }
 
+double threads_of_machine(const fs::path& root) {
+  const std::string load = first_line(root / "proc/loadavg").value_or("");  // "0.5 0.4 0.3 2/345 6"
+  const std::size_t slash = load.find('/');
+  return slash == std::string::npos ? 0 : number_in(load.substr(slash + 1)).value_or(0);
+}
+
 std::string process_limit_text(const ProcessLimit& limit) {
   return fmt::format(
       "{} allows {:.0f} processes and threads, and {:.0f} are in use; raise it, or lower "
@@ -410,6 +416,10 @@ std::vector<ProcessLimit> process_limits(const fs::path& root) {
     if (!most) continue;
     limits.push_back({"pids.max of cgroup " + group.folder.string(), *most,
                       number_in(first_line(group.folder / "pids.current")).value_or(0)});
+  }
+  for (const char* name : {"threads-max", "pid_max"}) {
+    const auto most = number_in(first_line(root / "proc/sys/kernel" / name));
+    if (most) limits.push_back({std::string("kernel.") + name, *most, threads_of_machine(root)});
   }
   if (const auto most = soft_limit(RLIMIT_NPROC); most && is_bound_by_ulimit()) {
     limits.push_back({"ulimit -u", static_cast<double>(*most), own_threads()});

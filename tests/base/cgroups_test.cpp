@@ -191,9 +191,12 @@ TEST_CASE("limits are written in binary units") {
   CHECK(memory_text(1536 * kMiB) == "1.5 GiB");
 }
 
-TEST_CASE("the limit that refused a process is named") {
+TEST_CASE("the refusing limit is the one closest to exhaustion") {
   const TempFolder root;
   root.write("proc/self/cgroup", "0::/job\n");
+  root.write("proc/loadavg", "0.10 0.20 0.30 2/300 4711\n");
+  root.write("proc/sys/kernel/threads-max", "96364\n");
+  root.write("proc/sys/kernel/pid_max", "32768\n");
   const auto group = root.write("sys/fs/cgroup/job/pids.max", "max\n").parent_path();
   root.write("sys/fs/cgroup/job/pids.current", "100\n");
   const auto limits = process_limits(root.path());
@@ -204,6 +207,10 @@ TEST_CASE("the limit that refused a process is named") {
   CHECK_THAT(refusing_limit(root.path()).value_or(""),
              ContainsSubstring("pids.max of cgroup " + group.string() +
                                " allows 101 processes and threads, and 100 are in use"));
+  root.write("sys/fs/cgroup/job/pids.max", "400\n");
+  root.write("proc/sys/kernel/threads-max", "301\n");
+  CHECK_THAT(refusing_limit(root.path()).value_or(""),
+             ContainsSubstring("kernel.threads-max allows 301"));
 }
 
 TEST_CASE("an error names the limit that caused it and how to raise it") {

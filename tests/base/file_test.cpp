@@ -318,6 +318,17 @@ TEST_CASE("a lock excludes others and is visible until its file is closed") {
   CHECK(take_file_lock(other.get(), /*wait=*/true) == FileLock::kTaken);
 }
 
+TEST_CASE("an exclusive flock of other programs is detected, a shared one is not") {
+  const testing::TempFolder folder;
+  const std::filesystem::path path = folder.path() / "lock";
+  const UniqueFd other = opened(path);
+  const UniqueFd holder = opened(path);
+  REQUIRE(::flock(holder.get(), LOCK_SH) == 0);
+  CHECK_FALSE(is_file_locked(other.get()));
+  REQUIRE(::flock(holder.get(), LOCK_EX) == 0);
+  CHECK(is_file_locked(other.get()));
+}
+
 TEST_CASE("querying a lock does not block others") {
   const testing::TempFolder folder;
   const std::filesystem::path path = folder.path() / "lock";

@@ -149,6 +149,13 @@ TEST_CASE("control, bidirectional and invisible characters and invalid UTF-8 are
   }
 }
 
+TEST_CASE("a block shows the beginning of very long lines") {
+  const std::string block = as_block("one\n" + std::string(30'000, '\xff') + "\ntwo\n");
+  CHECK(block.size() < 40'000);
+  CHECK_THAT(block, Catch::Matchers::StartsWith("one\n  \\xff"));
+  CHECK_THAT(block, Catch::Matchers::EndsWith("… (21808 more bytes)\n  two\n  "));
+}
+
 TEST_CASE("a log file that cannot be opened is an error with its name") {
   const TempFolder folder;
   const fs::path target = folder.write("target", "");

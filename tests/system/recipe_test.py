@@ -116,7 +116,7 @@ def test_a_run_that_no_longer_improves_ends_and_says_why(tmp_path):
     assert len(accuracies) == epochs_until_stopped(accuracies, 2, 0.01) < 40
     summary = folder.summary()
     assert (summary["status"], summary["ended_by"]) == ("finished", "early_stopping")
-    assert "early_stopping ended the run after epoch" in folder.stderr
+    assert "early_stopping: validation accuracy has not improved on" in folder.stderr
     assert (folder.path / "model.pt").exists()
     again = train(tmp_path, changes, "--resume", "auto", processes=2)
     assert "finished already" in again.stderr and len(again.epochs()) == len(accuracies)
@@ -128,7 +128,7 @@ def test_the_summary_says_what_ended_a_run(tmp_path):
                             ("stop_at_accuracy", {"stop_at_accuracy": 0.01, "epochs": 9})):
         folder = train(tmp_path, short | changes, output=output)
         assert folder.summary()["ended_by"] == output
-    assert "stop_at_accuracy ended the run after epoch 1" in folder.stderr
+    assert "stop_at_accuracy: test accuracy" in folder.stderr
 
 
 PER_EPOCH = 20

@@ -103,9 +103,13 @@ def test_json_of_300_000_keys_is_refused_or_read_within_seconds(tmp_path):
         text = json.dumps(header).encode()
         (tmp_path / f"{name}.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
     config = write_config(tmp_path)
+    trained = train(tmp_path, {"max_steps": 1}).path
+    (trained / "summary.json").write_text(json.dumps(many | {"status": "running"}))
+    (trained / "config.json").write_text(json.dumps({"model": many}))
     for command, code in (
         (["evaluate", "--config", config, "--checkpoint", "tensors.safetensors", "--nproc-per-node", 1], 5),
         (["evaluate", "--checkpoint", "state.safetensors"], 2),
+        (["report", trained, "--output", "page.html"], 0),
     ):
         started = time.monotonic()
         done = run(*command, folder=tmp_path)
@@ -135,6 +139,12 @@ def test_a_result_that_cannot_be_printed_is_a_failure(tmp_path):
         done = subprocess.run(f"exec '{BINARY}' {arguments} >&-", shell=True, cwd=tmp_path, env=environment(),
                               stderr=subprocess.PIPE, text=True)
         assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done.stderr
+
+
+def test_a_warm_up_that_max_steps_cuts_is_said(tmp_path):
+    folder = train(tmp_path, {"max_steps": 3, "schedule": {"warmup_epochs": 1}})
+    assert "schedule.warmup_epochs 1 is 20 steps, but max_steps ends the run after 3" in folder.stderr
+    assert json.loads((folder.path / "summary.json").read_text())["steps"] == 3
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
