@@ -408,27 +408,30 @@ void RunRecorder::begin(const ResumedRun& resumed) {
 void RunRecorder::make_sinks(const ResumedRun& resumed) {
   const fs::path& folder = worker_.run_folder;
   const settings::ReportOptions& options = worker_.config.report;
-  sinks_.push_back(report::predictions_sink(folder, dataset_.class_names));
+  sinks_.push_back(report::record_files(folder, folder / worker_.config.accuracies_file,
+                                        resumed.facts.metrics_bytes));
   if (options.tensorboard) {
-    sinks_.push_back(report::optional_sink("TensorBoard's events", [&] {
-      return report::tensorboard_sink(
-          folder, resumed.facts.event_bytes,
-          settings::write_run_config(worker_.config, /*with_output=*/false));
-    }));
+    sinks_.push_back(report::tensorboard_sink(
+        folder, resumed.facts.event_bytes,
+        settings::write_run_config(worker_.config, /*with_output=*/false)));
   }
-  sinks_.push_back(report::metrics_sink(folder / files::kMetrics, resumed.facts.metrics_bytes));
   sinks_.push_back(report::console_sink(console_setup(worker_, trainer_)));
-  sinks_.push_back(report::accuracies_sink(folder / worker_.config.accuracies_file));
-  sinks_.push_back(report::summary_sink(folder));
-  if (options.html) {
-    sinks_.push_back(report::optional_sink("its page", [&] { return report::page_sink(folder); }));
-  }
+  if (options.html) sinks_.push_back(report::page_sink(folder));
 }
 
 template <class Call>
 void RunRecorder::for_each_sink(const Call& call) {
   const double begin_s = monotonic_seconds();
-  for (const auto& sink : sinks_) call(*sink);
+  for (const auto& sink : sinks_) {
+    try {
+      call(*sink);
+    } catch (const Error& error) {
+      const char* name = sink->dispensable();
+      if (name == nullptr) throw;
+      const bool is_first = warned_of_.insert(name).second;
+      if (is_first) spdlog::warn("{}; the run continues without {}", error.what(), name);
+    }
+  }
   report_seconds_ += monotonic_seconds() - begin_s;
 }
 
@@ -516,7 +519,7 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
-  pace_.pause_until(recorded_s_);
+  pace_ = {};  // excludes the time until the next step
 }
 
 std::vector<report::Prediction> RunRecorder::predictions(
@@ -578,8 +581,8 @@ void RunRecorder::finish() {
   end("finished");
   if (!worker_.is_rank0()) return;
   fs::path page;
-  for (const auto& sink : sinks_) {
-    if (page.empty()) page = sink->page();
+  if (worker_.config.report.html && !warned_of_.contains("its page")) {
+    page = worker_.run_folder / files::kPage;
   }
   log_early_end(worker_, dataset_, summary_.ended_by, trainer_.progress());
   log_next_steps(worker_, dataset_, trainer_.progress(), page);

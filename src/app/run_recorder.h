@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,7 +83,8 @@ class RunRecorder {
   train::Trainer& trainer_;
   StateSaver& saver_;
   std::vector<std::unique_ptr<report::Sink>> sinks_;
-  std::int64_t log_interval_;  // steps
+  std::set<std::string> warned_of_;  // dispensable ones that failed
+  std::int64_t log_interval_;        // steps
   report::Summary summary_;
   std::vector<std::string> images_;  // of the predictions: the same ones after every epoch
   double begin_s_;

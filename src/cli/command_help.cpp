@@ -2,19 +2,12 @@
 #include <spdlog/fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <initializer_list>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <ranges>
 #include <sstream>
-#include <utility>
 
 #include "base/print.h"
 #include "base/version.h"
-#include "cli/command_line.h"
-#include "cli/config_layers.h"
-#include "settings/run_config.h"
+#include "cli/cli.h"
 
 namespace mnist_train::cli {
 
@@ -24,10 +17,36 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
   return fmt::format("{}", fmt::join(words, separator));
 }
 
-// Reading the flags back from the parser.
+/// Returns all commands, in the order of the help.
+std::vector<const CLI::App*> commands_of(const CLI::App& parser) {
+  return parser.get_subcommands([](const CLI::App*) { return true; });
+}
+
+/// Returns the flags and positional arguments of a command, without hidden ones.
+std::vector<const CLI::Option*> options_of(const CLI::App& command) {
+  return command.get_options(
+      [](const CLI::Option* option) { return !option->get_group().empty(); });
+}
+
+/// Returns "-c", "--config"; nothing for a positional argument.
+std::vector<std::string> names_of(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+/// Returns the kind of an option's value, "FILE"; "" if it takes none.
+std::string argument_of(const CLI::Option& option) {
+  if (option.get_items_expected_max() == 0) return "";
+  if (option.get_positional()) return option.get_name();
+  const std::string type_name = option.get_type_name();
+  return type_name.substr(0, type_name.find_first_of(":{"));
+}
 
 /// Returns the choices of an option, which CLI11 appends to its type: "FORMAT:{pt,safetensors}".
-std::vector<std::string> choices_in(const std::string& type_name) {
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const std::string type_name = option.get_type_name();
   const std::size_t begin = type_name.find('{');
   std::vector<std::string> choices;
   if (begin == std::string::npos) return choices;
@@ -35,122 +54,6 @@ std::vector<std::string> choices_in(const std::string& type_name) {
   for (std::string choice; std::getline(list, choice, ',');) choices.push_back(choice);
   return choices;
 }
-
-/// Sets the files that a flag takes, by its name.
-void add_files(Flag& flag) {
-  const auto is_called = [&flag](const char* name) {
-    return std::ranges::find(flag.names, name) != flag.names.end();
-  };
-  if (is_called("--config")) {
-    flag.words = shipped_configs();
-    flag.extensions = {"json"};
-  } else if (is_called("--resume")) {
-    flag.words = {"auto"};
-    flag.extensions = {"safetensors"};
-  } else if (is_called("--checkpoint") || is_called("--weights")) {
-    flag.extensions = {"safetensors", "pt", "pth"};
-  }
-}
-
-ArgumentKind kind_of(const Flag& flag) {
-  if (!flag.choices.empty()) return ArgumentKind::kChoice;
-  if (flag.argument.empty()) return ArgumentKind::kNone;
-  if (flag.argument.ends_with("DIR") || flag.argument == "FOLDER") return ArgumentKind::kFolder;
-  if (flag.argument == "FILE" || flag.argument == "IMAGE") return ArgumentKind::kFile;
-  return flag.argument.starts_with("KEY") ? ArgumentKind::kConfigKey : ArgumentKind::kText;
-}
-
-Flag read_flag(const CLI::Option& option) {
-  Flag flag;
-  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
-  flag.description = option.get_description();
-  if (option.get_items_expected_max() > 0) {
-    const std::string type_name = option.get_type_name();
-    flag.choices = choices_in(type_name);
-    flag.argument = type_name.substr(0, type_name.find_first_of(":{"));
-    if (flag.names.empty()) flag.argument = option.get_name();
-  }
-  flag.kind = kind_of(flag);
-  add_files(flag);
-  return flag;
-}
-
-// The man page.
-
-using Rows = std::initializer_list<std::pair<const char*, const char*>>;
-
-/// Escapes a paragraph, so that hyphens stay hyphens and no line is taken for a request.
-std::string escaped(const std::string& text) {
-  const std::string result = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
-  return (result.starts_with('.') || result.starts_with('\'') ? "\\&" : "") + result;
-}
-
-std::string bold(const std::string& text) { return "\\fB" + escaped(text) + "\\fR"; }
-
-std::string italic(const std::string& text) { return "\\fI" + escaped(text) + "\\fR"; }
-
-std::string item(const std::string& head, const std::string& text) {
-  return ".TP\n" + head + "\n" + escaped(text) + "\n";
-}
-
-std::string section(const char* title, Rows rows) {
-  std::string text = std::string(".SH ") + title + "\n";
-  for (const auto& [name, meaning] : rows) text += item(bold(name), meaning);
-  return text;
-}
-
-std::string flag_item(const Flag& flag) {
-  std::vector<std::string> names;
-  for (const std::string& name : flag.names) names.push_back(bold(name));
-  std::string head = join(names, ", ");
-  if (!flag.argument.empty()) head += (head.empty() ? "" : " ") + italic(flag.argument);
-  const std::string choices = flag.choices.empty() ? "" : ": " + join(flag.choices, ", ");
-  return item(head, flag.description + choices + ".");
-}
-
-/// Shows the examples below a command's help unchanged.
-std::string example_lines(const std::string& examples) {
-  std::string text = ".PP\n.nf\n";
-  std::istringstream lines(examples);
-  for (std::string line; std::getline(lines, line);) text += escaped(line) + "\n";
-  return text + ".fi\n";
-}
-
-std::string closing_sections() {
-  return section("EXIT STATUS",
-                 {{"0", "Done."},
-                  {"1", "The run failed, or doctor found a problem that would make a run fail."},
-                  {"2", "The config or the command line is wrong."},
-                  {"3", "Data cannot be found or read."},
-                  {"4", "Processes could not connect, or one was lost or hung."},
-                  {"5",
-                   "A checkpoint or weights file cannot be read or written, or does not fit the "
-                   "model."},
-                  {"130", "Stopped by Ctrl-C, after saving."},
-                  {"143", "Stopped by SIGTERM, after saving."}}) +
-         section("ENVIRONMENT",
-                 {{"MNIST_TRAIN_SET",
-                   "A JSON object that overrides the config file; flags override it."},
-                  {"MNIST_TRAIN_DATA", "Folders of data sets, separated by colons."},
-                  {"RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
-                   "Set by torchrun: this process is one rank of a larger run. The variables of "
-                   "Slurm, Open MPI, MPICH and Intel MPI are read as well."},
-                  {"GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME",
-                   "The network interface that connects several hosts."},
-                  {"OMP_NUM_THREADS", "Threads per process, unless the config sets them."},
-                  {"OMP_WAIT_POLICY, GOMP_SPINCOUNT",
-                   "How LibTorch's threads wait for each other; by default they spin for some 40 "
-                   "microseconds before they sleep."}}) +
-         section("FILES", {{"config.json", "In the run folder: the effective config."},
-                           {"metrics.jsonl", "Steps and epochs, one JSON object per line."},
-                           {"accuracies.json", "The test accuracy of every epoch."},
-                           {"summary.json", "Status, sizes, times, versions."},
-                           {"model.pt", "The final weights, for PyTorch and for model.weights."},
-                           {"checkpoints/", "Files to resume from."}});
-}
-
-// Completions.
 
 /// Adds what a value of this form may be: the words of a list, true and false, or a path.
 void collect_values(const nlohmann::json& schema, ConfigKey& key) {
@@ -183,177 +86,62 @@ void collect_keys(const nlohmann::json& schema, const std::string& prefix,
   }
 }
 
-// Both shells share the tables of commands, flags and keys. Each has its own way to find the
-// current word ($current), the one before it ($previous) and, in KEY=VALUE, the key ($key), and to
-// offer candidates.
-
-constexpr const char* kBash =
-    R"(# bash completion for mnist-train; made by `mnist-train completion bash`.
-_mnist_train_offer() {
-  mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -P "$prefix" "$@" -- "$current")
-}
-_mnist_train_words() { _mnist_train_offer -W "$1"; }
-_mnist_train_keys() {
-  compopt -o nospace 2>/dev/null
-  _mnist_train_offer -S = -W "$1"
-}
-_mnist_train_folders() {
-  compopt -o filenames 2>/dev/null
-  _mnist_train_offer -d
-}
-_mnist_train_files() {
-  local extension
-  if (($# == 0)); then
-    compopt -o filenames 2>/dev/null
-    _mnist_train_offer -f
-    return
-  fi
-  for extension; do _mnist_train_offer -f -X "!*.$extension"; done
-  _mnist_train_folders
-}
-TABLES_mnist_train() {
-  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} key='' prefix=''
-  COMPREPLY=()
-  # The part of a word before "=", which is a separate word to bash unless COMP_WORDBREAKS lacks it.
-  if [[ $current == '=' ]]; then
-    key=$previous current='' previous=${COMP_WORDS[COMP_CWORD - 2]}
-  elif [[ $previous == '=' && -n $current ]]; then
-    key=${COMP_WORDS[COMP_CWORD - 2]} previous=${COMP_WORDS[COMP_CWORD - 3]}
-  elif [[ $current == *=* ]]; then
-    key=${current%%=*} current=${current#*=}
-    prefix=$key=
-  fi
-  if [[ $key == -* ]]; then previous=$key key=''; fi
-  _mnist_train_complete "${COMP_WORDS[@]:1:COMP_CWORD - 1}"
-}
-complete -F _mnist_train mnist-train
-)";
-
-constexpr const char* kZsh = R"zsh(#compdef mnist-train
-# zsh completion for mnist-train; made by `mnist-train completion zsh`.
-_mnist_train_words() { compadd -- ${=1}; }
-_mnist_train_keys() { compadd -S = -- ${=1}; }
-_mnist_train_folders() { _files -/; }
-_mnist_train_files() {
-  local -a globs=("*."$^@)
-  if (($# == 0)); then _files; else _files -g "$globs *(-/)"; fi
-}
-TABLES_mnist_train() {
-  local current=$words[CURRENT] previous=$words[CURRENT-1] key=''
-  if [[ $current == -*=* ]]; then
-    previous=${current%%=*} current=${current#*=}
-    compset -P 1 '*='
-  fi
-  if [[ $previous == --set && $current == *=* ]]; then
-    key=${current%%=*}
-    compset -P 1 '*='
-  fi
-  _mnist_train_complete "${(@)words[2,CURRENT-1]}"
-}
-if [[ $funcstack[1] == _mnist-train ]]; then
-  _mnist_train "$@"
-else
-  compdef _mnist_train mnist-train
-fi
-)zsh";
-
-/// The arguments of _mnist_train_complete are the words before the current one.
-constexpr const char* kTables = R"(_mnist_train_set() {
-  case $key in
-    '') _mnist_train_keys KEYS ;;
-VALUES  esac
-}
-_mnist_train_complete() {
-  local command='' flags='' word
-  for word; do
-    case $word in
-      COMMANDS) command=$word && break ;;
-    esac
-  done
-  if [[ $# == 0 && $current != -* && $previous != -* ]]; then
-    _mnist_train_words 'NAMES'
-    return
-  fi
-  case ${command:-train} in
-FLAGS  esac
-  _mnist_train_words "$flags"
-}
-)";
-
 /// Returns the shell command that offers words.
 std::string offer(const std::vector<std::string>& words) {
   return words.empty() ? "" : "_mnist_train_words " + shell_quoted(join(words, " ")) + "; ";
 }
 
-/// Returns the shell command that completes the value of a flag, or a positional argument.
-std::string completion_of(const Flag& flag) {
-  switch (flag.kind) {
-    case ArgumentKind::kChoice:
-      return offer(flag.choices);
-    case ArgumentKind::kFile:
-      return offer(flag.words) + "_mnist_train_files " + join(flag.extensions, " ") + "; ";
-    case ArgumentKind::kFolder:
-      return "_mnist_train_folders; ";
-    case ArgumentKind::kConfigKey:
-      return "_mnist_train_set; ";
-    case ArgumentKind::kNone:
-    case ArgumentKind::kText:
-      break;
-  }
-  return "";
+/// Returns the shell command that completes the value of an option; nothing for any text.
+std::string completion_of(const CLI::Option& option) {
+  const std::vector<std::string> choices = choices_of(option);
+  if (!choices.empty()) return offer(choices);
+  const std::string argument = argument_of(option);
+  if (argument.ends_with("DIR") || argument == "FOLDER") return "_mnist_train_folders; ";
+  if (argument.starts_with("KEY")) return "_mnist_train_set; ";
+  if (argument != "FILE" && argument != "IMAGE") return "";
+  if (option.check_lname("config")) return offer(shipped_configs()) + "_mnist_train_files json; ";
+  if (option.check_lname("resume")) return offer({"auto"}) + "_mnist_train_files safetensors; ";
+  const bool is_weights = option.check_lname("checkpoint") || option.check_lname("weights");
+  return is_weights ? "_mnist_train_files safetensors pt pth; " : "_mnist_train_files; ";
 }
 
 /// Returns a command's branch of the shell's `case`.
-std::string branch_of(const CommandHelp& command) {
-  std::vector<std::string> names;
+std::string branch_of(const CLI::App& command) {
+  std::vector<std::string> flags;
   std::string values;
   std::string positional;
-  for (const Flag& flag : command.flags) {
-    const std::string action = completion_of(flag) + "return";
-    names.insert(names.end(), flag.names.begin(), flag.names.end());
-    if (flag.names.empty()) {
+  for (const CLI::Option* option : options_of(command)) {
+    const std::vector<std::string> names = names_of(*option);
+    const std::string action = completion_of(*option) + "return";
+    flags.insert(flags.end(), names.begin(), names.end());
+    if (names.empty()) {
       positional = "      [[ $current == -* ]] || { " + action + "; }\n";
-    } else if (flag.kind != ArgumentKind::kNone) {
-      values += "        " + join(flag.names, "|") + ") " + action + " ;;\n";
+    } else if (!argument_of(*option).empty()) {
+      values += "        " + join(names, "|") + ") " + action + " ;;\n";
     }
   }
-  return "    " + command.name + ")\n      flags=" + shell_quoted(join(names, " ")) +
+  return "    " + command.get_name() + ")\n      flags=" + shell_quoted(join(flags, " ")) +
          "\n      case $previous in\n" + values + "      esac\n" + positional + "      ;;\n";
+}
+
+/// Escapes a line, so that hyphens stay hyphens and it is not taken for a request.
+std::string escaped(const std::string& text) {
+  const std::string result = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
+  return (result.starts_with('.') || result.starts_with('\'') ? "\\&" : "") + result;
 }
 
 }  // namespace
 
-std::vector<CommandHelp> describe_commands(const CLI::App& parser) {
-  std::vector<CommandHelp> commands;
-  for (const CLI::App* command : parser.get_subcommands([](const CLI::App*) { return true; })) {
-    CommandHelp& help = commands.emplace_back(
-        CommandHelp{command->get_name(), command->get_description(), command->get_footer(), {}});
-    for (const CLI::Option* option : command->get_options()) {
-      const bool is_hidden = option->get_group().empty();
-      if (!is_hidden) help.flags.push_back(read_flag(*option));
-    }
+std::string man_page(const CLI::App& parser) {
+  std::string commands;
+  for (const CLI::App* command : commands_of(parser)) {
+    commands += ".SS " + escaped(command->get_name()) + "\n.nf\n";
+    std::istringstream lines(command->help());
+    for (std::string line; std::getline(lines, line);) commands += escaped(line) + "\n";
+    commands += ".fi\n";
   }
-  return commands;
-}
-
-std::string man_page(const std::vector<CommandHelp>& commands) {
-  std::string text = fmt::format(
-      ".TH MNIST\\-TRAIN 1 \"\" \"mnist-train {}\" \"User commands\"\n"
-      ".SH NAME\n{} \\- trains image classifiers on several processes and GPUs\n"
-      ".SH SYNOPSIS\n{} {} {} [{}...]\n.br\n{} {} [{}...]\n"
-      ".SH DESCRIPTION\n"
-      "Trains image classifiers on MNIST, Fashion-MNIST or your own images. It starts one process "
-      "for each GPU, or a few on CPUs; under torchrun, Slurm, Open MPI and MPICH it is one of "
-      "their processes. Progress goes to standard error, results to standard output.\n"
-      ".SH COMMANDS\n",
-      build_info().version, escaped("mnist-train"), bold("mnist-train"), bold("--config"),
-      italic("FILE"), italic("FLAG"), bold("mnist-train"), italic("COMMAND"), italic("FLAG"));
-  for (const CommandHelp& command : commands) {
-    text += ".SS " + escaped(command.name) + "\n" + escaped(command.purpose) + ".\n";
-    for (const Flag& flag : command.flags) text += flag_item(flag);
-    text += example_lines(command.examples);
-  }
-  return text + closing_sections();
+  return replaced(replaced(kManPage, "{{VERSION}}", build_info().version), "{{COMMANDS}}",
+                  commands);
 }
 
 std::vector<ConfigKey> describe_config_keys() {
@@ -369,12 +157,12 @@ std::vector<std::string> config_keys() {
   return names;
 }
 
-std::string completion_script(const std::vector<CommandHelp>& commands, const std::string& shell) {
+std::string completion_script(const CLI::App& parser, const std::string& shell) {
   std::vector<std::string> names;
   std::string flags;
-  for (const CommandHelp& command : commands) {
-    names.push_back(command.name);
-    flags += branch_of(command);
+  for (const CLI::App* command : commands_of(parser)) {
+    names.push_back(command->get_name());
+    flags += branch_of(*command);
   }
   std::string values;
   for (const ConfigKey& key : describe_config_keys()) {
@@ -382,12 +170,12 @@ std::string completion_script(const std::vector<CommandHelp>& commands, const st
     const std::string action = key.values.empty() ? "_mnist_train_files " : offer(key.values);
     values += "    " + key.name + ") " + action + ";;\n";
   }
-  std::string tables = replaced(kTables, "KEYS", shell_quoted(join(config_keys(), " ")));
+  std::string tables = replaced(kCompletionTables, "KEYS", shell_quoted(join(config_keys(), " ")));
   tables = replaced(tables, "VALUES", values);
   tables = replaced(tables, "COMMANDS", join(names, " | "));
   tables = replaced(tables, "NAMES", join(names, " "));
   tables = replaced(tables, "FLAGS", flags);
-  return replaced(shell == "zsh" ? kZsh : kBash, "TABLES", tables);
+  return replaced(shell == "zsh" ? kZshCompletion : kBashCompletion, "TABLES", tables);
 }
 
 }  // namespace mnist_train::cli

@@ -1,17 +1,12 @@
-#include "cli/command_line.h"
-
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
-#include <string_view>
-#include <utility>
 
-#include "base/error.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "cli/config_layers.h"
+#include "cli/cli.h"
 #include "strict_json/value_type.h"
 
 namespace mnist_train::cli {
@@ -46,10 +41,7 @@ class Parser {
     } catch (const CLI::ParseError& error) {
       refuse_unknown_flag();
       const bool is_extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-      const bool is_missing = dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
-      refuse(error.what() + (is_extra     ? advice_on_extras()
-                             : is_missing ? advice_on_checkpoint()
-                                          : ""));
+      refuse(error.what() + std::string(is_extra ? kHowToSetKeys : ""));
     }
     return line_;
   }
@@ -81,8 +73,8 @@ class Parser {
     }
     if (const auto misuse = misused_extension(line_)) refuse(*misuse);
     const bool is_completion = line_.command == Command::kCompletion;
-    if (is_completion) show(completion_script(describe_commands(*app_), line_.shell));
-    if (line_.command == Command::kManPage) show(man_page(describe_commands(*app_)));
+    if (is_completion) show(completion_script(*app_, line_.shell));
+    if (line_.command == Command::kManPage) show(man_page(*app_));
   }
 
   /// Refuses the first flag that the command does not have; other mistakes follow from it.
@@ -113,41 +105,8 @@ class Parser {
     std::ranges::replace(plain, '-', '_');
     const auto flag = key == plain ? std::nullopt : strict_json::closest_name(name, known);
     if (flag) return "; did you mean --" + *flag + "?";
-    if (key) return "; did you mean --set " + *key + (is_group(*key) ? ".KEY" : "") + "=VALUE?";
+    if (key) return "; did you mean --set " + *key + "=VALUE?";
     return sets_keys ? kHowToSetKeys : "";
-  }
-
-  /// Returns whether a key of the config is an object that no word can stand for.
-  static bool is_group(const std::string& key) {
-    const std::vector<ConfigKey> keys = describe_config_keys();  // a group's own follow it
-    const auto found = std::ranges::find(keys, key, &ConfigKey::name);
-    return found->values.empty() && found + 1 < keys.end() && found[1].name.starts_with(key + ".");
-  }
-
-  /// Suggests the flag for arguments that the command does not take.
-  std::string advice_on_extras() const {
-    for (const std::string& extra : app_->remaining(/*recurse=*/true)) {
-      if (extra.starts_with("-") || !extra.ends_with(".json")) continue;
-      return "; use --config " + extra + " for a config";
-    }
-    return kHowToSetKeys;
-  }
-
-  /// Suggests --checkpoint for a run or weights that are named without it.
-  std::string advice_on_checkpoint() const {
-    const auto chosen = app_->get_subcommands();
-    const bool is_missing = !chosen.empty() && !line_.checkpoint_file &&
-                            chosen.front()->get_option_no_throw("--checkpoint") != nullptr;
-    for (std::size_t i = 1; is_missing && i < arguments_.size(); ++i) {
-      const std::filesystem::path path = arguments_[i];
-      std::error_code ignored;
-      if (arguments_[i].starts_with("-") || arguments_[i - 1].starts_with("-")) continue;
-      if (std::filesystem::is_directory(path, ignored) || path.extension() == ".safetensors" ||
-          path.extension() == ".pt") {
-        return "; did you mean --checkpoint " + shell_word(path.string()) + "?";
-      }
-    }
-    return "";
   }
 
   [[noreturn]] void refuse(const std::string& reason) const {
@@ -157,7 +116,8 @@ class Parser {
     throw Error(ExitCode::kConfig, command + ": " + reason + "\nTry `" + command + " --help`.");
   }
 
-  static constexpr const char* kHowToSetKeys = "; use --set KEY=VALUE for keys of the config";
+  static constexpr const char* kHowToSetKeys =
+      "; use --config FILE for a config, --set KEY=VALUE for its keys";
 
   std::vector<std::string> arguments_;
   CommandLine line_;
@@ -195,10 +155,10 @@ void expand_paths(CommandLine& line) {
   for (auto* paths : {&line.configs, &line.run_folders, &line.images}) {
     for (std::string& path : *paths) path = expand_home(path);
   }
-  for (auto* path : {&line.output, &line.resume, &line.checkpoint_file}) {
+  for (auto* path : {&line.output, &line.checkpoint_file}) {
     if (*path) *path = expand_home(**path);
   }
-  line.pictures = expand_home(line.pictures);
+  line.resume = expand_home(line.resume);
   for (std::string* folder : {&line.from, &line.to}) {  // may begin with a format, as in idx:DIR
     const std::size_t begin = folder->starts_with("~") ? 0 : folder->find(':') + 1;
     *folder = folder->substr(0, begin) + expand_home(folder->substr(begin));

@@ -1,12 +1,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "base/version.h"
-#include "cli/command_line.h"
+#include "cli/cli.h"
 #include "settings/named_datasets.h"
 
 namespace mnist_train::cli {
@@ -125,6 +123,8 @@ void add_preview(CLI::App& command, CommandLine& line) {
 
 void add_export(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
+  line.export_format = "pt";
+  line.export_input = "float32";
   add(command, "--format", line.export_format, "FORMAT", "The format to write")
       ->check(CLI::IsMember({"pt", "safetensors", "onnx", "python"}))
       ->capture_default_str();
@@ -155,9 +155,10 @@ void add_export(CLI::App& command, CommandLine& line) {
 }
 
 void add_init(CLI::App& command, CommandLine& line) {
-  add(command, "FOLDER", line.pictures, "",
+  add(command, "FOLDER", line.images, "",
       "A folder of pictures with a subfolder for each class, or with the subfolders train and test")
-      ->required();
+      ->required()
+      ->expected(1);
   add(command, "--weights", line.checkpoint_file, "FILE",
       "Weights to fine-tune: a .pt or .safetensors file of a built-in network");
   add_logging_flags(command, line);
@@ -283,11 +284,12 @@ constexpr std::array kCommands{
     CommandEntry{"man-page", Command::kManPage, "Prints the man page", &add_man_page},
 };
 
-/// CLI11 takes the argument after an option as its value, even if it is a flag.
-void refuse_flags_as_values(CLI::App& command) {
+/// CLI11 takes the argument after an option as its value, even if it is a flag or empty.
+void refuse_missing_values(CLI::App& command) {
   const CLI::Validator is_value(
       [](const std::string& value) {
-        return value.starts_with("--") ? "needs a value, found the flag " + value : std::string();
+        if (value.empty()) return std::string("needs a value");
+        return value.starts_with("--") ? "needs a value, found the flag " + value : "";
       },
       "");
   for (CLI::Option* option : command.get_options()) {
@@ -319,7 +321,7 @@ std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   for (const CommandEntry& entry : kCommands) {
     CLI::App& command = *parser->add_subcommand(entry.name, entry.purpose);
     entry.add_flags(command, line);
-    refuse_flags_as_values(command);
+    refuse_missing_values(command);
   }
   return parser;
 }

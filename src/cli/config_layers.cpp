@@ -1,25 +1,16 @@
-#include "cli/config_layers.h"
-
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/checkpoint_file.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "launch/job.h"
+#include "cli/cli.h"
+#include "imaging/codec.h"
 #include "report/records.h"
 #include "strict_json/value_type.h"
 
@@ -175,8 +166,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
-  std::error_code ignored;
-  if (fs::exists(beside, ignored)) {
+  if (is_there(beside)) {
     auto source = strict_json::load_source(beside.string());
     // The reader reports what cannot be parsed.
     auto config = OrderedJson::parse(source->text, nullptr, /*allow_exceptions=*/false);
@@ -216,11 +206,6 @@ void add_positions(const Node& node, const std::string& pointer, Locators& locat
 
 [[noreturn]] void refuse_file(const fs::path& path, const std::string& reason) {
   throw Error(ExitCode::kCheckpoint, path.string() + ": " + reason);
-}
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
 }
 
 /// Returns the file to use for a run folder, or for its folder of checkpoints.
@@ -276,28 +261,25 @@ void find_file(std::string& path, bool to_resume) {
                                : "there is no intact checkpoint in its folder"));
 }
 
-struct OutputKind {
-  std::string_view writer;  // the command that writes such files; "": none
-  std::vector<std::string_view> extensions;
-};
-
-const std::vector<OutputKind>& output_kinds() {
-  static const std::vector<OutputKind> kKinds{
-      {"export --format pt", {".pt", ".pth"}},
-      {"export --format safetensors", {".safetensors"}},
-      {"export --format onnx", {".onnx"}},
-      {"export --format python", {".py"}},
-      {"preview", {".png"}},
-      {"report", {".html", ".htm"}},
-      {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
-  return kKinds;
-}
-
-std::string writer_of(const CommandLine& line) {
-  if (line.command == Command::kExport) return "export --format " + line.export_format;
-  if (line.command == Command::kPreview) return "preview";
-  return line.command == Command::kReport ? "report" : "";
-}
+/// Commands by the extension of the files that they write; "": no command writes such files.
+const std::map<std::string, std::string> kWriters{{".pt", "export --format pt"},
+                                                  {".pth", "export --format pt"},
+                                                  {".onnx", "export --format onnx"},
+                                                  {".safetensors", "export --format safetensors"},
+                                                  {".py", "export --format python"},
+                                                  {".png", "preview"},
+                                                  {".html", "report"},
+                                                  {".htm", "report"},
+                                                  {".json", ""},
+                                                  {".jsonl", ""},
+                                                  {".bin", ""},
+                                                  {".jpg", ""},
+                                                  {".jpeg", ""},
+                                                  {".gif", ""},
+                                                  {".svg", ""},
+                                                  {".pdf", ""},
+                                                  {".gz", ""},
+                                                  {".zip", ""}};
 
 }  // namespace
 
@@ -372,7 +354,7 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
 
 void find_checkpoints(CommandLine& line) {
   if (line.checkpoint_file) find_file(*line.checkpoint_file, /*to_resume=*/false);
-  if (line.resume && *line.resume != "auto") find_file(*line.resume, /*to_resume=*/true);
+  if (!line.resume.empty() && line.resume != "auto") find_file(line.resume, /*to_resume=*/true);
 }
 
 void find_model_weights(settings::RunConfig& config) {
@@ -383,22 +365,21 @@ void find_model_weights(settings::RunConfig& config) {
 }
 
 std::optional<std::string> misused_extension(const CommandLine& line) {
-  const std::string writer = writer_of(line);
+  std::string writer;
+  if (line.command == Command::kExport) writer = "export --format " + line.export_format;
+  if (line.command == Command::kPreview) writer = "preview";
+  if (line.command == Command::kReport) writer = "report";
   if (writer.empty() || !line.output) return std::nullopt;
-  std::string extension = fs::path(*line.output).extension();
-  std::ranges::transform(extension, extension.begin(), [](unsigned char letter) {
-    return static_cast<char>(std::tolower(letter));
-  });
-  const auto has_it = [&](const OutputKind& kind) {
-    return std::ranges::count(kind.extensions, extension) > 0;
-  };
-  const auto other = std::ranges::find_if(output_kinds(), has_it);
-  if (other == output_kinds().end() || other->writer == writer) return std::nullopt;
-  const auto own = std::ranges::find(output_kinds(), writer, &OutputKind::writer);
-  std::string text = fmt::format("--output {}: {} writes {} files", *line.output, writer,
-                                 fmt::join(own->extensions, " or "));
-  if (!other->writer.empty()) {
-    text += fmt::format("; {} files are written by {}", extension, other->writer);
+  const auto other = kWriters.find(imaging::extension_of(*line.output));
+  if (other == kWriters.end() || other->second == writer) return std::nullopt;
+  std::vector<std::string> own;
+  for (const auto& [extension, command] : kWriters) {
+    if (command == writer) own.push_back(extension);
+  }
+  std::string text =
+      fmt::format("--output {}: {} writes {} files", *line.output, writer, fmt::join(own, " or "));
+  if (!other->second.empty()) {
+    text += fmt::format("; {} files are written by {}", other->first, other->second);
   }
   return text;
 }

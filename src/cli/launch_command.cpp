@@ -1,5 +1,3 @@
-#include "cli/launch_command.h"
-
 #include <net/if.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
@@ -9,21 +7,15 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <memory>
-#include <optional>
 #include <sstream>
-#include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "cli/command_line.h"
-#include "cli/config_layers.h"
+#include "cli/cli.h"
 #include "data/image_decoder.h"
 #include "data/shared_dataset.h"
-#include "launch/job.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "report/console.h"
@@ -74,7 +66,7 @@ void check_export(const CommandLine& line, const settings::RunConfig& config) {
 void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
   const bool trains = line.command == Command::kTrain;
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
-  if (line.resume && *line.resume != "auto") check_readable(*line.resume);
+  if (!line.resume.empty() && line.resume != "auto") check_readable(line.resume);
   if (trains && config.model.weights) check_readable(config.model.weights->file);
   if (trains || line.command == Command::kEvaluate || line.command == Command::kPredict ||
       line.command == Command::kDescribe) {
@@ -87,27 +79,17 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
 }
 
 launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
-  launch::Job job;
-  job.command = line.command;
+  launch::Job job = static_cast<const launch::Job&>(line);
   job.config = settings::write_run_config(layered.config, /*with_output=*/true);
   job.config_path = first_config(line);
-  job.resume = line.resume.value_or("");
   if (!job.resume.empty() && job.resume != "auto") job.resume = fs::absolute(job.resume).string();
   if (line.checkpoint_file) {
     job.checkpoint = fs::absolute(*line.checkpoint_file);
     job.dataset_record = data::find_dataset_record(job.checkpoint);
   }
-  job.export_format = line.export_format;
-  job.export_input = line.export_input;
   const bool writes_file = line.command == Command::kExport || line.command == Command::kPreview;
   if (writes_file) job.export_path = fs::absolute(line.output.value_or(""));
-  job.with_optimizer = line.with_optimizer;
-  job.scale = line.scale;
   job.as_json = prints_json(line);
-  job.images = line.command == Command::kInit ? std::vector{line.pictures} : line.images;
-  job.predicts_test = line.predicts_test;
-  job.log_level = line.log_level;
-  job.quiet = line.quiet;
   job.started_s = job.attempt_s = monotonic_seconds();
   job.program = program_to_type();
   job.positions = key_positions(line, layered);
@@ -116,28 +98,23 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
 
 // Under another launcher.
 
-/// Checks the files of a command for all hosts and, for training, prepares the run folder. Returns
-/// the folder's lock.
-UniqueFd prepare_on_rank0(const CommandLine& line, const settings::RunConfig& config,
-                          const launch::WorkerIdentity& identity, launch::Job& job) {
-  check_named_files(line, config);
-  if (job.command != Command::kTrain) return {};
-  report::RunFolder folder = report::prepare_run_folder(config, name_of_config(line), job.resume,
-                                                        job.after_restart, identity.launch);
-  job.run_folder = folder.path;
-  job.made_folders = folder.made;
-  return std::move(folder.lock);
-}
-
-/// Becomes a worker; a restarted one resumes from the last attempt. Other ranks wait for rank 0, so
-/// if it refuses the start, it tells them why.
+/// Becomes a worker; a restarted one resumes from the last attempt. Rank 0 checks the files of the
+/// command for all hosts and, for training, prepares the run folder. The others wait for it, so if
+/// it refuses the start, it tells them why.
 [[noreturn]] void become_worker(const CommandLine& line, const settings::RunConfig& config,
                                 const launch::WorkerIdentity& identity, launch::Job job) {
   job.after_restart = identity.restart_count > 0;
   job.restarts = identity.restart_count;
   UniqueFd lock;
   try {
-    if (identity.rank == 0) lock = prepare_on_rank0(line, config, identity, job);
+    if (identity.rank == 0) check_named_files(line, config);
+    if (identity.rank == 0 && job.command == Command::kTrain) {
+      report::RunFolder folder = report::prepare_run_folder(
+          config, name_of_config(line), job.resume, job.after_restart, identity.launch);
+      job.run_folder = folder.path;
+      job.made_folders = folder.made;
+      lock = std::move(folder.lock);
+    }
   } catch (const Error& error) {
     if (identity.world_size == 1) throw;
     job.refusal_code = static_cast<int>(error.code());
@@ -260,7 +237,9 @@ launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
   return decode;
 }
 
-launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
+/// Runs one attempt. Errors in the launcher itself, above all in decoding, are failures like those
+/// of a rank.
+launch::AttemptResult attempt(LaunchState& state, bool is_first) try {
   if (state.trains() && !(state.fork_server && state.fork_server->is_alive())) {
     state.fork_server = std::make_unique<launch::ForkServer>(launch::worker_executable());
   }
@@ -288,20 +267,12 @@ launch::AttemptResult run_attempt(LaunchState& state, bool is_first) {
   };
   return launch::supervise(setup, board, state.config.launch.hang_timeout_s,
                            decoding_task(state, is_first), warn);
-}
-
-/// Runs one attempt. Errors in the launcher itself, above all in decoding, are failures like those
-/// of a rank.
-launch::AttemptResult attempt(LaunchState& state, bool is_first) {
-  try {
-    return run_attempt(state, is_first);
-  } catch (const std::exception& error) {
-    const launch::FailureReport found = launch::report_for(error, launch::Phase::kLoadingData);
-    launch::AttemptResult result;
-    result.failure.emplace().code = found.code;
-    result.failure->cause = (found.code == ExitCode::kData ? "loading data: " : "") + found.message;
-    return result;
-  }
+} catch (const std::exception& error) {
+  const launch::FailureReport found = launch::report_for(error, launch::Phase::kLoadingData);
+  launch::AttemptResult result;
+  result.failure.emplace().code = found.code;
+  result.failure->cause = (found.code == ExitCode::kData ? "loading data: " : "") + found.message;
+  return result;
 }
 
 /// Returns whether a failed attempt is followed by another, and prepares that.
@@ -370,7 +341,7 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
   if (state.folder && is_refused_start(failure, state.job)) {
     report::discard_run_folder(state.folder->path, state.folder->made);
   } else if (state.folder) {
-    report::record_failure(state.folder->path / report::files::kSummary, failure.cause);
+    report::record_end(state.folder->path / report::files::kSummary, "failed", failure.cause);
     if (state.config.report.html) report::write_last_page(state.folder->path);
   }
 }
@@ -402,7 +373,7 @@ int run_own_launcher(LaunchState state) {
     launch::AttemptResult result = attempt(state, is_first);
     if (!result.failure) {
       report_stop(state, result);
-      if (state.folder) report::record_stop(state.folder->path / report::files::kSummary);
+      if (state.folder) report::record_end(state.folder->path / report::files::kSummary, "stopped");
       const bool needs_page = result.cut_off && state.folder && state.config.report.html;
       if (needs_page) report::write_last_page(state.folder->path);
       return result.exit_code;

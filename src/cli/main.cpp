@@ -9,24 +9,16 @@
 #include <exception>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <string>
-#include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/shared_library.h"
 #include "base/system.h"
-#include "cli/command_line.h"
-#include "cli/config_layers.h"
-#include "cli/launch_command.h"
+#include "cli/cli.h"
 #include "data/convert.h"
 #include "data/dataset.h"
 #include "doctor/doctor.h"
-#include "launch/job.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "network/network.h"
@@ -39,17 +31,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Escapes an error for the terminal. Errors of a config have several lines, each escaped already.
-std::string printable(const Error& error) {
-  return error.code() == ExitCode::kConfig ? escape_control_bytes(error.what())
-                                           : as_block(error.what());
-}
-
 /// Replaces "-" by the file names on standard input.
 void read_image_list(CommandLine& line) {
   std::vector<std::string>& images = line.images;
   const auto dash = std::find(images.begin(), images.end(), "-");
-  if (dash == images.end()) return;
+  if (line.command != Command::kPredict || dash == images.end()) return;
   if (std::find(line.configs.begin(), line.configs.end(), "-") != line.configs.end()) {
     throw Error(ExitCode::kConfig,
                 "mnist-train predict: - stands for both the config and the list of images, but "
@@ -62,32 +48,27 @@ void read_image_list(CommandLine& line) {
   images.insert(images.erase(dash), listed.begin(), listed.end());
 }
 
-/// Returns DIR of "FORMAT:DIR", or nothing for another format.
-std::optional<std::string> folder_of(const std::string& format, const std::string& argument) {
-  const std::size_t begin = format.size() + 1;
-  const bool fits = argument.starts_with(format + ":") && argument.size() > begin;
-  return fits ? std::optional(argument.substr(begin)) : std::nullopt;
-}
-
 data::ConvertOptions convert_options(const CommandLine& line) {
-  const auto from = folder_of("idx", line.from);
-  if (!from) {
+  const auto parts_of = [](const std::string& argument) {  // FORMAT:DIR
+    const std::size_t end = std::min(argument.find(':'), argument.size() - 1);
+    return std::pair(argument.substr(0, end), argument.substr(end + 1));
+  };
+  const auto [source, from] = parts_of(line.from);
+  const auto [target, to] = parts_of(line.to);
+  if (source != "idx" || from.empty()) {
     throw Error(ExitCode::kConfig,
                 "mnist-train convert: --from " + line.from + ": expected idx:DIR");
   }
-  const auto lmdb = folder_of("lmdb", line.to);
-  const auto folder = folder_of("image-folder", line.to);
-  if (!lmdb && !folder) {
+  const bool is_lmdb = target == "lmdb";
+  if ((!is_lmdb && target != "image-folder") || to.empty()) {
     throw Error(ExitCode::kConfig,
                 "mnist-train convert: --to " + line.to + ": expected lmdb:DIR or image-folder:DIR");
   }
-  data::ConvertOptions options;
-  options.from = *from;
-  options.target = lmdb ? data::ConvertTarget::kLmdb : data::ConvertTarget::kImageFolder;
-  options.to = lmdb ? *lmdb : *folder;
-  options.jpeg = line.encoding.empty() ? lmdb.has_value() : line.encoding == "jpeg";
-  options.quality = line.jpeg_quality;
-  return options;
+  return {.from = from,
+          .target = is_lmdb ? data::ConvertTarget::kLmdb : data::ConvertTarget::kImageFolder,
+          .to = to,
+          .jpeg = line.encoding.empty() ? is_lmdb : line.encoding == "jpeg",
+          .quality = line.jpeg_quality};
 }
 
 /// Replaces this process by mnist-train-fetch.
@@ -135,16 +116,13 @@ std::vector<fs::path> folders_of_runs(const CommandLine& line) {
       throw Error(ExitCode::kConfig, "mnist-train report: " + folder +
                                          ": there is no such folder; name folders of runs");
     }
-    if (report::has_page_data(folder)) {
+    if (report::holds_run(folder)) {
       folders.emplace_back(folder);
     } else {
       skipped += (skipped.empty() ? "" : ", ") + folder;
     }
   }
-  if (folders.empty()) {
-    throw Error(ExitCode::kConfig,
-                skipped + ": holds no run: neither config.json nor metrics.jsonl is there");
-  }
+  if (folders.empty()) throw Error(ExitCode::kConfig, skipped + ": holds no run");
   if (!skipped.empty()) spdlog::warn("skipped folders without a run: {}", skipped);
   return folders;
 }
@@ -302,7 +280,7 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   }
   check_network(line, config);
   if (line.dry_run) {
-    report::check_run_folder(config, name_of_config(line), line.resume.value_or(""));
+    report::check_run_folder(config, name_of_config(line), line.resume);
     print_text(settings::write_run_config(config, true));
     return 0;
   }
@@ -366,7 +344,11 @@ int main(int argc, char** argv) {
   try {
     return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const mnist_train::Error& error) {
-    std::cerr << mnist_train::cli::printable(error) << '\n';
+    // Errors of a config have several lines, each escaped already.
+    const bool is_config = error.code() == mnist_train::ExitCode::kConfig;
+    std::cerr << (is_config ? mnist_train::escape_control_bytes(error.what())
+                            : mnist_train::as_block(error.what()))
+              << '\n';
     mnist_train::launch::write_elastic_error_file(error.what());
     return static_cast<int>(error.code());
   } catch (const std::exception& error) {

@@ -58,20 +58,7 @@ constexpr std::array kColumns{Column{"epoch", 7},
                               Column{"time", 10},
                               Column{"samples/s", 11}};
 constexpr std::size_t kAccuracyColumn = 2;
-
-/// Returns the indices of the columns that fit. The last character of a line stays free, because
-/// some terminals wrap when it is written.
-std::vector<std::size_t> columns_that_fit(const ShownFigures& figures, std::size_t width) {
-  std::vector<std::size_t> fitting;
-  std::size_t used = 0;
-  for (std::size_t i = 0; i < kColumns.size(); ++i) {
-    if (kColumns[i].only_with != nullptr && !(figures.*kColumns[i].only_with)) continue;
-    used += kColumns[i].width;
-    if (used >= width) break;
-    fitting.push_back(i);
-  }
-  return fitting;
-}
+using Row = std::array<std::string, kColumns.size()>;
 
 std::string rate_text(double samples_per_second) {
   return with_thousands(static_cast<std::int64_t>(samples_per_second)) + " samples/s";
@@ -85,27 +72,18 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}:{}", whole / 3600, whole / 60 % 60, rest);
 }
 
-/// A part of the progress line. Parts with high numbers are dropped first.
-struct LinePart {
-  int number;
-  std::string text;
-};
-
-std::string joined(const std::vector<LinePart>& parts) {
+/// Returns the parts of a line that fit into the columns. Those with high numbers are dropped
+/// first.
+std::string fitted(const std::vector<std::pair<int, std::string>>& parts, std::size_t columns) {
   std::string line;
-  for (const LinePart& part : parts) line += (line.empty() ? "" : "  ") + part.text;
-  return line;
-}
-
-/// Returns the parts that fit into the columns, in order.
-std::string fitted(std::vector<LinePart> parts, std::size_t columns) {
-  std::erase_if(parts, [](const LinePart& part) { return part.text.empty(); });
-  while (parts.size() > 1 && joined(parts).size() > columns) {
-    parts.erase(
-        std::max_element(parts.begin(), parts.end(),
-                         [](const LinePart& a, const LinePart& b) { return a.number < b.number; }));
+  for (int most = static_cast<int>(parts.size()) - 1; most >= 0; --most) {
+    line.clear();
+    for (const auto& [number, text] : parts) {
+      if (number <= most && !text.empty()) line += (line.empty() ? "" : "  ") + text;
+    }
+    if (line.size() <= columns) break;
   }
-  return joined(parts).substr(0, columns);
+  return line.substr(0, columns);
 }
 
 /// Returns a bar for the `columns` left on a line, or nothing if there are too few.
@@ -134,7 +112,9 @@ class Console : public Sink {
     figures_ = {start.validation_images > 0, are_unequal(start.test_class_sizes),
                 start.classes >= kTop5Classes};
     if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
-    write(table_head());
+    Row titles;
+    std::ranges::transform(kColumns, titles.begin(), &Column::title);
+    write(coloured(setup_.style, kDim, table_row(titles)) + "\n");
   }
 
   void tick(const StepPosition& position) override {
@@ -203,12 +183,21 @@ class Console : public Sink {
     return text;
   }
 
-  std::string table_head() const {
-    std::string head;
-    for (const std::size_t i : columns_that_fit(figures_, columns())) {
-      head += fmt::format("{:>{}}", kColumns[i].title, kColumns[i].width);
+  /// Returns the cells of the columns that fit. The last character of a line stays free, because
+  /// some terminals wrap when it is written.
+  std::string table_row(const Row& cells, bool is_best = false) const {
+    const std::size_t width = columns();
+    std::size_t used = 0;
+    std::string row;
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const Column& column = kColumns[i];
+      if (column.only_with != nullptr && !(figures_.*column.only_with)) continue;
+      used += column.width;
+      if (used >= width) break;
+      const std::string cell = fmt::format("{:>{}}", cells[i], column.width);
+      row += is_best && i == kAccuracyColumn ? coloured(setup_.style, kBestColour, cell) : cell;
     }
-    return coloured(setup_.style, kDim, head) + "\n";
+    return row;
   }
 
   /// Returns the line of an epoch, with the test accuracy coloured if the epoch is the best so far.
@@ -216,23 +205,17 @@ class Console : public Sink {
     const double score = selection_score(record, setup_.best_by);
     const bool best = !best_score_ || score > *best_score_;
     if (best) best_score_ = score;
-    const std::array<std::string, kColumns.size()> cells{
-        fmt::format("{}/{}", record.epoch, setup_.epochs),
-        fmt::format("{:.4f}", record.test_loss),
-        as_percent(record.test_accuracy),
-        as_percent(record.test_balanced_accuracy),
-        as_percent(record.test_top5_accuracy.value_or(0)),
-        as_percent(record.validation_accuracy.value_or(0)),
-        fmt::format("{:.4f}", record.train_loss),
-        as_percent(record.train_accuracy),
-        fmt::format("{:.2f} s", record.train_seconds + record.test_seconds),
-        with_thousands(static_cast<std::int64_t>(record.samples_per_second))};
-    std::string line;
-    for (const std::size_t i : columns_that_fit(figures_, columns())) {
-      const std::string cell = fmt::format("{:>{}}", cells[i], kColumns[i].width);
-      line += best && i == kAccuracyColumn ? coloured(setup_.style, kBestColour, cell) : cell;
-    }
-    return line + "\n";
+    const Row cells{fmt::format("{}/{}", record.epoch, setup_.epochs),
+                    fmt::format("{:.4f}", record.test_loss),
+                    as_percent(record.test_accuracy),
+                    as_percent(record.test_balanced_accuracy),
+                    as_percent(record.test_top5_accuracy.value_or(0)),
+                    as_percent(record.validation_accuracy.value_or(0)),
+                    fmt::format("{:.4f}", record.train_loss),
+                    as_percent(record.train_accuracy),
+                    fmt::format("{:.2f} s", record.train_seconds + record.test_seconds),
+                    with_thousands(static_cast<std::int64_t>(record.samples_per_second))};
+    return table_row(cells, best) + "\n";
   }
 
   void warn_of_never_predicted() const {

@@ -10,17 +10,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <numeric>
 #include <ranges>
 #include <string_view>
-#include <tuple>
-#include <utility>
 
-#include "base/error.h"
-#include "base/file.h"
-#include "base/json.h"
 #include "base/system.h"
 #include "base/version.h"
 #include "imaging/codec.h"
@@ -31,47 +23,6 @@ namespace {
 
 constexpr double kPaceInterval_s = 1;
 constexpr double kFirstPaceInterval_s = 0.1;
-
-class OptionalSink : public Sink {
- public:
-  OptionalSink(const char* name, const std::function<std::unique_ptr<Sink>()>& make) : name_(name) {
-    attempt([&] { sink_ = make(); });
-  }
-
-  void begin(const RunStart& start, const Summary& summary) override {
-    call(&Sink::begin, start, summary);
-  }
-  void tick(const StepPosition& position) override { call(&Sink::tick, position); }
-  void pace(const Pace& pace) override { call(&Sink::pace, pace); }
-  void step(const StepRecord& record) override { call(&Sink::step, record); }
-  void epoch(const EpochResult& result) override { call(&Sink::epoch, result); }
-  void refresh(const Summary& summary) override { call(&Sink::refresh, summary); }
-  void end(const Summary& summary) override { call(&Sink::end, summary); }
-  std::filesystem::path page() const override {
-    return sink_ ? sink_->page() : std::filesystem::path();
-  }
-  void add_position(LogPositions& positions) const override {
-    if (sink_) sink_->add_position(positions);
-  }
-
- private:
-  template <class Method, class... Arguments>
-  void call(Method method, const Arguments&... arguments) {
-    if (sink_) attempt([&] { std::invoke(method, *sink_, arguments...); });
-  }
-
-  template <class Attempt>
-  void attempt(const Attempt& action) try {
-    action();
-  } catch (const Error& error) {
-    if (!warned_) spdlog::warn("{}; the run continues without {}", error.what(), name_);
-    warned_ = true;
-  }
-
-  const char* name_;
-  std::unique_ptr<Sink> sink_;  // null if making it failed
-  bool warned_ = false;
-};
 
 /// Adds the fields of a record. An empty optional is omitted, or else null.
 template <class Record>
@@ -104,48 +55,6 @@ void add_details(OrderedJson& json, const EpochDetails& details) {
   }
 }
 
-class MetricsLog : public Sink {
- public:
-  MetricsLog(const std::filesystem::path& path, std::int64_t keep_bytes)
-      : path_(path),
-        fd_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644)) {
-    struct stat status {};
-    if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail("open");
-    bytes_ = std::min<std::int64_t>(keep_bytes, status.st_size);
-    if (::ftruncate(fd_.get(), bytes_) != 0) fail("truncate");
-  }
-
-  void step(const StepRecord& record) override { write_line("step", record, nullptr); }
-
-  void epoch(const EpochResult& result) override {
-    // A repeated evaluation needs a record only if the file has just begun.
-    if (result.is_repeated && bytes_ > 0) return;
-    write_line("epoch", result.record, &result.details);
-  }
-
-  void add_position(LogPositions& positions) const override { positions.metrics_bytes = bytes_; }
-
- private:
-  [[noreturn]] void fail(const char* action) const {
-    throw_errno(ExitCode::kRunFailed, path_, action);
-  }
-
-  template <class Record>
-  void write_line(const char* event, Record record, const EpochDetails* details) {
-    OrderedJson json{{"event", event}};
-    record.time = wall_clock_seconds();
-    add_fields(json, record);
-    if (details != nullptr) add_details(json, *details);
-    const std::string line = json.dump() + "\n";
-    if (!write_all(fd_.get(), line.data(), line.size())) fail("write");
-    bytes_ += static_cast<std::int64_t>(line.size());
-  }
-
-  std::filesystem::path path_;
-  UniqueFd fd_;
-  std::int64_t bytes_ = 0;
-};
-
 OrderedJson to_json(const Summary& summary) {
   OrderedJson json = {
       {"status", summary.status}, {"epochs", summary.epochs}, {"steps", summary.steps}};
@@ -174,14 +83,6 @@ bool has_status(const OrderedJson& summary, const char* status) {
   return summary.is_object() && summary.contains("status") && summary["status"] == status;
 }
 
-void no_longer_running(const std::filesystem::path& path, const OrderedJson& changes) try {
-  OrderedJson summary = read_json(path);
-  if (!has_status(summary, "running")) return;
-  summary.update(changes);
-  write_json(path, summary);
-} catch (const Error&) {
-}
-
 OrderedJson to_json(const RunStart& start, const Summary& summary) {
   OrderedJson json = {
       {"time", wall_clock_seconds()},
@@ -205,97 +106,77 @@ OrderedJson to_json(const RunStart& start, const Summary& summary) {
   return json;
 }
 
-class SummarySink : public Sink {
+constexpr std::size_t kMistakePictureBytes = 2'000'000;
+
+class RecordFiles : public Sink {
  public:
-  explicit SummarySink(const std::filesystem::path& run_folder)
-      : path_(run_folder / files::kSummary), lineage_path_(run_folder / files::kLineage) {}
+  RecordFiles(const std::filesystem::path& folder, std::filesystem::path accuracies_file,
+              std::int64_t keep_metrics_bytes)
+      : folder_(folder),
+        accuracies_file_(std::move(accuracies_file)),
+        metrics_(folder / files::kMetrics, keep_metrics_bytes) {}
 
   void begin(const RunStart& start, const Summary& summary) override {
-    append_lineage(to_json(start, summary));
-    write_summary(path_, summary);
-  }
-  void refresh(const Summary& summary) override { write_summary(path_, summary); }
-  void end(const Summary& summary) override { write_summary(path_, summary); }
-
- private:
-  void append_lineage(const OrderedJson& start) const {
-    const auto fail = [&](const char* action) {
-      throw_errno(ExitCode::kRunFailed, lineage_path_, action);
-    };
-    const UniqueFd fd(
-        ::open(lineage_path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-    struct stat status {};
-    if (!fd.valid() || ::fstat(fd.get(), &status) != 0) fail("open");
-    // Do not append to a line that a full disk has cut short.
-    char last = '\n';
-    if (status.st_size > 0 && ::pread(fd.get(), &last, 1, status.st_size - 1) != 1) fail("read");
-    const std::string line = (last == '\n' ? "" : "\n") + json_text(start) + "\n";
-    if (!write_all(fd.get(), line.data(), line.size())) fail("write");
+    class_names_ = start.class_names;
+    AppendFile(folder_ / files::kLineage).append(json_text(to_json(start, summary)) + "\n");
+    write_json(folder_ / files::kSummary, to_json(summary));
   }
 
-  std::filesystem::path path_;
-  std::filesystem::path lineage_path_;
-};
-
-class AccuraciesSink : public Sink {
- public:
-  explicit AccuraciesSink(std::filesystem::path path) : path_(std::move(path)) {}
+  void step(const StepRecord& record) override { write_metrics("step", record, nullptr); }
 
   void epoch(const EpochResult& result) override {
+    if (!result.predictions.empty()) {  // else report.predictions.batches is 0
+      write_file_atomically(folder_ / files::kPredictions, prediction_lines(result),
+                            ExitCode::kRunFailed);
+      write_file_atomically(folder_ / files::kMistakes, mistake_lines(result),
+                            ExitCode::kRunFailed);
+    }
+    // A repeated evaluation needs a record only if the file has just begun.
+    if (!result.is_repeated || metrics_.bytes() == 0) {
+      write_metrics("epoch", result.record, &result.details);
+    }
     accuracies_ = result.accuracies;
     // Rewriting a long list after every epoch would take quadratic time.
     constexpr std::size_t kEachEpoch = 1000;
-    if (accuracies_.size() - written_ > accuracies_.size() / kEachEpoch) write();
+    if (accuracies_.size() - written_ > accuracies_.size() / kEachEpoch) update_accuracies();
   }
-  void refresh(const Summary& /*summary*/) override { write(); }
-  void end(const Summary& /*summary*/) override { write(); }
+
+  void refresh(const Summary& summary) override {
+    update_accuracies();
+    write_json(folder_ / files::kSummary, to_json(summary));
+  }
+  void end(const Summary& summary) override { refresh(summary); }
+
+  void add_position(LogPositions& positions) const override {
+    positions.metrics_bytes = metrics_.bytes();
+  }
 
  private:
-  void write() {
+  template <class Record>
+  void write_metrics(const char* event, Record record, const EpochDetails* details) {
+    OrderedJson json{{"event", event}};
+    record.time = wall_clock_seconds();
+    add_fields(json, record);
+    if (details != nullptr) add_details(json, *details);
+    metrics_.append(json.dump() + "\n");
+  }
+
+  void update_accuracies() {
     if (accuracies_.size() == written_) return;
-    write_accuracies(path_, accuracies_);
+    write_accuracies(accuracies_file_, accuracies_);
     written_ = accuracies_.size();
   }
 
-  std::filesystem::path path_;
-  std::vector<double> accuracies_;
-  std::size_t written_ = 0;  // number of accuracies in the file
-};
-
-constexpr std::size_t kMistakePictureBytes = 2'000'000;
-
-class PredictionFiles : public Sink {
- public:
-  PredictionFiles(const std::filesystem::path& run_folder, std::vector<std::string> class_names)
-      : folder_(run_folder), class_names_(std::move(class_names)) {}
-
-  void epoch(const EpochResult& result) override {
-    if (result.predictions.empty()) return;  // report.predictions.batches is 0
-    write_file_atomically(folder_ / files::kPredictions, prediction_lines(result),
-                          ExitCode::kRunFailed);
-    write_file_atomically(folder_ / files::kMistakes, mistake_lines(result), ExitCode::kRunFailed);
-  }
-
- private:
-  const std::string& name(std::int64_t label) const {
-    return class_names_.at(static_cast<std::size_t>(label));
-  }
-
-  /// Returns the line of a prediction, with its scores as `add_scores(json)` adds them.
-  template <class AddScores>
-  std::string line(const Prediction& row, const std::string& image,
-                   const AddScores& add_scores) const {
-    OrderedJson json{{"id", row.id}};
-    if (!row.file.empty()) json["file"] = row.file;
-    json["image"] = image;
-    json["guess"] = row.guess;
-    json["truth"] = row.truth;
-    add_scores(json);
-    if (!class_names_.empty()) {
-      json["guess_name"] = name(row.guess);
-      json["truth_name"] = name(row.truth);
-    }
-    return json_text(json) + "\n";
+  OrderedJson row_of(const Prediction& prediction, const std::string& image) const {
+    OrderedJson row{{"id", prediction.id}};
+    if (!prediction.file.empty()) row["file"] = prediction.file;
+    row["image"] = image;
+    row["guess"] = prediction.guess;
+    row["truth"] = prediction.truth;
+    if (class_names_.empty()) return row;
+    row["guess_name"] = class_names_.at(static_cast<std::size_t>(prediction.guess));
+    row["truth_name"] = class_names_.at(static_cast<std::size_t>(prediction.truth));
+    return row;
   }
 
   /// Rounds to seven digits. A broken model can give NaN, which becomes null.
@@ -307,19 +188,19 @@ class PredictionFiles : public Sink {
 
   std::string prediction_lines(const EpochResult& result) const {
     std::string text;
-    for (const Prediction& row : result.predictions) {
-      const bool has_all = static_cast<std::int64_t>(row.scores.size()) >= result.details.classes;
-      text += line(row, row.image, [&](OrderedJson& json) {
-        for (const auto& [label, score] : row.scores) {
-          if (has_all) {
-            json[fmt::format("score_{}", label)] = score_of(score);
-            continue;
-          }
-          OrderedJson& top = json["top"].emplace_back(OrderedJson{{"class", label}});
-          if (!class_names_.empty()) top["name"] = name(label);
-          top["score"] = score_of(score);
+    for (const Prediction& prediction : result.predictions) {
+      OrderedJson row = row_of(prediction, prediction.image);
+      const auto scores = static_cast<std::int64_t>(prediction.scores.size());
+      for (const auto& [label, score] : prediction.scores) {
+        if (scores >= result.details.classes) {
+          row[fmt::format("score_{}", label)] = score_of(score);
+          continue;
         }
-      });
+        OrderedJson& top = row["top"].emplace_back(OrderedJson{{"class", label}});
+        if (!class_names_.empty()) top["name"] = class_names_.at(static_cast<std::size_t>(label));
+        top["score"] = score_of(score);
+      }
+      text += json_text(row) + "\n";
     }
     return text;
   }
@@ -332,8 +213,9 @@ class PredictionFiles : public Sink {
       std::string& image = used[mistake.id];
       if (bytes < kMistakePictureBytes) image = picture(mistake.id, result);
       bytes += image.size();
-      text += line(mistake, image,
-                   [&](OrderedJson& json) { json["confidence"] = mistake.confidence(); });
+      OrderedJson row = row_of(mistake, image);
+      row["confidence"] = mistake.confidence();
+      text += json_text(row) + "\n";
     }
     pictures_ = std::move(used);
     return text;
@@ -347,7 +229,11 @@ class PredictionFiles : public Sink {
   }
 
   std::filesystem::path folder_;
+  std::filesystem::path accuracies_file_;
+  AppendFile metrics_;
   std::vector<std::string> class_names_;
+  std::vector<double> accuracies_;
+  std::size_t written_ = 0;                       // number of accuracies in the file
   std::map<std::int64_t, std::string> pictures_;  // of the last epoch's mistakes, by id
 };
 
@@ -388,6 +274,33 @@ imaging::Image make_image(const std::uint8_t* pixels, std::int64_t channels, std
 }
 
 }  // namespace
+
+AppendFile::AppendFile(std::filesystem::path path, std::int64_t keep_bytes)
+    : path_(std::move(path)),
+      fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644)) {
+  struct stat status {};
+  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail("open");
+  truncate(std::min<std::int64_t>(keep_bytes, status.st_size));
+}
+
+void AppendFile::truncate(std::int64_t bytes) {
+  if (::ftruncate(fd_.get(), bytes) != 0) fail("truncate");
+  bytes_ = bytes;
+}
+
+void AppendFile::append(std::string_view content) {
+  if (!write_all(fd_.get(), content.data(), content.size())) {
+    const int reason = errno;
+    (void)!::ftruncate(fd_.get(), bytes_);
+    errno = reason;
+    fail("write");
+  }
+  bytes_ += static_cast<std::int64_t>(content.size());
+}
+
+void AppendFile::fail(const char* action) const {
+  throw_errno(ExitCode::kRunFailed, path_, action);
+}
 
 OrderedJson RunIdentity::versions_of_build() {
   const BuildInfo& build = build_info();
@@ -452,36 +365,28 @@ const char* words_for(settings::BestBy best_by) {
 }
 
 std::vector<Prediction> choose_mistakes(std::vector<Prediction> all, std::size_t most) {
-  std::sort(all.begin(), all.end(), [](const Prediction& a, const Prediction& b) {
-    return std::tuple(-a.confidence(), a.id) < std::tuple(-b.confidence(), b.id);
+  most = std::min(most, all.size());
+  std::ranges::sort(all, {}, [](const Prediction& mistake) {
+    return std::pair(-mistake.confidence(), mistake.id);
   });
-  using Kind = std::pair<std::int64_t, std::int64_t>;
-  const auto kind = [](const Prediction& mistake) { return Kind(mistake.truth, mistake.guess); };
-  std::map<Kind, std::int64_t> images;
-  std::vector<std::int64_t> round;  // rank of each mistake within its kind, by confidence
-  round.reserve(all.size());
-  for (const Prediction& mistake : all) round.push_back(images[kind(mistake)]++);
-  std::vector<std::size_t> order(all.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const Kind of_a = kind(all[a]);
-    const Kind of_b = kind(all[b]);
-    return std::tuple(round[a], -images[of_a], of_a) < std::tuple(round[b], -images[of_b], of_b);
-  });
-  order.resize(std::min(order.size(), most));
+  std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Prediction>> kinds;
+  for (Prediction& mistake : all) {
+    kinds[{mistake.truth, mistake.guess}].push_back(std::move(mistake));
+  }
+  std::vector<std::vector<Prediction>*> frequent_first;
+  for (auto& [kind, mistakes] : kinds) frequent_first.push_back(&mistakes);
+  std::ranges::stable_sort(frequent_first, std::greater(), [](auto* kind) { return kind->size(); });
   std::vector<Prediction> chosen;
-  chosen.reserve(order.size());
-  for (const std::size_t i : order) chosen.push_back(std::move(all[i]));
+  for (std::size_t round = 0; chosen.size() < most; ++round) {
+    for (std::vector<Prediction>* kind : frequent_first) {
+      if (round >= kind->size() || chosen.size() == most) continue;
+      chosen.push_back(std::move((*kind)[round]));
+    }
+  }
   return chosen;
 }
 
-std::unique_ptr<Sink> optional_sink(const char* name,
-                                    const std::function<std::unique_ptr<Sink>()>& make) {
-  return std::make_unique<OptionalSink>(name, make);
-}
-
 std::optional<Pace> PaceMeter::add(const PacedStep& step) {
-  newest_s_ = step.finished_s;
   if (!last_) {
     last_ = step;
     return std::nullopt;
@@ -499,25 +404,14 @@ std::optional<Pace> PaceMeter::add(const PacedStep& step) {
   return pace;
 }
 
-void PaceMeter::pause_until(double now_s) {
-  if (last_) last_->finished_s += now_s - newest_s_;
-  newest_s_ = now_s;
-}
-
-std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes) {
-  return std::make_unique<MetricsLog>(path, keep_bytes);
-}
-
-void write_summary(const std::filesystem::path& path, const Summary& summary) {
-  write_json(path, to_json(summary));
-}
-
-void record_failure(const std::filesystem::path& path, const std::string& error) {
-  no_longer_running(path, {{"status", "failed"}, {"error", error}});
-}
-
-void record_stop(const std::filesystem::path& path) {
-  no_longer_running(path, {{"status", "stopped"}});
+void record_end(const std::filesystem::path& path, const std::string& status,
+                const std::string& error) try {
+  OrderedJson summary = read_json(path);
+  if (!has_status(summary, "running")) return;
+  summary["status"] = status;
+  if (!error.empty()) summary["error"] = error;
+  write_json(path, summary);
+} catch (const Error&) {
 }
 
 std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
@@ -537,17 +431,10 @@ std::size_t count_accuracies(const std::filesystem::path& path) {
   return list.is_array() ? list.size() : 0;
 }
 
-std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder) {
-  return std::make_unique<SummarySink>(run_folder);
-}
-
-std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path) {
-  return std::make_unique<AccuraciesSink>(path);
-}
-
-std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& run_folder,
-                                       const std::vector<std::string>& class_names) {
-  return std::make_unique<PredictionFiles>(run_folder, class_names);
+std::unique_ptr<Sink> record_files(const std::filesystem::path& run_folder,
+                                   const std::filesystem::path& accuracies_file,
+                                   std::int64_t keep_metrics_bytes) {
+  return std::make_unique<RecordFiles>(run_folder, accuracies_file, keep_metrics_bytes);
 }
 
 Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,

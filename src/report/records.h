@@ -277,15 +277,11 @@ struct Summary : RunIdentity {
                     best_test_accuracy, best_epoch, samples_seen, peak_memory_bytes)
 };
 
-/// Writes `summary.json` atomically. Throws Error(kRunFailed).
-void write_summary(const std::filesystem::path& path, const Summary& summary);
-
-/// Changes a summary from "running" to "failed". Leaves any other status unchanged and ignores
-/// errors, because the failure itself matters more.
-void record_failure(const std::filesystem::path& path, const std::string& error);
-
-/// Changes a summary from "running" to "stopped", for a run that could not do so itself.
-void record_stop(const std::filesystem::path& path);
+/// Changes a summary from "running" to "failed" or "stopped", for a run that could not do so
+/// itself. Leaves any other status unchanged and ignores errors, because the end itself matters
+/// more.
+void record_end(const std::filesystem::path& path, const std::string& status,
+                const std::string& error = "");
 
 /// Returns the number of steps if the summary says "finished".
 std::optional<std::int64_t> finished_steps(const std::filesystem::path& path);
@@ -318,7 +314,7 @@ struct Pace {
   double step_seconds = 0;
 };
 
-/// Measures the pace about once a second. The first step of a start is excluded as warm-up.
+/// Measures the pace about once a second. The first step, as of a start or an epoch, is excluded.
 class PaceMeter {
  public:
   struct PacedStep {
@@ -331,14 +327,11 @@ class PaceMeter {
 
   /// Adds a finished step. Returns the pace if one is due.
   std::optional<Pace> add(const PacedStep& step);
-  /// Excludes the time between the last step and `now_s`.
-  void pause_until(double now_s);
 
  private:
   std::optional<PacedStep> last_;  // end of the previous interval
   double loss_ = 0;                // of the steps since then
   double samples_ = 0;
-  double newest_s_ = 0;  // end of the last step or pause
   bool has_told_ = false;
 };
 
@@ -363,45 +356,53 @@ class Sink {
   /// The run has finished or was stopped, as the summary says.
   virtual void end(const Summary& /*summary*/) {}
 
-  /// Path of the sink's page, empty if there is none or its last update failed.
-  virtual std::filesystem::path page() const { return {}; }
-
   /// Stores the length of the sink's append-only file, if it has one.
   virtual void add_position(LogPositions& /*positions*/) const {}
+
+  /// What a run can do without ("its page"): a failure of the sink is then only a warning. Null if
+  /// it ends the run.
+  virtual const char* dispensable() const { return nullptr; }
 };
 
-/// Makes a sink whose failures do not end the run: the first one is logged as a warning with `name`
-/// ("its page").
-std::unique_ptr<Sink> optional_sink(const char* name,
-                                    const std::function<std::unique_ptr<Sink>()>& make);
+/// An append-only file of a run. Throws Error(kRunFailed) naming it; links are not followed.
+class AppendFile {
+ public:
+  /// Opens or creates the file, and truncates it to at most `keep_bytes`.
+  explicit AppendFile(std::filesystem::path path,
+                      std::int64_t keep_bytes = std::numeric_limits<std::int64_t>::max());
 
-/// Appends to `metrics.jsonl` in whole lines, so a killed run leaves no partial ones. Truncates the
-/// file to `keep_bytes` first: a resumed run rewrites everything after its checkpoint.
-std::unique_ptr<Sink> metrics_sink(const std::filesystem::path& path, std::int64_t keep_bytes);
+  void truncate(std::int64_t bytes);
+  /// Appends all of the content or, if the disk is full, nothing: readers would stop at a part.
+  void append(std::string_view content);
+
+  std::int64_t bytes() const { return bytes_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  [[noreturn]] void fail(const char* action) const;
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  std::int64_t bytes_ = 0;
+};
+
+/// Keeps the records of a run up to date: a line in `lineage.jsonl` for each start, `metrics.jsonl`
+/// (truncated to `keep_metrics_bytes` first: a resumed run rewrites everything after its
+/// checkpoint), `summary.json`, the list of test accuracies (beyond 1,000 epochs after each
+/// thousandth of them, and at the end), and `predictions.jsonl` and `mistakes.jsonl` of the last
+/// evaluation (README.md has the keys). Mistakes have up to two megabytes of images.
+std::unique_ptr<Sink> record_files(const std::filesystem::path& run_folder,
+                                   const std::filesystem::path& accuracies_file,
+                                   std::int64_t keep_metrics_bytes);
 
 /// Appends to TensorBoard's `events.out.tfevents.*`: to the newest one of the run folder, truncated
 /// at the end of a record to at most `keep_bytes`, or to a new one, which starts with `config`
-/// (JSON) and the versions as texts.
+/// (JSON) as text.
 std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
                                        std::int64_t keep_bytes, const std::string& config);
 
-/// Replaces `predictions.jsonl` and `mistakes.jsonl` after each evaluation. Lines have `id`, `file`
-/// (the path in the test set's folder, if samples are files), `image`, `guess`, `truth`, then
-/// `score_0`, … (or `top`, if not all classes are given) or `confidence`, and, if classes have
-/// names, `guess_name` and `truth_name`. Mistakes have up to two megabytes of images.
-std::unique_ptr<Sink> predictions_sink(const std::filesystem::path& run_folder,
-                                       const std::vector<std::string>& class_names);
-
 /// Keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);
-
-/// Keeps `summary.json` in the run folder up to date, and appends a line to `lineage.jsonl` at each
-/// start of the run.
-std::unique_ptr<Sink> summary_sink(const std::filesystem::path& run_folder);
-
-/// Writes the list of test accuracies after each epoch; beyond 1,000 epochs after each thousandth
-/// of them, and at the end.
-std::unique_ptr<Sink> accuracies_sink(const std::filesystem::path& path);
 
 // The folder.
 
@@ -449,9 +450,6 @@ void point_latest_at(const std::filesystem::path& folder);
 namespace files = settings::run_files;
 
 // Its page.
-
-/// Whether a folder holds enough for a page.
-bool has_page_data(const std::filesystem::path& folder);
 
 /// Returns the page on the current content of run folders. Throws Error.
 std::string page_on(const std::vector<std::filesystem::path>& folders);

@@ -1,20 +1,13 @@
-#include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <numeric>
 #include <protozero/pbf_writer.hpp>
-#include <string_view>
-#include <utility>
 
-#include "base/file.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "base/version.h"
 #include "report/records.h"
 
 namespace mnist_train::report {
@@ -46,68 +39,44 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
+/// Returns the newest file of events in a folder, else the name that TensorBoard expects of a new
+/// one; names sort by their time.
+fs::path events_path(const fs::path& folder) {
+  fs::path path;
+  for (const fs::path& each : paths_in(folder)) {
+    if (each.filename().string().starts_with(files::kEvents)) path = each;
+  }
+  if (!path.empty()) return path;
+  return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
+}
+
 /// A file of TensorFlow's records (tensorflow/core/lib/io/record_writer.cc): length, its checksum,
 /// content, its checksum.
-class EventFile {
+class EventFile : public AppendFile {
  public:
-  EventFile(const fs::path& folder, std::int64_t keep_bytes) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-      const bool is_events = entry.path().filename().string().starts_with(files::kEvents);
-      if (is_events) path_ = std::max(path_, entry.path());  // the newest
+  /// Truncates the file at the end of a record.
+  EventFile(const fs::path& folder, std::int64_t keep_bytes)
+      : AppendFile(events_path(folder), keep_bytes) {
+    std::int64_t end = 0;
+    while (bytes() - end >= kHeaderBytes + kFooterBytes) {
+      std::uint64_t content = 0;
+      if (::pread(fd(), &content, sizeof content, end) != sizeof content) break;
+      const std::int64_t space = bytes() - end - kHeaderBytes - kFooterBytes;
+      if (content > static_cast<std::uint64_t>(space)) break;
+      end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
     }
-    if (path_.empty()) {  // the name that TensorBoard expects; names sort by their time
-      path_ =
-          folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
-    }
-    fd_ =
-        UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-    struct stat status {};
-    if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail("open");
-    bytes_ = end_of_records(std::min<std::int64_t>(keep_bytes, status.st_size));
-    if (::ftruncate(fd_.get(), bytes_) != 0) fail("truncate");
+    truncate(end);
   }
 
-  /// Appends a whole record or nothing.
-  void append(std::string_view content) {
+  void append_record(std::string_view content) {
     std::string record;
     record.reserve(content.size() + kHeaderBytes + kFooterBytes);
     append_number(record, std::uint64_t{content.size()});
     append_number(record, masked_crc(record));
     record += content;
     append_number(record, masked_crc(content));
-    if (!write_all(fd_.get(), record.data(), record.size())) {
-      const int reason = errno;
-      // Readers would stop forever at a partial record.
-      (void)!::ftruncate(fd_.get(), bytes_);
-      errno = reason;
-      fail("write");
-    }
-    bytes_ += static_cast<std::int64_t>(record.size());
+    append(record);
   }
-
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  [[noreturn]] void fail(const char* action) const {
-    throw_errno(ExitCode::kRunFailed, path_, action);
-  }
-
-  std::int64_t end_of_records(std::int64_t limit) const {
-    std::int64_t end = 0;
-    while (limit - end >= kHeaderBytes + kFooterBytes) {
-      std::uint64_t content = 0;
-      if (::pread(fd_.get(), &content, sizeof content, end) != sizeof content) break;
-      const std::int64_t space = limit - end - kHeaderBytes - kFooterBytes;
-      if (content > static_cast<std::uint64_t>(space)) break;
-      end += kHeaderBytes + static_cast<std::int64_t>(content) + kFooterBytes;
-    }
-    return end;
-  }
-
-  fs::path path_;
-  UniqueFd fd_;
-  std::int64_t bytes_ = 0;
 };
 
 using protozero::pbf_writer;
@@ -120,21 +89,17 @@ constexpr std::size_t kMostWrongPictures = 8;  // per epoch
 
 class TensorboardLog : public Sink {
  public:
-  TensorboardLog(const std::filesystem::path& folder, std::int64_t keep_bytes, std::string config)
-      : file_(folder, keep_bytes), config_(std::move(config)) {
-    if (file_.bytes() > 0) return;
-    write_event([](pbf_writer& event) { event.add_string(/*file_version*/ 3, "brain.Event:2"); });
-    first_bytes_ = file_.bytes();
-  }
+  TensorboardLog(fs::path folder, std::int64_t keep_bytes, std::string config)
+      : folder_(std::move(folder)), keep_bytes_(keep_bytes), config_(std::move(config)) {}
+
+  const char* dispensable() const override { return "TensorBoard's events"; }
 
   void begin(const RunStart& start, const Summary& /*summary*/) override {
     class_names_ = start.class_names;
-    if (file_.bytes() != first_bytes_) return;  // the run resumes
-    const BuildInfo& build = build_info();
+    file_.emplace(folder_, keep_bytes_);
+    if (file_->bytes() > 0) return;  // the run resumes
+    write_event([](pbf_writer& event) { event.add_string(/*file_version*/ 3, "brain.Event:2"); });
     write_text(0, "config", "```json\n" + config_ + "```\n");
-    write_text(
-        0, "versions",
-        fmt::format("mnist-train {} {}, LibTorch {}", build.version, build.commit, build.torch));
   }
 
   void step(const StepRecord& record) override {
@@ -162,7 +127,7 @@ class TensorboardLog : public Sink {
   }
 
   void add_position(LogPositions& positions) const override {
-    positions.event_bytes = file_.bytes();
+    if (file_) positions.event_bytes = file_->bytes();
   }
 
  private:
@@ -267,23 +232,25 @@ class TensorboardLog : public Sink {
 
   template <class Fill>
   void write_event(const Fill& fill) {
+    if (!file_) return;  // it could not be opened
     std::string message;
     pbf_writer event(message);
     event.add_double(/*wall_time*/ 1, wall_clock_seconds());
     fill(event);
-    file_.append(message);
+    file_->append_record(message);
   }
 
-  EventFile file_;
+  fs::path folder_;
+  std::int64_t keep_bytes_;
   std::string config_;
   std::vector<std::string> class_names_;
-  std::int64_t first_bytes_ = 0;  // of the version record
+  std::optional<EventFile> file_;  // from `begin` on
 };
 
 }  // namespace
 
-std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
-                                       std::int64_t keep_bytes, const std::string& config) {
+std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes,
+                                       const std::string& config) {
   return std::make_unique<TensorboardLog>(run_folder, keep_bytes, config);
 }
 

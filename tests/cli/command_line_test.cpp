@@ -1,10 +1,8 @@
-#include "cli/command_line.h"
-
 #include <CLI/CLI.hpp>
 
+#include "cli/cli.h"
 #include "support/catch.h"
 #include "support/error_of.h"
-#include "support/temp_folder.h"
 
 namespace mnist_train::cli {
 
@@ -50,25 +48,12 @@ TEST_CASE("a config or checkpoint without its flag, or for a command without one
   const auto refusal = [](const Arguments& arguments) {
     return testing::error_of([&] { (void)parse_command_line(arguments); }).message;
   };
-  CHECK_THAT(refusal({"train", "my.json"}),
-             ContainsSubstring("my.json; use --config my.json for a config"));
-  CHECK_THAT(refusal({"train", "--config", "my.json", "epochs=3"}),
-             ContainsSubstring("epochs=3; use --set KEY=VALUE for keys of the config"));
-  const testing::TempFolder run;
-  const std::string folder = run.path().string();
-  for (const Arguments& arguments :
-       {Arguments{"evaluate", folder}, Arguments{"predict", folder, "a.png"},
-        Arguments{"export", "--format", "pt", folder, "--output", "w.pt"}}) {
-    CHECK_THAT(refusal(arguments), ContainsSubstring("--checkpoint is required; did you mean "
-                                                     "--checkpoint " +
-                                                     folder + "?\n"));
-  }
-  for (const Arguments& arguments : {Arguments{"export", "--format", "pt", "--output=w.pt"},
-                                     Arguments{"evaluate", "--set=model.weights=w.pt"}}) {
-    CHECK_THAT(refusal(arguments), ContainsSubstring("--checkpoint is required\n"));
-  }
-  CHECK_THAT(refusal({"export", "--format", "bad", folder}), !ContainsSubstring("did you mean"));
+  const auto has_advice =
+      ContainsSubstring("; use --config FILE for a config, --set KEY=VALUE for its keys\n");
+  CHECK_THAT(refusal({"train", "my.json"}), ContainsSubstring("my.json") && has_advice);
+  CHECK_THAT(refusal({"train", "--config", "my.json", "epochs=3"}), has_advice);
   CHECK_THAT(refusal({"predict", "a.png"}), ContainsSubstring("--checkpoint is required\n"));
+  const std::string folder = "runs/first";
   for (const char* command : {"describe", "preview", "doctor"}) {
     CHECK_THAT(refusal({command, "--checkpoint", folder}),
                ContainsSubstring("; use --config RUN/config.json for the config of a run\n"));
@@ -76,7 +61,7 @@ TEST_CASE("a config or checkpoint without its flag, or for a command without one
   CHECK_THAT(refusal({"-c", "c", "--checkpoint", folder}),
              ContainsSubstring("; did you mean --resume?\n"));
   CHECK_THAT(refusal({"-c", "c", "--launch", "2"}),
-             ContainsSubstring("; did you mean --set launch.KEY=VALUE?\n"));
+             ContainsSubstring("; did you mean --set launch=VALUE?\n"));
   CHECK_THAT(refusal({"-c", "c", "--deterministic", "true"}),
              ContainsSubstring("; did you mean --set deterministic=VALUE?\n"));
 }
@@ -131,12 +116,13 @@ TEST_CASE("help and version are printed, and examples name their command") {
     CHECK_THAT(line.text, ContainsSubstring("Example"));
   }
   CommandLine unused;
-  for (const CommandHelp& command : describe_commands(*make_parser(unused))) {
-    CAPTURE(command.name);
-    CHECK_THAT(command.examples, ContainsSubstring("mnist-train " + command.name) ||
-                                     ContainsSubstring("mnist-train --config"));
-    CHECK_THAT(parse_command_line({command.name, "--help"}).text,
-               ContainsSubstring(command.examples));
+  const auto parser = make_parser(unused);
+  for (const CLI::App* command : parser->get_subcommands([](const CLI::App*) { return true; })) {
+    CAPTURE(command->get_name());
+    CHECK_THAT(command->get_footer(), ContainsSubstring("mnist-train " + command->get_name()) ||
+                                          ContainsSubstring("mnist-train --config"));
+    CHECK_THAT(parse_command_line({command->get_name(), "--help"}).text,
+               ContainsSubstring(command->get_footer()));
   }
   for (const Arguments& arguments : {Arguments{"--version"}, Arguments{"train", "--version"}}) {
     const CommandLine line = parse_command_line(arguments);
@@ -157,7 +143,7 @@ TEST_CASE("a wrong call is refused in one line, and a second one points to help"
       {{"report", "r", "--set", "epochs=1"}, "unknown flag --set\n"},
       {{"-c", "c", "--learning-rate", "1"}, "did you mean --set learning_rate=VALUE?\n"},
       {{"-c", "c", "--frobnicate=1"},
-       "unknown flag --frobnicate; use --set KEY=VALUE for keys of the config\n"},
+       "unknown flag --frobnicate; use --config FILE for a config, --set KEY=VALUE for its keys\n"},
       {{"--config"}, "mnist-train train: --config"},
       {{"-c", "c", "--epochs", "5"}, "--epochs"},
       {{"-c", "c", "--epochs=5"}, "unknown flag --epochs; did you mean --set epochs=VALUE?\n"},

@@ -1,9 +1,8 @@
-#include "cli/config_layers.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 
+#include "cli/cli.h"
 #include "strict_json/value_type.h"
 #include "support/catch.h"
 #include "support/error_of.h"

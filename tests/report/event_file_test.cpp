@@ -22,7 +22,9 @@ std::int64_t bytes_of(const Sink& log) {
 }
 
 std::unique_ptr<Sink> open(const TempFolder& folder, std::int64_t keep_bytes) {
-  return tensorboard_sink(folder.path(), keep_bytes, "{}\n");
+  auto log = tensorboard_sink(folder.path(), keep_bytes, "{}\n");
+  log->begin({}, {});
+  return log;
 }
 
 fs::path only_file(const TempFolder& folder) {

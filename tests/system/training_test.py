@@ -80,7 +80,7 @@ def test_the_best_accuracy_is_what_the_saved_checkpoint_reaches(tmp_path):
     summary = folder.summary()
     assert (summary["best_test_accuracy"], summary["best_epoch"]) == (best["test_accuracy"], number)
     page = (folder.path / "report.html").read_text()
-    assert f'<dt>Best</dt><dd>{said}</dd><dd class="soft">epoch {number}, by validation</dd>' in page
+    assert f'<dt>Best</dt><dd>{said}</dd><dd class="soft">epoch {number}, by validation accuracy</dd>' in page
     assert run("report", folder.path, folder.path, "--output", tmp_path / "both.html").returncode == 0
     assert f'<td data-label="best epoch">{said}</td>' in (tmp_path / "both.html").read_text()
 

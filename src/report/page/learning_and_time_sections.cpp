@@ -1,10 +1,9 @@
 #include <spdlog/fmt/fmt.h>
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <set>
 
+#include "base/print.h"
 #include "report/page/sections.h"
 
 namespace mnist_train::report {
@@ -12,33 +11,6 @@ namespace mnist_train::report {
 namespace {
 
 enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
-
-/// Shows a figure of the test set, the training set and, if there is one, the validation set,
-/// before the series that the chart has.
-std::string chart_by_epoch(const RunFiles& run, LineChart chart, double EpochRecord::*test,
-                           double EpochRecord::*train,
-                           std::optional<double> EpochRecord::*validation) {
-  std::vector<ChartSeries> series{series_of(run, "test", kTest, test),
-                                  series_of(run, "training", kTrain, train)};
-  if (run.holds_out()) {
-    series.push_back(series_of(run, "validation", kValidation, validation));
-  }
-  chart.series.insert(chart.series.begin(), series.begin(), series.end());
-  return line_chart(chart);
-}
-
-/// The accuracies of the test set that not every run shows.
-std::vector<ChartSeries> further_accuracies(const RunFiles& run) {
-  std::vector<ChartSeries> series;
-  if (shows_balanced_accuracy(run)) {
-    series.push_back(
-        series_of(run, "test, balanced", kBalanced, &EpochRecord::test_balanced_accuracy));
-  }
-  if (shows_top5_accuracy(run)) {
-    series.push_back(series_of(run, "test, top 5", kTop5, &EpochRecord::test_top5_accuracy));
-  }
-  return series;
-}
 
 /// Shows single steps in the background, their running mean, and the test set after each epoch.
 std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
@@ -53,25 +25,41 @@ std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecor
 }
 
 std::string learning_charts(const RunFiles& run) {
+  using Epoch = EpochRecord;
+  std::vector<ChartSeries> accuracies{series_of(run, "test", kTest, &Epoch::test_accuracy),
+                                      series_of(run, "training", kTrain, &Epoch::train_accuracy)};
+  std::vector<ChartSeries> losses{series_of(run, "test", kTest, &Epoch::test_loss),
+                                  series_of(run, "training", kTrain, &Epoch::train_loss)};
+  const auto add = [&run](auto& chart, const char* name, int colour, const auto& figure) {
+    chart.push_back(series_of(run, name, colour, figure));
+  };
+  if (run.holds_out()) {
+    add(accuracies, "validation", kValidation, &Epoch::validation_accuracy);
+    add(losses, "validation", kValidation, &Epoch::validation_loss);
+  }
+  if (shows_balanced_accuracy(run)) {
+    add(accuracies, "test, balanced", kBalanced, &Epoch::test_balanced_accuracy);
+  }
+  if (shows_top5_accuracy(run)) {
+    add(accuracies, "test, top 5", kTop5, &Epoch::test_top5_accuracy);
+  }
   const ChartSeries rate = series_of(run, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
-      chart_by_epoch(run,
-                     {.title = "Accuracy by epoch",
-                      .x_name = "epoch",
-                      .y_format = AxisFormat::kPercent,
-                      .series = further_accuracies(run)},
-                     &EpochRecord::test_accuracy, &EpochRecord::train_accuracy,
-                     &EpochRecord::validation_accuracy) +
-      chart_by_epoch(run, {"Loss by epoch", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
-                     &EpochRecord::test_loss, &EpochRecord::train_loss,
-                     &EpochRecord::validation_loss) +
+      line_chart({.title = "Accuracy by epoch",
+                  .x_name = "epoch",
+                  .y_format = AxisFormat::kPercent,
+                  .series = std::move(accuracies)}) +
+      line_chart({.title = "Loss by epoch",
+                  .x_name = "epoch",
+                  .logarithmic = true,
+                  .series = std::move(losses)}) +
       line_chart({.title = "Learning rate", .x_name = "step", .from_zero = true, .series = {rate}});
   if (run.steps.size() < 2) return figures;  // the test set alone is in the charts by epoch
   return figures +
          chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},
-                       &StepRecord::accuracy, &EpochRecord::test_accuracy) +
+                       &StepRecord::accuracy, &Epoch::test_accuracy) +
          chart_by_step(run, {"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true},
-                       &StepRecord::loss, &EpochRecord::test_loss);
+                       &StepRecord::loss, &Epoch::test_loss);
 }
 
 std::string verdict_without_epochs(const RunFiles& run) {
@@ -90,16 +78,12 @@ std::string verdict_without_epochs(const RunFiles& run) {
 std::string accuracy_reached(const RunFiles& run) {
   const EpochRecord& first = run.epochs.front().record;
   const EpochRecord& last = run.epochs.back().record;
-  const bool is_over = !run.live && run.status() != "finished";
-  std::string text = fmt::format("test accuracy {} {} after ", is_over ? "was" : "is",
-                                 percent(last.test_accuracy));
-  if (first.epoch == last.epoch) {
-    text += run.status() == "finished" ? "its only epoch" : fmt::format("epoch {}", last.epoch);
-    return text + (is_over ? ", the only one that was evaluated" : "");
+  std::string text = fmt::format("test accuracy {} {} after epoch {}",
+                                 run.live || run.status() == "finished" ? "is" : "was",
+                                 percent(last.test_accuracy), last.epoch);
+  if (first.epoch != last.epoch) {
+    text += fmt::format(", and was {} after epoch {}", percent(first.test_accuracy), first.epoch);
   }
-  text += fmt::format("epoch {}{}, and was {} after epoch {}", last.epoch,
-                      is_over ? ", the last one that was evaluated" : "",
-                      percent(first.test_accuracy), first.epoch);
   return text;
 }
 
@@ -188,15 +172,10 @@ std::string learning_verdict(const RunFiles& run) {
                     percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
   }
   text += never_predicted_text(run, confusion, missed);
-  if (best.epoch != last.epoch && run.best_by() != settings::BestBy::kAccuracy) {
-    text += fmt::format("By {}, epoch {} was best, with test accuracy {}. ",
-                        words_for(run.best_by()), best.epoch, percent(best.test_accuracy));
-  } else if (best.epoch != last.epoch && run.holds_out()) {
-    text += fmt::format("Validation accuracy was best in epoch {}, with test accuracy {}. ",
-                        best.epoch, percent(best.test_accuracy));
-  } else if (best.epoch != last.epoch) {
-    text +=
-        fmt::format("It was best in epoch {} with {}. ", best.epoch, percent(best.test_accuracy));
+  if (best.epoch != last.epoch) {
+    text += fmt::format("By {}{}, epoch {} was best, with test accuracy {}. ",
+                        run.holds_out() ? "validation " : "", words_for(run.best_by()), best.epoch,
+                        percent(best.test_accuracy));
   }
   if (word == "No" && missed.empty()) text += "A lower learning_rate often helps. ";
   const double gap = last.train_accuracy - last.test_accuracy;
@@ -207,69 +186,55 @@ std::string learning_verdict(const RunFiles& run) {
   return text;
 }
 
-/// Returns the epochs that the table shows: all, or in long runs evenly spaced ones from the first
-/// to the last, and the best.
-std::set<std::size_t> shown_epochs(const RunFiles& run) {
-  constexpr std::size_t kMostRows = 200;
-  const std::size_t last = run.epochs.size() - 1;
-  std::set<std::size_t> shown;
-  for (std::size_t row = 0; row <= std::min(last, kMostRows); ++row) {
-    shown.insert(last <= kMostRows ? row : row * last / kMostRows);
-  }
-  const auto best = run.best_epoch();
-  const auto found = std::ranges::find_if(run.epochs, [&best](const EpochResult& result) {
-    return best && result.record.epoch == best->epoch;
-  });
-  if (found != run.epochs.end()) shown.insert(static_cast<std::size_t>(found - run.epochs.begin()));
-  return shown;
+/// Returns the text of a figure of EpochRecord.
+std::string figure_text(const std::string& key, double figure) {
+  if (key.ends_with("accuracy")) return percent(figure);
+  if (key.ends_with("loss")) return decimal(figure);
+  return key.ends_with("seconds") ? duration(figure) : count(figure);
 }
 
+/// Shows all epochs, or of long runs evenly spaced ones, the last and the best.
 std::string epoch_table(const RunFiles& run) {
-  const bool validated = run.holds_out();
-  std::vector<std::string> labels{"step", "training loss", "training accuracy"};
-  if (validated) labels.insert(labels.end(), {"validation loss", "validation accuracy"});
-  labels.insert(labels.end(), {"test loss", "test accuracy"});
-  const bool balanced = shows_balanced_accuracy(run);
-  const bool top5 = shows_top5_accuracy(run);
-  if (balanced) labels.emplace_back("balanced accuracy");
-  if (top5) labels.emplace_back("top-5 accuracy");
-  labels.insert(labels.end(), {"time", "samples/s"});
-  std::string rows;
-  const std::set<std::size_t> shown = shown_epochs(run);
-  for (const std::size_t i : shown) {
-    const EpochRecord& r = run.epochs[i].record;
-    std::vector<std::string> cells{std::to_string(r.step), decimal(r.train_loss),
-                                   percent(r.train_accuracy)};
-    if (validated) {
-      cells.push_back(decimal(r.validation_loss.value_or(NAN)));
-      cells.push_back(percent(r.validation_accuracy.value_or(NAN)));
-    }
-    cells.insert(cells.end(), {decimal(r.test_loss), percent(r.test_accuracy)});
-    if (balanced) cells.push_back(percent(r.test_balanced_accuracy));
-    if (top5) cells.push_back(percent(r.test_top5_accuracy.value_or(NAN)));
-    cells.insert(cells.end(),
-                 {duration(r.train_seconds + r.test_seconds), count(r.samples_per_second)});
-    rows += table_row(fmt::format("<span class=\"phone\">epoch</span> {}", r.epoch), cells, labels);
-  }
+  std::set<std::string> left_out{"epoch", "time"};
+  if (!shows_balanced_accuracy(run)) left_out.insert("test_balanced_accuracy");
+  if (!shows_top5_accuracy(run)) left_out.insert("test_top5_accuracy");
+  Table table{"Epochs", "numbers stack", {"epoch"}};
+  EpochRecord::visit(run.epochs.back().record,
+                     [&](const std::string& key, const std::optional<double>& figure) {
+                       if (!figure) left_out.insert(key);
+                       if (!left_out.contains(key)) table.heads.push_back(replaced(key, "_", " "));
+                     });
+  constexpr std::size_t kMostRows = 200;
   const std::size_t all = run.epochs.size();
-  const std::string title =
-      shown.size() == all ? "All epochs in numbers"
-                          : fmt::format("{} of {} epochs in numbers; {} has all", shown.size(),
-                                        count(static_cast<double>(all)), files::kMetrics);
-  const char* open = all == 1 ? " open" : "";
-  return "<details id=\"epochs\"" + std::string(open) + "><summary>" + title + "</summary>" +
-         scrolling_table("Epochs", "numbers stack", head_cell("epoch") + head_cells(labels), rows) +
-         "</details>";
+  const std::size_t spacing = (all + kMostRows - 1) / kMostRows;
+  const auto best = run.best_epoch();
+  std::size_t shown = 0;
+  for (std::size_t i = 0; i < all; ++i) {
+    const EpochRecord& record = run.epochs[i].record;
+    const bool is_best = best && best->epoch == record.epoch;
+    if (i % spacing != 0 && i + 1 != all && !is_best) continue;
+    ++shown;
+    std::vector<std::string> cells{
+        fmt::format("<span class=\"phone\">epoch</span> {}", record.epoch)};
+    EpochRecord::visit(record, [&](const std::string& key, const std::optional<double>& figure) {
+      if (!left_out.contains(key)) cells.push_back(figure_text(key, figure.value_or(kUnknown)));
+    });
+    table.add(cells);
+  }
+  const std::string title = shown == all
+                                ? "All epochs in numbers"
+                                : fmt::format("{} of {} epochs in numbers; {} has all", shown,
+                                              count(static_cast<double>(all)), files::kMetrics);
+  return fmt::format("<details id=\"epochs\"{}><summary>{}</summary>{}</details>",
+                     all == 1 ? " open" : "", title, table.html());
 }
 
-constexpr std::size_t kMaxColumns = 60;
 constexpr std::array<const char*, kActivities> kActivityNames{
     "input", "compute", "averaging and waiting", "evaluation", "checkpoint", "report",
     "start", "other"};
 
-void add(ActivitySeconds& sum, const ActivitySeconds& seconds, double weight = 1) {
-  for (std::size_t a = 0; a < kActivities; ++a) sum[a] += weight * seconds[a];
-}
+/// Fewer seconds are left out, because they would read 0.00 s.
+constexpr double kShownSeconds = 0.005;
 
 double or_zero(double seconds) { return std::isfinite(seconds) ? seconds : 0; }
 
@@ -290,13 +255,12 @@ ActivitySeconds seconds_of(const EpochResult& epoch) {
 
 std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   const double whole = total(seconds);
-  if (run.epochs.empty()) {
-    if (run.live) return "Not known yet: the first epoch is not finished.";
-    return whole > 0 ? fmt::format("The run ended after {}, before its first epoch was finished.",
-                                   duration(whole))
-                     : "Not recorded: the run ended before its first epoch was finished.";
-  }
+  if (run.epochs.empty() && run.live) return "Not known yet: the first epoch is not finished.";
   if (whole <= 0) return "Not recorded.";
+  if (run.epochs.empty()) {
+    return fmt::format("The run ended after {}, before its first epoch was finished.",
+                       duration(whole));
+  }
   const auto most = std::max_element(seconds.begin(), seconds.end());
   std::string text =
       fmt::format("{}, {} of it for {}. ", duration(whole), percent(*most / whole, 0),
@@ -316,65 +280,70 @@ std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   return text;
 }
 
-/// Returns a column for each epoch, or for each group of epochs of a long run: seconds per epoch.
-std::vector<ChartColumn> columns_of(const std::vector<EpochResult>& epochs) {
-  const std::size_t group = (epochs.size() + kMaxColumns - 1) / kMaxColumns;
-  std::vector<ChartColumn> columns;
-  for (std::size_t begin = 0; begin < epochs.size(); begin += group) {
-    const std::size_t end = std::min(begin + group, epochs.size());
-    ActivitySeconds mean{};
-    for (std::size_t i = begin; i < end; ++i) {
-      add(mean, seconds_of(epochs[i]), 1 / static_cast<double>(end - begin));
-    }
-    columns.push_back({epochs[end - 1].record.epoch, {mean.begin(), mean.end()}});
+/// Shows the seconds of each epoch, in all and by activity.
+std::string chart_of_seconds(const RunFiles& run) {
+  std::vector<ChartSeries> parts;
+  for (std::size_t a = 0; a < kActivities; ++a) {
+    parts.push_back({kActivityNames[a], static_cast<int>(a), {}});
   }
-  return columns;
+  ChartSeries whole{"total", static_cast<int>(kStart), {}};  // no epoch spends time on the start
+  for (const EpochResult& epoch : run.epochs) {
+    const auto x = static_cast<double>(epoch.record.epoch);
+    const ActivitySeconds seconds = seconds_of(epoch);
+    whole.points.push_back({x, total(seconds)});
+    for (std::size_t a = 0; a < kActivities; ++a) parts[a].points.push_back({x, seconds[a]});
+  }
+  std::erase_if(parts, [](const ChartSeries& part) {
+    return std::ranges::all_of(part.points, [](auto& point) { return point.y < kShownSeconds; });
+  });
+  parts.insert(parts.begin(), std::move(whole));
+  return line_chart({.title = "Seconds by epoch",
+                     .x_name = "epoch",
+                     .y_format = AxisFormat::kSeconds,
+                     .from_zero = true,
+                     .series = std::move(parts)});
 }
 
-/// The steps of one rank over the whole run.
-struct RankMean {
-  double steps = 0;
-  ActivitySeconds step{};  // mean seconds per step
-  double longest = 0;
-  double median = 0;  // of the last epoch, as the 95th percentile
-  double p95 = 0;
-};
-
-std::map<std::int64_t, RankMean> rank_means(const RunFiles& run) {
-  std::map<std::int64_t, RankMean> means;
+/// Returns the times of each rank over the whole run: sums, the longest step, and the median and
+/// the 95th percentile of the last epoch.
+std::map<std::int64_t, RankTimes> rank_times(const RunFiles& run) {
+  std::map<std::int64_t, RankTimes> ranks;
   for (const EpochResult& epoch : run.epochs) {
-    for (const RankTimes& times : epoch.details.ranks) {
-      RankMean& mean = means[times.rank];
-      mean.steps += static_cast<double>(times.steps);
-      add(mean.step, {times.input_s, times.compute_s, times.communication_s});
-      mean.longest = std::max(mean.longest, times.longest_step_s);
-      mean.median = times.median_step_s;
-      mean.p95 = times.p95_step_s;
+    for (RankTimes times : epoch.details.ranks) {
+      RankTimes& sum = ranks[times.rank];
+      times.steps += sum.steps;
+      times.input_s += sum.input_s;
+      times.compute_s += sum.compute_s;
+      times.communication_s += sum.communication_s;
+      times.longest_step_s = std::max(times.longest_step_s, sum.longest_step_s);
+      sum = times;
     }
   }
-  for (auto& [rank, mean] : means) {
-    for (double& seconds : mean.step) seconds /= std::max(1.0, mean.steps);
-  }
-  return means;
+  return ranks;
 }
 
 std::string rank_table(const RunFiles& run) {
-  const std::map<std::int64_t, RankMean> means = rank_means(run);
-  if (means.empty()) return "";
+  const std::map<std::int64_t, RankTimes> ranks = rank_times(run);
+  if (ranks.empty()) return "";
+  const auto mean_step = [](const RankTimes& sum) {
+    const double steps = std::max(1.0, static_cast<double>(sum.steps));
+    return ActivitySeconds{sum.input_s / steps, sum.compute_s / steps, sum.communication_s / steps};
+  };
   double slowest = 0;
-  for (const auto& [rank, mean] : means) slowest = std::max(slowest, total(mean.step));
-  const std::vector<std::string> labels{
-      "mean", "parts", "input", "compute", "averaging and waiting", "median", "p95", "longest"};
-  std::string rows;
-  for (const auto& [rank, mean] : means) {
-    rows += table_row(fmt::format("<span class=\"phone\">rank</span> {}", rank),
-                      {short_duration(total(mean.step)), time_bar(mean.step, slowest),
-                       short_duration(mean.step[kInput]), short_duration(mean.step[kCompute]),
-                       short_duration(mean.step[kCommunication]), short_duration(mean.median),
-                       short_duration(mean.p95), short_duration(mean.longest)},
-                      labels);
+  for (const auto& [rank, sum] : ranks) slowest = std::max(slowest, total(mean_step(sum)));
+  Table table{"Steps by rank",
+              "numbers stack",
+              {"rank", "mean", "parts", "input", "compute", "averaging and waiting", "median",
+               "p95", "longest"}};
+  for (const auto& [rank, sum] : ranks) {
+    const ActivitySeconds mean = mean_step(sum);
+    table.add({fmt::format("<span class=\"phone\">rank</span> {}", rank),
+               short_duration(total(mean)), time_bar(mean, slowest), short_duration(mean[kInput]),
+               short_duration(mean[kCompute]), short_duration(mean[kCommunication]),
+               short_duration(sum.median_step_s), short_duration(sum.p95_step_s),
+               short_duration(sum.longest_step_s)});
   }
-  const char* note = means.size() > 1
+  const char* note = ranks.size() > 1
                          ? "All ranks wait for the slowest, which is the one that averages and "
                            "waits the least. "
                          : "";
@@ -382,8 +351,7 @@ std::string rank_table(const RunFiles& run) {
                 paragraph("soft", fmt::format("Means over the run. {}Median and 95th percentile "
                                               "are those of the last epoch.",
                                               note)) +
-                    scrolling_table("Steps by rank", "numbers stack",
-                                    head_cell("rank") + head_cells(labels), rows),
+                    table.html(),
                 "full");
 }
 
@@ -398,7 +366,10 @@ std::string learning_section(const RunFiles& run) {
 
 ActivitySeconds seconds_of(const RunFiles& run) {
   ActivitySeconds sum{};
-  for (const EpochResult& epoch : run.epochs) add(sum, seconds_of(epoch));
+  for (const EpochResult& epoch : run.epochs) {
+    const ActivitySeconds seconds = seconds_of(epoch);
+    for (std::size_t a = 0; a < kActivities; ++a) sum[a] += seconds[a];
+  }
   const auto at_least = [&](Activity activity, const char* key) {
     const double known = number_in(run.summary, key);
     if (std::isfinite(known)) sum[activity] = std::max(sum[activity], known);
@@ -440,8 +411,9 @@ std::string time_legend(const ActivitySeconds& seconds) {
   std::string text;
   for (std::size_t a = 0; a < kActivities; ++a) {
     if (seconds[a] < kShownSeconds) continue;
-    text += fmt::format("<li>{}{} <b>{}</b> <span class=\"soft\">{}</span></li>", square_key(a),
-                        kActivityNames[a], percent(seconds[a] / whole, 1), duration(seconds[a]));
+    text += fmt::format(
+        R"(<li><svg class="key square" viewBox="0 0 10 10" aria-hidden="true"><rect class="a{}" width="10" height="10"/></svg>{} <b>{}</b> <span class="soft">{}</span></li>)",
+        a, kActivityNames[a], percent(seconds[a] / whole, 1), duration(seconds[a]));
   }
   return "<ul class=\"legend\">" + text + "</ul>";
 }
@@ -454,8 +426,7 @@ std::string time_section(const RunFiles& run) {
   }
   const ChartSeries throughput =
       series_of(run, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
-  text += "<div class=\"charts\">" +
-          column_chart("Seconds by epoch", "epoch", kActivityNames, columns_of(run.epochs)) +
+  text += "<div class=\"charts\">" + chart_of_seconds(run) +
           line_chart({.title = "Training throughput",
                       .x_name = "step",
                       .y_format = AxisFormat::kCount,

@@ -1,8 +1,6 @@
 #include <spdlog/fmt/fmt.h>
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <ranges>
 #include <set>
 
@@ -17,7 +15,6 @@ constexpr std::int64_t kWideClasses = 14;       // need the width of the page
 constexpr std::size_t kListedPairs = 30;        // instead of a larger matrix
 constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
-constexpr std::size_t kPagePictureBytes = 2'500'000;
 
 /// Pairs of true and predicted class with pictures on the page.
 using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
@@ -77,7 +74,7 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
   std::string head = "<td></td>";
   std::string rows;
   for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
-    head += head_cell(class_label(run, truth));
+    head += "<th scope=\"col\">" + class_label(run, truth) + "</th>";
     rows += "<tr><th scope=\"row\">" + class_label(run, truth) + "</th>";
     for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
       rows += matrix_cell(run, kinds, {truth, predicted, confusion.at(truth, predicted)},
@@ -96,118 +93,63 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
           scrolling_table("Confusion matrix", css_class, head, rows));
 }
 
-/// Returns the lower end of the scale of the classes' accuracies. The upper end is 1.
-double scale_begin(const Confusion& confusion) {
-  double worst = 1;
-  for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    worst = std::fmin(worst, confusion.of(label).recall());
+/// Lists all classes, or of many the worst by F1 and accuracy, those without images and predictions
+/// last.
+std::string class_table(const RunFiles& run, const Confusion& confusion) {
+  // Of dataset.json, with their titles, besides the test set.
+  std::vector<std::pair<const char*, const char*>> splits{{"train", "train"},
+                                                          {"validation", "valid."}};
+  std::erase_if(splits, [&](const auto& split) {
+    const auto has_images = [&](auto label) { return run.class_size(label, split.first) > 0; };
+    return std::ranges::none_of(std::views::iota(0L, confusion.classes), has_images);
+  });
+  const bool has_names = !run.class_names.empty();
+  Table table{"Accuracy, precision and F1 by class",
+              has_names ? "numbers classes named" : "numbers classes",
+              {"class"}};
+  for (const auto& [split, title] : splits) table.heads.emplace_back(title);
+  for (const char* head :
+       {splits.empty() ? "images" : "test", "wrong", "accu&shy;racy", "preci&shy;sion", "F1"}) {
+    table.heads.emplace_back(head);
   }
-  double begin = 0;
-  for (const double step : {0.5, 0.8, 0.9, 0.95, 0.98, 0.99}) {
-    if (step < worst) begin = step;
-  }
-  return begin;
-}
-
-/// Returns the classes that the table lists, the worst by F1 and accuracy. Classes without images
-/// and predictions come last.
-std::vector<std::int64_t> listed_classes(const Confusion& confusion) {
-  return worst_classes(confusion.classes, [&](std::int64_t label) {
+  const auto listed = worst_classes(confusion.classes, [&](std::int64_t label) {
     const double f1 = confusion.of(label).f1();
     const double recall = confusion.of(label).recall();
     return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
   });
-}
-
-/// Names and titles of splits.
-using Splits = std::vector<std::pair<const char*, const char*>>;
-
-/// Returns the splits of dataset.json besides the test set that have images.
-Splits sized_splits(const RunFiles& run, const Confusion& confusion) {
-  Splits splits;
-  for (const auto& split : {std::pair("train", "train"), std::pair("validation", "valid.")}) {
-    const auto has_images = [&](auto label) { return run.class_size(label, split.first) > 0; };
-    if (std::ranges::any_of(std::views::iota(0L, confusion.classes), has_images)) {
-      splits.push_back(split);
-    }
+  for (const std::int64_t label : listed) {
+    const ClassFigures figures = confusion.of(label);
+    std::vector<std::string> cells{class_label(run, label)};
+    if (figures.is_missed()) cells[0] += "<span class=\"bad never\">never predicted</span>";
+    for (const auto& [split, title] : splits) cells.push_back(count(run.class_size(label, split)));
+    cells.insert(cells.end(), {count(static_cast<double>(figures.images)),
+                               count(static_cast<double>(figures.images - figures.correct)),
+                               in_percent(figures.recall()), in_percent(figures.precision()),
+                               in_percent(figures.f1())});
+    table.add(cells);
   }
-  return splits;
-}
-
-/// The position of an accuracy in the column of dots, which begins at `begin`.
-double dot_place(double accuracy, double begin) {
-  return 4 + 92 * std::clamp((accuracy - begin) / (1 - begin), 0.0, 1.0);
-}
-
-std::string class_row(const RunFiles& run, const Confusion& confusion, std::int64_t label,
-                      double begin, const Splits& splits) {
-  const ClassFigures figures = confusion.of(label);
-  const double accuracy = figures.recall();
-  const double overall = fraction_of(confusion.right, confusion.all);
-  const std::string dot =
-      std::isfinite(accuracy)
-          ? fmt::format(R"(<path class="value{}" d="M{:.1f} 10h0"/>)",
-                        accuracy < overall ? " low" : "", dot_place(accuracy, begin))
-          : "";
-  std::string sizes;
-  for (const auto& [split, title] : splits) {
-    sizes += "<td>" + count(run.class_size(label, split)) + "</td>";
-  }
-  return fmt::format(
-      "<tr><th scope=\"row\">{}{}</th>{}<td>{}</td><td>{}</td><td class=\"dots\"><svg "
-      "class=\"dots\" viewBox=\"0 0 100 20\" preserveAspectRatio=\"none\" "
-      "aria-hidden=\"true\"><path "
-      "class=\"track\" d=\"M4 10H96\"/><path class=\"mean\" d=\"M{:.1f} 0V20\"/>{}</svg></td>"
-      "<td>{}</td><td>{}</td><td>{}</td></tr>\n",
-      class_label(run, label),
-      figures.is_missed() ? "<span class=\"bad never\">never predicted</span>" : "", sizes,
-      count(static_cast<double>(figures.images)),
-      count(static_cast<double>(figures.images - figures.correct)), dot_place(overall, begin), dot,
-      in_percent(accuracy), in_percent(figures.precision()), in_percent(figures.f1()));
-}
-
-std::string class_table(const RunFiles& run, const Confusion& confusion) {
-  const double begin = scale_begin(confusion);
-  const std::vector<std::int64_t> listed = listed_classes(confusion);
-  std::string rows;
-  const Splits splits = sized_splits(run, confusion);
-  for (const std::int64_t label : listed) rows += class_row(run, confusion, label, begin, splits);
-  const std::string scale =
-      fmt::format("<span class=\"scale\"><span>{:.0f}</span><span>100</span></span>", 100 * begin);
-  std::string sizes;
-  for (const auto& [split, title] : splits) sizes += head_cell(title);
-  const std::string head =
-      head_cell("class") + sizes + head_cells({sizes.empty() ? "images" : "test", "wrong"}) +
-      head_cell(scale, "dots") + head_cells({"accu&shy;racy", "preci&shy;sion", "F1"});
-  const char* css_class = run.class_names.empty() ? "numbers classes" : "numbers classes named";
   const std::string text = fmt::format(
-      "Accuracy (recall): the share of the class's images that are recognised. Precision: the "
-      "share of the predictions as this class that are right. F1: their harmonic mean. Dots show "
-      "the accuracy; the line is that of all images, {}.{}",
+      "Accuracy (recall): the share of the class's images that are recognised; of all images it is "
+      "{}. Precision: the share of the predictions as this class that are right. F1: their "
+      "harmonic mean.{}",
       percent(fraction_of(confusion.right, confusion.all)),
-      sizes.empty() ? "" : " The other columns are numbers of images.");
+      splits.empty() ? "" : " The other columns are numbers of images.");
   const std::string title =
       listed.size() < static_cast<std::size_t>(confusion.classes)
           ? fmt::format("The worst {} of {} classes by F1, in percent", listed.size(),
                         count(static_cast<double>(confusion.classes)))
           : "Classes, in percent";
-  return figure(title,
-                paragraph("soft", text) +
-                    scrolling_table("Accuracy, precision and F1 by class", css_class, head, rows));
+  return figure(title, paragraph("soft", text) + table.html());
 }
 
 std::string pair_table(const RunFiles& run, const Confusion& confusion) {
   const PicturedKinds kinds = pictured_kinds(run);
-  if (!confusion.has_pairs()) return "";
-  std::string rows;
+  Table table{"Most confused", "numbers pairs", {"class", "taken for", "images"}};
   for (const ConfusedPair& pair : most_confused(confusion, kListedPairs)) {
-    rows += table_row(class_label(run, pair.truth),
-                      {class_label(run, pair.predicted),
-                       link_to_pictures(run, kinds, pair, std::to_string(pair.images))});
+    table.add({class_label(run, pair.truth), class_label(run, pair.predicted),
+               link_to_pictures(run, kinds, pair, std::to_string(pair.images))});
   }
-  return figure("Most confused",
-                scrolling_table("Most confused", "numbers pairs",
-                                head_cells({"class", "taken for", "images"}), rows));
+  return confusion.has_pairs() ? figure(table.label, table.html()) : "";
 }
 
 /// A class in a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
@@ -238,14 +180,11 @@ std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
   return text;
 }
 
-/// Returns an item of the list of images. An image beyond the page's limit is omitted, but not its
-/// text. `bytes` counts the images, `kinds` has those of the items so far.
-std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds,
-                      std::size_t& bytes) {
+/// Returns an item of the list of images. `kinds` has those of the items so far.
+std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds) {
   const std::string truth = escaped_class(run, mistake.truth);
   std::string picture = "<span class=\"soft omitted\">omitted</span>";
-  if (!mistake.image.empty() && bytes + mistake.image.size() <= kPagePictureBytes) {
-    bytes += mistake.image.size();
+  if (!mistake.image.empty()) {
     picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)", mistake.image,
                           mistake.id, truth);
   }
@@ -269,11 +208,10 @@ std::string wrong_pictures(const RunFiles& run, const Confusion& confusion) {
   const std::size_t stored = run.mistakes.size();
   if (stored == 0) return "";
   PicturedKinds kinds;
-  std::size_t bytes = 0;
   std::string first;
   std::string others;
   for (std::size_t i = 0; i < stored; ++i) {
-    (i < kFirstPictures ? first : others) += thumbnail(run, run.mistakes[i], kinds, bytes);
+    (i < kFirstPictures ? first : others) += thumbnail(run, run.mistakes[i], kinds);
   }
   const char* css_class = run.class_names.empty() ? "thumbs" : "thumbs wordy";
   std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>";

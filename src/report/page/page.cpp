@@ -19,17 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kShortestRefresh_s = 2;
-constexpr double kLongestRefresh_s = 30;
-
-/// Seconds between refreshes of a live page: half an epoch, within bounds.
-std::int64_t refresh_seconds(const RunFiles& run) {
-  double epoch_s = 10;
-  if (!run.epochs.empty()) {
-    epoch_s = run.epochs.back().record.train_seconds + run.epochs.back().record.test_seconds;
-  }
-  return std::llround(std::clamp(epoch_s / 2, kShortestRefresh_s, kLongestRefresh_s));
-}
+constexpr int kRefresh_s = 5;  // of a live page
 
 std::string page_head(std::span<const RunFiles> runs, const std::string& nonce) {
   const std::string title = runs.size() == 1 ? runs[0].name : fmt::format("{} runs", runs.size());
@@ -42,7 +32,7 @@ std::string page_head(std::span<const RunFiles> runs, const std::string& nonce) 
       nonce, escape_html(title));
   if (runs.size() == 1 && runs[0].live) {
     text += fmt::format("<noscript><meta http-equiv=\"refresh\" content=\"{}\"></noscript>\n",
-                        refresh_seconds(runs[0]));
+                        kRefresh_s);
   }
   return text + "<style nonce=\"" + nonce + "\">" + kStyle + "</style></head>\n";
 }
@@ -70,12 +60,9 @@ std::string accuracy_tiles(const RunFiles& run) {
     last += tile("Top-5 accuracy", percent(*record.test_top5_accuracy));
   }
   if (run.epochs.size() == 1) return last;
-  std::string chosen_by = run.holds_out() ? ", by validation" : "";
-  if (run.best_by() != settings::BestBy::kAccuracy) {
-    chosen_by += (chosen_by.empty() ? ", by " : " ") + std::string(words_for(run.best_by()));
-  }
   return last + tile("Best", percent(best->test_accuracy),
-                     fmt::format("epoch {}{}", best->epoch, chosen_by));
+                     fmt::format("epoch {}, by {}{}", best->epoch,
+                                 run.holds_out() ? "validation " : "", words_for(run.best_by())));
 }
 
 std::string main_figures(const RunFiles& run) {
@@ -137,36 +124,28 @@ std::string body(std::span<const RunFiles> runs) {
   if (runs.size() != 1) return "<body><main>" + comparison(runs);
   const RunFiles& run = runs[0];
   const std::string live =
-      run.live ? fmt::format(" data-refresh=\"{}\"", refresh_seconds(run)) : std::string();
+      run.live ? fmt::format(" data-refresh=\"{}\"", kRefresh_s) : std::string();
   return fmt::format("<body{} data-written=\"{:.0f}\"><main>", live, wall_clock_seconds()) +
          page_header(run) + learning_section(run) + mistakes_section(run) + time_section(run) +
          identity_section(run);
 }
 
-std::filesystem::path write_page(const fs::path& folder, bool live) {
+void write_page(const fs::path& folder, bool live) {
   RunFiles run = read_run(folder);
   run.live = live;
-  std::filesystem::path page = folder / files::kPage;
-  write_file_atomically(page, make_page({&run, 1}), ExitCode::kRunFailed);
-  return page;
+  write_file_atomically(folder / files::kPage, make_page({&run, 1}), ExitCode::kRunFailed);
 }
 
 class PageSink : public Sink {
  public:
-  explicit PageSink(std::filesystem::path run_folder) : folder_(std::move(run_folder)) {}
+  explicit PageSink(fs::path run_folder) : folder_(std::move(run_folder)) {}
 
-  void refresh(const Summary& /*summary*/) override { write(/*live=*/true); }
-  void end(const Summary& /*summary*/) override { write(/*live=*/false); }
-  std::filesystem::path page() const override { return page_; }
+  const char* dispensable() const override { return "its page"; }
+  void refresh(const Summary& /*summary*/) override { write_page(folder_, /*live=*/true); }
+  void end(const Summary& /*summary*/) override { write_page(folder_, /*live=*/false); }
 
  private:
-  void write(bool live) {
-    page_.clear();
-    page_ = write_page(folder_, live);
-  }
-
-  std::filesystem::path folder_;
-  std::filesystem::path page_;  // empty if the last update failed
+  fs::path folder_;
 };
 
 constexpr std::size_t kMaxSmallFile = 16 << 20;
@@ -191,30 +170,32 @@ Record record_of(const nlohmann::json& json) {
   return record;
 }
 
+std::vector<std::int64_t> counts_of(const nlohmann::json& list, const std::string& where) {
+  std::vector<std::int64_t> counts;
+  for (const nlohmann::json& count : list) {
+    if (!count.is_number_unsigned()) refuse_content(where, "found something other than counts");
+    counts.push_back(count.get<std::int64_t>());
+  }
+  return counts;
+}
+
 void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std::string& where) {
-  const std::size_t classes = rows.is_array() ? rows.size() : 0;
+  const std::size_t classes = rows.size();
   if (classes == 0 || classes > settings::kMaxConfusionClasses) {
     refuse_content(where, "confusion is not a matrix of counts");
   }
   details.classes = static_cast<std::int64_t>(classes);
   for (const nlohmann::json& row : rows) {
-    if (!row.is_array() || row.size() != classes) refuse_content(where, "confusion is not square");
-    for (const nlohmann::json& cell : row) {
-      if (!cell.is_number_unsigned()) {
-        refuse_content(where, "confusion holds something other than counts");
-      }
-      details.confusion.push_back(cell.get<std::int64_t>());
-    }
+    if (row.size() != classes) refuse_content(where, "confusion is not square");
+    const std::vector<std::int64_t> counts = counts_of(row, where);
+    details.confusion.insert(details.confusion.end(), counts.begin(), counts.end());
   }
 }
 
 void read_class_counts(const nlohmann::json& json, EpochDetails& details,
                        const std::string& where) {
   ClassCounts::visit(details.class_counts, [&](const std::string& key, auto& counts) {
-    for (const nlohmann::json& count : value_in(json, key)) {
-      if (!count.is_number_unsigned()) refuse_content(where, "class_counts holds something else");
-      counts.push_back(count.get<std::int64_t>());
-    }
+    counts = counts_of(value_in(json, key), where);
   });
   const auto& [samples, predicted, correct] = details.class_counts;
   if (samples.empty() || samples.size() > settings::kMaxClasses ||
@@ -227,13 +208,10 @@ void read_class_counts(const nlohmann::json& json, EpochDetails& details,
 /// Reads a line of metrics.jsonl with "event": "epoch".
 EpochResult epoch_of(const nlohmann::json& json, const std::string& where) {
   EpochResult epoch{.record = record_of<EpochRecord>(json)};
-  const nlohmann::json seconds = json.value("seconds", nlohmann::json::object());
-  const nlohmann::json ranks = json.value("rank_seconds", nlohmann::json::array());
-  if (!seconds.is_object() || !ranks.is_array()) {
-    refuse_content(where, "seconds is not an object, or rank_seconds is not a list");
+  epoch.details.seconds = record_of<TimeSplit>(value_in(json, "seconds"));
+  for (const auto& rank : value_in(json, "rank_seconds")) {
+    epoch.details.ranks.push_back(record_of<RankTimes>(rank));
   }
-  epoch.details.seconds = record_of<TimeSplit>(seconds);
-  for (const auto& rank : ranks) epoch.details.ranks.push_back(record_of<RankTimes>(rank));
   if (json.contains("confusion")) {
     read_confusion(json["confusion"], epoch.details, where);
   } else if (json.contains("class_counts")) {
@@ -311,15 +289,11 @@ void add_record(const nlohmann::json& json, const std::string& where, RunFiles& 
   run.epochs.push_back(epoch_of(json, where));
 }
 
-/// Returns the class names in the description of a run's data in lineage.jsonl; none unless all of
-/// them are text.
-std::vector<std::string> class_names_in(const nlohmann::json& dataset) {
-  std::vector<std::string> names;
-  for (const nlohmann::json& name : value_in(dataset, "class_names")) {
-    if (!name.is_string()) return {};
-    names.push_back(name.get<std::string>());
-  }
-  return names;
+/// Returns the class names in the description of a run's data in lineage.jsonl, if there are any.
+std::vector<std::string> class_names_in(const nlohmann::json& dataset) try {
+  return value_in(dataset, "class_names").get<std::vector<std::string>>();
+} catch (const nlohmann::json::exception&) {
+  return {};
 }
 
 }  // namespace
@@ -345,7 +319,7 @@ std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder) {
 }
 
 void write_last_page(const std::filesystem::path& folder) try {
-  (void)write_page(folder, /*live=*/false);
+  write_page(folder, /*live=*/false);
 } catch (const Error&) {
 }
 
@@ -415,16 +389,8 @@ std::string RunFiles::status() const {
   return said.empty() || said == "running" ? "interrupted" : said;
 }
 
-bool has_page_data(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder / files::kConfig, error) || fs::exists(folder / files::kMetrics, error);
-}
-
 RunFiles read_run(const fs::path& folder) {
-  if (!has_page_data(folder)) {
-    throw Error(ExitCode::kConfig,
-                folder.string() + ": holds no run: neither config.json nor metrics.jsonl exists");
-  }
+  if (!holds_run(folder)) throw Error(ExitCode::kConfig, folder.string() + ": holds no run");
   RunFiles run;
   run.folder = folder;
   const fs::path whole = fs::absolute(folder).lexically_normal();

@@ -74,7 +74,7 @@
     const cells = [...figure.querySelectorAll(".legend b")], last = [at, ...cells].map(cell => cell.textContent);
     const lines = [...svg.querySelectorAll("path[data-x]")].filter(path => path.dataset.x).map(path => ({
       xs: path.dataset.x.split(",").map(Number), ys: path.dataset.y.split(",").map(Number),
-      places: path.getAttribute("d").split(/[ML]/).slice(1).map(pair => pair.split(" ").map(Number)), seen: !path.classList.contains("unseen")
+      places: path.getAttribute("d").split(/[ML]/).slice(1).map(pair => pair.split(" ").map(Number))
     }));
     const stops = [...new Map(lines.flatMap(line => line.xs.map((x, i) => [x, line.places[i][0]])))].sort((a, b) => a[0] - b[0]);
     if (!stops.length || lines.length !== cells.length) continue;
@@ -94,7 +94,7 @@
         line.xs.forEach((other, k) => { if (Math.abs(other - x) < Math.abs(line.xs[near] - x)) near = k; });
         cells[i].textContent = write[svg.dataset.format](line.ys[near]);
         said.push(cells[i].parentElement.textContent.trim());
-        points[i].setAttribute("visibility", line.seen ? "visible" : "hidden");
+        points[i].setAttribute("visibility", "visible");
         points[i].setAttribute("cx", line.places[near][0]);
         points[i].setAttribute("cy", line.places[near][1]);
       });
@@ -131,7 +131,7 @@
   live.append(note, button);
   const show = () => {
     const age = Math.round(Date.now() / 1000 - Number(document.body.dataset.written));
-    note.textContent = age > 20 * refresh + 120
+    note.textContent = age > 900
       ? "No update for " + Math.round(age / 60) + " minutes: the run may have died."
       : paused ? "Paused." : "Refreshes every " + refresh + " s.";
     button.textContent = paused ? "Resume" : "Pause";

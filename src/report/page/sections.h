@@ -96,8 +96,6 @@ std::string duration(double seconds);
 std::string short_duration(double seconds);
 /// Returns four significant digits: "0.03174", "1.2e-05".
 std::string decimal(double value);
-/// Returns "323 MB" or "1.5 GB", in powers of 1000.
-std::string byte_size(double bytes);
 /// Returns a rounded number with separators: "10,574".
 std::string count(double number);
 /// Returns seconds since 1970 as "2026-01-31 12:00:00 UTC".
@@ -115,18 +113,23 @@ std::string figure(const std::string& caption, const std::string& content,
 /// Returns a paragraph of the class "lead" or "soft".
 std::string paragraph(const std::string& css_class, const std::string& text);
 
-/// Returns a cell of a table's head.
-std::string head_cell(const std::string& content, const std::string& css_class = "");
-std::string head_cells(const std::vector<std::string>& contents);
-
-/// Returns a row of a table. In tables of the class "stack", phones show the cells as a list, each
-/// with its label.
-std::string table_row(const std::string& head, const std::vector<std::string>& cells,
-                      const std::vector<std::string>& labels = {});
-
 /// Returns a table in a region called `label`, which scrolls if the table is wider than the page.
 std::string scrolling_table(const std::string& label, const std::string& css_class,
                             const std::string& head, const std::string& rows);
+
+/// Such a table, made row by row. If its class ends with "stack", phones show the cells of a row as
+/// a list, each with the head of its column.
+struct Table {
+  std::string label;
+  std::string css_class;
+  std::vector<std::string> heads;
+  std::string rows = {};
+
+  /// Adds a row: its head, then its cells.
+  void add(const std::vector<std::string>& cells);
+  /// Returns nothing without rows.
+  std::string html() const;
+};
 
 struct ChartPoint {
   double x = 0;
@@ -162,25 +165,8 @@ std::string line_chart(const LineChart& chart);
 /// points.
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points, double window);
 
-/// A column of a chart, made of parts.
-struct ChartColumn {
-  std::int64_t x = 0;
-  std::vector<double> parts;  // seconds
-};
-
-/// Returns a figure like that of a line chart with columns. Its legend has the total, and the parts
-/// that are not too small in all columns. Returns nothing without columns.
-std::string column_chart(const std::string& title, const std::string& x_name,
-                         std::span<const char* const> part_names,
-                         const std::vector<ChartColumn>& columns);
-
 /// Returns a sample of a line in one of the eight colours, for legends and tables.
 std::string line_key(int colour);
-/// Returns the colour of a part of a column as a small square.
-std::string square_key(std::size_t part);
-
-/// Fewer seconds are left out, because they would read 0.00 s.
-inline constexpr double kShownSeconds = 0.005;
 
 // The sections. Each answers one question, or says why it cannot yet.
 
@@ -326,10 +312,6 @@ inline ChartSeries series_of(const RunFiles& run, std::string name, int colour,
   }
   return series;
 }
-
-/// Returns the values of a config as shown, by dotted key ("model.name"). Groups are flattened to a
-/// depth of ten; lists are kept whole.
-std::map<std::string, std::string> config_values(const nlohmann::json& config);
 
 /// Style sheet of the page, for light and dark, wide and narrow screens (page.css).
 extern const char* const kStyle;

@@ -1,0 +1,522 @@
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/fmt/ranges.h>
+
+#include <cmath>
+#include <iterator>
+#include <set>
+
+#include "base/print.h"
+#include "base/system.h"
+#include "report/console.h"
+#include "report/page/sections.h"
+
+namespace mnist_train::report {
+
+namespace {
+
+// What was run.
+
+constexpr int kMaxDepth = 10;
+constexpr std::size_t kMostOfValue = 160;  // bytes in a table; a list of layers can be long
+
+using Values = std::map<std::string, std::string>;
+
+/// An item of the list of facts, nothing if the value is empty.
+std::string fact_line(const std::string& name, const std::string& value) {
+  return value.empty() ? "" : "<div><dt>" + name + "</dt><dd>" + value + "</dd></div>\n";
+}
+
+std::string code(const std::string& text) {
+  return text.empty() ? "" : "<code>" + escape_html(text) + "</code>";
+}
+
+std::string with_unit(double number, const char* one, const char* many) {
+  return std::isfinite(number) ? count(number) + ' ' + (number == 1 ? one : many) : "";
+}
+
+/// Returns a value of the config as one line of text.
+std::string config_text(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : json_text(value);
+}
+
+void collect_values(const nlohmann::json& value, const std::string& key, int depth,
+                    Values& values) {
+  if (!value.is_object() || depth == kMaxDepth) {
+    values[key] = config_text(value);
+    return;
+  }
+  const std::string prefix = key.empty() ? "" : key + ".";
+  for (const auto& [name, member] : value.items()) {
+    collect_values(member, prefix + name, depth + 1, values);
+  }
+}
+
+/// Returns the values of a config as shown, by dotted key ("model.name"). Groups are flattened to a
+/// depth of ten; lists are kept whole.
+Values config_values(const nlohmann::json& config) {
+  Values values;
+  if (config.is_object()) collect_values(config, "", 0, values);
+  return values;
+}
+
+std::string dataset_text(const RunFiles& run) {
+  const nlohmann::json& dataset = value_in(run.facts, "data");
+  if (!dataset.is_object()) return "";
+  const double validation = number_in(dataset, "validation");
+  return count(number_in(dataset, "train")) + " training, " +
+         (validation > 0 ? count(validation) + " validation, " : "") +
+         count(number_in(dataset, "test")) + " test images of " +
+         fmt::format("{}×{}×{}, {} classes", number_in(dataset, "channels"),
+                     number_in(dataset, "height"), number_in(dataset, "width"),
+                     number_in(dataset, "classes"));
+}
+
+std::string machine_text(const RunFiles& run) {
+  const std::string model = text_in(run.facts, "device_model");
+  const std::string averaging = text_in(run.facts, "gradient_averaging");
+  const std::string launcher = text_in(run.facts, "launcher");
+  std::string text;
+  for (const std::string& part :
+       {with_unit(number_in(run.facts, "world_size"), "process", "processes"),
+        model.empty() ? text_in(run.facts, "device") : model, text_in(run.facts, "precision"),
+        text_in(run.facts, "backend"),
+        averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
+        with_unit(number_in(run.facts, "threads_per_process"), "thread each", "threads each"),
+        launcher.empty() ? "" : "started by " + launcher}) {
+    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
+  }
+  return text;
+}
+
+std::string versions_text(const RunFiles& run) {
+  std::vector<std::string> parts;
+  const nlohmann::json& versions = value_in(run.facts, "versions");
+  for (const auto& [name, unused] : versions.items()) {
+    const std::string number = text_in(versions, name);
+    if (!number.empty()) parts.push_back(fmt::format("{} {}", name, number));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// Shows the samples, files and folders that the data set does not use, as dataset.json lists them:
+/// numbers, and objects of them or of reasons.
+std::string left_out_table(const RunFiles& run) {
+  const nlohmann::json none;
+  Table table{"Left out of the data", "settings", {"what", "files"}};
+  const auto add = [&table](const std::string& name, const nlohmann::json& value) {
+    table.add({escape_html(name), value.is_number()
+                                      ? count(value.get<double>())
+                                      : escape_html(shortened(config_text(value), kMostOfValue))});
+  };
+  for (const auto& [name, value] : value_in(run.dataset, "left_out").items()) {
+    if (!value.is_object()) add(name, value);
+    for (const auto& [inner, each] : (value.is_object() ? value : none).items()) {
+      add(fmt::format("{} › {}", name, inner), each);
+    }
+  }
+  return table.rows.empty() ? "" : "<h3>Left out of the data</h3>" + table.html() + "\n";
+}
+
+/// Returns "2 of 7 (rare) to 1,234 (common) training images"; only the number if the classes are
+/// not unequal, or their sizes are not known.
+std::string classes_text(const RunFiles& run) {
+  std::vector<std::int64_t> sizes;
+  for (const nlohmann::json& each : value_in(run.dataset, "classes")) {
+    const double size = number_in(each, "train");
+    if (size >= 0 && size < 9e15) sizes.push_back(static_cast<std::int64_t>(size));
+  }
+  return sizes.empty()
+             ? ""
+             : count(static_cast<double>(sizes.size())) + class_sizes_text(sizes, run.class_names);
+}
+
+std::string starts_table(const RunFiles& run) {
+  if (run.starts.empty()) return "";
+  Table table{"Starts", "numbers stack", {"when", "step", "from", "processes", "device", "host"}};
+  constexpr std::size_t kMostRows = 100;
+  const std::size_t left_out = run.starts.size() - std::min(run.starts.size(), kMostRows);
+  for (std::size_t i = left_out; i < run.starts.size(); ++i) {
+    const nlohmann::json& start = run.starts[i];
+    const std::string from = std::filesystem::path(text_in(start, "resumed_from")).filename();
+    table.add({date_and_time(number_in(start, "time")), count(number_in(start, "step")),
+               from.empty() ? "the beginning" : escape_html(from),
+               count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
+               escape_html(text_in(start, "host"))});
+  }
+  const std::string note =
+      run.starts.size() == 1
+          ? "Once, without restarts."
+          : fmt::format("{} times, including restarts after a lost process and resumes.{}",
+                        run.starts.size(),
+                        left_out > 0 ? fmt::format(" The last {}:", kMostRows) : "");
+  return "<h3>Started</h3><p>" + note + "</p>" + table.html() + "\n";
+}
+
+/// Lists all settings, the defaults of those that differ beside them.
+std::string settings_list(const RunFiles& run) {
+  const Values defaults =
+      config_values(nlohmann::json::parse(settings::write_run_config({}, /*with_output=*/false)));
+  const auto shown = [](const std::string& value) {
+    return value == "null" ? "none" : escape_html(shortened(value, kMostOfValue));
+  };
+  std::string list;
+  for (const auto& [key, value] : config_values(run.config)) {
+    const auto found = defaults.find(key);
+    const std::string usual = found == defaults.end() ? "null" : found->second;
+    const std::string text = usual == value
+                                 ? shown(value)
+                                 : fmt::format("<b>{}</b> <span class=\"soft\">default {}</span>",
+                                               shown(value), shown(usual));
+    list += fact_line(code(key), text);
+  }
+  if (list.empty()) return "";
+  return "<h3>Settings</h3><p class=\"soft\">Non-default values are bold.</p><dl "
+         "class=\"params\">" +
+         list + "</dl>\n";
+}
+
+/// Returns the name of a built-in network, else the origin of the network.
+std::string model_text(const nlohmann::json& model) {
+  if (model.contains("layers")) {
+    return "custom, " + with_unit(static_cast<double>(model["layers"].size()), "layer", "layers");
+  }
+  for (const char* key : {"torchscript", "plugin"}) {
+    if (model.contains(key)) return std::filesystem::path(text_in(model, key)).filename().string();
+  }
+  return text_in(model, "name");
+}
+
+// Several runs.
+
+constexpr int kColours = 8;
+
+int colour_of(std::size_t run) { return static_cast<int>(run % kColours); }
+
+/// The name of a run, after its colour in the charts.
+std::string keyed_name(std::span<const RunFiles> runs, std::size_t run) {
+  return line_key(colour_of(run)) + escape_html(runs[run].name);
+}
+
+/// Returns a table with a column for each run.
+Table table_of(std::span<const RunFiles> runs, const char* label, const char* css_class,
+               const char* first) {
+  Table table{label, css_class, {first}};
+  for (std::size_t i = 0; i < runs.size(); ++i) table.heads.push_back(keyed_name(runs, i));
+  return table;
+}
+
+double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_accuracy); }
+
+/// A figure of each run.
+using Figures = std::vector<double>;
+
+template <typename Range, typename Figure>
+Figures figures_of(const Range& runs, const Figure& figure_of) {
+  Figures figures;
+  std::ranges::transform(runs, std::back_inserter(figures), figure_of);
+  return figures;
+}
+
+/// Returns the texts of figures, with a star on the best unless all are equal.
+template <typename Text>
+std::vector<std::string> starred(const Figures& figures, bool most_is_best, const Text& text) {
+  double least = INFINITY;
+  double most = -INFINITY;
+  for (const double value : figures) {
+    if (!std::isfinite(value)) continue;
+    least = std::min(least, value);
+    most = std::max(most, value);
+  }
+  std::vector<std::string> cells;
+  for (const double value : figures) {
+    const bool is_best = least < most && value == (most_is_best ? most : least);
+    cells.push_back(is_best ? "<span class=\"best\">★ " + text(value) + "</span>" : text(value));
+  }
+  return cells;
+}
+
+/// Whether runs were tested on the same images.
+enum class SameTest { kYes, kMaybe, kNo };
+
+/// Compares the numbers of test images by class, lists of held-out files, and hashes of the data.
+SameTest same_test(const RunFiles& a, const RunFiles& b) {
+  const auto sizes = [](const RunFiles& run) {
+    return run.epochs.empty() ? std::vector<std::int64_t>()
+                              : class_counts(run.epochs.back().details).samples;
+  };
+  const std::vector<std::int64_t> sizes_of_a = sizes(a);
+  const std::vector<std::int64_t> sizes_of_b = sizes(b);
+  const bool are_known = !sizes_of_a.empty() && !sizes_of_b.empty();
+  if (are_known && sizes_of_a != sizes_of_b) return SameTest::kNo;
+  const nlohmann::json& files_of_a = value_in(a.dataset, "test");
+  const nlohmann::json& files_of_b = value_in(b.dataset, "test");
+  if (files_of_a.is_array() || files_of_b.is_array()) {
+    return files_of_a == files_of_b ? SameTest::kYes : SameTest::kNo;
+  }
+  return text_in(a.facts, "data_hash") == text_in(b.facts, "data_hash") ? SameTest::kYes
+                                                                        : SameTest::kMaybe;
+}
+
+SameTest same_test(std::span<const RunFiles> runs) {
+  SameTest same = SameTest::kYes;
+  for (const RunFiles& run : runs) same = std::max(same, same_test(runs.front(), run));
+  return same;
+}
+
+std::string results_table(std::span<const RunFiles> runs) {
+  const auto in_percent = [](double fraction) { return percent(fraction); };
+  const auto of_best_epoch = [](const RunFiles& run) {
+    const auto best = run.best_epoch();
+    return best ? best->test_accuracy : NAN;
+  };
+  const auto last = [](double EpochRecord::*figure) {
+    return [figure](const RunFiles& run) { return run.last(figure); };
+  };
+  const bool comparable = same_test(runs) != SameTest::kNo;
+  const auto of_test = [&](const auto& figure, bool most_is_best, const auto& text) {
+    const Figures figures = figures_of(runs, figure);
+    if (comparable) return starred(figures, most_is_best, text);
+    std::vector<std::string> cells;
+    std::ranges::transform(figures, std::back_inserter(cells), text);
+    return cells;
+  };
+  const auto accuracies = of_test(final_accuracy, true, in_percent);
+  const auto bests = of_test(of_best_epoch, true, in_percent);
+  const auto losses = of_test(last(&EpochRecord::test_loss), false, decimal);
+  const auto speeds =
+      starred(figures_of(runs, last(&EpochRecord::samples_per_second)), true, count);
+  Table table{"Results",
+              "numbers stack",
+              {"run", "state", "epochs", "test accuracy", "best epoch", "test loss", "time",
+               "samples/s", "processes", "device"}};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const RunFiles& run = runs[i];
+    table.add({keyed_name(runs, i), escape_html(run.status()), std::to_string(run.epochs.size()),
+               accuracies[i], bests[i], losses[i], duration(total(seconds_of(run))), speeds[i],
+               count(number_in(run.facts, "world_size")),
+               escape_html(text_in(run.facts, "device") + " " + text_in(run.facts, "precision"))});
+  }
+  return table.html() + paragraph("soft", "★ marks the best value of a column.");
+}
+
+std::string comparison_charts(std::span<const RunFiles> runs) {
+  const auto chart_of = [&](LineChart chart, const auto& figure, bool is_smoothed = false) {
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      ChartSeries series = series_of(runs[i], runs[i].name, colour_of(i), figure);
+      const double window = static_cast<double>(series.points.size()) * 0.04;
+      if (is_smoothed) series.points = smoothed(series.points, window);
+      chart.series.push_back(std::move(series));
+    }
+    return line_chart(chart);
+  };
+  return "<div class=\"charts\">" +
+         chart_of({"Test accuracy", "epoch", AxisFormat::kPercent}, &EpochRecord::test_accuracy) +
+         chart_of({"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
+                  &EpochRecord::test_loss) +
+         chart_of({"Training accuracy", "epoch", AxisFormat::kPercent},
+                  &EpochRecord::train_accuracy) +
+         chart_of({"Training loss, running mean", "step", AxisFormat::kDecimal,
+                   /*logarithmic=*/true},
+                  &StepRecord::loss, /*is_smoothed=*/true) +
+         chart_of({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true},
+                  &StepRecord::learning_rate) +
+         chart_of({"Samples a second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
+                  &StepRecord::samples_per_second) +
+         "</div>\n";
+}
+
+std::string times(std::span<const RunFiles> runs) {
+  double longest = 0;
+  for (const RunFiles& run : runs) longest = std::max(longest, total(seconds_of(run)));
+  if (longest <= 0) return "";
+  std::string bars;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const ActivitySeconds seconds = seconds_of(runs[i]);
+    bars += "<h3>" + keyed_name(runs, i) + ": " + duration(total(seconds)) + "</h3>" +
+            time_bar(seconds, longest) + time_legend(seconds);
+  }
+  return section("time", "Where did the time go?", bars);
+}
+
+/// Compares the accuracies by class, if all runs have the same classes.
+std::string classes(std::span<const RunFiles> runs) {
+  const EpochDetails none;
+  std::vector<Confusion> confusions;
+  for (const RunFiles& run : runs) {
+    confusions.emplace_back(run.epochs.empty() ? none : run.epochs.back().details);
+    if (confusions.back().classes != confusions.front().classes) return "";
+    if (run.class_names != runs.front().class_names) return "";
+  }
+  const std::int64_t all = confusions.front().classes;
+  const auto lowest = [&confusions](std::int64_t label) {
+    double low = INFINITY;
+    for (const Confusion& each : confusions) low = std::fmin(low, each.of(label).recall());
+    return low;
+  };
+  Table table = table_of(runs, "Accuracy by class", "numbers", "class");
+  for (const std::int64_t label : worst_classes(all, lowest)) {
+    const Figures accuracies =
+        figures_of(confusions, [label](const Confusion& each) { return each.of(label).recall(); });
+    std::vector<std::string> cells =
+        starred(accuracies, true, [](double value) { return percent(value); });
+    cells.insert(cells.begin(), escaped_class(runs.front(), label));
+    table.add(cells);
+  }
+  if (table.rows.empty()) return "";
+  const std::string title =
+      all > static_cast<std::int64_t>(kListedClasses)
+          ? fmt::format("Accuracy by class: the {} with the lowest", kListedClasses)
+          : "Accuracy by class";
+  return section("mistakes", "What do they get wrong?", figure(title, table.html(), "fit"));
+}
+
+/// Facts of a run other than its config.
+Values ran_with(const RunFiles& run) {
+  Values values;
+  for (const char* key :
+       {"world_size", "launcher", "backend", "device", "device_model", "precision",
+        "gradient_averaging", "threads_per_process", "versions", "data_hash"}) {
+    for (const auto& [name, value] : config_values({{key, value_in(run.facts, key)}})) {
+      values["(ran) " + name] = value;
+    }
+  }
+  return values;
+}
+
+/// Returns the config of a run as this program understands it, with the defaults of keys that the
+/// program of the run did not have; as recorded if that fails.
+Values settings_of(const RunFiles& run) try {
+  const settings::RunConfig config = settings::parse_run_config(
+      {(run.folder / files::kConfig).string(), run.config_text, run.folder});
+  return config_values(
+      nlohmann::json::parse(settings::write_run_config(config, /*with_output=*/false)));
+} catch (const Error&) {
+  return config_values(run.config);
+}
+
+/// Adds a row for each key whose values differ.
+void add_differences(const std::vector<Values>& values, Table& table) {
+  std::set<std::string> keys;
+  for (const Values& of_run : values) {
+    for (const auto& [key, value] : of_run) keys.insert(key);
+  }
+  for (const std::string& key : keys) {
+    std::vector<std::string> cells{"<code>" + escape_html(key) + "</code>"};
+    for (const Values& of_run : values) {
+      const auto found = of_run.find(key);
+      cells.push_back(found == of_run.end() ? "–" : escape_html(found->second));
+    }
+    if (std::set<std::string>(cells.begin() + 1, cells.end()).size() > 1) table.add(cells);
+  }
+}
+
+std::string differences(std::span<const RunFiles> runs) {
+  std::vector<Values> configs;
+  std::vector<Values> facts;
+  for (const RunFiles& run : runs) {
+    configs.push_back(settings_of(run));
+    facts.push_back(ran_with(run));
+  }
+  Table table = table_of(runs, "Differences", "settings", "key");
+  add_differences(configs, table);
+  add_differences(facts, table);
+  return section("identity", "How do they differ?",
+                 !table.rows.empty() ? table.html()
+                                     : paragraph("lead",
+                                                 "In nothing that was recorded: config, data, "
+                                                 "versions and device are the same."));
+}
+
+std::string lead(std::span<const RunFiles> runs) {
+  std::vector<const RunFiles*> ranked;  // the best first
+  for (const RunFiles& run : runs) {
+    if (std::isfinite(final_accuracy(run))) ranked.push_back(&run);
+  }
+  if (ranked.empty()) return "None of the runs has been evaluated yet.";
+  const SameTest same = same_test(runs);
+  if (same == SameTest::kNo) {
+    return "The runs were tested on different files, so their test accuracies and losses do not "
+           "compare.";
+  }
+  std::ranges::stable_sort(ranked, std::greater(), [](auto* run) { return final_accuracy(*run); });
+  const double best = final_accuracy(*ranked[0]);
+  const double gap = ranked.size() < 2 ? best : best - final_accuracy(*ranked[1]);
+  if (gap == 0) {
+    return fmt::format("The best final test accuracy is {}, reached by several runs.",
+                       percent(best));
+  }
+  std::string text = fmt::format("The best final test accuracy is {}, that of <b>{}</b>.",
+                                 percent(best), escape_html(ranked[0]->name));
+  if (same == SameTest::kMaybe) {
+    text += " The data of the runs differ, perhaps also the test images: see their data hashes.";
+  }
+  if (ranked.size() < 2) return text;
+  text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
+  const auto images = static_cast<double>(Confusion(ranked[0]->epochs.back().details).all);
+  // Two equally good models often differ by twice the standard error of the difference.
+  const double chance = 2 * std::sqrt(2 * best * (1 - best) / images);
+  if (images > 0 && gap < chance) {
+    text +=
+        fmt::format(" With {} test images, so small a difference may be chance.", count(images));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string settings_sentence(const RunFiles& run) {
+  if (!run.config.is_object()) return "";
+  const auto setting = [&](const char* key) {
+    return run.config.contains(key) ? escape_html(config_text(run.config[key])) : "?";
+  };
+  const nlohmann::json model = run.config.value("model", nlohmann::json::object());
+  const std::string epochs = setting("epochs");
+  return fmt::format("Model <b>{}</b>, {} with learning rate {}, global batch {}, {} {}, seed {}.",
+                     escape_html(model_text(model)), setting("optimizer"), setting("learning_rate"),
+                     setting("batch_size"), epochs, epochs == "1" ? "epoch" : "epochs",
+                     setting("seed"));
+}
+
+std::string identity_section(const RunFiles& run) {
+  const std::filesystem::path folder = std::filesystem::absolute(run.folder).lexically_normal();
+  const double memory = number_in(run.summary, "peak_memory_bytes");
+  const double parameters = number_in(run.summary, "parameters");
+  const double multiply_adds = number_in(run.summary, "multiply_adds");
+  std::string size = parameters > 0 ? count(parameters) + " parameters" : "";
+  if (!size.empty() && multiply_adds > 0) {
+    size += ", " + count(multiply_adds) + " multiply-adds per image";
+  }
+  std::string text =
+      "<dl class=\"facts\">" + fact_line("Data", escape_html(dataset_text(run))) +
+      fact_line("Classes", escape_html(classes_text(run))) + fact_line("Model", size) +
+      fact_line("Ran on", escape_html(machine_text(run))) +
+      fact_line("Versions", escape_html(versions_text(run))) +
+      fact_line("Memory", memory > 0 ? memory_text(memory) + " in the largest process" : "") +
+      fact_line("Config hash", code(text_in(run.facts, "config_hash"))) +
+      fact_line("Data hash", code(text_in(run.facts, "data_hash"))) +
+      fact_line("Folder", code(folder.string())) +
+      fact_line("To repeat it",
+                code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
+      "</dl>\n" + left_out_table(run) + settings_list(run) + starts_table(run);
+  if (run.config.is_object()) {
+    text +=
+        "<details id=\"config\"><summary>The complete effective config</summary><pre "
+        "tabindex=\"0\">" +
+        escape_html(run.config_text) + "</pre></details>";
+  }
+  return section("identity", "What exactly was run?", text);
+}
+
+std::string comparison(std::span<const RunFiles> runs) {
+  return fmt::format(
+             "<header><h1>{} runs</h1><nav aria-label=\"Parts of this page\"><a "
+             "href=\"#learning\">How well did they learn?</a> <a href=\"#time\">Where did the time "
+             "go?</a> <a href=\"#mistakes\">What do they get wrong?</a> <a href=\"#identity\">How "
+             "do they differ?</a></nav></header>\n",
+             runs.size()) +
+         section("learning", "How well did they learn?",
+                 paragraph("lead", lead(runs)) + results_table(runs) + comparison_charts(runs)) +
+         times(runs) + classes(runs) + differences(runs);
+}
+
+}  // namespace mnist_train::report
