@@ -7,137 +7,64 @@
 
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Calls `action(y, x, pixels)` for runs of up to 16 pixels of a row.
-template <class Action>
-void for_each_run(const ValueShape& shape, const Action& action) {
-  for (std::int64_t y = 0; y < shape.height; ++y) {
-    for (std::int64_t x = 0; x < shape.width; x += kLanes) {
-      action(y, x, smaller(kLanes, shape.width - x));
-    }
-  }
-}
+/// Up to 16 words of an image, along a row or along channels: where they begin, and their steps.
+template <class Element>
+struct PlainRun {
+  std::int64_t plain, block;
+  WordSteps steps;
+  std::int64_t block_step;
+  std::int64_t count;
+  WordMask<Element> mask;
+};
 
-// Pixels of a channel of one image, as fp32.
-
-inline __m512i load_pixels(const float* from, std::int64_t stride, std::int64_t pixels) {
-  if (stride == 1) return _mm512_maskz_loadu_epi32(first_lanes(pixels), from);
-  alignas(64) float values[kLanes] = {};
-  for (std::int64_t i = 0; i < pixels; ++i) values[i] = from[i * stride];
-  return _mm512_load_si512(values);
-}
-inline __m512i load_pixels(const Bf16Bits* from, std::int64_t stride, std::int64_t pixels) {
-  alignas(32) Bf16Bits values[kLanes] = {};
-  for (std::int64_t i = 0; i < pixels; ++i) values[i] = from[i * stride];
-  return _mm512_slli_epi32(
-      _mm512_cvtepu16_epi32(_mm256_load_si256(reinterpret_cast<const __m256i*>(values))), 16);
-}
-inline void store_pixels(__m512i pixels_of_image, std::int64_t stride, std::int64_t pixels,
-                         float* to) {
-  if (stride == 1) return _mm512_mask_storeu_epi32(to, first_lanes(pixels), pixels_of_image);
-  alignas(64) float values[kLanes];
-  _mm512_store_si512(values, pixels_of_image);
-  for (std::int64_t i = 0; i < pixels; ++i) to[i * stride] = values[i];
-}
-inline void store_pixels(__m512i pixels_of_image, std::int64_t stride, std::int64_t pixels,
-                         Bf16Bits* to) {
-  alignas(32) Bf16Bits values[kLanes];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(values),
-                     _mm512_cvtepi32_epi16(_mm512_srli_epi32(pixels_of_image, 16)));
-  for (std::int64_t i = 0; i < pixels; ++i) to[i * stride] = values[i];
-}
-
-// Up to 16 consecutive words of one image; `channels` may be fewer.
-
-inline __m512i load_row_words(const float* from, std::int64_t channels) {
-  return _mm512_maskz_loadu_epi32(first_lanes(channels), from);
-}
-inline __m512i load_row_words(const Bf16Bits* from, std::int64_t channels) {
-  return _mm512_maskz_loadu_epi16(first_halves(channels), from);
-}
-inline void store_row_words(__m512i words, std::int64_t channels, float* to) {
-  _mm512_mask_storeu_epi32(to, first_lanes(channels), words);
-}
-inline void store_row_words(__m512i words, std::int64_t channels, Bf16Bits* to) {
-  _mm512_mask_storeu_epi16(to, first_halves(channels), words);
-}
-
-/// Calls `action(channel, v, words)` for runs of up to 16 words of images of one pixel, and each of
-/// the two vectors of a word.
+/// Calls `action(run)` for all words of an image.
 template <class Element, class Action>
-void for_each_word_run(std::int64_t channels, const Action& action) {
-  for (std::int64_t channel = 0; channel < channels; channel += kLanes * kDepth<Element>) {
-    const std::int64_t left = words<Element>(channels - channel);
-    for (std::int64_t v = 0; v < kVectors; ++v) action(channel, v, smaller(left, kLanes));
+void for_each_run(const ValueShape& shape, const PlainStrides& strides, const Action& action) {
+  constexpr std::int64_t kD = kDepth<Element>;
+  constexpr std::int64_t kFewChannels = 8;
+  const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
+  const bool along_channels =
+      strides.channel == 1 && (shape.pixels() == 1 || shape.channels > kFewChannels);
+  for (std::int64_t y = 0; y < shape.height; ++y) {
+    for (std::int64_t x = 0; x < shape.width; x += along_channels ? 1 : kLanes) {
+      const std::int64_t plain = y * strides.row + x * strides.column;
+      const std::int64_t block = (y * shape.width + x) * pixel_size;
+      for (std::int64_t c = 0; c < shape.channels; c += along_channels ? kLanes * kD : kD) {
+        const std::int64_t channels = shape.channels - c;
+        PlainRun<Element> run{plain + c * strides.channel,
+                              block + c * kImages,
+                              {kD, 1},
+                              kWordSize<Element>,
+                              smaller(kLanes, words<Element>(channels)),
+                              channel_mask<Element>(channels)};
+        if (!along_channels) {
+          run.steps = {strides.column, strides.channel};
+          run.block_step = pixel_size;
+          run.count = smaller(kLanes, shape.width - x);
+          run.mask = word_mask<Element>(run.count, channels);
+        }
+        action(run);
+      }
+    }
   }
-}
-
-/// `from_plain` for images of one pixel with adjacent channels.
-template <class Element>
-void from_rows(std::int64_t channels, const Element* images, std::int64_t stride,
-               std::int64_t count, Element* block) {
-  for_each_word_run<Element>(channels, [&](auto channel, auto v, auto run) {
-    Block rows;
-    for (std::int64_t i = 0; i < kLanes; ++i) {
-      const std::int64_t image = v * kLanes + i;
-      rows[i] = image < count
-                    ? load_row_words(images + image * stride + channel, channels - channel)
-                    : _mm512_setzero_si512();
-    }
-    transpose(rows);
-    Element* const to = block + channel * kImages + v * kWordSize<Element> / kVectors;
-    for (std::int64_t i = 0; i < run; ++i) {
-      _mm512_storeu_si512(to + i * kWordSize<Element>, rows[i]);
-    }
-  });
-}
-
-template <class Element>
-void to_rows(std::int64_t channels, const Element* block, std::int64_t stride, std::int64_t count,
-             Element* images) {
-  for_each_word_run<Element>(channels, [&](auto channel, auto v, auto run) {
-    Block rows = {};
-    const Element* const from = block + channel * kImages + v * kWordSize<Element> / kVectors;
-    for (std::int64_t i = 0; i < run; ++i) {
-      rows[i] = _mm512_loadu_si512(from + i * kWordSize<Element>);
-    }
-    transpose(rows);
-    for (std::int64_t i = 0; i < smaller(kLanes, count - v * kLanes); ++i) {
-      store_row_words(rows[i], channels - channel, images + (v * kLanes + i) * stride + channel);
-    }
-  });
 }
 
 template <class Element>
 void from_plain(const ValueShape& shape, const Element* images, const PlainStrides& strides,
                 std::int64_t count, Element* block) {
-  if (shape.pixels() == 1 && strides.channel == 1) {
-    return from_rows(shape.channels, images, strides.image, count, block);
-  }
-  const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
-  for_each_run(shape, [&](std::int64_t y, std::int64_t x, std::int64_t pixels) {
-    for (std::int64_t channel = 0; channel < shape.channels; channel += kDepth<Element>) {
-      for (int v = 0; v < kVectors; ++v) {
-        Block of[kDepth<Element>];
-        for (int d = 0; d < kDepth<Element>; ++d) {
-          const std::int64_t first = v * kLanes;
-          const std::int64_t images_here = channel + d < shape.channels ? count - first : 0;
-          const Element* const from = images + first * strides.image +
-                                      (channel + d) * strides.channel + y * strides.row +
-                                      x * strides.column;
-          for (std::int64_t i = 0; i < kLanes; ++i) {
-            of[d][i] = i < images_here
-                           ? load_pixels(from + i * strides.image, strides.column, pixels)
-                           : _mm512_setzero_si512();
-          }
-          transpose(of[d]);
-        }
-        Element* to = block + (y * shape.width + x) * pixel_size + channel * kImages +
-                      v * kWordSize<Element> / kVectors;
-        for (std::int64_t i = 0; i < pixels; ++i, to += pixel_size) {
-          Values<Element> values;
-          for (int d = 0; d < kDepth<Element>; ++d) values.of[d] = _mm512_castsi512_ps(of[d][i]);
-          store_words(to, values);
-        }
+  for_each_run<Element>(shape, strides, [&](const PlainRun<Element>& run) {
+    for (int v = 0; v < kVectors; ++v) {
+      Block rows;
+      for (std::int64_t i = 0; i < kLanes; ++i) {
+        const std::int64_t image = v * kLanes + i;
+        rows[i] = image < count
+                      ? load_plain(images + image * strides.image + run.plain, run.steps, run.mask)
+                      : _mm512_setzero_si512();
+      }
+      transpose(rows);
+      Element* const to = block + run.block + v * kVectorSize<Element>;
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        _mm512_storeu_si512(to + i * run.block_step, rows[i]);
       }
     }
   });
@@ -146,32 +73,74 @@ void from_plain(const ValueShape& shape, const Element* images, const PlainStrid
 template <class Element>
 void to_plain(const ValueShape& shape, const Element* block, const PlainStrides& strides,
               std::int64_t count, Element* images) {
-  if (shape.pixels() == 1 && strides.channel == 1) {
-    return to_rows(shape.channels, block, strides.image, count, images);
-  }
-  const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
-  for_each_run(shape, [&](std::int64_t y, std::int64_t x, std::int64_t pixels) {
-    for (std::int64_t channel = 0; channel < shape.channels; channel += kDepth<Element>) {
-      for (int v = 0; v < kVectors; ++v) {
-        Block of[kDepth<Element>] = {};
-        const Element* from = block + (y * shape.width + x) * pixel_size + channel * kImages +
-                              v * kWordSize<Element> / kVectors;
-        for (std::int64_t i = 0; i < pixels; ++i, from += pixel_size) {
-          const Values<Element> values = load_words(from);
-          for (int d = 0; d < kDepth<Element>; ++d) of[d][i] = _mm512_castps_si512(values.of[d]);
-        }
-        const std::int64_t first = v * kLanes;
-        for (int d = 0; d < kDepth<Element> && channel + d < shape.channels; ++d) {
-          transpose(of[d]);
-          Element* const to = images + first * strides.image + (channel + d) * strides.channel +
-                              y * strides.row + x * strides.column;
-          for (std::int64_t i = 0; i < smaller(kLanes, count - first); ++i) {
-            store_pixels(of[d][i], strides.column, pixels, to + i * strides.image);
-          }
-        }
+  for_each_run<Element>(shape, strides, [&](const PlainRun<Element>& run) {
+    for (int v = 0; v < kVectors; ++v) {
+      Block rows = {};
+      const Element* const from = block + run.block + v * kVectorSize<Element>;
+      for (std::int64_t i = 0; i < run.count; ++i) {
+        rows[i] = _mm512_loadu_si512(from + i * run.block_step);
+      }
+      transpose(rows);
+      for (std::int64_t i = 0; i < smaller(kLanes, count - v * kLanes); ++i) {
+        store_plain(rows[i], images + (v * kLanes + i) * strides.image + run.plain, run.steps,
+                    run.mask);
       }
     }
   });
+}
+
+/// Copies a channel of all images from a word to another one. The first channel of a word clears
+/// the second.
+inline void copy_channel(const float* from, std::int64_t, float* to, std::int64_t) {
+  __builtin_memcpy(to, from, sizeof(float) * kImages);
+}
+inline void copy_channel(const Bf16Bits* from, std::int64_t from_channel, Bf16Bits* to,
+                         std::int64_t to_channel) {
+  for (int v = 0; v < kVectors; ++v, from += 2 * kLanes, to += 2 * kLanes) {
+    const __m512i words = _mm512_loadu_si512(from);
+    if (to_channel == 1) {
+      _mm512_mask_storeu_epi16(to, 0xaaaaaaaa,
+                               from_channel == 1 ? words : _mm512_slli_epi32(words, 16));
+    } else {
+      _mm512_storeu_si512(to, from_channel == 1
+                                  ? _mm512_srli_epi32(words, 16)
+                                  : _mm512_and_si512(words, _mm512_set1_epi32(0xffff)));
+    }
+  }
+}
+
+/// Copies one channel of a pixel, which has the index `channel * pixels + pixel` in a vector.
+template <class Element, bool Back>
+void reorder(const ValueShape& shape, std::int64_t channel, std::int64_t pixel, const Element* from,
+             Element* to) {
+  constexpr std::int64_t kD = kDepth<Element>;
+  const std::int64_t index = channel * shape.pixels() + pixel;
+  const std::int64_t vector = index / kD * kWordSize<Element>;
+  const std::int64_t image =
+      (pixel * words<Element>(shape.channels) + channel / kD) * kWordSize<Element>;
+  if constexpr (Back) {
+    copy_channel(from + vector, index % kD, to + image, channel % kD);
+  } else {
+    copy_channel(from + image, channel % kD, to + vector, index % kD);
+  }
+}
+
+template <class Element>
+void flatten(const ValueShape& shape, const Element* images, Element* vectors) {
+  for (std::int64_t c = 0; c < shape.channels; ++c) {
+    for (std::int64_t pixel = 0; pixel < shape.pixels(); ++pixel) {
+      reorder<Element, false>(shape, c, pixel, images, vectors);
+    }
+  }
+}
+
+template <class Element>
+void unflatten(const ValueShape& shape, const Element* vectors, Element* images) {
+  for (std::int64_t pixel = 0; pixel < shape.pixels(); ++pixel) {
+    for (std::int64_t c = 0; c < shape.channels; ++c) {
+      reorder<Element, true>(shape, c, pixel, vectors, images);
+    }
+  }
 }
 
 }  // namespace mnist_train::cpu_kernels::avx512

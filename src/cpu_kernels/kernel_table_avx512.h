@@ -5,7 +5,6 @@
 #include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/depthwise_avx512.h"
-#include "cpu_kernels/flatten_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/kernels.h"
 #include "cpu_kernels/normalization_avx512.h"

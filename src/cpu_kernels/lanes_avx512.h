@@ -25,11 +25,53 @@ inline float to_float(Bf16Bits bits) {
 }
 inline float to_float(float value) { return value; }
 
+/// Elements of a vector of words.
+template <class Element>
+inline constexpr std::int64_t kVectorSize = kWordSize<Element> / kVectors;
+
+/// Calls `action.operator()<N>()` for the N of First, First + Step, ... Last that is `value`.
+template <int First, int Step, int Last, class Action>
+[[gnu::always_inline]] inline void with_constant(std::int64_t value, const Action& action) {
+  if constexpr (First < Last) {
+    if (value != First) return with_constant<First + Step, Step, Last>(value, action);
+  }
+  action.template operator()<First>();
+}
+
 /// A vector of words as fp32: one vector per channel of a word.
 template <class Element>
 struct Values {
   __m512 of[kDepth<Element>];
 };
+
+/// Returns the results of a function of vectors, for each channel.
+template <class Element, class Function, class... Others>
+[[gnu::always_inline]] inline Values<Element> map(const Function& function,
+                                                  const Values<Element>& values,
+                                                  const Others&... others) {
+  Values<Element> results;
+  for (int d = 0; d < kDepth<Element>; ++d) results.of[d] = function(values.of[d], others.of[d]...);
+  return results;
+}
+template <class Element>
+[[gnu::always_inline]] inline Values<Element> operator+(const Values<Element>& a,
+                                                        const Values<Element>& b) {
+  return map([](__m512 x, __m512 y) { return x + y; }, a, b);
+}
+/// Returns a * b + c.
+template <class Element>
+[[gnu::always_inline]] inline Values<Element> multiply_add(const Values<Element>& a,
+                                                           const Values<Element>& b,
+                                                           const Values<Element>& c) {
+  return map([](__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }, a, b, c);
+}
+/// Returns constants of the channels of a word.
+template <class Element>
+[[gnu::always_inline]] inline Values<Element> broadcast(const float* of_channels) {
+  Values<Element> values;
+  for (int d = 0; d < kDepth<Element>; ++d) values.of[d] = _mm512_set1_ps(of_channels[d]);
+  return values;
+}
 
 inline Values<float> load_words(const float* from) { return {{_mm512_loadu_ps(from)}}; }
 inline Values<Bf16Bits> load_words(const Bf16Bits* from) {
@@ -81,10 +123,6 @@ inline __mmask16 first_lanes(std::int64_t count) {
   return static_cast<__mmask16>((1U << (count < 0 ? 0 : smaller(count, kLanes))) - 1);
 }
 
-inline __mmask32 first_halves(std::int64_t count) {
-  return count >= 2 * kLanes ? ~__mmask32{0} : (__mmask32{1} << (count < 0 ? 0 : count)) - 1;
-}
-
 /// 16 rows of 16 words.
 using Block = __m512i[kLanes];
 
@@ -111,6 +149,88 @@ inline void transpose(Block& rows) {
     rows[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
     rows[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
     rows[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
+  }
+}
+
+// Words in any order in memory.
+
+/// Elements from a word to the next one, and from a channel of a word to the next one.
+struct WordSteps {
+  std::int64_t word, channel;
+};
+
+/// The words that have each of the channels.
+template <class Element>
+struct WordMask {
+  __mmask16 of[kDepth<Element>];
+};
+/// Returns the mask of words of consecutive channels.
+template <class Element>
+WordMask<Element> channel_mask(std::int64_t channels) {
+  WordMask<Element> mask;
+  for (int d = 0; d < kDepth<Element>; ++d) mask.of[d] = first_lanes(words<Element>(channels - d));
+  return mask;
+}
+/// Returns the mask of `count` words of the same channels.
+template <class Element>
+WordMask<Element> word_mask(std::int64_t count, std::int64_t channels) {
+  WordMask<Element> mask;
+  for (int d = 0; d < kDepth<Element>; ++d) mask.of[d] = first_lanes(d < channels ? count : 0);
+  return mask;
+}
+inline __mmask32 element_mask(const WordMask<Bf16Bits>& mask) {
+  return _mm512_movepi16_mask(_mm512_mask_blend_epi16(0xaaaaaaaa,
+                                                      _mm512_maskz_set1_epi32(mask.of[0], -1),
+                                                      _mm512_maskz_set1_epi32(mask.of[1], -1)));
+}
+
+/// Loads up to 16 words; others are zeros.
+template <class Element>
+__m512i load_plain(const Element* from, const WordSteps& steps, const WordMask<Element>& mask) {
+  if constexpr (kDepth<Element> == 1) {
+    if (steps.word == 1) return _mm512_maskz_loadu_epi32(mask.of[0], from);
+  } else {
+    if (steps.word == 2 && steps.channel == 1) {
+      return _mm512_maskz_loadu_epi16(element_mask(mask), from);
+    }
+    if (steps.word == 1) {
+      const __m256i first = _mm256_maskz_loadu_epi16(mask.of[0], from);
+      const __m256i second = _mm256_maskz_loadu_epi16(mask.of[1], from + steps.channel);
+      return _mm512_or_si512(_mm512_cvtepu16_epi32(first),
+                             _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
+    }
+  }
+  alignas(64) Element words[kLanes][kDepth<Element>] = {};
+  for (int d = 0; d < kDepth<Element>; ++d, from += steps.channel) {
+    for (int k = 0; k < kLanes; ++k) {
+      if ((mask.of[d] >> k & 1) != 0) words[k][d] = from[k * steps.word];
+    }
+  }
+  return _mm512_load_si512(words);
+}
+
+template <class Element>
+void store_plain(__m512i vector, Element* to, const WordSteps& steps,
+                 const WordMask<Element>& mask) {
+  if constexpr (kDepth<Element> == 1) {
+    if (steps.word == 1) return _mm512_mask_storeu_epi32(to, mask.of[0], vector);
+  } else {
+    if (steps.word == 2 && steps.channel == 1) {
+      return _mm512_mask_storeu_epi16(to, element_mask(mask), vector);
+    }
+    if (steps.word == 1) {
+      _mm256_mask_storeu_epi16(to, mask.of[0], _mm512_cvtepi32_epi16(vector));
+      _mm256_mask_storeu_epi16(to + steps.channel, mask.of[1],
+                               _mm512_cvtepi32_epi16(_mm512_srli_epi32(vector, 16)));
+      return;
+    }
+  }
+  alignas(64) Element words[kLanes][kDepth<Element>];
+  _mm512_store_si512(words, vector);
+  for (int d = 0; d < kDepth<Element>; ++d, to += steps.channel) {
+    for (int k = 0; k < kLanes; ++k) {
+      if ((mask.of[d] >> k & 1) != 0) to[k * steps.word] = words[k][d];
+    }
   }
 }
 
