@@ -103,34 +103,24 @@ struct BandLayout {
   static constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
 };
 
-#ifdef __AVX512BF16__
-/// Copies pixels of pairs of channels as channels.
-inline void split_pairs(const Bf16Bits* from, std::int64_t pairs, Bf16Bits* to) {
-  const PairSplitter splitter;
-  for (; pairs > 0; --pairs, from += kWordSize<Bf16Bits>, to += 2 * kImages) {
-    __m512i first;
-    __m512i second;
-    splitter.split(from, first, second);
-    _mm512_storeu_si512(to, first);
-    _mm512_storeu_si512(to + kImages, second);
-  }
-}
+/// A band with its operands.
+template <class Element>
+struct Band {
+  Band(const WeightGradientView& v, const GradientBand& p, const WeightGradientOperands<Element>& o)
+      : view(v), part(p), operands(o), layout(v, p) {}
 
-/// Loads 16 words of images of up to 16 channels, a vector per channel.
-inline void load_channel_images(const Bf16Bits* from, std::int64_t channels, int /*half*/,
-                                Block& block) {
-  const PairSplitter splitter;
-  for (std::int64_t i = 0; i < channels; i += 2) {
-    splitter.split(from + i * kImages, block[i], block[i + 1]);
+  /// Returns the first factor: for bf16, in scratch memory.
+  const Element* first_factor() const {
+    if (kDepth<Element> == 2) return operands.scratch;
+    return operands.gradient + part.block_begin * layout.a_block +
+           part.row_begin * view.shape.out.width * layout.a_pixel;
   }
-}
-#endif
-/// For fp32, those of one half of the images.
-inline void load_channel_images(const float* from, std::int64_t channels, int half, Block& block) {
-  for (std::int64_t i = 0; i < channels; ++i) {
-    block[i] = _mm512_loadu_si512(from + i * kImages + half * kLanes);
-  }
-}
+
+  const WeightGradientView& view;
+  const GradientBand& part;
+  const WeightGradientOperands<Element>& operands;
+  BandLayout<Element> layout;
+};
 
 /// Copies a row of the input with zeros for the padding.
 template <class Element>
@@ -148,12 +138,20 @@ template <class Element>
 void transpose_row(const ConvolutionShape& s, const BandLayout<Element>& layout,
                    const Element* from, Element* to) {
   const std::int64_t channels = words<Element>(s.in.channels) * kDepth<Element>;
+  [[maybe_unused]] const PairSplitter splitter;
   for (std::int64_t x = 0; x < s.in.width; ++x, from += channels * kImages) {
     for (std::int64_t channel = 0; channel < channels; channel += kLanes) {
       const std::int64_t count = smaller(kLanes, channels - channel);
       for (int half = 0; half < kImageWords<Element> / kLanes; ++half) {
         Block block = {};
-        load_channel_images(from + channel * kImages, count, half, block);
+        const Element* const at_channel = from + channel * kImages;
+        for (std::int64_t i = 0; i < count; i += kDepth<Element>) {
+          if constexpr (kDepth<Element> == 2) {
+            splitter.split(at_channel + i * kImages, block[i], block[i + 1]);
+          } else {
+            block[i] = _mm512_loadu_si512(at_channel + i * kImages + half * kLanes);
+          }
+        }
         transpose(block);
         Element* const at = to + (layout.left + x) * layout.b_pixel + channel * kDepth<Element> +
                             half * kLanes * layout.b_word;
@@ -169,6 +167,56 @@ void transpose_row(const ConvolutionShape& s, const BandLayout<Element>& layout,
     Element* const word = to + i * layout.b_word;
     __builtin_memset(word, 0, sizeof(Element) * left);
     __builtin_memset(word + end, 0, sizeof(Element) * (layout.right * layout.b_pixel));
+  }
+}
+
+template <class Element>
+std::int64_t gradient_scratch(const WeightGradientView& view, const GradientBand& band) {
+  return BandLayout<Element>(view, band).size(band);
+}
+
+template <class Element>
+std::int64_t gradient_rows(const WeightGradientView& view, const GradientBand& band) {
+  const std::int64_t out_rows = kDepth<Element> == 1 ? 0 : band.row_end - band.row_begin;
+  return (band.block_end - band.block_begin) * (InputRows(view.shape, band).count() + out_rows);
+}
+
+/// Rows are those of the input, then those of the gradient, of each block.
+template <class Element>
+void rearrange(const WeightGradientView& view, const GradientBand& part,
+               const WeightGradientOperands<Element>& operands, std::int64_t begin,
+               std::int64_t end) {
+  const ConvolutionShape& s = view.shape;
+  const BandLayout<Element> layout(view, part);
+  const std::int64_t of_block =
+      gradient_rows<Element>(view, part) / (part.block_end - part.block_begin);
+  const std::int64_t in_row = s.in.block_size<Element>() / s.in.height;
+  const std::int64_t out_row = s.out.width * layout.a_pixel;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t block = i / of_block;
+    const std::int64_t row = i % of_block;
+    if (row < layout.rows.count()) {
+      const std::int64_t y = (part.block_begin + block) * s.in.height + layout.rows.begin + row;
+      Element* const to =
+          operands.scratch + layout.b_begin + block * layout.b_block + row * layout.b_row;
+      const auto copy = view.by_images ? &copy_row<Element> : &transpose_row<Element>;
+      copy(s, layout, operands.in + y * in_row, to);
+    } else if constexpr (kDepth<Element> == 2) {  // pairs of channels become channels
+      const std::int64_t y = row - layout.rows.count();
+      const Element* from =
+          operands.gradient +
+          ((part.block_begin + block) * s.out.height + part.row_begin + y) * out_row;
+      Element* to = operands.scratch + block * layout.a_block + y * out_row;
+      const PairSplitter splitter;
+      for (Element* const row_end = to + out_row; to < row_end; to += 2 * kImages) {
+        __m512i first;
+        __m512i second;
+        splitter.split(from, first, second);
+        _mm512_storeu_si512(to, first);
+        _mm512_storeu_si512(to + kImages, second);
+        from += kWordSize<Element>;
+      }
+    }
   }
 }
 

@@ -1,17 +1,20 @@
 #include "cpu_kernels/convolution.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/cpu.h"
 #include "base/parallel.h"
+#include "cpu_kernels/elements.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
 
 namespace {
 
-constexpr std::int64_t kAmxWords = 16;        // of a register's row, and rows of a register
-constexpr std::int64_t kBandBytes = 1 << 20;  // of rows that stay cached: half an L2 cache
+constexpr std::int64_t kAmxWords = 16;         // of a register's row, and rows of a register
+constexpr std::int64_t kBandBytes = 1 << 20;   // of rows that stay cached: half an L2 cache
+constexpr std::int64_t kTileBytes = 48 << 10;  // of inputs of a depthwise tile: an L1 cache
 
 /// Returns the groups that kernels see: one for all, with zeros among the weights, if a word would
 /// belong to two groups.
@@ -66,7 +69,7 @@ RowParts row_parts(const GatherView& view, std::int64_t blocks) {
 /// weights take more memory than all inputs, or if there is only one row.
 template <class Element>
 bool by_panels(const GatherView& view, std::int64_t blocks) {
-  if (view.groups != 1) return false;
+  if (view.groups != 1 || view.depthwise.count > 0) return false;
   const std::int64_t weight_words = view.panels * view.panel_rows * view.positions;
   const std::int64_t in_words = blocks * view.in.block_size<Element>() / kDepth<Element>;
   return view.out.height == 1 ||
@@ -76,11 +79,11 @@ bool by_panels(const GatherView& view, std::int64_t blocks) {
 /// Returns whether kernels should read weights in place rather than pack them: if these are a
 /// matrix with adjacent channels that is used a few times only.
 template <class Element>
-bool reads_in_place(const GatherView& view, const WeightsView<Element>& weights,
-                    std::int64_t blocks) {
+bool reads_in_place(const GatherView& view, const BatchOperands<Element>& operands) {
   constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
-  return view.groups == 1 && view.kernel_height * view.kernel_width == 1 && weights.channel == 1 &&
-         view.group_in % kDepth<Element> == 0 && blocks * view.out.pixels() <= kMostUses;
+  return view.groups == 1 && view.kernel_height * view.kernel_width == 1 &&
+         operands.channel_stride(view.backward) == 1 && view.group_in % kDepth<Element> == 0 &&
+         operands.blocks * view.out.pixels() <= kMostUses;
 }
 
 template <class Element>
@@ -107,93 +110,159 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
   return view;
 }
 
+/// Calls `action(index of a weight in memory, index among packed ones)` for words of the outputs of
+/// a depthwise convolution.
+template <class Element, class Action>
+void for_each_weight(const ConvolutionShape& shape, const WeightStrides& strides,
+                     std::int64_t word_begin, std::int64_t word_end, const Action& action) {
+  constexpr std::int64_t kD = kDepth<Element>;
+  const auto& [height, width] = shape.kernel;
+  for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, shape.out.channels); ++o) {
+    std::int64_t at = o / kD * height * width * kD + o % kD;
+    for (std::int64_t ky = 0; ky < height; ++ky) {
+      for (std::int64_t kx = 0; kx < width; ++kx, at += kD) {
+        action(o * strides.out + ky * strides.kernel_row + kx * strides.kernel_column, at);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+struct GatherAxis {
+  std::int64_t in, out, kernel, stride, padding, dilation;
+  bool backward;
+
+  /// Returns the taps of an output position or, backward, of an input position, ordered by `in`.
+  std::vector<Tap> taps(std::int64_t position) const {
+    std::vector<Tap> found;
+    for (std::int64_t k = 0; k < kernel; ++k) {
+      const std::int64_t shift = k * dilation - padding;
+      const std::int64_t at = backward ? position - shift : position * stride + shift;
+      if (backward && at % stride != 0) continue;
+      const std::int64_t from = backward ? at / stride : at;
+      if (at < 0 || from >= (backward ? out : in)) continue;
+      found.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(k)});
+    }
+    if (backward) std::reverse(found.begin(), found.end());
+    return found;
+  }
+  // Steps from a tap to the next one.
+  std::int64_t tap_in() const { return backward ? dilation / divisor() : dilation; }
+  std::int64_t tap_kernel() const { return backward ? -stride / divisor() : 1; }
+  std::int64_t divisor() const { return std::gcd(stride, dilation); }
+};
 
 GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t depth, bool by_amx) {
   view_.in = backward ? s.out : s.in;
   view_.out = backward ? s.in : s.out;
-  view_.groups = visible_groups(s, depth);
+  view_.backward = backward;
+  view_.layer_groups = s.groups;
+  view_.groups = s.is_depthwise() ? 1 : visible_groups(s, depth);
   view_.group_in = view_.in.channels / view_.groups;
   view_.group_out = view_.out.channels / view_.groups;
   view_.by_amx = by_amx;
   view_.kernel_height = s.kernel.height;
   view_.kernel_width = s.kernel.width;
-  const std::int64_t tap_words = ceil_divide(view_.group_in, depth);
+  const GatherAxis columns{s.in.width,      s.out.width,      s.kernel.width, s.stride.width,
+                           s.padding.width, s.dilation.width, backward};
   add_rows({s.in.height, s.out.height, s.kernel.height, s.stride.height, s.padding.height,
-            s.dilation.height},
-           backward);
-  add_runs(
-      {s.in.width, s.out.width, s.kernel.width, s.stride.width, s.padding.width, s.dilation.width},
-      backward, tap_words, view_.groups == 1 && tap_words % kAmxWords != 0);
-  view_.panel_rows = choose_panel_rows(view_.group_out, by_amx);
-  view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
+            s.dilation.height, backward});
+  view_.tap_kernel = columns.tap_kernel();
+  if (s.is_depthwise()) {
+    view_.panels = ceil_divide(s.out.channels, depth);
+    view_.panel_rows = depth;
+    view_.positions = s.kernel.height * s.kernel.width;
+    add_tiles(columns);
+    // Inputs of a tile with the most columns, forward, should fit into an L1 cache.
+    const std::int64_t pixels = s.kernel.height * ((kMostColumns - 1) * s.stride.width +
+                                                   (s.kernel.width - 1) * s.dilation.width + 1);
+    view_.depthwise.words_at_once = std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
+  } else {
+    view_.panel_rows = choose_panel_rows(view_.group_out, by_amx);
+    view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
+    add_runs(columns, ceil_divide(view_.group_in, depth));
+  }
   view_.row_begin = row_begin_.data();
   view_.rows = rows_.data();
   view_.run_begin = run_begin_.data();
   view_.runs = runs_.data();
   view_.sequences = sequences_.data();
   view_.sequence_count = static_cast<std::int64_t>(sequences_.size());
-  view_.columns = columns_.data();
 }
 
-std::vector<Tap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position) {
-  std::vector<Tap> found;
-  for (std::int64_t k = 0; k < axis.kernel; ++k) {
-    const std::int64_t shift = k * axis.dilation - axis.padding;
-    const std::int64_t at = backward ? position - shift : position * axis.stride + shift;
-    if (backward && at % axis.stride != 0) continue;
-    const std::int64_t in = backward ? at / axis.stride : at;
-    if (at < 0 || in >= (backward ? axis.out : axis.in)) continue;
-    found.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(k)});
-  }
-  if (backward) std::reverse(found.begin(), found.end());
-  return found;
-}
-
-void GatherPlan::add_rows(const GatherAxis& axis, bool backward) {
+void GatherPlan::add_rows(const GatherAxis& axis) {
   row_begin_.push_back(0);
   for (std::int64_t y = 0; y < view_.out.height; ++y) {
-    const std::vector<Tap> of_row = gather_taps(axis, backward, y);
+    const std::vector<Tap> of_row = axis.taps(y);
     rows_.insert(rows_.end(), of_row.begin(), of_row.end());
     row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
   }
 }
 
-/// Taps of adjacent columns are one run if `merges`.
-void GatherPlan::add_runs(const GatherAxis& axis, bool backward, std::int64_t tap_words,
-                          bool merges) {
+/// Taps of adjacent columns are one run if each alone would fill registers of AMX badly.
+void GatherPlan::add_runs(const GatherAxis& axis, std::int64_t tap_words) {
+  const bool merges = view_.groups == 1 && tap_words % kAmxWords != 0 && axis.tap_in() == 1;
   run_begin_.push_back(0);
   for (std::int64_t x = 0; x < view_.out.width; ++x) {
-    const std::vector<Tap> all = gather_taps(axis, backward, x);
-    for (std::size_t i = 0; i < all.size();) {
-      const std::int32_t in = all[i].in;
-      std::vector<std::int32_t> columns{all[i++].kernel};
-      while (merges && i < all.size() && all[i].in == all[i - 1].in + 1) {
-        columns.push_back(all[i++].kernel);
-      }
-      const std::int64_t words = tap_words * static_cast<std::int64_t>(columns.size());
-      const Sequence& sequence = sequences_[sequence_of(columns, words)];
-      runs_.push_back({in, static_cast<std::int32_t>(words), sequence.start, sequence.step});
+    const std::vector<Tap> taps = axis.taps(x);
+    const std::size_t of_run = merges ? taps.size() : 1;
+    for (std::size_t i = 0; i < taps.size(); i += of_run) {
+      const auto count = static_cast<std::int32_t>(of_run);
+      const Sequence& sequence = sequence_of(taps[i].kernel, count, tap_words);
+      runs_.push_back({taps[i].in, count * static_cast<std::int32_t>(tap_words), sequence.start,
+                       sequence.step});
     }
     run_begin_.push_back(static_cast<std::int32_t>(runs_.size()));
   }
 }
 
-/// Returns the index of a sequence of kernel columns, which is added unless there is one.
-std::int32_t GatherPlan::sequence_of(const std::vector<std::int32_t>& columns, std::int64_t words) {
-  for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const auto begin = columns_.begin() + sequences_[i].first;
-    if (std::equal(columns.begin(), columns.end(), begin, begin + sequences_[i].count)) {
-      return static_cast<std::int32_t>(i);
+/// Returns the sequence of these kernel columns, which is added unless there is one.
+const Sequence& GatherPlan::sequence_of(std::int32_t first, std::int32_t count,
+                                        std::int64_t tap_words) {
+  for (const Sequence& sequence : sequences_) {
+    if (sequence.first == first && sequence.count == count) return sequence;
+  }
+  const std::int64_t words = count * tap_words;
+  const std::int64_t step = view_.by_amx ? round_up(words, kAmxWords) : words;
+  const auto start = static_cast<std::int32_t>(view_.positions);
+  view_.positions += step * view_.kernel_height;
+  return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
+}
+
+/// Columns whose taps have the same weights are computed together. Backward, they are a stride
+/// apart.
+void GatherPlan::add_tiles(const GatherAxis& axis) {
+  DepthwiseTiles& to = view_.depthwise;
+  to.out_step = axis.backward ? axis.stride : 1;
+  to.in_step = axis.backward ? 1 : axis.stride;
+  to.tap_in = axis.tap_in();
+  for (std::int64_t x = 0; x < view_.out.width; ++x) {
+    const std::vector<Tap> taps = axis.taps(x);
+    const auto has_same_taps = [&](std::int64_t column) {
+      const std::vector<Tap> others = axis.taps(column);
+      return others.size() == taps.size() &&
+             (taps.empty() || others.front().kernel == taps.front().kernel);
+    };
+    if (x >= to.out_step && has_same_taps(x - to.out_step)) continue;  // is in a tile
+    std::int64_t end = x + to.out_step;
+    while (end < view_.out.width && has_same_taps(end)) end += to.out_step;
+    std::int64_t count = (end - x) / to.out_step;
+    DepthwiseTile tile{static_cast<std::int32_t>(x), 0, 0, 0,
+                       static_cast<std::int32_t>(taps.size())};
+    if (!taps.empty()) tile.in = taps.front().in;
+    if (!taps.empty()) tile.kernel = taps.front().kernel;
+    for (std::int64_t tiles = ceil_divide(count, kMostColumns); tiles > 0; --tiles) {
+      tile.count = static_cast<std::int32_t>(ceil_divide(count, tiles));
+      tiles_.push_back(tile);
+      tile.first += tile.count * static_cast<std::int32_t>(to.out_step);
+      tile.in += tile.count * static_cast<std::int32_t>(to.in_step);
+      count -= tile.count;
     }
   }
-  const std::int64_t step = view_.by_amx ? round_up(words, kAmxWords) : words;
-  sequences_.push_back({static_cast<std::int32_t>(view_.positions), static_cast<std::int32_t>(step),
-                        static_cast<std::int32_t>(columns_.size()),
-                        static_cast<std::int32_t>(columns.size())});
-  columns_.insert(columns_.end(), columns.begin(), columns.end());
-  view_.positions += step * view_.kernel_height;
-  return static_cast<std::int32_t>(sequences_.size()) - 1;
+  std::ranges::sort(tiles_, {}, &DepthwiseTile::first);
+  to.tiles = tiles_.data();
+  to.count = static_cast<std::int64_t>(tiles_.size());
 }
 
 WeightStrides WeightStrides::contiguous(const ConvolutionShape& s) {
@@ -212,25 +281,7 @@ Convolution<Element>::Convolution(const ConvolutionShape& shape)
       shape_(shape),
       forward_(shape, /*backward=*/false, kDepth<Element>, by_amx<Element>()),
       backward_(shape, /*backward=*/true, kDepth<Element>, by_amx<Element>()),
-      gradient_(gradient_view<Element>(shape)) {
-  if (is_depthwise(shape)) depthwise_.emplace(shape);
-}
-
-template <class Element>
-WeightsView<Element> Convolution<Element>::weights_view(const Element* weights,
-                                                        const WeightStrides& strides,
-                                                        bool backward) const {
-  const std::int64_t in = shape_.group_in();
-  const std::int64_t out = shape_.group_out();
-  return {weights,
-          backward ? strides.in : strides.out,
-          backward ? strides.out : strides.in,
-          strides.kernel_row,
-          strides.kernel_column,
-          backward ? in : out,
-          backward ? out : in,
-          !backward};
-}
+      gradient_(gradient_view<Element>(shape)) {}
 
 template <class Element>
 RowParts Convolution<Element>::forward_parts(std::int64_t blocks) const {
@@ -244,22 +295,19 @@ RowParts Convolution<Element>::backward_parts(std::int64_t blocks) const {
 template <class Element>
 void Convolution<Element>::forward(const BatchOperands<Element>& operands,
                                    const RowListener* listener) const {
-  gather(/*backward=*/false, operands, listener);
+  compute(forward_.view(), operands, listener);
 }
 template <class Element>
 void Convolution<Element>::backward_data(const BatchOperands<Element>& operands,
                                          const RowListener* listener) const {
-  gather(/*backward=*/true, operands, listener);
+  compute(backward_.view(), operands, listener);
 }
 
 template <class Element>
-void Convolution<Element>::gather(bool backward, const BatchOperands<Element>& operands,
-                                  const RowListener* listener) const {
-  const GatherView& view = (backward ? backward_ : forward_).view();
-  if (depthwise_ || !by_panels<Element>(view, operands.blocks)) {
-    return gather_rows(backward, operands, listener);
-  }
-  gather_panels(backward, operands);
+void Convolution<Element>::compute(const GatherView& view, const BatchOperands<Element>& operands,
+                                   const RowListener* listener) const {
+  if (!by_panels<Element>(view, operands.blocks)) return compute_rows(view, operands, listener);
+  compute_panels(view, operands);
   if (listener == nullptr) return;
   listener->begin();
   const RowParts parts = row_parts<Element>(view, operands.blocks);
@@ -268,75 +316,70 @@ void Convolution<Element>::gather(bool backward, const BatchOperands<Element>& o
   });
 }
 
-/// Returns the operands of one block.
-template <class Element>
-GatherOperands<Element> of_block(const GatherView& view, const BatchOperands<Element>& all,
-                                 std::int64_t block) {
-  const std::int64_t out = block * view.out.block_size<Element>();
-  return {all.in + block * view.in.block_size<Element>(),     all.packed, all.bias,
-          all.addend == nullptr ? nullptr : all.addend + out, all.relu,   all.out + out};
-}
-
 /// Packs panels and multiplies all blocks by them while they are cached. A thread packs always to
 /// the same memory, which thus stays cached.
 template <class Element>
-void Convolution<Element>::gather_panels(bool backward,
-                                         const BatchOperands<Element>& operands) const {
-  const GatherView& view = (backward ? backward_ : forward_).view();
-  const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
-  const bool in_place = reads_in_place(view, weights, operands.blocks);
-  const std::int64_t size = view.panel_rows * view.positions * kDepth<Element>;
-  const auto compute = [&](std::int64_t begin, std::int64_t end, Element* packed) {
-    kernels_.pack(view, weights, {begin, end, in_place}, packed);
-    for (std::int64_t block = 0; block < operands.blocks; ++block) {
-      GatherOperands<Element> of = of_block(view, operands, block);
-      of.packed = packed;
-      of.packed_begin = begin;
-      if (in_place) of.rows = operands.weights;
-      of.row_step = weights.row;
-      kernels_.gather(view, of, {0, view.out.height, begin, end});
-    }
-  };
+void Convolution<Element>::compute_panels(const GatherView& view,
+                                          const BatchOperands<Element>& operands) const {
+  const bool in_place = reads_in_place(view, operands);
+  const std::int64_t pair_size = kPanelPair * view.panel_rows * view.positions * kDepth<Element>;
   const std::int64_t pairs = ceil_divide(view.panels, kPanelPair);
   parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t last = std::min(end * kPanelPair, view.panels);
     for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
-      compute(at, std::min(at + kPanelsAtOnce, last), operands.packed + begin * kPanelPair * size);
+      const PackedPanels<Element> panels{operands.packed + begin * pair_size, at,
+                                         std::min(at + kPanelsAtOnce, last), in_place};
+      kernels_.pack(view, operands, panels);
+      for (std::int64_t block = 0; block < operands.blocks; ++block) {
+        kernels_.gather(view, operands, panels,
+                        {block, 0, view.out.height, panels.begin, panels.end});
+      }
     }
   });
 }
 
 template <class Element>
-void Convolution<Element>::pack(bool backward, const BatchOperands<Element>& operands) const {
-  if (depthwise_) return depthwise_->pack(operands.weights, operands.strides, operands.packed);
-  const GatherView& view = (backward ? backward_ : forward_).view();
-  const WeightsView<Element> weights = weights_view(operands.weights, operands.strides, backward);
+void Convolution<Element>::pack(const GatherView& view,
+                                const BatchOperands<Element>& operands) const {
   const std::int64_t size = view.panel_rows * view.positions * kDepth<Element>;
+  if (shape_.is_depthwise()) return pack_depthwise(operands);
   parallel_for(0, view.groups * view.panels, 1, [&](std::int64_t begin, std::int64_t end) {
-    kernels_.pack(view, weights, {begin, end, /*in_place=*/false}, operands.packed + begin * size);
+    kernels_.pack(view, operands, {operands.packed + begin * size, begin, end, /*in_place=*/false});
   });
+}
+
+template <class Element>
+void Convolution<Element>::pack_depthwise(const BatchOperands<Element>& operands) const {
+  constexpr std::int64_t kWords = 16;  // of a thread, at least
+  auto* const to = reinterpret_cast<float*>(operands.packed);
+  std::fill_n(to, forward_.packed_words(), 0.0F);
+  parallel_for(0, words<Element>(shape_.out.channels), kWords,
+               [&](std::int64_t begin, std::int64_t end) {
+                 for_each_weight<Element>(shape_, operands.strides, begin, end,
+                                          [&](std::int64_t from, std::int64_t at) {
+                                            widen(operands.weights + from, 1, to + at);
+                                          });
+               });
 }
 
 /// Packs all panels, then computes bands of rows whose input stays cached.
 template <class Element>
-void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Element>& operands,
-                                       const RowListener* listener) const {
-  const GatherView& view = (backward ? backward_ : forward_).view();
-  const std::int64_t panels = depthwise_ ? words<Element>(view.out.channels) : view.panels;
-  pack(backward, operands);
-  const auto compute = [&](std::int64_t block, const GatherPart& part) {
-    const GatherOperands<Element> of = of_block(view, operands, block);
-    depthwise_ ? depthwise_->sum(backward, of, part) : kernels_.gather(view, of, part);
-  };
+void Convolution<Element>::compute_rows(const GatherView& view,
+                                        const BatchOperands<Element>& operands,
+                                        const RowListener* listener) const {
+  pack(view, operands);
+  const std::int64_t panels =
+      shape_.is_depthwise() ? words<Element>(view.out.channels) : view.panels;
+  const PackedPanels<Element> packed{operands.packed, 0, view.groups * panels, false};
   const RowParts parts = row_parts<Element>(view, operands.blocks);
   const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows<Element>(view) / parts.rows);
   std::int64_t first = 0;
   if (listener != nullptr) {  // the first parts in panels, since all others wait for them
     first = std::min(at_once, parts.of_block);
     const std::int64_t rows = std::min(first * parts.rows, view.out.height);
-    const std::int64_t pairs = ceil_divide(panels, kPanelPair);
-    parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
-      compute(0, {0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
+    parallel_for(0, ceil_divide(panels, kPanelPair), 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.gather(view, operands, packed,
+                      {0, 0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
     });
     listener->begin();
     for (std::int64_t part = 0; part < first; ++part) listener->take_part(parts, part);
@@ -346,9 +389,10 @@ void Convolution<Element>::gather_rows(bool backward, const BatchOperands<Elemen
         while (begin < end) {
           const std::int64_t block = begin / parts.of_block;
           const std::int64_t last = std::min({begin + at_once, end, (block + 1) * parts.of_block});
-          compute(block, {begin % parts.of_block * parts.rows,
-                          std::min((last - block * parts.of_block) * parts.rows, view.out.height),
-                          0, panels});
+          kernels_.gather(
+              view, operands, packed,
+              {block, begin % parts.of_block * parts.rows,
+               std::min((last - block * parts.of_block) * parts.rows, view.out.height), 0, panels});
           for (; begin < last; ++begin) {
             if (listener != nullptr) listener->take_part(parts, begin);
           }
@@ -362,20 +406,15 @@ std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t bloc
       static_cast<std::int64_t>(sizeof(Element)) *
       (shape_.out.block_size<Element>() / shape_.out.height +
        shape_.in.block_size<Element>() / shape_.in.height * shape_.stride.height);
-  const std::int64_t rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
+  const std::int64_t most_rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
+  const std::int64_t blocks_at_once = std::max<std::int64_t>(1, most_rows / shape_.out.height);
+  const std::int64_t rows =
+      ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, most_rows));
   std::vector<GradientBand> bands;
-  if (rows >= shape_.out.height) {
-    const std::int64_t most = rows / shape_.out.height;
-    for (std::int64_t block = 0; block < blocks; block += most) {
-      bands.push_back({block, std::min(block + most, blocks), 0, shape_.out.height});
-    }
-    return bands;
-  }
-  const std::int64_t parts = ceil_divide(shape_.out.height, rows);
-  const std::int64_t of_part = ceil_divide(shape_.out.height, parts);
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    for (std::int64_t y = 0; y < shape_.out.height; y += of_part) {
-      bands.push_back({block, block + 1, y, std::min(y + of_part, shape_.out.height)});
+  for (std::int64_t block = 0; block < blocks; block += blocks_at_once) {
+    for (std::int64_t y = 0; y < shape_.out.height; y += rows) {
+      bands.push_back({block, std::min(block + blocks_at_once, blocks), y,
+                       std::min(y + rows, shape_.out.height)});
     }
   }
   return bands;
@@ -383,7 +422,7 @@ std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t bloc
 
 template <class Element>
 std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBand>& bands) const {
-  if (depthwise_) return depthwise_->gradient_scratch();
+  if (shape_.is_depthwise()) return packed_forward_size() * kLaneFloats;
   std::int64_t size = 0;
   for (const GradientBand& band : bands) {
     size = std::max(size, kernels_.gradient_scratch(gradient_, band));
@@ -394,34 +433,46 @@ std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBa
 template <class Element>
 void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& bands,
                                            const WeightGradientOperands<Element>& operands) const {
-  const GradientFactors<Element> factors{operands.in, operands.gradient, operands.scratch};
-  if (depthwise_) {
-    return depthwise_->weight_gradient(operands.blocks, factors, operands.sums, operands.strides,
-                                       operands.weight_gradient);
-  }
+  if (shape_.is_depthwise()) return depthwise_gradient(operands);
   const bool writes_rows =
       operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
   for (const GradientBand& of_all : bands) {
     GradientBand band = of_all;
     band.block_end = std::min(band.block_end, operands.blocks);
     const bool is_last = band.row_end == shape_.out.height && band.block_end == operands.blocks;
-    const GradientTarget<Element> target{
-        operands.sums, &of_all == bands.data(),
-        is_last && writes_rows ? operands.weight_gradient : nullptr, operands.strides};
+    band.replaces = &of_all == bands.data();
+    band.writes = is_last && writes_rows;
     parallel_for(0, kernels_.gradient_rows(gradient_, band), 1,
                  [&](std::int64_t begin, std::int64_t end) {
-                   kernels_.rearrange(gradient_, band, factors, begin, end);
+                   kernels_.rearrange(gradient_, band, operands, begin, end);
                  });
     parallel_for(0, gradient_.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.add_products(gradient_, band, factors, target, begin, end);
+      kernels_.add_products(gradient_, band, operands, begin, end);
     });
     if (is_last) break;
   }
   if (writes_rows) return;
   parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
-    kernels_.write_gradient(gradient_, operands.sums, operands.strides, begin, end,
-                            operands.weight_gradient);
+    kernels_.write_gradient(gradient_, operands, begin, end);
   });
+}
+
+/// Threads share words, which does not change any sum.
+template <class Element>
+void Convolution<Element>::depthwise_gradient(
+    const WeightGradientOperands<Element>& operands) const {
+  parallel_for(0, words<Element>(shape_.out.channels), 1,
+               [&](std::int64_t begin, std::int64_t end) {
+                 const std::int64_t at_once = forward_.view().depthwise.words_at_once;
+                 for (std::int64_t word = begin; word < end; word += at_once) {
+                   kernels_.depthwise_gradient(forward_.view(), operands, word,
+                                               std::min(word + at_once, end));
+                 }
+                 for_each_weight<Element>(
+                     shape_, operands.strides, begin, end, [&](std::int64_t to, std::int64_t at) {
+                       round_to(operands.sums + at, 1, operands.weight_gradient + to);
+                     });
+               });
 }
 
 template class Convolution<float>;

@@ -3,20 +3,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "cpu_kernels/convolution_kernels.h"
-#include "cpu_kernels/depthwise.h"
 
 namespace mnist_train::cpu_kernels {
 
 /// Sizes of a convolution along one axis.
-struct GatherAxis {
-  std::int64_t in, out, kernel, stride, padding, dilation;
-};
-/// Returns the taps of one output position or, backward, of one input position, ordered by `in`.
-std::vector<Tap> gather_taps(const GatherAxis& axis, bool backward, std::int64_t position);
+struct GatherAxis;
 
 /// A plan of the sums of a convolution's forward pass or of the gradient of its input. Both gather:
 /// for strides, each output pixel of the latter has the taps that reach it.
@@ -31,35 +25,21 @@ class GatherPlan {
     return view_.groups * view_.panels * view_.panel_rows * view_.positions;
   }
 
-  GatherPlan(GatherPlan&&) = default;
-  GatherPlan& operator=(GatherPlan&&) = default;
   GatherPlan(const GatherPlan&) = delete;
   GatherPlan& operator=(const GatherPlan&) = delete;
 
  private:
-  void add_rows(const GatherAxis& axis, bool backward);
-  void add_runs(const GatherAxis& axis, bool backward, std::int64_t tap_words, bool merges);
-  std::int32_t sequence_of(const std::vector<std::int32_t>& columns, std::int64_t words);
+  void add_rows(const GatherAxis& axis);
+  void add_runs(const GatherAxis& axis, std::int64_t tap_words);
+  const Sequence& sequence_of(std::int32_t first, std::int32_t count, std::int64_t tap_words);
+  void add_tiles(const GatherAxis& axis);
 
   GatherView view_{};
-  std::vector<std::int32_t> row_begin_, run_begin_, columns_;
+  std::vector<std::int32_t> row_begin_, run_begin_;
   std::vector<Tap> rows_;
   std::vector<Run> runs_;
   std::vector<Sequence> sequences_;
-};
-
-/// Operands of a pass over the blocks of a batch. Pointers are to block 0.
-template <class Element>
-struct BatchOperands {
-  std::int64_t blocks;
-  const Element* in;
-  const Element* weights;
-  WeightStrides strides;
-  Element* packed;        // memory for packed weights
-  const float* bias;      // [out.channels], or null
-  const Element* addend;  // like `out`, or null
-  bool relu;
-  Element* out;
+  std::vector<DepthwiseTile> tiles_;
 };
 
 /// Division of the rows of blocks into parts that threads share. Sums over each part, added in
@@ -85,18 +65,6 @@ struct RowListener {
   }
 };
 
-/// Operands of the gradient of the weights, of block 0.
-template <class Element>
-struct WeightGradientOperands {
-  std::int64_t blocks;
-  const Element* in;
-  const Element* gradient;  // of the output
-  Element* scratch;
-  float* sums;
-  WeightStrides strides;
-  Element* weight_gradient;
-};
-
 /// A convolution over blocked images, forward and backward. Objects hold no tensors. Requires
 /// is_supported<Element>().
 template <class Element>
@@ -107,12 +75,8 @@ class Convolution {
   const ConvolutionShape& shape() const { return shape_; }
 
   /// Sizes of the packed weights, in elements.
-  std::int64_t packed_forward_size() const {
-    return depthwise_ ? depthwise_->packed_size() : forward_.packed_words() * kDepth<Element>;
-  }
-  std::int64_t packed_backward_size() const {
-    return depthwise_ ? depthwise_->packed_size() : backward_.packed_words() * kDepth<Element>;
-  }
+  std::int64_t packed_forward_size() const { return forward_.packed_words() * kDepth<Element>; }
+  std::int64_t packed_backward_size() const { return backward_.packed_words() * kDepth<Element>; }
 
   /// Division of the output, or of the gradient of the input, for any number of blocks.
   RowParts forward_parts(std::int64_t blocks) const;
@@ -123,7 +87,9 @@ class Convolution {
   void backward_data(const BatchOperands<Element>& operands, const RowListener* listener) const;
 
   /// Number of fp32 sums of the gradient of the weights.
-  std::int64_t weight_sums() const { return depthwise_ ? depthwise_->weights() : gradient_.sums(); }
+  std::int64_t weight_sums() const {
+    return shape_.is_depthwise() ? forward_.packed_words() : gradient_.sums();
+  }
   /// Returns parts of a sum over `blocks` blocks whose copies fit into the L2 cache.
   std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
   /// Size of the scratch memory for any of the bands, in elements.
@@ -133,20 +99,19 @@ class Convolution {
                        const WeightGradientOperands<Element>& operands) const;
 
  private:
-  WeightsView<Element> weights_view(const Element* weights, const WeightStrides& strides,
-                                    bool backward) const;
-  void gather(bool backward, const BatchOperands<Element>& operands,
-              const RowListener* listener) const;
-  void gather_panels(bool backward, const BatchOperands<Element>& operands) const;
-  void gather_rows(bool backward, const BatchOperands<Element>& operands,
-                   const RowListener* listener) const;
-  void pack(bool backward, const BatchOperands<Element>& operands) const;
+  void compute(const GatherView& view, const BatchOperands<Element>& operands,
+               const RowListener* listener) const;
+  void compute_panels(const GatherView& view, const BatchOperands<Element>& operands) const;
+  void compute_rows(const GatherView& view, const BatchOperands<Element>& operands,
+                    const RowListener* listener) const;
+  void pack(const GatherView& view, const BatchOperands<Element>& operands) const;
+  void pack_depthwise(const BatchOperands<Element>& operands) const;
+  void depthwise_gradient(const WeightGradientOperands<Element>& operands) const;
 
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;
   GatherPlan forward_, backward_;
   WeightGradientView gradient_;
-  std::optional<Depthwise<Element>> depthwise_;  // computes in place of the others
 };
 
 }  // namespace mnist_train::cpu_kernels

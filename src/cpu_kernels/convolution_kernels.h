@@ -23,6 +23,8 @@ struct ConvolutionShape {
 
   std::int64_t group_in() const { return in.channels / groups; }
   std::int64_t group_out() const { return out.channels / groups; }
+  /// Whether each input channel has output channels of its own.
+  bool is_depthwise() const { return groups > 1 && groups == in.channels; }
 };
 
 /// An input row or column and that of the kernel that an output row or column multiplies it by.
@@ -41,17 +43,38 @@ struct Run {
 /// Kernel columns that are packed one after the other, as some runs need them.
 struct Sequence {
   std::int32_t start, step;   // as in Run
-  std::int32_t first, count;  // of `columns`
+  std::int32_t first, count;  // kernel columns, `tap_kernel` apart
+};
+
+/// Adjacent columns of the output of a depthwise convolution with the same taps. The columns of the
+/// first tap of the first one are `in` and `kernel`.
+struct DepthwiseTile {
+  std::int32_t first, count;
+  std::int32_t in, kernel, taps;
+};
+inline constexpr int kMostColumns = 4;  // of a tile
+
+/// All tiles of a row, or none. Columns of a tile are `out_step` apart, those of their inputs
+/// `in_step`, and those of the inputs of adjacent taps `tap_in`.
+struct DepthwiseTiles {
+  const DepthwiseTile* tiles;
+  std::int64_t count;
+  std::int64_t out_step, in_step, tap_in;
+  std::int64_t words_at_once;
 };
 
 /// Sums of products of input words and weights: the forward pass of a convolution, or the gradient
 /// of its input, whose input is the gradient of the output. Output row y sums over the taps
-/// rows[row_begin[y]] to rows[row_begin[y + 1]], column x likewise over runs.
+/// rows[row_begin[y]] to rows[row_begin[y + 1]], column x likewise over runs, or over the taps of a
+/// tile if the convolution is depthwise.
 ///
 /// Weights are packed as [group][panel][position][row of the panel], or for AMX as
-/// [group][panel][position / 16][row][position % 16], in words.
+/// [group][panel][position / 16][row][position % 16], in words. Panels of depthwise convolutions
+/// are words of the layer's output, whose weights are fp32 [tap][channel of the word].
 struct GatherView {
   ValueShape in, out;
+  bool backward;
+  std::int64_t layer_groups;
   std::int64_t groups, group_in, group_out;  // channels; groups may be fewer than the layer's
   std::int64_t panel_rows, panels;           // of outputs of a group
   std::int64_t positions;                    // of the inner dimension in a panel
@@ -62,53 +85,11 @@ struct GatherView {
   const Run* runs;
   const Sequence* sequences;
   std::int64_t sequence_count, kernel_height, kernel_width;
-  const std::int32_t* columns;
+  std::int64_t tap_kernel;  // kernel columns between taps
+  DepthwiseTiles depthwise;
 
   /// Panels of a group without rows beyond its outputs.
   std::int64_t complete_panels() const { return group_out / panel_rows; }
-};
-
-/// Weights in memory: strides, in elements, of the rows of panels, of the channels that are summed
-/// over, and of kernel rows and columns.
-template <class Element>
-struct WeightsView {
-  const Element* data;
-  std::int64_t row, channel, kernel_row, kernel_column;
-  std::int64_t layer_rows, layer_channels;  // of a group of the layer
-  bool rows_are_out;                        // the leading dimension, which spans all groups
-};
-
-/// One block of images.
-template <class Element>
-struct GatherOperands {
-  const Element* in;
-  const Element* packed;
-  const float* bias;      // [out.channels], or null
-  const Element* addend;  // like `out`, or null
-  bool relu;
-  Element* out;
-  /// Weights [row][channel] whose rows are `row_step` elements apart, if complete panels read them
-  /// in place. The rest of the weights is packed all the same.
-  const Element* rows = nullptr;
-  std::int64_t row_step = 0;
-  std::int64_t packed_begin = 0;  // the panel, counted over all groups, at `packed`
-};
-
-/// Panels to pack, counted over all groups; the first one goes to `packed`. With `in_place`, only
-/// weights that kernels do not read from `GatherOperands::rows`.
-struct PackPart {
-  std::int64_t begin, end;
-  bool in_place;
-};
-
-/// Rows of the output and panels of each group to compute.
-struct GatherPart {
-  std::int64_t row_begin, row_end, panel_begin, panel_end;
-};
-
-/// Rows of all blocks from `block_begin` to `block_end` whose products are summed in registers.
-struct GradientBand {
-  std::int64_t block_begin, block_end, row_begin, row_end;
 };
 
 /// Memory strides, in elements, of the dimensions of weights.
@@ -119,6 +100,45 @@ struct WeightStrides {
   static WeightStrides contiguous(const ConvolutionShape& shape);
   /// Of weights in PyTorch's channels_last format.
   static WeightStrides channels_last(const ConvolutionShape& shape);
+};
+
+/// Operands of a pass over the blocks of a batch. Pointers are to block 0.
+template <class Element>
+struct BatchOperands {
+  std::int64_t blocks;
+  const Element* in;
+  const Element* weights;
+  WeightStrides strides;
+  Element* packed;        // memory for packed weights
+  const float* bias;      // [out.channels], or null
+  const Element* addend;  // like `out`, or null
+  bool relu;
+  Element* out;
+
+  /// The strides of rows of panels and of the channels that are summed over.
+  std::int64_t row_stride(bool backward) const { return backward ? strides.in : strides.out; }
+  std::int64_t channel_stride(bool backward) const { return backward ? strides.out : strides.in; }
+};
+
+/// Packed panels from `begin` to `end`, counted over all groups. With `in_place`, complete panels
+/// are read in the weights themselves, but for words that do not fill a register of AMX.
+template <class Element>
+struct PackedPanels {
+  Element* at;
+  std::int64_t begin, end;
+  bool in_place;
+};
+
+/// Rows of the output of a block and panels of each group to compute.
+struct GatherPart {
+  std::int64_t block, row_begin, row_end, panel_begin, panel_end;
+};
+
+/// Rows of all blocks from `block_begin` to `block_end` whose products are summed in registers.
+struct GradientBand {
+  std::int64_t block_begin, block_end, row_begin, row_end;
+  bool replaces = false;  // the sums, rather than adding to them
+  bool writes = false;    // the sums to the gradient of the weights: the last band
 };
 
 inline constexpr std::int64_t kImageGradientRows = 4;  // of sums, if vectors hold images
@@ -147,45 +167,50 @@ struct WeightGradientView {
   std::int64_t tile_count() const { return shape.groups * shape.kernel.height * tiles_of_group(); }
 };
 
-/// The input and the gradient of the output of consecutive blocks, and memory for a band of both.
+/// Operands of the gradient of the weights, of block 0.
 template <class Element>
-struct GradientFactors {
+struct WeightGradientOperands {
+  std::int64_t blocks;
   const Element* in;
-  const Element* gradient;
-  Element* scratch;
+  const Element* gradient;  // of the output
+  Element* scratch;         // memory for a band of both
+  float* sums;
+  WeightStrides strides;
+  Element* weight_gradient;
 };
 
-/// Where the products of a band go. Those of the first band replace the sums. Those of the last one
-/// are added to the sums and rounded to `weights`, unless that is null.
-template <class Element>
-struct GradientTarget {
-  float* sums;
-  bool is_first;
-  Element* weights;  // strides.in must be 1, and the view must have the groups of the layer
-  WeightStrides strides;
-};
+/// Of the lanes of a depthwise convolution's gradient, which sum over some pixels.
+inline constexpr std::int64_t kLaneFloats = 16;
 
 template <class Element>
 struct ConvolutionKernels {
-  void (*pack)(const GatherView& view, const WeightsView<Element>& weights, const PackPart& part,
-               Element* packed);
-  void (*gather)(const GatherView& view, const GatherOperands<Element>& operands,
-                 const GatherPart& part);
+  /// Packs panels, unless the convolution is depthwise.
+  void (*pack)(const GatherView& view, const BatchOperands<Element>& operands,
+               const PackedPanels<Element>& panels);
+  void (*gather)(const GatherView& view, const BatchOperands<Element>& operands,
+                 const PackedPanels<Element>& panels, const GatherPart& part);
   /// Returns the size of the scratch memory for a band, in elements.
   std::int64_t (*gradient_scratch)(const WeightGradientView& view, const GradientBand& band);
   /// Returns the number of rows of a band that `rearrange` copies.
   std::int64_t (*gradient_rows)(const WeightGradientView& view, const GradientBand& band);
   /// Copies rows `begin` to `end` of a band to its scratch memory.
   void (*rearrange)(const WeightGradientView& view, const GradientBand& band,
-                    const GradientFactors<Element>& factors, std::int64_t begin, std::int64_t end);
+                    const WeightGradientOperands<Element>& operands, std::int64_t begin,
+                    std::int64_t end);
   /// Computes rows `begin` to `end` of the tiles of a rearranged band.
   void (*add_products)(const WeightGradientView& view, const GradientBand& band,
-                       const GradientFactors<Element>& factors,
-                       const GradientTarget<Element>& target, std::int64_t begin, std::int64_t end);
+                       const WeightGradientOperands<Element>& operands, std::int64_t begin,
+                       std::int64_t end);
   /// Rounds sums to the gradient of outputs `begin` to `end` of the layer.
-  void (*write_gradient)(const WeightGradientView& view, const float* sums,
-                         const WeightStrides& strides, std::int64_t begin, std::int64_t end,
-                         Element* weights);
+  void (*write_gradient)(const WeightGradientView& view,
+                         const WeightGradientOperands<Element>& operands, std::int64_t begin,
+                         std::int64_t end);
+  /// Computes the sums of words of the output of a depthwise convolution, in the order of its
+  /// packed weights. The view is that of the forward pass. The scratch memory has kLaneFloats
+  /// floats per weight.
+  void (*depthwise_gradient)(const GatherView& view,
+                             const WeightGradientOperands<Element>& operands,
+                             std::int64_t word_begin, std::int64_t word_end);
 };
 
 }  // namespace mnist_train::cpu_kernels

@@ -2,7 +2,7 @@
 
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
-#include "cpu_kernels/depthwise_kernels.h"
+#include "cpu_kernels/convolution_kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
 /// Depthwise convolutions: products of vectors of images and a weight, summed in fp32.
@@ -21,6 +21,63 @@ inline __m512 load_channel(const Bf16Bits* pixel, std::int64_t channel, std::int
       _mm512_and_si512(first, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
 }
 
+/// The inputs and weights of a word of the output that has the same channels.
+template <class Element>
+struct OwnChannels {
+  OwnChannels(const GatherView&, std::int64_t word, const float* all, std::int64_t of_word,
+              std::int64_t /*other*/)
+      : offset(word * kWordSize<Element>), weights(all + word * of_word) {}
+
+  static std::int64_t others(const GatherView&) { return 1; }
+  [[gnu::always_inline]] Values<Element> load(const Element* pixel, int v) const {
+    return load_words(pixel + v * kVectorSize<Element>);
+  }
+  [[gnu::always_inline]] Values<Element> weight(std::int64_t tap) const {
+    return broadcast<Element>(weights + tap * kDepth<Element>);
+  }
+
+  std::int64_t offset;  // in pixels
+  const float* weights;
+};
+
+/// The same if channels of the layer's input have several of its output. Backward, a channel sums
+/// over several `others`.
+template <class Element>
+struct SharedChannels {
+  SharedChannels(const GatherView& view, std::int64_t word, const float* all, std::int64_t of_word,
+                 std::int64_t other) {
+    constexpr std::int64_t kD = kDepth<Element>;
+    for (std::int64_t d = 0; d < kD; ++d) {
+      const std::int64_t out = smaller(word * kD + d, view.out.channels - 1);
+      const std::int64_t of_layer = view.backward ? out * others(view) + other : out;
+      channels[d] = view.backward ? of_layer : out / (view.out.channels / view.in.channels);
+      weights[d] = all + of_layer / kD * of_word + of_layer % kD;
+      is_padding[d] = word * kD + d != out;
+    }
+  }
+
+  static std::int64_t others(const GatherView& view) {
+    return view.backward ? view.in.channels / view.out.channels : 1;
+  }
+  Values<Element> load(const Element* pixel, int v) const {
+    Values<Element> values;
+    for (int d = 0; d < kDepth<Element>; ++d) values.of[d] = load_channel(pixel, channels[d], v);
+    return values;
+  }
+  Values<Element> weight(std::int64_t tap) const {
+    float of_tap[kDepth<Element>];
+    for (int d = 0; d < kDepth<Element>; ++d) {
+      of_tap[d] = is_padding[d] ? 0 : weights[d][tap * kDepth<Element>];
+    }
+    return broadcast<Element>(of_tap);
+  }
+
+  static constexpr std::int64_t offset = 0;
+  const float* weights[kDepth<Element>];
+  std::int64_t channels[kDepth<Element>];
+  bool is_padding[kDepth<Element>];
+};
+
 /// A word of T columns of a tile.
 template <class Element, int T>
 struct TileWord {
@@ -34,7 +91,7 @@ struct TileWord {
   }
   [[gnu::always_inline]] void load(const Element* from, std::int64_t step) {
     for_each([&](int t, int v, Values<Element>& values) {
-      values = load_words(from + t * step + v * kWordSize<Element> / kVectors);
+      values = load_words(from + t * step + v * kVectorSize<Element>);
     });
   }
 
@@ -43,59 +100,65 @@ struct TileWord {
 
 /// Taps of a row and a tile. Loops over words copy it, because the compiler must assume that stores
 /// of vectors change memory that others see.
+template <class Element>
 struct TileTaps {
-  TileTaps(const DepthwiseView& view, std::int64_t y, const DepthwiseTile& tile)
-      : rows(view.row_taps + view.row_begin[y]),
-        rows_end(view.row_taps + view.row_begin[y + 1]),
-        runs(view.runs + tile.run_begin),
-        runs_end(view.runs + tile.run_end),
-        in_step(view.in_step),
-        weight_step(view.weight_step) {}
+  TileTaps(const GatherView& view, std::int64_t y, const DepthwiseTile& tile)
+      : rows(view.rows + view.row_begin[y]), rows_end(view.rows + view.row_begin[y + 1]) {
+    const std::int64_t pixel = words<Element>(view.in.channels) * kWordSize<Element>;
+    row_size = view.in.width * pixel;
+    kernel_width = view.kernel_width;
+    in = tile.in * pixel;
+    weight = tile.kernel;
+    count = tile.taps;
+    in_step = view.depthwise.in_step * pixel;
+    tap_in = view.depthwise.tap_in * pixel;
+    tap_weight = view.tap_kernel;
+  }
 
-  const DepthwiseTap *rows, *rows_end;
-  const DepthwiseRun *runs, *runs_end;
-  std::int64_t in_step, weight_step;
+  const Tap *rows, *rows_end;
+  std::int64_t row_size, kernel_width;
+  std::int64_t in, weight, count;  // of a row
+  std::int64_t in_step;            // between columns
+  std::int64_t tap_in, tap_weight;
 };
 
-/// Calls `action.operator()<K>(offset in the input, weight)` for all runs of K taps.
-template <class Action>
-[[gnu::always_inline]] inline void for_each_run(const TileTaps& taps, const Action& action) {
-  static_assert(kMostTapsOfRun == 5);
-  for (const DepthwiseTap* row = taps.rows; row < taps.rows_end; ++row) {
-    for (const DepthwiseRun* run = taps.runs; run < taps.runs_end; ++run) {
-      const std::int64_t in = row->in + run->in;
-      const std::int64_t weight = row->weight + run->weight;
-      switch (run->taps) {
-        case 1:
-          action.template operator()<1>(in, weight);
-          break;
-        case 2:
-          action.template operator()<2>(in, weight);
-          break;
-        case 3:
-          action.template operator()<3>(in, weight);
-          break;
-        case 4:
-          action.template operator()<4>(in, weight);
-          break;
-        default:
-          action.template operator()<5>(in, weight);
-      }
-    }
-  }
+/// Calls `action.operator()<K>(offset in the input, weight)` for all runs of K taps: several if
+/// inputs of adjacent taps are those of adjacent columns.
+template <class Element, class Action>
+[[gnu::always_inline]] inline void for_each_tap_run(const TileTaps<Element>& taps,
+                                                    const Action& action) {
+  constexpr int kMost = 7;
+  const bool shares = taps.tap_in == taps.in_step && taps.count > 0 && taps.count <= kMost;
+  const std::int64_t at_once = shares ? taps.count : 1;
+  with_constant<1, 1, kMost>(
+      at_once, [&]<int K>() __attribute__((always_inline)) {
+        for (const Tap* row = taps.rows; row < taps.rows_end; ++row) {
+          std::int64_t in = row->in * taps.row_size + taps.in;
+          std::int64_t weight = row->kernel * taps.kernel_width + taps.weight;
+          if constexpr (K > 1) {
+            action.template operator()<K>(in, weight);
+          } else {
+            for (std::int64_t i = 0; i < taps.count; ++i) {
+              action.template operator()<1>(in, weight);
+              in += taps.tap_in;
+              weight += taps.tap_weight;
+            }
+          }
+        }
+      });
 }
 
 /// Calls `action(column, tap, vector, input)` for all products of T columns and a run of K taps,
 /// which have T + K - 1 columns of the input.
-template <class Element, int T, int K, class Load, class Action>
+template <class Element, int T, int K, class Source, class Action>
 [[gnu::always_inline]] inline void for_each_product(const Element* from, std::int64_t step,
-                                                    const Load& load, const Action& action) {
-#pragma GCC unroll 8
+                                                    const Source& source, const Action& action) {
+#pragma GCC unroll 10
   for (int column = 0; column < T + K - 1; ++column, from += step) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      const Values<Element> x = load(from, v);
-#pragma GCC unroll 5
+      const Values<Element> x = source.load(from, v);
+#pragma GCC unroll 7
       for (int k = 0; k < K; ++k) {
         if (column - k >= 0 && column - k < T) action(column - k, k, v, x);
       }
@@ -103,72 +166,42 @@ template <class Element, int T, int K, class Load, class Action>
   }
 }
 
-/// Adds the products of a word if input and output have the same channels.
-template <class Element, int T>
-[[gnu::always_inline]] inline void add_word(const TileTaps& taps, const Element* in,
-                                            const float* weights, TileWord<Element, T>& sums) {
-  const auto load = [](const Element* x, int v) __attribute__((always_inline)) {
-    return load_words(x + v * kWordSize<Element> / kVectors);
-  };
-  for_each_run(
+/// Adds the products of a word.
+template <class Element, int T, class Source>
+[[gnu::always_inline]] inline void add_word(const TileTaps<Element>& taps, const Element* in,
+                                            const Source& source, TileWord<Element, T>& sums) {
+  for_each_tap_run(
       taps, [&]<int K>(std::int64_t from, std::int64_t first) __attribute__((always_inline)) {
         Values<Element> weight[K];
-#pragma GCC unroll 5
-        for (int k = 0; k < K; ++k) {
-          const float* const of_tap = weights + (first + k * taps.weight_step) * kDepth<Element>;
-          for (int d = 0; d < kDepth<Element>; ++d) weight[k].of[d] = _mm512_set1_ps(of_tap[d]);
-        }
+#pragma GCC unroll 7
+        for (int k = 0; k < K; ++k) weight[k] = source.weight(first + k * taps.tap_weight);
         for_each_product<Element, T, K>(
-            in + from, taps.in_step, load,
+            in + source.offset + from, taps.in_step, source,
             [&](int t, int k, int v, const Values<Element>& x) __attribute__((always_inline)) {
               for (int d = 0; d < kDepth<Element>; ++d) {
-                sums.of[t][v].of[d] =
-                    _mm512_fmadd_ps(x.of[d], weight[k].of[d], sums.of[t][v].of[d]);
+                __m512& sum = sums.of[t][v].of[d];
+                sum = _mm512_fmadd_ps(x.of[d], weight[k].of[d], sum);
               }
             });
       });
 }
 
-/// The same if channels of the layer's input have several of its output.
-template <class Element, int T>
-[[gnu::always_inline]] inline void add_channels(const DepthwiseView& view, const TileTaps& taps,
-                                                const Element* in, const float* weights,
-                                                std::int64_t word, TileWord<Element, T>& sums) {
-  const std::int64_t sources = view.backward ? view.multiple : 1;
-  for (int d = 0; d < kDepth<Element>; ++d) {
-    const std::int64_t channel = word * kDepth<Element> + d;
-    if (channel >= view.out.channels) continue;
-    for (std::int64_t i = channel * sources; i < (channel + 1) * sources; ++i) {  // of the layer
-      const std::int64_t source = view.backward ? i : i / view.multiple;
-      const float* const of_channel =
-          weights + i % kDepth<Element> + i / kDepth<Element> * view.kernel_taps * kDepth<Element>;
-      for_each_run(taps, [&]<int K>(std::int64_t from, std::int64_t weight) {
-        for (int k = 0; k < K; ++k, from += taps.in_step, weight += taps.weight_step) {
-          const __m512 factor = _mm512_set1_ps(of_channel[weight * kDepth<Element>]);
-          sums.for_each([&](int t, int v, Values<Element>& sum) {
-            const Element* const pixel = in + from + t * taps.in_step;
-            sum.of[d] = _mm512_fmadd_ps(load_channel(pixel, source, v), factor, sum.of[d]);
-          });
-        }
-      });
-    }
-  }
-}
-
-/// Computes words of T columns of row y.
-template <class Element, int T, bool Multiple>
-void sum_tile(const DepthwiseView& view, const GatherOperands<Element>& operands, std::int64_t y,
-              const DepthwiseTile& tile, std::int64_t word_begin, std::int64_t word_end) {
-  const TileTaps taps(view, y, tile);
-  const GatherOperands<Element> o = operands;
-  const auto* const weights = reinterpret_cast<const float*>(o.packed);
+/// Computes words of T columns of row y of a block.
+template <class Source, int T, class Element>
+void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, const float* weights,
+              std::int64_t block, std::int64_t y, const DepthwiseTile& tile,
+              std::int64_t word_begin, std::int64_t word_end) {
+  const TileTaps<Element> taps(view, y, tile);
+  const BatchOperands<Element> o = operands;
+  const Element* const in = o.in + block * view.in.block_size<Element>();
   const std::int64_t pixel_size = words<Element>(view.out.channels) * kWordSize<Element>;
-  const std::int64_t step = view.tile_step * pixel_size;
-  const std::int64_t of_word = view.kernel_taps * kDepth<Element>;
+  const std::int64_t step = view.depthwise.out_step * pixel_size;
   const std::int64_t channels = view.out.channels;
+  const std::int64_t of_word = view.positions * kDepth<Element>;
+  const std::int64_t others = Source::others(view);
   const __m512 lowest = _mm512_set1_ps(o.relu ? 0 : -__builtin_inff());
-  std::int64_t out = (y * view.out.width + tile.first) * pixel_size;
-  out += word_begin * kWordSize<Element>;
+  std::int64_t out = ((block * view.out.height + y) * view.out.width + tile.first) * pixel_size +
+                     word_begin * kWordSize<Element>;
   for (std::int64_t word = word_begin; word < word_end; ++word, out += kWordSize<Element>) {
     TileWord<Element, T> sums;
     if (o.addend != nullptr) {
@@ -181,46 +214,42 @@ void sum_tile(const DepthwiseView& view, const GatherOperands<Element>& operands
       }
       sums.for_each([&](int, int, Values<Element>& sum) { sum = bias; });
     }
-    if (Multiple) {
-      add_channels(view, taps, o.in, weights, word, sums);
-    } else {
-      add_word(taps, o.in + word * kWordSize<Element>, weights + word * of_word, sums);
+    for (std::int64_t other = 0; other < others; ++other) {
+      add_word(taps, in, Source(view, word, weights, of_word, other), sums);
     }
     sums.for_each([&](int t, int v, Values<Element>& sum) __attribute__((always_inline)) {
       for (__m512& value : sum.of) value = _mm512_max_ps(lowest, value);
-      store_words(o.out + out + t * step + v * kWordSize<Element> / kVectors, sum);
+      store_words(o.out + out + t * step + v * kVectorSize<Element>, sum);
     });
   }
 }
 
-/// Calls `action.operator()<T>()` for the number of columns of a tile.
-template <class Action>
-[[gnu::always_inline]] inline void with_columns(std::int32_t count, const Action& action) {
-  switch (count) {
-    case 1:
-      return action.template operator()<1>();
-    case 2:
-      return action.template operator()<2>();
-    case 3:
-      return action.template operator()<3>();
-    default:
-      return action.template operator()<kMostColumns>();
-  }
+/// Calls `action.operator()<Source, T>()` for the columns of a tile.
+template <class Element, class Action>
+void with_tile(const GatherView& view, const DepthwiseTile& tile, const Action& action) {
+  with_constant<1, 1, kMostColumns>(tile.count, [&]<int T>() {
+    if (view.in.channels == view.out.channels) {
+      action.template operator()<OwnChannels<Element>, T>();
+    } else {
+      action.template operator()<SharedChannels<Element>, T>();
+    }
+  });
 }
 
 /// Words are computed in parts for which the inputs of a tile fit into the L1 cache; from one row
 /// to the next, most of them are the same.
 template <class Element>
-void depthwise_sum(const DepthwiseView& view, const GatherOperands<Element>& operands,
-                   const GatherPart& part) {
-  for (std::int64_t word = part.panel_begin; word < part.panel_end; word += view.part_words) {
-    const std::int64_t word_end = smaller(word + view.part_words, part.panel_end);
-    for (std::int64_t i = 0; i < view.tile_count; ++i) {
-      const DepthwiseTile& tile = view.tiles[i];
-      with_columns(tile.count, [&]<int T>() {
+void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operands,
+                   const Element* packed, const GatherPart& part) {
+  const auto* const weights = reinterpret_cast<const float*>(packed);
+  const std::int64_t at_once = view.depthwise.words_at_once;
+  for (std::int64_t word = part.panel_begin; word < part.panel_end; word += at_once) {
+    const std::int64_t word_end = smaller(word + at_once, part.panel_end);
+    for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
+      const DepthwiseTile& tile = view.depthwise.tiles[i];
+      with_tile<Element>(view, tile, [&]<class Source, int T>() {
         for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
-          view.multiple == 1 ? sum_tile<Element, T, false>(view, operands, y, tile, word, word_end)
-                             : sum_tile<Element, T, true>(view, operands, y, tile, word, word_end);
+          sum_tile<Source, T>(view, operands, weights, part.block, y, tile, word, word_end);
         }
       });
     }
@@ -228,62 +257,39 @@ void depthwise_sum(const DepthwiseView& view, const GatherOperands<Element>& ope
 }
 
 /// Products of a word of T gradients and its inputs, added to the lanes of its weights.
-/// `load(pixel, v)` loads inputs.
-template <class Element, int T, class Load>
-[[gnu::always_inline]] inline void add_word_products(const TileTaps& taps, const Load& load,
-                                                     const Element* in, TileWord<Element, T>& g,
-                                                     float* lanes) {
-  for_each_run(
+template <class Element, int T, class Source>
+[[gnu::always_inline]] inline void add_word_products(const TileTaps<Element>& taps,
+                                                     const Element* in, const Source& source,
+                                                     const TileWord<Element, T>& g, float* lanes) {
+  for_each_tap_run(
       taps, [&]<int K>(std::int64_t from, std::int64_t first) __attribute__((always_inline)) {
-        Values<Element> sums[K];
-#pragma GCC unroll 5
-        for (int k = 0; k < K; ++k) {
-          for (__m512& sum : sums[k].of) sum = _mm512_setzero_ps();
-        }
+        Values<Element> sums[K] = {};
         for_each_product<Element, T, K>(
-            in + from, taps.in_step, load,
-            [&](int t, int k, int v, const Values<Element>& x) __attribute__((always_inline)) {
-              for (int d = 0; d < kDepth<Element>; ++d) {
-                sums[k].of[d] = _mm512_fmadd_ps(x.of[d], g.of[t][v].of[d], sums[k].of[d]);
-              }
-            });
-#pragma GCC unroll 5
+            in + source.offset + from, taps.in_step, source,
+            [&](int t, int k, int v, const Values<Element>& x)
+                __attribute__((always_inline)) { sums[k] = multiply_add(x, g.of[t][v], sums[k]); });
+#pragma GCC unroll 7
         for (int k = 0; k < K; ++k) {
           for (int d = 0; d < kDepth<Element>; ++d) {
             float* const to = lanes + ((first + k) * kDepth<Element> + d) * kLanes;
-            _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), sums[k].of[d]));
+            _mm512_storeu_ps(to, _mm512_loadu_ps(to) + sums[k].of[d]);
           }
         }
       });
 }
 
 /// The same for words and T columns of row y, whose gradients begin at `gradient`.
-template <class Element, int T>
-void add_tile_products(const DepthwiseView& view, std::int64_t word_begin, std::int64_t word_end,
+template <class Source, int T, class Element>
+void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int64_t word_end,
                        std::int64_t y, const DepthwiseTile& tile, const Element* in,
                        const Element* gradient, float* lanes) {
-  const TileTaps taps(view, y, tile);
+  const TileTaps<Element> taps(view, y, tile);
   const std::int64_t step = words<Element>(view.out.channels) * kWordSize<Element>;
-  const std::int64_t of_word = view.kernel_taps * kDepth<Element> * kLanes;
-  const std::int64_t multiple = view.multiple;
+  const std::int64_t of_word = view.positions * kDepth<Element> * kLanes;
   for (std::int64_t word = word_begin; word < word_end; ++word, lanes += of_word) {
     TileWord<Element, T> g;
     g.load(gradient + word * kWordSize<Element>, step);
-    if (multiple == 1) {
-      const auto load = [](const Element* x, int v) __attribute__((always_inline)) {
-        return load_words(x + v * kWordSize<Element> / kVectors);
-      };
-      add_word_products(taps, load, in + word * kWordSize<Element>, g, lanes);
-    } else {
-      const auto load = [&](const Element* pixel, int v) {
-        Values<Element> x;
-        for (int d = 0; d < kDepth<Element>; ++d) {
-          x.of[d] = load_channel(pixel, (word * kDepth<Element> + d) / multiple, v);
-        }
-        return x;
-      };
-      add_word_products(taps, load, in, g, lanes);
-    }
+    add_word_products(taps, in, Source(view, word, lanes, of_word, 0), g, lanes);
   }
 }
 
@@ -296,26 +302,26 @@ inline void flush_lanes(std::int64_t count, float* lanes, float* sums) {
 }
 
 template <class Element>
-void depthwise_gradient(const DepthwiseView& view, std::int64_t blocks,
-                        const GradientFactors<Element>& factors, std::int64_t word_begin,
-                        std::int64_t word_end, float* sums) {
-  const std::int64_t of_word = view.kernel_taps * kDepth<Element>;
+void depthwise_gradient(const GatherView& view, const WeightGradientOperands<Element>& operands,
+                        std::int64_t word_begin, std::int64_t word_end) {
+  constexpr std::int64_t kLanePixels = 128;  // whose products are summed in fp32 lanes
+  const std::int64_t of_word = view.positions * kDepth<Element>;
   const std::int64_t weights = (word_end - word_begin) * of_word;
   const std::int64_t pixel_size = words<Element>(view.out.channels) * kWordSize<Element>;
-  float* const lanes = reinterpret_cast<float*>(factors.scratch) + word_begin * of_word * kLanes;
-  sums += word_begin * of_word;
+  float* const lanes = reinterpret_cast<float*>(operands.scratch) + word_begin * of_word * kLanes;
+  float* const sums = operands.sums + word_begin * of_word;
   __builtin_memset(lanes, 0, sizeof(float) * static_cast<std::size_t>(kLanes * weights));
   __builtin_memset(sums, 0, sizeof(float) * static_cast<std::size_t>(weights));
   std::int64_t pixels = 0;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const Element* const in = factors.in + block * view.in.block_size<Element>();
-    const Element* const gradient = factors.gradient + block * view.out.block_size<Element>();
-    for (std::int64_t i = 0; i < view.tile_count; ++i) {
-      const DepthwiseTile& tile = view.tiles[i];
+  for (std::int64_t block = 0; block < operands.blocks; ++block) {
+    const Element* const in = operands.in + block * view.in.block_size<Element>();
+    const Element* const gradient = operands.gradient + block * view.out.block_size<Element>();
+    for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
+      const DepthwiseTile& tile = view.depthwise.tiles[i];
       for (std::int64_t y = 0; y < view.out.height; ++y) {
         const Element* const pixel = gradient + (y * view.out.width + tile.first) * pixel_size;
-        with_columns(tile.count, [&]<int T>() {
-          add_tile_products<Element, T>(view, word_begin, word_end, y, tile, in, pixel, lanes);
+        with_tile<Element>(view, tile, [&]<class Source, int T>() {
+          add_tile_products<Source, T>(view, word_begin, word_end, y, tile, in, pixel, lanes);
         });
         pixels += tile.count;
         if (pixels < kLanePixels) continue;

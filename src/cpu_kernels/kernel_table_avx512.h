@@ -4,7 +4,6 @@
 
 #include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/conversion_avx512.h"
-#include "cpu_kernels/depthwise_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/kernels.h"
 #include "cpu_kernels/normalization_avx512.h"
@@ -16,8 +15,8 @@ namespace mnist_train::cpu_kernels::avx512 {
 template <class Element>
 inline constexpr KernelTable<Element> kTable{
     {&pack<Element>, &gather<Element>, &gradient_scratch<Element>, &gradient_rows<Element>,
-     &rearrange<Element>, &add_products<Element>, &write_gradient<Element>},
-    {&depthwise_sum<Element>, &depthwise_gradient<Element>},
+     &rearrange<Element>, &add_products<Element>, &write_gradient<Element>,
+     &depthwise_gradient<Element>},
     {&add_statistics<Element>, &normalize<Element>, &add_gradient_sums<Element>,
      &normalize_gradient<Element>, &add<Element>, &relu_gradient<Element>, &activate<Element>,
      &activation_gradient<Element>, &gate<Element>, &gate_gradient<Element>, &drop<Element>,

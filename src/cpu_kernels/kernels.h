@@ -1,7 +1,6 @@
 #pragma once
 
 #include "cpu_kernels/convolution_kernels.h"
-#include "cpu_kernels/depthwise_kernels.h"
 #include "cpu_kernels/layer_kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -10,7 +9,6 @@ namespace mnist_train::cpu_kernels {
 template <class Element>
 struct KernelTable {
   ConvolutionKernels<Element> convolution;
-  DepthwiseKernels<Element> depthwise;
   LayerKernels<Element> layers;
 };
 

@@ -31,13 +31,13 @@ template <class Element, class Find, class Action>
 
 /// Elements of windows: offsets of their pixels, and their positions in the windows.
 struct WindowTaps {
-  struct Tap {
+  struct Position {
     std::int64_t offset;
     int tap;
   };
 
   int count = 0;
-  Tap of[255];
+  Position of[255];
 };
 
 template <class Element>
@@ -152,14 +152,14 @@ void average_pool(const PoolingView& view, const Element* x, std::int64_t begin,
 template <class Element>
 void average_pool_gradient(const PoolingView& view, const Element* dy, std::int64_t begin,
                            std::int64_t end, Element* dx) {
-  struct Windows {
+  struct PixelCovers {
     Cover rows, columns;
   };
   const std::int64_t size = pixel_size<Element>(view.in);
   const auto find = [&](std::int64_t in_y, std::int64_t in_x) {
-    return Windows{view.row_covers[in_y], view.column_covers[in_x]};
+    return PixelCovers{view.row_covers[in_y], view.column_covers[in_x]};
   };
-  const auto sum = [&](std::int64_t in, std::int64_t at, const Windows& of)
+  const auto sum = [&](std::int64_t in, std::int64_t at, const PixelCovers& of)
       __attribute__((always_inline)) {
     Values<Element> sums = {};
     for (std::int64_t y = of.rows.first; y < of.rows.last; ++y) {

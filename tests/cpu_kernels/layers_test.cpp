@@ -300,8 +300,8 @@ void check_conversion(const ValueShape& shape, std::int64_t count, bool channels
 }
 
 TEST_CASE("Plain images become blocks and plain images again") {
-  for (const ValueShape& shape :
-       {ValueShape{1, 28, 28}, ValueShape{3, 5, 17}, ValueShape{10, 1, 1}, ValueShape{77, 1, 1}}) {
+  for (const ValueShape& shape : {ValueShape{1, 28, 28}, ValueShape{3, 5, 17}, ValueShape{10, 1, 1},
+                                  ValueShape{77, 1, 1}, ValueShape{35, 3, 2}}) {
     for (const bool channels_last : {false, true}) {
       check_conversion<float>(shape, 32, channels_last);
       check_conversion<float>(shape, 7, channels_last);
