@@ -119,9 +119,9 @@ BatchSamples known_samples() {
   return samples;
 }
 
-BatchSamples on_device(BatchSamples samples, at::Device device) {
+BatchSamples on_device(BatchSamples samples, const Agreement& agreement) {
   for (at::Tensor* tensor : {&samples.rows, &samples.labels, &samples.order, &samples.positions}) {
-    *tensor = accelerator::to_device(tensor->clone(), device);
+    *tensor = agreement.here(*tensor);
   }
   return samples;
 }
@@ -148,7 +148,7 @@ at::Tensor known_pixels(const BatchSamples& samples, const at::Tensor& drawn,
       .view({kKnownCount, 1, kKnownSide, kKnownSide});
 }
 
-void check_pixels(at::Device device, at::ScalarType type, Agreement& agreement) {
+void check_pixels(at::ScalarType type, Agreement& agreement) {
   const BatchSamples host = known_samples();
   const at::Tensor numbers = known_values({kKnownImages, 4}).abs();
   const at::Tensor places = numbers.narrow(1, 0, 2).mul(2 * kKnownPadding + 1).floor();
@@ -161,30 +161,30 @@ void check_pixels(at::Device device, at::ScalarType type, Agreement& agreement) 
                   as_int(kKnownSide), 0},
                  at::kInt);
   PixelMap map;
-  map.steps = accelerator::to_device(steps.view({2, 5}), device);
+  map.steps = agreement.here(steps.view({2, 5}));
   map.stored_height = map.stored_width = map.height = map.width = kKnownSide;
   map.mixed_before = map.normalized_before = 2;
   map.mixes_bytes = true;
   map.weight_column = 3;
-  map.tables = accelerator::to_device(table.view({1, 256}), device);
-  map.drawn = accelerator::to_device(drawn, device);
-  const MadeBatch made = gather_pixels(on_device(host, device), map, type);
+  map.tables = agreement.here(table.view({1, 256}));
+  map.drawn = agreement.here(drawn);
+  const MadeBatch made = gather_pixels(on_device(host, agreement), map, type);
   agreement.add("pixels", made.images, known_pixels(host, drawn, table), type);
   agreement.add("weights", made.weights, drawn.select(1, 3).narrow(0, 1, kKnownCount), at::kFloat);
 }
 
 }  // namespace
 
-void check_gather_batch(at::Device device, Agreement& agreement) {
+void check_gather_batch(Agreement& agreement) {
   const BatchSamples host = known_samples();
   const at::Tensor chosen = host.order.index_select(0, host.positions.narrow(0, 0, kKnownCount));
-  const BatchSamples here = on_device(host, device);
+  const BatchSamples here = on_device(host, agreement);
   const MadeBatch made = gather_rows(here);
   agreement.add("rows", made.images, host.rows.index_select(0, chosen), at::kFloat);
   agreement.add("labels", made.labels, host.labels.index_select(0, chosen), at::kFloat);
   agreement.add("positions", here.positions, host.positions.add(kKnownAdvance), at::kFloat);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    check_pixels(device, type, agreement);
+    check_pixels(type, agreement);
   }
 }
 

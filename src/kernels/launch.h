@@ -74,9 +74,15 @@ void launch(const std::string& name, const accelerator::Grid& grid, const Argume
       values);
 }
 
-/// Compares results of kernels with those of LibTorch's operations on the host.
+/// Compares results of kernels on a device with those of LibTorch's operations on the host.
 class Agreement {
  public:
+  explicit Agreement(at::Device device = at::kCPU) : device_(device) {}
+
+  /// Returns a copy on the device, or an undefined tensor for one.
+  at::Tensor here(const at::Tensor& host) const {
+    return host.defined() ? accelerator::to_device(host.clone(), device_) : host;
+  }
   /// Waits for a result and compares it with the expected one, f32 or f64 on the host. They agree
   /// if they differ by no more than the rounding of `type`, in which the kernel stored or computed,
   /// relative to the largest value.
@@ -87,6 +93,7 @@ class Agreement {
   const std::string& difference() const { return difference_; }
 
  private:
+  at::Device device_;
   std::string difference_;
 };
 
@@ -96,11 +103,11 @@ at::Tensor known_values(at::IntArrayRef sizes);
 // The checks before first use: each computes small known cases by the kernels on the device and by
 // LibTorch on the host.
 
-void check_softmax_loss(at::Device device, Agreement& agreement);
-void check_optimizer_update(at::Device device, Agreement& agreement);
-void check_relu_max_pool(at::Device device, Agreement& agreement);
-void check_gather_batch(at::Device device, Agreement& agreement);
-void check_batch_norm(at::Device device, Agreement& agreement);
-void check_linear_activation(at::Device device, Agreement& agreement);
+void check_softmax_loss(Agreement& agreement);
+void check_optimizer_update(Agreement& agreement);
+void check_relu_max_pool(Agreement& agreement);
+void check_gather_batch(Agreement& agreement);
+void check_batch_norm(Agreement& agreement);
+void check_linear_activation(Agreement& agreement);
 
 }  // namespace mnist_train::kernels

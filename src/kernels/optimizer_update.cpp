@@ -75,31 +75,26 @@ std::vector<at::Tensor*> state_of(AdamRule& rule) {
   return {&rule.average, &rule.square_average, &rule.steps};
 }
 
-at::Tensor copied(const at::Tensor& tensor, at::Device device) {
-  if (!tensor.defined()) return tensor;
-  return accelerator::to_device(tensor.clone(), device);
-}
-
 /// Compares one step of the kernels, with all optional parts (`surrounded`) or none, with a step of
 /// LibTorch on the host.
 template <class Rule>
-void compare(Agreement& agreement, at::Device device, Rule rule, bool surrounded) {
+void compare(Agreement& agreement, Rule rule, bool surrounded) {
   constexpr std::int64_t kCopied = 509;
   constexpr double kMaxNorm = 2.5;
   constexpr double kAverageWeight = 0.1;
   const at::Tensor known = known_values({3, kKnown});
   WeightUpdate host{known[0], known[1].clone(), at::scalar_tensor(0.125), {}, {}, {}, {}};
   WeightUpdate own;
-  own.values = copied(host.values, device);
-  own.gradients = copied(host.gradients, device);
-  own.learning_rate = copied(host.learning_rate, device);
+  own.values = agreement.here(host.values);
+  own.gradients = agreement.here(host.gradients);
+  own.learning_rate = agreement.here(host.learning_rate);
   Rule own_rule = rule;
-  for (at::Tensor* state : state_of(own_rule)) *state = copied(*state, device);
+  for (at::Tensor* state : state_of(own_rule)) *state = agreement.here(*state);
   if (surrounded) {
     own.gradient_scale = clipping_scale(own.gradients, kMaxNorm);
     own.bf16_copy = at::empty({kCopied}, own.values.options().dtype(at::kBFloat16));
-    own.average = copied(known[2], device);
-    own.average_weight = copied(at::scalar_tensor(kAverageWeight), device);
+    own.average = agreement.here(known[2]);
+    own.average_weight = agreement.here(at::scalar_tensor(kAverageWeight));
     const at::Tensor norm = at::linalg_vector_norm(host.gradients, 2);
     host.gradients.mul_((kMaxNorm / (norm + 1e-6)).clamp_max(1.0));
   }
@@ -136,13 +131,13 @@ at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {
   return scale;
 }
 
-void check_optimizer_update(at::Device device, Agreement& agreement) {
+void check_optimizer_update(Agreement& agreement) {
   for (const bool surrounded : {false, true}) {
     const auto state = [] { return known_values({kKnown}).mul(0.1); };
-    compare(agreement, device, SgdRule{}, surrounded);
-    compare(agreement, device, SgdRule{0.9, 0.01, /*nesterov=*/true, state()}, surrounded);
+    compare(agreement, SgdRule{}, surrounded);
+    compare(agreement, SgdRule{0.9, 0.01, /*nesterov=*/true, state()}, surrounded);
     for (const bool decoupled : {false, true}) {
-      compare(agreement, device,
+      compare(agreement,
               AdamRule{0.9, 0.999, 1e-8, 0.01, decoupled, state(), state().abs(),
                        at::scalar_tensor(3.0)},
               surrounded);

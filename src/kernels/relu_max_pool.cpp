@@ -71,24 +71,24 @@ void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice
          arrived_blocks());
 }
 
-void check_relu_max_pool(at::Device device, Agreement& agreement) {
+void check_relu_max_pool(Agreement& agreement) {
   constexpr auto kChannelsLast = at::MemoryFormat::ChannelsLast;
   constexpr std::int64_t kImages = 5;
   constexpr std::int64_t kSide = 7;
-  const auto here = [&](const at::Tensor& host) { return accelerator::to_device(host, device); };
   const auto check = [&](at::ScalarType type, std::int64_t channels,
                          at::MemoryFormat pooled_format) {
     const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
     const at::Tensor bias = known_values({channels}).to(type);
     const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
-    const at::Tensor on_device = here(x.contiguous(kChannelsLast));
-    const at::Tensor gradient_on_device = here(gradient.contiguous(pooled_format));
+    const at::Tensor on_device = agreement.here(x.contiguous(kChannelsLast));
+    const at::Tensor gradient_on_device = agreement.here(gradient.contiguous(pooled_format));
     const at::Tensor out = at::empty_like(gradient_on_device);
     const at::Tensor choice =
         at::empty(out.sizes(), out.options().dtype(at::kByte).memory_format(kChannelsLast));
     const at::Tensor into = at::empty_like(on_device);
-    const at::Tensor bias_gradient = at::empty_like(bias, bias.options().device(device));
-    relu_max_pool(on_device, here(bias), out, choice);
+    const at::Tensor bias_on_device = agreement.here(bias);
+    const at::Tensor bias_gradient = at::empty_like(bias_on_device);
+    relu_max_pool(on_device, bias_on_device, out, choice);
     relu_max_pool_backward(gradient_on_device, choice, into, bias_gradient);
 
     const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);

@@ -136,8 +136,7 @@ BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::
 namespace {
 
 /// Compares the kernels with LibTorch's operations, with or without a residual.
-void check_case(at::ScalarType type, std::int64_t channels, bool adds, at::Device device,
-                Agreement& agreement) {
+void check_case(at::ScalarType type, std::int64_t channels, bool adds, Agreement& agreement) {
   constexpr double kEpsilon = 1e-5;
   constexpr double kMomentum = 0.25;
   constexpr std::int64_t kRows = 1500;  // several blocks
@@ -147,7 +146,7 @@ void check_case(at::ScalarType type, std::int64_t channels, bool adds, at::Devic
   const at::Tensor weight = known_values({channels}) + 2;
   const at::Tensor bias = known_values({channels});
   const at::Tensor left_out = (known_values({channels}) - 2).to(type);
-  const auto here = [&](const at::Tensor& host) { return accelerator::to_device(host, device); };
+  const auto here = [&](const at::Tensor& host) { return agreement.here(host); };
   const BatchNormParameters layer{.weight = here(weight),
                                   .bias = here(bias),
                                   .running_mean = here(at::zeros({channels})),
@@ -195,10 +194,10 @@ void check_case(at::ScalarType type, std::int64_t channels, bool adds, at::Devic
 
 }  // namespace
 
-void check_batch_norm(at::Device device, Agreement& agreement) {
+void check_batch_norm(Agreement& agreement) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t channels : {5, 72}) {
-      for (const bool adds : {true, false}) check_case(type, channels, adds, device, agreement);
+      for (const bool adds : {true, false}) check_case(type, channels, adds, agreement);
     }
   }
 }
@@ -222,7 +221,7 @@ LinearActivationGradients linear_activation_gradients(LinearFunction function, c
   return found;
 }
 
-void check_linear_activation(at::Device device, Agreement& agreement) {
+void check_linear_activation(Agreement& agreement) {
   constexpr std::int64_t kRows = 700;  // several blocks
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t channels : {5, 72}) {
@@ -230,8 +229,8 @@ void check_linear_activation(at::Device device, Agreement& agreement) {
         const at::Tensor values = known_values({kRows, channels}).to(type);
         const at::Tensor y = function == LinearFunction::kRelu ? values.clamp_min(0) : values;
         const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(y).to(type);
-        const auto found = linear_activation_gradients(function, accelerator::to_device(y, device),
-                                                       accelerator::to_device(dy, device));
+        const auto found =
+            linear_activation_gradients(function, agreement.here(y), agreement.here(dy));
 
         const at::Tensor wide = y.to(at::kDouble);
         const at::Tensor slope =

@@ -21,7 +21,7 @@ namespace {
 /// An operation's row of the table.
 struct Row {
   const char* name;
-  void (*check)(at::Device device, Agreement& agreement);
+  void (*check)(Agreement& agreement);
 };
 
 /// In the order of `Operation`.
@@ -71,8 +71,8 @@ void require_usable(at::Device device, const Row& row) {
 /// Returns why the kernels of an operation cannot be used, or an empty string.
 std::string reason_against(const Row& row, at::Device device) {
   try {
-    Agreement agreement;
-    row.check(device, agreement);
+    Agreement agreement(device);
+    row.check(agreement);
     return agreement.difference();
   } catch (const PeerError&) {
     throw;

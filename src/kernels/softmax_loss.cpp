@@ -29,23 +29,22 @@ void softmax_loss(const SoftmaxLossInput& input, double scale, const at::Tensor&
          gradient, sums, partial_sums, arrived_blocks());
 }
 
-void check_softmax_loss(at::Device device, Agreement& agreement) {
+void check_softmax_loss(Agreement& agreement) {
   constexpr std::int64_t kSamples = 37;
   constexpr std::int64_t kClasses = 11;
   constexpr double kSmoothing = 0.1;
   constexpr double kScale = 0.25;
-  const auto here = [&](const at::Tensor& host) { return accelerator::to_device(host, device); };
   const auto check = [&](at::ScalarType type, bool is_mixed) {
     const at::Tensor logits = known_values({kSamples, kClasses}).mul_(3).to(type);
     const at::Tensor labels = at::arange(kSamples, at::kLong).remainder(kClasses);
     const at::Tensor others = labels.flip(0);
     const at::Tensor weights =
         is_mixed ? known_values({kSamples}).abs() : at::ones({kSamples}, at::kFloat);
-    const at::Tensor sums = at::zeros({3}, at::TensorOptions(at::kFloat).device(device));
-    SoftmaxLossInput input{here(logits), here(labels), {}, {}, kSmoothing};
+    const at::Tensor sums = agreement.here(at::zeros({3}));
+    SoftmaxLossInput input{agreement.here(logits), agreement.here(labels), {}, {}, kSmoothing};
     if (is_mixed) {
-      input.other_labels = here(others);
-      input.weights = here(weights);
+      input.other_labels = agreement.here(others);
+      input.weights = agreement.here(weights);
     }
     const at::Tensor gradient = at::empty_like(input.logits);
     softmax_loss(input, kScale, gradient, sums);
