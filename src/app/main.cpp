@@ -69,7 +69,7 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
     report::discard_run_folder(worker.run_folder, worker.job.made_folders);
     return "";
   }
-  report::record_failure(worker.run_folder / report::files::kSummary, failure.message);
+  report::record_end(worker.run_folder / report::files::kSummary, "failed", failure.message);
   if (worker.config.report.html) report::write_last_page(worker.run_folder);
   return launch::recovery_advice(worker.run_folder, worker.job.program);
 }
