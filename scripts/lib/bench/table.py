@@ -97,6 +97,7 @@ def newest_first(results):
     return sorted(results, key=lambda result: result["date"], reverse=True)
 
 
+CASES_OF_README = ("net", "lenet", "mlp", "own_network", "resnet18")
 # The sides of scripts/bench/recovery that are peers of scripts/bench/run, too.
 SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel under torchrun"}
 
@@ -114,7 +115,7 @@ def make_small(results, recoveries=()):
     result = newest_first(results)[0]
     cases, peers = result["cases"], peers_of(result)
     first = next(iter(cases))
-    figures = [(f"an epoch of `{name}`", "epoch_seconds", case) for name, case in cases.items()]
+    figures = [(f"an epoch of `{name}`", "epoch_seconds", cases[name]) for name in CASES_OF_README if name in cases]
     figures.append((f"command to first step of `{first}`", "startup_seconds", cases[first]))
     rows = []
     for label, key, case in figures:
