@@ -1,8 +1,10 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
-#include <cstdlib>
+#include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <sstream>
 
@@ -34,6 +36,17 @@ class DriverLibrary : public SharedLibrary {
     return text == nullptr ? "error " + std::to_string(code) : text;
   }
 };
+
+/// Returns the driver's version from NVML, which works in sandboxes that hide the kernel's files;
+/// empty without NVML.
+std::string version_by_nvml() {
+  const SharedLibrary library("libnvidia-ml.so.1");
+  const auto init = library.find<int()>("nvmlInit_v2");
+  const auto version = library.find<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
+  std::array<char, 80> text{};
+  if (init == nullptr || version == nullptr || init() != 0) return "";
+  return version(text.data(), text.size()) == 0 ? text.data() : "";
+}
 
 /// Reads the version out of a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module
 /// 580.65.06  Sun Jul 27 …".
@@ -135,7 +148,8 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
   }
   finding.text += fmt::format("; this build needs {}", build.cuda);
   // Within one major version an older driver works with newer libraries.
-  const auto needed = std::strtol(build.cuda, nullptr, 10);  // "13.0"
+  int needed = 0;
+  std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
   if (driver.cuda_version / kVersionStep >= needed) return finding;
   return finding.with(Verdict::kProblem, "",
                       fmt::format("install a driver for CUDA {} (580 or newer for CUDA 13), or set "
@@ -172,6 +186,7 @@ Driver examine_driver() {
     driver.error = library.error_text(code);
     return driver;
   }
+  if (driver.kernel_version.empty()) driver.kernel_version = version_by_nvml();
   read_devices(library, driver);
   return driver;
 }
