@@ -60,7 +60,17 @@ std::string first_names(std::span<const std::string> names, std::size_t most) {
 }
 
 std::string shell_quoted(std::string_view text) {
-  return "'" + replaced(std::string(text), "'", "'\\''") + "'";
+  const auto is_control = [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; };
+  if (std::none_of(text.begin(), text.end(), is_control)) {
+    return "'" + replaced(std::string(text), "'", "'\\''") + "'";
+  }
+  std::string quoted;
+  for (const char byte : text) {
+    if (byte == '\'' || byte == '\\') quoted += '\\';
+    const auto code = static_cast<unsigned char>(byte);
+    quoted += is_control(code) ? fmt::format("\\{:03o}", code) : std::string(1, byte);
+  }
+  return "$'" + quoted + "'";
 }
 
 std::string shell_word(const std::string& text) {

@@ -1,6 +1,9 @@
 #include "settings/run_config.h"
 
 #include <algorithm>
+#include <regex>
+#include <string_view>
+#include <utility>
 
 #include "base/print.h"
 #include "settings/schemas.h"
@@ -107,19 +110,43 @@ strict_json::Field<RunConfig> schema_link() {
           [](const RunConfig&) -> std::optional<Json> { return std::nullopt; }};
 }
 
-/// Refuses names of the program's own files, and paths that are equal or of which one is a folder
-/// of the other.
+/// Returns `type` with a further check by a regular expression, which must match or must not.
+Type<std::string> with_pattern(Type<std::string> type, const std::string& pattern, bool must_match,
+                               const char* error) {
+  const std::regex expression(pattern);
+  type.read = [read = type.read, expression, must_match,
+               error](const JsonCursor& cursor) -> std::optional<std::string> {
+    std::optional<std::string> name = read(cursor);
+    if (!name || std::regex_search(*name, expression) == must_match) return name;
+    cursor.add_error(error);
+    return std::nullopt;
+  };
+  if (must_match) {
+    type.fragment["allOf"] = Json::array({{{"pattern", pattern}}});
+  } else {
+    type.fragment["not"] = {{"pattern", pattern}};
+  }
+  return type;
+}
+
+/// Returns the type of file names in the run folder that the program does not use itself.
+Type<std::string> free_name() {
+  std::string names;
+  for (const char* name :
+       {run_files::kConfig, run_files::kMetrics, run_files::kSummary, run_files::kPredictions,
+        run_files::kMistakes, run_files::kLineage, run_files::kDataset, run_files::kPage,
+        run_files::kCheckpoints, run_files::kLogs, run_files::kLock, run_files::kEvents}) {
+    names += (names.empty() ? "" : "|") + std::string(name);
+  }
+  // The last one, kEvents, is a prefix.
+  return with_pattern(strict_json::file_name(), "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)",
+                      /*must_match=*/false, "is the name of another file of the run folder");
+}
+
+/// Refuses file names that are equal, or of which one is a parent folder of the other.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
   const std::filesystem::path model = config.model_file;
   const std::filesystem::path accuracies = config.accuracies_file;
-  for (const auto& [key, path] :
-       {std::pair("model_file", model), {"accuracies_file", accuracies}}) {
-    const std::string first = *path.begin();
-    if (std::ranges::find(run_files::kAll, first) != run_files::kAll.end() ||
-        first.starts_with(run_files::kEvents)) {
-      cursor.add_error_at(key, "is the name of another file of the run folder");
-    }
-  }
   const auto [model_rest, accuracies_rest] =
       std::mismatch(model.begin(), model.end(), accuracies.begin(), accuracies.end());
   if (model_rest != model.end() && accuracies_rest != accuracies.end()) return;
@@ -249,12 +276,13 @@ Schema<RunConfig> make_schema() {
   schema.add("output", &RunConfig::output, optional_of(path()),
              "The run folder; null: runs/<config name>/<start time>.",
              {"output_dir", "out", "out_dir", "run_dir", "save_dir"}, kNever);
-  schema.add(
-      "model_file", &RunConfig::model_file,
-      file_name(R"((?=.*\.(pt|pth|safetensors)$))", ", that ends with .pt, .pth or .safetensors"),
-      "File name of the final weights in the run folder: .pt, .pth or .safetensors.",
-      {"save_model", "model_path"}, kNever);
-  schema.add("accuracies_file", &RunConfig::accuracies_file, file_name(),
+  const auto weights_name =
+      with_pattern(free_name(), R"(\.(pt|pth|safetensors)$)", /*must_match=*/true,
+                   "expected a name that ends with .pt, .pth or .safetensors");
+  schema.add("model_file", &RunConfig::model_file, weights_name,
+             "File name of the final weights in the run folder: .pt, .pth or .safetensors.",
+             {"save_model", "model_path"}, kNever);
+  schema.add("accuracies_file", &RunConfig::accuracies_file, free_name(),
              "File name of the list of test accuracies in the run folder.", {"accuracy_file"},
              kNever);
   schema.check(check_files);

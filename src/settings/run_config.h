@@ -1,11 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "settings/data_options.h"
@@ -30,9 +28,6 @@ inline constexpr const char* kEvents = "events.out.tfevents.";  // prefix of the
 inline constexpr const char* kLock = ".lock";
 inline constexpr const char* kCheckpoints = "checkpoints";
 inline constexpr const char* kLogs = "logs";
-inline constexpr std::array<std::string_view, 11> kAll{
-    kConfig,  kMetrics, kSummary, kPredictions, kMistakes, kLineage,
-    kDataset, kPage,    kLock,    kCheckpoints, kLogs};
 
 }  // namespace run_files
 

@@ -152,9 +152,8 @@ std::optional<std::string> text_of(const Node& node);
 /// source, those that begin with `~/` at the user's home folder.
 Type<std::filesystem::path> path();
 
-/// Returns the type of names of files in the run folder: relative, without `.` and `..`. The
-/// regular expression `also` must match at their begin; `expected` says that in messages.
-Type<std::string> file_name(const std::string& also = "", const std::string& expected = "");
+/// Returns the type of names of files in the run folder: relative, without `.` and `..`.
+Type<std::string> file_name();
 
 /// Returns the type of short strings that contain a match of a regular expression (ECMAScript);
 /// `expected` completes the message "expected …".

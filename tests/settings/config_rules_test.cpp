@@ -139,8 +139,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"report":{"tensorboard":false,"histograms":true}})",
        "f:1:45: /report/histograms: are written into the event files of TensorBoard, but "
        "tensorboard is false"},
-      {R"({"accuracies_file":"metrics.jsonl"})",
-       "f:1:20: /accuracies_file: is the name of another file of the run folder"},
+      {R"({"model_file":"metrics.jsonl"})",
+       "f:1:15: /model_file: is the name of another file of the run folder"},
       {R"({"model_file":"checkpoints/m.pt"})",
        "f:1:15: /model_file: is the name of another file of the run folder"},
       {R"({"accuracies_file":"events.out.tfevents.1"})",
@@ -152,9 +152,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"model_file":"w.pt","accuracies_file":"w.pt"})",
        "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"model.bin"})",
-       "f:1:15: /model_file: expected the name of a file in the run folder (relative, without "
-       "\"..\"), "
-       "that ends with .pt, .pth or .safetensors, found the string \"model.bin\""},
+       "f:1:15: /model_file: expected a name that ends with .pt, .pth or .safetensors"},
   }));
   CAPTURE(text);
   CHECK(lines_for(text) == std::vector<std::string>{line});
