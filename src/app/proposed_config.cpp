@@ -297,8 +297,10 @@ std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
   std::string text;
   for (const auto& [key, value] : json.items()) {
     const std::string name = json.is_object() ? json_text(Json(key)) + ": " : "";
-    text += (text.empty() ? "\n" : ",\n") + margin + name +
-            on_lines(value, indent + 2, margin.size() + name.size());
+    text += text.empty() ? "\n" : ",\n";
+    text += margin;
+    text += name;
+    text += on_lines(value, indent + 2, margin.size() + name.size());
   }
   text += "\n" + std::string(indent, ' ');
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
