@@ -6,11 +6,13 @@
 #include <c10/util/Logging.h>
 #include <malloc.h>
 #include <signal.h>
+#include <spawn.h>
 #include <spdlog/spdlog.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdlib>
@@ -50,6 +52,31 @@ sigset_t set_of_stop_signals() {
     int none = 0;
     recorded_signal.compare_exchange_strong(none, signal);
   }
+}
+
+/// Returns the exit status of `scontrol requeue JOB`, 127 if it cannot be started.
+int scontrol_requeue(std::string job) {
+  std::string program = "scontrol";
+  std::string command = "requeue";
+  std::array<char*, 4> arguments{program.data(), command.data(), job.data(), nullptr};
+  posix_spawn_file_actions_t files;
+  ::posix_spawn_file_actions_init(&files);
+  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO,
+                                     STDOUT_FILENO);  // its output is no result
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  pid_t pid = 0;
+  int status = 0;
+  const int error =
+      ::posix_spawnp(&pid, program.c_str(), &files, &attributes, arguments.data(), environ);
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&files);
+  if (error != 0 || ::waitpid(pid, &status, 0) != pid) return 127;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 int handed_over_or(const char* name, int fd, int otherwise) {
@@ -290,12 +317,11 @@ void requeue_if_asked(Worker& worker) {
   if (!worker.is_rank0() || !job) return;
   const std::string asked = std::to_string(SIGUSR1);
   if (std::ranges::find(signals, asked) == signals.end()) return;
-  const std::string command = "scontrol requeue " + shell_quoted(*job);
-  const int status = std::system((command + " >&2").c_str());  // its output is no result
+  const int status = scontrol_requeue(*job);
   if (status == 0) {
     spdlog::info("Slurm job {} is back in the queue", *job);
   } else {
-    spdlog::error("{} failed (exit {}): requeue the job by hand", command, WEXITSTATUS(status));
+    spdlog::error("scontrol requeue {} failed (exit {}): requeue the job by hand", *job, status);
   }
 }
 

@@ -12,6 +12,8 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "base/file.h"
 #include "base/shared_barrier.h"
@@ -78,7 +80,7 @@ class SharedSegment {
  public:
   /// Makes the memory on rank 0 and maps it on all ranks. Collective. Throws SharedMemoryError on
   /// all ranks alike.
-  SharedSegment(const Communicator& communicator, std::size_t bytes) {
+  SharedSegment(const Communicator& communicator, std::size_t bytes) : bytes_(bytes) {
     UniqueFd fd;
     int error = communicator.rank() == 0 ? make_segment(bytes, fd) : 0;
     SegmentFile file = segment_file(fd.get());
@@ -103,6 +105,7 @@ class SharedSegment {
   std::uint8_t* take(std::size_t bytes) {
     std::uint8_t* piece = memory_.get() + taken_;
     taken_ += cache_aligned(bytes);
+    if (taken_ > bytes_) throw std::logic_error("a shared segment is too small");
     return piece;
   }
   /// Takes the next piece as a contiguous tensor with the sizes and type of `example`.
@@ -111,11 +114,14 @@ class SharedSegment {
         take(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
         example.options());
   }
-  /// Moves the storage of `tensor`, which is all of it, and so every view of it, into the next
-  /// piece. Without `with_contents` the tensor gets the contents of the piece.
+  /// Moves the whole storage of `tensor`, and so every view of it, into the next piece. Without
+  /// `with_contents` the tensor gets the contents of the piece.
   void move_here(const at::Tensor& tensor, bool with_contents) {
     using Owner = std::shared_ptr<std::uint8_t>;
     const at::Storage& storage = tensor.storage();
+    if (storage.nbytes() != tensor.nbytes()) {
+      throw std::logic_error("only a whole storage moves into a shared segment");
+    }
     std::uint8_t* piece = take(tensor.nbytes());
     if (with_contents) std::memcpy(piece, storage.data(), tensor.nbytes());
     storage.set_data_ptr_noswap({piece, new Owner(memory_),
@@ -124,6 +130,7 @@ class SharedSegment {
 
  private:
   std::shared_ptr<std::uint8_t> memory_;
+  std::size_t bytes_;
   std::size_t taken_ = 0;
 };
 

@@ -131,18 +131,39 @@ void choose_master(const std::string& job, const std::string& source, WorkerIden
   identity.decided_by += ", " + (is_set ? "MASTER_PORT" : source);
 }
 
+bool ranks_agree(const WorkerIdentity& one, const WorkerIdentity& other) {
+  return one.rank == other.rank && one.world_size == other.world_size;
+}
+
 const RankVariables& variables_of(LauncherKind mpi) {
   return mpi == LauncherKind::kMpich ? kMpich : kOpenMpi;
+}
+
+[[noreturn]] void refuse_contradiction(const WorkerIdentity& one, const WorkerIdentity& other) {
+  const auto claim = [](const WorkerIdentity& identity) {
+    const bool is_slurm = identity.launcher == LauncherKind::kSlurm;
+    return fmt::format("{} says rank {} of {} ({})",
+                       is_slurm ? "Slurm" : variables_of(identity.launcher).title, identity.rank,
+                       identity.world_size, identity.decided_by);
+  };
+  refuse_environment(fmt::format("{}, {}: start it with one of them alone, or set {}", claim(one),
+                                 claim(other), kAnyLauncher));
 }
 
 // Open MPI and MPICH.
 
 /// Returns this process's rank by the variables of Open MPI, else by those of MPICH.
 std::optional<WorkerIdentity> mpi_rank() {
-  if (variable(kOpenMpi.rank)) return rank_by(kOpenMpi);
-  const bool is_mpich =
-      variable(kMpich.rank) && variable(kMpich.size) && variable(kMpich.local_rank);
-  return is_mpich ? std::optional(rank_by(kMpich)) : std::nullopt;
+  std::optional<WorkerIdentity> open_mpi;
+  std::optional<WorkerIdentity> mpich;
+  if (variable(kOpenMpi.rank)) open_mpi = rank_by(kOpenMpi);
+  if (variable(kMpich.rank) && variable(kMpich.size) && variable(kMpich.local_rank)) {
+    mpich = rank_by(kMpich);
+  }
+  if (open_mpi && mpich && !ranks_agree(*open_mpi, *mpich)) {
+    refuse_contradiction(*open_mpi, *mpich);
+  }
+  return open_mpi ? open_mpi : mpich;
 }
 
 /// Refuses an incomplete set of MPICH's variables. One of them alone says nothing, nor does the PMI
@@ -299,13 +320,10 @@ std::optional<WorkerIdentity> cluster_identity() {
     return std::nullopt;
   }
   WorkerIdentity slurm = slurm_identity();
-  if (!mpi || (slurm.rank == mpi->rank && slurm.world_size == mpi->world_size)) return slurm;
+  if (!mpi || ranks_agree(slurm, *mpi)) return slurm;
   const bool is_of_daemon = slurm.local_world_size == 1 && slurm.world_size <= mpi->world_size;
-  if (is_of_daemon) return with_master(*mpi);
-  refuse_environment(fmt::format(
-      "Slurm says rank {} of {}, {} says rank {} of {}: start it with one of them alone, or set {}",
-      slurm.rank, slurm.world_size, variables_of(mpi->launcher).title, mpi->rank, mpi->world_size,
-      kAnyLauncher));
+  if (!is_of_daemon) refuse_contradiction(slurm, *mpi);
+  return with_master(*mpi);
 }
 
 // torchrun.

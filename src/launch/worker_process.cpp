@@ -298,11 +298,11 @@ bool fork_rank(const RankPlan& plan, char* title) {
 }
 
 /// Returns whether the socket listens; errno tells why not.
-bool listen_at(const addrinfo& address, ListenSocket& result) {
-  result.fd = UniqueFd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+bool listen_at(const sockaddr* address, socklen_t size, bool reuse, ListenSocket& result) {
+  result.fd = UniqueFd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;  // an earlier run may have left connections
-  ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  return result.fd.valid() && ::bind(result.fd.get(), address.ai_addr, address.ai_addrlen) == 0 &&
+  if (reuse) ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  return result.fd.valid() && ::bind(result.fd.get(), address, size) == 0 &&
          ::listen(result.fd.get(), SOMAXCONN) == 0;
 }
 
@@ -508,15 +508,18 @@ void serve_forks(char* title) {
 }
 
 ListenSocket listen_on_loopback() {
-  auto result = listen_on_host("127.0.0.1", 0, /*serves_other_hosts=*/false);
+  ListenSocket result;
   sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t size = sizeof address;
-  if (!result ||
-      ::getsockname(result->fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+  if (!listen_at(generic, size, /*reuse=*/false, result) ||
+      ::getsockname(result.fd.get(), generic, &size) != 0) {
     refuse_port("127.0.0.1", 0);
   }
-  result->port = ntohs(address.sin_port);
-  return std::move(*result);
+  result.port = ntohs(address.sin_port);
+  return result;
 }
 
 std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
@@ -530,8 +533,11 @@ std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &::freeaddrinfo);
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     if (serves_other_hosts && is_loopback(each->ai_addr)) continue;
-    ListenSocket result{{}, port};
-    if (listen_at(*each, result)) return result;
+    ListenSocket result;
+    if (listen_at(each->ai_addr, each->ai_addrlen, /*reuse=*/true, result)) {
+      result.port = port;
+      return result;
+    }
     if (errno != EADDRNOTAVAIL && errno != EAFNOSUPPORT) refuse_port(host, port);
   }
   return std::nullopt;

@@ -382,6 +382,11 @@ TEST_CASE("Slurm's PMI is ignored, and MPICH comes last") {
   Variables both = open_mpi();
   both.merge(mpich());
   CHECK(identity_in(both)->launcher == LauncherKind::kOpenMpi);
+  both["PMI_RANK"] = "0";
+  both["MPI_LOCALRANKID"] = "0";
+  const auto failure = error_of([&] { identity_in(both); });
+  CHECK_THAT(failure.message, ContainsSubstring("Open MPI says rank 1 of 2"));
+  CHECK_THAT(failure.message, ContainsSubstring("MPICH says rank 0 of 2"));
   both.merge(torchrun());
   CHECK(identity_in(both)->launcher == LauncherKind::kTorchrun);
 }

@@ -126,8 +126,8 @@ def test_layers_that_do_not_fit_are_refused_before_a_process_starts(tmp_path, la
 
 def test_names_that_a_module_of_pytorch_has_itself_are_refused(tmp_path):
     config = write_config(tmp_path)
-    taken = [name for name in dir(torch.nn.Sequential()) if re.fullmatch("[A-Za-z0-9][A-Za-z0-9_]{0,63}", name)]
-    assert "train" in taken
+    taken = [name for name in dir(torch.nn.Sequential()) if re.fullmatch("[A-Za-z0-9_]{1,64}", name)]
+    assert "train" in taken and "_modules" in taken
     for name in taken:
         refused = run("describe", "--config", config, "--set", f'model.layers=[{{"name":"flatten","as":"{name}"}}]')
         assert f'no module of PyTorch can be called "{name}"' in refused.stderr, name
