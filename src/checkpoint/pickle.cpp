@@ -39,7 +39,7 @@ struct PickleNode {
     kTuple,
     kStorage,  // by the items of its persistent id
     kGlobal,   // a class or function, which is never looked up; its items are module and name
-    kObject    // a dict, or what a class or function would make; its items are keys and values
+    kObject    // a dict, or the result of a class or function; its items are keys and values
   };
 
   Kind kind;

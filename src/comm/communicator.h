@@ -15,7 +15,7 @@
 
 namespace mnist_train::comm {
 
-/// What the ranks of a run need to find each other.
+/// A rank's part in the rendezvous: who it is, and values that all ranks must share.
 struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
@@ -25,7 +25,7 @@ struct RendezvousOptions {
   std::vector<std::string> gpus;  // PCI addresses of those that this rank may use
 };
 
-/// What the ranks know of each other after the rendezvous.
+/// The result of the rendezvous: the store, and how the ranks share hosts and GPUs.
 struct RendezvousResult {
   c10::intrusive_ptr<c10d::Store> store;
   bool one_host = true;    // all of them reach each other by 127.0.0.1 and /dev/shm

@@ -72,7 +72,7 @@ struct SharedChannels {
     return broadcast<Element>(of_tap);
   }
 
-  static constexpr std::int64_t offset = 0;
+  std::int64_t offset = 0;
   const float* weights[kDepth<Element>];
   std::int64_t channels[kDepth<Element>];
   bool is_padding[kDepth<Element>];

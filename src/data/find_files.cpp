@@ -49,8 +49,8 @@ bool replace_last(std::string& text, std::string_view from, std::string_view to)
   return true;
 }
 
-/// Returns what the names of a file have in common once it is downloaded and unpacked: compressed
-/// by gzip or not, with "-idx" as in MNIST's archives, or ".idx" as in the headers of these.
+/// Returns the common stem of a file's names: compressed by gzip or not, with "-idx" as in MNIST's
+/// archives, or ".idx" as in the headers of these.
 std::string stem_of(const fs::path& path) {
   std::string stem = path.filename().string();
   if (stem.ends_with(".gz")) stem.resize(stem.size() - 3);

@@ -359,8 +359,8 @@ class Sink {
   /// Stores the length of the sink's append-only file, if it has one.
   virtual void add_position(LogPositions& /*positions*/) const {}
 
-  /// What a run can do without ("its page"): a failure of the sink is then only a warning. Null if
-  /// it ends the run.
+  /// Returns the name of the sink's output ("its page") if its failure is only a warning; null if a
+  /// failure ends the run.
   virtual const char* dispensable() const { return nullptr; }
 };
 

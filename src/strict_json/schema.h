@@ -108,8 +108,8 @@ class Schema {
   /// Leaves out keys with their defaults, but not required ones, when an object is written.
   void omit_defaults() { omits_defaults_ = true; }
 
-  /// Adds the keys, rules and checks of a part of the owner, a member or what a function returns,
-  /// to this group itself.
+  /// Adds the keys, rules and checks of a part of the owner to this group. The part is a
+  /// member or a function's result.
   template <class Member, class Part>
   void include(Member member, const Schema<Part>& part) {
     for (const Field<Part>& field : part.fields_) {

@@ -21,7 +21,7 @@ class Case:
     image_size: int = 28  # images are resized to it
     channels: int = 1
     batch_norm: bool = False  # then losses depend on which samples of a batch a process has
-    cpu_limit: int = 0  # training samples on CPUs, where all of them would take hours; so many test images at most, too
+    cpu_limit: int = 0  # training samples on CPUs, if all of them would take hours; also the most test images
 
     def limit(self, options):
         """Training samples that are used, 0: all."""

@@ -14,7 +14,7 @@ namespace mnist_train::report {
 
 namespace {
 
-// What was run.
+// The identity of a run.
 
 constexpr int kMaxDepth = 10;
 constexpr std::size_t kMostOfValue = 160;  // bytes in a table; a list of layers can be long
