@@ -10,7 +10,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const mnist_train::data::IdxFile read = mnist_train::data::read_idx_file(file.path());
     std::size_t product = 1;
     for (const std::int64_t dimension : read.shape) product *= static_cast<std::size_t>(dimension);
-    if (read.values.size() % product != 0) std::abort();
+    const std::size_t bytes = read.values.size() / product;  // of an element
+    if (bytes * product != read.values.size() || (bytes != 1 && bytes != 2 && bytes != 4)) {
+      std::abort();
+    }
     (void)mnist_train::data::open_idx({file.path(), file.path()});
   } catch (const mnist_train::Error&) {
   }

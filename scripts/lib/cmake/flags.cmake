@@ -55,7 +55,8 @@ if(MNIST_TRAIN_SANITIZE)
   set(sanitize "-fsanitize=${MNIST_TRAIN_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer -g1
     $<IF:$<BOOL:${MNIST_TRAIN_FUZZ}>,-O1,-O0>)
   target_compile_options(mnist_train_flags INTERFACE ${sanitize})
-  target_link_options(mnist_train_flags INTERFACE ${sanitize})
+  # If .tbss ends at the border of a page, lld 14 makes a read-only segment that begins before the memory it is for.
+  target_link_options(mnist_train_flags INTERFACE ${sanitize} -Wl,-z,norelro)
   if(MNIST_TRAIN_FUZZ)
     target_compile_options(mnist_train_flags INTERFACE -fsanitize=fuzzer-no-link)
   endif()
