@@ -10,6 +10,28 @@
 /// Convolutions, forward and with respect to their input.
 namespace mnist_train::cpu_kernels::avx512 {
 
+/// Loads 16 words for each of 32 adjacent rows, in two blocks; a word's channels are `step`
+/// elements apart.
+inline void load_row_pairs(const Bf16Bits* from, std::int64_t step, std::int64_t channels,
+                           Block& first, Block& second) {
+  const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i lower = _mm512_or_si512(
+      counts, _mm512_slli_epi32(_mm512_add_epi32(counts, _mm512_set1_epi32(32)), 16));
+  const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(16));
+  const auto load = [](const Bf16Bits* rows, bool is_there) {
+    return _mm512_maskz_loadu_epi16(is_there ? ~__mmask32{0} : __mmask32{0}, rows);
+  };
+  for (std::int64_t k = 0; k < kLanes; ++k, from += 2 * step, channels -= 2) {
+    const __m512i even = load(from, channels > 0);
+    const __m512i odd = load(from + step, channels > 1);
+    first[k] = _mm512_permutex2var_epi16(even, lower, odd);
+    second[k] = _mm512_permutex2var_epi16(even, upper, odd);
+    __builtin_prefetch(from + 2 * kLanes * step, 0, 2);
+    __builtin_prefetch(from + (2 * kLanes + 1) * step, 0, 2);
+  }
+}
+inline void load_row_pairs(const float*, std::int64_t, std::int64_t, Block&, Block&) {}
+
 /// Packs weights in blocks of 16 rows and 16 words.
 template <class Element>
 class Packer {
@@ -33,8 +55,15 @@ class Packer {
       for (std::int64_t word = 0; word < tap_words_; word += kLanes) {
         for (std::int64_t i = begin; i < end; ++i) {
           if (word < first_word(i, panels)) continue;
-          pack_words(i / view_.panels, i % view_.panels * view_.panel_rows, word,
-                     panels.at + (i - panels.begin) * panel_size_);
+          const std::int64_t group = i / view_.panels;
+          const std::int64_t row = i % view_.panels * view_.panel_rows;
+          Element* const panel = panels.at + (i - panels.begin) * panel_size_;
+          if (can_pack_pair(i, end)) {
+            pack_pair(group, row, word, panel);
+            ++i;
+          } else {
+            pack_words(group, row, word, panel);
+          }
         }
       }
     }
@@ -55,6 +84,26 @@ class Packer {
                      sizeof(Element) * (view_.positions - first) * position_size);
   }
 
+  bool can_pack_pair(std::int64_t panel, std::int64_t end) const {
+    return view_.by_amx && !merges_groups_ && row_ == 1 && panel + 1 < end &&
+           panel % view_.panels + 2 <= view_.complete_panels();
+  }
+  /// Like pack_words, for two panels for AMX whose rows are adjacent in memory.
+  void pack_pair(std::int64_t group, std::int64_t row, std::int64_t word, Element* panel) const {
+    for (std::int64_t ky = 0; ky < view_.kernel_height; ++ky) {
+      for (std::int64_t kx = 0; kx < view_.kernel_width; ++kx) {
+        Block first;
+        Block second;
+        load_row_pairs(weight(group, row, word * kD, tap_at(ky, kx)), channel_,
+                       view_.group_in - word * kD, first, second);
+        transpose(first);
+        store_tap(first, ky, kx, word, panel);
+        transpose(second);
+        store_tap(second, ky, kx, word, panel + panel_size_);
+      }
+    }
+  }
+
   /// Packs up to 16 words of all taps.
   void pack_words(std::int64_t group, std::int64_t row, std::int64_t word, Element* panel) const {
     const std::int64_t taps = view_.kernel_height * view_.kernel_width;
@@ -66,19 +115,27 @@ class Packer {
       const std::int64_t kx = tap % view_.kernel_width;
       Block& block = blocks[adjacent ? tap % kLanes : 0];
       if (!adjacent) {
-        load(group, row, word * kD,
-             weights_ + ky * strides_.kernel_row + kx * strides_.kernel_column, block);
+        load(group, row, word * kD, tap_at(ky, kx), block);
       } else if (tap % kLanes == 0) {
         load_taps(group, row, word * kD, weights_ + tap, smaller(kLanes, taps - tap), blocks);
       }
-      // To all sequences that have the column.
-      for (std::int64_t i = 0; i < view_.sequence_count; ++i) {
-        const Sequence& sequence = view_.sequences[i];
-        for (std::int64_t t = 0; t < sequence.count; ++t) {
-          if (sequence.first + t * view_.tap_kernel != kx) continue;
-          store(block, smaller(kLanes, tap_words_ - word),
-                sequence.start + ky * sequence.step + t * tap_words_ + word, panel);
-        }
+      store_tap(block, ky, kx, word, panel);
+    }
+  }
+
+  const Element* tap_at(std::int64_t ky, std::int64_t kx) const {
+    return weights_ + ky * strides_.kernel_row + kx * strides_.kernel_column;
+  }
+
+  /// Stores a block of a tap in all sequences that have its column.
+  void store_tap(const Block& block, std::int64_t ky, std::int64_t kx, std::int64_t word,
+                 Element* panel) const {
+    for (std::int64_t i = 0; i < view_.sequence_count; ++i) {
+      const Sequence& sequence = view_.sequences[i];
+      for (std::int64_t t = 0; t < sequence.count; ++t) {
+        if (sequence.first + t * view_.tap_kernel != kx) continue;
+        store(block, smaller(kLanes, tap_words_ - word),
+              sequence.start + ky * sequence.step + t * tap_words_ + word, panel);
       }
     }
   }
