@@ -300,12 +300,19 @@ int read_config_and_run(CommandLine& line) {
   }
 }
 
-/// Makes OpenMP's threads in workers, which run LibTorch's operations, spin for some 40
-/// microseconds before they sleep. OpenMP's default is a thousand times as long: on a busy machine
-/// a spinning thread then keeps the one that it waits for from running.
-void limit_spinning() {
-  if (environment_variable("OMP_WAIT_POLICY")) return;
-  ::setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/0);
+/// Sets variables of libraries in workers, which run LibTorch's operations, unless the user has.
+void tune_workers() {
+  // OpenMP's threads spin for some 40 microseconds before they sleep. Its default is a thousand
+  // times as long: on a busy machine a spinning thread then keeps the one that it waits for from
+  // running.
+  if (!environment_variable("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "1000", 0);
+  // malloc asks for huge pages: a tenth of a short run was page faults, and a tenth of an epoch of
+  // large linear layers was misses of the TLB.
+  std::string tunables = environment_variable("GLIBC_TUNABLES").value_or("");
+  constexpr const char* kHugePages = "glibc.malloc.hugetlb";
+  if (tunables.find(kHugePages) != std::string::npos) return;
+  if (!tunables.empty()) tunables += ':';
+  ::setenv("GLIBC_TUNABLES", (tunables + kHugePages + "=1").c_str(), /*overwrite=*/1);
 }
 
 int run(std::vector<std::string> arguments) {
@@ -340,7 +347,7 @@ int main(int argc, char** argv) {
   // A file that exceeds ulimit -f then is an error of write().
   ::signal(SIGXFSZ, SIG_IGN);
   mnist_train::open_standard_streams();
-  mnist_train::cli::limit_spinning();
+  mnist_train::cli::tune_workers();
   try {
     return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const mnist_train::Error& error) {
