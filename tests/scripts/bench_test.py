@@ -111,7 +111,7 @@ def test_what_a_lost_process_costs_stands_in_both_tables():
                 "goodput": {"seconds": 120, "kills": 7, "mnist-train": side,
                             "DistributedDataParallel under torchrun": {**side, "goodput": 0.5}}}
     small = "\n".join(table.make_small([measured], [recovery]))
-    assert "| killed process to next step of `lenet` | 0.06 | 0.06 | – |" in small
+    assert "| process kill to next step of `lenet` | 0.06 | 0.06 | – |" in small
     assert "| goodput with a kill every 15 s | 99.1 % | 50.0 % | – |" in small
     full = "\n".join(table.make_full([measured, *COMPARED], [recovery]))
     assert full.count("| mnist-train | 0.06 s, at most 0.11 s | 20, at most 40 | 99.1 % |") == 1

@@ -48,7 +48,7 @@ def comparison_table(result):
             ours = case["sides"].get(f"ours_{precision}")
             add(f"`{name}`", "epoch_seconds", case, precision, f"{100 * ours['floor_reached']:.0f} %" if ours else "–")
     first, case = next(iter(result["cases"].items()))
-    add(f"`{first}`: command to first step", "startup_seconds", case, precisions[0])
+    add(f"`{first}`: launch to first step", "startup_seconds", case, precisions[0])
     add(f"`{first}`: largest process, GB", "peak_memory_mb", case, precisions[0], scale=1e-3)
     return table(["an epoch, seconds", "precision", "measured", "floor reached", *(SHORT_NAMES[peer] for peer in peers)], rows)
 
@@ -105,7 +105,7 @@ SIDES_OF_RECOVERY = {"ours": "mnist-train", "ddp": "DistributedDataParallel unde
 def recovery_rows(result, peers):
     """What a lost process costs each peer, where that was measured."""
     sides = [result["goodput"].get(SIDES_OF_RECOVERY.get(peer)) for peer in peers]
-    return [["killed process to next step of `lenet`", *(number(side["recovery_seconds"]["median"]) if side else "–" for side in sides)],
+    return [["process kill to next step of `lenet`", *(number(side["recovery_seconds"]["median"]) if side else "–" for side in sides)],
             ["goodput with a kill every 15 s", *(f"{100 * side['goodput']:.1f} %" if side else "–" for side in sides)]]
 
 
@@ -116,7 +116,7 @@ def make_small(results, recoveries=()):
     cases, peers = result["cases"], peers_of(result)
     first = next(iter(cases))
     figures = [(f"an epoch of `{name}`", "epoch_seconds", cases[name]) for name in CASES_OF_README if name in cases]
-    figures.append((f"command to first step of `{first}`", "startup_seconds", cases[first]))
+    figures.append((f"launch to first step of `{first}`", "startup_seconds", cases[first]))
     rows = []
     for label, key, case in figures:
         pairs = [[case["sides"].get(f"{peer}_{precision}") for precision in ("bf16", "fp32")] for peer in peers]
@@ -137,7 +137,7 @@ def recovery_table(result):
              f"{side['redone_steps']['median']:.0f}, at most {side['redone_steps']['max']:.0f}", f"{100 * side['goodput']:.1f} %"]
             for name, side in goodput.items() if isinstance(side, dict)]
     return [f"### Lost processes: {kind(result)}", "", f"`lenet` on 2 processes for {goodput['seconds']:.0f} s, one of which is killed every 15 s; {result['date']}, "
-            f"commit {result['commit']}.", "", *table(["side", "killed process to next step", "steps taken again", "goodput"], rows), ""]
+            f"commit {result['commit']}.", "", *table(["side", "process kill to next step", "steps taken again", "goodput"], rows), ""]
 
 
 def make_full(results, recoveries=()):
