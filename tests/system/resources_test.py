@@ -346,3 +346,14 @@ def test_threads_wait_for_each_other_for_a_short_time_unless_the_user_says_other
         rank = process.wait_for_ranks(1)[0]
         assert environment_of(rank).get("GOMP_SPINCOUNT") == spins
         process.stop(signal.SIGTERM, 143)
+
+
+@pytest.mark.parametrize("asked, tunables", [(None, "glibc.malloc.hugetlb=1"),
+                                             ("glibc.malloc.perturb=1", "glibc.malloc.perturb=1:glibc.malloc.hugetlb=1"),
+                                             ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0")])
+def test_ranks_ask_for_huge_pages_unless_the_user_says_otherwise(tmp_path, monkeypatch, asked, tunables):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    with start(tmp_path, CONFIG | {"epochs": 50}, processes=1, variables={"GLIBC_TUNABLES": asked} if asked else {}) as process:
+        rank = process.wait_for_ranks(1)[0]
+        assert environment_of(rank)["GLIBC_TUNABLES"] == tunables
+        process.stop(signal.SIGTERM, 143)
