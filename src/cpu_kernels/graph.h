@@ -36,7 +36,6 @@ struct FlattenNode {};
 struct MaxPoolNode {
   PoolingShape shape;
 };
-/// With a kernel of size 0, adaptive.
 struct AveragePoolNode {
   PoolingShape shape;
 };

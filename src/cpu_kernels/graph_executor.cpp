@@ -69,15 +69,10 @@ void GraphExecutor<Element>::plan_nodes() {
       state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum);
       state.batch_norm->set_limit(node.limit);
     } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
-      state.pooling.emplace(max->shape);
+      state.pooling.emplace(max->shape, max->shape.in.pixel_size<Element>());
       state.taps = taps_.add(max_blocks_ * block_size(node.out));
     } else if (const auto* average = std::get_if<AveragePoolNode>(&node.kind)) {
-      const PoolingShape& shape = average->shape;
-      if (shape.kernel.height == 0) {
-        state.pooling.emplace(PoolingPlan(shape.in, shape.out));
-      } else {
-        state.pooling.emplace(shape);
-      }
+      state.pooling.emplace(average->shape, average->shape.in.pixel_size<Element>());
     }
   }
   scratch_offset_ = gradients_.add(scratch);
@@ -313,15 +308,14 @@ void GraphExecutor<Element>::compute_elements(const GraphNode& node) {
 template <class Element>
 void GraphExecutor<Element>::pool(State& state) {
   const GraphNode& node = state.node;
-  const std::int64_t height = graph_.shape_of(node.out).height;
   for_blocks([&](std::int64_t block) {
     const Element* const in = value(node.in, block);
     Element* const out = value(node.out, block);
     if (std::holds_alternative<MaxPoolNode>(node.kind)) {
-      kernels_.max_pool(state.pooling->view(), in, node.relu, 0, height, out,
+      kernels_.max_pool(state.pooling->forward(), in, node.relu, out,
                         taps_.at(state.taps) + block * block_size(node.out));
     } else {
-      kernels_.average_pool(state.pooling->view(), in, 0, height, out);
+      kernels_.average_pool(state.pooling->forward(), in, out);
     }
   });
 }
@@ -548,15 +542,13 @@ void GraphExecutor<Element>::activation_backward(const GraphNode& node) {
 template <class Element>
 void GraphExecutor<Element>::pool_backward(State& state) {
   const GraphNode& node = state.node;
-  const std::int64_t height = graph_.shape_of(node.in).height;
   contribute(node.in, [&](std::int64_t block, Element* to) {
     const Element* const dy = gradient(node.out, block);
     if (std::holds_alternative<MaxPoolNode>(node.kind)) {
-      kernels_.max_pool_gradient(state.pooling->view(), dy,
-                                 taps_.at(state.taps) + block * block_size(node.out), 0, height,
-                                 to);
+      kernels_.max_pool_gradient(state.pooling->backward(), dy,
+                                 taps_.at(state.taps) + block * block_size(node.out), to);
     } else {
-      kernels_.average_pool_gradient(state.pooling->view(), dy, 0, height, to);
+      kernels_.average_pool_gradient(state.pooling->backward(), dy, to);
     }
   });
 }

@@ -78,25 +78,20 @@ struct NormalizeGradientOperands {
   Element* residual;  // takes g, unless null; may be dy
 };
 
-/// Input positions of an output position: from `begin` to below `end`, in steps of the dilation.
-struct Window {
-  std::int32_t begin, end;
-  float scale;  // of averages: one over the number of positions
-};
-/// Output positions from `first` to below `last`, whose windows may contain an input position.
-struct Cover {
-  std::int32_t first, last;
+/// An element of a window.
+struct WindowTap {
+  std::int64_t offset;    // of its pixel
+  std::int32_t position;  // in the window
+  float scale;            // of averages: one over the number of elements
 };
 
-/// Pooling, with windows of each output row and column, and covers of each input row and column.
+/// Pooling: pixel i has the taps from `begin[i]` to below `begin[i + 1]`. Pixels are those of the
+/// output and taps their windows' elements; or, for gradients, pixels are those of the input and
+/// taps lead to the outputs whose windows contain them.
 struct PoolingView {
-  ValueShape in, out;
-  std::int64_t kernel_width;
-  std::int64_t row_step, column_step;  // dilation
-  const Window* rows;
-  const Window* columns;
-  const Cover* row_covers;
-  const Cover* column_covers;
+  std::int64_t pixels, pixel_size;
+  const std::int64_t* begin;
+  const WindowTap* taps;
 };
 
 /// Strides, in elements, of images outside the engine.
@@ -137,18 +132,14 @@ struct LayerKernels {
   /// The range must be all pixels. Also computes the gradient.
   void (*drop)(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y);
 
-  // Rows `begin` to `end` of the output, or of the input for gradients.
-
-  /// `taps` takes the position of each maximum in its window, a byte per element, 255 if `relu` and
-  /// no element is positive. Like PyTorch's, it is the first of equal elements.
-  void (*max_pool)(const PoolingView& view, const Element* x, bool relu, std::int64_t begin,
-                   std::int64_t end, Element* y, std::uint8_t* taps);
-  void (*max_pool_gradient)(const PoolingView& view, const Element* dy, const std::uint8_t* taps,
-                            std::int64_t begin, std::int64_t end, Element* dx);
-  void (*average_pool)(const PoolingView& view, const Element* x, std::int64_t begin,
-                       std::int64_t end, Element* y);
-  void (*average_pool_gradient)(const PoolingView& view, const Element* dy, std::int64_t begin,
-                                std::int64_t end, Element* dx);
+  /// `chosen` takes the position of each maximum in its window, a byte per element, 255 if `relu`
+  /// and no element is positive. Like PyTorch's, it is the first of equal elements.
+  void (*max_pool)(const PoolingView& view, const Element* x, bool relu, Element* y,
+                   std::uint8_t* chosen);
+  void (*max_pool_gradient)(const PoolingView& view, const Element* dy, const std::uint8_t* chosen,
+                            Element* dx);
+  void (*average_pool)(const PoolingView& view, const Element* x, Element* y);
+  void (*average_pool_gradient)(const PoolingView& view, const Element* dy, Element* dx);
 
   /// Reorders images as a flatten does, or back.
   void (*flatten)(const ValueShape& shape, const Element* images, Element* vectors);

@@ -35,10 +35,14 @@ struct ValueShape {
   std::int64_t channels, height, width;
 
   std::int64_t pixels() const { return height * width; }
-  /// Elements of a block of images.
+  /// Elements of a pixel, or of all pixels, of a block of images.
+  template <class Element>
+  std::int64_t pixel_size() const {
+    return words<Element>(channels) * kWordSize<Element>;
+  }
   template <class Element>
   std::int64_t block_size() const {
-    return pixels() * words<Element>(channels) * kWordSize<Element>;
+    return pixels() * pixel_size<Element>();
   }
 };
 

@@ -8,7 +8,8 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Max or average pooling by windows of one size.
+/// Max or average pooling by windows of one size. With a kernel of size 0, adaptive average pooling
+/// as in PyTorch.
 struct PoolingShape {
   ValueShape in, out;
   Extent kernel, stride, padding{0, 0}, dilation{1, 1};
@@ -20,27 +21,31 @@ inline bool can_pool_max(const PoolingShape& shape) {
   return shape.kernel.height * shape.kernel.width < 255;
 }
 
-/// Windows of a pooling layer.
+/// The windows of a pooling layer.
 class PoolingPlan {
  public:
-  explicit PoolingPlan(const PoolingShape& shape);
-  /// Adaptive average pooling as in PyTorch.
-  PoolingPlan(const ValueShape& in, const ValueShape& out);
+  PoolingPlan(const PoolingShape& shape, std::int64_t pixel_size);
 
-  const PoolingView& view() const { return view_; }
-
-  PoolingPlan(PoolingPlan&&) = default;
-  PoolingPlan& operator=(PoolingPlan&&) = default;
-  PoolingPlan(const PoolingPlan&) = delete;
-  PoolingPlan& operator=(const PoolingPlan&) = delete;
+  /// Returns the elements of the window of each output pixel.
+  PoolingView forward() const { return view(forward_); }
+  /// Returns the windows that contain each input pixel.
+  PoolingView backward() const { return view(backward_); }
 
  private:
-  void finish(const ValueShape& in, const ValueShape& out, Extent dilation,
-              std::int64_t kernel_width);
+  struct Lists {
+    void add(const std::vector<WindowTap>& of_pixel);
 
-  std::vector<Window> rows_, columns_;
-  std::vector<Cover> row_covers_, column_covers_;
-  PoolingView view_{};
+    std::vector<std::int64_t> begin{0};
+    std::vector<WindowTap> taps;
+  };
+
+  PoolingView view(const Lists& lists) const {
+    return {static_cast<std::int64_t>(lists.begin.size()) - 1, pixel_size_, lists.begin.data(),
+            lists.taps.data()};
+  }
+
+  std::int64_t pixel_size_;
+  Lists forward_, backward_;
 };
 
 }  // namespace mnist_train::cpu_kernels

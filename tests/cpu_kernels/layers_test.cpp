@@ -199,19 +199,19 @@ void check_pooling(const PoolingShape& s, std::int64_t count, bool max) {
   Images<Element> y(s.out, count);
   Images<Element> dx(s.in, count);
   std::vector<std::uint8_t> taps(y.blocks.size());
-  const PoolingPlan plan(s);
+  const PoolingPlan plan(s, s.in.template pixel_size<Element>());
   const LayerKernels<Element>& kernels = kernel_table<Element>()->layers;
   for (std::int64_t block = 0; block < BatchSize{count}.blocks(); ++block) {
     const std::int64_t in = block * s.in.template block_size<Element>();
     const std::int64_t out = block * s.out.template block_size<Element>();
     if (max) {
-      kernels.max_pool(plan.view(), x.data() + in, /*relu=*/true, 0, s.out.height, y.data() + out,
+      kernels.max_pool(plan.forward(), x.data() + in, /*relu=*/true, y.data() + out,
                        taps.data() + out);
-      kernels.max_pool_gradient(plan.view(), dy.data() + out, taps.data() + out, 0, s.in.height,
+      kernels.max_pool_gradient(plan.backward(), dy.data() + out, taps.data() + out,
                                 dx.data() + in);
     } else {
-      kernels.average_pool(plan.view(), x.data() + in, 0, s.out.height, y.data() + out);
-      kernels.average_pool_gradient(plan.view(), dy.data() + out, 0, s.in.height, dx.data() + in);
+      kernels.average_pool(plan.forward(), x.data() + in, y.data() + out);
+      kernels.average_pool_gradient(plan.backward(), dy.data() + out, dx.data() + in);
     }
   }
   const PoolingReference expected(s, max, x.values(), dy.values());
@@ -243,8 +243,8 @@ void check_adaptive_pooling() {
   Draws<Element> draws(9);
   Images<Element> x(in, 3, draws);
   Images<Element> y(out, 3);
-  const PoolingPlan plan(in, out);
-  kernel_table<Element>()->layers.average_pool(plan.view(), x.data(), 0, out.height, y.data());
+  const PoolingPlan plan({in, out, {0, 0}, {1, 1}}, in.template pixel_size<Element>());
+  kernel_table<Element>()->layers.average_pool(plan.forward(), x.data(), y.data());
   const std::vector<double> plain = x.values();
   std::vector<double> expected;
   for (std::size_t plane = 0; plane < plain.size(); plane += 35) {
