@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/parallel.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -108,13 +107,11 @@ template <class Element>
 void BlockedBatchNorm<Element>::normalize(const BatchSize& batch, const Element* x,
                                           const Element* residual, bool relu, Element* y) const {
   const std::int64_t size = shape_.block_size<Element>();
-  parallel_for(0, batch.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      const std::int64_t at = block * size;
-      kernels_.normalize(range_of(batch, block),
-                         {x + at, mean_.data(), scale_.data(), bias_.data(),
-                          residual == nullptr ? nullptr : residual + at, relu, limit_, y + at});
-    }
+  batch.for_each_block([&](std::int64_t block) {
+    const std::int64_t at = block * size;
+    kernels_.normalize(range_of(batch, block),
+                       {x + at, mean_.data(), scale_.data(), bias_.data(),
+                        residual == nullptr ? nullptr : residual + at, relu, limit_, y + at});
   });
 }
 
@@ -160,15 +157,13 @@ void BlockedBatchNorm<Element>::backward(const BatchNormTensors& tensors, const 
     std::fill(offset_.begin(), offset_.end(), 0.0F);
   }
   const std::int64_t size = shape_.block_size<Element>();
-  parallel_for(0, batch_.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      const std::int64_t at = block * size;
-      kernels_.normalize_gradient(
-          range_of(batch_, block),
-          {dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(), scale_.data(),
-           slope_.data(), offset_.data(), limit_, dx + at,
-           residual_gradient == nullptr ? nullptr : residual_gradient + at});
-    }
+  batch_.for_each_block([&](std::int64_t block) {
+    const std::int64_t at = block * size;
+    kernels_.normalize_gradient(
+        range_of(batch_, block),
+        {dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(), scale_.data(),
+         slope_.data(), offset_.data(), limit_, dx + at,
+         residual_gradient == nullptr ? nullptr : residual_gradient + at});
   });
 }
 

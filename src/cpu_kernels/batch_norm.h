@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/parallel.h"
 #include "cpu_kernels/layer_kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -16,6 +17,13 @@ struct BatchSize {
   std::int64_t blocks() const { return images == 0 ? 1 : ceil_divide(images, kImages); }
   std::int64_t images_of(std::int64_t block) const {
     return images - block * kImages < kImages ? images - block * kImages : kImages;
+  }
+  /// Calls `action(block)` for all blocks, which threads share.
+  template <class Action>
+  void for_each_block(const Action& action) const {
+    parallel_for(0, blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t block = begin; block < end; ++block) action(block);
+    });
   }
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/parallel.h"
 #include "cpu_kernels/elements.h"
 #include "cpu_kernels/kernels.h"
 
@@ -23,7 +22,7 @@ struct GraphExecutor<Element>::State {
   bool has_gradient_sums = false;  // in the batch norm, of this backward pass
   TrainedBatchNormTensors norm_tensors{};
   std::optional<PoolingPlan> pooling;
-  std::size_t taps = 0;
+  std::size_t maxima = 0;  // offset of their positions in windows
 };
 
 template <class Element>
@@ -41,7 +40,7 @@ GraphExecutor<Element>::GraphExecutor(const Graph& graph, std::int64_t images, P
   }
   values_.allocate();
   gradients_.allocate();
-  taps_.allocate();
+  maxima_.allocate();
   sums_.allocate();
 }
 
@@ -70,7 +69,7 @@ void GraphExecutor<Element>::plan_nodes() {
       state.batch_norm->set_limit(node.limit);
     } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
       state.pooling.emplace(max->shape, max->shape.in.pixel_size<Element>());
-      state.taps = taps_.add(max_blocks_ * block_size(node.out));
+      state.maxima = maxima_.add(max_blocks_ * block_size(node.out));
     } else if (const auto* average = std::get_if<AveragePoolNode>(&node.kind)) {
       state.pooling.emplace(average->shape, average->shape.in.pixel_size<Element>());
     }
@@ -155,34 +154,10 @@ void GraphExecutor<Element>::set(std::size_t node, const TrainedBatchNormTensors
   states_.at(node).norm_tensors = tensors;
 }
 template <class Element>
-void GraphExecutor<Element>::set_gradients(std::size_t node, Element* weight, Element* bias) {
-  states_.at(node).weights.weight_gradient = weight;
-  states_.at(node).weights.bias_gradient = bias;
-}
-template <class Element>
-void GraphExecutor<Element>::set_norm_gradients(std::size_t node, float* weight, float* bias) {
-  states_.at(node).norm_tensors.weight_gradient = weight;
-  states_.at(node).norm_tensors.bias_gradient = bias;
-}
-template <class Element>
 void GraphExecutor<Element>::set_sum_over_ranks(const SumOverRanks& sum) {
   for (State& state : states_) {
     if (state.batch_norm) state.batch_norm->set_sum_over_ranks(sum);
   }
-}
-
-template <class Element>
-PixelRange GraphExecutor<Element>::pixels_of(Value v, std::int64_t block) const {
-  const ValueShape& shape = graph_.shape_of(v);
-  return {shape.pixels(), shape.channels, batch_.images_of(block)};
-}
-
-template <class Element>
-template <class Action>
-void GraphExecutor<Element>::for_blocks(const Action& action) const {
-  parallel_for(0, batch_.blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) action(block);
-  });
 }
 
 template <class Element>
@@ -201,10 +176,8 @@ void GraphExecutor<Element>::forward(const Element* images, const PlainStrides& 
       convolve(state, has_norm ? &*next->batch_norm : nullptr);
     } else if (state.batch_norm) {
       normalize(state, i > 0 && states_[i - 1].convolution && states_[i - 1].node.out == node.in);
-    } else if (state.pooling) {
-      pool(state);
     } else {
-      compute_elements(node);
+      compute_blocks(state);
     }
   }
 }
@@ -212,7 +185,7 @@ void GraphExecutor<Element>::forward(const Element* images, const PlainStrides& 
 template <class Element>
 void GraphExecutor<Element>::from_plain(const Element* images, const PlainStrides& strides, Value v,
                                         Element* blocks) const {
-  for_blocks([&](std::int64_t block) {
+  batch_.for_each_block([&](std::int64_t block) {
     kernels_.from_plain(graph_.shape_of(v), images + block * kImages * strides.image, strides,
                         batch_.images_of(block), blocks + block * block_size(v));
   });
@@ -221,7 +194,7 @@ void GraphExecutor<Element>::from_plain(const Element* images, const PlainStride
 template <class Element>
 void GraphExecutor<Element>::to_plain(Value v, const Element* blocks, Element* images,
                                       const PlainStrides& strides) const {
-  for_blocks([&](std::int64_t block) {
+  batch_.for_each_block([&](std::int64_t block) {
     kernels_.to_plain(graph_.shape_of(v), blocks + block * block_size(v), strides,
                       batch_.images_of(block), images + block * kImages * strides.image);
   });
@@ -245,7 +218,7 @@ void GraphExecutor<Element>::normalize(State& state, bool has_statistics) {
   const bool uses_running_values = !training_ || state.norm_tensors.uses_running_values;
   if (!uses_running_values && !has_statistics) {
     state.batch_norm->begin_statistics(batch_, batch_.blocks(), value(node.in));
-    for_blocks([&](std::int64_t block) {
+    batch_.for_each_block([&](std::int64_t block) {
       state.batch_norm->add_statistics(block, block, value(node.in, block), 0,
                                        graph_.shape_of(node.in).height);
     });
@@ -283,10 +256,11 @@ void GraphExecutor<Element>::convolve(State& state, BlockedBatchNorm<Element>* n
                       next == nullptr ? nullptr : &statistics);
 }
 
-/// Activations, dropout, flattens, products and sums.
+/// Activations, dropout, flattens, products, pooling and sums: each block by itself.
 template <class Element>
-void GraphExecutor<Element>::compute_elements(const GraphNode& node) {
-  for_blocks([&](std::int64_t block) {
+void GraphExecutor<Element>::compute_blocks(const State& state) {
+  const GraphNode& node = state.node;
+  batch_.for_each_block([&](std::int64_t block) {
     const PixelRange range = pixels_of(node.in, block);
     const Element* const in = value(node.in, block);
     Element* const out = value(node.out, block);
@@ -297,8 +271,11 @@ void GraphExecutor<Element>::compute_elements(const GraphNode& node) {
     } else if (std::holds_alternative<FlattenNode>(node.kind)) {
       kernels_.flatten(graph_.shape_of(node.in), in, out);
     } else if (std::holds_alternative<GateNode>(node.kind)) {
-      kernels_.gate(range, in, value(node.residual, block),
-                    graph_.shape_of(node.residual).pixels() == 1, out);
+      kernels_.gate(range, in, value(node.residual, block), is_gated_by_pixel(node), out);
+    } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
+      kernels_.max_pool(state.pooling->forward(), in, node.relu, out, maxima(state, block));
+    } else if (state.pooling) {
+      kernels_.average_pool(state.pooling->forward(), in, out);
     } else {
       kernels_.add(range, in, value(node.residual, block), node.relu, out);
     }
@@ -306,18 +283,8 @@ void GraphExecutor<Element>::compute_elements(const GraphNode& node) {
 }
 
 template <class Element>
-void GraphExecutor<Element>::pool(State& state) {
-  const GraphNode& node = state.node;
-  for_blocks([&](std::int64_t block) {
-    const Element* const in = value(node.in, block);
-    Element* const out = value(node.out, block);
-    if (std::holds_alternative<MaxPoolNode>(node.kind)) {
-      kernels_.max_pool(state.pooling->forward(), in, node.relu, out,
-                        taps_.at(state.taps) + block * block_size(node.out));
-    } else {
-      kernels_.average_pool(state.pooling->forward(), in, out);
-    }
-  });
+std::uint8_t* GraphExecutor<Element>::maxima(const State& state, std::int64_t block) const {
+  return maxima_.at(state.maxima) + block * block_size(state.node.out);
 }
 
 template <class Element>
@@ -347,33 +314,14 @@ template <class Element>
 void GraphExecutor<Element>::backward_to(std::size_t node) {
   while (backward_reached_ > node) {
     State& state = states_[--backward_reached_];
-    if (needs_gradient(state.node.out)) backward_through(state);
-  }
-}
-
-template <class Element>
-void GraphExecutor<Element>::backward_through(State& state) {
-  const GraphNode& node = state.node;
-  if (state.convolution) {
-    convolve_backward(state);
-  } else if (state.batch_norm) {
-    batch_norm_backward(state);
-  } else if (state.pooling) {
-    pool_backward(state);
-  } else if (std::holds_alternative<ActivationNode>(node.kind)) {
-    activation_backward(node);
-  } else if (std::holds_alternative<DropoutNode>(node.kind)) {
-    contribute(node.in, [&](std::int64_t block, Element* to) {
-      drop(node, block, gradient(node.out, block), to);
-    });
-  } else if (std::holds_alternative<FlattenNode>(node.kind)) {
-    contribute(node.in, [&](std::int64_t block, Element* to) {
-      kernels_.unflatten(graph_.shape_of(node.in), gradient(node.out, block), to);
-    });
-  } else if (std::holds_alternative<GateNode>(node.kind)) {
-    gate_backward(node);
-  } else {
-    sum_backward(node);
+    if (!needs_gradient(state.node.out)) continue;
+    if (state.convolution) {
+      convolve_backward(state);
+    } else if (state.batch_norm) {
+      batch_norm_backward(state);
+    } else {
+      differentiate_blocks(state);
+    }
   }
 }
 
@@ -384,7 +332,7 @@ void GraphExecutor<Element>::contribute(Value v, const Compute& compute) {
   if (!needs_gradient(v)) return;
   const bool adds = has_gradient_[static_cast<std::size_t>(v)];
   has_gradient_[static_cast<std::size_t>(v)] = true;
-  for_blocks([&](std::int64_t block) {
+  batch_.for_each_block([&](std::int64_t block) {
     Element* const sum = gradient(v, block);
     Element* const to = adds ? gradients_.at(spare_offset_) + block * block_size(v) : sum;
     compute(block, to);
@@ -398,9 +346,8 @@ void GraphExecutor<Element>::convolve_backward(State& state) {
   const Convolution<Element>& convolution = *state.convolution;
   Element* const dy = gradient(node.out);
   if (node.relu) {
-    for_blocks([&](std::int64_t block) {
-      Element* const from = dy + block * block_size(node.out);
-      kernels_.relu_gradient(pixels_of(node.out, block), from, value(node.out, block), from);
+    batch_.for_each_block([&](std::int64_t block) {
+      differentiate_relu(node, block, dy + block * block_size(node.out));
     });
   }
   if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
@@ -436,7 +383,7 @@ void GraphExecutor<Element>::add_bias_gradients(State& state) {
   const std::int64_t of_block = words<Element>(channels) * kDepth<Element>;
   std::vector<double>& sums = state.bias_sums;
   std::fill(sums.begin(), sums.end(), 0.0);
-  for_blocks([&](std::int64_t block) {
+  batch_.for_each_block([&](std::int64_t block) {
     kernels_.add_gradient_sums(pixels_of(node.out, block), gradient(node.out, block), nullptr,
                                nullptr, nullptr, kNoLimit, sums.data() + block * of_block);
   });
@@ -469,7 +416,7 @@ void GraphExecutor<Element>::batch_norm_backward(State& state) {
   const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
   if (!std::exchange(state.has_gradient_sums, false)) {
     state.batch_norm->begin_gradients(batch_, batch_.blocks());
-    for_blocks([&](std::int64_t block) {
+    batch_.for_each_block([&](std::int64_t block) {
       add_norm_gradients(state, block, block, 0, graph_.shape_of(node.in).height);
     });
   }
@@ -479,7 +426,7 @@ void GraphExecutor<Element>::batch_norm_backward(State& state) {
       adds || !needs_gradient(node.in) ? gradients_.at(spare_offset_) : gradient(node.in),
       is_first ? gradient(node.residual) : nullptr);
   if (adds) {
-    for_blocks([&](std::int64_t block) {
+    batch_.for_each_block([&](std::int64_t block) {
       Element* const sum = gradient(node.in, block);
       kernels_.add(pixels_of(node.in, block),
                    gradients_.at(spare_offset_) + block * block_size(node.in), sum, false, sum);
@@ -489,32 +436,57 @@ void GraphExecutor<Element>::batch_norm_backward(State& state) {
   if (is_first) {
     has_gradient_[static_cast<std::size_t>(node.residual)] = true;
   } else {
-    sum_backward({SumNode{}, kNoValue, node.out, node.residual, node.relu});
+    add_to_residual(node);
   }
 }
 
+/// The backward pass of `compute_blocks`.
 template <class Element>
-void GraphExecutor<Element>::sum_backward(const GraphNode& node) {
-  for (const Value v : {node.in, node.residual}) {
-    contribute(v, [&](std::int64_t block, Element* to) {
-      kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out, block),
-                             node.relu ? value(node.out, block) : nullptr, to);
-    });
-  }
-}
-
-template <class Element>
-void GraphExecutor<Element>::gate_backward(const GraphNode& node) {
-  const bool is_pixel = graph_.shape_of(node.residual).pixels() == 1;
+void GraphExecutor<Element>::differentiate_blocks(const State& state) {
+  const GraphNode& node = state.node;
   contribute(node.in, [&](std::int64_t block, Element* to) {
-    kernels_.gate(pixels_of(node.out, block), gradient(node.out, block),
-                  value(node.residual, block), is_pixel, to);
+    const PixelRange range = pixels_of(node.out, block);
+    const Element* const dy = gradient(node.out, block);
+    if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
+      const Value from = of->activation.differentiates_output() ? node.out : node.in;
+      kernels_.activation_gradient(range, of->activation, dy, value(from, block), to);
+    } else if (std::holds_alternative<DropoutNode>(node.kind)) {
+      drop(node, block, dy, to);
+    } else if (std::holds_alternative<FlattenNode>(node.kind)) {
+      kernels_.unflatten(graph_.shape_of(node.in), dy, to);
+    } else if (std::holds_alternative<GateNode>(node.kind)) {
+      kernels_.gate(range, dy, value(node.residual, block), is_gated_by_pixel(node), to);
+    } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
+      kernels_.max_pool_gradient(state.pooling->backward(), dy, maxima(state, block), to);
+    } else if (state.pooling) {
+      kernels_.average_pool_gradient(state.pooling->backward(), dy, to);
+    } else {
+      differentiate_relu(node, block, to);
+    }
   });
+  if (!std::holds_alternative<GateNode>(node.kind)) return add_to_residual(node);
   contribute(node.residual, [&](std::int64_t block, Element* to) {
+    const PixelRange range = pixels_of(node.out, block);
     const Element* const dy = gradient(node.out, block);
     const Element* const x = value(node.in, block);
-    is_pixel ? kernels_.gate_gradient(pixels_of(node.out, block), dy, x, to)
-             : kernels_.gate(pixels_of(node.out, block), dy, x, false, to);
+    is_gated_by_pixel(node) ? kernels_.gate_gradient(range, dy, x, to)
+                            : kernels_.gate(range, dy, x, false, to);
+  });
+}
+
+/// Writes the gradient of a node before its ReLU, if it has one.
+template <class Element>
+void GraphExecutor<Element>::differentiate_relu(const GraphNode& node, std::int64_t block,
+                                                Element* to) const {
+  kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out, block),
+                         node.relu ? value(node.out, block) : nullptr, to);
+}
+
+/// Adds the gradient of a sum to that of its residual, if it has one.
+template <class Element>
+void GraphExecutor<Element>::add_to_residual(const GraphNode& node) {
+  contribute(node.residual, [&](std::int64_t block, Element* to) {
+    differentiate_relu(node, block, to);
   });
 }
 
@@ -527,30 +499,6 @@ void GraphExecutor<Element>::drop(const GraphNode& node, std::int64_t block, con
   const auto& [number, p] = std::get<DropoutNode>(node.kind);
   kernels_.drop(range, make_dropout(number, p, sample_seeds_ + block * kImages, range.images), from,
                 to);
-}
-
-template <class Element>
-void GraphExecutor<Element>::activation_backward(const GraphNode& node) {
-  const ActivationSpec& activation = std::get<ActivationNode>(node.kind).activation;
-  const Value from = activation.differentiates_output() ? node.out : node.in;
-  contribute(node.in, [&](std::int64_t block, Element* to) {
-    kernels_.activation_gradient(pixels_of(node.out, block), activation, gradient(node.out, block),
-                                 value(from, block), to);
-  });
-}
-
-template <class Element>
-void GraphExecutor<Element>::pool_backward(State& state) {
-  const GraphNode& node = state.node;
-  contribute(node.in, [&](std::int64_t block, Element* to) {
-    const Element* const dy = gradient(node.out, block);
-    if (std::holds_alternative<MaxPoolNode>(node.kind)) {
-      kernels_.max_pool_gradient(state.pooling->backward(), dy,
-                                 taps_.at(state.taps) + block * block_size(node.out), to);
-    } else {
-      kernels_.average_pool_gradient(state.pooling->backward(), dy, to);
-    }
-  });
 }
 
 template class GraphExecutor<float>;

@@ -47,9 +47,6 @@ class GraphExecutor {
   /// Set the tensors of a node, by its index in the graph. They are used by the next passes.
   void set(std::size_t node, const ConvolutionTensors<Element>& tensors);
   void set(std::size_t node, const TrainedBatchNormTensors& tensors);
-  /// Set the destinations of the gradients of a convolution or batch norm.
-  void set_gradients(std::size_t node, Element* weight, Element* bias);
-  void set_norm_gradients(std::size_t node, float* weight, float* bias);
   /// Synchronizes batch norms.
   void set_sum_over_ranks(const SumOverRanks& sum);
 
@@ -94,27 +91,29 @@ class GraphExecutor {
   void from_plain(const Element* images, const PlainStrides& strides, Value v,
                   Element* blocks) const;
   void to_plain(Value v, const Element* blocks, Element* images, const PlainStrides& strides) const;
-  template <class Action>
-  void for_blocks(const Action& action) const;
   template <class Compute>
   void contribute(Value v, const Compute& compute);
 
   void convolve(State& state, BlockedBatchNorm<Element>* next);
   void normalize(State& state, bool has_statistics);
-  void backward_through(State& state);
   void convolve_backward(State& state);
   void add_bias_gradients(State& state);
   void add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
                           std::int64_t row_begin, std::int64_t row_end);
   void batch_norm_backward(State& state);
-  void compute_elements(const GraphNode& node);
-  void sum_backward(const GraphNode& node);
-  void activation_backward(const GraphNode& node);
-  void gate_backward(const GraphNode& node);
+  void compute_blocks(const State& state);
+  void differentiate_blocks(const State& state);
+  void differentiate_relu(const GraphNode& node, std::int64_t block, Element* to) const;
+  void add_to_residual(const GraphNode& node);
   void drop(const GraphNode& node, std::int64_t block, const Element* from, Element* to) const;
-  void pool(State& state);
-  void pool_backward(State& state);
-  PixelRange pixels_of(Value v, std::int64_t block) const;
+  bool is_gated_by_pixel(const GraphNode& gate) const {
+    return graph_.shape_of(gate.residual).pixels() == 1;
+  }
+  std::uint8_t* maxima(const State& state, std::int64_t block) const;
+  PixelRange pixels_of(Value v, std::int64_t block) const {
+    const ValueShape& shape = graph_.shape_of(v);
+    return {shape.pixels(), shape.channels, batch_.images_of(block)};
+  }
 
   const LayerKernels<Element>& kernels_;
   Graph graph_;
@@ -126,7 +125,7 @@ class GraphExecutor {
   const std::int64_t* sample_seeds_ = nullptr;
   std::vector<State> states_;
   Arena<Element> values_, gradients_;
-  Arena<std::uint8_t> taps_;
+  Arena<std::uint8_t> maxima_;
   Arena<float> sums_;
   std::vector<std::size_t> value_offsets_, gradient_offsets_;
   std::size_t spare_offset_ = 0, scratch_offset_ = 0, sums_offset_ = 0;

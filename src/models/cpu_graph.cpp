@@ -1,7 +1,8 @@
-#include "models/cpu_graph.h"
-
+#include <optional>
 #include <utility>
 #include <variant>
+
+#include "models/cpu_network.h"
 
 namespace mnist_train::models {
 
@@ -56,7 +57,7 @@ cpu_kernels::ActivationSpec engine_activation(const settings::ActivationLayer& l
 /// layer; then the graph is of no use.
 class Translator {
  public:
-  Translator(CpuGraph& to, std::int64_t dropouts, const CpuNetwork::ModuleOf& module_of)
+  Translator(CpuGraph& to, std::int64_t dropouts, const ModuleOf& module_of)
       : to_(to), graph_(to.graph), dropouts_(dropouts), module_of_(module_of) {}
 
   std::optional<Value> add(const SizedLayer& sized, Value x) {
@@ -80,8 +81,14 @@ class Translator {
     return x;
   }
 
-  void name_module(const SizedLayer& sized) {
-    to_.modules.push_back({graph_.nodes().size() - 1, module_of_(sized)});
+  /// Names the tensors of the last node.
+  void add_tensors(const SizedLayer& sized) {
+    const std::shared_ptr<torch::nn::Module> module = module_of_(sized);
+    const auto parameters = module->named_parameters(/*recurse=*/false);
+    const at::Tensor* const bias = parameters.find("bias");
+    to_.nodes.push_back({graph_.nodes().size() - 1, parameters["weight"],
+                         bias == nullptr ? at::Tensor() : *bias,
+                         std::dynamic_pointer_cast<BatchNorm>(module)});
   }
 
   std::optional<Value> add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
@@ -100,9 +107,8 @@ class Translator {
     } else if (!equal(shape.in, image(sized.in))) {
       return std::nullopt;
     }
-    ++to_.weighted;
     const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
-    name_module(sized);
+    add_tensors(sized);
     return y;
   }
 
@@ -114,9 +120,8 @@ class Translator {
     }
     const ValueShape& in = graph_.shape_of(x);
     const ConvolutionShape shape{in, {sized.out.elements(), 1, 1}, {in.height, in.width}};
-    ++to_.weighted;
     const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
-    name_module(sized);
+    add_tensors(sized);
     return y;
   }
 
@@ -124,7 +129,7 @@ class Translator {
                            Value x) {
     if (!equal(graph_.shape_of(x), image(sized.in))) return std::nullopt;  // it was flattened
     const Value y = graph_.add(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, x);
-    name_module(sized);
+    add_tensors(sized);
     return y;
   }
 
@@ -218,14 +223,14 @@ class Translator {
   CpuGraph& to_;
   Graph& graph_;
   std::int64_t dropouts_;
-  const CpuNetwork::ModuleOf& module_of_;
+  const ModuleOf& module_of_;
   std::optional<settings::Edges> padding_;  // of the convolution that must follow
 };
 
 }  // namespace
 
 CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
-                   const CpuNetwork::ModuleOf& module_of) {
+                   const ModuleOf& module_of) {
   const SampleShape& in = layers.front()->in;
   // Elements of a vector fill the words of bf16, channels of gray images only half of them.
   const bool is_flat =

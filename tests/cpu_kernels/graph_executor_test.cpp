@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpu_kernels/activations.h"
@@ -305,20 +306,18 @@ Graph pooled_network(bool flattens) {
 template <class Element>
 class Rig {
  public:
-  Rig(const Graph& graph, std::int64_t images, Passes passes = Passes::kBackwardToInput)
-      : graph_(graph), passes_(passes), network_(graph, images, passes) {
+  /// Nodes that are `frozen` get no gradients.
+  Rig(const Graph& graph, std::int64_t images, Passes passes = Passes::kBackwardToInput,
+      std::set<std::size_t> frozen = {})
+      : graph_(graph),
+        passes_(passes),
+        network_(graph, images, passes),
+        frozen_(std::move(frozen)) {
     const std::size_t nodes = graph.nodes().size();
     parameters.resize(nodes);
     tensors_.resize(nodes);
     Draws<Element> draws(11);
     for (std::size_t i = 0; i < nodes; ++i) set(i, draws);
-  }
-
-  /// The node gets no gradients.
-  void freeze(std::size_t node) {
-    frozen_.insert(node);
-    network_.set_gradients(node, nullptr, nullptr);
-    network_.set_norm_gradients(node, nullptr, nullptr);
   }
 
   std::vector<Element> forward(const std::vector<Element>& plain, std::int64_t images) {
@@ -401,8 +400,9 @@ class Rig {
       parameters[i].bias = values_of(t.bias);
       network_.set(
           i, ConvolutionTensors<Element>{t.weight.data(), layer->has_bias ? t.bias.data() : nullptr,
-                                         WeightStrides::contiguous(s), t.weight_gradient.data(),
-                                         t.bias_gradient.data()});
+                                         WeightStrides::contiguous(s),
+                                         unless_frozen(i, t.weight_gradient),
+                                         unless_frozen(i, t.bias_gradient)});
     } else if (std::holds_alternative<BatchNormNode>(node.kind)) {
       const auto channels = static_cast<std::size_t>(graph_.shape_of(node.in).channels);
       for (std::size_t c = 0; c < channels; ++c) {
@@ -417,9 +417,14 @@ class Rig {
       network_.set(i, TrainedBatchNormTensors{{t.norm_weight.data(), t.norm_bias.data(),
                                                t.mean.data(), t.variance.data()},
                                               false,
-                                              t.norm_weight_gradient.data(),
-                                              t.norm_bias_gradient.data()});
+                                              unless_frozen(i, t.norm_weight_gradient),
+                                              unless_frozen(i, t.norm_bias_gradient)});
     }
+  }
+
+  template <class T>
+  T* unless_frozen(std::size_t node, std::vector<T>& gradient) const {
+    return frozen_.contains(node) ? nullptr : gradient.data();
   }
 
   const Graph& graph_;
@@ -498,11 +503,9 @@ TEST_CASE("Networks with gates and depthwise convolutions agree with fp64") {
 template <class Element>
 void check_frozen(double error) {
   const Graph graph = gated_network(/*of_pixels=*/false);
-  for (const auto& frozen : std::vector<std::vector<std::size_t>>{
+  for (const auto& frozen : std::vector<std::set<std::size_t>>{
            {0, 1, 3}, {6, 8}, {0, 1, 3, 6, 8}, {0, 1, 3, 6, 8, 12}}) {
-    Rig<Element> rig(graph, 40, Passes::kBackward);
-    for (const std::size_t node : frozen) rig.freeze(node);
-    rig.check(40, error);
+    Rig<Element>(graph, 40, Passes::kBackward, frozen).check(40, error);
   }
 }
 
