@@ -124,16 +124,25 @@ at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm);
 /// [C], which may be undefined: f32 or bf16, and images of at least 2x2.
 bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 
-/// Writes `max_pool2d(relu(x + bias), 2)` of x [N,C,H,W] to `out`, and the position of each maximum
-/// in its window (see gpu/relu_max_pool.cu) to `choice`, u8. All are channels last, but `out` may
-/// be contiguous; `bias` [C] may be undefined.
-void relu_max_pool(const at::Tensor& x, const at::Tensor& bias, const at::Tensor& out,
-                   const at::Tensor& choice);
+/// The output of `relu_max_pool` [N,C,H/2,W/2].
+struct PooledRelu {
+  at::Tensor out;
+  at::Tensor choice;  // u8, channels last: positions of the maxima, see gpu/relu_max_pool.cu
+};
 
-/// Writes the gradients of x to `into` [N,C,H,W] and of the bias to `bias_gradient` [C], which may
-/// be undefined, for the gradient of `out`, which may be contiguous too, and `choice`.
-void relu_max_pool_backward(const at::Tensor& gradient, const at::Tensor& choice,
-                            const at::Tensor& into, const at::Tensor& bias_gradient);
+/// Returns `max_pool2d(relu(x + bias), 2)` of images [N,C,H,W], channels last or, if `planar`,
+/// contiguous; `bias` [C] may be undefined.
+PooledRelu relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar);
+
+struct ReluMaxPoolGradients {
+  at::Tensor x;     // [N,C,height,width], channels last
+  at::Tensor bias;  // [C]; undefined unless needed
+};
+
+/// Returns the gradients of `relu_max_pool` for that of its output.
+ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const at::Tensor& choice,
+                                             std::int64_t height, std::int64_t width, bool planar,
+                                             bool needs_bias);
 
 /// The samples of a batch. All tensors are contiguous and on one GPU.
 struct BatchSamples {

@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "kernels/operations.h"
-#include "models/convolution.h"
+#include "models/layer_operations.h"
 
 namespace mnist_train::models {
 
@@ -136,8 +136,7 @@ at::Tensor BatchNorm::forward_convolved(torch::nn::Conv2dImpl& convolution,
                                         const at::Tensor& images, const at::Tensor& residual,
                                         bool relu) {
   const at::Tensor& bias = convolution.bias;
-  if (!uses_kernels(images) || bias.scalar_type() != images.scalar_type() ||
-      !can_convolve_without_bias(convolution, images)) {
+  if (!uses_kernels(images) || bias.scalar_type() != images.scalar_type()) {
     return forward_fused(convolution.forward(images), residual, relu);
   }
   const at::Tensor x = convolve_without_bias(convolution, images);

@@ -27,10 +27,8 @@
 #include <vector>
 
 #include "models/cpu_network.h"
-#include "models/dropout.h"
-#include "models/linear_activation.h"
+#include "models/layer_operations.h"
 #include "models/model.h"
-#include "models/relu_max_pool.h"
 
 namespace mnist_train::models {
 

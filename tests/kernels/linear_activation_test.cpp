@@ -1,4 +1,4 @@
-#include "models/linear_activation.h"
+#include "models/layer_operations.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>

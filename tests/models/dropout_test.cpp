@@ -1,4 +1,4 @@
-#include "models/dropout.h"
+#include "models/layer_operations.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

@@ -1,6 +1,11 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
+#include <ATen/ops/one_hot.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/stack.h>
@@ -9,12 +14,172 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
+#include <vector>
 
 #include "accelerator/device.h"
 #include "kernels/launch.h"
 #include "kernels/operations.h"
 
+/// The kernels of networks and of their loss: launches, and checks before first use.
 namespace mnist_train::kernels {
+
+bool can_softmax_loss(const at::Tensor& logits) {
+  return logits.dim() == 2 && logits.is_contiguous() && is_f32_or_bf16(logits);
+}
+
+void softmax_loss(const SoftmaxLossInput& input, double scale, const at::Tensor& gradient,
+                  const at::Tensor& sums) {
+  const at::Tensor& logits = input.logits;
+  const std::int64_t samples = logits.size(0);
+  const unsigned blocks = blocks_for(samples * kWarp);
+  const at::Tensor partial_sums = at::empty({blocks, 2}, sums.options());
+  launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, logits, input.labels,
+         input.other_labels, input.weights, samples, logits.size(1), input.smoothing, scale,
+         gradient, sums, partial_sums, arrived_blocks());
+}
+
+void check_softmax_loss(Agreement& agreement) {
+  constexpr std::int64_t kSamples = 37;
+  constexpr std::int64_t kClasses = 11;
+  constexpr double kSmoothing = 0.1;
+  constexpr double kScale = 0.25;
+  const auto check = [&](at::ScalarType type, bool is_mixed) {
+    const at::Tensor logits = known_values({kSamples, kClasses}).mul_(3).to(type);
+    const at::Tensor labels = at::arange(kSamples, at::kLong).remainder(kClasses);
+    const at::Tensor others = labels.flip(0);
+    const at::Tensor weights =
+        is_mixed ? known_values({kSamples}).abs() : at::ones({kSamples}, at::kFloat);
+    const at::Tensor sums = agreement.here(at::zeros({3}));
+    SoftmaxLossInput input{agreement.here(logits), agreement.here(labels), {}, {}, kSmoothing};
+    if (is_mixed) {
+      input.other_labels = agreement.here(others);
+      input.weights = agreement.here(weights);
+    }
+    const at::Tensor gradient = at::empty_like(input.logits);
+    softmax_loss(input, kScale, gradient, sums);
+
+    const at::Tensor share = weights.unsqueeze(1);
+    const at::Tensor one_hot =
+        at::one_hot(labels, kClasses) * share + at::one_hot(others, kClasses) * (1 - share);
+    const at::Tensor targets = one_hot * (1 - kSmoothing) + kSmoothing / kClasses;
+    const at::Tensor scores = logits.to(at::kFloat);
+    const at::Tensor loss = -(targets * scores.log_softmax(1)).sum();
+    const at::Tensor correct = one_hot.gather(1, logits.argmax(1, /*keepdim=*/true)).sum();
+    agreement.add("sums", sums,
+                  at::stack({loss, correct.to(at::kFloat), at::full({}, kSamples, at::kFloat)}),
+                  at::kFloat);
+    agreement.add("gradient", gradient, (scores.softmax(1) - targets) * kScale, type);
+  };
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const bool is_mixed : {false, true}) check(type, is_mixed);
+  }
+}
+
+namespace {
+
+constexpr at::MemoryFormat kChannelsLast = at::MemoryFormat::ChannelsLast;
+constexpr unsigned kBackwardThreads = 512;     // of a block, at most
+constexpr unsigned kMostBackwardBlocks = 264;  // two per multiprocessor of an H100
+
+bool is_planar(const at::Tensor& pooled) {
+  return !pooled.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+/// Returns the number of adjacent channels of a thread: as many as one access can load, 16 bytes or
+/// less, depending on the alignment of the tensors.
+unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
+                             const at::Tensor& others) {
+  const std::int64_t bytes = values.element_size();
+  std::int64_t size = 16 / bytes;
+  while (channels % size != 0 || !is_aligned(values, size * bytes) ||
+         !is_aligned(others, size * bytes)) {
+    size /= 2;
+  }
+  return static_cast<unsigned>(size);
+}
+
+at::MemoryFormat format_of_pooled(bool planar) {
+  return planar ? at::MemoryFormat::Contiguous : kChannelsLast;
+}
+
+}  // namespace
+
+bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
+  return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
+         x.numel() <= std::numeric_limits<int>::max() && std::min(x.size(2), x.size(3)) >= 2 &&
+         (!bias.defined() || (bias.scalar_type() == x.scalar_type() && bias.is_contiguous() &&
+                              bias.device() == x.device()));
+}
+
+PooledRelu relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar) {
+  const at::Tensor x = images.contiguous(kChannelsLast);
+  const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
+  PooledRelu pooled{
+      at::empty(sizes, x.options().memory_format(format_of_pooled(planar))),
+      at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast))};
+  const unsigned size = channels_per_thread(x.size(1), x, pooled.out);
+  launch(name_for("relu_max_pool", x.scalar_type()),
+         {blocks_for(pooled.out.numel() / size), kThreads}, x, bias, as_int(x.size(0)),
+         as_int(x.size(2)), as_int(x.size(3)), as_int(x.size(1)), is_planar(pooled.out),
+         as_int(size), pooled.out, pooled.choice);
+  return pooled;
+}
+
+ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const at::Tensor& choice,
+                                             std::int64_t height, std::int64_t width, bool planar,
+                                             bool needs_bias) {
+  const at::Tensor gradient = of_output.contiguous(format_of_pooled(planar));
+  ReluMaxPoolGradients found;
+  found.x = at::empty({gradient.size(0), gradient.size(1), height, width},
+                      gradient.options().memory_format(kChannelsLast));
+  const at::Tensor& into = found.x;
+  const unsigned size = channels_per_thread(into.size(1), gradient, into);
+  const auto groups = static_cast<unsigned>(into.size(1)) / size;
+  const unsigned rows = std::max(kBackwardThreads / groups, 1U);
+  const unsigned threads = (std::min(rows * groups, kBackwardThreads) + kWarp - 1) / kWarp * kWarp;
+  const std::int64_t windows = into.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
+  const auto blocks = static_cast<unsigned>(
+      std::min<std::int64_t>((windows + rows - 1) / rows, kMostBackwardBlocks));
+  at::Tensor partial_sums;
+  if (needs_bias) {
+    found.bias = at::empty({into.size(1)}, into.options());
+    partial_sums = at::empty({blocks, into.size(1)}, into.options().dtype(at::kFloat));
+  }
+  launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads}, gradient,
+         choice, as_int(into.size(0)), as_int(height), as_int(width), as_int(into.size(1)),
+         is_planar(gradient), as_int(size), into, found.bias, partial_sums, arrived_blocks());
+  return found;
+}
+
+void check_relu_max_pool(Agreement& agreement) {
+  constexpr std::int64_t kImages = 5;
+  constexpr std::int64_t kSide = 7;
+  const auto check = [&](at::ScalarType type, std::int64_t channels, bool planar) {
+    const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
+    const at::Tensor bias = known_values({channels}).to(type);
+    const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
+    const PooledRelu computed = relu_max_pool(agreement.here(x.contiguous(kChannelsLast)),
+                                              agreement.here(bias), planar);
+    const ReluMaxPoolGradients found = relu_max_pool_gradients(
+        agreement.here(gradient.contiguous(format_of_pooled(planar))), computed.choice, kSide,
+        kSide, planar, /*needs_bias=*/true);
+
+    const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
+    const auto [pooled, indices] = at::max_pool2d_with_indices(added, 2);
+    const at::Tensor of_pooled = gradient.to(at::kFloat) * pooled.gt(0);
+    const at::Tensor of_x = at::max_pool2d_with_indices_backward(of_pooled, added, 2, 2, 0, 1,
+                                                                 /*ceil_mode=*/false, indices);
+    agreement.add("values", computed.out, pooled.clamp_min(0), type);
+    agreement.add("gradient", found.x, of_x, type);
+    agreement.add("gradient of the bias", found.bias, of_x.sum({0, 2, 3}), type);
+  };
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t channels : {5, 10, 12, 64}) {
+      for (const bool planar : {false, true}) check(type, channels, planar);
+    }
+  }
+}
 
 namespace {
 

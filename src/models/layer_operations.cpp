@@ -1,0 +1,146 @@
+#include "models/layer_operations.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tanh.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/functional/conv.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "cpu_kernels/dropout.h"
+
+namespace mnist_train::models {
+
+namespace {
+
+using kernels::LinearFunction;
+
+constexpr std::int64_t kLow32 = 0xffffffff;
+
+/// lowbias32 of values below 2^32 in an i64 tensor.
+at::Tensor mix(at::Tensor bits) {
+  constexpr std::int64_t kFactor1 = cpu_kernels::kHashFactor1;
+  constexpr std::int64_t kFactor2 = cpu_kernels::kHashFactor2;
+  bits = bits.bitwise_xor(bits.bitwise_right_shift(16));
+  bits = (bits * kFactor1).bitwise_and(kLow32);
+  bits = bits.bitwise_xor(bits.bitwise_right_shift(15));
+  bits = (bits * kFactor2).bitwise_and(kLow32);
+  return bits.bitwise_xor(bits.bitwise_right_shift(16));
+}
+
+class LinearActivation : public torch::autograd::Function<LinearActivation> {
+ public:
+  /// `function` is the value of a LinearFunction.
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight, const at::Tensor& bias,
+                            std::int64_t function) {
+    at::Tensor y = at::linear(x, weight, bias);
+    static_cast<LinearFunction>(function) == LinearFunction::kTanh ? y.tanh_() : y.relu_();
+    context->save_for_backward({x, weight, y});
+    context->saved_data["function"] = function;
+    return y;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const auto function = static_cast<LinearFunction>(context->saved_data["function"].toInt());
+    const kernels::LinearActivationGradients found =
+        kernels::linear_activation_gradients(function, saved[2], gradients[0].contiguous());
+    at::Tensor of_x;
+    at::Tensor of_weight;
+    if (context->needs_input_grad(0)) of_x = found.linear.mm(weight);
+    if (context->needs_input_grad(1)) of_weight = found.linear.t().mm(x);
+    return {of_x, of_weight, found.bias, {}};
+  }
+};
+
+class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const std::optional<at::Tensor>& bias, bool planar) {
+    kernels::PooledRelu pooled = kernels::relu_max_pool(x, bias.value_or(at::Tensor()), planar);
+    context->save_for_backward({pooled.choice});
+    context->saved_data["height"] = x.size(2);
+    context->saved_data["width"] = x.size(3);
+    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["planar"] = planar;
+    return pooled.out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto found = kernels::relu_max_pool_gradients(
+        gradients[0], context->get_saved_variables()[0], context->saved_data["height"].toInt(),
+        context->saved_data["width"].toInt(), context->saved_data["planar"].toBool(),
+        context->saved_data["has_bias"].toBool() && context->needs_input_grad(1));
+    return {found.x, found.bias, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
+                          double p) {
+  if (p == 0) return x;
+  constexpr std::int64_t kIndexFactor = cpu_kernels::kIndexFactor;
+  const std::int64_t elements = x.numel() / std::max<std::int64_t>(x.size(0), 1);
+  const at::Tensor places =
+      (at::arange(elements, seeds.options()) * kIndexFactor).bitwise_and(kLow32);
+  const std::int64_t key = cpu_kernels::dropout_key(layer);
+  const at::Tensor low = seeds.bitwise_and(kLow32).bitwise_xor(key).unsqueeze(1);
+  const at::Tensor high = seeds.bitwise_right_shift(32).bitwise_and(kLow32).unsqueeze(1);
+  const at::Tensor hash = mix((places + low).bitwise_and(kLow32)).bitwise_xor(high);
+  const auto limit = static_cast<std::int64_t>(cpu_kernels::dropout_limit(p));
+  const at::Tensor kept = (hash >= limit).to(x.scalar_type()).mul_(1 / (1 - p));
+  return x * kept.view(x.sizes());
+}
+
+at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction function,
+                             const at::Tensor& x) {
+  if (kernels::is_used(kernels::Operation::kLinearActivation, x.device()) &&
+      kernels::can_linear_activation(x, layer.weight, layer.bias)) {
+    return LinearActivation::apply(x, layer.weight, layer.bias,
+                                   static_cast<std::int64_t>(function));
+  }
+  const at::Tensor y = layer.forward(x);
+  return function == LinearFunction::kRelu ? at::relu(y) : at::tanh(y);
+}
+
+at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  const auto& options = layer.options;
+  return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
+                                               options.padding(), options.dilation(),
+                                               options.groups());
+}
+
+at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
+  if (kernels::is_used(kernels::Operation::kReluMaxPool, x.device()) &&
+      kernels::can_relu_max_pool(x, bias)) {
+    const at::Tensor out = ReluMaxPool::apply(
+        x, bias.defined() ? std::optional(bias) : std::nullopt, /*planar=*/flatten);
+    return flatten ? out.flatten(1) : out;
+  }
+  if (bias.defined()) return relu_max_pool(x + bias.view({-1, 1, 1}), /*bias=*/{}, flatten);
+  // ReLU after the pooling gives the same values and gradients as before it, with a quarter of the
+  // elements.
+  const at::Tensor out = at::relu(at::max_pool2d(x, 2));
+  return flatten ? out.flatten(1) : out;
+}
+
+at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor& images,
+                                  bool flatten) {
+  if (kernels::is_used(kernels::Operation::kReluMaxPool, images.device())) {
+    return relu_max_pool(convolve_without_bias(layer, images), layer.bias, flatten);
+  }
+  return relu_max_pool(layer.forward(images), /*bias=*/{}, flatten);
+}
+
+}  // namespace mnist_train::models
