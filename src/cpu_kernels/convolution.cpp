@@ -49,43 +49,6 @@ constexpr std::int64_t kMinParts = 8;       // of a batch, for threads
 constexpr std::int64_t kPanelPair = 2;      // panels that AMX computes at once
 constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while they are cached
 
-/// Returns the number of output rows whose input stays cached.
-template <class Element>
-std::int64_t cached_rows(const GatherView& view) {
-  const std::int64_t in_bytes =
-      view.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
-  return std::max<std::int64_t>(1, kBandBytes * view.out.height / in_bytes);
-}
-
-template <class Element>
-RowParts row_parts(const GatherView& view, std::int64_t blocks) {
-  const std::int64_t of_block = ceil_divide(kMinParts, blocks);
-  const std::int64_t rows =
-      std::min(cached_rows<Element>(view), ceil_divide(view.out.height, of_block));
-  return {rows, ceil_divide(view.out.height, rows), view.out.height};
-}
-
-/// Returns whether all blocks should be multiplied by some panels, then by the next ones: if all
-/// weights take more memory than all inputs, or if there is only one row.
-template <class Element>
-bool by_panels(const GatherView& view, std::int64_t blocks) {
-  if (view.groups != 1 || view.depthwise.count > 0) return false;
-  const std::int64_t weight_words = view.panels * view.panel_rows * view.positions;
-  const std::int64_t in_words = blocks * view.in.block_size<Element>() / kDepth<Element>;
-  return view.out.height == 1 ||
-         (weight_words > in_words && cached_rows<Element>(view) >= view.out.height);
-}
-
-/// Returns whether kernels should read weights in place rather than pack them: if these are a
-/// matrix with adjacent channels that is used a few times only.
-template <class Element>
-bool reads_in_place(const GatherView& view, const BatchOperands<Element>& operands) {
-  constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
-  return view.groups == 1 && view.kernel_height * view.kernel_width == 1 &&
-         operands.channel_stride(view.backward) == 1 && view.group_in % kDepth<Element> == 0 &&
-         operands.blocks * view.out.pixels() <= kMostUses;
-}
-
 template <class Element>
 WeightGradientView gradient_view(const ConvolutionShape& shape) {
   constexpr std::int64_t kLanes = 16;  // of a vector of columns
@@ -113,11 +76,13 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
 /// Calls `action(index of a weight in memory, index among packed ones)` for words of the outputs of
 /// a depthwise convolution.
 template <class Element, class Action>
-void for_each_weight(const ConvolutionShape& shape, const WeightStrides& strides,
-                     std::int64_t word_begin, std::int64_t word_end, const Action& action) {
+void for_each_weight(const GatherView& view, const WeightStrides& strides, std::int64_t word_begin,
+                     std::int64_t word_end, const Action& action) {
   constexpr std::int64_t kD = kDepth<Element>;
-  const auto& [height, width] = shape.kernel;
-  for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, shape.out.channels); ++o) {
+  const std::int64_t height = view.kernel_height;
+  const std::int64_t width = view.kernel_width;
+  const std::int64_t outputs = view.backward ? view.in.channels : view.out.channels;
+  for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, outputs); ++o) {
     std::int64_t at = o / kD * height * width * kD + o % kD;
     for (std::int64_t ky = 0; ky < height; ++ky) {
       for (std::int64_t kx = 0; kx < width; ++kx, at += kD) {
@@ -153,15 +118,18 @@ struct GatherAxis {
   std::int64_t divisor() const { return std::gcd(stride, dilation); }
 };
 
-GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t depth, bool by_amx) {
+template <class Element>
+Gather<Element>::Gather(const ConvolutionShape& s, bool backward)
+    : kernels_(kernel_table<Element>()->convolution) {
+  constexpr std::int64_t kD = kDepth<Element>;
   view_.in = backward ? s.out : s.in;
   view_.out = backward ? s.in : s.out;
   view_.backward = backward;
   view_.layer_groups = s.groups;
-  view_.groups = s.is_depthwise() ? 1 : visible_groups(s, depth);
+  view_.groups = s.is_depthwise() ? 1 : visible_groups(s, kD);
   view_.group_in = view_.in.channels / view_.groups;
   view_.group_out = view_.out.channels / view_.groups;
-  view_.by_amx = by_amx;
+  view_.by_amx = by_amx<Element>();
   view_.kernel_height = s.kernel.height;
   view_.kernel_width = s.kernel.width;
   const GatherAxis columns{s.in.width,      s.out.width,      s.kernel.width, s.stride.width,
@@ -170,8 +138,8 @@ GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t de
             s.dilation.height, backward});
   view_.tap_kernel = columns.tap_kernel();
   if (s.is_depthwise()) {
-    view_.panels = ceil_divide(s.out.channels, depth);
-    view_.panel_rows = depth;
+    view_.panels = words<Element>(s.out.channels);
+    view_.panel_rows = kD;
     view_.positions = s.kernel.height * s.kernel.width;
     add_tiles(columns);
     // Inputs of a tile with the most columns, forward, should fit into an L1 cache.
@@ -179,9 +147,9 @@ GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t de
                                                    (s.kernel.width - 1) * s.dilation.width + 1);
     view_.depthwise.words_at_once = std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
   } else {
-    view_.panel_rows = choose_panel_rows(view_.group_out, by_amx);
+    view_.panel_rows = choose_panel_rows(view_.group_out, view_.by_amx);
     view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
-    add_runs(columns, ceil_divide(view_.group_in, depth));
+    add_runs(columns);
   }
   view_.row_begin = row_begin_.data();
   view_.rows = rows_.data();
@@ -191,7 +159,8 @@ GatherPlan::GatherPlan(const ConvolutionShape& s, bool backward, std::int64_t de
   view_.sequence_count = static_cast<std::int64_t>(sequences_.size());
 }
 
-void GatherPlan::add_rows(const GatherAxis& axis) {
+template <class Element>
+void Gather<Element>::add_rows(const GatherAxis& axis) {
   row_begin_.push_back(0);
   for (std::int64_t y = 0; y < view_.out.height; ++y) {
     const std::vector<Tap> of_row = axis.taps(y);
@@ -201,7 +170,9 @@ void GatherPlan::add_rows(const GatherAxis& axis) {
 }
 
 /// Taps of adjacent columns are one run if each alone would fill registers of AMX badly.
-void GatherPlan::add_runs(const GatherAxis& axis, std::int64_t tap_words) {
+template <class Element>
+void Gather<Element>::add_runs(const GatherAxis& axis) {
+  const std::int64_t tap_words = words<Element>(view_.group_in);
   const bool merges = view_.groups == 1 && tap_words % kAmxWords != 0 && axis.tap_in() == 1;
   run_begin_.push_back(0);
   for (std::int64_t x = 0; x < view_.out.width; ++x) {
@@ -209,7 +180,7 @@ void GatherPlan::add_runs(const GatherAxis& axis, std::int64_t tap_words) {
     const std::size_t of_run = merges ? taps.size() : 1;
     for (std::size_t i = 0; i < taps.size(); i += of_run) {
       const auto count = static_cast<std::int32_t>(of_run);
-      const Sequence& sequence = sequence_of(taps[i].kernel, count, tap_words);
+      const Sequence& sequence = sequence_of(taps[i].kernel, count);
       runs_.push_back({taps[i].in, count * static_cast<std::int32_t>(tap_words), sequence.start,
                        sequence.step});
     }
@@ -218,13 +189,13 @@ void GatherPlan::add_runs(const GatherAxis& axis, std::int64_t tap_words) {
 }
 
 /// Returns the sequence of these kernel columns, which is added unless there is one.
-const Sequence& GatherPlan::sequence_of(std::int32_t first, std::int32_t count,
-                                        std::int64_t tap_words) {
+template <class Element>
+const Sequence& Gather<Element>::sequence_of(std::int32_t first, std::int32_t count) {
   for (const Sequence& sequence : sequences_) {
     if (sequence.first == first && sequence.count == count) return sequence;
   }
-  const std::int64_t words = count * tap_words;
-  const std::int64_t step = view_.by_amx ? round_up(words, kAmxWords) : words;
+  const std::int64_t size = count * words<Element>(view_.group_in);
+  const std::int64_t step = view_.by_amx ? round_up(size, kAmxWords) : size;
   const auto start = static_cast<std::int32_t>(view_.positions);
   view_.positions += step * view_.kernel_height;
   return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
@@ -232,7 +203,8 @@ const Sequence& GatherPlan::sequence_of(std::int32_t first, std::int32_t count,
 
 /// Columns whose taps have the same weights are computed together. Backward, they are a stride
 /// apart.
-void GatherPlan::add_tiles(const GatherAxis& axis) {
+template <class Element>
+void Gather<Element>::add_tiles(const GatherAxis& axis) {
   DepthwiseTiles& to = view_.depthwise;
   to.out_step = axis.backward ? axis.stride : 1;
   to.in_step = axis.backward ? 1 : axis.stride;
@@ -275,130 +247,140 @@ WeightStrides WeightStrides::channels_last(const ConvolutionShape& s) {
   return {s.kernel.height * s.kernel.width * in, 1, s.kernel.width * in, in};
 }
 
+/// Returns the number of output rows whose input stays cached.
 template <class Element>
-Convolution<Element>::Convolution(const ConvolutionShape& shape)
-    : kernels_(kernel_table<Element>()->convolution),
-      shape_(shape),
-      forward_(shape, /*backward=*/false, kDepth<Element>, by_amx<Element>()),
-      backward_(shape, /*backward=*/true, kDepth<Element>, by_amx<Element>()),
-      gradient_(gradient_view<Element>(shape)) {}
-
-template <class Element>
-RowParts Convolution<Element>::forward_parts(std::int64_t blocks) const {
-  return row_parts<Element>(forward_.view(), blocks);
-}
-template <class Element>
-RowParts Convolution<Element>::backward_parts(std::int64_t blocks) const {
-  return row_parts<Element>(backward_.view(), blocks);
+std::int64_t Gather<Element>::cached_rows() const {
+  const std::int64_t in_bytes =
+      view_.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
+  return std::max<std::int64_t>(1, kBandBytes * view_.out.height / in_bytes);
 }
 
 template <class Element>
-void Convolution<Element>::forward(const BatchOperands<Element>& operands,
-                                   const RowListener* listener) const {
-  compute(forward_.view(), operands, listener);
+RowParts Gather<Element>::parts(std::int64_t blocks) const {
+  const std::int64_t of_block = ceil_divide(kMinParts, blocks);
+  const std::int64_t rows = std::min(cached_rows(), ceil_divide(view_.out.height, of_block));
+  return {rows, ceil_divide(view_.out.height, rows), view_.out.height};
 }
+
+/// Returns whether all blocks should be multiplied by some panels, then by the next ones: if all
+/// weights take more memory than all inputs, or if there is only one row.
 template <class Element>
-void Convolution<Element>::backward_data(const BatchOperands<Element>& operands,
-                                         const RowListener* listener) const {
-  compute(backward_.view(), operands, listener);
+bool Gather<Element>::multiplies_by_panels(std::int64_t blocks) const {
+  if (view_.groups != 1 || is_depthwise()) return false;
+  const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
+  return view_.out.height == 1 ||
+         (packed_words() > in_words && cached_rows() >= view_.out.height);
+}
+
+/// Returns whether kernels should read weights in place rather than pack them: if these are a
+/// matrix with adjacent channels that is used a few times only.
+template <class Element>
+bool Gather<Element>::reads_in_place(const BatchOperands<Element>& operands) const {
+  constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
+  return view_.groups == 1 && view_.kernel_height * view_.kernel_width == 1 &&
+         operands.channel_stride(view_.backward) == 1 && view_.group_in % kDepth<Element> == 0 &&
+         operands.blocks * view_.out.pixels() <= kMostUses;
 }
 
 template <class Element>
-void Convolution<Element>::compute(const GatherView& view, const BatchOperands<Element>& operands,
-                                   const RowListener* listener) const {
-  if (!by_panels<Element>(view, operands.blocks)) return compute_rows(view, operands, listener);
-  compute_panels(view, operands);
+void Gather<Element>::compute(const BatchOperands<Element>& operands,
+                              const RowListener* listener) const {
+  if (!multiplies_by_panels(operands.blocks)) return compute_rows(operands, listener);
+  compute_panels(operands);
   if (listener == nullptr) return;
   listener->begin();
-  const RowParts parts = row_parts<Element>(view, operands.blocks);
-  parallel_for(0, operands.blocks * parts.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t part = begin; part < end; ++part) listener->take_part(parts, part);
+  const RowParts all = parts(operands.blocks);
+  parallel_for(0, operands.blocks * all.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t part = begin; part < end; ++part) listener->take_part(all, part);
   });
 }
 
 /// Packs panels and multiplies all blocks by them while they are cached. A thread packs always to
 /// the same memory, which thus stays cached.
 template <class Element>
-void Convolution<Element>::compute_panels(const GatherView& view,
-                                          const BatchOperands<Element>& operands) const {
-  const bool in_place = reads_in_place(view, operands);
-  const std::int64_t pair_size = kPanelPair * view.panel_rows * view.positions * kDepth<Element>;
-  const std::int64_t pairs = ceil_divide(view.panels, kPanelPair);
+void Gather<Element>::compute_panels(const BatchOperands<Element>& operands) const {
+  const bool in_place = reads_in_place(operands);
+  const std::int64_t pair_size = kPanelPair * view_.panel_rows * view_.positions * kDepth<Element>;
+  const std::int64_t pairs = ceil_divide(view_.panels, kPanelPair);
   parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t last = std::min(end * kPanelPair, view.panels);
+    const std::int64_t last = std::min(end * kPanelPair, view_.panels);
     for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
       const PackedPanels<Element> panels{operands.packed + begin * pair_size, at,
                                          std::min(at + kPanelsAtOnce, last), in_place};
-      kernels_.pack(view, operands, panels);
+      kernels_.pack(view_, operands, panels);
       for (std::int64_t block = 0; block < operands.blocks; ++block) {
-        kernels_.gather(view, operands, panels,
-                        {block, 0, view.out.height, panels.begin, panels.end});
+        kernels_.gather(view_, operands, panels,
+                        {block, 0, view_.out.height, panels.begin, panels.end});
       }
     }
   });
 }
 
 template <class Element>
-void Convolution<Element>::pack(const GatherView& view,
-                                const BatchOperands<Element>& operands) const {
-  const std::int64_t size = view.panel_rows * view.positions * kDepth<Element>;
-  if (shape_.is_depthwise()) return pack_depthwise(operands);
-  parallel_for(0, view.groups * view.panels, 1, [&](std::int64_t begin, std::int64_t end) {
-    kernels_.pack(view, operands, {operands.packed + begin * size, begin, end, /*in_place=*/false});
+void Gather<Element>::pack(const BatchOperands<Element>& operands) const {
+  if (is_depthwise()) return pack_depthwise(operands);
+  const std::int64_t size = view_.panel_rows * view_.positions * kDepth<Element>;
+  parallel_for(0, view_.groups * view_.panels, 1, [&](std::int64_t begin, std::int64_t end) {
+    kernels_.pack(view_, operands,
+                  {operands.packed + begin * size, begin, end, /*in_place=*/false});
   });
 }
 
 template <class Element>
-void Convolution<Element>::pack_depthwise(const BatchOperands<Element>& operands) const {
+void Gather<Element>::pack_depthwise(const BatchOperands<Element>& operands) const {
   constexpr std::int64_t kWords = 16;  // of a thread, at least
   auto* const to = reinterpret_cast<float*>(operands.packed);
-  std::fill_n(to, forward_.packed_words(), 0.0F);
-  parallel_for(0, words<Element>(shape_.out.channels), kWords,
-               [&](std::int64_t begin, std::int64_t end) {
-                 for_each_weight<Element>(shape_, operands.strides, begin, end,
-                                          [&](std::int64_t from, std::int64_t at) {
-                                            widen(operands.weights + from, 1, to + at);
-                                          });
-               });
+  std::fill_n(to, packed_words(), 0.0F);
+  parallel_for(0, view_.panels, kWords, [&](std::int64_t begin, std::int64_t end) {
+    for_each_weight<Element>(view_, operands.strides, begin, end,
+                             [&](std::int64_t from, std::int64_t at) {
+                               widen(operands.weights + from, 1, to + at);
+                             });
+  });
 }
 
 /// Packs all panels, then computes bands of rows whose input stays cached.
 template <class Element>
-void Convolution<Element>::compute_rows(const GatherView& view,
-                                        const BatchOperands<Element>& operands,
-                                        const RowListener* listener) const {
-  pack(view, operands);
-  const std::int64_t panels =
-      shape_.is_depthwise() ? words<Element>(view.out.channels) : view.panels;
-  const PackedPanels<Element> packed{operands.packed, 0, view.groups * panels, false};
-  const RowParts parts = row_parts<Element>(view, operands.blocks);
-  const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows<Element>(view) / parts.rows);
+void Gather<Element>::compute_rows(const BatchOperands<Element>& operands,
+                                   const RowListener* listener) const {
+  pack(operands);
+  const std::int64_t panels = is_depthwise() ? words<Element>(view_.out.channels) : view_.panels;
+  const PackedPanels<Element> packed{operands.packed, 0, view_.groups * panels, false};
+  const RowParts all = parts(operands.blocks);
+  const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
   std::int64_t first = 0;
   if (listener != nullptr) {  // the first parts in panels, since all others wait for them
-    first = std::min(at_once, parts.of_block);
-    const std::int64_t rows = std::min(first * parts.rows, view.out.height);
+    first = std::min(at_once, all.of_block);
+    const std::int64_t rows = std::min(first * all.rows, view_.out.height);
     parallel_for(0, ceil_divide(panels, kPanelPair), 1, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.gather(view, operands, packed,
+      kernels_.gather(view_, operands, packed,
                       {0, 0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
     });
     listener->begin();
-    for (std::int64_t part = 0; part < first; ++part) listener->take_part(parts, part);
+    for (std::int64_t part = 0; part < first; ++part) listener->take_part(all, part);
   }
-  parallel_for(
-      first, operands.blocks * parts.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
-        while (begin < end) {
-          const std::int64_t block = begin / parts.of_block;
-          const std::int64_t last = std::min({begin + at_once, end, (block + 1) * parts.of_block});
-          kernels_.gather(
-              view, operands, packed,
-              {block, begin % parts.of_block * parts.rows,
-               std::min((last - block * parts.of_block) * parts.rows, view.out.height), 0, panels});
-          for (; begin < last; ++begin) {
-            if (listener != nullptr) listener->take_part(parts, begin);
-          }
-        }
-      });
+  parallel_for(first, operands.blocks * all.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+    while (begin < end) {
+      const std::int64_t block = begin / all.of_block;
+      const std::int64_t last = std::min({begin + at_once, end, (block + 1) * all.of_block});
+      kernels_.gather(
+          view_, operands, packed,
+          {block, begin % all.of_block * all.rows,
+           std::min((last - block * all.of_block) * all.rows, view_.out.height), 0, panels});
+      for (; begin < last; ++begin) {
+        if (listener != nullptr) listener->take_part(all, begin);
+      }
+    }
+  });
 }
+
+template <class Element>
+Convolution<Element>::Convolution(const ConvolutionShape& shape)
+    : kernels_(kernel_table<Element>()->convolution),
+      shape_(shape),
+      forward_(shape, /*backward=*/false),
+      backward_(shape, /*backward=*/true),
+      gradient_(gradient_view<Element>(shape)) {}
 
 template <class Element>
 std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t blocks) const {
@@ -422,7 +404,7 @@ std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t bloc
 
 template <class Element>
 std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBand>& bands) const {
-  if (shape_.is_depthwise()) return packed_forward_size() * kLaneFloats;
+  if (shape_.is_depthwise()) return forward_.packed_size() * kLaneFloats;
   std::int64_t size = 0;
   for (const GradientBand& band : bands) {
     size = std::max(size, kernels_.gradient_scratch(gradient_, band));
@@ -469,12 +451,15 @@ void Convolution<Element>::depthwise_gradient(
                                                std::min(word + at_once, end));
                  }
                  for_each_weight<Element>(
-                     shape_, operands.strides, begin, end, [&](std::int64_t to, std::int64_t at) {
+                     forward_.view(), operands.strides, begin, end,
+                     [&](std::int64_t to, std::int64_t at) {
                        round_to(operands.sums + at, 1, operands.weight_gradient + to);
                      });
                });
 }
 
+template class Gather<float>;
+template class Gather<Bf16Bits>;
 template class Convolution<float>;
 template class Convolution<Bf16Bits>;
 

@@ -9,39 +9,6 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Sizes of a convolution along one axis.
-struct GatherAxis;
-
-/// A plan of the sums of a convolution's forward pass or of the gradient of its input. Both gather:
-/// for strides, each output pixel of the latter has the taps that reach it.
-class GatherPlan {
- public:
-  /// `depth`: channels of a word.
-  GatherPlan(const ConvolutionShape& shape, bool backward, std::int64_t depth, bool by_amx);
-
-  const GatherView& view() const { return view_; }
-  /// Size of the packed weights in words.
-  std::int64_t packed_words() const {
-    return view_.groups * view_.panels * view_.panel_rows * view_.positions;
-  }
-
-  GatherPlan(const GatherPlan&) = delete;
-  GatherPlan& operator=(const GatherPlan&) = delete;
-
- private:
-  void add_rows(const GatherAxis& axis);
-  void add_runs(const GatherAxis& axis, std::int64_t tap_words);
-  const Sequence& sequence_of(std::int32_t first, std::int32_t count, std::int64_t tap_words);
-  void add_tiles(const GatherAxis& axis);
-
-  GatherView view_{};
-  std::vector<std::int32_t> row_begin_, run_begin_;
-  std::vector<Tap> rows_;
-  std::vector<Run> runs_;
-  std::vector<Sequence> sequences_;
-  std::vector<DepthwiseTile> tiles_;
-};
-
 /// Division of the rows of blocks into parts that threads share. Sums over each part, added in
 /// order, do not depend on the number of threads.
 struct RowParts {
@@ -65,6 +32,53 @@ struct RowListener {
   }
 };
 
+/// Sizes of a convolution along one axis.
+struct GatherAxis;
+
+/// The sums of a convolution's forward pass or of the gradient of its input. Both gather: for
+/// strides, each output pixel of the latter has the taps that reach it.
+template <class Element>
+class Gather {
+ public:
+  Gather(const ConvolutionShape& shape, bool backward);
+  Gather(const Gather&) = delete;
+  Gather& operator=(const Gather&) = delete;
+
+  const GatherView& view() const { return view_; }
+  /// Sizes of the packed weights, in words and in elements.
+  std::int64_t packed_words() const {
+    return view_.groups * view_.panels * view_.panel_rows * view_.positions;
+  }
+  std::int64_t packed_size() const { return packed_words() * kDepth<Element>; }
+  /// Division of the output for any number of blocks.
+  RowParts parts(std::int64_t blocks) const;
+  /// Computes the output of all blocks. `listener` may be null.
+  void compute(const BatchOperands<Element>& operands, const RowListener* listener) const;
+
+ private:
+  void add_rows(const GatherAxis& axis);
+  void add_runs(const GatherAxis& axis);
+  const Sequence& sequence_of(std::int32_t first, std::int32_t count);
+  void add_tiles(const GatherAxis& axis);
+
+  bool is_depthwise() const { return view_.depthwise.count > 0; }
+  std::int64_t cached_rows() const;
+  bool multiplies_by_panels(std::int64_t blocks) const;
+  bool reads_in_place(const BatchOperands<Element>& operands) const;
+  void compute_panels(const BatchOperands<Element>& operands) const;
+  void compute_rows(const BatchOperands<Element>& operands, const RowListener* listener) const;
+  void pack(const BatchOperands<Element>& operands) const;
+  void pack_depthwise(const BatchOperands<Element>& operands) const;
+
+  const ConvolutionKernels<Element>& kernels_;
+  GatherView view_{};
+  std::vector<std::int32_t> row_begin_, run_begin_;
+  std::vector<Tap> rows_;
+  std::vector<Run> runs_;
+  std::vector<Sequence> sequences_;
+  std::vector<DepthwiseTile> tiles_;
+};
+
 /// A convolution over blocked images, forward and backward. Objects hold no tensors. Requires
 /// is_supported<Element>().
 template <class Element>
@@ -74,17 +88,10 @@ class Convolution {
 
   const ConvolutionShape& shape() const { return shape_; }
 
-  /// Sizes of the packed weights, in elements.
-  std::int64_t packed_forward_size() const { return forward_.packed_words() * kDepth<Element>; }
-  std::int64_t packed_backward_size() const { return backward_.packed_words() * kDepth<Element>; }
-
-  /// Division of the output, or of the gradient of the input, for any number of blocks.
-  RowParts forward_parts(std::int64_t blocks) const;
-  RowParts backward_parts(std::int64_t blocks) const;
-  /// Compute the output of all blocks (in: the input), or the gradient of the input (in: that of
-  /// the output). `listener` may be null.
-  void forward(const BatchOperands<Element>& operands, const RowListener* listener) const;
-  void backward_data(const BatchOperands<Element>& operands, const RowListener* listener) const;
+  /// Computes the output. `in` is the input.
+  const Gather<Element>& forward() const { return forward_; }
+  /// Computes the gradient of the input. `in` is that of the output.
+  const Gather<Element>& backward() const { return backward_; }
 
   /// Number of fp32 sums of the gradient of the weights.
   std::int64_t weight_sums() const {
@@ -99,18 +106,11 @@ class Convolution {
                        const WeightGradientOperands<Element>& operands) const;
 
  private:
-  void compute(const GatherView& view, const BatchOperands<Element>& operands,
-               const RowListener* listener) const;
-  void compute_panels(const GatherView& view, const BatchOperands<Element>& operands) const;
-  void compute_rows(const GatherView& view, const BatchOperands<Element>& operands,
-                    const RowListener* listener) const;
-  void pack(const GatherView& view, const BatchOperands<Element>& operands) const;
-  void pack_depthwise(const BatchOperands<Element>& operands) const;
   void depthwise_gradient(const WeightGradientOperands<Element>& operands) const;
 
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;
-  GatherPlan forward_, backward_;
+  Gather<Element> forward_, backward_;
   WeightGradientView gradient_;
 };
 

@@ -58,9 +58,9 @@ void GraphExecutor<Element>::plan_nodes() {
           words<Element>(convolution->shape.out.channels) * kDepth<Element>;
       state.bias.resize(static_cast<std::size_t>(channels));
       state.bias_sums.resize(static_cast<std::size_t>(max_blocks_ * channels));
-      state.packed_forward = values_.add(state.convolution->packed_forward_size());
+      state.packed_forward = values_.add(state.convolution->forward().packed_size());
       if (passes_ == Passes::kForward) continue;
-      state.packed_backward = values_.add(state.convolution->packed_backward_size());
+      state.packed_backward = values_.add(state.convolution->backward().packed_size());
       state.bands = state.convolution->gradient_bands(max_blocks_);
       scratch = std::max(scratch, state.convolution->gradient_scratch(state.bands));
       sums = std::max(sums, state.convolution->weight_sums());
@@ -234,22 +234,22 @@ void GraphExecutor<Element>::normalize(State& state, bool has_statistics) {
 template <class Element>
 void GraphExecutor<Element>::convolve(State& state, BlockedBatchNorm<Element>* next) {
   const GraphNode& node = state.node;
-  const Convolution<Element>& convolution = *state.convolution;
-  const ConvolutionShape& s = convolution.shape();
+  const Gather<Element>& convolution = state.convolution->forward();
+  const ValueShape& out = graph_.shape_of(node.out);
   if (state.weights.bias != nullptr) {
-    widen(state.weights.bias, s.out.channels, state.bias.data());
+    widen(state.weights.bias, out.channels, state.bias.data());
   }
-  const std::int64_t parts = batch_.blocks() * convolution.forward_parts(batch_.blocks()).of_block;
+  const std::int64_t parts = batch_.blocks() * convolution.parts(batch_.blocks()).of_block;
   const RowListener statistics{
       [&] {
         next->begin_statistics(
             batch_, parts,
-            value(node.out) + s.out.width / 2 * (block_size(node.out) / s.out.pixels()));
+            value(node.out) + out.width / 2 * out.pixel_size<Element>());
       },
       [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
         next->add_statistics(part, block, value(node.out, block), begin, end);
       }};
-  convolution.forward({batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
+  convolution.compute({batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
                        values_.at(state.packed_forward),
                        state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr,
                        node.relu, value(node.out)},
@@ -343,7 +343,7 @@ void GraphExecutor<Element>::contribute(Value v, const Compute& compute) {
 template <class Element>
 void GraphExecutor<Element>::convolve_backward(State& state) {
   const GraphNode& node = state.node;
-  const Convolution<Element>& convolution = *state.convolution;
+  const Gather<Element>& to_input = state.convolution->backward();
   Element* const dy = gradient(node.out);
   if (node.relu) {
     batch_.for_each_block([&](std::int64_t block) {
@@ -352,7 +352,7 @@ void GraphExecutor<Element>::convolve_backward(State& state) {
   }
   if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
   if (state.weights.weight_gradient != nullptr) {
-    convolution.weight_gradient(
+    state.convolution->weight_gradient(
         state.bands,
         {batch_.blocks(), value(node.in), dy, gradients_.at(scratch_offset_),
          sums_.at(sums_offset_), state.weights.strides, state.weights.weight_gradient});
@@ -362,13 +362,13 @@ void GraphExecutor<Element>::convolve_backward(State& state) {
   State* const norm = state.norm_before;
   if (norm != nullptr) {
     norm->batch_norm->begin_gradients(
-        batch_, batch_.blocks() * convolution.backward_parts(batch_.blocks()).of_block);
+        batch_, batch_.blocks() * to_input.parts(batch_.blocks()).of_block);
     norm->has_gradient_sums = true;
   }
   const RowListener sums{
       [] {}, [&](std::int64_t part, std::int64_t block, std::int64_t begin,
                  std::int64_t end) { add_norm_gradients(*norm, part, block, begin, end); }};
-  convolution.backward_data(
+  to_input.compute(
       {batch_.blocks(), dy, state.weights.weight, state.weights.strides,
        values_.at(state.packed_backward), nullptr, has_gradient_[in] ? gradient(node.in) : nullptr,
        false, gradient(node.in)},

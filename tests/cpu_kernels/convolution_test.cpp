@@ -104,10 +104,10 @@ class Case {
     std::vector<Element> out = empty_blocks<Element>(s_.out, images_);
     const std::vector<Element> weights =
         reordered(weights_, WeightStrides::contiguous(s_), strides);
-    std::vector<Element> packed(static_cast<std::size_t>(convolution_.packed_forward_size()));
-    convolution_.forward({blocks(), in.data(), weights.data(), strides, packed.data(), bias_.data(),
-                          nullptr, relu, out.data()},
-                         nullptr);
+    std::vector<Element> packed(static_cast<std::size_t>(convolution_.forward().packed_size()));
+    convolution_.forward().compute({blocks(), in.data(), weights.data(), strides, packed.data(),
+                                    bias_.data(), nullptr, relu, out.data()},
+                                   nullptr);
     return error(from_blocks(s_.out, images_, out), expected);
   }
 
@@ -121,10 +121,10 @@ class Case {
     std::vector<Element> into = to_blocks(s_.in, images_, in_);
     const std::vector<Element> weights =
         reordered(weights_, WeightStrides::contiguous(s_), strides);
-    std::vector<Element> packed(static_cast<std::size_t>(convolution_.packed_backward_size()));
-    convolution_.backward_data({blocks(), gradient.data(), weights.data(), strides, packed.data(),
-                                nullptr, into.data(), false, into.data()},
-                               nullptr);
+    std::vector<Element> packed(static_cast<std::size_t>(convolution_.backward().packed_size()));
+    convolution_.backward().compute({blocks(), gradient.data(), weights.data(), strides,
+                                     packed.data(), nullptr, into.data(), false, into.data()},
+                                    nullptr);
     return error(from_blocks(s_.in, images_, into), expected);
   }
 
