@@ -2,7 +2,7 @@
 
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
-#include "cpu_kernels/normalization_avx512.h"
+#include "cpu_kernels/layers_avx512.h"
 
 /// Activation functions in fp32. Errors are a few ulp; NaNs stay NaNs.
 namespace mnist_train::cpu_kernels::avx512 {

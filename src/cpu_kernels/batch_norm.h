@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "cpu_kernels/layer_kernels.h"
+#include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
 

@@ -5,7 +5,6 @@
 
 #include "base/cpu.h"
 #include "base/parallel.h"
-#include "cpu_kernels/elements.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {

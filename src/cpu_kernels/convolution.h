@@ -5,9 +5,25 @@
 #include <functional>
 #include <vector>
 
-#include "cpu_kernels/convolution_kernels.h"
+#include "base/cpu.h"
+#include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
+
+// Conversions between elements and fp32, for code that is a template of the element type.
+
+inline void widen(const float* from, std::int64_t count, float* to) {
+  std::copy_n(from, count, to);
+}
+inline void widen(const Bf16Bits* from, std::int64_t count, float* to) {
+  bf16_to_float(from, count, to);
+}
+inline void round_to(const float* from, std::int64_t count, float* to) {
+  std::copy_n(from, count, to);
+}
+inline void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
+  float_to_bf16(from, count, to);
+}
 
 /// Division of the rows of blocks into parts that threads share. Sums over each part, added in
 /// order, do not depend on the number of threads.

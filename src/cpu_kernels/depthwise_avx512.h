@@ -2,7 +2,7 @@
 
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
-#include "cpu_kernels/convolution_kernels.h"
+#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
 /// Depthwise convolutions: products of vectors of images and a weight, summed in fp32.

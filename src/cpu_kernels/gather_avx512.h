@@ -3,8 +3,8 @@
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
 #include "cpu_kernels/amx.h"
-#include "cpu_kernels/convolution_kernels.h"
 #include "cpu_kernels/depthwise_avx512.h"
+#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
 /// Convolutions, forward and with respect to their input.

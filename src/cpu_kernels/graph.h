@@ -4,7 +4,7 @@
 #include <variant>
 #include <vector>
 
-#include "cpu_kernels/convolution_kernels.h"
+#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/pooling.h"
 
 namespace mnist_train::cpu_kernels {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "cpu_kernels/elements.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {

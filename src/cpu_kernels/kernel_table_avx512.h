@@ -3,11 +3,9 @@
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
 #include "cpu_kernels/activation_avx512.h"
-#include "cpu_kernels/conversion_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
 #include "cpu_kernels/kernels.h"
-#include "cpu_kernels/normalization_avx512.h"
-#include "cpu_kernels/pooling_avx512.h"
+#include "cpu_kernels/layers_avx512.h"
 #include "cpu_kernels/weight_gradient_avx512.h"
 
 namespace mnist_train::cpu_kernels::avx512 {

@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu_kernels/convolution_kernels.h"
-#include "cpu_kernels/layer_kernels.h"
+#include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
 

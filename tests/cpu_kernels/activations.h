@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu_kernels/layer_kernels.h"
+#include "cpu_kernels/kernels.h"
 
 /// Activation functions and their derivatives in fp64.
 namespace mnist_train::cpu_kernels {

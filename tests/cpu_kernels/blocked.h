@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/cpu.h"
-#include "cpu_kernels/convolution_kernels.h"
+#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/layout.h"
 
 /// Blocked images and plain ones [image][channel][y][x] for tests of cpu_kernels/.
