@@ -72,6 +72,47 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
   return view;
 }
 
+/// Returns a band with the layout of its factors.
+template <class Element>
+GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
+  constexpr std::int64_t kD = kDepth<Element>;
+  constexpr std::int64_t kImageWords = kImages / kD;  // of a channel
+  constexpr std::int64_t kLine = 16 * kD;             // elements of a cache line
+  // After each factor, for registers that reach beyond it.
+  constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
+  const ConvolutionShape& s = view.shape;
+  const std::int64_t rows = band.row_end - band.row_begin;
+  const std::int64_t in_end = (band.row_end - 1) * s.stride.height - s.padding.height +
+                              (s.kernel.height - 1) * s.dilation.height + 1;
+  band.in_begin =
+      std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
+  band.in_rows = std::max<std::int64_t>(0, std::min(s.in.height, in_end) - band.in_begin);
+  band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
+  band.a_pixel = s.out.pixel_size<Element>();
+  band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
+  // Odd numbers of cache lines, since otherwise a column's words would share few sets.
+  const auto odd_lines = [](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
+  const std::int64_t channels = words<Element>(s.in.channels) * kD;
+  if (view.merges_columns) {
+    const std::int64_t padded_width =
+        (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
+    band.left = s.padding.width;
+    band.right = std::max<std::int64_t>(0, padded_width - band.left - s.in.width);
+    const std::int64_t width = band.left + s.in.width + band.right;
+    band.b_pixel = channels * (view.by_images ? kImages : kD);
+    band.b_word = odd_lines(width * band.b_pixel);
+    band.b_row = view.by_images ? width * band.b_pixel : kImageWords * band.b_word;
+  } else {
+    band.b_word = odd_lines(channels * kD);
+    band.b_pixel = kImageWords * band.b_word;
+    band.b_row = s.in.width * band.b_pixel;
+  }
+  band.b_block = band.in_rows * band.b_row;
+  band.b_begin = kD == 1 ? 0 : band.blocks() * band.a_block + kSpace;
+  band.scratch = band.b_begin + band.blocks() * band.b_block + kSpace;
+  return band;
+}
+
 /// Calls `action(index of a weight in memory, index among packed ones)` for words of the outputs of
 /// a depthwise convolution.
 template <class Element, class Action>
@@ -236,16 +277,6 @@ void Gather<Element>::add_tiles(const GatherAxis& axis) {
   to.count = static_cast<std::int64_t>(tiles_.size());
 }
 
-WeightStrides WeightStrides::contiguous(const ConvolutionShape& s) {
-  const std::int64_t plane = s.kernel.height * s.kernel.width;
-  return {s.group_in() * plane, plane, s.kernel.width, 1};
-}
-
-WeightStrides WeightStrides::channels_last(const ConvolutionShape& s) {
-  const std::int64_t in = s.group_in();
-  return {s.kernel.height * s.kernel.width * in, 1, s.kernel.width * in, in};
-}
-
 /// Returns the number of output rows whose input stays cached.
 template <class Element>
 std::int64_t Gather<Element>::cached_rows() const {
@@ -394,8 +425,8 @@ std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t bloc
   std::vector<GradientBand> bands;
   for (std::int64_t block = 0; block < blocks; block += blocks_at_once) {
     for (std::int64_t y = 0; y < shape_.out.height; y += rows) {
-      bands.push_back({block, std::min(block + blocks_at_once, blocks), y,
-                       std::min(y + rows, shape_.out.height)});
+      bands.push_back(laid_out<Element>(gradient_, {block, std::min(block + blocks_at_once, blocks),
+                                                    y, std::min(y + rows, shape_.out.height)}));
     }
   }
   return bands;
@@ -405,9 +436,7 @@ template <class Element>
 std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBand>& bands) const {
   if (shape_.is_depthwise()) return forward_.packed_size() * kLaneFloats;
   std::int64_t size = 0;
-  for (const GradientBand& band : bands) {
-    size = std::max(size, kernels_.gradient_scratch(gradient_, band));
-  }
+  for (const GradientBand& band : bands) size = std::max(size, band.scratch);
   return size;
 }
 
@@ -420,13 +449,13 @@ void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& band
   for (const GradientBand& of_all : bands) {
     GradientBand band = of_all;
     band.block_end = std::min(band.block_end, operands.blocks);
+    band = laid_out<Element>(gradient_, band);
     const bool is_last = band.row_end == shape_.out.height && band.block_end == operands.blocks;
     band.replaces = &of_all == bands.data();
     band.writes = is_last && writes_rows;
-    parallel_for(0, kernels_.gradient_rows(gradient_, band), 1,
-                 [&](std::int64_t begin, std::int64_t end) {
-                   kernels_.rearrange(gradient_, band, operands, begin, end);
-                 });
+    parallel_for(0, band.blocks() * band.copied_rows, 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.rearrange(gradient_, band, operands, begin, end);
+    });
     parallel_for(0, gradient_.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
       kernels_.add_products(gradient_, band, operands, begin, end);
     });

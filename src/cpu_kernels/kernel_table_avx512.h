@@ -12,9 +12,8 @@ namespace mnist_train::cpu_kernels::avx512 {
 
 template <class Element>
 inline constexpr KernelTable<Element> kTable{
-    {&pack<Element>, &gather<Element>, &gradient_scratch<Element>, &gradient_rows<Element>,
-     &rearrange<Element>, &add_products<Element>, &write_gradient<Element>,
-     &depthwise_gradient<Element>},
+    {&pack<Element>, &gather<Element>, &rearrange<Element>, &add_products<Element>,
+     &write_gradient<Element>, &depthwise_gradient<Element>},
     {&add_statistics<Element>, &normalize<Element>, &add_gradient_sums<Element>,
      &normalize_gradient<Element>, &add<Element>, &relu_gradient<Element>, &activate<Element>,
      &activation_gradient<Element>, &gate<Element>, &gate_gradient<Element>, &drop<Element>,

@@ -96,11 +96,6 @@ struct GatherView {
 /// Memory strides, in elements, of the dimensions of weights.
 struct WeightStrides {
   std::int64_t out, in, kernel_row, kernel_column;
-
-  /// Of contiguous weights [out][in / groups][row][column].
-  static WeightStrides contiguous(const ConvolutionShape& shape);
-  /// Of weights in PyTorch's channels_last format.
-  static WeightStrides channels_last(const ConvolutionShape& shape);
 };
 
 /// Operands of a pass over the blocks of a batch. Pointers are to block 0.
@@ -135,11 +130,23 @@ struct GatherPart {
   std::int64_t block, row_begin, row_end, panel_begin, panel_end;
 };
 
-/// Rows of all blocks from `block_begin` to `block_end` whose products are summed in registers.
+/// Rows of all blocks from `block_begin` to `block_end` whose products are summed in registers, and
+/// the layout of their factors in scratch memory, in elements; see weight_gradient_avx512.h. The
+/// first factor is a copy only for bf16.
 struct GradientBand {
   std::int64_t block_begin, block_end, row_begin, row_end;
   bool replaces = false;  // the sums, rather than adding to them
   bool writes = false;    // the sums to the gradient of the weights: the last band
+
+  std::int64_t in_begin = 0, in_rows = 0;  // input rows that the output rows need
+  std::int64_t a_pixel = 0, a_block = 0;
+  std::int64_t b_pixel = 0, b_word = 0, b_row = 0, b_block = 0;
+  std::int64_t left = 0, right = 0;  // pixels of padding in the second factor
+  std::int64_t b_begin = 0;          // after the copy of the first factor
+  std::int64_t scratch = 0;          // size of the memory
+  std::int64_t copied_rows = 0;      // of a block: of the input, then for bf16 of the gradient
+
+  std::int64_t blocks() const { return block_end - block_begin; }
 };
 
 inline constexpr std::int64_t kImageGradientRows = 4;  // of sums, if vectors hold images
@@ -190,11 +197,7 @@ struct ConvolutionKernels {
                const PackedPanels<Element>& panels);
   void (*gather)(const GatherView& view, const BatchOperands<Element>& operands,
                  const PackedPanels<Element>& panels, const GatherPart& part);
-  /// Returns the size of the scratch memory for a band, in elements.
-  std::int64_t (*gradient_scratch)(const WeightGradientView& view, const GradientBand& band);
-  /// Returns the number of rows of a band that `rearrange` copies.
-  std::int64_t (*gradient_rows)(const WeightGradientView& view, const GradientBand& band);
-  /// Copies rows `begin` to `end` of a band to its scratch memory.
+  /// Copies rows `begin` to `end` of all copied rows of a band to its scratch memory.
   void (*rearrange)(const WeightGradientView& view, const GradientBand& band,
                     const WeightGradientOperands<Element>& operands, std::int64_t begin,
                     std::int64_t end);

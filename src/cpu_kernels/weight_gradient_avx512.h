@@ -38,17 +38,6 @@ struct PairSplitter {
   }
 };
 
-/// Input rows that the output rows of a band need.
-struct InputRows {
-  std::int64_t begin, end;
-
-  InputRows(const ConvolutionShape& s, const GradientBand& band)
-      : begin(larger(0, band.row_begin * s.stride.height - s.padding.height)),
-        end(smaller(s.in.height, (band.row_end - 1) * s.stride.height - s.padding.height +
-                                     (s.kernel.height - 1) * s.dilation.height + 1)) {}
-  std::int64_t count() const { return larger(0, end - begin); }
-};
-
 /// Output positions from `from` to `to` that multiply an input position, `offset` after `stride`
 /// times their own, of `in`.
 struct ValidRange {
@@ -60,84 +49,36 @@ struct ValidRange {
         end(smaller(to, in - offset <= 0 ? 0 : (in - offset + stride - 1) / stride)) {}
 };
 
-/// The factors of a band, in elements. The first one is a copy only for bf16.
-template <class Element>
-struct BandLayout {
-  std::int64_t a_pixel, a_block;
-  std::int64_t b_pixel, b_word, b_row, b_block;
-  std::int64_t left = 0, right = 0;  // pixels of padding in the second factor
-  std::int64_t b_begin;              // in scratch memory, after the copy of the first factor
-  InputRows rows;
-
-  BandLayout(const WeightGradientView& view, const GradientBand& band) : rows(view.shape, band) {
-    const ConvolutionShape& s = view.shape;
-    a_pixel = words<Element>(s.out.channels) * kWordSize<Element>;
-    a_block = kDepth<Element> == 1 ? s.out.block_size<Element>()
-                                   : (band.row_end - band.row_begin) * s.out.width * a_pixel;
-    // Odd numbers of cache lines, since otherwise a column's words would share few sets.
-    constexpr std::int64_t kLine = kLanes * kDepth<Element>;
-    const std::int64_t channels = words<Element>(s.in.channels) * kDepth<Element>;
-    if (view.merges_columns) {
-      const std::int64_t padded_width =
-          (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
-      left = s.padding.width;
-      right = larger(0, padded_width - left - s.in.width);
-      const std::int64_t width = left + s.in.width + right;
-      b_pixel = channels * (view.by_images ? kImages : kDepth<Element>);
-      b_word = (ceil_divide(width * b_pixel, kLine) | 1) * kLine;
-      b_row = view.by_images ? width * b_pixel : kImageWords<Element> * b_word;
-    } else {
-      b_word = (ceil_divide(channels * kDepth<Element>, kLine) | 1) * kLine;
-      b_pixel = kImageWords<Element> * b_word;
-      b_row = s.in.width * b_pixel;
-    }
-    b_block = rows.count() * b_row;
-    b_begin = kDepth<Element> == 1 ? 0 : (band.block_end - band.block_begin) * a_block + kSpace;
-  }
-
-  std::int64_t size(const GradientBand& band) const {
-    return b_begin + (band.block_end - band.block_begin) * b_block + kSpace;
-  }
-
- private:
-  // After each factor, for registers that reach beyond it.
-  static constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
-};
-
 /// A band with its operands.
 template <class Element>
 struct Band {
-  Band(const WeightGradientView& v, const GradientBand& p, const WeightGradientOperands<Element>& o)
-      : view(v), part(p), operands(o), layout(v, p) {}
-
   /// Returns the first factor: for bf16, in scratch memory.
   const Element* first_factor() const {
     if (kDepth<Element> == 2) return operands.scratch;
-    return operands.gradient + part.block_begin * layout.a_block +
-           part.row_begin * view.shape.out.width * layout.a_pixel;
+    return operands.gradient + part.block_begin * part.a_block +
+           part.row_begin * view.shape.out.width * part.a_pixel;
   }
 
   const WeightGradientView& view;
   const GradientBand& part;
   const WeightGradientOperands<Element>& operands;
-  BandLayout<Element> layout;
 };
 
 /// Copies a row of the input with zeros for the padding.
 template <class Element>
-void copy_row(const ConvolutionShape& s, const BandLayout<Element>& layout, const Element* from,
+void copy_row(const ConvolutionShape& s, const GradientBand& band, const Element* from,
               Element* to) {
-  const std::int64_t left = layout.left * layout.b_pixel;
-  const std::int64_t size = s.in.width * layout.b_pixel;
+  const std::int64_t left = band.left * band.b_pixel;
+  const std::int64_t size = s.in.width * band.b_pixel;
   __builtin_memset(to, 0, sizeof(Element) * left);
   __builtin_memcpy(to + left, from, sizeof(Element) * size);
-  __builtin_memset(to + left + size, 0, sizeof(Element) * (layout.right * layout.b_pixel));
+  __builtin_memset(to + left + size, 0, sizeof(Element) * (band.right * band.b_pixel));
 }
 
 /// Copies a row of the input as the second factor, with zeros for the padding.
 template <class Element>
-void transpose_row(const ConvolutionShape& s, const BandLayout<Element>& layout,
-                   const Element* from, Element* to) {
+void transpose_row(const ConvolutionShape& s, const GradientBand& band, const Element* from,
+                   Element* to) {
   const std::int64_t channels = words<Element>(s.in.channels) * kDepth<Element>;
   [[maybe_unused]] const PairSplitter splitter;
   for (std::int64_t x = 0; x < s.in.width; ++x, from += channels * kImages) {
@@ -154,60 +95,46 @@ void transpose_row(const ConvolutionShape& s, const BandLayout<Element>& layout,
           }
         }
         transpose(block);
-        Element* const at = to + (layout.left + x) * layout.b_pixel + channel * kDepth<Element> +
-                            half * kLanes * layout.b_word;
+        Element* const at = to + (band.left + x) * band.b_pixel + channel * kDepth<Element> +
+                            half * kLanes * band.b_word;
         for (int i = 0; i < kLanes; ++i) {
-          _mm512_mask_storeu_epi32(at + i * layout.b_word, first_lanes(count), block[i]);
+          _mm512_mask_storeu_epi32(at + i * band.b_word, first_lanes(count), block[i]);
         }
       }
     }
   }
-  const std::int64_t left = layout.left * layout.b_pixel;
-  const std::int64_t end = left + s.in.width * layout.b_pixel;
-  for (std::int64_t i = 0; i < kImageWords<Element> && layout.left + layout.right > 0; ++i) {
-    Element* const word = to + i * layout.b_word;
+  const std::int64_t left = band.left * band.b_pixel;
+  const std::int64_t end = left + s.in.width * band.b_pixel;
+  for (std::int64_t i = 0; i < kImageWords<Element> && band.left + band.right > 0; ++i) {
+    Element* const word = to + i * band.b_word;
     __builtin_memset(word, 0, sizeof(Element) * left);
-    __builtin_memset(word + end, 0, sizeof(Element) * (layout.right * layout.b_pixel));
+    __builtin_memset(word + end, 0, sizeof(Element) * (band.right * band.b_pixel));
   }
-}
-
-template <class Element>
-std::int64_t gradient_scratch(const WeightGradientView& view, const GradientBand& band) {
-  return BandLayout<Element>(view, band).size(band);
-}
-
-template <class Element>
-std::int64_t gradient_rows(const WeightGradientView& view, const GradientBand& band) {
-  const std::int64_t out_rows = kDepth<Element> == 1 ? 0 : band.row_end - band.row_begin;
-  return (band.block_end - band.block_begin) * (InputRows(view.shape, band).count() + out_rows);
 }
 
 /// Rows are those of the input, then those of the gradient, of each block.
 template <class Element>
-void rearrange(const WeightGradientView& view, const GradientBand& part,
+void rearrange(const WeightGradientView& view, const GradientBand& band,
                const WeightGradientOperands<Element>& operands, std::int64_t begin,
                std::int64_t end) {
   const ConvolutionShape& s = view.shape;
-  const BandLayout<Element> layout(view, part);
-  const std::int64_t of_block =
-      gradient_rows<Element>(view, part) / (part.block_end - part.block_begin);
-  const std::int64_t in_row = s.in.block_size<Element>() / s.in.height;
-  const std::int64_t out_row = s.out.width * layout.a_pixel;
+  const std::int64_t in_row = s.in.width * s.in.pixel_size<Element>();
+  const std::int64_t out_row = s.out.width * band.a_pixel;
   for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t block = i / of_block;
-    const std::int64_t row = i % of_block;
-    if (row < layout.rows.count()) {
-      const std::int64_t y = (part.block_begin + block) * s.in.height + layout.rows.begin + row;
+    const std::int64_t block = i / band.copied_rows;
+    const std::int64_t row = i % band.copied_rows;
+    if (row < band.in_rows) {
+      const std::int64_t y = (band.block_begin + block) * s.in.height + band.in_begin + row;
       Element* const to =
-          operands.scratch + layout.b_begin + block * layout.b_block + row * layout.b_row;
+          operands.scratch + band.b_begin + block * band.b_block + row * band.b_row;
       const auto copy = view.by_images ? &copy_row<Element> : &transpose_row<Element>;
-      copy(s, layout, operands.in + y * in_row, to);
+      copy(s, band, operands.in + y * in_row, to);
     } else if constexpr (kDepth<Element> == 2) {  // pairs of channels become channels
-      const std::int64_t y = row - layout.rows.count();
+      const std::int64_t y = row - band.in_rows;
       const Element* from =
           operands.gradient +
-          ((part.block_begin + block) * s.out.height + part.row_begin + y) * out_row;
-      Element* to = operands.scratch + block * layout.a_block + y * out_row;
+          ((band.block_begin + block) * s.out.height + band.row_begin + y) * out_row;
+      Element* to = operands.scratch + block * band.a_block + y * out_row;
       const PairSplitter splitter;
       for (Element* const row_end = to + out_row; to < row_end; to += 2 * kImages) {
         __m512i first;
@@ -421,20 +348,16 @@ class ImageGradient {
 /// Adds the products of a band.
 template <class Gradient, class Element>
 [[gnu::noinline]] void add_tile(const GradientTile<Element>& tile) {
-  const Band<Element>& band = tile.band;
-  const BandLayout<Element>& layout = band.layout;
-  const ConvolutionShape& s = band.view.shape;
-  const std::int64_t row_offset =
-      tile.ky * s.dilation.height - s.padding.height - layout.rows.begin;
+  const GradientBand& band = tile.band.part;
+  const ConvolutionShape& s = tile.band.view.shape;
+  const std::int64_t row_offset = tile.ky * s.dilation.height - s.padding.height - band.in_begin;
   Gradient gradient(tile);
-  for (std::int64_t block = 0; block < band.part.block_end - band.part.block_begin; ++block) {
+  for (std::int64_t block = 0; block < band.blocks(); ++block) {
     for (std::int64_t y = tile.rows.begin; y < tile.rows.end; ++y) {
-      gradient.add(
-          tile.a + block * layout.a_block +
-              (y - band.part.row_begin) * s.out.width * layout.a_pixel,
-          layout.a_pixel,
-          tile.b + block * layout.b_block + (y * s.stride.height + row_offset) * layout.b_row,
-          s.stride.width * layout.b_pixel, layout.b_word, tile.pixels);
+      gradient.add(tile.a + block * band.a_block + (y - band.row_begin) * s.out.width * band.a_pixel,
+                   band.a_pixel,
+                   tile.b + block * band.b_block + (y * s.stride.height + row_offset) * band.b_row,
+                   s.stride.width * band.b_pixel, band.b_word, tile.pixels);
     }
   }
   gradient.finish();
@@ -461,7 +384,7 @@ void choose_add_tile(const GradientTile<Element>& tile, int vectors) {
 template <class Element>
 void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
   const WeightGradientView& view = first.band.view;
-  const BandLayout<Element>& layout = first.band.layout;
+  const GradientBand& band = first.band.part;
   const ConvolutionShape& s = view.shape;
   const std::int64_t steps = view.merges_columns ? 1 : s.kernel.width;
   for (std::int64_t kx = 0; kx < steps; ++kx) {
@@ -470,8 +393,8 @@ void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
     if (!view.merges_columns) {
       const std::int64_t offset = kx * s.dilation.width - s.padding.width;
       const ValidRange pixels(0, s.out.width, offset, s.stride.width, s.in.width);
-      of_row.a += pixels.begin * layout.a_pixel;
-      of_row.b += (pixels.begin * s.stride.width + offset) * layout.b_pixel;
+      of_row.a += pixels.begin * band.a_pixel;
+      of_row.b += (pixels.begin * s.stride.width + offset) * band.b_pixel;
       of_row.pixels = pixels.end - pixels.begin;
       of_row.column = kx * view.column_run;
       columns = view.column_run;
@@ -494,7 +417,7 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
   const WeightGradientView& view = band.view;
   const ConvolutionShape& s = view.shape;
   const Element* const a = band.first_factor();
-  const Element* const b = band.operands.scratch + band.layout.b_begin;
+  const Element* const b = band.operands.scratch + band.part.b_begin;
   while (begin < end) {
     const std::int64_t index = begin / view.tiles_of_group();  // of the group and kernel row
     const std::int64_t first = begin - index * view.tiles_of_group();
@@ -516,7 +439,7 @@ template <class Element>
 void add_products(const WeightGradientView& view, const GradientBand& part,
                   const WeightGradientOperands<Element>& operands, std::int64_t begin,
                   std::int64_t end) {
-  const Band<Element> band(view, part, operands);
+  const Band<Element> band{view, part, operands};
   if (!view.by_amx) return add_groups(band, begin, end);
   const amx::Registers registers;
   add_groups(band, begin, end);

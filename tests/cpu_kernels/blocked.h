@@ -124,6 +124,17 @@ inline double relative_error(const std::vector<double>& found,
   return errors == 0 ? 0 : std::sqrt(errors / squares);
 }
 
+/// Strides of contiguous weights [out][in / groups][row][column].
+inline WeightStrides contiguous(const ConvolutionShape& s) {
+  const std::int64_t plane = s.kernel.height * s.kernel.width;
+  return {s.group_in() * plane, plane, s.kernel.width, 1};
+}
+/// Strides of weights in PyTorch's channels_last format.
+inline WeightStrides channels_last(const ConvolutionShape& s) {
+  const std::int64_t in = s.group_in();
+  return {s.kernel.height * s.kernel.width * in, 1, s.kernel.width * in, in};
+}
+
 /// Calls `action(output index, input index, weight index)` for all products, with indices of plain
 /// tensors.
 template <class Action>

@@ -84,8 +84,8 @@ class Case {
   /// The two of PyTorch, and one without adjacent channels or taps.
   std::vector<WeightStrides> orders() const {
     const std::int64_t rows = s_.kernel.height;
-    return {WeightStrides::contiguous(s_),
-            WeightStrides::channels_last(s_),
+    return {contiguous(s_),
+            channels_last(s_),
             {s_.kernel.width * rows * s_.group_in(), s_.kernel.width * rows, 1, rows}};
   }
 
@@ -103,7 +103,7 @@ class Case {
     const std::vector<Element> in = to_blocks(s_.in, images_, in_);
     std::vector<Element> out = empty_blocks<Element>(s_.out, images_);
     const std::vector<Element> weights =
-        reordered(weights_, WeightStrides::contiguous(s_), strides);
+        reordered(weights_, contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.forward().packed_size()));
     convolution_.forward().compute({blocks(), in.data(), weights.data(), strides, packed.data(),
                                     bias_.data(), nullptr, relu, out.data()},
@@ -120,7 +120,7 @@ class Case {
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
     std::vector<Element> into = to_blocks(s_.in, images_, in_);
     const std::vector<Element> weights =
-        reordered(weights_, WeightStrides::contiguous(s_), strides);
+        reordered(weights_, contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.backward().packed_size()));
     convolution_.backward().compute({blocks(), gradient.data(), weights.data(), strides,
                                      packed.data(), nullptr, into.data(), false, into.data()},
@@ -141,7 +141,7 @@ class Case {
     std::vector<Element> found(weights_.size());
     convolution_.weight_gradient(bands, {blocks(), in.data(), gradient.data(), scratch.data(),
                                          sums.data(), strides, found.data()});
-    return error(values_of(reordered(found, strides, WeightStrides::contiguous(s_))), expected);
+    return error(values_of(reordered(found, strides, contiguous(s_))), expected);
   }
 
   /// Returns weights in another order.

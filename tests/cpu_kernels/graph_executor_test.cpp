@@ -400,7 +400,7 @@ class Rig {
       parameters[i].bias = values_of(t.bias);
       network_.set(
           i, ConvolutionTensors<Element>{t.weight.data(), layer->has_bias ? t.bias.data() : nullptr,
-                                         WeightStrides::contiguous(s),
+                                         contiguous(s),
                                          unless_frozen(i, t.weight_gradient),
                                          unless_frozen(i, t.bias_gradient)});
     } else if (std::holds_alternative<BatchNormNode>(node.kind)) {
