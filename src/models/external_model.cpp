@@ -1,5 +1,3 @@
-#include "models/external_model.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
@@ -21,23 +19,19 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/shared_library.h"
+#include "models/model.h"
 #include "plugin/model.h"
 
 namespace mnist_train::models {
 
 namespace {
 
-std::string text_of(at::IntArrayRef sizes) {
-  std::ostringstream text;
-  text << sizes;
-  return text.str();
-}
+std::string text_of(at::IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
 
 /// Returns the reasons why parameters cannot be trained, one per line.
 std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
@@ -71,13 +65,32 @@ std::string cause_of(const std::exception& error) {
 /// register the tensors that its code computes with, so they are trained in place.
 class ExternalModel : public Model {
  public:
-  at::Tensor forward(const at::Tensor& images) override;
+  at::Tensor forward(const at::Tensor& images) override {
+    try {
+      return compute(images);
+    } catch (const c10::Error&) {
+      throw;  // its type says whether a restart may help
+    } catch (const std::exception& error) {
+      throw Error(ExitCode::kRunFailed, source_ + ": forward failed: " + cause_of(error));
+    }
+  }
   bool is_external() const override { return true; }
-  void compute_in_bfloat16() override;
+  void compute_in_bfloat16() override {
+    Model::compute_in_bfloat16();
+    try_forward(at::kBFloat16, "; set precision to fp32");
+  }
 
   /// Throws Error(kConfig) unless the network has parameters, all are in fp32 and have
   /// one name only, and two images of the shape give logits of its classes.
-  void require_usable();
+  void require_usable() {
+    const auto parameters = named_parameters();
+    if (parameters.is_empty()) {
+      refuse("has no parameters to train (torch.jit.freeze makes constants of them)");
+    }
+    const std::string wrong = untrainable(parameters);
+    if (!wrong.empty()) refuse("has parameters that cannot be trained:" + wrong);
+    try_forward(at::kFloat, "");
+  }
 
  protected:
   /// `source` begins messages: the key of the config and its file.
@@ -89,73 +102,39 @@ class ExternalModel : public Model {
 
   const std::string& source() const { return source_; }
   /// Throws Error(kConfig) with the source in front of the message.
-  [[noreturn]] void refuse(const std::string& message) const;
+  [[noreturn]] void refuse(const std::string& message) const {
+    throw ConfigKeyError(source_ + ": " + message);
+  }
 
  private:
-  void require_trainable() const;
-  void try_forward(at::ScalarType type, const std::string& advice);
+  /// `advice` follows the description of a failure.
+  void try_forward(at::ScalarType type, const std::string& advice) {
+    const at::NoGradGuard no_grad;
+    const std::vector<std::int64_t> sizes{2, shape_.channels, shape_.height, shape_.width};
+    const std::string images =
+        std::string("images ") + text_of(sizes) + " of type " + c10::toString(type);
+    eval();
+    at::Tensor logits;
+    try {
+      logits = compute(at::zeros(sizes, type));
+    } catch (const std::exception& error) {
+      refuse("forward fails on " + images + advice + ": " + cause_of(error));
+    }
+    const std::vector<std::int64_t> expected{2, shape_.classes};
+    if (!logits.defined() || logits.sizes() != expected) {
+      refuse("forward makes " + (logits.defined() ? text_of(logits.sizes()) : "no tensor") +
+             " of " + images + ", expected logits " + text_of(expected));
+    }
+    if (!logits.is_floating_point()) {
+      refuse(std::string("forward returns logits of type ") +
+             c10::toString(logits.scalar_type()) + ", expected floating-point numbers");
+    }
+    train();
+  }
 
   std::string source_;
   network::ImageShape shape_;
 };
-
-void ExternalModel::refuse(const std::string& message) const {
-  throw ConfigKeyError(source_ + ": " + message);
-}
-
-at::Tensor ExternalModel::forward(const at::Tensor& images) {
-  try {
-    return compute(images);
-  } catch (const c10::Error&) {
-    throw;  // its type says whether a restart may help
-  } catch (const std::exception& error) {
-    throw Error(ExitCode::kRunFailed, source_ + ": forward failed: " + cause_of(error));
-  }
-}
-
-void ExternalModel::compute_in_bfloat16() {
-  Model::compute_in_bfloat16();
-  try_forward(at::kBFloat16, "; set precision to fp32");
-}
-
-void ExternalModel::require_usable() {
-  require_trainable();
-  try_forward(at::kFloat, "");
-}
-
-void ExternalModel::require_trainable() const {
-  const auto parameters = named_parameters();
-  if (parameters.is_empty()) {
-    refuse("has no parameters to train (torch.jit.freeze makes constants of them)");
-  }
-  const std::string wrong = untrainable(parameters);
-  if (!wrong.empty()) refuse("has parameters that cannot be trained:" + wrong);
-}
-
-/// `advice` follows the description of a failure.
-void ExternalModel::try_forward(at::ScalarType type, const std::string& advice) {
-  const at::NoGradGuard no_grad;
-  const std::vector<std::int64_t> sizes{2, shape_.channels, shape_.height, shape_.width};
-  const std::string images =
-      std::string("images ") + text_of(sizes) + " of type " + c10::toString(type);
-  eval();
-  at::Tensor logits;
-  try {
-    logits = compute(at::zeros(sizes, type));
-  } catch (const std::exception& error) {
-    refuse("forward fails on " + images + advice + ": " + cause_of(error));
-  }
-  const std::vector<std::int64_t> expected{2, shape_.classes};
-  if (!logits.defined() || logits.sizes() != expected) {
-    refuse("forward makes " + (logits.defined() ? text_of(logits.sizes()) : "no tensor") + " of " +
-           images + ", expected logits " + text_of(expected));
-  }
-  if (!logits.is_floating_point()) {
-    refuse(std::string("forward returns logits of type ") + c10::toString(logits.scalar_type()) +
-           ", expected floating-point numbers");
-  }
-  train();
-}
 
 /// A module of a script, with its tensors and the name of its type.
 struct ScriptPart : torch::nn::Module {
@@ -406,21 +385,6 @@ const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const st
   return entry;
 }
 
-std::shared_ptr<plugin::Classifier> make_network(const plugin::EntryPoint& entry,
-                                                 const network::ImageShape& shape,
-                                                 PluginOptions& options,
-                                                 const std::string& source) {
-  std::shared_ptr<plugin::Classifier> made;
-  try {
-    made = entry.make({shape.channels, shape.height, shape.width, shape.classes}, options);
-  } catch (const std::exception& error) {
-    options.require_correct(/*all_were_read=*/false);  // a wrong option may be the cause
-    throw ConfigKeyError(source + ": cannot make its network: " + cause_of(error));
-  }
-  options.require_correct(/*all_were_read=*/true);
-  return made;
-}
-
 class PluginModel : public ExternalModel {
  public:
   PluginModel(const std::string& source, const network::ImageShape& shape,
@@ -466,8 +430,15 @@ std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
   const std::string source = "/model/plugin: " + file.string();
   const plugin::EntryPoint& entry = load_entry(file, source);
   PluginOptions reader(options);
-  auto model =
-      std::make_shared<PluginModel>(source, shape, make_network(entry, shape, reader, source));
+  std::shared_ptr<plugin::Classifier> made;
+  try {
+    made = entry.make({shape.channels, shape.height, shape.width, shape.classes}, reader);
+  } catch (const std::exception& error) {
+    reader.require_correct(/*all_were_read=*/false);  // a wrong option may be the cause
+    throw ConfigKeyError(source + ": cannot make its network: " + cause_of(error));
+  }
+  reader.require_correct(/*all_were_read=*/true);
+  auto model = std::make_shared<PluginModel>(source, shape, std::move(made));
   model->require_usable();
   return model;
 }

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "models/external_model.h"
 
 namespace mnist_train::models {
 

@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -71,6 +72,19 @@ class Model : public torch::nn::Module {
 /// such a file is unusable.
 std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
                                   const network::ImageShape& shape, std::int64_t seed);
+
+/// Returns the network of a TorchScript file, on the CPU, with the weights, and the names of
+/// modules, parameters and buffers, of the file. Throws Error(kConfig) if the file is unusable, or
+/// its network does not fit images of this shape.
+std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
+                                         const network::ImageShape& shape);
+
+/// Loads a plug-in and returns its network, on the CPU, for images of this shape. It reads
+/// `options`, the text of a JSON object, and draws its initial weights from LibTorch's generator.
+/// Throws Error(kConfig) if library, options (all mistakes at once) or network are unusable.
+std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
+                                         const std::string& options,
+                                         const network::ImageShape& shape);
 
 /// Returns a model of layers. PyTorch's initial weights are drawn first, layer by layer in the
 /// order of the state_dict; then layers for which `init` or their own init names another rule draw
