@@ -9,12 +9,14 @@ namespace mnist_train::cpu_kernels {
 
 template <class Element>
 BlockedBatchNorm<Element>::BlockedBatchNorm(const ValueShape& shape, double epsilon,
-                                            double momentum)
+                                            double momentum, bool relu, float limit)
     : kernels_(kernel_table<Element>()->layers),
       shape_(shape),
       channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
       epsilon_(epsilon),
       momentum_(momentum),
+      relu_(relu),
+      limit_(limit),
       sums_(2 * channels_ + 1),
       exact_mean_(channels_),
       variance_(channels_),
@@ -25,11 +27,9 @@ BlockedBatchNorm<Element>::BlockedBatchNorm(const ValueShape& shape, double epsi
 }
 
 template <class Element>
-void BlockedBatchNorm<Element>::begin_statistics(const BatchSize& batch, std::int64_t parts,
-                                                 const Element* pixel) {
-  batch_ = batch;
+void BlockedBatchNorm<Element>::begin_statistics(std::int64_t parts, const Element* pixel) {
   part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
-  const PixelRange one_pixel{1, shape_.channels, batch.images_of(0)};
+  const PixelRange one_pixel{1, shape_.channels, batch_.images_of(0)};
   std::fill(shift_.begin(), shift_.end(), 0.0F);
   std::fill(sums_.begin(), sums_.end(), 0.0);
   kernels_.add_statistics(one_pixel, pixel, shift_.data(), sums_.data());
@@ -48,7 +48,7 @@ void BlockedBatchNorm<Element>::add_statistics(std::int64_t part, std::int64_t b
 }
 
 template <class Element>
-void BlockedBatchNorm<Element>::finish_statistics(const BatchNormTensors& tensors) {
+void BlockedBatchNorm<Element>::finish_statistics() {
   const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
   // Sums of x and, around zero, of its squares, which are exact enough in fp64.
   add_parts();
@@ -69,10 +69,10 @@ void BlockedBatchNorm<Element>::finish_statistics(const BatchNormTensors& tensor
     const auto update = [&](float& running, double value) {
       running = static_cast<float>(running + momentum_ * (value - running));
     };
-    update(tensors.running_mean[c], mean);
-    update(tensors.running_var[c], variance_[c] * unbiased);
+    update(tensors_.running_mean[c], mean);
+    update(tensors_.running_var[c], variance_[c] * unbiased);
   }
-  set_constants(tensors);
+  set_constants();
 }
 
 /// Adds the sums of all parts.
@@ -85,39 +85,38 @@ void BlockedBatchNorm<Element>::add_parts() {
 }
 
 template <class Element>
-void BlockedBatchNorm<Element>::use_running_values(const BatchNormTensors& tensors) {
-  std::copy_n(tensors.running_mean, shape_.channels, exact_mean_.begin());
-  std::copy_n(tensors.running_var, shape_.channels, variance_.begin());
+void BlockedBatchNorm<Element>::use_running_values() {
+  std::copy_n(tensors_.running_mean, shape_.channels, exact_mean_.begin());
+  std::copy_n(tensors_.running_var, shape_.channels, variance_.begin());
   is_frozen_ = true;
-  set_constants(tensors);
+  set_constants();
 }
 
 template <class Element>
-void BlockedBatchNorm<Element>::set_constants(const BatchNormTensors& tensors) {
+void BlockedBatchNorm<Element>::set_constants() {
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
     inverse_std_[c] = 1 / std::sqrt(variance_[c] + epsilon_);
     mean_[c] = static_cast<float>(exact_mean_[c]);
-    scale_[c] = static_cast<float>(tensors.weight[c] * inverse_std_[c]);
+    scale_[c] = static_cast<float>(tensors_.weight[c] * inverse_std_[c]);
     // With what rounding took from the mean.
-    bias_[c] = static_cast<float>(tensors.bias[c] + (mean_[c] - exact_mean_[c]) * scale_[c]);
+    bias_[c] = static_cast<float>(tensors_.bias[c] + (mean_[c] - exact_mean_[c]) * scale_[c]);
   }
 }
 
 template <class Element>
-void BlockedBatchNorm<Element>::normalize(const BatchSize& batch, const Element* x,
-                                          const Element* residual, bool relu, Element* y) const {
+void BlockedBatchNorm<Element>::normalize(const Element* x, const Element* residual,
+                                          Element* y) const {
   const std::int64_t size = shape_.block_size<Element>();
-  batch.for_each_block([&](std::int64_t block) {
+  batch_.for_each_block([&](std::int64_t block) {
     const std::int64_t at = block * size;
-    kernels_.normalize(range_of(batch, block),
+    kernels_.normalize(range_of_rows(block, shape_.height),
                        {x + at, mean_.data(), scale_.data(), bias_.data(),
-                        residual == nullptr ? nullptr : residual + at, relu, limit_, y + at});
+                        residual == nullptr ? nullptr : residual + at, relu_, limit_, y + at});
   });
 }
 
 template <class Element>
-void BlockedBatchNorm<Element>::begin_gradients(const BatchSize& batch, std::int64_t parts) {
-  batch_ = batch;
+void BlockedBatchNorm<Element>::begin_gradients(std::int64_t parts) {
   part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
 }
 
@@ -127,42 +126,39 @@ void BlockedBatchNorm<Element>::add_gradients(std::int64_t part, std::int64_t bl
                                               std::int64_t row_begin, std::int64_t row_end) {
   const std::int64_t at = row_begin * row_size();
   kernels_.add_gradient_sums(range_of_rows(block, row_end - row_begin), dy + at,
-                             y == nullptr ? nullptr : y + at, x + at, mean_.data(), limit_,
-                             sums_of(part));
+                             relu_ ? y + at : nullptr, x + at, mean_.data(), limit_, sums_of(part));
 }
 
 template <class Element>
-void BlockedBatchNorm<Element>::backward(const BatchNormTensors& tensors, const Element* dy,
-                                         const Element* y, const Element* x, float* weight_gradient,
-                                         float* bias_gradient, Element* dx,
-                                         Element* residual_gradient) {
+void BlockedBatchNorm<Element>::backward(const Element* dy, const Element* y, const Element* x,
+                                         Element* dx, Element* residual_gradient) {
   add_parts();
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
-    if (bias_gradient != nullptr) bias_gradient[c] = static_cast<float>(sums_[c]);
-    if (weight_gradient == nullptr) continue;
-    weight_gradient[c] = static_cast<float>(sums_[channels_ + c] * inverse_std_[c]);
+    if (tensors_.bias_gradient != nullptr) {
+      tensors_.bias_gradient[c] = static_cast<float>(sums_[c]);
+    }
+    if (tensors_.weight_gradient == nullptr) continue;
+    tensors_.weight_gradient[c] = static_cast<float>(sums_[channels_ + c] * inverse_std_[c]);
   }
   // Gradients of weight and bias stay local: gradient averaging sums them.
   if (sum_over_ranks_ && !is_frozen_) {
     sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(2 * channels_));
   }
+  std::fill(slope_.begin(), slope_.end(), 0.0F);
+  std::fill(offset_.begin(), offset_.end(), 0.0F);
   for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels) && !is_frozen_; ++c) {
-    const double scale = tensors.weight[c] * inverse_std_[c];
+    const double scale = tensors_.weight[c] * inverse_std_[c];
     slope_[c] = static_cast<float>(-scale * inverse_std_[c] * inverse_std_[c] *
                                    sums_[channels_ + c] / count_);
     offset_[c] = static_cast<float>(-scale * sums_[c] / count_);
-  }
-  if (is_frozen_) {
-    std::fill(slope_.begin(), slope_.end(), 0.0F);
-    std::fill(offset_.begin(), offset_.end(), 0.0F);
   }
   const std::int64_t size = shape_.block_size<Element>();
   batch_.for_each_block([&](std::int64_t block) {
     const std::int64_t at = block * size;
     kernels_.normalize_gradient(
-        range_of(batch_, block),
-        {dy + at, y == nullptr ? nullptr : y + at, x + at, mean_.data(), scale_.data(),
-         slope_.data(), offset_.data(), limit_, dx + at,
+        range_of_rows(block, shape_.height),
+        {dy + at, relu_ ? y + at : nullptr, x + at, mean_.data(), scale_.data(), slope_.data(),
+         offset_.data(), limit_, dx + at,
          residual_gradient == nullptr ? nullptr : residual_gradient + at});
   });
 }

@@ -19,7 +19,6 @@ struct GraphExecutor<Element>::State {
   State* norm_before = nullptr;  // of a convolution that completes the gradient of its output
   std::optional<BlockedBatchNorm<Element>> batch_norm;
   bool has_gradient_sums = false;  // in the batch norm, of this backward pass
-  TrainedBatchNormTensors norm_tensors{};
   std::optional<PoolingPlan> pooling;
   std::size_t maxima = 0;  // offset of their positions in windows
 };
@@ -64,8 +63,8 @@ void GraphExecutor<Element>::plan_nodes() {
       scratch = std::max(scratch, state.convolution->gradient_scratch(state.bands));
       sums = std::max(sums, state.convolution->weight_sums());
     } else if (const auto* norm = std::get_if<BatchNormNode>(&node.kind)) {
-      state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum);
-      state.batch_norm->set_limit(node.limit);
+      state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum, node.relu,
+                               node.limit);
     } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
       state.pooling.emplace(max->shape, max->shape.in.pixel_size<Element>());
       state.maxima = maxima_.add(max_blocks_ * block_size(node.out));
@@ -149,8 +148,8 @@ void GraphExecutor<Element>::set(std::size_t node, const ConvolutionTensors<Elem
   states_.at(node).weights = tensors;
 }
 template <class Element>
-void GraphExecutor<Element>::set(std::size_t node, const TrainedBatchNormTensors& tensors) {
-  states_.at(node).norm_tensors = tensors;
+void GraphExecutor<Element>::set(std::size_t node, const BatchNormTensors& tensors) {
+  states_.at(node).batch_norm->set_tensors(tensors);
 }
 template <class Element>
 void GraphExecutor<Element>::set_sum_over_ranks(const SumOverRanks& sum) {
@@ -164,6 +163,9 @@ void GraphExecutor<Element>::forward(const Element* images, const PlainStrides& 
                                      const BatchSize& batch, bool training) {
   batch_ = batch;
   training_ = training;
+  for (State& state : states_) {
+    if (state.batch_norm) state.batch_norm->set_batch(batch);
+  }
   from_plain(images, strides, Graph::input(), value(Graph::input()));
   for (std::size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
@@ -171,7 +173,7 @@ void GraphExecutor<Element>::forward(const Element* images, const PlainStrides& 
     if (state.convolution) {
       State* const next = i + 1 < states_.size() ? &states_[i + 1] : nullptr;
       const bool has_norm = next != nullptr && next->batch_norm && next->node.in == node.out &&
-                            training && !next->norm_tensors.uses_running_values;
+                            training && !next->batch_norm->tensors().uses_running_values;
       convolve(state, has_norm ? &*next->batch_norm : nullptr);
     } else if (state.batch_norm) {
       normalize(state, i > 0 && states_[i - 1].convolution && states_[i - 1].node.out == node.in);
@@ -214,19 +216,21 @@ void GraphExecutor<Element>::read_input_gradient(Element* to, const PlainStrides
 template <class Element>
 void GraphExecutor<Element>::normalize(State& state, bool has_statistics) {
   const GraphNode& node = state.node;
-  const bool uses_running_values = !training_ || state.norm_tensors.uses_running_values;
-  if (!uses_running_values && !has_statistics) {
-    state.batch_norm->begin_statistics(batch_, batch_.blocks(), value(node.in));
-    batch_.for_each_block([&](std::int64_t block) {
-      state.batch_norm->add_statistics(block, block, value(node.in, block), 0,
-                                       graph_.shape_of(node.in).height);
-    });
+  BlockedBatchNorm<Element>& norm = *state.batch_norm;
+  if (!training_ || norm.tensors().uses_running_values) {
+    norm.use_running_values();
+  } else {
+    if (!has_statistics) {
+      norm.begin_statistics(batch_.blocks(), value(node.in));
+      batch_.for_each_block([&](std::int64_t block) {
+        norm.add_statistics(block, block, value(node.in, block), 0,
+                            graph_.shape_of(node.in).height);
+      });
+    }
+    norm.finish_statistics();
   }
-  uses_running_values ? state.batch_norm->use_running_values(state.norm_tensors.values)
-                      : state.batch_norm->finish_statistics(state.norm_tensors.values);
-  state.batch_norm->normalize(batch_, value(node.in),
-                              node.residual == kNoValue ? nullptr : value(node.residual), node.relu,
-                              value(node.out));
+  norm.normalize(value(node.in), node.residual == kNoValue ? nullptr : value(node.residual),
+                 value(node.out));
 }
 
 /// Also adds up the statistics of a batch norm that follows.
@@ -242,8 +246,7 @@ void GraphExecutor<Element>::convolve(State& state, BlockedBatchNorm<Element>* n
   const RowListener statistics{
       [&] {
         next->begin_statistics(
-            batch_, parts,
-            value(node.out) + out.width / 2 * out.pixel_size<Element>());
+            parts, value(node.out) + out.width / 2 * out.pixel_size<Element>());
       },
       [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
         next->add_statistics(part, block, value(node.out, block), begin, end);
@@ -294,9 +297,9 @@ void GraphExecutor<Element>::find_needed_gradients() {
   for (const State& state : states_) {
     needs_gradient_[static_cast<std::size_t>(state.node.out)] =
         state.weights.weight_gradient != nullptr || state.weights.bias_gradient != nullptr ||
-        state.norm_tensors.weight_gradient != nullptr ||
-        state.norm_tensors.bias_gradient != nullptr || needs_gradient(state.node.in) ||
-        needs_gradient(state.node.residual);
+        (state.batch_norm && (state.batch_norm->tensors().weight_gradient != nullptr ||
+                              state.batch_norm->tensors().bias_gradient != nullptr)) ||
+        needs_gradient(state.node.in) || needs_gradient(state.node.residual);
   }
 }
 
@@ -360,8 +363,8 @@ void GraphExecutor<Element>::convolve_backward(State& state) {
   const auto in = static_cast<std::size_t>(node.in);
   State* const norm = state.norm_before;
   if (norm != nullptr) {
-    norm->batch_norm->begin_gradients(
-        batch_, batch_.blocks() * to_input.parts(batch_.blocks()).of_block);
+    norm->batch_norm->begin_gradients(batch_.blocks() *
+                                      to_input.parts(batch_.blocks()).of_block);
     norm->has_gradient_sums = true;
   }
   const RowListener sums{
@@ -401,27 +404,23 @@ void GraphExecutor<Element>::add_norm_gradients(State& norm, std::int64_t part, 
                                                 std::int64_t row_begin, std::int64_t row_end) {
   const GraphNode& node = norm.node;
   norm.batch_norm->add_gradients(part, block, gradient(node.out, block),
-                                 node.relu ? value(node.out, block) : nullptr,
-                                 value(node.in, block), row_begin, row_end);
+                                 value(node.out, block), value(node.in, block), row_begin, row_end);
 }
 
 template <class Element>
 void GraphExecutor<Element>::batch_norm_backward(State& state) {
   const GraphNode& node = state.node;
-  Element* const dy = gradient(node.out);
-  const Element* const y = node.relu ? value(node.out) : nullptr;
   const bool is_first =
       needs_gradient(node.residual) && !has_gradient_[static_cast<std::size_t>(node.residual)];
   const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
   if (!std::exchange(state.has_gradient_sums, false)) {
-    state.batch_norm->begin_gradients(batch_, batch_.blocks());
+    state.batch_norm->begin_gradients(batch_.blocks());
     batch_.for_each_block([&](std::int64_t block) {
       add_norm_gradients(state, block, block, 0, graph_.shape_of(node.in).height);
     });
   }
   state.batch_norm->backward(
-      state.norm_tensors.values, dy, y, value(node.in), state.norm_tensors.weight_gradient,
-      state.norm_tensors.bias_gradient,
+      gradient(node.out), value(node.out), value(node.in),
       adds || !needs_gradient(node.in) ? gradients_.at(spare_offset_) : gradient(node.in),
       is_first ? gradient(node.residual) : nullptr);
   if (adds) {

@@ -103,13 +103,6 @@ struct ConvolutionTensors {
   Element* bias_gradient = nullptr;
 };
 
-struct TrainedBatchNormTensors {
-  BatchNormTensors values;
-  bool uses_running_values = false;  // in training, too
-  float* weight_gradient = nullptr;
-  float* bias_gradient = nullptr;
-};
-
 /// The passes that an executor is planned for.
 enum class Passes { kForward, kBackward, kBackwardToInput };
 
@@ -127,7 +120,7 @@ class GraphExecutor {
 
   /// Set the tensors of a node, by its index in the graph. They are used by the next passes.
   void set(std::size_t node, const ConvolutionTensors<Element>& tensors);
-  void set(std::size_t node, const TrainedBatchNormTensors& tensors);
+  void set(std::size_t node, const BatchNormTensors& tensors);
   /// Synchronizes batch norms.
   void set_sum_over_ranks(const SumOverRanks& sum);
 

@@ -183,11 +183,10 @@ void CpuNetwork::bind(GraphExecutor<Element>& executor, Passes passes) const {
     const WantedGradients wanted = passes == Passes::kForward ? WantedGradients{} : wanted_[i];
     if (node.norm) {
       executor.set(node.node,
-                   cpu_kernels::TrainedBatchNormTensors{
-                       {memory<float>(node.weight), memory<float>(node.bias),
-                        memory<float>(node.norm->running_mean()),
-                        memory<float>(node.norm->running_var())},
-                       !node.norm->is_training(),
+                   cpu_kernels::BatchNormTensors{
+                       memory<float>(node.weight), memory<float>(node.bias),
+                       memory<float>(node.norm->running_mean()),
+                       memory<float>(node.norm->running_var()), !node.norm->is_training(),
                        memory<float>(wanted.weight),
                        memory<float>(wanted.bias)});
     } else {

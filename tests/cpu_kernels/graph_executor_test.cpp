@@ -414,11 +414,10 @@ class Rig {
       }
       parameters[i].weight = values_of(t.norm_weight);
       parameters[i].bias = values_of(t.norm_bias);
-      network_.set(i, TrainedBatchNormTensors{{t.norm_weight.data(), t.norm_bias.data(),
-                                               t.mean.data(), t.variance.data()},
-                                              false,
-                                              unless_frozen(i, t.norm_weight_gradient),
-                                              unless_frozen(i, t.norm_bias_gradient)});
+      network_.set(
+          i, BatchNormTensors{t.norm_weight.data(), t.norm_bias.data(), t.mean.data(),
+                              t.variance.data(), false, unless_frozen(i, t.norm_weight_gradient),
+                              unless_frozen(i, t.norm_bias_gradient)});
     }
   }
 

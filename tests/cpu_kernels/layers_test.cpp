@@ -95,24 +95,25 @@ void check_batch_norm(const ValueShape& shape, std::int64_t count) {
     weight[c] = 0.5F + static_cast<float>(c % 5);
     bias[c] = static_cast<float>(c % 3) - 1;
   }
-  const BatchNormTensors tensors{weight.data(), bias.data(), mean.data(), variance.data()};
   const BatchSize batch{count};
-  BlockedBatchNorm<Element> norm(shape, 1e-5, 0.1);
-  norm.begin_statistics(batch, batch.blocks(), x.data());
+  BlockedBatchNorm<Element> norm(shape, 1e-5, 0.1, /*relu=*/true, kNoLimit);
+  norm.set_tensors({weight.data(), bias.data(), mean.data(), variance.data(), false, dweight.data(),
+                    dbias.data()});
+  norm.set_batch(batch);
+  norm.begin_statistics(batch.blocks(), x.data());
   for (std::int64_t block = 0; block < batch.blocks(); ++block) {
     Element* const of_block = x.data() + block * shape.template block_size<Element>();
     norm.add_statistics(block, block, of_block, 0, shape.height / 2);
     norm.add_statistics(block, block, of_block, shape.height / 2, shape.height);
   }
-  norm.finish_statistics(tensors);
-  norm.normalize(batch, x.data(), residual.data(), /*relu=*/true, y.data());
-  norm.begin_gradients(batch, batch.blocks());
+  norm.finish_statistics();
+  norm.normalize(x.data(), residual.data(), y.data());
+  norm.begin_gradients(batch.blocks());
   for (std::int64_t block = 0; block < batch.blocks(); ++block) {
     const std::int64_t at = block * shape.template block_size<Element>();
     norm.add_gradients(block, block, dy.data() + at, y.data() + at, x.data() + at, 0, shape.height);
   }
-  norm.backward(tensors, dy.data(), y.data(), x.data(), dweight.data(), dbias.data(), dx.data(),
-                g.data());
+  norm.backward(dy.data(), y.data(), x.data(), dx.data(), g.data());
   const BatchNormReference expected(x, x.values(), weight, bias, residual.values(), y.values(),
                                     dy.values());
   const double error = tolerance<Element>();
