@@ -86,17 +86,19 @@ void GraphExecutor<Element>::plan_values() {
       if (v != kNoValue) last_taken[static_cast<std::size_t>(v)] = i;
     }
   }
-  Reuse reuse(graph_.values());
-  const auto take = [&](Value v) { reuse.take(v, max_blocks_ * block_size(v)); };
+  value_offsets_.resize(last_taken.size());
+  const auto take = [&](Value v) {
+    value_offsets_[static_cast<std::size_t>(v)] = values_.take(max_blocks_ * block_size(v));
+  };
   take(Graph::input());
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const GraphNode& node = graph_.nodes()[i];
     take(node.out);
     for (const Value v : {node.in, node.residual}) {
-      if (v != kNoValue && last_taken[static_cast<std::size_t>(v)] == i) reuse.give_back(v);
+      if (v == kNoValue || last_taken[static_cast<std::size_t>(v)] != i) continue;
+      values_.give_back(value_offsets_[static_cast<std::size_t>(v)]);
     }
   }
-  value_offsets_ = reuse.add_to(values_);
 }
 
 template <class Element>
@@ -106,11 +108,13 @@ GraphExecutor<Element>::~GraphExecutor() = default;
 /// node that computes it.
 template <class Element>
 void GraphExecutor<Element>::plan_gradients() {
-  Reuse reuse(graph_.values());
+  constexpr std::size_t kNone = Arena<Element>::kNone;
+  gradient_offsets_.assign(static_cast<std::size_t>(graph_.values()), kNone);
   std::int64_t largest = 0;
   const auto take = [&](Value v) {
     if (v == kNoValue || (v == Graph::input() && passes_ != Passes::kBackwardToInput)) return;
-    reuse.take(v, max_blocks_ * block_size(v));
+    std::size_t& offset = gradient_offsets_[static_cast<std::size_t>(v)];
+    if (offset == kNone) offset = gradients_.take(max_blocks_ * block_size(v));
   };
   take(graph_.nodes().back().out);
   for (std::size_t i = states_.size(); i-- > 0;) {
@@ -118,9 +122,8 @@ void GraphExecutor<Element>::plan_gradients() {
     take(node.in);
     take(node.residual);
     largest = std::max(largest, max_blocks_ * block_size(node.in));
-    reuse.give_back(node.out);
+    gradients_.give_back(gradient_offsets_[static_cast<std::size_t>(node.out)]);
   }
-  gradient_offsets_ = reuse.add_to(gradients_);
   spare_offset_ = gradients_.add(largest);
 }
 

@@ -25,12 +25,27 @@ struct ArenaError : std::bad_alloc {
 template <class Element>
 class Arena {
  public:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+
   /// Returns the offset of a new part.
   std::size_t add(std::int64_t elements) {
     const std::size_t offset = size_;
     const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(Element) + kSlackBytes;
     size_ += (bytes + kPage - 1) / kPage * kPage / sizeof(Element);
     return offset;
+  }
+  /// Returns the offset of a part until it is given back: of the first free one that is large
+  /// enough, or a new one.
+  std::size_t take(std::int64_t elements) {
+    for (Part& part : reused_) {
+      if (part.in_use || part.elements < elements) continue;
+      part.in_use = true;
+      return part.offset;
+    }
+    return reused_.emplace_back(add(elements), elements, true).offset;
+  }
+  void give_back(std::size_t offset) {
+    std::ranges::find(reused_, offset, &Part::offset)->in_use = false;
   }
   void allocate() {
     const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
@@ -43,54 +58,18 @@ class Arena {
 
  private:
   static constexpr std::size_t kPage = 4096;
+  struct Part {
+    std::size_t offset;
+    std::int64_t elements;
+    bool in_use;
+  };
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
 
   std::size_t size_ = 0;
+  std::vector<Part> reused_;
   std::unique_ptr<Element[], Free> memory_;
-};
-
-/// Parts of an arena that values share if they are live at different times.
-class Reuse {
- public:
-  static constexpr std::size_t kNone = ~std::size_t{0};
-
-  explicit Reuse(std::int64_t values) : part_of_(static_cast<std::size_t>(values), kNone) {}
-
-  /// Gives a value the first free part that is large enough, unless it has one.
-  void take(std::int32_t value, std::int64_t size) {
-    std::size_t& part = part_of_[static_cast<std::size_t>(value)];
-    if (part != kNone) return;
-    for (part = 0; part < parts_.size(); ++part) {
-      if (!parts_[part].in_use && parts_[part].size >= size) break;
-    }
-    if (part == parts_.size()) parts_.push_back({size, false});
-    parts_[part].in_use = true;
-  }
-  void give_back(std::int32_t value) {
-    parts_[part_of_[static_cast<std::size_t>(value)]].in_use = false;
-  }
-
-  /// Adds the parts to an arena. Returns the offset of each value, 0 for those without a part.
-  template <class Element>
-  std::vector<std::size_t> add_to(Arena<Element>& arena) const {
-    std::vector<std::size_t> of_parts, offsets;
-    for (const ReusedPart& part : parts_) of_parts.push_back(arena.add(part.size));
-    for (const std::size_t part : part_of_) {
-      offsets.push_back(part == kNone ? 0 : of_parts[part]);
-    }
-    return offsets;
-  }
-
- private:
-  struct ReusedPart {
-    std::int64_t size;
-    bool in_use;
-  };
-
-  std::vector<ReusedPart> parts_;
-  std::vector<std::size_t> part_of_;  // of values
 };
 
 /// Tensors of a convolution: weights, bias and the destinations of their gradients.
