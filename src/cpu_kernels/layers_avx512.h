@@ -443,15 +443,10 @@ inline void copy_channel(const float* from, std::int64_t, float* to, std::int64_
 inline void copy_channel(const Bf16Bits* from, std::int64_t from_channel, Bf16Bits* to,
                          std::int64_t to_channel) {
   for (int v = 0; v < kVectors; ++v, from += 2 * kLanes, to += 2 * kLanes) {
-    const __m512i words = _mm512_loadu_si512(from);
-    if (to_channel == 1) {
-      _mm512_mask_storeu_epi16(to, 0xaaaaaaaa,
-                               from_channel == 1 ? words : _mm512_slli_epi32(words, 16));
-    } else {
-      _mm512_storeu_si512(to, from_channel == 1
-                                  ? _mm512_srli_epi32(words, 16)
-                                  : _mm512_and_si512(words, _mm512_set1_epi32(0xffff)));
-    }
+    __m512i words = _mm512_loadu_si512(from);
+    if (from_channel != to_channel) words = _mm512_rol_epi32(words, 16);
+    to_channel == 0 ? _mm512_storeu_si512(to, _mm512_maskz_mov_epi16(0x55555555, words))
+                    : _mm512_mask_storeu_epi16(to, 0xaaaaaaaa, words);
   }
 }
 

@@ -326,27 +326,24 @@ class LayeredModel : public Model {
 
   /// Adds the operation of the first layer, or of several. Returns their number.
   std::size_t add_operation(Neighbours next, Operations& operations) {
-    if (begin_with<settings::Conv2dLayer>(next) && begin_with_relu_max_pool(next.subspan(1))) {
-      const bool flatten = begin_with<settings::FlattenLayer>(next.subspan(3));
+    const std::size_t convolved = begin_with<settings::Conv2dLayer>(next) ? 1 : 0;
+    if (begin_with_relu_max_pool(next.subspan(convolved))) {
+      const bool flatten = begin_with<settings::FlattenLayer>(next.subspan(convolved + 2));
       operations.push_back(
-          [layer = made<torch::nn::Conv2dImpl>(*next[0]), flatten](const at::Tensor& x) {
-            return convolve_relu_max_pool(*layer, x, flatten);
+          [layer = convolved == 1 ? made<torch::nn::Conv2dImpl>(*next[0]) : nullptr,
+           flatten](const at::Tensor& x) {
+            return layer == nullptr ? relu_max_pool(x, /*bias=*/{}, flatten)
+                                    : convolve_relu_max_pool(*layer, x, flatten);
           });
-      return flatten ? 4 : 3;
+      return convolved + (flatten ? 3 : 2);
     }
-    if (begin_with_relu_max_pool(next)) {
-      const bool flatten = begin_with<settings::FlattenLayer>(next.subspan(2));
-      operations.push_back(
-          [flatten](const at::Tensor& x) { return relu_max_pool(x, /*bias=*/{}, flatten); });
-      return flatten ? 3 : 2;
-    }
-    const std::size_t convolutions = begin_with_biased_convolution_batch_norm(next) ? 1 : 0;
-    const Neighbours after = next.subspan(convolutions + 1);
+    const std::size_t biased = begin_with_biased_convolution_batch_norm(next) ? 1 : 0;
+    const Neighbours after = next.subspan(biased + 1);
     const bool relu =
         begin_with_activation(after, Activation::kRelu) && !begin_with_relu_max_pool(after);
-    if (convolutions == 1 || (relu && begin_with<settings::BatchNormLayer>(next))) {
-      operations.emplace_back(batch_norm(next.first(convolutions + 1), relu));
-      return convolutions + (relu ? 2 : 1);
+    if (biased == 1 || (relu && begin_with<settings::BatchNormLayer>(next))) {
+      operations.emplace_back(batch_norm(next.first(biased + 1), relu));
+      return biased + (relu ? 2 : 1);
     }
     if (begin_with<settings::LinearLayer>(next)) {
       for (const auto& [function, fused] :
