@@ -106,7 +106,11 @@ class Graph {
     return nodes_.back().out;
   }
   /// Returns the last node if it computes the value and others may be fused with it, or null.
-  GraphNode* open_node(Value value);
+  GraphNode* open_node(Value value) {
+    const bool is_open = !nodes_.empty() && nodes_.back().out == value &&
+                         !is_shared_[static_cast<std::size_t>(value)];
+    return is_open ? &nodes_.back() : nullptr;
+  }
 
   std::vector<GraphNode> nodes_;
   std::vector<ValueShape> shapes_;  // of values
