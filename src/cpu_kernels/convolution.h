@@ -102,8 +102,6 @@ class Convolution {
  public:
   explicit Convolution(const ConvolutionShape& shape);
 
-  const ConvolutionShape& shape() const { return shape_; }
-
   /// Computes the output. `in` is the input.
   const Gather<Element>& forward() const { return forward_; }
   /// Computes the gradient of the input. `in` is that of the output.

@@ -17,14 +17,6 @@ inline constexpr int kVectors = 2;          // of a word of all images of a bloc
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
-inline float to_float(Bf16Bits bits) {
-  const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16U;
-  float value;
-  __builtin_memcpy(&value, &wide, sizeof value);
-  return value;
-}
-inline float to_float(float value) { return value; }
-
 /// Elements of a vector of words.
 template <class Element>
 inline constexpr std::int64_t kVectorSize = kWordSize<Element> / kVectors;

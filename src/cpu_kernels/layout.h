@@ -34,6 +34,7 @@ inline constexpr std::int64_t kSlackBytes = std::int64_t{16} * 128;
 struct ValueShape {
   std::int64_t channels, height, width;
 
+  bool operator==(const ValueShape&) const = default;
   std::int64_t pixels() const { return height * width; }
   /// Elements of a pixel, or of all pixels, of a block of images.
   template <class Element>

@@ -28,14 +28,13 @@ bool can_softmax_loss(const at::Tensor& logits) {
   return logits.dim() == 2 && logits.is_contiguous() && is_f32_or_bf16(logits);
 }
 
-void softmax_loss(const SoftmaxLossInput& input, double scale, const at::Tensor& gradient,
-                  const at::Tensor& sums) {
-  const at::Tensor& logits = input.logits;
+void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing, double scale,
+                  const at::Tensor& gradient, const at::Tensor& sums) {
   const std::int64_t samples = logits.size(0);
   const unsigned blocks = blocks_for(samples * kWarp);
   const at::Tensor partial_sums = at::empty({blocks, 2}, sums.options());
-  launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, logits, input.labels,
-         input.other_labels, input.weights, samples, logits.size(1), input.smoothing, scale,
+  launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, logits, targets.labels,
+         targets.other_labels, targets.weights, samples, logits.size(1), smoothing, scale,
          gradient, sums, partial_sums, arrived_blocks());
 }
 
@@ -51,13 +50,14 @@ void check_softmax_loss(Agreement& agreement) {
     const at::Tensor weights =
         is_mixed ? known_values({kSamples}).abs() : at::ones({kSamples}, at::kFloat);
     const at::Tensor sums = agreement.here(at::zeros({3}));
-    SoftmaxLossInput input{agreement.here(logits), agreement.here(labels), {}, {}, kSmoothing};
+    const at::Tensor here = agreement.here(logits);
+    Targets given{agreement.here(labels)};
     if (is_mixed) {
-      input.other_labels = agreement.here(others);
-      input.weights = agreement.here(weights);
+      given.other_labels = agreement.here(others);
+      given.weights = agreement.here(weights);
     }
-    const at::Tensor gradient = at::empty_like(input.logits);
-    softmax_loss(input, kScale, gradient, sums);
+    const at::Tensor gradient = at::empty_like(here);
+    softmax_loss(here, given, kSmoothing, kScale, gradient, sums);
 
     const at::Tensor share = weights.unsqueeze(1);
     const at::Tensor one_hot =

@@ -54,23 +54,23 @@ bool is_used(Operation operation, at::Device device);
 /// Returns whether any kernel does.
 bool is_any_used(at::Device device);
 
-/// Inputs of the loss of a batch, all on one GPU.
-struct SoftmaxLossInput {
-  at::Tensor logits;        // [N,classes] f32 or bf16, contiguous
-  at::Tensor labels;        // [N] i64
-  at::Tensor other_labels;  // [N] i64; undefined unless samples are mixed
-  at::Tensor weights;       // [N] f32 of `labels`; undefined unless samples are mixed
-  double smoothing = 0;     // of the labels
+/// The targets of a batch.
+struct Targets {
+  at::Tensor labels;           // [N] i64
+  at::Tensor other_labels{};   // [N] i64; undefined, like `weights`, unless samples are mixed
+  at::Tensor weights{};        // [N] f32, of `labels`
+  at::Tensor class_weights{};  // [classes] f32; undefined: all 1
 };
 
 /// Returns whether the kernel computes the loss of such logits.
 bool can_softmax_loss(const at::Tensor& logits);
 
-/// Adds the summed loss, the number of correct predictions and the number of samples to `sums` [3]
-/// f32, and writes the gradient of the summed loss times `scale` to `gradient`, which is like the
-/// logits, or undefined if nobody needs it. See gpu/softmax_loss.cu.
-void softmax_loss(const SoftmaxLossInput& input, double scale, const at::Tensor& gradient,
-                  const at::Tensor& sums);
+/// Adds the summed loss of logits [N,classes] f32 or bf16, the number of correct predictions and
+/// the number of samples to `sums` [3] f32, and writes the gradient of the summed loss times
+/// `scale` to `gradient`, which is like the logits, or undefined if nobody needs it. Ignores class
+/// weights; all tensors are contiguous and on one GPU. See gpu/softmax_loss.cu.
+void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing, double scale,
+                  const at::Tensor& gradient, const at::Tensor& sums);
 
 /// The weights that a step updates, all on one device; tensors are contiguous, and may be views
 /// without alignment.

@@ -21,10 +21,6 @@ using settings::ImageSize;
 Extent extent(const ImageSize& size) { return {size.height, size.width}; }
 ValueShape image(const SampleShape& shape) { return {shape.channels, shape.height, shape.width}; }
 
-bool equal(const ValueShape& a, const ValueShape& b) {
-  return a.channels == b.channels && a.height == b.height && a.width == b.width;
-}
-
 cpu_kernels::ActivationSpec engine_activation(const settings::ActivationLayer& layer) {
   using cpu_kernels::Function;
   const auto function = [&] {
@@ -104,7 +100,7 @@ class Translator {
       shape.padding.height += padding_->top;
       shape.padding.width += padding_->left;
       padding_.reset();
-    } else if (!equal(shape.in, image(sized.in))) {
+    } else if (shape.in != image(sized.in)) {
       return std::nullopt;
     }
     const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
@@ -127,7 +123,7 @@ class Translator {
 
   std::optional<Value> add(const settings::BatchNormLayer& layer, const SizedLayer& sized,
                            Value x) {
-    if (!equal(graph_.shape_of(x), image(sized.in))) return std::nullopt;  // it was flattened
+    if (graph_.shape_of(x) != image(sized.in)) return std::nullopt;  // it was flattened
     const Value y = graph_.add(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, x);
     add_tensors(sized);
     return y;
@@ -185,7 +181,7 @@ class Translator {
     const std::optional<Value> shortcut = add_all(sized.shortcut, x);
     if (!shortcut) return std::nullopt;
     const std::optional<Value> y = add_all(sized.layers, x);
-    if (!y || *y == *shortcut || !equal(graph_.shape_of(*y), graph_.shape_of(*shortcut))) {
+    if (!y || *y == *shortcut || graph_.shape_of(*y) != graph_.shape_of(*shortcut)) {
       return std::nullopt;
     }
     const Value sum = graph_.add_sum(*y, *shortcut);
@@ -202,7 +198,7 @@ class Translator {
     const ValueShape& in = graph_.shape_of(x);
     const ValueShape& factor = graph_.shape_of(*gate);
     const bool is_pixel = factor.channels == in.channels && factor.pixels() == 1;
-    if (!is_pixel && !equal(factor, in)) return std::nullopt;
+    if (!is_pixel && factor != in) return std::nullopt;
     return graph_.add_product(x, *gate);
   }
 

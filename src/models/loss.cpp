@@ -15,8 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/operations.h"
-
 namespace mnist_train::models {
 
 namespace {
@@ -40,7 +38,7 @@ struct SampleTarget {
 };
 
 /// The mathematics are those of kernels/gpu/softmax_loss.cu. `probabilities` [classes] is a
-/// workspace; `gradient` may be null.
+/// workspace.
 template <class T>
 SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, float scale,
                        std::vector<float>& probabilities, T* gradient) {
@@ -59,7 +57,7 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
     sum += probabilities[static_cast<std::size_t>(j)];
   }
   const float uniform = smoothing / static_cast<float>(classes);
-  for (std::int64_t j = 0; gradient != nullptr && j < classes; ++j) {
+  for (std::int64_t j = 0; j < classes; ++j) {
     const float probability = probabilities[static_cast<std::size_t>(j)] / sum;
     gradient[j] =
         static_cast<T>(scale * (probability - (1.0F - smoothing) * target.of(j) - uniform));
@@ -75,22 +73,22 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
 }
 
 template <class T>
-SampleLoss batch_sums(const kernels::SoftmaxLossInput& input, double scale,
-                      const at::Tensor& gradient) {
-  const auto* logits = input.logits.const_data_ptr<T>();
-  const auto* labels = input.labels.const_data_ptr<std::int64_t>();
-  const bool mixed = input.weights.defined();
-  const auto* others = mixed ? input.other_labels.const_data_ptr<std::int64_t>() : labels;
-  const float* weights = mixed ? input.weights.const_data_ptr<float>() : nullptr;
-  T* const to = gradient.defined() ? gradient.mutable_data_ptr<T>() : nullptr;
-  const std::int64_t classes = input.logits.size(1);
+SampleLoss batch_sums(const at::Tensor& scores, const Targets& targets, double smoothing,
+                      double scale, const at::Tensor& gradient) {
+  const auto* logits = scores.const_data_ptr<T>();
+  const auto* labels = targets.labels.const_data_ptr<std::int64_t>();
+  const bool mixed = targets.weights.defined();
+  const auto* others = mixed ? targets.other_labels.const_data_ptr<std::int64_t>() : labels;
+  const float* weights = mixed ? targets.weights.const_data_ptr<float>() : nullptr;
+  T* const to = gradient.mutable_data_ptr<T>();
+  const std::int64_t classes = scores.size(1);
   std::vector<float> probabilities(static_cast<std::size_t>(classes));
   SampleLoss sums;
-  for (std::int64_t i = 0; i < input.logits.size(0); ++i) {
+  for (std::int64_t i = 0; i < scores.size(0); ++i) {
     const SampleTarget target{labels[i], others[i], mixed ? weights[i] : 1.0F};
-    const SampleLoss sample = sample_loss(
-        logits + i * classes, target, static_cast<float>(input.smoothing),
-        static_cast<float>(scale), probabilities, to == nullptr ? nullptr : to + i * classes);
+    const SampleLoss sample =
+        sample_loss(logits + i * classes, target, static_cast<float>(smoothing),
+                    static_cast<float>(scale), probabilities, to + i * classes);
     sums.loss += sample.loss;
     sums.correct += sample.correct;
   }
@@ -105,15 +103,16 @@ bool can_host_softmax_loss(const at::Tensor& logits) {
 
 /// Does on a CPU what kernels::softmax_loss does on a GPU: one pass over the logits instead of a
 /// dozen operations of LibTorch, which for a batch of ten classes cost more than the computation.
-void host_softmax_loss(const kernels::SoftmaxLossInput& input, double scale,
-                       const at::Tensor& gradient, const at::Tensor& sums) {
-  const SampleLoss batch = input.logits.scalar_type() == at::kFloat
-                               ? batch_sums<float>(input, scale, gradient)
-                               : batch_sums<at::BFloat16>(input, scale, gradient);
+void host_softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing,
+                       double scale, const at::Tensor& gradient, const at::Tensor& sums) {
+  const SampleLoss batch =
+      logits.scalar_type() == at::kFloat
+          ? batch_sums<float>(logits, targets, smoothing, scale, gradient)
+          : batch_sums<at::BFloat16>(logits, targets, smoothing, scale, gradient);
   auto* const to = sums.mutable_data_ptr<float>();
   to[0] += static_cast<float>(batch.loss);
   to[1] += static_cast<float>(batch.correct);
-  to[2] += static_cast<float>(input.logits.size(0));
+  to[2] += static_cast<float>(logits.size(0));
 }
 
 }  // namespace
@@ -148,13 +147,12 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
                          kernels::can_softmax_loss(logits);
   const bool is_plain = !targets.class_weights.defined();
   if (is_plain && (by_kernel || can_host_softmax_loss(logits))) {
-    // Weights may be a column of the draws for the samples.
-    const at::Tensor weights =
-        targets.weights.defined() ? targets.weights.contiguous() : at::Tensor();
-    const kernels::SoftmaxLossInput input{logits.detach(), targets.labels, targets.other_labels,
-                                          weights, label_smoothing};
-    at::Tensor gradient = at::empty_like(input.logits);
-    (by_kernel ? kernels::softmax_loss : host_softmax_loss)(input, scale, gradient, sums);
+    Targets dense = targets;  // weights may be a column of the draws for the samples
+    if (dense.weights.defined()) dense.weights = dense.weights.contiguous();
+    const at::Tensor scores = logits.detach();
+    at::Tensor gradient = at::empty_like(scores);
+    (by_kernel ? kernels::softmax_loss : host_softmax_loss)(scores, dense, label_smoothing, scale,
+                                                            gradient, sums);
     return {logits, std::move(gradient)};
   }
   const BatchLoss loss =

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "kernels/operations.h"
+
 namespace mnist_train::models {
 
 /// Sums over the samples of a batch.
@@ -21,13 +23,7 @@ BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
                            const at::Tensor& other_labels, const at::Tensor& weights,
                            double label_smoothing = 0, const at::Tensor& class_weights = {});
 
-/// The targets of a batch.
-struct Targets {
-  at::Tensor labels;           // [N] i64
-  at::Tensor other_labels;     // [N] i64; undefined, like `weights`, unless samples are mixed
-  at::Tensor weights;          // [N] f32, of `labels`
-  at::Tensor class_weights{};  // [classes] f32; undefined: all 1
-};
+using kernels::Targets;
 
 /// The start of a backward pass.
 struct BackwardRoot {

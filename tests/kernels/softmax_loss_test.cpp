@@ -35,28 +35,26 @@ at::Tensor losses(const at::Tensor& logits, const at::Tensor& labels, double smo
 /// Compares the kernel with LibTorch's operations.
 void check_loss(const LossCase& tried) {
   constexpr double kScale = 0.125;
-  kernels::SoftmaxLossInput input;
-  input.logits = (at::randn({tried.samples, tried.classes}) * 4).to(tried.type);
-  input.labels = at::randint(tried.classes, {tried.samples}, at::kLong);
-  input.smoothing = tried.smoothing;
-  const at::Tensor scores = input.logits.to(at::kFloat).requires_grad_();
-  const at::Tensor predicted = input.logits.argmax(1);
-  at::Tensor loss = losses(scores, input.labels, tried.smoothing);
-  at::Tensor correct = predicted.eq(input.labels).to(at::kFloat);
+  const at::Tensor logits = (at::randn({tried.samples, tried.classes}) * 4).to(tried.type);
+  kernels::Targets targets{at::randint(tried.classes, {tried.samples}, at::kLong)};
+  const at::Tensor scores = logits.to(at::kFloat).requires_grad_();
+  const at::Tensor predicted = logits.argmax(1);
+  at::Tensor loss = losses(scores, targets.labels, tried.smoothing);
+  at::Tensor correct = predicted.eq(targets.labels).to(at::kFloat);
   if (tried.mixed) {
-    input.other_labels = at::randint(tried.classes, {tried.samples}, at::kLong);
-    input.weights = at::rand({tried.samples});
-    loss = loss * input.weights +
-           losses(scores, input.other_labels, tried.smoothing) * (1 - input.weights);
-    correct = correct * input.weights +
-              predicted.eq(input.other_labels).to(at::kFloat) * (1 - input.weights);
+    targets.other_labels = at::randint(tried.classes, {tried.samples}, at::kLong);
+    targets.weights = at::rand({tried.samples});
+    loss = loss * targets.weights +
+           losses(scores, targets.other_labels, tried.smoothing) * (1 - targets.weights);
+    correct = correct * targets.weights +
+              predicted.eq(targets.other_labels).to(at::kFloat) * (1 - targets.weights);
   }
   torch::autograd::backward({loss.sum() * kScale});
 
   const at::NoGradGuard no_grad;
   const at::Tensor sums = at::ones({3});
-  const at::Tensor gradient = at::empty_like(input.logits);
-  kernels::softmax_loss(input, kScale, gradient, sums);
+  const at::Tensor gradient = at::empty_like(logits);
+  kernels::softmax_loss(logits, targets, tried.smoothing, kScale, gradient, sums);
   kernels::Agreement agreement;
   agreement.add("loss", sums[0], loss.detach().sum() + 1, at::kFloat);
   agreement.add("correct", sums[1], correct.sum() + 1, at::kFloat);
@@ -84,12 +82,10 @@ TEST_CASE("the kernel of the loss agrees with LibTorch's operations") {
 
 TEST_CASE("the kernel of the loss predicts the first of equal logits, and needs no gradient") {
   const EmulatedKernels emulated;
-  kernels::SoftmaxLossInput input;
-  input.logits = at::zeros({3, 40});
-  input.labels = at::zeros({3}, at::kLong);
-  input.labels[1] = 39;
+  const at::Tensor labels = at::zeros({3}, at::kLong);
+  labels[1] = 39;
   const at::Tensor sums = at::zeros({3});
-  kernels::softmax_loss(input, 1, {}, sums);
+  kernels::softmax_loss(at::zeros({3, 40}), {labels}, 0, 1, {}, sums);
   CHECK(sums[0].item<float>() == Approx(3 * std::log(40.0)));
   CHECK(sums[1].item<float>() == 2);
 }
