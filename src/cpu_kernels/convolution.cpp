@@ -318,9 +318,10 @@ void Gather<Element>::compute(const BatchOperands<Element>& operands,
   if (!multiplies_by_panels(operands.blocks)) return compute_rows(operands, listener);
   compute_panels(operands);
   if (listener == nullptr) return;
-  listener->begin();
   const RowParts all = parts(operands.blocks);
-  parallel_for(0, operands.blocks * all.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t count = operands.blocks * all.of_block;
+  listener->begin(count);
+  parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t part = begin; part < end; ++part) listener->take_part(all, part);
   });
 }
@@ -377,6 +378,7 @@ void Gather<Element>::compute_rows(const BatchOperands<Element>& operands,
   const std::int64_t panels = is_depthwise() ? words<Element>(view_.out.channels) : view_.panels;
   const PackedPanels<Element> packed{operands.packed, 0, view_.groups * panels, false};
   const RowParts all = parts(operands.blocks);
+  const std::int64_t count = operands.blocks * all.of_block;
   const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
   std::int64_t first = 0;
   if (listener != nullptr) {  // the first parts in panels, since all others wait for them
@@ -386,10 +388,10 @@ void Gather<Element>::compute_rows(const BatchOperands<Element>& operands,
       kernels_.gather(view_, operands, packed,
                       {0, 0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
     });
-    listener->begin();
+    listener->begin(count);
     for (std::int64_t part = 0; part < first; ++part) listener->take_part(all, part);
   }
-  parallel_for(first, operands.blocks * all.of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(first, count, 1, [&](std::int64_t begin, std::int64_t end) {
     while (begin < end) {
       const std::int64_t block = begin / all.of_block;
       const std::int64_t last = std::min({begin + at_once, end, (block + 1) * all.of_block});
@@ -412,6 +414,7 @@ Convolution<Element>::Convolution(const ConvolutionShape& shape)
       backward_(shape, /*backward=*/true),
       gradient_(gradient_view<Element>(shape)) {}
 
+/// Returns parts of a sum over blocks whose copies fit into the L2 cache.
 template <class Element>
 std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t blocks) const {
   const std::int64_t row_bytes =
@@ -429,37 +432,32 @@ std::vector<GradientBand> Convolution<Element>::gradient_bands(std::int64_t bloc
                                                     y, std::min(y + rows, shape_.out.height)}));
     }
   }
+  bands.front().replaces = true;
   return bands;
 }
 
 template <class Element>
-std::int64_t Convolution<Element>::gradient_scratch(const std::vector<GradientBand>& bands) const {
+std::int64_t Convolution<Element>::gradient_scratch(std::int64_t blocks) const {
   if (shape_.is_depthwise()) return forward_.packed_size() * kLaneFloats;
   std::int64_t size = 0;
-  for (const GradientBand& band : bands) size = std::max(size, band.scratch);
+  for (const GradientBand& band : gradient_bands(blocks)) size = std::max(size, band.scratch);
   return size;
 }
 
 template <class Element>
-void Convolution<Element>::weight_gradient(const std::vector<GradientBand>& bands,
-                                           const WeightGradientOperands<Element>& operands) const {
+void Convolution<Element>::weight_gradient(const WeightGradientOperands<Element>& operands) const {
   if (shape_.is_depthwise()) return depthwise_gradient(operands);
   const bool writes_rows =
       operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
-  for (const GradientBand& of_all : bands) {
-    GradientBand band = of_all;
-    band.block_end = std::min(band.block_end, operands.blocks);
-    band = laid_out<Element>(gradient_, band);
-    const bool is_last = band.row_end == shape_.out.height && band.block_end == operands.blocks;
-    band.replaces = &of_all == bands.data();
-    band.writes = is_last && writes_rows;
+  std::vector<GradientBand> bands = gradient_bands(operands.blocks);
+  bands.back().writes = writes_rows;
+  for (const GradientBand& band : bands) {
     parallel_for(0, band.blocks() * band.copied_rows, 1, [&](std::int64_t begin, std::int64_t end) {
       kernels_.rearrange(gradient_, band, operands, begin, end);
     });
     parallel_for(0, gradient_.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
       kernels_.add_products(gradient_, band, operands, begin, end);
     });
-    if (is_last) break;
   }
   if (writes_rows) return;
   parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {

@@ -35,8 +35,9 @@ struct RowParts {
 
 /// Takes each part of the output while it is cached.
 struct RowListener {
-  /// Called once, when the first row of block 0 has been computed, before `take`.
-  std::function<void()> begin;
+  /// Called once, with the number of parts, when the first row of block 0 has been computed, before
+  /// `take`.
+  std::function<void(std::int64_t parts)> begin;
   /// Called by any thread, once for each part.
   std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
                      std::int64_t row_end)>
@@ -66,8 +67,6 @@ class Gather {
     return view_.groups * view_.panels * view_.panel_rows * view_.positions;
   }
   std::int64_t packed_size() const { return packed_words() * kDepth<Element>; }
-  /// Division of the output for any number of blocks.
-  RowParts parts(std::int64_t blocks) const;
   /// Computes the output of all blocks. `listener` may be null.
   void compute(const BatchOperands<Element>& operands, const RowListener* listener) const;
 
@@ -79,6 +78,7 @@ class Gather {
 
   bool is_depthwise() const { return view_.depthwise.count > 0; }
   std::int64_t cached_rows() const;
+  RowParts parts(std::int64_t blocks) const;
   bool multiplies_by_panels(std::int64_t blocks) const;
   bool reads_in_place(const BatchOperands<Element>& operands) const;
   void compute_panels(const BatchOperands<Element>& operands) const;
@@ -111,15 +111,13 @@ class Convolution {
   std::int64_t weight_sums() const {
     return shape_.is_depthwise() ? forward_.packed_words() : gradient_.sums();
   }
-  /// Returns parts of a sum over `blocks` blocks whose copies fit into the L2 cache.
-  std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
-  /// Size of the scratch memory for any of the bands, in elements.
-  std::int64_t gradient_scratch(const std::vector<GradientBand>& bands) const;
-  /// Writes the gradient of the weights; `bands` may be those of more blocks.
-  void weight_gradient(const std::vector<GradientBand>& bands,
-                       const WeightGradientOperands<Element>& operands) const;
+  /// Size of the scratch memory for up to `blocks` blocks, in elements.
+  std::int64_t gradient_scratch(std::int64_t blocks) const;
+  /// Writes the gradient of the weights.
+  void weight_gradient(const WeightGradientOperands<Element>& operands) const;
 
  private:
+  std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
   void depthwise_gradient(const WeightGradientOperands<Element>& operands) const;
 
   const ConvolutionKernels<Element>& kernels_;

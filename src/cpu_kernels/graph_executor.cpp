@@ -15,7 +15,6 @@ struct GraphExecutor<Element>::State {
   std::vector<float> bias;
   std::vector<double> bias_sums;                        // [block][channel]
   std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
-  std::vector<GradientBand> bands;
   State* norm_before = nullptr;  // of a convolution that completes the gradient of its output
   std::optional<BlockedBatchNorm<Element>> batch_norm;
   bool has_gradient_sums = false;  // in the batch norm, of this backward pass
@@ -59,8 +58,7 @@ void GraphExecutor<Element>::plan_nodes() {
       state.packed_forward = values_.add(state.convolution->forward().packed_size());
       if (passes_ == Passes::kForward) continue;
       state.packed_backward = values_.add(state.convolution->backward().packed_size());
-      state.bands = state.convolution->gradient_bands(max_blocks_);
-      scratch = std::max(scratch, state.convolution->gradient_scratch(state.bands));
+      scratch = std::max(scratch, state.convolution->gradient_scratch(max_blocks_));
       sums = std::max(sums, state.convolution->weight_sums());
     } else if (const auto* norm = std::get_if<BatchNormNode>(&node.kind)) {
       state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum, node.relu,
@@ -240,25 +238,24 @@ void GraphExecutor<Element>::normalize(State& state, bool has_statistics) {
 template <class Element>
 void GraphExecutor<Element>::convolve(State& state, BlockedBatchNorm<Element>* next) {
   const GraphNode& node = state.node;
-  const Gather<Element>& convolution = state.convolution->forward();
   const ValueShape& out = graph_.shape_of(node.out);
   if (state.weights.bias != nullptr) {
     widen(state.weights.bias, out.channels, state.bias.data());
   }
-  const std::int64_t parts = batch_.blocks() * convolution.parts(batch_.blocks()).of_block;
   const RowListener statistics{
-      [&] {
-        next->begin_statistics(
-            parts, value(node.out) + out.width / 2 * out.pixel_size<Element>());
+      [&](std::int64_t parts) {
+        next->begin_statistics(parts,
+                               value(node.out) + out.width / 2 * out.pixel_size<Element>());
       },
       [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
         next->add_statistics(part, block, value(node.out, block), begin, end);
       }};
-  convolution.compute({batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
-                       values_.at(state.packed_forward),
-                       state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr,
-                       node.relu, value(node.out)},
-                      next == nullptr ? nullptr : &statistics);
+  state.convolution->forward().compute(
+      {batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
+       values_.at(state.packed_forward),
+       state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr, node.relu,
+       value(node.out)},
+      next == nullptr ? nullptr : &statistics);
 }
 
 /// Activations, dropout, flattens, products, pooling and sums: each block by itself.
@@ -348,7 +345,6 @@ void GraphExecutor<Element>::contribute(Value v, const Compute& compute) {
 template <class Element>
 void GraphExecutor<Element>::convolve_backward(State& state) {
   const GraphNode& node = state.node;
-  const Gather<Element>& to_input = state.convolution->backward();
   Element* const dy = gradient(node.out);
   if (node.relu) {
     batch_.for_each_block([&](std::int64_t block) {
@@ -358,22 +354,19 @@ void GraphExecutor<Element>::convolve_backward(State& state) {
   if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
   if (state.weights.weight_gradient != nullptr) {
     state.convolution->weight_gradient(
-        state.bands,
         {batch_.blocks(), value(node.in), dy, gradients_.at(scratch_offset_),
          sums_.at(sums_offset_), state.weights.strides, state.weights.weight_gradient});
   }
   if (!needs_gradient(node.in)) return;
   const auto in = static_cast<std::size_t>(node.in);
   State* const norm = state.norm_before;
-  if (norm != nullptr) {
-    norm->batch_norm->begin_gradients(batch_.blocks() *
-                                      to_input.parts(batch_.blocks()).of_block);
-    norm->has_gradient_sums = true;
-  }
   const RowListener sums{
-      [] {}, [&](std::int64_t part, std::int64_t block, std::int64_t begin,
-                 std::int64_t end) { add_norm_gradients(*norm, part, block, begin, end); }};
-  to_input.compute(
+      [&](std::int64_t parts) { norm->batch_norm->begin_gradients(parts); },
+      [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
+        add_norm_gradients(*norm, part, block, begin, end);
+      }};
+  if (norm != nullptr) norm->has_gradient_sums = true;
+  state.convolution->backward().compute(
       {batch_.blocks(), dy, state.weights.weight, state.weights.strides,
        values_.at(state.packed_backward), nullptr, has_gradient_[in] ? gradient(node.in) : nullptr,
        false, gradient(node.in)},

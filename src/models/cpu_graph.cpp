@@ -129,7 +129,7 @@ class Translator {
     return y;
   }
 
-  std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer& /*sized*/,
+  std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer&,
                            Value x) {
     return graph_.add(cpu_kernels::ActivationNode{engine_activation(layer)}, x);
   }
@@ -151,13 +151,13 @@ class Translator {
     shape.counts_padding = layer.count_include_pad;
     return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
   }
-  std::optional<Value> add(const settings::AdaptiveAvgPool2dLayer& /*layer*/,
+  std::optional<Value> add(const settings::AdaptiveAvgPool2dLayer&,
                            const SizedLayer& sized, Value x) {
     const PoolingShape shape{graph_.shape_of(x), image(sized.out), {0, 0}, {1, 1}};
     return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
   }
 
-  std::optional<Value> add(const settings::ZeroPad2dLayer& layer, const SizedLayer& /*sized*/,
+  std::optional<Value> add(const settings::ZeroPad2dLayer& layer, const SizedLayer&,
                            Value x) {
     const auto& [left, right, top, bottom] = layer.padding;
     if (left < 0 || right < 0 || top < 0 || bottom < 0) return std::nullopt;
@@ -165,12 +165,12 @@ class Translator {
     return x;
   }
 
-  std::optional<Value> add(const settings::DropoutLayer& layer, const SizedLayer& /*sized*/,
+  std::optional<Value> add(const settings::DropoutLayer& layer, const SizedLayer&,
                            Value x) {
     return graph_.add(cpu_kernels::DropoutNode{dropouts_++, layer.p}, x);
   }
 
-  std::optional<Value> add(const settings::FlattenLayer& /*layer*/, const SizedLayer& /*sized*/,
+  std::optional<Value> add(const settings::FlattenLayer&, const SizedLayer&,
                            Value x) {
     return x;
   }
@@ -191,7 +191,7 @@ class Translator {
   }
 
   /// An output of one pixel counts for all pixels of its channel.
-  std::optional<Value> add(const settings::GateLayer& /*layer*/, const SizedLayer& sized, Value x) {
+  std::optional<Value> add(const settings::GateLayer&, const SizedLayer& sized, Value x) {
     graph_.share(x);
     const std::optional<Value> gate = add_all(sized.layers, x);
     if (!gate) return std::nullopt;
@@ -202,11 +202,11 @@ class Translator {
     return graph_.add_product(x, *gate);
   }
 
-  std::optional<Value> add(const settings::SequentialLayer& /*layer*/, const SizedLayer& sized,
+  std::optional<Value> add(const settings::SequentialLayer&, const SizedLayer& sized,
                            Value x) {
     return add_all(sized.layers, x);
   }
-  std::optional<Value> add(const settings::RepeatLayer& /*layer*/, const SizedLayer& sized,
+  std::optional<Value> add(const settings::RepeatLayer&, const SizedLayer& sized,
                            Value x) {
     return add_all(sized.layers, x);
   }

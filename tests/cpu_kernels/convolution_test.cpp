@@ -135,12 +135,11 @@ class Case {
     });
     const std::vector<Element> in = to_blocks(s_.in, images_, in_);
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
-    const std::vector<GradientBand> bands = convolution_.gradient_bands(blocks());
-    std::vector<Element> scratch(static_cast<std::size_t>(convolution_.gradient_scratch(bands)));
+    std::vector<Element> scratch(static_cast<std::size_t>(convolution_.gradient_scratch(blocks())));
     std::vector<float> sums(static_cast<std::size_t>(convolution_.weight_sums()), 1e9F);
     std::vector<Element> found(weights_.size());
-    convolution_.weight_gradient(bands, {blocks(), in.data(), gradient.data(), scratch.data(),
-                                         sums.data(), strides, found.data()});
+    convolution_.weight_gradient({blocks(), in.data(), gradient.data(), scratch.data(), sums.data(),
+                                  strides, found.data()});
     return error(values_of(reordered(found, strides, contiguous(s_))), expected);
   }
 
