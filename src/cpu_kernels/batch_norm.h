@@ -1,7 +1,11 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/parallel.h"
@@ -47,8 +51,22 @@ template <class Element>
 class BlockedBatchNorm {
  public:
   /// `limit` bounds the output of ReLU: 6 for ReLU6.
-  BlockedBatchNorm(const ValueShape& shape, double epsilon, double momentum, bool relu,
-                   float limit);
+  BlockedBatchNorm(const ValueShape& shape, double epsilon, double momentum, bool relu, float limit)
+      : kernels_(kernel_table<Element>()->layers),
+        shape_(shape),
+        channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
+        epsilon_(epsilon),
+        momentum_(momentum),
+        relu_(relu),
+        limit_(limit),
+        sums_(2 * channels_ + 1),
+        exact_mean_(channels_),
+        variance_(channels_),
+        inverse_std_(channels_) {
+    for (auto* constants : {&shift_, &mean_, &scale_, &bias_, &slope_, &offset_}) {
+      constants->resize(channels_);
+    }
+  }
 
   /// Set what the next passes use.
   void set_tensors(const BatchNormTensors& tensors) { tensors_ = tensors; }
@@ -59,28 +77,116 @@ class BlockedBatchNorm {
 
   /// Begins statistics of a batch that is added in `parts`. Squares are summed around the mean of
   /// any pixel of block 0, so that their sum loses few digits.
-  void begin_statistics(std::int64_t parts, const Element* pixel);
+  void begin_statistics(std::int64_t parts, const Element* pixel) {
+    part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
+    const PixelRange one_pixel{1, shape_.channels, batch_.images_of(0)};
+    std::fill(shift_.begin(), shift_.end(), 0.0F);
+    std::fill(sums_.begin(), sums_.end(), 0.0);
+    kernels_.add_statistics(one_pixel, pixel, shift_.data(), sums_.data());
+    for (std::size_t c = 0; c < channels_; ++c) {
+      shift_[c] = static_cast<float>(
+          sums_[c] / static_cast<double>(std::max<std::int64_t>(one_pixel.images, 1)));
+    }
+  }
   /// Adds rows of a block as a part; parts may be added by different threads.
   void add_statistics(std::int64_t part, std::int64_t block, const Element* x_block,
-                      std::int64_t row_begin, std::int64_t row_end);
+                      std::int64_t row_begin, std::int64_t row_end) {
+    kernels_.add_statistics(range_of_rows(block, row_end - row_begin),
+                            x_block + row_begin * row_size(), shift_.data(), sums_of(part));
+  }
   /// Computes mean and scale from them and updates the running values. Collective if synchronized.
-  void finish_statistics();
+  void finish_statistics() {
+    const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
+    // Sums of x and, around zero, of its squares, which are exact enough in fp64.
+    add_parts();
+    for (std::size_t c = 0; c < channels_; ++c) {
+      const double shift = shift_[c];
+      sums_[channels_ + c] += shift * (2 * sums_[c] + shift * own_count);
+      sums_[c] += shift * own_count;
+    }
+    sums_.back() = own_count;
+    if (sum_over_ranks_) sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(sums_.size()));
+    count_ = sums_.back();
+    is_frozen_ = false;
+    const double unbiased = count_ / std::max(count_ - 1, 1.0);
+    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+      const double mean = sums_[c] / count_;
+      exact_mean_[c] = mean;
+      variance_[c] = std::max(sums_[channels_ + c] / count_ - mean * mean, 0.0);
+      const auto update = [&](float& running, double value) {
+        running = static_cast<float>(running + momentum_ * (value - running));
+      };
+      update(tensors_.running_mean[c], mean);
+      update(tensors_.running_var[c], variance_[c] * unbiased);
+    }
+    set_constants();
+  }
   /// Uses the running values instead: in evaluation, or if frozen.
-  void use_running_values();
+  void use_running_values() {
+    std::copy_n(tensors_.running_mean, shape_.channels, exact_mean_.begin());
+    std::copy_n(tensors_.running_var, shape_.channels, variance_.begin());
+    is_frozen_ = true;
+    set_constants();
+  }
 
   /// y = relu(normalized x + residual); `residual` may be null. Pointers to block 0.
-  void normalize(const Element* x, const Element* residual, Element* y) const;
+  void normalize(const Element* x, const Element* residual, Element* y) const {
+    const std::int64_t size = shape_.block_size<Element>();
+    batch_.for_each_block([&](std::int64_t block) {
+      const std::int64_t at = block * size;
+      kernels_.normalize(range_of_rows(block, shape_.height),
+                         {x + at, mean_.data(), scale_.data(), bias_.data(),
+                          residual == nullptr ? nullptr : residual + at, relu_, limit_, y + at});
+    });
+  }
 
   /// Begins the backward pass.
-  void begin_gradients(std::int64_t parts);
+  void begin_gradients(std::int64_t parts) {
+    part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
+  }
   /// Adds rows of a block to the sums that it needs, as a part; parts may be added by different
   /// threads. Pointers to the block.
   void add_gradients(std::int64_t part, std::int64_t block, const Element* dy, const Element* y,
-                     const Element* x, std::int64_t row_begin, std::int64_t row_end);
+                     const Element* x, std::int64_t row_begin, std::int64_t row_end) {
+    const std::int64_t at = row_begin * row_size();
+    kernels_.add_gradient_sums(range_of_rows(block, row_end - row_begin), dy + at,
+                               relu_ ? y + at : nullptr, x + at, mean_.data(), limit_,
+                               sums_of(part));
+  }
   /// Writes gradients of x and of the parameters after all rows were added, and that of the
   /// residual unless it is null. Pointers to block 0. Collective if synchronized.
   void backward(const Element* dy, const Element* y, const Element* x, Element* dx,
-                Element* residual_gradient);
+                Element* residual_gradient) {
+    add_parts();
+    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+      if (tensors_.bias_gradient != nullptr) {
+        tensors_.bias_gradient[c] = static_cast<float>(sums_[c]);
+      }
+      if (tensors_.weight_gradient == nullptr) continue;
+      tensors_.weight_gradient[c] = static_cast<float>(sums_[channels_ + c] * inverse_std_[c]);
+    }
+    // Gradients of weight and bias stay local: gradient averaging sums them.
+    if (sum_over_ranks_ && !is_frozen_) {
+      sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(2 * channels_));
+    }
+    std::fill(slope_.begin(), slope_.end(), 0.0F);
+    std::fill(offset_.begin(), offset_.end(), 0.0F);
+    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels) && !is_frozen_; ++c) {
+      const double scale = tensors_.weight[c] * inverse_std_[c];
+      slope_[c] = static_cast<float>(-scale * inverse_std_[c] * inverse_std_[c] *
+                                     sums_[channels_ + c] / count_);
+      offset_[c] = static_cast<float>(-scale * sums_[c] / count_);
+    }
+    const std::int64_t size = shape_.block_size<Element>();
+    batch_.for_each_block([&](std::int64_t block) {
+      const std::int64_t at = block * size;
+      kernels_.normalize_gradient(
+          range_of_rows(block, shape_.height),
+          {dy + at, relu_ ? y + at : nullptr, x + at, mean_.data(), scale_.data(), slope_.data(),
+           offset_.data(), limit_, dx + at,
+           residual_gradient == nullptr ? nullptr : residual_gradient + at});
+    });
+  }
 
  private:
   PixelRange range_of_rows(std::int64_t block, std::int64_t rows) const {
@@ -90,8 +196,22 @@ class BlockedBatchNorm {
   double* sums_of(std::int64_t part) {
     return part_sums_.data() + static_cast<std::size_t>(part) * 2 * channels_;
   }
-  void add_parts();
-  void set_constants();
+  /// Adds the sums of all parts.
+  void add_parts() {
+    std::fill(sums_.begin(), sums_.end(), 0.0);
+    for (auto of_part = part_sums_.begin(); of_part != part_sums_.end();) {
+      for (std::size_t i = 0; i < 2 * channels_; ++i) sums_[i] += *of_part++;
+    }
+  }
+  void set_constants() {
+    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+      inverse_std_[c] = 1 / std::sqrt(variance_[c] + epsilon_);
+      mean_[c] = static_cast<float>(exact_mean_[c]);
+      scale_[c] = static_cast<float>(tensors_.weight[c] * inverse_std_[c]);
+      // With what rounding took from the mean.
+      bias_[c] = static_cast<float>(tensors_.bias[c] + (mean_[c] - exact_mean_[c]) * scale_[c]);
+    }
+  }
 
   const LayerKernels<Element>& kernels_;
   ValueShape shape_;
