@@ -1,10 +1,10 @@
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <optional>
@@ -49,10 +49,11 @@ class Arena {
   }
   void allocate() {
     const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
-    void* const memory = std::aligned_alloc(kPage, bytes);
-    if (memory == nullptr) throw ArenaError();
-    std::memset(memory, 0, bytes);
-    memory_.reset(static_cast<Element*>(memory));
+    // The system provides pages of zeros when they are first used, by the threads that use them.
+    void* const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw ArenaError();
+    memory_ = {static_cast<Element*>(memory), Unmap{bytes}};
   }
   Element* at(std::size_t offset) const { return memory_.get() + offset; }
 
@@ -63,13 +64,15 @@ class Arena {
     std::int64_t elements;
     bool in_use;
   };
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+  struct Unmap {
+    void operator()(void* memory) const { munmap(memory, bytes); }
+
+    std::size_t bytes = 0;
   };
 
   std::size_t size_ = 0;
   std::vector<Part> reused_;
-  std::unique_ptr<Element[], Free> memory_;
+  std::unique_ptr<Element[], Unmap> memory_;
 };
 
 /// Tensors of a convolution: weights, bias and the destinations of their gradients.
