@@ -290,7 +290,8 @@ std::uint8_t* GraphExecutor<Element>::maxima(const State& state, std::int64_t bl
 }
 
 template <class Element>
-void GraphExecutor<Element>::find_needed_gradients() {
+void GraphExecutor<Element>::begin_backward(const Element* output_gradient,
+                                            const PlainStrides& strides) {
   has_gradient_.assign(static_cast<std::size_t>(graph_.values()), false);
   needs_gradient_.assign(has_gradient_.size(), false);
   needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
@@ -301,12 +302,6 @@ void GraphExecutor<Element>::find_needed_gradients() {
                               state.batch_norm->tensors().bias_gradient != nullptr)) ||
         needs_gradient(state.node.in) || needs_gradient(state.node.residual);
   }
-}
-
-template <class Element>
-void GraphExecutor<Element>::begin_backward(const Element* output_gradient,
-                                            const PlainStrides& strides) {
-  find_needed_gradients();
   const Value last = states_.back().node.out;
   from_plain(output_gradient, strides, last, gradient(last));
   backward_reached_ = states_.size();

@@ -130,7 +130,6 @@ class GraphExecutor {
   void plan_values();
   void plan_gradients();
   void find_last_writers();
-  void find_needed_gradients();
   Element* value(Value v, std::int64_t block = 0) const {
     return values_.at(value_offsets_[static_cast<std::size_t>(v)]) + block * block_size(v);
   }
