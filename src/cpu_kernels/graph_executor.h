@@ -8,6 +8,8 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "cpu_kernels/batch_norm.h"
@@ -93,18 +95,41 @@ enum class Passes { kForward, kBackward, kBackwardToInput };
 template <class Element>
 class GraphExecutor {
  public:
-  GraphExecutor(const Graph& graph, std::int64_t images, Passes passes);
-  ~GraphExecutor();
+  GraphExecutor(const Graph& graph, std::int64_t images, Passes passes)
+      : kernels_(kernel_table<Element>()->layers),
+        graph_(graph),
+        passes_(passes),
+        max_blocks_(BatchSize{images}.blocks()),
+        states_(graph.nodes().size()) {
+    plan_values();
+    plan_nodes();
+    if (passes != Passes::kForward) {
+      plan_gradients();
+      find_last_writers();
+    }
+    values_.allocate();
+    gradients_.allocate();
+    maxima_.allocate();
+    sums_.allocate();
+  }
   GraphExecutor(const GraphExecutor&) = delete;
   GraphExecutor& operator=(const GraphExecutor&) = delete;
 
   std::int64_t capacity() const { return max_blocks_ * kImages; }  // images
 
   /// Set the tensors of a node, by its index in the graph. They are used by the next passes.
-  void set(std::size_t node, const ConvolutionTensors<Element>& tensors);
-  void set(std::size_t node, const BatchNormTensors& tensors);
+  void set(std::size_t node, const ConvolutionTensors<Element>& tensors) {
+    states_.at(node).weights = tensors;
+  }
+  void set(std::size_t node, const BatchNormTensors& tensors) {
+    states_.at(node).batch_norm->set_tensors(tensors);
+  }
   /// Synchronizes batch norms.
-  void set_sum_over_ranks(const SumOverRanks& sum);
+  void set_sum_over_ranks(const SumOverRanks& sum) {
+    for (State& state : states_) {
+      if (state.batch_norm) state.batch_norm->set_sum_over_ranks(sum);
+    }
+  }
 
   /// Sets the seeds of the samples of the next forward pass in training, for dropout. They must
   /// stay valid until the end of the backward pass.
@@ -114,22 +139,175 @@ class GraphExecutor {
 
   /// Computes the output for a batch. With `training`, batch norms use and update statistics.
   void forward(const Element* images, const PlainStrides& strides, const BatchSize& batch,
-               bool training);
-  void read_output(Element* output, const PlainStrides& strides) const;
+               bool training) {
+    batch_ = batch;
+    training_ = training;
+    for (State& state : states_) {
+      if (state.batch_norm) state.batch_norm->set_batch(batch);
+    }
+    from_plain(images, strides, Graph::input(), value(Graph::input()));
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      State& state = states_[i];
+      const GraphNode& node = state.node;
+      if (state.convolution) {
+        State* const next = i + 1 < states_.size() ? &states_[i + 1] : nullptr;
+        const bool has_norm = next != nullptr && next->batch_norm && next->node.in == node.out &&
+                              training && !next->batch_norm->tensors().uses_running_values;
+        convolve(state, has_norm ? &*next->batch_norm : nullptr);
+      } else if (state.batch_norm) {
+        normalize(state, i > 0 && states_[i - 1].convolution && states_[i - 1].node.out == node.in);
+      } else {
+        compute_blocks(state);
+      }
+    }
+  }
+  void read_output(Element* output, const PlainStrides& strides) const {
+    const Value last = states_.back().node.out;
+    to_plain(last, value(last), output, strides);
+  }
   /// Begins the backward pass of the last `forward` in training.
-  void begin_backward(const Element* output_gradient, const PlainStrides& strides);
+  void begin_backward(const Element* output_gradient, const PlainStrides& strides) {
+    has_gradient_.assign(static_cast<std::size_t>(graph_.values()), false);
+    needs_gradient_.assign(has_gradient_.size(), false);
+    needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
+    for (const State& state : states_) {
+      needs_gradient_[static_cast<std::size_t>(state.node.out)] =
+          state.weights.weight_gradient != nullptr || state.weights.bias_gradient != nullptr ||
+          (state.batch_norm && (state.batch_norm->tensors().weight_gradient != nullptr ||
+                                state.batch_norm->tensors().bias_gradient != nullptr)) ||
+          needs_gradient(state.node.in) || needs_gradient(state.node.residual);
+    }
+    const Value last = states_.back().node.out;
+    from_plain(output_gradient, strides, last, gradient(last));
+    backward_reached_ = states_.size();
+  }
   /// Continues it down to this node. Writes the gradients of the trained parameters on the way.
-  void backward_to(std::size_t node);
+  void backward_to(std::size_t node) {
+    while (backward_reached_ > node) {
+      State& state = states_[--backward_reached_];
+      if (!needs_gradient(state.node.out)) continue;
+      if (state.convolution) {
+        convolve_backward(state);
+      } else if (state.batch_norm) {
+        batch_norm_backward(state);
+      } else {
+        differentiate_blocks(state);
+      }
+    }
+  }
   /// Requires Passes::kBackwardToInput.
-  void read_input_gradient(Element* gradient, const PlainStrides& strides) const;
+  void read_input_gradient(Element* to, const PlainStrides& strides) const {
+    to_plain(Graph::input(), gradient(Graph::input()), to, strides);
+  }
 
  private:
-  struct State;  // of a node
+  /// Of a node.
+  struct State {
+    GraphNode node;
+    std::optional<Convolution<Element>> convolution;
+    ConvolutionTensors<Element> weights{};
+    std::vector<float> bias;
+    std::vector<double> bias_sums;                        // [block][channel]
+    std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
+    State* norm_before = nullptr;  // of a convolution that completes the gradient of its output
+    std::optional<BlockedBatchNorm<Element>> batch_norm;
+    bool has_gradient_sums = false;  // in the batch norm, of this backward pass
+    std::optional<PoolingPlan> pooling;
+    std::size_t maxima = 0;  // offset of their positions in windows
+  };
 
-  void plan_nodes();
-  void plan_values();
-  void plan_gradients();
-  void find_last_writers();
+  void plan_nodes() {
+    std::int64_t scratch = 0;
+    std::int64_t sums = 0;
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      State& state = states_[i];
+      state.node = graph_.nodes()[i];
+      const GraphNode& node = state.node;
+      if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
+        state.convolution.emplace(convolution->shape);
+        const std::int64_t channels =
+            words<Element>(convolution->shape.out.channels) * kDepth<Element>;
+        state.bias.resize(static_cast<std::size_t>(channels));
+        state.bias_sums.resize(static_cast<std::size_t>(max_blocks_ * channels));
+        state.packed_forward = values_.add(state.convolution->forward().packed_size());
+        if (passes_ == Passes::kForward) continue;
+        state.packed_backward = values_.add(state.convolution->backward().packed_size());
+        scratch = std::max(scratch, state.convolution->gradient_scratch(max_blocks_));
+        sums = std::max(sums, state.convolution->weight_sums());
+      } else if (const auto* norm = std::get_if<BatchNormNode>(&node.kind)) {
+        state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum, node.relu,
+                                 node.limit);
+      } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
+        state.pooling.emplace(max->shape, max->shape.in.pixel_size<Element>());
+        state.maxima = maxima_.add(max_blocks_ * block_size(node.out));
+      } else if (const auto* average = std::get_if<AveragePoolNode>(&node.kind)) {
+        state.pooling.emplace(average->shape, average->shape.in.pixel_size<Element>());
+      }
+    }
+    scratch_offset_ = gradients_.add(scratch);
+    sums_offset_ = sums_.add(sums);
+  }
+  /// The backward pass needs all values; without it, a value is live until the last node that takes
+  /// it.
+  void plan_values() {
+    std::vector<std::size_t> last_taken(static_cast<std::size_t>(graph_.values()), states_.size());
+    for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {
+      for (const Value v : {graph_.nodes()[i].in, graph_.nodes()[i].residual}) {
+        if (v != kNoValue) last_taken[static_cast<std::size_t>(v)] = i;
+      }
+    }
+    value_offsets_.resize(last_taken.size());
+    const auto take = [&](Value v) {
+      value_offsets_[static_cast<std::size_t>(v)] = values_.take(max_blocks_ * block_size(v));
+    };
+    take(Graph::input());
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const GraphNode& node = graph_.nodes()[i];
+      take(node.out);
+      for (const Value v : {node.in, node.residual}) {
+        if (v == kNoValue || last_taken[static_cast<std::size_t>(v)] != i) continue;
+        values_.give_back(value_offsets_[static_cast<std::size_t>(v)]);
+      }
+    }
+  }
+  /// A gradient is live from the backward pass of the last node that takes the value to that of the
+  /// node that computes it.
+  void plan_gradients() {
+    constexpr std::size_t kNone = Arena<Element>::kNone;
+    gradient_offsets_.assign(static_cast<std::size_t>(graph_.values()), kNone);
+    std::int64_t largest = 0;
+    const auto take = [&](Value v) {
+      if (v == kNoValue || (v == Graph::input() && passes_ != Passes::kBackwardToInput)) return;
+      std::size_t& offset = gradient_offsets_[static_cast<std::size_t>(v)];
+      if (offset == kNone) offset = gradients_.take(max_blocks_ * block_size(v));
+    };
+    take(graph_.nodes().back().out);
+    for (std::size_t i = states_.size(); i-- > 0;) {
+      const GraphNode& node = states_[i].node;
+      take(node.in);
+      take(node.residual);
+      largest = std::max(largest, max_blocks_ * block_size(node.in));
+      gradients_.give_back(gradient_offsets_[static_cast<std::size_t>(node.out)]);
+    }
+    spare_offset_ = gradients_.add(largest);
+  }
+  /// The first node that takes a value is the last one that adds to its gradient.
+  void find_last_writers() {
+    std::vector<State*> producers(static_cast<std::size_t>(graph_.values()));
+    std::vector<bool> is_taken(producers.size());
+    for (State& state : states_) {
+      const auto in = static_cast<std::size_t>(state.node.in);
+      if (state.convolution && !is_taken[in] && producers[in] != nullptr &&
+          producers[in]->batch_norm) {
+        state.norm_before = producers[in];
+      }
+      is_taken[in] = true;
+      if (state.node.residual != kNoValue) {
+        is_taken[static_cast<std::size_t>(state.node.residual)] = true;
+      }
+      producers[static_cast<std::size_t>(state.node.out)] = &state;
+    }
+  }
   Element* value(Value v, std::int64_t block = 0) const {
     return values_.at(value_offsets_[static_cast<std::size_t>(v)]) + block * block_size(v);
   }
@@ -144,27 +322,238 @@ class GraphExecutor {
     return graph_.shape_of(v).template block_size<Element>();
   }
   void from_plain(const Element* images, const PlainStrides& strides, Value v,
-                  Element* blocks) const;
-  void to_plain(Value v, const Element* blocks, Element* images, const PlainStrides& strides) const;
+                  Element* blocks) const {
+    batch_.for_each_block([&](std::int64_t block) {
+      kernels_.from_plain(graph_.shape_of(v), images + block * kImages * strides.image, strides,
+                          batch_.images_of(block), blocks + block * block_size(v));
+    });
+  }
+  void to_plain(Value v, const Element* blocks, Element* images,
+                const PlainStrides& strides) const {
+    batch_.for_each_block([&](std::int64_t block) {
+      kernels_.to_plain(graph_.shape_of(v), blocks + block * block_size(v), strides,
+                        batch_.images_of(block), images + block * kImages * strides.image);
+    });
+  }
+  /// Adds to the gradient of a value what `compute(block, to)` writes.
   template <class Compute>
-  void contribute(Value v, const Compute& compute);
+  void contribute(Value v, const Compute& compute) {
+    if (!needs_gradient(v)) return;
+    const bool adds = has_gradient_[static_cast<std::size_t>(v)];
+    has_gradient_[static_cast<std::size_t>(v)] = true;
+    batch_.for_each_block([&](std::int64_t block) {
+      Element* const sum = gradient(v, block);
+      Element* const to = adds ? gradients_.at(spare_offset_) + block * block_size(v) : sum;
+      compute(block, to);
+      if (adds) kernels_.add(pixels_of(v, block), sum, to, false, sum);
+    });
+  }
 
-  void convolve(State& state, BlockedBatchNorm<Element>* next);
-  void normalize(State& state, bool has_statistics);
-  void convolve_backward(State& state);
-  void add_bias_gradients(State& state);
+  /// Also adds up the statistics of a batch norm that follows.
+  void convolve(State& state, BlockedBatchNorm<Element>* next) {
+    const GraphNode& node = state.node;
+    const ValueShape& out = graph_.shape_of(node.out);
+    if (state.weights.bias != nullptr) {
+      widen(state.weights.bias, out.channels, state.bias.data());
+    }
+    const RowListener statistics{
+        [&](std::int64_t parts) {
+          next->begin_statistics(parts,
+                                 value(node.out) + out.width / 2 * out.pixel_size<Element>());
+        },
+        [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
+          next->add_statistics(part, block, value(node.out, block), begin, end);
+        }};
+    state.convolution->forward().compute(
+        {batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
+         values_.at(state.packed_forward),
+         state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr, node.relu,
+         value(node.out)},
+        next == nullptr ? nullptr : &statistics);
+  }
+  /// `has_statistics`: the convolution before it has added them.
+  void normalize(State& state, bool has_statistics) {
+    const GraphNode& node = state.node;
+    BlockedBatchNorm<Element>& norm = *state.batch_norm;
+    if (!training_ || norm.tensors().uses_running_values) {
+      norm.use_running_values();
+    } else {
+      if (!has_statistics) {
+        norm.begin_statistics(batch_.blocks(), value(node.in));
+        batch_.for_each_block([&](std::int64_t block) {
+          norm.add_statistics(block, block, value(node.in, block), 0,
+                              graph_.shape_of(node.in).height);
+        });
+      }
+      norm.finish_statistics();
+    }
+    norm.normalize(value(node.in), node.residual == kNoValue ? nullptr : value(node.residual),
+                   value(node.out));
+  }
+  void convolve_backward(State& state) {
+    const GraphNode& node = state.node;
+    Element* const dy = gradient(node.out);
+    if (node.relu) {
+      batch_.for_each_block([&](std::int64_t block) {
+        differentiate_relu(node, block, dy + block * block_size(node.out));
+      });
+    }
+    if (state.weights.bias_gradient != nullptr) add_bias_gradients(state);
+    if (state.weights.weight_gradient != nullptr) {
+      state.convolution->weight_gradient({batch_.blocks(), value(node.in), dy,
+                                          gradients_.at(scratch_offset_), sums_.at(sums_offset_),
+                                          state.weights.strides, state.weights.weight_gradient});
+    }
+    if (!needs_gradient(node.in)) return;
+    const auto in = static_cast<std::size_t>(node.in);
+    State* const norm = state.norm_before;
+    const RowListener sums{
+        [&](std::int64_t parts) { norm->batch_norm->begin_gradients(parts); },
+        [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
+          add_norm_gradients(*norm, part, block, begin, end);
+        }};
+    if (norm != nullptr) norm->has_gradient_sums = true;
+    state.convolution->backward().compute(
+        {batch_.blocks(), dy, state.weights.weight, state.weights.strides,
+         values_.at(state.packed_backward), nullptr,
+         has_gradient_[in] ? gradient(node.in) : nullptr, false, gradient(node.in)},
+        norm == nullptr ? nullptr : &sums);
+    has_gradient_[in] = true;
+  }
+  void add_bias_gradients(State& state) {
+    const GraphNode& node = state.node;
+    const std::int64_t channels = graph_.shape_of(node.out).channels;
+    const std::int64_t of_block = words<Element>(channels) * kDepth<Element>;
+    std::vector<double>& sums = state.bias_sums;
+    std::fill(sums.begin(), sums.end(), 0.0);
+    batch_.for_each_block([&](std::int64_t block) {
+      kernels_.add_gradient_sums(pixels_of(node.out, block), gradient(node.out, block), nullptr,
+                                 nullptr, nullptr, kNoLimit, sums.data() + block * of_block);
+    });
+    for (std::int64_t c = 0; c < channels; ++c) {
+      double sum = 0;
+      for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
+        sum += sums[static_cast<std::size_t>(block * of_block + c)];
+      }
+      const auto rounded = static_cast<float>(sum);
+      round_to(&rounded, 1, state.weights.bias_gradient + c);
+    }
+  }
   void add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,
-                          std::int64_t row_begin, std::int64_t row_end);
-  void batch_norm_backward(State& state);
-  void compute_blocks(const State& state);
-  void differentiate_blocks(const State& state);
-  void differentiate_relu(const GraphNode& node, std::int64_t block, Element* to) const;
-  void add_to_residual(const GraphNode& node);
-  void drop(const GraphNode& node, std::int64_t block, const Element* from, Element* to) const;
+                          std::int64_t row_begin, std::int64_t row_end) {
+    const GraphNode& node = norm.node;
+    norm.batch_norm->add_gradients(part, block, gradient(node.out, block), value(node.out, block),
+                                   value(node.in, block), row_begin, row_end);
+  }
+  void batch_norm_backward(State& state) {
+    const GraphNode& node = state.node;
+    const bool is_first =
+        needs_gradient(node.residual) && !has_gradient_[static_cast<std::size_t>(node.residual)];
+    const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
+    if (!std::exchange(state.has_gradient_sums, false)) {
+      state.batch_norm->begin_gradients(batch_.blocks());
+      batch_.for_each_block([&](std::int64_t block) {
+        add_norm_gradients(state, block, block, 0, graph_.shape_of(node.in).height);
+      });
+    }
+    state.batch_norm->backward(
+        gradient(node.out), value(node.out), value(node.in),
+        adds || !needs_gradient(node.in) ? gradients_.at(spare_offset_) : gradient(node.in),
+        is_first ? gradient(node.residual) : nullptr);
+    if (adds) {
+      batch_.for_each_block([&](std::int64_t block) {
+        Element* const sum = gradient(node.in, block);
+        kernels_.add(pixels_of(node.in, block),
+                     gradients_.at(spare_offset_) + block * block_size(node.in), sum, false, sum);
+      });
+    }
+    has_gradient_[static_cast<std::size_t>(node.in)] = true;
+    if (is_first) {
+      has_gradient_[static_cast<std::size_t>(node.residual)] = true;
+    } else {
+      add_to_residual(node);
+    }
+  }
+  /// Activations, dropout, flattens, products, pooling and sums: each block by itself.
+  void compute_blocks(const State& state) {
+    const GraphNode& node = state.node;
+    batch_.for_each_block([&](std::int64_t block) {
+      const PixelRange range = pixels_of(node.in, block);
+      const Element* const in = value(node.in, block);
+      Element* const out = value(node.out, block);
+      if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
+        kernels_.activate(range, of->activation, in, out);
+      } else if (std::holds_alternative<DropoutNode>(node.kind)) {
+        drop(node, block, in, out);
+      } else if (std::holds_alternative<FlattenNode>(node.kind)) {
+        kernels_.flatten(graph_.shape_of(node.in), in, out);
+      } else if (std::holds_alternative<GateNode>(node.kind)) {
+        kernels_.gate(range, in, value(node.residual, block), is_gated_by_pixel(node), out);
+      } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
+        kernels_.max_pool(state.pooling->forward(), in, node.relu, out, maxima(state, block));
+      } else if (state.pooling) {
+        kernels_.average_pool(state.pooling->forward(), in, out);
+      } else {
+        kernels_.add(range, in, value(node.residual, block), node.relu, out);
+      }
+    });
+  }
+  /// The backward pass of `compute_blocks`.
+  void differentiate_blocks(const State& state) {
+    const GraphNode& node = state.node;
+    contribute(node.in, [&](std::int64_t block, Element* to) {
+      const PixelRange range = pixels_of(node.out, block);
+      const Element* const dy = gradient(node.out, block);
+      if (const auto* of = std::get_if<ActivationNode>(&node.kind)) {
+        const Value from = of->activation.differentiates_output() ? node.out : node.in;
+        kernels_.activation_gradient(range, of->activation, dy, value(from, block), to);
+      } else if (std::holds_alternative<DropoutNode>(node.kind)) {
+        drop(node, block, dy, to);
+      } else if (std::holds_alternative<FlattenNode>(node.kind)) {
+        kernels_.unflatten(graph_.shape_of(node.in), dy, to);
+      } else if (std::holds_alternative<GateNode>(node.kind)) {
+        kernels_.gate(range, dy, value(node.residual, block), is_gated_by_pixel(node), to);
+      } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
+        kernels_.max_pool_gradient(state.pooling->backward(), dy, maxima(state, block), to);
+      } else if (state.pooling) {
+        kernels_.average_pool_gradient(state.pooling->backward(), dy, to);
+      } else {
+        differentiate_relu(node, block, to);
+      }
+    });
+    if (!std::holds_alternative<GateNode>(node.kind)) return add_to_residual(node);
+    contribute(node.residual, [&](std::int64_t block, Element* to) {
+      const PixelRange range = pixels_of(node.out, block);
+      const Element* const dy = gradient(node.out, block);
+      const Element* const x = value(node.in, block);
+      is_gated_by_pixel(node) ? kernels_.gate_gradient(range, dy, x, to)
+                              : kernels_.gate(range, dy, x, false, to);
+    });
+  }
+  /// Writes the gradient of a node before its ReLU, if it has one.
+  void differentiate_relu(const GraphNode& node, std::int64_t block, Element* to) const {
+    kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out, block),
+                           node.relu ? value(node.out, block) : nullptr, to);
+  }
+  /// Adds the gradient of a sum to that of its residual, if it has one.
+  void add_to_residual(const GraphNode& node) {
+    contribute(node.residual,
+               [&](std::int64_t block, Element* to) { differentiate_relu(node, block, to); });
+  }
+  /// Forward and backward, dropout is the same product.
+  void drop(const GraphNode& node, std::int64_t block, const Element* from, Element* to) const {
+    const PixelRange range = pixels_of(node.out, block);
+    if (!training_) return kernels_.relu_gradient(range, from, nullptr, to);  // copies
+    const auto& [number, p] = std::get<DropoutNode>(node.kind);
+    kernels_.drop(range, make_dropout(number, p, sample_seeds_ + block * kImages, range.images),
+                  from, to);
+  }
   bool is_gated_by_pixel(const GraphNode& gate) const {
     return graph_.shape_of(gate.residual).pixels() == 1;
   }
-  std::uint8_t* maxima(const State& state, std::int64_t block) const;
+  std::uint8_t* maxima(const State& state, std::int64_t block) const {
+    return maxima_.at(state.maxima) + block * block_size(state.node.out);
+  }
   PixelRange pixels_of(Value v, std::int64_t block) const {
     const ValueShape& shape = graph_.shape_of(v);
     return {shape.pixels(), shape.channels, batch_.images_of(block)};

@@ -37,8 +37,6 @@ class BatchNorm : public torch::nn::Module {
 
   // For kernels that compute the layer together with others.
 
-  const at::Tensor& weight() const { return weight_; }
-  const at::Tensor& bias() const { return bias_; }
   const at::Tensor& running_mean() const { return running_mean_; }
   const at::Tensor& running_var() const { return running_var_; }
   const SumOverRanks& sum_over_ranks() const { return sum_; }
