@@ -84,8 +84,7 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   const std::int64_t rows = band.row_end - band.row_begin;
   const std::int64_t in_end = (band.row_end - 1) * s.stride.height - s.padding.height +
                               (s.kernel.height - 1) * s.dilation.height + 1;
-  band.in_begin =
-      std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
+  band.in_begin = std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
   band.in_rows = std::max<std::int64_t>(0, std::min(s.in.height, in_end) - band.in_begin);
   band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
   band.a_pixel = s.out.pixel_size<Element>();
@@ -298,8 +297,7 @@ template <class Element>
 bool Gather<Element>::multiplies_by_panels(std::int64_t blocks) const {
   if (view_.groups != 1 || is_depthwise()) return false;
   const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
-  return view_.out.height == 1 ||
-         (packed_words() > in_words && cached_rows() >= view_.out.height);
+  return view_.out.height == 1 || (packed_words() > in_words && cached_rows() >= view_.out.height);
 }
 
 /// Returns whether kernels should read weights in place rather than pack them: if these are a
@@ -363,10 +361,9 @@ void Gather<Element>::pack_depthwise(const BatchOperands<Element>& operands) con
   auto* const to = reinterpret_cast<float*>(operands.packed);
   std::fill_n(to, packed_words(), 0.0F);
   parallel_for(0, view_.panels, kWords, [&](std::int64_t begin, std::int64_t end) {
-    for_each_weight<Element>(view_, operands.strides, begin, end,
-                             [&](std::int64_t from, std::int64_t at) {
-                               widen(operands.weights + from, 1, to + at);
-                             });
+    for_each_weight<Element>(
+        view_, operands.strides, begin, end,
+        [&](std::int64_t from, std::int64_t at) { widen(operands.weights + from, 1, to + at); });
   });
 }
 
@@ -469,19 +466,18 @@ void Convolution<Element>::weight_gradient(const WeightGradientOperands<Element>
 template <class Element>
 void Convolution<Element>::depthwise_gradient(
     const WeightGradientOperands<Element>& operands) const {
-  parallel_for(0, words<Element>(shape_.out.channels), 1,
-               [&](std::int64_t begin, std::int64_t end) {
-                 const std::int64_t at_once = forward_.view().depthwise.words_at_once;
-                 for (std::int64_t word = begin; word < end; word += at_once) {
-                   kernels_.depthwise_gradient(forward_.view(), operands, word,
-                                               std::min(word + at_once, end));
-                 }
-                 for_each_weight<Element>(
-                     forward_.view(), operands.strides, begin, end,
-                     [&](std::int64_t to, std::int64_t at) {
-                       round_to(operands.sums + at, 1, operands.weight_gradient + to);
-                     });
-               });
+  parallel_for(
+      0, words<Element>(shape_.out.channels), 1, [&](std::int64_t begin, std::int64_t end) {
+        const std::int64_t at_once = forward_.view().depthwise.words_at_once;
+        for (std::int64_t word = begin; word < end; word += at_once) {
+          kernels_.depthwise_gradient(forward_.view(), operands, word,
+                                      std::min(word + at_once, end));
+        }
+        for_each_weight<Element>(forward_.view(), operands.strides, begin, end,
+                                 [&](std::int64_t to, std::int64_t at) {
+                                   round_to(operands.sums + at, 1, operands.weight_gradient + to);
+                                 });
+      });
 }
 
 template class Gather<float>;

@@ -38,7 +38,7 @@ Window window(const Axis& axis, std::int64_t position) {
 PoolingPlan::PoolingPlan(const PoolingShape& s, std::int64_t pixel_size) : pixel_size_(pixel_size) {
   const Axis rows{s.in.height,      s.out.height,      s.kernel.height, s.stride.height,
                   s.padding.height, s.dilation.height, s.counts_padding};
-  const Axis columns{s.in.width,      s.out.width,      s.kernel.width, s.stride.width,
+  const Axis columns{s.in.width,      s.out.width,      s.kernel.width,  s.stride.width,
                      s.padding.width, s.dilation.width, s.counts_padding};
   std::vector<std::vector<WindowTap>> of_inputs(static_cast<std::size_t>(s.in.pixels()));
   for (std::int64_t out = 0; out < s.out.pixels(); ++out) {

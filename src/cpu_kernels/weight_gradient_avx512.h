@@ -125,8 +125,7 @@ void rearrange(const WeightGradientView& view, const GradientBand& band,
     const std::int64_t row = i % band.copied_rows;
     if (row < band.in_rows) {
       const std::int64_t y = (band.block_begin + block) * s.in.height + band.in_begin + row;
-      Element* const to =
-          operands.scratch + band.b_begin + block * band.b_block + row * band.b_row;
+      Element* const to = operands.scratch + band.b_begin + block * band.b_block + row * band.b_row;
       const auto copy = view.by_images ? &copy_row<Element> : &transpose_row<Element>;
       copy(s, band, operands.in + y * in_row, to);
     } else if constexpr (kDepth<Element> == 2) {  // pairs of channels become channels
@@ -354,10 +353,11 @@ template <class Gradient, class Element>
   Gradient gradient(tile);
   for (std::int64_t block = 0; block < band.blocks(); ++block) {
     for (std::int64_t y = tile.rows.begin; y < tile.rows.end; ++y) {
-      gradient.add(tile.a + block * band.a_block + (y - band.row_begin) * s.out.width * band.a_pixel,
-                   band.a_pixel,
-                   tile.b + block * band.b_block + (y * s.stride.height + row_offset) * band.b_row,
-                   s.stride.width * band.b_pixel, band.b_word, tile.pixels);
+      gradient.add(
+          tile.a + block * band.a_block + (y - band.row_begin) * s.out.width * band.a_pixel,
+          band.a_pixel,
+          tile.b + block * band.b_block + (y * s.stride.height + row_offset) * band.b_row,
+          s.stride.width * band.b_pixel, band.b_word, tile.pixels);
     }
   }
   gradient.finish();

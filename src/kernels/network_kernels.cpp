@@ -34,8 +34,8 @@ void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoot
   const unsigned blocks = blocks_for(samples * kWarp);
   const at::Tensor partial_sums = at::empty({blocks, 2}, sums.options());
   launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, logits, targets.labels,
-         targets.other_labels, targets.weights, samples, logits.size(1), smoothing, scale,
-         gradient, sums, partial_sums, arrived_blocks());
+         targets.other_labels, targets.weights, samples, logits.size(1), smoothing, scale, gradient,
+         sums, partial_sums, arrived_blocks());
 }
 
 void check_softmax_loss(Agreement& agreement) {
@@ -115,9 +115,8 @@ bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
 PooledRelu relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar) {
   const at::Tensor x = images.contiguous(kChannelsLast);
   const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
-  PooledRelu pooled{
-      at::empty(sizes, x.options().memory_format(format_of_pooled(planar))),
-      at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast))};
+  PooledRelu pooled{at::empty(sizes, x.options().memory_format(format_of_pooled(planar))),
+                    at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast))};
   const unsigned size = channels_per_thread(x.size(1), x, pooled.out);
   launch(name_for("relu_max_pool", x.scalar_type()),
          {blocks_for(pooled.out.numel() / size), kThreads}, x, bias, as_int(x.size(0)),
@@ -159,11 +158,11 @@ void check_relu_max_pool(Agreement& agreement) {
     const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
     const at::Tensor bias = known_values({channels}).to(type);
     const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
-    const PooledRelu computed = relu_max_pool(agreement.here(x.contiguous(kChannelsLast)),
-                                              agreement.here(bias), planar);
-    const ReluMaxPoolGradients found = relu_max_pool_gradients(
-        agreement.here(gradient.contiguous(format_of_pooled(planar))), computed.choice, kSide,
-        kSide, planar, /*needs_bias=*/true);
+    const PooledRelu computed =
+        relu_max_pool(agreement.here(x.contiguous(kChannelsLast)), agreement.here(bias), planar);
+    const ReluMaxPoolGradients found =
+        relu_max_pool_gradients(agreement.here(gradient.contiguous(format_of_pooled(planar))),
+                                computed.choice, kSide, kSide, planar, /*needs_bias=*/true);
 
     const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
     const auto [pooled, indices] = at::max_pool2d_with_indices(added, 2);

@@ -129,8 +129,7 @@ class Translator {
     return y;
   }
 
-  std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer&,
-                           Value x) {
+  std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer&, Value x) {
     return graph_.add(cpu_kernels::ActivationNode{engine_activation(layer)}, x);
   }
 
@@ -151,29 +150,24 @@ class Translator {
     shape.counts_padding = layer.count_include_pad;
     return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
   }
-  std::optional<Value> add(const settings::AdaptiveAvgPool2dLayer&,
-                           const SizedLayer& sized, Value x) {
+  std::optional<Value> add(const settings::AdaptiveAvgPool2dLayer&, const SizedLayer& sized,
+                           Value x) {
     const PoolingShape shape{graph_.shape_of(x), image(sized.out), {0, 0}, {1, 1}};
     return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
   }
 
-  std::optional<Value> add(const settings::ZeroPad2dLayer& layer, const SizedLayer&,
-                           Value x) {
+  std::optional<Value> add(const settings::ZeroPad2dLayer& layer, const SizedLayer&, Value x) {
     const auto& [left, right, top, bottom] = layer.padding;
     if (left < 0 || right < 0 || top < 0 || bottom < 0) return std::nullopt;
     padding_ = layer.padding;
     return x;
   }
 
-  std::optional<Value> add(const settings::DropoutLayer& layer, const SizedLayer&,
-                           Value x) {
+  std::optional<Value> add(const settings::DropoutLayer& layer, const SizedLayer&, Value x) {
     return graph_.add(cpu_kernels::DropoutNode{dropouts_++, layer.p}, x);
   }
 
-  std::optional<Value> add(const settings::FlattenLayer&, const SizedLayer&,
-                           Value x) {
-    return x;
-  }
+  std::optional<Value> add(const settings::FlattenLayer&, const SizedLayer&, Value x) { return x; }
 
   std::optional<Value> add(const settings::ResidualLayer& layer, const SizedLayer& sized, Value x) {
     graph_.share(x);
@@ -202,12 +196,10 @@ class Translator {
     return graph_.add_product(x, *gate);
   }
 
-  std::optional<Value> add(const settings::SequentialLayer&, const SizedLayer& sized,
-                           Value x) {
+  std::optional<Value> add(const settings::SequentialLayer&, const SizedLayer& sized, Value x) {
     return add_all(sized.layers, x);
   }
-  std::optional<Value> add(const settings::RepeatLayer&, const SizedLayer& sized,
-                           Value x) {
+  std::optional<Value> add(const settings::RepeatLayer&, const SizedLayer& sized, Value x) {
     return add_all(sized.layers, x);
   }
 

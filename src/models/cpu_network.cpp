@@ -182,21 +182,19 @@ void CpuNetwork::bind(GraphExecutor<Element>& executor, Passes passes) const {
     const NodeTensors& node = graph_.nodes[i];
     const WantedGradients wanted = passes == Passes::kForward ? WantedGradients{} : wanted_[i];
     if (node.norm) {
-      executor.set(node.node,
-                   cpu_kernels::BatchNormTensors{
-                       memory<float>(node.weight), memory<float>(node.bias),
-                       memory<float>(node.norm->running_mean()),
-                       memory<float>(node.norm->running_var()), !node.norm->is_training(),
-                       memory<float>(wanted.weight),
-                       memory<float>(wanted.bias)});
+      executor.set(
+          node.node,
+          cpu_kernels::BatchNormTensors{
+              memory<float>(node.weight), memory<float>(node.bias),
+              memory<float>(node.norm->running_mean()), memory<float>(node.norm->running_var()),
+              !node.norm->is_training(), memory<float>(wanted.weight), memory<float>(wanted.bias)});
     } else {
       const auto& kind =
           std::get<cpu_kernels::ConvolutionNode>(graph_.graph.nodes()[node.node].kind);
-      executor.set(node.node,
-                   cpu_kernels::ConvolutionTensors<Element>{
-                       memory<Element>(node.weight), memory<Element>(node.bias),
-                       weight_strides(node.weight, kind.shape), memory<Element>(wanted.weight),
-                       memory<Element>(wanted.bias)});
+      executor.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
+                                  memory<Element>(node.weight), memory<Element>(node.bias),
+                                  weight_strides(node.weight, kind.shape),
+                                  memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
     }
   }
   if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());

@@ -126,8 +126,8 @@ class ExternalModel : public Model {
              " of " + images + ", expected logits " + text_of(expected));
     }
     if (!logits.is_floating_point()) {
-      refuse(std::string("forward returns logits of type ") +
-             c10::toString(logits.scalar_type()) + ", expected floating-point numbers");
+      refuse(std::string("forward returns logits of type ") + c10::toString(logits.scalar_type()) +
+             ", expected floating-point numbers");
     }
     train();
   }

@@ -380,32 +380,27 @@ class LayeredModel : public Model {
   Operation operation_of(const SizedLayer& sized, const settings::GroupNormLayer&) const {
     return group_norm(made<torch::nn::GroupNormImpl>(sized));
   }
-  static Operation operation_of(const SizedLayer&,
-                                const settings::ActivationLayer& layer) {
+  static Operation operation_of(const SizedLayer&, const settings::ActivationLayer& layer) {
     return activation(layer);
   }
-  static Operation operation_of(const SizedLayer&,
-                                const settings::MaxPool2dLayer& layer) {
+  static Operation operation_of(const SizedLayer&, const settings::MaxPool2dLayer& layer) {
     return [layer](const at::Tensor& x) {
       return at::max_pool2d(x, sides(layer.kernel_size), sides(layer.stride.value()),
                             sides(layer.padding), sides(layer.dilation), layer.ceil_mode);
     };
   }
-  static Operation operation_of(const SizedLayer&,
-                                const settings::AvgPool2dLayer& layer) {
+  static Operation operation_of(const SizedLayer&, const settings::AvgPool2dLayer& layer) {
     return [layer](const at::Tensor& x) {
       return at::avg_pool2d(x, sides(layer.kernel_size), sides(layer.stride.value()),
                             sides(layer.padding), layer.ceil_mode, layer.count_include_pad);
     };
   }
-  static Operation operation_of(const SizedLayer&,
-                                const settings::AdaptiveAvgPool2dLayer& layer) {
+  static Operation operation_of(const SizedLayer&, const settings::AdaptiveAvgPool2dLayer& layer) {
     return [size = sides(layer.output_size)](const at::Tensor& x) {
       return at::adaptive_avg_pool2d(x, size);
     };
   }
-  static Operation operation_of(const SizedLayer&,
-                                const settings::ZeroPad2dLayer& layer) {
+  static Operation operation_of(const SizedLayer&, const settings::ZeroPad2dLayer& layer) {
     const auto& [left, right, top, bottom] = layer.padding;
     return [edges = std::vector<std::int64_t>{left, right, top, bottom}](const at::Tensor& x) {
       return at::constant_pad_nd(x, edges);
@@ -414,8 +409,7 @@ class LayeredModel : public Model {
   Operation operation_of(const SizedLayer& sized, const settings::GateLayer&) {
     return [inner = compile(sized.layers)](const at::Tensor& x) { return x * run(inner, x); };
   }
-  static Operation operation_of(const SizedLayer&,
-                                const settings::FlattenLayer&) {
+  static Operation operation_of(const SizedLayer&, const settings::FlattenLayer&) {
     return [](const at::Tensor& x) { return x.flatten(1); };
   }
   Operation operation_of(const SizedLayer&, const settings::DropoutLayer& layer) {

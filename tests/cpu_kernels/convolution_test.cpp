@@ -102,8 +102,7 @@ class Case {
     }
     const std::vector<Element> in = to_blocks(s_.in, images_, in_);
     std::vector<Element> out = empty_blocks<Element>(s_.out, images_);
-    const std::vector<Element> weights =
-        reordered(weights_, contiguous(s_), strides);
+    const std::vector<Element> weights = reordered(weights_, contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.forward().packed_size()));
     convolution_.forward().compute({blocks(), in.data(), weights.data(), strides, packed.data(),
                                     bias_.data(), nullptr, relu, out.data()},
@@ -119,8 +118,7 @@ class Case {
     });
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
     std::vector<Element> into = to_blocks(s_.in, images_, in_);
-    const std::vector<Element> weights =
-        reordered(weights_, contiguous(s_), strides);
+    const std::vector<Element> weights = reordered(weights_, contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.backward().packed_size()));
     convolution_.backward().compute({blocks(), gradient.data(), weights.data(), strides,
                                      packed.data(), nullptr, into.data(), false, into.data()},
@@ -138,8 +136,8 @@ class Case {
     std::vector<Element> scratch(static_cast<std::size_t>(convolution_.gradient_scratch(blocks())));
     std::vector<float> sums(static_cast<std::size_t>(convolution_.weight_sums()), 1e9F);
     std::vector<Element> found(weights_.size());
-    convolution_.weight_gradient({blocks(), in.data(), gradient.data(), scratch.data(), sums.data(),
-                                  strides, found.data()});
+    convolution_.weight_gradient(
+        {blocks(), in.data(), gradient.data(), scratch.data(), sums.data(), strides, found.data()});
     return error(values_of(reordered(found, strides, contiguous(s_))), expected);
   }
 

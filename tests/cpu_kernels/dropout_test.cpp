@@ -89,8 +89,8 @@ void check_network() {
   GraphExecutor<Element> network(graph, kSamples, Passes::kBackward);
   Element one, zero{}, weight_gradient, bias_gradient;
   round_to(1, one);
-  network.set(0, {&one, &zero, contiguous({shape, shape, {1, 1}}), &weight_gradient,
-                  &bias_gradient});
+  network.set(0,
+              {&one, &zero, contiguous({shape, shape, {1, 1}}), &weight_gradient, &bias_gradient});
   const std::vector<Element> images = Draws<Element>(5).numbers(kElements);
   const PlainStrides strides{30, 30, 5, 1};
   const std::vector<std::int64_t> seeds = random_seeds(kSamples);

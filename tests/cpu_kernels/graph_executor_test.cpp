@@ -398,11 +398,9 @@ class Rig {
       t.bias_gradient.resize(t.bias.size());
       parameters[i].weight = values_of(t.weight);
       parameters[i].bias = values_of(t.bias);
-      network_.set(
-          i, ConvolutionTensors<Element>{t.weight.data(), layer->has_bias ? t.bias.data() : nullptr,
-                                         contiguous(s),
-                                         unless_frozen(i, t.weight_gradient),
-                                         unless_frozen(i, t.bias_gradient)});
+      network_.set(i, ConvolutionTensors<Element>{
+                          t.weight.data(), layer->has_bias ? t.bias.data() : nullptr, contiguous(s),
+                          unless_frozen(i, t.weight_gradient), unless_frozen(i, t.bias_gradient)});
     } else if (std::holds_alternative<BatchNormNode>(node.kind)) {
       const auto channels = static_cast<std::size_t>(graph_.shape_of(node.in).channels);
       for (std::size_t c = 0; c < channels; ++c) {

@@ -1,5 +1,3 @@
-#include "models/layer_operations.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
@@ -19,6 +17,7 @@
 #include "kernels/emulated_kernels.h"
 #include "kernels/launch.h"
 #include "kernels/operations.h"
+#include "models/layer_operations.h"
 #include "models/model.h"
 #include "support/catch.h"
 #include "support/count_operations.h"

@@ -1,5 +1,3 @@
-#include "models/layer_operations.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/max_pool2d.h>
@@ -14,6 +12,7 @@
 #include "kernels/emulated_kernels.h"
 #include "kernels/launch.h"
 #include "kernels/operations.h"
+#include "models/layer_operations.h"
 #include "models/model.h"
 #include "support/catch.h"
 #include "support/count_operations.h"

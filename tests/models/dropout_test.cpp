@@ -1,5 +1,3 @@
-#include "models/layer_operations.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
@@ -8,6 +6,7 @@
 
 #include <cmath>
 
+#include "models/layer_operations.h"
 #include "support/catch.h"
 
 namespace mnist_train::models {
