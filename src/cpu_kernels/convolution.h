@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include "base/cpu.h"
+#include "base/parallel.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -49,15 +51,196 @@ struct RowListener {
   }
 };
 
+inline constexpr std::int64_t kAmxWords = 16;         // of a register's row, and rows of a register
+inline constexpr std::int64_t kBandBytes = 1 << 20;   // of rows that stay cached: half an L2 cache
+inline constexpr std::int64_t kTileBytes = 48 << 10;  // of inputs of a depthwise tile: an L1 cache
+
+/// Returns the groups that kernels see: one for all, with zeros among the weights, if a word would
+/// belong to two groups.
+inline std::int64_t visible_groups(const ConvolutionShape& s, std::int64_t depth) {
+  return s.group_in() % depth == 0 && s.group_out() % depth == 0 ? s.groups : 1;
+}
+
+template <class Element>
+bool by_amx() {
+  return kDepth<Element> == 2 && cpu_features().amx_bf16;
+}
+
+/// Returns the number of rows of sums that are computed at once. Those of AMX fill a register.
+/// Others are an even number up to 14: the one for which the rows of all panels, and loading the
+/// other factor for each panel, cost least.
+inline std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
+  if (by_amx) return kAmxWords;
+  constexpr double kLoads = 2;  // rows that take as long as loading the other factor
+  std::int64_t best = 0;
+  double least = 0;
+  for (std::int64_t of_panel = 2; of_panel <= 14; of_panel += 2) {
+    const auto panels = static_cast<double>(ceil_divide(rows, of_panel));
+    const double cost = panels * (static_cast<double>(of_panel) + kLoads);
+    if (best != 0 && cost > least) continue;
+    least = cost;
+    best = of_panel;
+  }
+  return best;
+}
+
+inline constexpr std::int64_t kMinParts = 8;       // of a batch, for threads
+inline constexpr std::int64_t kPanelPair = 2;      // panels that AMX computes at once
+inline constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while they are cached
+
+template <class Element>
+WeightGradientView gradient_view(const ConvolutionShape& shape) {
+  constexpr std::int64_t kLanes = 16;  // of a vector of columns
+  WeightGradientView view{};
+  view.shape = shape;
+  view.shape.groups = visible_groups(shape, kDepth<Element>);
+  view.layer_groups = shape.groups;
+  view.by_amx = by_amx<Element>();
+  const std::int64_t in = view.shape.group_in();
+  const std::int64_t stored = words<Element>(in) * kDepth<Element>;
+  view.merges_columns =
+      view.shape.groups == 1 && shape.dilation.width == 1 && stored % (2 * kLanes) != 0;
+  view.column_run = view.merges_columns ? stored : round_up(in, kLanes);
+  view.columns = round_up(shape.kernel.width * view.column_run, kLanes);
+  // Few columns would fill their vectors badly.
+  constexpr std::int64_t kFewColumns = 12;
+  view.by_images = kDepth<Element> == 1 && view.merges_columns &&
+                   shape.kernel.width * view.column_run <= kFewColumns;
+  view.panel_rows =
+      view.by_images ? kImageGradientRows : choose_panel_rows(view.shape.group_out(), view.by_amx);
+  view.rows = round_up(view.shape.group_out(), view.panel_rows);
+  return view;
+}
+
+/// Returns a band with the layout of its factors.
+template <class Element>
+GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
+  constexpr std::int64_t kD = kDepth<Element>;
+  constexpr std::int64_t kImageWords = kImages / kD;  // of a channel
+  constexpr std::int64_t kLine = 16 * kD;             // elements of a cache line
+  // After each factor, for registers that reach beyond it.
+  constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
+  const ConvolutionShape& s = view.shape;
+  const std::int64_t rows = band.row_end - band.row_begin;
+  const std::int64_t in_end = (band.row_end - 1) * s.stride.height - s.padding.height +
+                              (s.kernel.height - 1) * s.dilation.height + 1;
+  band.in_begin = std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
+  band.in_rows = std::max<std::int64_t>(0, std::min(s.in.height, in_end) - band.in_begin);
+  band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
+  band.a_pixel = s.out.pixel_size<Element>();
+  band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
+  // Odd numbers of cache lines, since otherwise a column's words would share few sets.
+  const auto odd_lines = [](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
+  const std::int64_t channels = words<Element>(s.in.channels) * kD;
+  if (view.merges_columns) {
+    const std::int64_t padded_width =
+        (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
+    band.left = s.padding.width;
+    band.right = std::max<std::int64_t>(0, padded_width - band.left - s.in.width);
+    const std::int64_t width = band.left + s.in.width + band.right;
+    band.b_pixel = channels * (view.by_images ? kImages : kD);
+    band.b_word = odd_lines(width * band.b_pixel);
+    band.b_row = view.by_images ? width * band.b_pixel : kImageWords * band.b_word;
+  } else {
+    band.b_word = odd_lines(channels * kD);
+    band.b_pixel = kImageWords * band.b_word;
+    band.b_row = s.in.width * band.b_pixel;
+  }
+  band.b_block = band.in_rows * band.b_row;
+  band.b_begin = kD == 1 ? 0 : band.blocks() * band.a_block + kSpace;
+  band.scratch = band.b_begin + band.blocks() * band.b_block + kSpace;
+  return band;
+}
+
+/// Calls `action(index of a weight in memory, index among packed ones)` for words of the outputs of
+/// a depthwise convolution.
+template <class Element, class Action>
+void for_each_weight(const GatherView& view, const WeightStrides& strides, std::int64_t word_begin,
+                     std::int64_t word_end, const Action& action) {
+  constexpr std::int64_t kD = kDepth<Element>;
+  const std::int64_t height = view.kernel_height;
+  const std::int64_t width = view.kernel_width;
+  const std::int64_t outputs = view.backward ? view.in.channels : view.out.channels;
+  for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, outputs); ++o) {
+    std::int64_t at = o / kD * height * width * kD + o % kD;
+    for (std::int64_t ky = 0; ky < height; ++ky) {
+      for (std::int64_t kx = 0; kx < width; ++kx, at += kD) {
+        action(o * strides.out + ky * strides.kernel_row + kx * strides.kernel_column, at);
+      }
+    }
+  }
+}
+
 /// Sizes of a convolution along one axis.
-struct GatherAxis;
+struct GatherAxis {
+  std::int64_t in, out, kernel, stride, padding, dilation;
+  bool backward;
+
+  /// Returns the taps of an output position or, backward, of an input position, ordered by `in`.
+  std::vector<Tap> taps(std::int64_t position) const {
+    std::vector<Tap> found;
+    for (std::int64_t k = 0; k < kernel; ++k) {
+      const std::int64_t shift = k * dilation - padding;
+      const std::int64_t at = backward ? position - shift : position * stride + shift;
+      if (backward && at % stride != 0) continue;
+      const std::int64_t from = backward ? at / stride : at;
+      if (at < 0 || from >= (backward ? out : in)) continue;
+      found.push_back({static_cast<std::int32_t>(from), static_cast<std::int32_t>(k)});
+    }
+    if (backward) std::reverse(found.begin(), found.end());
+    return found;
+  }
+  // Steps from a tap to the next one.
+  std::int64_t tap_in() const { return backward ? dilation / divisor() : dilation; }
+  std::int64_t tap_kernel() const { return backward ? -stride / divisor() : 1; }
+  std::int64_t divisor() const { return std::gcd(stride, dilation); }
+};
 
 /// The sums of a convolution's forward pass or of the gradient of its input. Both gather: for
 /// strides, each output pixel of the latter has the taps that reach it.
 template <class Element>
 class Gather {
  public:
-  Gather(const ConvolutionShape& shape, bool backward);
+  Gather(const ConvolutionShape& s, bool backward)
+      : kernels_(kernel_table<Element>()->convolution) {
+    constexpr std::int64_t kD = kDepth<Element>;
+    view_.in = backward ? s.out : s.in;
+    view_.out = backward ? s.in : s.out;
+    view_.backward = backward;
+    view_.layer_groups = s.groups;
+    view_.groups = s.is_depthwise() ? 1 : visible_groups(s, kD);
+    view_.group_in = view_.in.channels / view_.groups;
+    view_.group_out = view_.out.channels / view_.groups;
+    view_.by_amx = by_amx<Element>();
+    view_.kernel_height = s.kernel.height;
+    view_.kernel_width = s.kernel.width;
+    const GatherAxis columns{s.in.width,      s.out.width,      s.kernel.width, s.stride.width,
+                             s.padding.width, s.dilation.width, backward};
+    add_rows({s.in.height, s.out.height, s.kernel.height, s.stride.height, s.padding.height,
+              s.dilation.height, backward});
+    view_.tap_kernel = columns.tap_kernel();
+    if (s.is_depthwise()) {
+      view_.panels = words<Element>(s.out.channels);
+      view_.panel_rows = kD;
+      view_.positions = s.kernel.height * s.kernel.width;
+      add_tiles(columns);
+      // Inputs of a tile with the most columns, forward, should fit into an L1 cache.
+      const std::int64_t pixels = s.kernel.height * ((kMostColumns - 1) * s.stride.width +
+                                                     (s.kernel.width - 1) * s.dilation.width + 1);
+      view_.depthwise.words_at_once =
+          std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
+    } else {
+      view_.panel_rows = choose_panel_rows(view_.group_out, view_.by_amx);
+      view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
+      add_runs(columns);
+    }
+    view_.row_begin = row_begin_.data();
+    view_.rows = rows_.data();
+    view_.run_begin = run_begin_.data();
+    view_.runs = runs_.data();
+    view_.sequences = sequences_.data();
+    view_.sequence_count = static_cast<std::int64_t>(sequences_.size());
+  }
   Gather(const Gather&) = delete;
   Gather& operator=(const Gather&) = delete;
 
@@ -68,23 +251,190 @@ class Gather {
   }
   std::int64_t packed_size() const { return packed_words() * kDepth<Element>; }
   /// Computes the output of all blocks. `listener` may be null.
-  void compute(const BatchOperands<Element>& operands, const RowListener* listener) const;
+  void compute(const BatchOperands<Element>& operands, const RowListener* listener) const {
+    if (!multiplies_by_panels(operands.blocks)) return compute_rows(operands, listener);
+    compute_panels(operands);
+    if (listener == nullptr) return;
+    const RowParts all = parts(operands.blocks);
+    const std::int64_t count = operands.blocks * all.of_block;
+    listener->begin(count);
+    parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) listener->take_part(all, part);
+    });
+  }
 
  private:
-  void add_rows(const GatherAxis& axis);
-  void add_runs(const GatherAxis& axis);
-  const Sequence& sequence_of(std::int32_t first, std::int32_t count);
-  void add_tiles(const GatherAxis& axis);
+  void add_rows(const GatherAxis& axis) {
+    row_begin_.push_back(0);
+    for (std::int64_t y = 0; y < view_.out.height; ++y) {
+      const std::vector<Tap> of_row = axis.taps(y);
+      rows_.insert(rows_.end(), of_row.begin(), of_row.end());
+      row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
+    }
+  }
+  /// Taps of adjacent columns are one run if each alone would fill registers of AMX badly.
+  void add_runs(const GatherAxis& axis) {
+    const std::int64_t tap_words = words<Element>(view_.group_in);
+    const bool merges = view_.groups == 1 && tap_words % kAmxWords != 0 && axis.tap_in() == 1;
+    run_begin_.push_back(0);
+    for (std::int64_t x = 0; x < view_.out.width; ++x) {
+      const std::vector<Tap> taps = axis.taps(x);
+      const std::size_t of_run = merges ? taps.size() : 1;
+      for (std::size_t i = 0; i < taps.size(); i += of_run) {
+        const auto count = static_cast<std::int32_t>(of_run);
+        const Sequence& sequence = sequence_of(taps[i].kernel, count);
+        runs_.push_back({taps[i].in, count * static_cast<std::int32_t>(tap_words), sequence.start,
+                         sequence.step});
+      }
+      run_begin_.push_back(static_cast<std::int32_t>(runs_.size()));
+    }
+  }
+  /// Returns the sequence of these kernel columns, which is added unless there is one.
+  const Sequence& sequence_of(std::int32_t first, std::int32_t count) {
+    for (const Sequence& sequence : sequences_) {
+      if (sequence.first == first && sequence.count == count) return sequence;
+    }
+    const std::int64_t size = count * words<Element>(view_.group_in);
+    const std::int64_t step = view_.by_amx ? round_up(size, kAmxWords) : size;
+    const auto start = static_cast<std::int32_t>(view_.positions);
+    view_.positions += step * view_.kernel_height;
+    return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
+  }
+  /// Columns whose taps have the same weights are computed together. Backward, they are a stride
+  /// apart.
+  void add_tiles(const GatherAxis& axis) {
+    DepthwiseTiles& to = view_.depthwise;
+    to.out_step = axis.backward ? axis.stride : 1;
+    to.in_step = axis.backward ? 1 : axis.stride;
+    to.tap_in = axis.tap_in();
+    for (std::int64_t x = 0; x < view_.out.width; ++x) {
+      const std::vector<Tap> taps = axis.taps(x);
+      const auto has_same_taps = [&](std::int64_t column) {
+        const std::vector<Tap> others = axis.taps(column);
+        return others.size() == taps.size() &&
+               (taps.empty() || others.front().kernel == taps.front().kernel);
+      };
+      if (x >= to.out_step && has_same_taps(x - to.out_step)) continue;  // is in a tile
+      std::int64_t end = x + to.out_step;
+      while (end < view_.out.width && has_same_taps(end)) end += to.out_step;
+      std::int64_t count = (end - x) / to.out_step;
+      DepthwiseTile tile{static_cast<std::int32_t>(x), 0, 0, 0,
+                         static_cast<std::int32_t>(taps.size())};
+      if (!taps.empty()) tile.in = taps.front().in;
+      if (!taps.empty()) tile.kernel = taps.front().kernel;
+      for (std::int64_t tiles = ceil_divide(count, kMostColumns); tiles > 0; --tiles) {
+        tile.count = static_cast<std::int32_t>(ceil_divide(count, tiles));
+        tiles_.push_back(tile);
+        tile.first += tile.count * static_cast<std::int32_t>(to.out_step);
+        tile.in += tile.count * static_cast<std::int32_t>(to.in_step);
+        count -= tile.count;
+      }
+    }
+    std::ranges::sort(tiles_, {}, &DepthwiseTile::first);
+    to.tiles = tiles_.data();
+    to.count = static_cast<std::int64_t>(tiles_.size());
+  }
 
   bool is_depthwise() const { return view_.depthwise.count > 0; }
-  std::int64_t cached_rows() const;
-  RowParts parts(std::int64_t blocks) const;
-  bool multiplies_by_panels(std::int64_t blocks) const;
-  bool reads_in_place(const BatchOperands<Element>& operands) const;
-  void compute_panels(const BatchOperands<Element>& operands) const;
-  void compute_rows(const BatchOperands<Element>& operands, const RowListener* listener) const;
-  void pack(const BatchOperands<Element>& operands) const;
-  void pack_depthwise(const BatchOperands<Element>& operands) const;
+  /// Returns the number of output rows whose input stays cached.
+  std::int64_t cached_rows() const {
+    const std::int64_t in_bytes =
+        view_.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
+    return std::max<std::int64_t>(1, kBandBytes * view_.out.height / in_bytes);
+  }
+  RowParts parts(std::int64_t blocks) const {
+    const std::int64_t of_block = ceil_divide(kMinParts, blocks);
+    const std::int64_t rows = std::min(cached_rows(), ceil_divide(view_.out.height, of_block));
+    return {rows, ceil_divide(view_.out.height, rows), view_.out.height};
+  }
+  /// Returns whether all blocks should be multiplied by some panels, then by the next ones: if all
+  /// weights take more memory than all inputs, or if there is only one row.
+  bool multiplies_by_panels(std::int64_t blocks) const {
+    if (view_.groups != 1 || is_depthwise()) return false;
+    const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
+    return view_.out.height == 1 ||
+           (packed_words() > in_words && cached_rows() >= view_.out.height);
+  }
+  /// Returns whether kernels should read weights in place rather than pack them: if these are a
+  /// matrix with adjacent channels that is used a few times only.
+  bool reads_in_place(const BatchOperands<Element>& operands) const {
+    constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
+    return view_.groups == 1 && view_.kernel_height * view_.kernel_width == 1 &&
+           operands.channel_stride(view_.backward) == 1 && view_.group_in % kDepth<Element> == 0 &&
+           operands.blocks * view_.out.pixels() <= kMostUses;
+  }
+  /// Packs panels and multiplies all blocks by them while they are cached. A thread packs always to
+  /// the same memory, which thus stays cached.
+  void compute_panels(const BatchOperands<Element>& operands) const {
+    const bool in_place = reads_in_place(operands);
+    const std::int64_t pair_size =
+        kPanelPair * view_.panel_rows * view_.positions * kDepth<Element>;
+    const std::int64_t pairs = ceil_divide(view_.panels, kPanelPair);
+    parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
+      const std::int64_t last = std::min(end * kPanelPair, view_.panels);
+      for (std::int64_t at = begin * kPanelPair; at < last; at += kPanelsAtOnce) {
+        const PackedPanels<Element> panels{operands.packed + begin * pair_size, at,
+                                           std::min(at + kPanelsAtOnce, last), in_place};
+        kernels_.pack(view_, operands, panels);
+        for (std::int64_t block = 0; block < operands.blocks; ++block) {
+          kernels_.gather(view_, operands, panels,
+                          {block, 0, view_.out.height, panels.begin, panels.end});
+        }
+      }
+    });
+  }
+  /// Packs all panels, then computes bands of rows whose input stays cached.
+  void compute_rows(const BatchOperands<Element>& operands, const RowListener* listener) const {
+    pack(operands);
+    const std::int64_t panels = is_depthwise() ? words<Element>(view_.out.channels) : view_.panels;
+    const PackedPanels<Element> packed{operands.packed, 0, view_.groups * panels, false};
+    const RowParts all = parts(operands.blocks);
+    const std::int64_t count = operands.blocks * all.of_block;
+    const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
+    std::int64_t first = 0;
+    if (listener != nullptr) {  // the first parts in panels, since all others wait for them
+      first = std::min(at_once, all.of_block);
+      const std::int64_t rows = std::min(first * all.rows, view_.out.height);
+      parallel_for(
+          0, ceil_divide(panels, kPanelPair), 1, [&](std::int64_t begin, std::int64_t end) {
+            kernels_.gather(view_, operands, packed,
+                            {0, 0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
+          });
+      listener->begin(count);
+      for (std::int64_t part = 0; part < first; ++part) listener->take_part(all, part);
+    }
+    parallel_for(first, count, 1, [&](std::int64_t begin, std::int64_t end) {
+      while (begin < end) {
+        const std::int64_t block = begin / all.of_block;
+        const std::int64_t last = std::min({begin + at_once, end, (block + 1) * all.of_block});
+        kernels_.gather(
+            view_, operands, packed,
+            {block, begin % all.of_block * all.rows,
+             std::min((last - block * all.of_block) * all.rows, view_.out.height), 0, panels});
+        for (; begin < last; ++begin) {
+          if (listener != nullptr) listener->take_part(all, begin);
+        }
+      }
+    });
+  }
+  void pack(const BatchOperands<Element>& operands) const {
+    if (is_depthwise()) return pack_depthwise(operands);
+    const std::int64_t size = view_.panel_rows * view_.positions * kDepth<Element>;
+    parallel_for(0, view_.groups * view_.panels, 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.pack(view_, operands,
+                    {operands.packed + begin * size, begin, end, /*in_place=*/false});
+    });
+  }
+  void pack_depthwise(const BatchOperands<Element>& operands) const {
+    constexpr std::int64_t kWords = 16;  // of a thread, at least
+    auto* const to = reinterpret_cast<float*>(operands.packed);
+    std::fill_n(to, packed_words(), 0.0F);
+    parallel_for(0, view_.panels, kWords, [&](std::int64_t begin, std::int64_t end) {
+      for_each_weight<Element>(
+          view_, operands.strides, begin, end,
+          [&](std::int64_t from, std::int64_t at) { widen(operands.weights + from, 1, to + at); });
+    });
+  }
 
   const ConvolutionKernels<Element>& kernels_;
   GatherView view_{};
@@ -100,7 +450,12 @@ class Gather {
 template <class Element>
 class Convolution {
  public:
-  explicit Convolution(const ConvolutionShape& shape);
+  explicit Convolution(const ConvolutionShape& shape)
+      : kernels_(kernel_table<Element>()->convolution),
+        shape_(shape),
+        forward_(shape, /*backward=*/false),
+        backward_(shape, /*backward=*/true),
+        gradient_(gradient_view<Element>(shape)) {}
 
   /// Computes the output. `in` is the input.
   const Gather<Element>& forward() const { return forward_; }
@@ -112,13 +467,71 @@ class Convolution {
     return shape_.is_depthwise() ? forward_.packed_words() : gradient_.sums();
   }
   /// Size of the scratch memory for up to `blocks` blocks, in elements.
-  std::int64_t gradient_scratch(std::int64_t blocks) const;
+  std::int64_t gradient_scratch(std::int64_t blocks) const {
+    if (shape_.is_depthwise()) return forward_.packed_size() * kLaneFloats;
+    std::int64_t size = 0;
+    for (const GradientBand& band : gradient_bands(blocks)) size = std::max(size, band.scratch);
+    return size;
+  }
   /// Writes the gradient of the weights.
-  void weight_gradient(const WeightGradientOperands<Element>& operands) const;
+  void weight_gradient(const WeightGradientOperands<Element>& operands) const {
+    if (shape_.is_depthwise()) return depthwise_gradient(operands);
+    const bool writes_rows =
+        operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
+    std::vector<GradientBand> bands = gradient_bands(operands.blocks);
+    bands.back().writes = writes_rows;
+    for (const GradientBand& band : bands) {
+      parallel_for(0, band.blocks() * band.copied_rows, 1,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     kernels_.rearrange(gradient_, band, operands, begin, end);
+                   });
+      parallel_for(0, gradient_.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
+        kernels_.add_products(gradient_, band, operands, begin, end);
+      });
+    }
+    if (writes_rows) return;
+    parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.write_gradient(gradient_, operands, begin, end);
+    });
+  }
 
  private:
-  std::vector<GradientBand> gradient_bands(std::int64_t blocks) const;
-  void depthwise_gradient(const WeightGradientOperands<Element>& operands) const;
+  /// Returns parts of a sum over blocks whose copies fit into the L2 cache.
+  std::vector<GradientBand> gradient_bands(std::int64_t blocks) const {
+    const std::int64_t row_bytes =
+        static_cast<std::int64_t>(sizeof(Element)) *
+        (shape_.out.block_size<Element>() / shape_.out.height +
+         shape_.in.block_size<Element>() / shape_.in.height * shape_.stride.height);
+    const std::int64_t most_rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
+    const std::int64_t blocks_at_once = std::max<std::int64_t>(1, most_rows / shape_.out.height);
+    const std::int64_t rows =
+        ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, most_rows));
+    std::vector<GradientBand> bands;
+    for (std::int64_t block = 0; block < blocks; block += blocks_at_once) {
+      for (std::int64_t y = 0; y < shape_.out.height; y += rows) {
+        bands.push_back(
+            laid_out<Element>(gradient_, {block, std::min(block + blocks_at_once, blocks), y,
+                                          std::min(y + rows, shape_.out.height)}));
+      }
+    }
+    bands.front().replaces = true;
+    return bands;
+  }
+  /// Threads share words, which does not change any sum.
+  void depthwise_gradient(const WeightGradientOperands<Element>& operands) const {
+    parallel_for(
+        0, words<Element>(shape_.out.channels), 1, [&](std::int64_t begin, std::int64_t end) {
+          const std::int64_t at_once = forward_.view().depthwise.words_at_once;
+          for (std::int64_t word = begin; word < end; word += at_once) {
+            kernels_.depthwise_gradient(forward_.view(), operands, word,
+                                        std::min(word + at_once, end));
+          }
+          for_each_weight<Element>(forward_.view(), operands.strides, begin, end,
+                                   [&](std::int64_t to, std::int64_t at) {
+                                     round_to(operands.sums + at, 1, operands.weight_gradient + to);
+                                   });
+        });
+  }
 
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;

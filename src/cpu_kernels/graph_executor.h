@@ -39,7 +39,7 @@ class Arena {
   /// Returns the offset of a part until it is given back: of the first free one that is large
   /// enough, or a new one.
   std::size_t take(std::int64_t elements) {
-    for (Part& part : reused_) {
+    for (ReusedPart& part : reused_) {
       if (part.in_use || part.elements < elements) continue;
       part.in_use = true;
       return part.offset;
@@ -47,7 +47,7 @@ class Arena {
     return reused_.emplace_back(add(elements), elements, true).offset;
   }
   void give_back(std::size_t offset) {
-    std::ranges::find(reused_, offset, &Part::offset)->in_use = false;
+    std::ranges::find(reused_, offset, &ReusedPart::offset)->in_use = false;
   }
   void allocate() {
     const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
@@ -61,7 +61,7 @@ class Arena {
 
  private:
   static constexpr std::size_t kPage = 4096;
-  struct Part {
+  struct ReusedPart {
     std::size_t offset;
     std::int64_t elements;
     bool in_use;
@@ -73,7 +73,7 @@ class Arena {
   };
 
   std::size_t size_ = 0;
-  std::vector<Part> reused_;
+  std::vector<ReusedPart> reused_;
   std::unique_ptr<Element[], Unmap> memory_;
 };
 
