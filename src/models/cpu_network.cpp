@@ -7,18 +7,274 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/error.h"
-#include "cpu_kernels/kernels.h"
+#include "cpu_kernels/graph_executor.h"
 #include "kernels/operations.h"
+#include "models/batch_norm.h"
 
 namespace mnist_train::models {
 
 namespace {
 
+using cpu_kernels::ConvolutionShape;
+using cpu_kernels::Extent;
+using cpu_kernels::Graph;
 using cpu_kernels::GraphExecutor;
+using cpu_kernels::Passes;
 using cpu_kernels::PlainStrides;
+using cpu_kernels::PoolingShape;
+using cpu_kernels::Value;
+using cpu_kernels::ValueShape;
+using network::SampleShape;
+using network::SizedLayer;
+using settings::ImageSize;
+
+/// The parameters of a node and, of a batch norm, its module.
+struct NodeTensors {
+  std::vector<at::Tensor> parameters() const {
+    return bias.defined() ? std::vector{weight, bias} : std::vector{weight};
+  }
+
+  std::size_t node;
+  at::Tensor weight;
+  at::Tensor bias;                  // may be undefined
+  std::shared_ptr<BatchNorm> norm;  // null: a convolution or linear layer
+};
+
+/// Layers as a graph of cpu_kernels/.
+struct CpuGraph {
+  Graph graph;
+  std::vector<NodeTensors> nodes;  // with parameters
+  std::size_t layers;              // in the graph
+  network::SampleShape in;         // of the first layer
+  network::SampleShape out;        // of the last one
+};
+
+Extent extent(const ImageSize& size) { return {size.height, size.width}; }
+ValueShape image(const SampleShape& shape) { return {shape.channels, shape.height, shape.width}; }
+
+cpu_kernels::ActivationSpec engine_activation(const settings::ActivationLayer& layer) {
+  using cpu_kernels::Function;
+  const auto function = [&] {
+    switch (layer.function) {
+      case settings::Activation::kRelu:
+        return Function::kRelu;
+      case settings::Activation::kRelu6:
+        return Function::kRelu6;
+      case settings::Activation::kLeakyRelu:
+        return Function::kLeakyRelu;
+      case settings::Activation::kHardsigmoid:
+        return Function::kHardsigmoid;
+      case settings::Activation::kHardswish:
+        return Function::kHardswish;
+      case settings::Activation::kSigmoid:
+        return Function::kSigmoid;
+      case settings::Activation::kTanh:
+        return Function::kTanh;
+      case settings::Activation::kSilu:
+        return Function::kSilu;
+      case settings::Activation::kGelu:
+        return layer.tanh_approximates ? Function::kTanhGelu : Function::kGelu;
+    }
+    return Function::kRelu;
+  };
+  return {function(), static_cast<float>(layer.negative_slope)};
+}
+
+/// Adds layers to a graph. Functions return the output, or nothing if cpu_kernels/ does not know a
+/// layer; then the graph is of no use.
+class Translator {
+ public:
+  Translator(CpuGraph& to, std::int64_t dropouts, const ModuleOf& module_of)
+      : to_(to), graph_(to.graph), dropouts_(dropouts), module_of_(module_of) {}
+
+  std::optional<Value> add(const SizedLayer& sized, Value x) {
+    if (padding_ && !std::holds_alternative<settings::Conv2dLayer>(sized.kind)) {
+      return std::nullopt;
+    }
+    return std::visit([&](const auto& layer) { return add(layer, sized, x); }, sized.kind);
+  }
+  /// Returns whether the graph computes all layers that were added. It does not yet after a
+  /// zero_pad2d, which becomes part of a convolution.
+  bool is_complete() const { return !padding_; }
+
+ private:
+  std::optional<Value> add_all(const std::vector<SizedLayer>& layers, Value x) {
+    for (const SizedLayer& sized : layers) {
+      const std::optional<Value> y = add(sized, x);
+      if (!y) return std::nullopt;
+      x = *y;
+    }
+    if (padding_) return std::nullopt;
+    return x;
+  }
+
+  /// Names the tensors of the last node.
+  void add_tensors(const SizedLayer& sized) {
+    const std::shared_ptr<torch::nn::Module> module = module_of_(sized);
+    const auto parameters = module->named_parameters(/*recurse=*/false);
+    const at::Tensor* const bias = parameters.find("bias");
+    to_.nodes.push_back({graph_.nodes().size() - 1, parameters["weight"],
+                         bias == nullptr ? at::Tensor() : *bias,
+                         std::dynamic_pointer_cast<BatchNorm>(module)});
+  }
+
+  std::optional<Value> add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
+    ConvolutionShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size)};
+    shape.stride = extent(layer.stride);
+    shape.dilation = extent(layer.dilation);
+    shape.groups = layer.groups;
+    // "same": of an odd number of zeros, the last is below and to the right, as in PyTorch.
+    shape.padding = layer.padding ? extent(*layer.padding)
+                                  : Extent{shape.dilation.height * (shape.kernel.height - 1) / 2,
+                                           shape.dilation.width * (shape.kernel.width - 1) / 2};
+    if (padding_) {
+      shape.padding.height += padding_->top;
+      shape.padding.width += padding_->left;
+      padding_.reset();
+    } else if (shape.in != image(sized.in)) {
+      return std::nullopt;
+    }
+    const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
+    add_tensors(sized);
+    return y;
+  }
+
+  /// A convolution with a kernel of the image's size.
+  std::optional<Value> add(const settings::LinearLayer& layer, const SizedLayer& sized, Value x) {
+    constexpr std::int64_t kManyOutputs = 64;  // whose weights exceed the images of most batches
+    if (graph_.shape_of(x).pixels() > 1 && sized.out.elements() >= kManyOutputs) {
+      x = graph_.add(cpu_kernels::FlattenNode{}, x);
+    }
+    const ValueShape& in = graph_.shape_of(x);
+    const ConvolutionShape shape{in, {sized.out.elements(), 1, 1}, {in.height, in.width}};
+    const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
+    add_tensors(sized);
+    return y;
+  }
+
+  std::optional<Value> add(const settings::BatchNormLayer& layer, const SizedLayer& sized,
+                           Value x) {
+    if (graph_.shape_of(x) != image(sized.in)) return std::nullopt;  // it was flattened
+    const Value y = graph_.add(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, x);
+    add_tensors(sized);
+    return y;
+  }
+
+  std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer&, Value x) {
+    return graph_.add(cpu_kernels::ActivationNode{engine_activation(layer)}, x);
+  }
+
+  std::optional<Value> add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized,
+                           Value x) {
+    PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
+                       extent(layer.stride.value())};
+    shape.padding = extent(layer.padding);
+    shape.dilation = extent(layer.dilation);
+    if (!can_pool_max(shape)) return std::nullopt;
+    return graph_.add(cpu_kernels::MaxPoolNode{shape}, x);
+  }
+  std::optional<Value> add(const settings::AvgPool2dLayer& layer, const SizedLayer& sized,
+                           Value x) {
+    PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
+                       extent(layer.stride.value())};
+    shape.padding = extent(layer.padding);
+    shape.counts_padding = layer.count_include_pad;
+    return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
+  }
+  std::optional<Value> add(const settings::AdaptiveAvgPool2dLayer&, const SizedLayer& sized,
+                           Value x) {
+    const PoolingShape shape{graph_.shape_of(x), image(sized.out), {0, 0}, {1, 1}};
+    return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
+  }
+
+  std::optional<Value> add(const settings::ZeroPad2dLayer& layer, const SizedLayer&, Value x) {
+    const auto& [left, right, top, bottom] = layer.padding;
+    if (left < 0 || right < 0 || top < 0 || bottom < 0) return std::nullopt;
+    padding_ = layer.padding;
+    return x;
+  }
+
+  std::optional<Value> add(const settings::DropoutLayer& layer, const SizedLayer&, Value x) {
+    return graph_.add(cpu_kernels::DropoutNode{dropouts_++, layer.p}, x);
+  }
+
+  std::optional<Value> add(const settings::FlattenLayer&, const SizedLayer&, Value x) { return x; }
+
+  std::optional<Value> add(const settings::ResidualLayer& layer, const SizedLayer& sized, Value x) {
+    graph_.share(x);
+    // The shortcut comes first, so that the sum is fused with the last of the other layers.
+    const std::optional<Value> shortcut = add_all(sized.shortcut, x);
+    if (!shortcut) return std::nullopt;
+    const std::optional<Value> y = add_all(sized.layers, x);
+    if (!y || *y == *shortcut || graph_.shape_of(*y) != graph_.shape_of(*shortcut)) {
+      return std::nullopt;
+    }
+    const Value sum = graph_.add_sum(*y, *shortcut);
+    if (!layer.activation) return sum;
+    return graph_.add(
+        cpu_kernels::ActivationNode{engine_activation({.function = *layer.activation})}, sum);
+  }
+
+  /// An output of one pixel counts for all pixels of its channel.
+  std::optional<Value> add(const settings::GateLayer&, const SizedLayer& sized, Value x) {
+    graph_.share(x);
+    const std::optional<Value> gate = add_all(sized.layers, x);
+    if (!gate) return std::nullopt;
+    const ValueShape& in = graph_.shape_of(x);
+    const ValueShape& factor = graph_.shape_of(*gate);
+    const bool is_pixel = factor.channels == in.channels && factor.pixels() == 1;
+    if (!is_pixel && factor != in) return std::nullopt;
+    return graph_.add_product(x, *gate);
+  }
+
+  std::optional<Value> add(const settings::SequentialLayer&, const SizedLayer& sized, Value x) {
+    return add_all(sized.layers, x);
+  }
+  std::optional<Value> add(const settings::RepeatLayer&, const SizedLayer& sized, Value x) {
+    return add_all(sized.layers, x);
+  }
+
+  // A layer that cpu_kernels/ does not know.
+  static std::optional<Value> add(const settings::GroupNormLayer&, const SizedLayer&, Value) {
+    return std::nullopt;
+  }
+
+  CpuGraph& to_;
+  Graph& graph_;
+  std::int64_t dropouts_;
+  const ModuleOf& module_of_;
+  std::optional<settings::Edges> padding_;  // of the convolution that must follow
+};
+
+/// Returns a graph of as many of the first layers as cpu_kernels/ can compute, perhaps none.
+/// `dropouts`: dropout layers before them.
+CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
+                   const ModuleOf& module_of) {
+  const SampleShape& in = layers.front()->in;
+  // Elements of a vector fill the words of bf16, channels of gray images only half of them.
+  const bool is_flat =
+      !in.is_image || std::holds_alternative<settings::FlattenLayer>(layers.front()->kind);
+  const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
+  CpuGraph best{Graph(shape), {}, 0, in, in};
+  CpuGraph next = best;
+  Translator translator(next, dropouts, module_of);
+  Value x = Graph::input();
+  for (const SizedLayer* sized : layers) {
+    const std::optional<Value> y = translator.add(*sized, x);
+    if (!y) break;
+    x = *y;
+    ++next.layers;
+    next.out = sized->out;
+    if (translator.is_complete()) best = next;
+  }
+  return best;
+}
 
 constexpr std::ptrdiff_t kFewestWeighted = 2;  // layers
 constexpr std::int64_t kFewImages = 4;  // so few are faster without blocks of 32, if only forward
@@ -29,15 +285,14 @@ Element* memory(const at::Tensor& tensor) {
 }
 
 /// Returns the strides of x [N,C,H,W] or [N,F] whose samples have `shape`, perhaps flattened.
-PlainStrides plain_strides(const at::Tensor& x, const cpu_kernels::ValueShape& shape) {
+PlainStrides plain_strides(const at::Tensor& x, const ValueShape& shape) {
   if (x.dim() == 4) return {x.stride(0), x.stride(1), x.stride(2), x.stride(3)};
   const std::int64_t one = x.stride(1);
   return {x.stride(0), one * shape.pixels(), one * shape.width, one};
 }
 
 /// Weights [out,in,kernel,kernel], or [out,F] of a linear layer.
-cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight,
-                                          const cpu_kernels::ConvolutionShape& shape) {
+cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight, const ConvolutionShape& shape) {
   const auto [out, in, row, column] =
       plain_strides(weight, {0, shape.kernel.height, shape.kernel.width});
   return {out, in, row, column};
@@ -51,193 +306,234 @@ at::Tensor destination(const at::Tensor& parameter, const at::Tensor& place) {
                                              parameter.options().requires_grad(false));
 }
 
-}  // namespace
-
+/// Executors for one type, planned when they are first used.
 template <class Element>
-GraphExecutor<Element>& CpuNetwork::Executors<Element>::executor_for(
-    const cpu_kernels::Graph& graph, std::int64_t images, Passes passes) {
-  std::unique_ptr<GraphExecutor<Element>>& executor =
-      passes == Passes::kForward ? inference : training;
-  const bool fits = executor != nullptr && executor->capacity() >= images &&
-                    (passes == training_passes || passes == Passes::kForward);
-  if (!fits) {
-    if (passes != Passes::kForward) training_passes = passes;
-    executor = nullptr;  // frees its memory first
-    executor = std::make_unique<GraphExecutor<Element>>(graph, images, passes);
-  }
-  return *executor;
-}
-
-/// An operation of autograd: the nodes with the parameters `begin` to `end`, and those behind them
-/// up to the next stage. Empty tensors link the stages.
-class CpuNetwork::Stage : public torch::autograd::Function<CpuNetwork::Stage> {
- public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& before,
-                            at::TensorList /*parameters*/, CpuNetwork* planned, std::int64_t begin,
-                            std::int64_t end) {
-    context->saved_data["network"] = reinterpret_cast<std::int64_t>(planned);
-    context->saved_data["number"] = planned->number_;
-    context->saved_data["begin"] = begin;
-    context->saved_data["end"] = end;
-    const bool is_last = static_cast<std::size_t>(end) == planned->graph_.nodes.size();
-    return is_last ? planned->output_ : at::empty({0}, before.options());
-  }
-
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    auto* const planned =
-        // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers, but no pointers
-        reinterpret_cast<CpuNetwork*>(context->saved_data["network"].toInt());
-    if (context->saved_data["number"].toInt() != planned->number_) {
-      throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
+struct Executors {
+  GraphExecutor<Element>& executor_for(const Graph& graph, std::int64_t images, Passes passes) {
+    std::unique_ptr<GraphExecutor<Element>>& executor =
+        passes == Passes::kForward ? inference : training;
+    const bool fits = executor != nullptr && executor->capacity() >= images &&
+                      (passes == training_passes || passes == Passes::kForward);
+    if (!fits) {
+      if (passes != Passes::kForward) training_passes = passes;
+      executor = nullptr;  // frees its memory first
+      executor = std::make_unique<GraphExecutor<Element>>(graph, images, passes);
     }
-    const auto begin = static_cast<std::size_t>(context->saved_data["begin"].toInt());
-    const auto end = static_cast<std::size_t>(context->saved_data["end"].toInt());
-    torch::autograd::variable_list found = planned->gradients(begin, end, gradients[0]);
-    found.resize(found.size() + 3);
-    return found;
+    return *executor;
   }
+
+  std::unique_ptr<GraphExecutor<Element>> inference, training;
+  Passes training_passes = Passes::kBackward;
 };
 
-bool CpuNetwork::can_compute(const at::Tensor& x) const {
-  const at::ScalarType type = x.scalar_type();
-  const bool is_supported = type == at::kFloat ? cpu_kernels::is_supported<float>()
-                            : type == at::kBFloat16
-                                ? cpu_kernels::is_supported<cpu_kernels::Bf16Bits>()
-                                : false;
-  if (!is_supported || !x.is_cpu() || kernels::is_any_used(x.device())) return false;
-  if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
-  const auto typed =
-      std::ranges::find_if(graph_.nodes, [](const NodeTensors& n) { return !n.norm; });
-  if (typed->weight.scalar_type() != type) return false;
-  const network::SampleShape& in = graph_.in;
-  return in.is_image ? x.sizes().slice(1) == at::IntArrayRef{in.channels, in.height, in.width}
-                     : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
-}
+class PlannedNetwork {
+ public:
+  explicit PlannedNetwork(CpuGraph graph) : graph_(std::move(graph)) {}
 
-at::Tensor CpuNetwork::forward(const at::Tensor& x, GradientPlaces& places, bool training,
-                               const at::Tensor& seeds) {
-  seeds_ = seeds;
-  const std::vector<NodeTensors>& nodes = graph_.nodes;
-  const auto is_trained = [](const NodeTensors& node) {
-    return std::ranges::any_of(node.parameters(), &at::Tensor::requires_grad);
-  };
-  const bool has_backward =
-      at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(nodes, is_trained));
-  if (!has_backward) return compute(x, training, Passes::kForward);
-  ++number_;
-  sizes_ = x.sizes().vec();
-  wanted_.clear();
-  bool have_places = false;
-  for (const NodeTensors& node : nodes) {
-    const auto& [weight, bias] = places.take(node.weight, node.bias);
-    have_places |= weight.defined() || bias.defined();
-    wanted_.push_back({destination(node.weight, weight), destination(node.bias, bias)});
+  bool can_compute(const at::Tensor& x) const {
+    const at::ScalarType type = x.scalar_type();
+    const bool is_supported = type == at::kFloat ? cpu_kernels::is_supported<float>()
+                              : type == at::kBFloat16
+                                  ? cpu_kernels::is_supported<cpu_kernels::Bf16Bits>()
+                                  : false;
+    if (!is_supported || !x.is_cpu() || kernels::is_any_used(x.device())) return false;
+    if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
+    const auto typed =
+        std::ranges::find_if(graph_.nodes, [](const NodeTensors& n) { return !n.norm; });
+    if (typed->weight.scalar_type() != type) return false;
+    const network::SampleShape& in = graph_.in;
+    return in.is_image ? x.sizes().slice(1) == at::IntArrayRef{in.channels, in.height, in.width}
+                       : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
   }
-  {
-    const at::NoGradGuard no_grad;
-    output_ =
-        compute(x, training, x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward);
-  }
-  // Gradients without a destination buffer may be sent while others are computed, so autograd gets
-  // those of each node as soon as they are computed.
-  const std::size_t nodes_of_stage = have_places ? nodes.size() : 1;
-  at::Tensor y = x;
-  for (std::size_t begin = 0; begin < nodes.size(); begin += nodes_of_stage) {
-    std::vector<at::Tensor> parameters;
-    const std::size_t end = begin + nodes_of_stage;
-    for (std::size_t i = begin; i < end; ++i) {
-      for (const at::Tensor& each : nodes[i].parameters()) parameters.push_back(each);
-    }
-    y = Stage::apply(y, at::TensorList(parameters), this, static_cast<std::int64_t>(begin),
-                     static_cast<std::int64_t>(end));
-  }
-  output_.reset();
-  return y;
-}
 
-at::Tensor CpuNetwork::compute(const at::Tensor& x, bool training, Passes passes) {
-  const std::int64_t images = x.size(0);
-  const network::SampleShape& out = graph_.out;
-  return with_executors(x, [&]<class Element>(Executors<Element>& executors) {
-    GraphExecutor<Element>& executor = executors.executor_for(graph_.graph, images, passes);
-    bind(executor, passes);
-    const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
-    executor.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
-                     training);
-    for (const NodeTensors& node : graph_.nodes) {
-      if (node.norm && node.norm->is_training()) node.norm->count_batch();
+  at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training,
+                     const at::Tensor& seeds) {
+    seeds_ = seeds;
+    const std::vector<NodeTensors>& nodes = graph_.nodes;
+    const auto is_trained = [](const NodeTensors& node) {
+      return std::ranges::any_of(node.parameters(), &at::Tensor::requires_grad);
+    };
+    const bool has_backward =
+        at::GradMode::is_enabled() && (x.requires_grad() || std::ranges::any_of(nodes, is_trained));
+    if (!has_backward) return compute(x, training, Passes::kForward);
+    ++number_;
+    sizes_ = x.sizes().vec();
+    wanted_.clear();
+    bool have_places = false;
+    for (const NodeTensors& node : nodes) {
+      const auto& [weight, bias] = places.take(node.weight, node.bias);
+      have_places |= weight.defined() || bias.defined();
+      wanted_.push_back({destination(node.weight, weight), destination(node.bias, bias)});
     }
-    at::Tensor y = out.is_image ? at::empty({images, out.channels, out.height, out.width},
-                                            x.options(), at::MemoryFormat::ChannelsLast)
-                                : at::empty({images, out.elements()}, x.options());
-    executor.read_output(memory<Element>(y), plain_strides(y, out_shape()));
+    {
+      const at::NoGradGuard no_grad;
+      output_ =
+          compute(x, training, x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward);
+    }
+    // Gradients without a destination buffer may be sent while others are computed, so autograd
+    // gets those of each node as soon as they are computed.
+    const std::size_t nodes_of_stage = have_places ? nodes.size() : 1;
+    at::Tensor y = x;
+    for (std::size_t begin = 0; begin < nodes.size(); begin += nodes_of_stage) {
+      std::vector<at::Tensor> parameters;
+      const std::size_t end = begin + nodes_of_stage;
+      for (std::size_t i = begin; i < end; ++i) {
+        for (const at::Tensor& each : nodes[i].parameters()) parameters.push_back(each);
+      }
+      y = Stage::apply(y, at::TensorList(parameters), this, static_cast<std::int64_t>(begin),
+                       static_cast<std::int64_t>(end));
+    }
+    output_.reset();
     return y;
-  });
-}
-
-template <class Element>
-void CpuNetwork::bind(GraphExecutor<Element>& executor, Passes passes) const {
-  for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
-    const NodeTensors& node = graph_.nodes[i];
-    const WantedGradients wanted = passes == Passes::kForward ? WantedGradients{} : wanted_[i];
-    if (node.norm) {
-      executor.set(
-          node.node,
-          cpu_kernels::BatchNormTensors{
-              memory<float>(node.weight), memory<float>(node.bias),
-              memory<float>(node.norm->running_mean()), memory<float>(node.norm->running_var()),
-              !node.norm->is_training(), memory<float>(wanted.weight), memory<float>(wanted.bias)});
-    } else {
-      const auto& kind =
-          std::get<cpu_kernels::ConvolutionNode>(graph_.graph.nodes()[node.node].kind);
-      executor.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
-                                  memory<Element>(node.weight), memory<Element>(node.bias),
-                                  weight_strides(node.weight, kind.shape),
-                                  memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
-    }
   }
-  if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
-  // All batch norms with statistics of the batch are synchronized, or none is.
-  const auto synchronized = std::ranges::find_if(
-      graph_.nodes, [](const NodeTensors& n) { return n.norm && n.norm->sum_over_ranks(); });
-  if (synchronized == graph_.nodes.end()) return;
-  executor.set_sum_over_ranks([norm = synchronized->norm](double* numbers, std::int64_t count) {
-    at::Tensor sums = at::from_blob(numbers, {count}, at::kDouble);
-    norm->sum_over_ranks()(sums);
-  });
-}
 
-std::vector<at::Tensor> CpuNetwork::gradients(std::size_t begin, std::size_t end,
-                                              const at::Tensor& of_output) {
-  at::Tensor of_input;
-  if (begin > 0) of_input = at::empty({0}, of_output.options());
-  with_executors(of_output, [&]<class Element>(Executors<Element>& executors) {
-    GraphExecutor<Element>& executor = *executors.training;
-    if (end == graph_.nodes.size()) {
-      executor.begin_backward(memory<const Element>(of_output),
-                              plain_strides(of_output, out_shape()));
+ private:
+  /// An operation of autograd: the nodes with the parameters `begin` to `end`, and those behind
+  /// them up to the next stage. Empty tensors link the stages.
+  class Stage : public torch::autograd::Function<Stage> {
+   public:
+    static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& before,
+                              at::TensorList /*parameters*/, PlannedNetwork* planned,
+                              std::int64_t begin, std::int64_t end) {
+      context->saved_data["network"] = reinterpret_cast<std::int64_t>(planned);
+      context->saved_data["number"] = planned->number_;
+      context->saved_data["begin"] = begin;
+      context->saved_data["end"] = end;
+      const bool is_last = static_cast<std::size_t>(end) == planned->graph_.nodes.size();
+      return is_last ? planned->output_ : at::empty({0}, before.options());
     }
-    executor.backward_to(begin == 0 ? 0 : graph_.nodes[begin].node);
-    if (begin > 0 || executors.training_passes != Passes::kBackwardToInput) return;
-    of_input = at::empty(sizes_, of_output.options());
-    const at::Tensor plain = in_shape().pixels() == 1 ? of_input.flatten(1) : of_input;
-    executor.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
-  });
-  std::vector<at::Tensor> found{of_input};
-  for (std::size_t i = begin; i < end; ++i) {
-    found.push_back(std::exchange(wanted_[i].weight, {}));
-    if (graph_.nodes[i].bias.defined()) found.push_back(std::exchange(wanted_[i].bias, {}));
-  }
-  return found;
-}
 
-std::unique_ptr<CpuNetwork> make_cpu_network(std::span<const network::SizedLayer* const> layers,
-                                             std::int64_t dropouts, const ModuleOf& module_of) {
+    static torch::autograd::variable_list backward(
+        torch::autograd::AutogradContext* context,
+        const torch::autograd::variable_list& gradients) {
+      auto* const planned =
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers, but no pointers
+          reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
+      if (context->saved_data["number"].toInt() != planned->number_) {
+        throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
+      }
+      const auto begin = static_cast<std::size_t>(context->saved_data["begin"].toInt());
+      const auto end = static_cast<std::size_t>(context->saved_data["end"].toInt());
+      torch::autograd::variable_list found = planned->gradients(begin, end, gradients[0]);
+      found.resize(found.size() + 3);
+      return found;
+    }
+  };
+
+  /// Returns `action(executors)` for the type of a tensor.
+  template <class Action>
+  auto with_executors(const at::Tensor& like, const Action& action) {
+    return like.scalar_type() == at::kFloat ? action(fp32_) : action(bf16_);
+  }
+
+  /// `passes`: kForward without a backward pass.
+  at::Tensor compute(const at::Tensor& x, bool training, Passes passes) {
+    const std::int64_t images = x.size(0);
+    const network::SampleShape& out = graph_.out;
+    return with_executors(x, [&]<class Element>(Executors<Element>& executors) {
+      GraphExecutor<Element>& executor = executors.executor_for(graph_.graph, images, passes);
+      bind(executor, passes);
+      const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
+      executor.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
+                       training);
+      for (const NodeTensors& node : graph_.nodes) {
+        if (node.norm && node.norm->is_training()) node.norm->count_batch();
+      }
+      at::Tensor y = out.is_image ? at::empty({images, out.channels, out.height, out.width},
+                                              x.options(), at::MemoryFormat::ChannelsLast)
+                                  : at::empty({images, out.elements()}, x.options());
+      executor.read_output(memory<Element>(y), plain_strides(y, out_shape()));
+      return y;
+    });
+  }
+
+  template <class Element>
+  void bind(GraphExecutor<Element>& executor, Passes passes) const {
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const NodeTensors& node = graph_.nodes[i];
+      const WantedGradients wanted = passes == Passes::kForward ? WantedGradients{} : wanted_[i];
+      if (node.norm) {
+        executor.set(node.node,
+                     cpu_kernels::BatchNormTensors{
+                         memory<float>(node.weight), memory<float>(node.bias),
+                         memory<float>(node.norm->running_mean()),
+                         memory<float>(node.norm->running_var()), !node.norm->is_training(),
+                         memory<float>(wanted.weight), memory<float>(wanted.bias)});
+      } else {
+        const auto& kind =
+            std::get<cpu_kernels::ConvolutionNode>(graph_.graph.nodes()[node.node].kind);
+        executor.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
+                                    memory<Element>(node.weight), memory<Element>(node.bias),
+                                    weight_strides(node.weight, kind.shape),
+                                    memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
+      }
+    }
+    if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
+    // All batch norms with statistics of the batch are synchronized, or none is.
+    const auto synchronized = std::ranges::find_if(
+        graph_.nodes, [](const NodeTensors& n) { return n.norm && n.norm->sum_over_ranks(); });
+    if (synchronized == graph_.nodes.end()) return;
+    executor.set_sum_over_ranks([norm = synchronized->norm](double* numbers, std::int64_t count) {
+      at::Tensor sums = at::from_blob(numbers, {count}, at::kDouble);
+      norm->sum_over_ranks()(sums);
+    });
+  }
+
+  /// Continues the backward pass through a stage. Returns the gradients of its input and of its
+  /// parameters; undefined if they are not wanted.
+  std::vector<at::Tensor> gradients(std::size_t begin, std::size_t end,
+                                    const at::Tensor& of_output) {
+    at::Tensor of_input;
+    if (begin > 0) of_input = at::empty({0}, of_output.options());
+    with_executors(of_output, [&]<class Element>(Executors<Element>& executors) {
+      GraphExecutor<Element>& executor = *executors.training;
+      if (end == graph_.nodes.size()) {
+        executor.begin_backward(memory<const Element>(of_output),
+                                plain_strides(of_output, out_shape()));
+      }
+      executor.backward_to(begin == 0 ? 0 : graph_.nodes[begin].node);
+      if (begin > 0 || executors.training_passes != Passes::kBackwardToInput) return;
+      of_input = at::empty(sizes_, of_output.options());
+      const at::Tensor plain = in_shape().pixels() == 1 ? of_input.flatten(1) : of_input;
+      executor.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
+    });
+    std::vector<at::Tensor> found{of_input};
+    for (std::size_t i = begin; i < end; ++i) {
+      found.push_back(std::exchange(wanted_[i].weight, {}));
+      if (graph_.nodes[i].bias.defined()) found.push_back(std::exchange(wanted_[i].bias, {}));
+    }
+    return found;
+  }
+
+  const ValueShape& in_shape() const { return graph_.graph.shape_of(Graph::input()); }
+  const ValueShape& out_shape() const {
+    return graph_.graph.shape_of(graph_.graph.nodes().back().out);
+  }
+
+  CpuGraph graph_;
+  Executors<float> fp32_;
+  Executors<cpu_kernels::Bf16Bits> bf16_;
+  // Of the last forward pass with a backward pass:
+  std::int64_t number_ = 0;
+  std::vector<WantedGradients> wanted_;  // of each node with parameters
+  std::vector<std::int64_t> sizes_;      // of x
+  at::Tensor output_;
+  at::Tensor seeds_;
+};
+
+}  // namespace
+
+CpuNetwork make_cpu_network(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
+                            const ModuleOf& module_of) {
   CpuGraph graph = translate(layers, dropouts, module_of);
   const auto weighted = std::ranges::count_if(graph.nodes, [](const auto& n) { return !n.norm; });
-  if (weighted < kFewestWeighted) return nullptr;
-  return std::make_unique<CpuNetwork>(std::move(graph));
+  if (weighted < kFewestWeighted) return {};
+  const std::size_t count = graph.layers;
+  const auto planned = std::make_shared<PlannedNetwork>(std::move(graph));
+  return {
+      count, [planned](const at::Tensor& x) { return planned->can_compute(x); },
+      [planned](const at::Tensor& x, GradientPlaces& places, bool training,
+                const at::Tensor& seeds) { return planned->forward(x, places, training, seeds); }};
 }
 
 }  // namespace mnist_train::models

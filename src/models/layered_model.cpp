@@ -308,17 +308,17 @@ class LayeredModel : public Model {
   /// includes the operations by which LibTorch computes them elsewhere.
   std::size_t add_cpu_network(Neighbours next, Operations& operations) {
     if (is_in_cpu_network_) return 0;
-    std::shared_ptr<CpuNetwork> on_cpu = make_cpu_network(
+    CpuNetwork on_cpu = make_cpu_network(
         next, dropout_layers_, [this](const SizedLayer& sized) { return made_.at(&sized); });
-    if (on_cpu == nullptr) return 0;
-    const std::size_t layers = on_cpu->layers();
+    const std::size_t layers = on_cpu.layers;
+    if (layers == 0) return 0;
     is_in_cpu_network_ = true;
     Operations otherwise = compile(next.first(layers));
     is_in_cpu_network_ = false;
     operations.push_back(
         [this, on_cpu = std::move(on_cpu), otherwise = std::move(otherwise)](const at::Tensor& x) {
-          return on_cpu->can_compute(x)
-                     ? on_cpu->forward(x, gradient_places(), is_training(), sample_seeds())
+          return on_cpu.can_compute(x)
+                     ? on_cpu.forward(x, gradient_places(), is_training(), sample_seeds())
                      : run(otherwise, x);
         });
     return layers;
