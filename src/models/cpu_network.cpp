@@ -25,6 +25,7 @@ using cpu_kernels::ConvolutionShape;
 using cpu_kernels::Extent;
 using cpu_kernels::Graph;
 using cpu_kernels::GraphExecutor;
+using cpu_kernels::kNoValue;
 using cpu_kernels::Passes;
 using cpu_kernels::PlainStrides;
 using cpu_kernels::PoolingShape;
@@ -86,17 +87,15 @@ cpu_kernels::ActivationSpec engine_activation(const settings::ActivationLayer& l
   return {function(), static_cast<float>(layer.negative_slope)};
 }
 
-/// Adds layers to a graph. Functions return the output, or nothing if cpu_kernels/ does not know a
+/// Adds layers to a graph. Functions return the output, or kNoValue if cpu_kernels/ does not know a
 /// layer; then the graph is of no use.
 class Translator {
  public:
   Translator(CpuGraph& to, std::int64_t dropouts, const ModuleOf& module_of)
       : to_(to), graph_(to.graph), dropouts_(dropouts), module_of_(module_of) {}
 
-  std::optional<Value> add(const SizedLayer& sized, Value x) {
-    if (padding_ && !std::holds_alternative<settings::Conv2dLayer>(sized.kind)) {
-      return std::nullopt;
-    }
+  Value add(const SizedLayer& sized, Value x) {
+    if (padding_ && !std::holds_alternative<settings::Conv2dLayer>(sized.kind)) return kNoValue;
     return std::visit([&](const auto& layer) { return add(layer, sized, x); }, sized.kind);
   }
   /// Returns whether the graph computes all layers that were added. It does not yet after a
@@ -104,14 +103,12 @@ class Translator {
   bool is_complete() const { return !padding_; }
 
  private:
-  std::optional<Value> add_all(const std::vector<SizedLayer>& layers, Value x) {
+  Value add_all(const std::vector<SizedLayer>& layers, Value x) {
     for (const SizedLayer& sized : layers) {
-      const std::optional<Value> y = add(sized, x);
-      if (!y) return std::nullopt;
-      x = *y;
+      x = add(sized, x);
+      if (x == kNoValue) break;
     }
-    if (padding_) return std::nullopt;
-    return x;
+    return padding_ ? kNoValue : x;
   }
 
   /// Names the tensors of the last node.
@@ -124,7 +121,7 @@ class Translator {
                          std::dynamic_pointer_cast<BatchNorm>(module)});
   }
 
-  std::optional<Value> add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
+  Value add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
     ConvolutionShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size)};
     shape.stride = extent(layer.stride);
     shape.dilation = extent(layer.dilation);
@@ -138,7 +135,7 @@ class Translator {
       shape.padding.width += padding_->left;
       padding_.reset();
     } else if (shape.in != image(sized.in)) {
-      return std::nullopt;
+      return kNoValue;
     }
     const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
     add_tensors(sized);
@@ -146,7 +143,7 @@ class Translator {
   }
 
   /// A convolution with a kernel of the image's size.
-  std::optional<Value> add(const settings::LinearLayer& layer, const SizedLayer& sized, Value x) {
+  Value add(const settings::LinearLayer& layer, const SizedLayer& sized, Value x) {
     constexpr std::int64_t kManyOutputs = 64;  // whose weights exceed the images of most batches
     if (graph_.shape_of(x).pixels() > 1 && sized.out.elements() >= kManyOutputs) {
       x = graph_.add(cpu_kernels::FlattenNode{}, x);
@@ -158,92 +155,86 @@ class Translator {
     return y;
   }
 
-  std::optional<Value> add(const settings::BatchNormLayer& layer, const SizedLayer& sized,
-                           Value x) {
-    if (graph_.shape_of(x) != image(sized.in)) return std::nullopt;  // it was flattened
+  Value add(const settings::BatchNormLayer& layer, const SizedLayer& sized, Value x) {
+    if (graph_.shape_of(x) != image(sized.in)) return kNoValue;  // it was flattened
     const Value y = graph_.add(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, x);
     add_tensors(sized);
     return y;
   }
 
-  std::optional<Value> add(const settings::ActivationLayer& layer, const SizedLayer&, Value x) {
+  Value add(const settings::ActivationLayer& layer, const SizedLayer&, Value x) {
     return graph_.add(cpu_kernels::ActivationNode{engine_activation(layer)}, x);
   }
 
-  std::optional<Value> add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized,
-                           Value x) {
+  Value add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized, Value x) {
     PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
                        extent(layer.stride.value())};
     shape.padding = extent(layer.padding);
     shape.dilation = extent(layer.dilation);
-    if (!can_pool_max(shape)) return std::nullopt;
+    if (!can_pool_max(shape)) return kNoValue;
     return graph_.add(cpu_kernels::MaxPoolNode{shape}, x);
   }
-  std::optional<Value> add(const settings::AvgPool2dLayer& layer, const SizedLayer& sized,
-                           Value x) {
+  Value add(const settings::AvgPool2dLayer& layer, const SizedLayer& sized, Value x) {
     PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
                        extent(layer.stride.value())};
     shape.padding = extent(layer.padding);
     shape.counts_padding = layer.count_include_pad;
     return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
   }
-  std::optional<Value> add(const settings::AdaptiveAvgPool2dLayer&, const SizedLayer& sized,
-                           Value x) {
+  Value add(const settings::AdaptiveAvgPool2dLayer&, const SizedLayer& sized, Value x) {
     const PoolingShape shape{graph_.shape_of(x), image(sized.out), {0, 0}, {1, 1}};
     return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
   }
 
-  std::optional<Value> add(const settings::ZeroPad2dLayer& layer, const SizedLayer&, Value x) {
+  Value add(const settings::ZeroPad2dLayer& layer, const SizedLayer&, Value x) {
     const auto& [left, right, top, bottom] = layer.padding;
-    if (left < 0 || right < 0 || top < 0 || bottom < 0) return std::nullopt;
+    if (left < 0 || right < 0 || top < 0 || bottom < 0) return kNoValue;
     padding_ = layer.padding;
     return x;
   }
 
-  std::optional<Value> add(const settings::DropoutLayer& layer, const SizedLayer&, Value x) {
+  Value add(const settings::DropoutLayer& layer, const SizedLayer&, Value x) {
     return graph_.add(cpu_kernels::DropoutNode{dropouts_++, layer.p}, x);
   }
 
-  std::optional<Value> add(const settings::FlattenLayer&, const SizedLayer&, Value x) { return x; }
+  Value add(const settings::FlattenLayer&, const SizedLayer&, Value x) { return x; }
 
-  std::optional<Value> add(const settings::ResidualLayer& layer, const SizedLayer& sized, Value x) {
+  Value add(const settings::ResidualLayer& layer, const SizedLayer& sized, Value x) {
     graph_.share(x);
     // The shortcut comes first, so that the sum is fused with the last of the other layers.
-    const std::optional<Value> shortcut = add_all(sized.shortcut, x);
-    if (!shortcut) return std::nullopt;
-    const std::optional<Value> y = add_all(sized.layers, x);
-    if (!y || *y == *shortcut || graph_.shape_of(*y) != graph_.shape_of(*shortcut)) {
-      return std::nullopt;
+    const Value shortcut = add_all(sized.shortcut, x);
+    if (shortcut == kNoValue) return kNoValue;
+    const Value y = add_all(sized.layers, x);
+    if (y == kNoValue || y == shortcut || graph_.shape_of(y) != graph_.shape_of(shortcut)) {
+      return kNoValue;
     }
-    const Value sum = graph_.add_sum(*y, *shortcut);
+    const Value sum = graph_.add_sum(y, shortcut);
     if (!layer.activation) return sum;
     return graph_.add(
         cpu_kernels::ActivationNode{engine_activation({.function = *layer.activation})}, sum);
   }
 
   /// An output of one pixel counts for all pixels of its channel.
-  std::optional<Value> add(const settings::GateLayer&, const SizedLayer& sized, Value x) {
+  Value add(const settings::GateLayer&, const SizedLayer& sized, Value x) {
     graph_.share(x);
-    const std::optional<Value> gate = add_all(sized.layers, x);
-    if (!gate) return std::nullopt;
+    const Value gate = add_all(sized.layers, x);
+    if (gate == kNoValue) return kNoValue;
     const ValueShape& in = graph_.shape_of(x);
-    const ValueShape& factor = graph_.shape_of(*gate);
+    const ValueShape& factor = graph_.shape_of(gate);
     const bool is_pixel = factor.channels == in.channels && factor.pixels() == 1;
-    if (!is_pixel && factor != in) return std::nullopt;
-    return graph_.add_product(x, *gate);
+    if (!is_pixel && factor != in) return kNoValue;
+    return graph_.add_product(x, gate);
   }
 
-  std::optional<Value> add(const settings::SequentialLayer&, const SizedLayer& sized, Value x) {
+  Value add(const settings::SequentialLayer&, const SizedLayer& sized, Value x) {
     return add_all(sized.layers, x);
   }
-  std::optional<Value> add(const settings::RepeatLayer&, const SizedLayer& sized, Value x) {
+  Value add(const settings::RepeatLayer&, const SizedLayer& sized, Value x) {
     return add_all(sized.layers, x);
   }
 
   // A layer that cpu_kernels/ does not know.
-  static std::optional<Value> add(const settings::GroupNormLayer&, const SizedLayer&, Value) {
-    return std::nullopt;
-  }
+  static Value add(const settings::GroupNormLayer&, const SizedLayer&, Value) { return kNoValue; }
 
   CpuGraph& to_;
   Graph& graph_;
@@ -266,9 +257,8 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
   Translator translator(next, dropouts, module_of);
   Value x = Graph::input();
   for (const SizedLayer* sized : layers) {
-    const std::optional<Value> y = translator.add(*sized, x);
-    if (!y) break;
-    x = *y;
+    x = translator.add(*sized, x);
+    if (x == kNoValue) break;
     ++next.layers;
     next.out = sized->out;
     if (translator.is_complete()) best = next;
