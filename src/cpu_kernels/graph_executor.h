@@ -67,9 +67,8 @@ class Arena {
     bool in_use;
   };
   struct Unmap {
+    std::size_t bytes;
     void operator()(void* memory) const { munmap(memory, bytes); }
-
-    std::size_t bytes = 0;
   };
 
   std::size_t size_ = 0;
