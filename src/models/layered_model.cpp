@@ -104,14 +104,6 @@ Operation activation(const settings::ActivationLayer& layer) {
   return {};
 }
 
-Operation group_norm(std::shared_ptr<torch::nn::GroupNormImpl> layer) {
-  return [layer = std::move(layer)](const at::Tensor& x) {
-    if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
-    // LibTorch's backward pass crashes on channels_last input that needs no gradient.
-    return layer->forward(x.clone(at::MemoryFormat::Contiguous));
-  };
-}
-
 /// Consecutive layers, each of which takes the output of the one before.
 using Neighbours = std::span<const SizedLayer* const>;
 
@@ -158,13 +150,6 @@ bool begin_with_relu_max_pool(Neighbours next) {
 bool begin_with_biased_convolution_batch_norm(Neighbours next) {
   return begin_with<settings::Conv2dLayer, settings::BatchNormLayer>(next) &&
          kind_as<settings::Conv2dLayer>(*next[0])->bias;
-}
-
-/// Average pooling of whole images and a flatten.
-bool begin_with_average_flatten(Neighbours next) {
-  return begin_with<settings::AdaptiveAvgPool2dLayer, settings::FlattenLayer>(next) &&
-         kind_as<settings::AdaptiveAvgPool2dLayer>(*next[0])->output_size ==
-             settings::ImageSize{1, 1};
 }
 
 /// Holds the modules of a sequential, residual, gate or repeat.
@@ -218,13 +203,9 @@ class LayeredModel : public Model {
       return std::make_shared<torch::nn::GroupNormImpl>(options.eps(layer->eps));
     }
     if (const auto* layer = kind_as<settings::ResidualLayer>(sized)) {
-      return make_residual(sized, *layer);
+      return make_block(sized, layer->modules);
     }
-    if (kind_as<settings::GateLayer>(sized) != nullptr) {
-      auto gate = std::make_shared<Container>();
-      gate->register_module("layers", make_container(sized.layers));
-      return gate;
-    }
+    if (kind_as<settings::GateLayer>(sized) != nullptr) return make_block(sized, {});
     return is_list(sized) ? make_container(sized.layers) : nullptr;
   }
 
@@ -242,16 +223,17 @@ class LayeredModel : public Model {
     return std::make_shared<torch::nn::Conv2dImpl>(options);
   }
 
-  std::shared_ptr<torch::nn::Module> make_residual(const SizedLayer& sized,
-                                                   const settings::ResidualLayer& layer) {
+  /// Returns the module of a gate or residual: of its lists, or of these layers in them.
+  std::shared_ptr<torch::nn::Module> make_block(const SizedLayer& sized,
+                                                const std::vector<std::string>& modules) {
     auto block = std::make_shared<Container>();
-    if (layer.modules.empty()) {
+    if (modules.empty()) {
       block->register_module("layers", make_container(sized.layers));
       if (!sized.shortcut.empty()) {
         block->register_module("shortcut", make_container(sized.shortcut));
       }
     }
-    for (const std::string& name : layer.modules) {
+    for (const std::string& name : modules) {
       for (const auto* list : {&sized.layers, &sized.shortcut}) {
         for (const SizedLayer& inner : *list) {
           if (inner.parameters > 0 && inner.name == name) add_module(*block, inner);
@@ -357,7 +339,9 @@ class LayeredModel : public Model {
         return 2;
       }
     }
-    if (begin_with_average_flatten(next)) {
+    constexpr settings::ImageSize kOnePixel{1, 1};
+    if (begin_with<settings::AdaptiveAvgPool2dLayer, settings::FlattenLayer>(next) &&
+        kind_as<settings::AdaptiveAvgPool2dLayer>(*next[0])->output_size == kOnePixel) {
       operations.emplace_back([](const at::Tensor& x) { return x.mean(at::IntArrayRef{2, 3}); });
       return 2;
     }
@@ -378,7 +362,11 @@ class LayeredModel : public Model {
     return forward_of<BatchNorm>(sized);
   }
   Operation operation_of(const SizedLayer& sized, const settings::GroupNormLayer&) const {
-    return group_norm(made<torch::nn::GroupNormImpl>(sized));
+    return [layer = made<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
+      if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
+      // LibTorch's backward pass crashes on channels_last input that needs no gradient.
+      return layer->forward(x.clone(at::MemoryFormat::Contiguous));
+    };
   }
   static Operation operation_of(const SizedLayer&, const settings::ActivationLayer& layer) {
     return activation(layer);
