@@ -123,38 +123,29 @@ BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
       epsilon_(epsilon),
       momentum_(momentum) {}
 
-at::Tensor BatchNorm::forward_fused(const at::Tensor& x, const at::Tensor& residual, bool relu) {
-  if (uses_kernels(x) && kernels::can_normalize(x, residual)) {
-    return forward_by_kernels(x, /*convolution_bias=*/{}, residual, relu);
+at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& images,
+                                    const at::Tensor& residual, bool relu) {
+  const bool by_kernels = is_training() && !sum_ && weight_.scalar_type() == at::kFloat &&
+                          kernels::is_used(kernels::Operation::kBatchNorm, images.device());
+  at::Tensor x = images;
+  at::Tensor left_out;  // bias
+  if (by_kernels && convolution != nullptr &&
+      convolution->bias.scalar_type() == images.scalar_type()) {
+    x = convolve_without_bias(*convolution, images);
+    left_out = convolution->bias;
+  } else if (convolution != nullptr) {
+    x = convolution->forward(images);
   }
+  if (by_kernels && kernels::can_normalize(x, residual)) {
+    return FusedBatchNorm::apply(
+        x, weight_, bias_, if_defined(left_out), if_defined(residual), relu,
+        kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
+                                     num_batches_tracked_, epsilon_, momentum_, left_out});
+  }
+  if (left_out.defined()) x = x + left_out.view({1, -1, 1, 1});  // as LibTorch adds it
   at::Tensor y = normalize(x);
   if (residual.defined()) y = y + residual;
   return relu ? at::relu(y) : y;
-}
-
-at::Tensor BatchNorm::forward_convolved(torch::nn::Conv2dImpl& convolution,
-                                        const at::Tensor& images, const at::Tensor& residual,
-                                        bool relu) {
-  const at::Tensor& bias = convolution.bias;
-  if (!uses_kernels(images) || bias.scalar_type() != images.scalar_type()) {
-    return forward_fused(convolution.forward(images), residual, relu);
-  }
-  const at::Tensor x = convolve_without_bias(convolution, images);
-  if (kernels::can_normalize(x, residual)) return forward_by_kernels(x, bias, residual, relu);
-  return forward_fused(x + bias.view({1, -1, 1, 1}), residual, relu);  // as LibTorch adds it
-}
-
-bool BatchNorm::uses_kernels(const at::Tensor& x) const {
-  return is_training() && !sum_ && kernels::is_used(kernels::Operation::kBatchNorm, x.device()) &&
-         weight_.scalar_type() == at::kFloat;
-}
-
-at::Tensor BatchNorm::forward_by_kernels(const at::Tensor& x, const at::Tensor& convolution_bias,
-                                         const at::Tensor& residual, bool relu) {
-  return FusedBatchNorm::apply(
-      x, weight_, bias_, if_defined(convolution_bias), if_defined(residual), relu,
-      kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
-                                   num_batches_tracked_, epsilon_, momentum_, convolution_bias});
 }
 
 at::Tensor BatchNorm::normalize(const at::Tensor& x) {

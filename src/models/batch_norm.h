@@ -22,15 +22,13 @@ class BatchNorm : public torch::nn::Module {
   explicit BatchNorm(std::int64_t channels, double epsilon = 1e-5, double momentum = 0.1);
 
   /// Normalizes x [N,C,H,W] or [N,C]; in training mode by the statistics of the batch.
-  at::Tensor forward(const at::Tensor& x) { return forward_fused(x, {}, /*relu=*/false); }
-  /// The same, then adds the residual, which is like x or undefined, and optionally applies a ReLU:
-  /// one fused kernel on a GPU.
-  at::Tensor forward_fused(const at::Tensor& x, const at::Tensor& residual, bool relu);
-  /// The same for x = convolution(images), a convolution with a bias. The GPU kernels take the
-  /// bias, which affects only the running mean and has a gradient of exactly 0, so the convolution
-  /// need not add it and its gradient needs no sum.
-  at::Tensor forward_convolved(torch::nn::Conv2dImpl& convolution, const at::Tensor& images,
-                               const at::Tensor& residual, bool relu);
+  at::Tensor forward(const at::Tensor& x) { return forward_fused(nullptr, x, {}, false); }
+  /// The same of x or, if there is a convolution with a bias, of its output. Then adds the
+  /// residual, which is like that or undefined, and optionally applies a ReLU: one fused kernel on
+  /// a GPU. The kernels take the bias, which affects only the running mean and has a gradient of
+  /// exactly 0, so the convolution need not add it and its gradient needs no sum.
+  at::Tensor forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& x,
+                           const at::Tensor& residual, bool relu);
   /// From now on, sums the statistics of a training batch and their gradients over the ranks. Every
   /// rank, even without samples, must then run forward and backward.
   void synchronize(SumOverRanks sum) { sum_ = std::move(sum); }
@@ -43,9 +41,6 @@ class BatchNorm : public torch::nn::Module {
   void count_batch() { num_batches_tracked_.add_(1); }
 
  private:
-  bool uses_kernels(const at::Tensor& x) const;
-  at::Tensor forward_by_kernels(const at::Tensor& x, const at::Tensor& convolution_bias,
-                                const at::Tensor& residual, bool relu);
   at::Tensor normalize(const at::Tensor& x);
   at::Tensor forward_by_rows(const at::Tensor& x);
 

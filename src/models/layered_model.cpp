@@ -265,8 +265,7 @@ class LayeredModel : public Model {
         [convolution = layers.size() == 2 ? made<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,
          norm = made<BatchNorm>(*layers.back()),
          relu](const at::Tensor& x, const at::Tensor& residual = {}) {
-          return convolution == nullptr ? norm->forward_fused(x, residual, relu)
-                                        : norm->forward_convolved(*convolution, x, residual, relu);
+          return norm->forward_fused(convolution.get(), x, residual, relu);
         };
   }
 

@@ -300,7 +300,7 @@ TEST_CASE("a batch that the kernels of batch norm cannot take gets the convoluti
   const at::Tensor one_row = at::randn({1, 3, 1, 1});
   const auto train = [&] {
     BatchNorm norm(4);
-    norm.forward_convolved(*convolution, one_row, /*residual=*/{}, /*relu=*/false);
+    norm.forward_fused(convolution.get(), one_row, /*residual=*/{}, /*relu=*/false);
     return norm.named_buffers()["running_mean"];
   };
   const at::Tensor expected = train();
