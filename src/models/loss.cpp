@@ -117,20 +117,21 @@ void host_softmax_loss(const at::Tensor& logits, const Targets& targets, double 
 
 }  // namespace
 
-BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
-                           const at::Tensor& other_labels, const at::Tensor& weights,
-                           double label_smoothing, const at::Tensor& class_weights) {
+BatchLoss mixed_batch_loss(const at::Tensor& logits, const Targets& targets,
+                           double label_smoothing) {
   const at::Tensor scores = logits.to(at::kFloat);
   const at::Tensor predicted = at::argmax(logits.detach(), 1);
-  const at::Tensor other_weights = 1 - weights;
-  const auto losses = [&](const at::Tensor& targets) {
-    return at::cross_entropy_loss(scores, targets, class_weights, at::Reduction::None,
+  const at::Tensor rest = 1 - targets.weights;
+  const auto losses = [&](const at::Tensor& labels) {
+    return at::cross_entropy_loss(scores, labels, targets.class_weights, at::Reduction::None,
                                   kIgnoreNothing, label_smoothing);
   };
   // Cross entropy is linear in the target, smoothed or not, so this is the loss of the mixed
   // target.
-  return {(losses(labels) * weights + losses(other_labels) * other_weights).sum(),
-          (predicted.eq(labels) * weights + predicted.eq(other_labels) * other_weights).sum()};
+  return {
+      (losses(targets.labels) * targets.weights + losses(targets.other_labels) * rest).sum(),
+      (predicted.eq(targets.labels) * targets.weights + predicted.eq(targets.other_labels) * rest)
+          .sum()};
 }
 
 BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing,
@@ -157,8 +158,7 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
   }
   const BatchLoss loss =
       targets.weights.defined()
-          ? mixed_batch_loss(logits, targets.labels, targets.other_labels, targets.weights,
-                             label_smoothing, targets.class_weights)
+          ? mixed_batch_loss(logits, targets, label_smoothing)
           : batch_loss(logits, targets.labels, label_smoothing, targets.class_weights);
   {
     const at::NoGradGuard no_grad;

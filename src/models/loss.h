@@ -6,6 +6,8 @@
 
 namespace mnist_train::models {
 
+using kernels::Targets;
+
 /// Sums over the samples of a batch.
 struct BatchLoss {
   at::Tensor loss_sum;  // scalar f32: negative log-likelihood of the log-softmax of the logits
@@ -18,12 +20,9 @@ BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double 
                      const at::Tensor& class_weights = {});
 
 /// The same for mixed samples: in the loss and in `correct`, which then is f32, sample i counts
-/// with `weights`[i] (f32) for its label and with the rest for its other label.
-BatchLoss mixed_batch_loss(const at::Tensor& logits, const at::Tensor& labels,
-                           const at::Tensor& other_labels, const at::Tensor& weights,
-                           double label_smoothing = 0, const at::Tensor& class_weights = {});
-
-using kernels::Targets;
+/// with its weight for its label and with the rest for its other label.
+BatchLoss mixed_batch_loss(const at::Tensor& logits, const Targets& targets,
+                           double label_smoothing = 0);
 
 /// The start of a backward pass.
 struct BackwardRoot {

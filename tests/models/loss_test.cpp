@@ -66,14 +66,14 @@ TEST_CASE("the loss of mixed samples is that of mixed targets, smoothed or not")
       correct += guess == labels[i].item<std::int64_t>() ? weight : 0;
       correct += guess == others[i].item<std::int64_t>() ? 1 - weight : 0;
     }
-    const BatchLoss loss = mixed_batch_loss(logits, labels, others, weights, smoothing);
+    const BatchLoss loss = mixed_batch_loss(logits, {labels, others, weights}, smoothing);
     const at::Tensor expected = -(target * logits.log_softmax(1)).sum();
     CHECK(loss.loss_sum.item<double>() == Approx(expected.item<double>()).epsilon(1e-5));
     CHECK(loss.correct.item<double>() == Approx(correct).epsilon(1e-6));
     CHECK(loss.loss_sum.requires_grad());
   }
   const at::Tensor ones = at::full({6}, 1.0F);
-  CHECK(mixed_batch_loss(logits, labels, others, ones).loss_sum.item<double>() ==
+  CHECK(mixed_batch_loss(logits, {labels, others, ones}).loss_sum.item<double>() ==
         Approx(batch_loss(logits, labels).loss_sum.item<double>()).epsilon(1e-6));
 }
 
@@ -123,10 +123,8 @@ TEST_CASE("a NaN shows in the loss") {
 std::pair<at::Tensor, at::Tensor> expected_loss(const at::Tensor& logits, const Targets& targets,
                                                 double smoothing, double scale) {
   const at::Tensor exact = logits.detach().to(at::kDouble).set_requires_grad(true);
-  const BatchLoss loss = targets.weights.defined()
-                             ? mixed_batch_loss(exact, targets.labels, targets.other_labels,
-                                                targets.weights, smoothing)
-                             : batch_loss(exact, targets.labels, smoothing);
+  const BatchLoss loss = targets.weights.defined() ? mixed_batch_loss(exact, targets, smoothing)
+                                                   : batch_loss(exact, targets.labels, smoothing);
   (loss.loss_sum * scale).backward();
   return {at::stack({loss.loss_sum.detach().to(at::kDouble), loss.correct.to(at::kDouble),
                      at::full({}, logits.size(0), at::kDouble)}),
