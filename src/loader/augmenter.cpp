@@ -16,7 +16,6 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <variant>
 
 #include "accelerator/device.h"
 
@@ -24,95 +23,85 @@ namespace mnist_train::loader {
 
 namespace {
 
-class RandomCrop : public EntryOf<settings::RandomCropOptions, 2> {
- public:
-  using EntryOf::EntryOf;
+using settings::ImageSize;
 
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    const data::PixelBox window = draws.crop(options_, size_);
-    out[0] = static_cast<float>(window.top + options_.padding);
-    out[1] = static_cast<float>(window.left + options_.padding);
-  }
-
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
+Augmentation augmentation_of(const settings::RandomCropOptions& options, ImageSize size,
+                             at::Device device) {
+  const ImageSize window = options.size.value_or(size);
+  const auto padded = [padding = options.padding, size,
+                       fill = per_channel(options.fill.value, device)](const at::Tensor& images) {
+    if (padding == 0) return images;
+    const at::Tensor all = fill.to(images.scalar_type())
+                               .expand({images.size(0), images.size(1), size.height + 2 * padding,
+                                        size.width + 2 * padding})
+                               .clone(at::MemoryFormat::Contiguous);
+    all.narrow(2, padding, size.height).narrow(3, padding, size.width).copy_(images);
+    return all;
+  };
+  Augmentation entry{2};
+  entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
+    const data::PixelBox box = draws.crop(options, size);
+    out[0] = static_cast<float>(box.top + options.padding);
+    out[1] = static_cast<float>(box.left + options.padding);
+  };
+  entry.apply = [padded, window](const at::Tensor& images, const at::Tensor& drawn) {
     const at::Tensor places = drawn.to(at::kLong);
     const at::Tensor windows = padded(images)
-                                   .unfold(2, window().height, 1)
-                                   .unfold(3, window().width, 1);  // [n,C,tops,lefts,h,w]
+                                   .unfold(2, window.height, 1)
+                                   .unfold(3, window.width, 1);  // [n,C,tops,lefts,h,w]
     const at::Tensor samples = at::arange(images.size(0), places.options());
     return at::index(windows, {samples, {}, places.select(1, 0), places.select(1, 1)}).contiguous();
-  }
-
-  /// Cuts out the middle.
-  at::Tensor apply_to_test(const at::Tensor& images) const override {
-    if (!changes_test()) return images;
-    const std::int64_t top = (size_.height + 2 * options_.padding - window().height) / 2;
-    const std::int64_t left = (size_.width + 2 * options_.padding - window().width) / 2;
-    return padded(images)
-        .narrow(2, top, window().height)
-        .narrow(3, left, window().width)
-        .contiguous();
-  }
-  bool changes_test() const override { return !(window() == size_); }
-
- private:
-  settings::ImageSize window() const { return options_.size.value_or(size_); }
-  at::Tensor padded(const at::Tensor& images) const {
-    const std::int64_t padding = options_.padding;
-    if (padding == 0) return images;
-    const at::Tensor all = fill_.to(images.scalar_type())
-                               .expand({images.size(0), images.size(1), size_.height + 2 * padding,
-                                        size_.width + 2 * padding})
-                               .clone(at::MemoryFormat::Contiguous);
-    all.narrow(2, padding, size_.height).narrow(3, padding, size_.width).copy_(images);
-    return all;
-  }
-
-  const at::Tensor fill_ = per_channel(options_.fill.value, device_);
-};
+  };
+  if (window == size) return entry;
+  entry.apply_to_test = [=, padding = options.padding](const at::Tensor& images) {  // the middle
+    const std::int64_t top = (size.height + 2 * padding - window.height) / 2;
+    const std::int64_t left = (size.width + 2 * padding - window.width) / 2;
+    return padded(images).narrow(2, top, window.height).narrow(3, left, window.width).contiguous();
+  };
+  return entry;
+}
 
 /// Mirrors along a dimension of the images.
-template <class FlipOptions, std::int64_t kDimension>
-class Flip : public EntryOf<FlipOptions, 1> {
- public:
-  using EntryOf<FlipOptions, 1>::EntryOf;
+Augmentation flip(double probability, std::int64_t dimension) {
+  Augmentation entry{1};
+  entry.draw = [probability](const data::EntryDraws& draws, float* out) {
+    *out = draws.flip(probability) ? 1.0F : 0.0F;
+  };
+  entry.apply = [dimension](const at::Tensor& images, const at::Tensor& drawn) {
+    return at::where(drawn.view({-1, 1, 1, 1}) != 0, images.flip(dimension), images);
+  };
+  return entry;
+}
 
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    *out = draws.flip(this->options_.probability) ? 1.0F : 0.0F;
-  }
+Augmentation augmentation_of(const settings::VerticalFlipOptions& options, ImageSize, at::Device) {
+  return flip(options.probability, 2);
+}
 
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    return at::where(drawn.view({-1, 1, 1, 1}) != 0, images.flip(kDimension), images);
-  }
-};
+Augmentation augmentation_of(const settings::HorizontalFlipOptions& options, ImageSize,
+                             at::Device) {
+  return flip(options.probability, 3);
+}
 
-using VerticalFlip = Flip<settings::VerticalFlipOptions, 2>;
-using HorizontalFlip = Flip<settings::HorizontalFlipOptions, 3>;
-
-constexpr std::int64_t kBilinear = 0;
-constexpr std::int64_t kZerosOutside = 0;
-
-class Rotate : public EntryOf<settings::RotateOptions, 6> {
- public:
-  using EntryOf::EntryOf;
-
-  /// Writes the matrix from coordinates in the result to those in the image, both in [-1, 1]: with
-  /// y downwards, (x, y) comes from (cos x - sin y, sin x + cos y). The host computes it, so that
-  /// all devices rotate by the same bits.
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    const double angle = draws.angle(options_);
-    const double cosine = std::cos(angle);
+Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize size,
+                             at::Device device) {
+  constexpr std::int64_t kBilinear = 0;
+  constexpr std::int64_t kZerosOutside = 0;
+  Augmentation entry{6};
+  // The matrix from coordinates in the result to those in the image, both in [-1, 1]: with y
+  // downwards, (x, y) comes from (cos x - sin y, sin x + cos y). The host computes it, so that all
+  // devices rotate by the same bits.
+  entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
+    const double angle = draws.angle(options);
+    const auto cosine = static_cast<float>(std::cos(angle));
     const double sine = std::sin(angle);
-    const double ratio = static_cast<double>(size_.width) / static_cast<double>(size_.height);
-    out[0] = static_cast<float>(cosine);
-    out[1] = static_cast<float>(-sine / ratio);
-    out[2] = 0;
-    out[3] = static_cast<float>(sine * ratio);
-    out[4] = static_cast<float>(cosine);
-    out[5] = 0;
-  }
-
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
+    const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
+    const auto right = static_cast<float>(-sine / ratio);
+    const auto down = static_cast<float>(sine * ratio);
+    std::ranges::copy(std::array{cosine, right, 0.0F, down, cosine, 0.0F}, out);
+  };
+  entry.apply = [is_black = options.fill == settings::Fill{},
+                 fill = per_channel(options.fill.value, device)](const at::Tensor& images,
+                                                                 const at::Tensor& drawn) {
     if (images.size(0) == 0) return images;
     const at::Tensor grid =
         at::affine_grid_generator(drawn.reshape({-1, 2, 3}), images.sizes(), false);
@@ -120,55 +109,40 @@ class Rotate : public EntryOf<settings::RotateOptions, 6> {
       return at::grid_sampler(values, grid, kBilinear, kZerosOutside, /*align_corners=*/false);
     };
     const at::Tensor values = images.to(at::kFloat);
-    if (options_.fill == settings::Fill{}) return as_type_of(images, rotated(values));
+    if (is_black) return as_type_of(images, rotated(values));
     // As torchvision, which takes pixels at the border, darkened by zeros, by their part again.
     const at::Tensor part = rotated(at::ones_like(values.narrow(1, 0, 1)));
-    return as_type_of(images, rotated(values).sub_(fill_).mul_(part).add_(fill_));
-  }
+    return as_type_of(images, rotated(values).sub_(fill).mul_(part).add_(fill));
+  };
+  return entry;
+}
 
- private:
-  const at::Tensor fill_ = per_channel(options_.fill.value, device_);
-};
+/// An entry that changes training and test images alike.
+Augmentation fixed(const std::function<at::Tensor(const at::Tensor&)>& change) {
+  Augmentation entry;
+  entry.apply = [change](const at::Tensor& images, const at::Tensor&) { return change(images); };
+  entry.apply_to_test = change;
+  return entry;
+}
 
-/// An entry that treats training and test images alike.
-template <class Options>
-class FixedAugmentation : public EntryOf<Options, 0> {
- public:
-  using EntryOf<Options, 0>::EntryOf;
-
-  at::Tensor apply(const at::Tensor& images, const at::Tensor&) const override {
-    return this->apply_to_test(images);
-  }
-  bool changes_test() const override { return true; }
-};
-
-class Resize : public FixedAugmentation<settings::ResizeOptions> {
- public:
-  using FixedAugmentation::FixedAugmentation;
-
-  at::Tensor apply_to_test(const at::Tensor& images) const override {
-    const auto [height, width] = options_.size;
+Augmentation augmentation_of(const settings::ResizeOptions& options, ImageSize, at::Device) {
+  return fixed([size = options.size](const at::Tensor& images) {
+    const auto [height, width] = size;
     if (images.size(0) == 0) return at::empty({0, images.size(1), height, width}, images.options());
     return as_type_of(images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {height, width},
                                                           /*align_corners=*/false));
-  }
-};
+  });
+}
 
 /// Exactly the operations of torchvision's ToTensor and Normalize. Mean and std are tensors,
 /// because LibTorch turns a division by a number into a multiplication, with other last bits.
-class Normalize : public FixedAugmentation<settings::NormalizeOptions> {
- public:
-  using FixedAugmentation::FixedAugmentation;
-
-  at::Tensor apply_to_test(const at::Tensor& images) const override {
-    return images.to(at::kFloat).div_(scale_).sub_(mean_).div_(std_);
-  }
-
- private:
-  const at::Tensor scale_ = per_channel(255.0, device_);
-  const at::Tensor mean_ = per_channel(options_.mean, device_);
-  const at::Tensor std_ = per_channel(options_.std, device_);
-};
+Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSize,
+                             at::Device device) {
+  return fixed([scale = per_channel(255.0, device), mean = per_channel(options.mean, device),
+                std = per_channel(options.std, device)](const at::Tensor& images) {
+    return images.to(at::kFloat).div_(scale).sub_(mean).div_(std);
+  });
+}
 
 /// Returns whether each of `count` coordinates is from `first` [n] to before `end` [n]: [n,count].
 at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t count) {
@@ -178,7 +152,7 @@ at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t 
 
 /// Returns where pixels are in the box of each image, whose top, left, bottom and right are the
 /// first of the numbers drawn for it: [n,1,H,W].
-at::Tensor in_box(const at::Tensor& drawn, settings::ImageSize size) {
+at::Tensor in_box(const at::Tensor& drawn, ImageSize size) {
   const at::Tensor rows = between(drawn.select(1, 0), drawn.select(1, 2), size.height);
   const at::Tensor columns = between(drawn.select(1, 1), drawn.select(1, 3), size.width);
   return rows.view({-1, 1, size.height, 1}).logical_and(columns.view({-1, 1, 1, size.width}));
@@ -191,154 +165,64 @@ void write_box(const data::PixelBox& box, float* out) {
   out[3] = static_cast<float>(box.left + box.width);
 }
 
-class RandomErasing : public EntryOf<settings::RandomErasingOptions, 4> {
- public:
-  using EntryOf::EntryOf;
+Augmentation augmentation_of(const settings::RandomErasingOptions& options, ImageSize size,
+                             at::Device device) {
+  Augmentation entry{4};
+  entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
+    write_box(draws.erased(options, size), out);
+  };
+  entry.apply = [size, fill = per_channel(options.fill.value, device)](const at::Tensor& images,
+                                                                       const at::Tensor& drawn) {
+    return at::where(in_box(drawn, size), fill.to(images.scalar_type()), images);
+  };
+  return entry;
+}
 
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    write_box(draws.erased(options_, size_), out);
-  }
+Augmentation augmentation_of(const settings::CutoutOptions& options, ImageSize size, at::Device) {
+  Augmentation entry{4};
+  entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
+    write_box(draws.cutout(options, size), out);
+  };
+  entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
+    return images.masked_fill(in_box(drawn, size), 0);
+  };
+  return entry;
+}
 
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    return at::where(in_box(drawn, size_), fill_.to(images.scalar_type()), images);
-  }
+Augmentation augmentation_of(const settings::MixupOptions& options, ImageSize, at::Device) {
+  Augmentation entry{1};
+  entry.draw = [options](const data::EntryDraws& draws, float* out) {
+    *out = static_cast<float>(draws.mixup_weight(options));
+  };
+  entry.mix = mix;
+  return entry;
+}
 
- private:
-  const at::Tensor fill_ = per_channel(options_.fill.value, device_);
-};
-
-class Cutout : public EntryOf<settings::CutoutOptions, 4> {
- public:
-  using EntryOf::EntryOf;
-
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    write_box(draws.cutout(options_, size_), out);
-  }
-
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    return images.masked_fill(in_box(drawn, size_), 0);
-  }
-};
-
-/// An entry that mixes pairs of samples.
-template <class Options, std::int64_t kColumns>
-class Mixing : public EntryOf<Options, kColumns> {
- public:
-  using EntryOf<Options, kColumns>::EntryOf;
-
-  bool mixes() const override { return true; }
-};
-
-class Mixup : public Mixing<settings::MixupOptions, 1> {
- public:
-  using Mixing::Mixing;
-
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    *out = static_cast<float>(draws.mixup_weight(options_));
-  }
-  at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
-                 const at::Tensor& drawn) const override {
-    return loader::mix(images, partners, drawn);
-  }
-};
-
-class Cutmix : public Mixing<settings::CutmixOptions, 5> {
- public:
-  using Mixing::Mixing;
-
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    const data::PixelBox box = draws.cutmix(options_, size_);
+Augmentation augmentation_of(const settings::CutmixOptions& options, ImageSize size, at::Device) {
+  Augmentation entry{5};
+  entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
+    const data::PixelBox box = draws.cutmix(options, size);
     write_box(box, out);
-    const auto area = static_cast<double>(size_.height * size_.width);
+    const auto area = static_cast<double>(size.height * size.width);
     out[4] = static_cast<float>(1 - static_cast<double>(box.height * box.width) / area);
-  }
-  at::Tensor mix(const at::Tensor& images, const at::Tensor& partners,
-                 const at::Tensor& drawn) const override {
-    return at::where(in_box(drawn, size_), partners, images);
-  }
-};
-
-/// Makes the augmentation of an entry, for input images of this size. A new kind is a class and a
-/// name here.
-std::unique_ptr<Augmentation> make_augmentation(const settings::AugmentationOptions& entry,
-                                                settings::ImageSize size, at::Device device) {
-  auto made = make_one_of<RandomCrop, HorizontalFlip, VerticalFlip, RandomErasing, Rotate, Cutout,
-                          Resize, Normalize, Mixup, Cutmix>(entry, size, device);
-  return made ? std::move(made) : make_picture_augmentation(entry, size, device);
+  };
+  entry.mix = [size](const at::Tensor& images, const at::Tensor& partners,
+                     const at::Tensor& drawn) {
+    return at::where(in_box(drawn, size), partners, images);
+  };
+  return entry;
 }
 
 /// Returns the weights of the samples' own labels.
 at::Tensor weights_of(const at::Tensor& drawn) { return drawn.select(1, drawn.size(1) - 1); }
 
-/// Builds a map of the pixels of augmented images, entry by entry.
-class PixelMapMaker {
- public:
-  explicit PixelMapMaker(settings::ImageSize size) {
-    map_.stored_height = map_.height = size.height;
-    map_.stored_width = map_.width = size.width;
-  }
-
-  /// Adds the next entry, whose numbers begin in `column`. Returns false if it does more than move,
-  /// clear, mix or normalise pixels.
-  bool add(const settings::AugmentationOptions& entry, std::int64_t column) {
-    if (const auto* crop = std::get_if<settings::RandomCropOptions>(&entry)) {
-      if (crop->fill != settings::Fill{}) return false;
-      add_step(kernels::PixelStep::kCrop, column, crop->padding);
-      if (crop->size) {
-        map_.height = crop->size->height;
-        map_.width = crop->size->width;
-      }
-    } else if (std::holds_alternative<settings::HorizontalFlipOptions>(entry)) {
-      add_step(kernels::PixelStep::kFlip, column, 0);
-    } else if (const auto* cutout = std::get_if<settings::CutoutOptions>(&entry)) {
-      add_step(kernels::PixelStep::kCutout, column, cutout->size);
-    } else if (const auto* normalize = std::get_if<settings::NormalizeOptions>(&entry)) {
-      if (normalize_) return false;
-      normalize_ = *normalize;
-      map_.normalized_before = steps();
-    } else {
-      const auto* mixup = std::get_if<settings::MixupOptions>(&entry);
-      if (mixup == nullptr || mixup->scope != settings::MixupScope::kLocal ||
-          map_.mixed_before >= 0) {
-        return false;
-      }
-      map_.mixed_before = steps();
-      map_.mixes_bytes = !normalize_;
-      map_.weight_column = column;
-    }
-    return true;
-  }
-
-  /// Returns the map. Its bytes are normalised by `normalize` unless an entry has done it.
-  kernels::PixelMap finish(const settings::NormalizeOptions& normalize, at::Device device) {
-    if (!normalize_) map_.normalized_before = steps();
-    map_.tables = normalization_tables(normalize_.value_or(normalize), device);
-    if (!numbers_.empty()) {
-      map_.steps = accelerator::to_device(
-          at::tensor(numbers_, at::kInt).view({steps(), kNumbersPerStep}), device);
-    }
-    return std::move(map_);
-  }
-
- private:
-  static constexpr std::int64_t kNumbersPerStep = 5;
-
-  std::int64_t steps() const {
-    return static_cast<std::int64_t>(numbers_.size()) / kNumbersPerStep;
-  }
-  void add_step(kernels::PixelStep step, std::int64_t column, std::int64_t extent) {
-    for (const std::int64_t number :
-         {static_cast<std::int64_t>(step), column, map_.height, map_.width, extent}) {
-      numbers_.push_back(static_cast<int>(number));
-    }
-  }
-
-  kernels::PixelMap map_;
-  std::optional<settings::NormalizeOptions> normalize_;  // the list's own
-  std::vector<int> numbers_;                             // of all steps
-};
-
 }  // namespace
+
+Augmentation make_augmentation(const settings::AugmentationOptions& entry, settings::ImageSize size,
+                               at::Device device) {
+  return std::visit([&](const auto& options) { return augmentation_of(options, size, device); },
+                    entry);
+}
 
 Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
                      at::Device device, FromNext from_next, bool takes_partners)
@@ -351,7 +235,7 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       size_(settings::augmented_size(list_, size)) {
   for (const settings::AugmentationOptions& entry : list_) {
     entries_.push_back({make_augmentation(entry, size, device_), columns_});
-    columns_ += entries_.back().kind->columns();
+    columns_ += entries_.back().kind.columns;
     size = settings::augmented_size({entry}, size);
   }
 }
@@ -364,8 +248,9 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
   for (std::size_t row = 0; row <= order.size(); ++row) {
     const std::int64_t sample = order[row % order.size()];
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      entries_[i].kind->draw(draws.of(sample, i), out);
-      out += entries_[i].kind->columns();
+      const Augmentation& entry = entries_[i].kind;
+      if (entry.draw) entry.draw(draws.of(sample, i), out);
+      out += entry.columns;
     }
   }
   if (drawn_.defined() && drawn_.sizes() == drawn.sizes()) {
@@ -381,9 +266,9 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
   if (samples_beyond() == 0 && !mixes_shards()) return shares;
   const data::EpochDraws draws(seed_, epoch);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const Augmentation& entry = *entries_[i].kind;
-    if (!entry.mixes()) continue;
-    std::vector<float> drawn(static_cast<std::size_t>(entry.columns()));
+    const Augmentation& entry = entries_[i].kind;
+    if (!entry.mix) continue;
+    std::vector<float> drawn(static_cast<std::size_t>(entry.columns));
     for (const std::int64_t sample : order) {
       entry.draw(draws.of(sample, i), drawn.data());
       shares.push_back(drawn.back());
@@ -417,11 +302,11 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
       takes_partners_ ? partners(selection).size() : selection.next.size();
   const std::int64_t count = batch.size() - samples_beyond() - partners(selection).size();
   for (const auto& [entry, first_column] : entries_) {
-    const at::Tensor columns = drawn.narrow(1, first_column, entry->columns());
-    if (entry->mixes()) {
-      batch = mix(*entry, batch, columns.narrow(0, 0, count), partner_count);
+    const at::Tensor columns = drawn.narrow(1, first_column, entry.columns);
+    if (entry.mix) {
+      batch = mix(entry, batch, columns.narrow(0, 0, count), partner_count);
     } else {
-      batch.images = entry->apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
+      batch.images = entry.apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
     }
   }
   return batch;
@@ -459,27 +344,65 @@ Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::T
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
-  for (const ListEntry& entry : entries_) images = entry.kind->apply_to_test(images);
+  for (const ListEntry& entry : entries_) {
+    if (entry.kind.apply_to_test) images = entry.kind.apply_to_test(images);
+  }
   return images;
 }
 
 bool Augmenter::changes_test() const {
-  return std::ranges::any_of(entries_,
-                             [](const ListEntry& entry) { return entry.kind->changes_test(); });
+  return std::ranges::any_of(
+      entries_, [](const ListEntry& entry) { return entry.kind.apply_to_test != nullptr; });
 }
 
 std::optional<kernels::PixelMap> Augmenter::pixel_map(
     const settings::NormalizeOptions& normalize) const {
-  PixelMapMaker maker(stored_size_);
+  constexpr std::int64_t kNumbersPerStep = 5;
+  kernels::PixelMap map;
+  map.stored_height = map.height = stored_size_.height;
+  map.stored_width = map.width = stored_size_.width;
+  const settings::NormalizeOptions* own = nullptr;  // the list's
+  std::vector<int> numbers;                         // of all steps
+  const auto steps = [&] { return std::ssize(numbers) / kNumbersPerStep; };
+  const auto add_step = [&](kernels::PixelStep step, std::int64_t column, std::int64_t extent) {
+    for (const std::int64_t number :
+         {static_cast<std::int64_t>(step), column, map.height, map.width, extent}) {
+      numbers.push_back(static_cast<int>(number));
+    }
+  };
   for (std::size_t i = 0; i < list_.size(); ++i) {
-    if (!maker.add(list_[i], entries_[i].first_column)) return std::nullopt;
+    const std::int64_t column = entries_[i].first_column;
+    if (const auto* crop = std::get_if<settings::RandomCropOptions>(&list_[i])) {
+      if (crop->fill != settings::Fill{}) return std::nullopt;
+      add_step(kernels::PixelStep::kCrop, column, crop->padding);
+      if (crop->size) {
+        map.height = crop->size->height;
+        map.width = crop->size->width;
+      }
+    } else if (std::holds_alternative<settings::HorizontalFlipOptions>(list_[i])) {
+      add_step(kernels::PixelStep::kFlip, column, 0);
+    } else if (const auto* cutout = std::get_if<settings::CutoutOptions>(&list_[i])) {
+      add_step(kernels::PixelStep::kCutout, column, cutout->size);
+    } else if (const auto* found = std::get_if<settings::NormalizeOptions>(&list_[i])) {
+      if (own != nullptr) return std::nullopt;
+      own = found;
+      map.normalized_before = steps();
+    } else {
+      const auto* mixup = std::get_if<settings::MixupOptions>(&list_[i]);
+      const bool mixes = mixup != nullptr && mixup->scope == settings::MixupScope::kLocal;
+      if (!mixes || map.mixed_before >= 0) return std::nullopt;
+      map.mixed_before = steps();
+      map.mixes_bytes = own == nullptr;
+      map.weight_column = column;
+    }
   }
-  return maker.finish(normalize, device_);
-}
-
-kernels::PixelMap plain_pixel_map(settings::ImageSize size,
-                                  const settings::NormalizeOptions& normalize, at::Device device) {
-  return PixelMapMaker(size).finish(normalize, device);
+  if (own == nullptr) map.normalized_before = steps();
+  map.tables = normalization_tables(own != nullptr ? *own : normalize, device_);
+  if (!numbers.empty()) {
+    map.steps = accelerator::to_device(
+        at::tensor(numbers, at::kInt).view({steps(), kNumbersPerStep}), device_);
+  }
+  return map;
 }
 
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {

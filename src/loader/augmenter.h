@@ -5,9 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
-#include <variant>
 #include <vector>
 
 #include "data/epoch_draws.h"
@@ -55,78 +53,42 @@ struct Selection {
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
 using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
 
-/// An entry of data.augment, for images of one size. One other than mixup and cutmix is applied to
-/// all images of a batch at once, on their device. Images are [n,C,H,W], contiguous: bytes (u8)
-/// until a normalize makes them f32. An entry that computes with bytes rounds its results to bytes.
-class Augmentation {
- public:
-  virtual ~Augmentation() = default;
-
-  /// Returns the number of random numbers per sample.
-  virtual std::int64_t columns() const { return 0; }
-  /// Writes the numbers of a sample; called once an epoch for each.
-  virtual void draw(const data::EntryDraws& /*draws*/, float* /*out*/) const {}
-  /// Changes images by the numbers drawn for them, [n,columns()] f32 on the device.
-  virtual at::Tensor apply(const at::Tensor& images, const at::Tensor& /*drawn*/) const {
-    return images;
-  }
-  /// Gives test images the same size and type; nothing random.
-  virtual at::Tensor apply_to_test(const at::Tensor& images) const { return images; }
-  /// Returns whether `apply_to_test` does anything.
-  virtual bool changes_test() const { return false; }
-
-  /// Returns whether the entry is mixup or cutmix, which mixes pairs of samples instead. The last
-  /// number of a sample is then the weight of its own label.
-  virtual bool mixes() const { return false; }
-  /// Mixes each image with its partner by the numbers drawn for it, [n,columns()] f32.
-  virtual at::Tensor mix(const at::Tensor& images, const at::Tensor& /*partners*/,
-                         const at::Tensor& /*drawn*/) const {
-    return images;
-  }
+/// An entry of data.augment, for images of one size: functions for all images of a batch at once,
+/// on their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32.
+/// An entry that computes with bytes rounds its results to bytes.
+struct Augmentation {
+  std::int64_t columns = 0;  // random numbers per sample
+  /// Writes the numbers of a sample; called once an epoch for each. Null if there are none.
+  std::function<void(const data::EntryDraws& draws, float* out)> draw{};
+  /// Changes images by the numbers drawn for them, [n,columns] f32 on the device.
+  std::function<at::Tensor(const at::Tensor& images, const at::Tensor& drawn)> apply{};
+  /// Gives test images the same size and type; nothing random. Null if they have both.
+  std::function<at::Tensor(const at::Tensor& images)> apply_to_test{};
+  /// Of mixup and cutmix, instead of `apply`: mixes each image with its partner by the numbers
+  /// drawn for it. The last number of a sample is then the weight of its own label.
+  std::function<at::Tensor(const at::Tensor& images, const at::Tensor& partners,
+                           const at::Tensor& drawn)>
+      mix{};
 };
+
+/// Makes an entry for input images of this size by the `augmentation_of` of its kind.
+Augmentation make_augmentation(const settings::AugmentationOptions& entry, settings::ImageSize size,
+                               at::Device device);
+
+// Entries that compute image by image. On CPUs plain loops of picture_operations.h do it, on all
+// threads; on GPUs operations of LibTorch, for all images of a batch at once, which differ by at
+// most one level.
+Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
+                             settings::ImageSize size, at::Device device);
+Augmentation augmentation_of(const settings::ColorJitterOptions& options, settings::ImageSize size,
+                             at::Device device);
+Augmentation augmentation_of(const settings::TrivialAugmentOptions& options,
+                             settings::ImageSize size, at::Device device);
 
 /// Returns computed values in the type of `images`: bytes are rounded and kept in range.
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
 
-/// An entry, made from its options.
-template <class EntryOptions, std::int64_t kColumns>
-class EntryOf : public Augmentation {
- public:
-  using Options = EntryOptions;
-
-  EntryOf(const Options& options, settings::ImageSize size, at::Device device)
-      : options_(options), size_(size), device_(device) {}
-
-  std::int64_t columns() const override { return kColumns; }
-
- protected:
-  Options options_;
-  settings::ImageSize size_;
-  at::Device device_;
-};
-
-/// Makes the one of these entries that has these options; null if none has.
-template <class... Entries>
-std::unique_ptr<Augmentation> make_one_of(const settings::AugmentationOptions& entry,
-                                          settings::ImageSize size, at::Device device) {
-  std::unique_ptr<Augmentation> made;
-  const auto make = [&]<class Entry>(const Entry* /*kind*/) {
-    const auto* options = std::get_if<typename Entry::Options>(&entry);
-    if (options != nullptr) made = std::make_unique<Entry>(*options, size, device);
-  };
-  (make(static_cast<const Entries*>(nullptr)), ...);
-  return made;
-}
-
-/// Makes an entry of data.augment that computes image by image: random_resized_crop, color_jitter
-/// and trivial_augment; null for others. On CPUs plain loops of picture_operations.h do it, on all
-/// threads; on GPUs operations of LibTorch, for all images of a batch at once, which differ by at
-/// most one level.
-std::unique_ptr<Augmentation> make_picture_augmentation(const settings::AugmentationOptions& entry,
-                                                        settings::ImageSize size,
-                                                        at::Device device);
-
-/// What the GPU computes; also for tests on a CPU. `drawn` is as in Augmentation::apply.
+/// What the GPU computes; also for tests on a CPU. `drawn` is as of Augmentation::apply.
 at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,
                               settings::ImageSize size);
 at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
@@ -184,7 +146,7 @@ class Augmenter {
 
  private:
   struct ListEntry {
-    std::unique_ptr<Augmentation> kind;
+    Augmentation kind;
     std::int64_t first_column;  // of its numbers
   };
 
@@ -203,10 +165,6 @@ class Augmenter {
   std::int64_t columns_ = 0;
   at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in its order, then the first again
 };
-
-/// Returns the map of images that are normalised and not augmented.
-kernels::PixelMap plain_pixel_map(settings::ImageSize size,
-                                  const settings::NormalizeOptions& normalize, at::Device device);
 
 /// Computes weight * image + (1 - weight) * partner in fp32; each product and the sum are rounded
 /// separately. Bytes are clipped to 0–255 and truncated to whole numbers.

@@ -4,7 +4,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 #include <spdlog/spdlog.h>
@@ -48,14 +47,7 @@ at::Tensor borrow(const void* memory, at::IntArrayRef sizes, at::ScalarType type
 /// Encoded images that are decoded a few batches ahead of their use.
 class StreamedSource : public BatchSource {
  public:
-  StreamedSource(data::ImageSet images, const settings::NormalizeOptions& normalize,
-                 at::Device device, at::ScalarType type, std::shared_ptr<Augmenter> augmenter)
-      : BatchSource(std::move(images), normalize, device, type, std::move(augmenter)) {
-    data::ImageDecoderSetup setup{
-        set_.encoded, static_cast<int>(set_.encoded->threads.value_or(at::get_num_threads()))};
-    if (!device.is_cpu()) setup.gpu = device.index();
-    decoder_ = data::make_image_decoder(setup);
-  }
+  using BatchSource::BatchSource;
 
  protected:
   void prepare(std::span<const data::Range> ranges, Order order) override {
@@ -90,7 +82,14 @@ class StreamedSource : public BatchSource {
   }
 
  private:
-  std::unique_ptr<data::ImageDecoder> decoder_;
+  std::unique_ptr<data::ImageDecoder> make_decoder() const {
+    data::ImageDecoderSetup setup{
+        set_.encoded, static_cast<int>(set_.encoded->threads.value_or(at::get_num_threads()))};
+    if (!device_.is_cpu()) setup.gpu = device_.index();
+    return data::make_image_decoder(setup);
+  }
+
+  const std::unique_ptr<data::ImageDecoder> decoder_ = make_decoder();
   std::shared_ptr<const void> held_;  // the last batch's bytes, if they are on the GPU
 };
 
@@ -106,7 +105,8 @@ class ResidentSource : public BatchSource {
     are_normalized_ = !augmenter_ && has_memory_for(type);
     upload(are_normalized_ ? type : at::kByte);
     if (!are_normalized_) {
-      plain_map_ = plain_pixel_map({set_.height, set_.width}, normalize, device_);
+      const Augmenter nothing({}, {set_.height, set_.width}, /*seed=*/0, device_);
+      plain_map_ = *nothing.pixel_map(normalize);
     }
     if (augmenter_) augmenting_map_ = augmenter_->pixel_map(normalize);
   }
@@ -258,11 +258,7 @@ at::Tensor with_room(const at::Tensor& rows, std::int64_t more) {
 }  // namespace
 
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  const std::int64_t channels = sizes[1];
-  const std::int64_t height = sizes[2];
-  const std::int64_t width = sizes[3];
-  return at::empty_strided(sizes, {channels * height * width, 1, width * channels, channels},
-                           options);
+  return at::empty(sizes, options.memory_format(at::MemoryFormat::ChannelsLast));
 }
 
 Normalizer::Normalizer(const settings::NormalizeOptions& normalize, at::Device device,

@@ -56,6 +56,8 @@ class BatchSource {
   /// Number of prefetched batches that are prepared ahead of their use; further ones are ignored.
   static constexpr std::size_t kBatchesAhead = data::ImageDecoder::kBatchesAhead;
 
+  BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize, at::Device device,
+              at::ScalarType type, std::shared_ptr<Augmenter> augmenter);
   virtual ~BatchSource() = default;
   BatchSource(const BatchSource&) = delete;
   BatchSource& operator=(const BatchSource&) = delete;
@@ -87,9 +89,6 @@ class BatchSource {
   void prefetch(std::span<const data::Range> ranges, Order order = Order::kEpoch);
 
  protected:
-  BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize, at::Device device,
-              at::ScalarType type, std::shared_ptr<Augmenter> augmenter);
-
   /// Returns the batch of `gather` if one kernel can make it; else does nothing.
   virtual std::optional<Batch> gather_by_kernel(const Selection& /*selection*/) {
     return std::nullopt;

@@ -54,6 +54,20 @@ at::Tensor computed_on_host(const at::Tensor& images, const at::Tensor& drawn,
   return out;
 }
 
+template <class T>
+at::Tensor resized_on_host(const at::Tensor& images, const at::Tensor& drawn,
+                           settings::ImageSize size) {
+  return computed_on_host<T>(
+      images, drawn, size, [size](const Planes<T>& image, const float* numbers, T* out) {
+        const auto number = [numbers](int i) { return static_cast<std::int64_t>(numbers[i]); };
+        resize_window(image, {number(0), number(1), number(2), number(3)}, size, out);
+      });
+}
+
+PictureOperation operation_of(const float* numbers) {
+  return static_cast<PictureOperation>(static_cast<int>(numbers[0]));
+}
+
 /// Returns the weights of the pixels of lines of `size` that become lines of `count`, see taps_of;
 /// each line begins at `first` [n] and has `extent` [n] pixels: [n,1,count,size].
 at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::int64_t size,
@@ -66,102 +80,6 @@ at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::
   const at::Tensor weights = near * (x > 0).logical_and(x < length);
   return weights / weights.sum(3, /*keepdim=*/true);
 }
-
-class RandomResizedCrop : public EntryOf<settings::RandomResizedCropOptions, 4> {
- public:
-  using EntryOf::EntryOf;
-
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    const data::PixelBox window = draws.resized_crop(options_, size_);
-    for (const std::int64_t number : {window.top, window.left, window.height, window.width}) {
-      *out++ = static_cast<float>(number);
-    }
-  }
-
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    if (!images.is_cpu()) return resized_by_tensors(images, drawn, options_.size);
-    const bool are_bytes = images.scalar_type() == at::kByte;
-    return are_bytes ? on_host<std::uint8_t>(images, drawn) : on_host<float>(images, drawn);
-  }
-
-  /// Cuts out the middle, as torchvision's CenterCrop; if images are smaller than that, the largest
-  /// window of the same shape is resized.
-  at::Tensor apply_to_test(const at::Tensor& images) const override {
-    if (!changes_test()) return images;
-    const auto [height, width] = settings::centre_window(options_, size_);
-    const std::int64_t top = std::llrint(to_double(size_.height - height) / 2);
-    const std::int64_t left = std::llrint(to_double(size_.width - width) / 2);
-    at::Tensor middle = images.narrow(2, top, height).narrow(3, left, width).contiguous();
-    if (settings::ImageSize{height, width} == options_.size) return middle;
-    const at::Tensor whole = at::zeros({1, 4}, images.options().dtype(at::kFloat));
-    whole.select(1, 2).fill_(height);
-    whole.select(1, 3).fill_(width);
-    return apply(middle, whole.expand({images.size(0), 4}));
-  }
-  bool changes_test() const override { return !(options_.size == size_); }
-
- private:
-  static double to_double(std::int64_t number) { return static_cast<double>(number); }
-
-  template <class T>
-  at::Tensor on_host(const at::Tensor& images, const at::Tensor& drawn) const {
-    const settings::ImageSize size = options_.size;
-    return computed_on_host<T>(
-        images, drawn, size, [size](const Planes<T>& image, const float* numbers, T* out) {
-          const auto number = [numbers](int i) { return static_cast<std::int64_t>(numbers[i]); };
-          resize_window(image, {number(0), number(1), number(2), number(3)}, size, out);
-        });
-  }
-};
-
-class ColorJitter : public EntryOf<settings::ColorJitterOptions, 8> {
- public:
-  using EntryOf::EntryOf;
-
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    for (const data::PictureChange& change : draws.jitter(options_)) {
-      *out++ = static_cast<float>(change.operation);
-      *out++ = static_cast<float>(change.magnitude);
-    }
-  }
-
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    if (!images.is_cpu()) return jittered_by_tensors(images, drawn);
-    return computed_on_host<std::uint8_t>(
-        images, drawn, size_, [](BytePlanes image, const float* numbers, std::uint8_t* out) {
-          for (const float* end = numbers + 8; numbers != end; numbers += 2) {
-            const auto operation = static_cast<PictureOperation>(static_cast<int>(numbers[0]));
-            change_picture(operation, numbers[1], image, out);
-            image.values = out;
-          }
-        });
-  }
-};
-
-class TrivialAugment : public EntryOf<settings::TrivialAugmentOptions, 8> {
- public:
-  using EntryOf::EntryOf;
-
-  void draw(const data::EntryDraws& draws, float* out) const override {
-    const data::PictureChange change = draws.trivial();
-    *out++ = static_cast<float>(change.operation);
-    *out++ = static_cast<float>(change.magnitude);
-    const AffineMap map = affine_map(change, size_);
-    std::copy(map.begin(), map.end(), out);
-  }
-
-  at::Tensor apply(const at::Tensor& images, const at::Tensor& drawn) const override {
-    if (!images.is_cpu()) return trivially_changed_by_tensors(images, drawn);
-    return computed_on_host<std::uint8_t>(
-        images, drawn, size_, [](const BytePlanes& image, const float* numbers, std::uint8_t* out) {
-          const auto operation = static_cast<PictureOperation>(static_cast<int>(numbers[0]));
-          if (!has_map(operation)) return change_picture(operation, numbers[1], image, out);
-          AffineMap map;
-          std::copy_n(numbers + 2, map.size(), map.begin());
-          map_picture(map, image, out);
-        });
-  }
-};
 
 // The operations of torchvision.transforms.v2.functional for a whole batch. `images` are bytes in
 // f32 [n,C,H,W], `magnitude` is [n,1,1,1]. Results are clipped and truncated later.
@@ -325,10 +243,86 @@ at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tens
   return changed_by_tensors(mapped, drawn, kTrivialChanges);
 }
 
-std::unique_ptr<Augmentation> make_picture_augmentation(const settings::AugmentationOptions& entry,
-                                                        settings::ImageSize size,
-                                                        at::Device device) {
-  return make_one_of<RandomResizedCrop, ColorJitter, TrivialAugment>(entry, size, device);
+Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
+                             settings::ImageSize size, at::Device /*device*/) {
+  Augmentation entry{4};
+  entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
+    const data::PixelBox window = draws.resized_crop(options, size);
+    for (const std::int64_t number : {window.top, window.left, window.height, window.width}) {
+      *out++ = static_cast<float>(number);
+    }
+  };
+  const auto resized = [wanted = options.size](const at::Tensor& images, const at::Tensor& drawn) {
+    if (!images.is_cpu()) return resized_by_tensors(images, drawn, wanted);
+    const bool are_bytes = images.scalar_type() == at::kByte;
+    return are_bytes ? resized_on_host<std::uint8_t>(images, drawn, wanted)
+                     : resized_on_host<float>(images, drawn, wanted);
+  };
+  entry.apply = resized;
+  if (options.size == size) return entry;
+  // Cuts out the middle, as torchvision's CenterCrop; if images are smaller than that, the largest
+  // window of the same shape is resized.
+  entry.apply_to_test = [resized, size, wanted = options.size,
+                         middle =
+                             settings::centre_window(options, size)](const at::Tensor& images) {
+    const auto begin = [](std::int64_t all, std::int64_t part) {
+      return static_cast<std::int64_t>(std::llrint(static_cast<double>(all - part) / 2));
+    };
+    const at::Tensor cut = images.narrow(2, begin(size.height, middle.height), middle.height)
+                               .narrow(3, begin(size.width, middle.width), middle.width)
+                               .contiguous();
+    if (middle == wanted) return cut;
+    const at::Tensor whole = at::zeros({1, 4}, images.options().dtype(at::kFloat));
+    whole.select(1, 2).fill_(middle.height);
+    whole.select(1, 3).fill_(middle.width);
+    return resized(cut, whole.expand({images.size(0), 4}));
+  };
+  return entry;
+}
+
+Augmentation augmentation_of(const settings::ColorJitterOptions& options, settings::ImageSize size,
+                             at::Device /*device*/) {
+  Augmentation entry{8};
+  entry.draw = [options](const data::EntryDraws& draws, float* out) {
+    for (const data::PictureChange& change : draws.jitter(options)) {
+      *out++ = static_cast<float>(change.operation);
+      *out++ = static_cast<float>(change.magnitude);
+    }
+  };
+  entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
+    if (!images.is_cpu()) return jittered_by_tensors(images, drawn);
+    return computed_on_host<std::uint8_t>(
+        images, drawn, size, [](BytePlanes image, const float* numbers, std::uint8_t* out) {
+          for (const float* end = numbers + 8; numbers != end; numbers += 2) {
+            change_picture(operation_of(numbers), numbers[1], image, out);
+            image.values = out;
+          }
+        });
+  };
+  return entry;
+}
+
+Augmentation augmentation_of(const settings::TrivialAugmentOptions& /*options*/,
+                             settings::ImageSize size, at::Device /*device*/) {
+  Augmentation entry{8};
+  entry.draw = [size](const data::EntryDraws& draws, float* out) {
+    const data::PictureChange change = draws.trivial();
+    *out++ = static_cast<float>(change.operation);
+    *out++ = static_cast<float>(change.magnitude);
+    std::ranges::copy(affine_map(change, size), out);
+  };
+  entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
+    if (!images.is_cpu()) return trivially_changed_by_tensors(images, drawn);
+    return computed_on_host<std::uint8_t>(
+        images, drawn, size, [](const BytePlanes& image, const float* numbers, std::uint8_t* out) {
+          const PictureOperation operation = operation_of(numbers);
+          if (!has_map(operation)) return change_picture(operation, numbers[1], image, out);
+          AffineMap map;
+          std::copy_n(numbers + 2, map.size(), map.begin());
+          map_picture(map, image, out);
+        });
+  };
+  return entry;
 }
 
 }  // namespace mnist_train::loader

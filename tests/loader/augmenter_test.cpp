@@ -200,39 +200,39 @@ TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CP
   const ImageSize size{height, width};
   const at::Tensor images = bytes_of(channels, height, width);
   const auto numbers_for = [&](const Augmentation& entry, std::int64_t epoch) {
-    at::Tensor numbers = at::empty({images.size(0), entry.columns()}, at::kFloat);
+    at::Tensor numbers = at::empty({images.size(0), entry.columns}, at::kFloat);
     for (std::int64_t i = 0; i < images.size(0); ++i) {
       entry.draw(data::EpochDraws(kSeed, epoch).of(i, 0),
-                 numbers.mutable_data_ptr<float>() + i * entry.columns());
+                 numbers.mutable_data_ptr<float>() + i * entry.columns);
     }
     return numbers;
   };
   const auto make = [&](const settings::AugmentationOptions& options) {
-    return make_picture_augmentation(options, size, at::kCPU);
+    return make_augmentation(options, size, at::kCPU);
   };
   const auto jitter = make(settings::ColorJitterOptions{0.4, 0.9, 1.5, 0.5});
   const auto trivial = make(settings::TrivialAugmentOptions{});
   const auto crop = make(settings::RandomResizedCropOptions{{12, 10}});
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
-    at::Tensor numbers = numbers_for(*trivial, epoch);
-    CHECK(difference(trivial->apply(images, numbers),
+    at::Tensor numbers = numbers_for(trivial, epoch);
+    CHECK(difference(trivial.apply(images, numbers),
                      trivially_changed_by_tensors(images, numbers)) <= 1);
-    numbers = numbers_for(*crop, epoch);
-    CHECK(difference(crop->apply(images, numbers), resized_by_tensors(images, numbers, {12, 10})) <=
+    numbers = numbers_for(crop, epoch);
+    CHECK(difference(crop.apply(images, numbers), resized_by_tensors(images, numbers, {12, 10})) <=
           1);
     const at::Tensor values = images.to(at::kFloat) / 255;
-    CHECK(at::allclose(crop->apply(values, numbers), resized_by_tensors(values, numbers, {12, 10}),
+    CHECK(at::allclose(crop.apply(values, numbers), resized_by_tensors(values, numbers, {12, 10}),
                        0, 1e-4));
     // Rounding differs, which four operations may multiply.
-    numbers = numbers_for(*jitter, epoch);
-    CHECK(difference(jitter->apply(images, numbers), jittered_by_tensors(images, numbers)) <= 4);
+    numbers = numbers_for(jitter, epoch);
+    CHECK(difference(jitter.apply(images, numbers), jittered_by_tensors(images, numbers)) <= 4);
     for (std::int64_t column = 0; column < 8; column += 2) {
       at::Tensor one = at::zeros_like(numbers);
       one.narrow(1, 0, 2).copy_(numbers.narrow(1, column, 2));
-      CHECK(difference(jitter->apply(images, one), jittered_by_tensors(images, one)) <= 1);
+      CHECK(difference(jitter.apply(images, one), jittered_by_tensors(images, one)) <= 1);
     }
   }
-  CHECK(trivial->apply(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
+  CHECK(trivial.apply(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
   CHECK(trivially_changed_by_tensors(images.narrow(0, 0, 0), at::zeros({0, 8})).size(0) == 0);
 }
 
