@@ -1,16 +1,11 @@
 #include "data/convert.h"
 
-#include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <fstream>
-#include <optional>
 #include <system_error>
 
-#include "data/lmdb.h"
 #include "data/sources.h"
-#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -27,9 +22,9 @@ void write_image_file(const fs::path& path, const std::string& image) {
 void write_split(const ImageSource& source, const ConvertOptions& options, std::int64_t classes,
                  const fs::path& folder) {
   const ImageGeometry& geometry = *source.geometry();
-  if (geometry.channels != 1 && geometry.channels != 3) {
-    fail_data(fmt::format("{}: images of {} channels; only 1 and 3 can be encoded", source.name(),
-                          geometry.channels));
+  const std::int64_t channels = geometry.channels;
+  if (channels != 1 && channels != 3) {
+    fail_data("{}: images of {} channels; only 1 and 3 can be encoded", source.name(), channels);
   }
   const std::size_t digits = std::to_string(classes - 1).size();  // names then sort as numbers do
   const auto class_folder = [&](std::int64_t label) {
@@ -43,10 +38,11 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
       fs::create_directories(class_folder(label));
     }
   }
-  std::vector<std::uint8_t> buffer;
+  Buffer buffer;
   for (std::int64_t sample = 0; sample < source.count(); ++sample) {
     if (options.before_each) options.before_each();
-    const imaging::Image image = from_planes(source.read(sample, buffer), geometry);
+    const imaging::Image image = imaging::from_planes(source.read(sample, buffer).data(), channels,
+                                                      geometry.height, geometry.width);
     const std::string encoded =
         options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image);
     const std::int32_t label = source.labels()[static_cast<std::size_t>(sample)];

@@ -3,6 +3,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+struct MDB_env;  // LMDB's
+struct MDB_txn;
 
 namespace mnist_train::data {
 
@@ -27,5 +33,29 @@ struct Converted {
 /// .jpg). The folder `to` appears complete or not at all. Throws Error(kData) if reading fails and
 /// Error(kRunFailed) if writing does.
 Converted convert(const ConvertOptions& options);
+
+/// Returns the message that holds an encoded image and its label, as parse_caffe2_record reads it.
+std::string write_caffe2_record(const std::string& image, std::int32_t label);
+
+/// Writes an LMDB of one unnamed table in a new folder. Entries are appended in the order of their
+/// keys. Throws Error(kRunFailed).
+class LmdbWriter {
+ public:
+  explicit LmdbWriter(const std::filesystem::path& folder);
+
+  void append(std::string_view key, std::string_view value);
+  /// Commits and syncs the entries; without it the database is incomplete.
+  void finish();
+
+ private:
+  void commit();
+  void require(int result, const char* action) const;
+
+  std::string name_;
+  std::unique_ptr<MDB_env, void (*)(MDB_env*)> environment_;
+  std::unique_ptr<MDB_txn, void (*)(MDB_txn*)> transaction_;
+  unsigned table_ = 0;
+  std::int64_t appended_ = 0;
+};
 
 }  // namespace mnist_train::data

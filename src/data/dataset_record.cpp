@@ -1,22 +1,17 @@
-#include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
 #include <limits>
 #include <set>
 #include <string_view>
 #include <system_error>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/print.h"
 #include "data/dataset.h"
-#include "imaging/codec.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::data {
@@ -93,7 +88,7 @@ DatasetRecord read_dataset_record(const fs::path& file) try {
   }
   return record;
 } catch (const nlohmann::json::exception& error) {
-  throw Error(ExitCode::kData, file.string() + ": is damaged: " + error.what());
+  fail_data("{}: is damaged: {}", file.string(), error.what());
 }
 
 fs::path find_dataset_record(const fs::path& weights) {
@@ -160,7 +155,7 @@ std::vector<std::string> repeated_files(const Dataset& dataset) {
     for (std::int64_t i = 0; i < set->count; ++i) sizes.insert(set->encoded->samples.bytes(i));
   }
   sizes.erase(0);  // no files
-  std::vector<std::uint8_t> buffer;
+  Buffer buffer;
   std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> its sample
   for (std::int64_t i = 0; i < dataset.train.count; ++i) {
     if (!sizes.contains(trained_on.bytes(i))) continue;
@@ -196,10 +191,10 @@ std::vector<float> class_weights(const settings::ClassWeightOptions& options,
     weights.push_back(static_cast<float>(options.balanced ? by_size : weight));
   }
   if (!empty.empty()) {
-    throw Error(ExitCode::kData, dataset.train.source +
-                                     ": class_weights needs training samples of every class, after "
-                                     "limits and held-out samples; there are none of " +
-                                     quoted_classes(empty));
+    fail_data(
+        "{}: class_weights needs training samples of every class, after limits and held-out "
+        "samples; there are none of {}",
+        dataset.train.source, quoted_classes(empty));
   }
   if (std::ranges::count(weights, 0.0F) == dataset.train.classes) {
     throw ConfigKeyError("/class_weights: the weights of all classes are 0");

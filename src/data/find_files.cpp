@@ -1,14 +1,11 @@
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <sstream>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "base/file.h"
 #include "base/file_kind.h"
@@ -85,9 +82,10 @@ std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::strin
 std::vector<std::string> labels_stems(const fs::path& images) {
   std::string stem = stem_of(images);
   if (!replace_last(stem, "images", "labels")) {
-    fail_data(images.string() +
-              ": its labels file cannot be found, because its name does not contain \"images\"; "
-              "name the labels file too");
+    fail_data(
+        "{}: its labels file cannot be found, because its name does not contain \"images\"; name "
+        "the labels file too",
+        images.string());
   }
   const std::size_t type = std::max(stem.rfind("idx3") + 1, stem.rfind("idx4") + 1);
   if (type == 0) return {stem};
@@ -113,8 +111,8 @@ std::optional<fs::path> labels_of(const fs::path& images) {
 fs::path find_labels(const fs::path& images) {
   if (auto found = labels_of(images)) return *found;
   const fs::path labels = images.parent_path() / labels_stems(images).front();
-  fail_data(images.string() + ": its labels are missing; looked for " + labels.string() +
-            " and the same with .gz");
+  fail_data("{}: its labels are missing; looked for {} and the same with .gz", images.string(),
+            labels.string());
 }
 
 /// Returns why a folder seems to hold no images: it cannot be listed, or holds files of another
@@ -150,16 +148,16 @@ fs::path images_in(const fs::path& folder, SplitName split) {
     prefer([](const auto& file) { return labels_of(file.second).has_value(); });
   }
   if (files.empty()) {
-    fail_data(folder.string() + ": no images to " + std::string(key_of(split)) +
-              " in this folder; expected a file such as " + std::string(split_names.prefixes[0]) +
-              "-images-idx3-ubyte.gz, and its labels" + without_images(folder));
+    fail_data(
+        "{}: no images to {} in this folder; expected a file such as {}-images-idx3-ubyte.gz, and "
+        "its labels{}",
+        folder.string(), key_of(split), split_names.prefixes[0], without_images(folder));
   }
   if (files.size() > 1) {
     std::vector<std::string> names;
     for (const auto& [stem, file] : files) names.push_back(file.filename().string());
-    fail_data(
-        fmt::format("{}: several files could be the images to {} ({}); set data.{} to one of them",
-                    folder.string(), key_of(split), fmt::join(names, ", "), key_of(split)));
+    fail_data("{}: several files could be the images to {} ({}); set data.{} to one of them",
+              folder.string(), key_of(split), fmt::join(names, ", "), key_of(split));
   }
   return files.begin()->second;
 }
@@ -196,8 +194,8 @@ fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat 
   if (found.size() == 1) return found.front();
   std::string list;
   for (const fs::path& each : found) list += "\n  " + each.string();
-  fail_data(folder.string() + ": several folders in it hold images; set data." +
-            std::string(key_of(split)) + " to one of them:" + list);
+  fail_data("{}: several folders in it hold images; set data.{} to one of them:{}", folder.string(),
+            key_of(split), list);
 }
 
 /// Folders that may hold data sets as folders of their own, each with the reason to search it.
@@ -265,12 +263,11 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
   }
   std::vector<std::string> names;
   for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
-  fail_data(fmt::format(
+  fail_data(
       "the data set {0} was not found. Download it with: {1}\nLooked for these folders:{2}\n"
       "Its files ({3}) may be in any of them; data.root or MNIST_TRAIN_DATA name another folder "
       "that contains {0} or {4}",
-      dataset.name, fetch_command(dataset), searched, fmt::join(names, ", "),
-      dataset.other_folder));
+      dataset.name, fetch_command(dataset), searched, fmt::join(names, ", "), dataset.other_folder);
 }
 
 IdxFiles find_idx_files(const DataLocation& location, SplitName split) {
@@ -297,10 +294,10 @@ std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName s
     if (is_there(files.back())) continue;
     const bool is_of_python = is_there(fs::path(files.back()).replace_extension()) ||
                               is_there(folder / "cifar-10-batches-py");
-    fail_data(files.back().string() + ": missing among the files to " + std::string(key_of(split)) +
-              (is_of_python ? "; the folder holds CIFAR-10's Python version, but the binary one is "
-                              "read (cifar-10-binary.tar.gz)"
-                            : other_files_in(folder)));
+    fail_data("{}: missing among the files to {}{}", files.back().string(), key_of(split),
+              is_of_python ? "; the folder holds CIFAR-10's Python version, but the binary one is "
+                             "read (cifar-10-binary.tar.gz)"
+                           : other_files_in(folder));
   }
   return files;
 }

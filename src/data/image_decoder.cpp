@@ -1,16 +1,10 @@
 #include "data/image_decoder.h"
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <exception>
 #include <mutex>
 #include <new>
-#include <string>
-#include <thread>
-#include <utility>
 
-#include "base/error.h"
 #include "base/shared_library.h"
 #include "base/system.h"
 

@@ -1,12 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "data/sampler.h"
 #include "data/sources.h"

@@ -1,15 +1,11 @@
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <iterator>
-#include <map>
 #include <mutex>
-#include <string>
 #include <tuple>
-#include <utility>
 
 #include "base/file.h"
 #include "base/hash.h"
@@ -49,7 +45,6 @@ void warn_of_change(const std::string& name) {
 }
 
 using Positions = std::vector<std::int64_t>;
-
 using Classes = std::map<std::int32_t, Positions>;
 
 Classes by_class(const SampleView& samples, const Positions& among) {
@@ -130,13 +125,13 @@ std::string ImageGeometry::hashed_text() const {
 void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
                       const std::string& name) {
   if (!wanted.fits_channels && own.channels != wanted.channels) {
-    const char* both =
-        own.channels == 1 ? "grayscale while others are RGB" : "RGB while others are grayscale";
-    fail_data(name + ": is " + both + "; set data.channels to convert");
+    fail_data(
+        "{}: is {}; set data.channels to convert", name,
+        own.channels == 1 ? "grayscale while others are RGB" : "RGB while others are grayscale");
   }
   if (!wanted.fits_size && (own.height != wanted.height || own.width != wanted.width)) {
-    fail_data(fmt::format("{}: is {} x {} pixels while others are {} x {}; set data.size to resize",
-                          name, own.height, own.width, wanted.height, wanted.width));
+    fail_data("{}: is {} x {} pixels while others are {} x {}; set data.size to resize", name,
+              own.height, own.width, wanted.height, wanted.width);
   }
 }
 
@@ -146,8 +141,8 @@ void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& opti
   geometry.warns = !options.background;
 }
 
-bool decode_picture(std::span<const std::uint8_t> bytes, const ImageGeometry& geometry,
-                    const std::string& name, std::uint8_t* out) {
+bool decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
+                    std::uint8_t* out) {
   imaging::Image image = imaging::decode(bytes, name, geometry.decode);
   const bool transparent = image.was_transparent;
   if (geometry.warns && (transparent || image.was_turned)) warn_of_change(name);
@@ -155,29 +150,17 @@ bool decode_picture(std::span<const std::uint8_t> bytes, const ImageGeometry& ge
   return transparent;
 }
 
-imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry) {
-  imaging::Image image{geometry.height, geometry.width, geometry.channels, {}};
-  image.pixels.resize(planes.size());
-  const auto channels = static_cast<std::size_t>(geometry.channels);
-  const std::size_t pixels = planes.size() / channels;
-  for (std::size_t channel = 0; channel < channels; ++channel) {
-    for (std::size_t pixel = 0; pixel < pixels; ++pixel) {
-      image.pixels[pixel * channels + channel] = planes[channel * pixels + pixel];
-    }
-  }
-  return image;
-}
-
 void ImageSource::decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
-                         std::vector<std::uint8_t>& buffer) const {
-  const auto bytes = read(sample, buffer);
+                         Buffer& buffer) const {
+  const Bytes bytes = read(sample, buffer);
   if (!geometry_) {
-    const std::string name = sample_name(sample);
-    decode_picture(bytes, geometry, name, out);
+    decode_picture(bytes, geometry, sample_name(sample), out);
   } else if (geometry_->same_shape(geometry)) {
     std::memcpy(out, bytes.data(), bytes.size());
   } else {
-    fit(from_planes(bytes, *geometry_), geometry, sample_name(sample), out);
+    fit(imaging::from_planes(bytes.data(), geometry_->channels, geometry_->height,
+                             geometry_->width),
+        geometry, sample_name(sample), out);
   }
 }
 
@@ -198,11 +181,9 @@ void ImageSource::use_classes(const std::vector<std::string>& names, BadSamples&
                           first_names(missing, kMostNamed));
   }
   if (!extra.empty()) {
-    fail_data(
-        fmt::format("{}: the training set does not have {}: {}{}; both sets need the same "
-                    "classes",
-                    name_, extra.size() == 1 ? "this class" : "these classes",
-                    first_names(extra, kMostNamed), problem));
+    fail_data("{}: the training set does not have {}: {}{}; both sets need the same classes", name_,
+              extra.size() == 1 ? "this class" : "these classes", first_names(extra, kMostNamed),
+              problem);
   }
   if (!missing.empty()) bad.add(name_ + ": " + problem.substr(2));
   use_known_classes(names);

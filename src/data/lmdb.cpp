@@ -1,20 +1,15 @@
-#include "data/lmdb.h"
-
 #include <lmdb.h>
-#include <spdlog/fmt/fmt.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <optional>
 #include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "data/convert.h"
 #include "data/sources.h"
 
 namespace mnist_train::data {
@@ -22,8 +17,6 @@ namespace mnist_train::data {
 namespace fs = std::filesystem;
 
 namespace {
-
-using Bytes = std::span<const std::uint8_t>;
 
 // LMDB's own file format, version 1 on 64-bit machines: its structs.
 struct PageHeader {
@@ -76,35 +69,109 @@ struct LmdbEntry {
   Bytes value;
 };
 
+// caffe2.proto: TensorProtos and TensorProto.
+enum Caffe2Field : protozero::pbf_tag_type {
+  kProtos = 1,
+  kDims = 1,
+  kDataType = 2,
+  kInt32Data = 4,
+  kByteData = 5,
+  kStringData = 6,
+  kInt64Data = 10,
+};
+enum DataType : std::int32_t { kInt32 = 2, kByte = 3, kString = 4, kInt64 = 10 };
+
+struct Caffe2Tensor {
+  std::int32_t data_type = 0;
+  std::optional<protozero::data_view> text;
+  std::optional<std::int64_t> number;
+  bool has_more = false;  // a second string or number
+
+  void add_number(std::int64_t value) {
+    has_more = has_more || number.has_value();
+    number = value;
+  }
+};
+
+Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
+  Caffe2Tensor tensor;
+  while (reader.next()) {
+    switch (reader.tag()) {
+      case kDataType:
+        tensor.data_type = reader.get_enum();
+        break;
+      case kStringData:
+        tensor.has_more = tensor.has_more || tensor.text.has_value();
+        tensor.text = reader.get_view();
+        break;
+      case kInt32Data:  // both are varints, packed into one field or with a field each
+      case kInt64Data:
+        if (reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
+          for (const auto value : reader.get_packed_int64()) tensor.add_number(value);
+        } else {
+          tensor.add_number(reader.get_int64());
+        }
+        break;
+      default:
+        reader.skip();
+    }
+  }
+  return tensor;
+}
+
 /// An LMDB, memory-mapped. Its pages are read without LMDB's library, which trusts them: in a
 /// damaged file it would follow them out of the mapping.
-class LmdbReader {
+class LmdbSource : public ImageSource {
  public:
-  explicit LmdbReader(const fs::path& path) {
+  LmdbSource(const fs::path& path, BadSamples& bad) {
     const fs::path file = is_folder(path) ? path / "data.mdb" : path;
     name_ = file.string();
     if (file != path && !is_there(file)) {
-      fail_data(name_ + ": no such file" + other_files_in(path));
+      fail_data("{}: no such file{}", name_, other_files_in(path));
     }
     file_ = MappedFile::open(file, ExitCode::kData);
     read_meta();
+    Hasher hasher;
+    for (const auto& [key, value] : entries()) {
+      try {
+        const Caffe2Record record = parse_caffe2_record(value, name_of_key(key));
+        const auto label = static_cast<std::int32_t>(record.label);
+        const std::size_t size = record.image.size();
+        hasher.update(key.data(), key.size());
+        hasher.update(&size, sizeof size);
+        hasher.update(&label, sizeof label);
+        samples_.push_back({key, record.image});
+        labels_.push_back(label);
+        classes_ = std::max<std::int64_t>(classes_, record.label + 1);
+      } catch (const Error& error) {
+        bad.add(error.what());
+      }
+    }
+    if (samples_.empty()) fail_data("{}: holds no samples", name_);
+    hash_ = hasher.named_digest();
   }
 
-  const std::string& name() const { return name_; }
+  std::string sample_name(std::int64_t sample) const override {
+    return name_of_key(samples_[static_cast<std::size_t>(sample)].key);
+  }
 
-  /// Returns all entries in the order of the keys. They live as long as this object. Throws
-  /// Error(kData) with the number of a damaged page.
+  Bytes read(std::int64_t sample, Buffer& /*buffer*/) const override {
+    return samples_[static_cast<std::size_t>(sample)].value;
+  }
+
+ private:
+  enum class PageKind : unsigned { kBranch = 1, kLeaf = 2, kOverflow = 4 };
+
+  /// Returns all entries in the order of the keys. Throws Error(kData) with the number of a damaged
+  /// page.
   std::vector<LmdbEntry> entries() const {
     std::vector<LmdbEntry> entries;
     entries.reserve(table_.entries);
     if (table_.entries > 0) add_page(table_.root, table_.levels, entries);
     if (entries.size() == table_.entries) return entries;
-    fail_data(fmt::format("{}: the LMDB is damaged: {} of its {} entries are there", name_,
-                          entries.size(), table_.entries));
+    fail_data("{}: the LMDB is damaged: {} of its {} entries are there", name_, entries.size(),
+              table_.entries);
   }
-
- private:
-  enum class PageKind : unsigned { kBranch = 1, kLeaf = 2, kOverflow = 4 };
 
   /// Reads the later one of the two pages at the beginning, which tell where the table is.
   void read_meta() {
@@ -112,15 +179,15 @@ class LmdbReader {
     const MetaPage first = meta_at(0);
     page_size_ = first.free_pages.page_size;
     if (page_size_ < 512 || page_size_ > 32768 || (page_size_ & (page_size_ - 1)) != 0) {
-      fail(0, "pages of " + std::to_string(page_size_) + " bytes");
+      fail(0, fmt::format("pages of {} bytes", page_size_));
     }
     const MetaPage second = meta_at(page_size_);
     const bool first_is_later = first.transaction >= second.transaction;
     const MetaPage& meta = first_is_later ? first : second;
     if (size / page_size_ <= meta.last_page) {
-      fail_data(fmt::format(
+      fail_data(
           "{}: truncated: {} bytes, but its last page, counted from 0, is {} of {} bytes each",
-          name_, size, meta.last_page, page_size_));
+          name_, size, meta.last_page, page_size_);
     }
     table_ = meta.table;
     if (table_.entries > size / sizeof(NodeHeader) || table_.levels > kMostLevels ||
@@ -133,7 +200,7 @@ class LmdbReader {
   MetaPage meta_at(std::size_t at) const {
     const Bytes bytes = file_.bytes();
     const auto refuse = [this](const char* problem) {
-      fail_data(name_ + ": cannot open the LMDB: " + problem);
+      fail_data("{}: cannot open the LMDB: {}", name_, problem);
     };
     if (bytes.size() < at + sizeof(MetaPage)) refuse("not an LMDB file");
     const auto meta = read_at<MetaPage>(bytes, at);
@@ -199,105 +266,18 @@ class LmdbReader {
   }
 
   [[noreturn]] void fail(std::uint64_t page, const std::string& problem) const {
-    fail_data(fmt::format("{}: page {}: the LMDB is damaged: {}", name_, page, problem));
+    fail_data("{}: page {}: the LMDB is damaged: {}", name_, page, problem);
   }
 
-  std::string name_;
-  MappedFile file_;
-  std::size_t page_size_ = 0;
-  TableInfo table_{};
-};
-
-// caffe2.proto: TensorProtos and TensorProto.
-enum Caffe2Field : protozero::pbf_tag_type {
-  kProtos = 1,
-  kDims = 1,
-  kDataType = 2,
-  kInt32Data = 4,
-  kByteData = 5,
-  kStringData = 6,
-  kInt64Data = 10,
-};
-enum DataType : std::int32_t { kInt32 = 2, kByte = 3, kString = 4, kInt64 = 10 };
-
-struct Caffe2Tensor {
-  std::int32_t data_type = 0;
-  std::optional<protozero::data_view> text;
-  std::optional<std::int64_t> number;
-  bool has_more = false;  // a second string or number
-
-  void add_number(std::int64_t value) {
-    has_more = has_more || number.has_value();
-    number = value;
-  }
-};
-
-Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
-  Caffe2Tensor tensor;
-  while (reader.next()) {
-    switch (reader.tag()) {
-      case kDataType:
-        tensor.data_type = reader.get_enum();
-        break;
-      case kStringData:
-        tensor.has_more = tensor.has_more || tensor.text.has_value();
-        tensor.text = reader.get_view();
-        break;
-      case kInt32Data:  // both are varints, packed into one field or with a field each
-      case kInt64Data:
-        if (reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
-          for (const auto value : reader.get_packed_int64()) tensor.add_number(value);
-        } else {
-          tensor.add_number(reader.get_int64());
-        }
-        break;
-      default:
-        reader.skip();
-    }
-  }
-  return tensor;
-}
-
-class LmdbSource : public ImageSource {
- public:
-  LmdbSource(const fs::path& path, BadSamples& bad) : reader_(path) {
-    name_ = reader_.name();
-    Hasher hasher;
-    for (const auto& [key, value] : reader_.entries()) {
-      try {
-        const Caffe2Record record = parse_caffe2_record(value, name_of_key(key));
-        const auto label = static_cast<std::int32_t>(record.label);
-        const std::size_t size = record.image.size();
-        hasher.update(key.data(), key.size());
-        hasher.update(&size, sizeof size);
-        hasher.update(&label, sizeof label);
-        samples_.push_back({key, record.image});
-        labels_.push_back(label);
-        classes_ = std::max<std::int64_t>(classes_, record.label + 1);
-      } catch (const Error& error) {
-        bad.add(error.what());
-      }
-    }
-    if (samples_.empty()) fail_data(name_ + ": holds no samples");
-    hash_ = hasher.named_digest();
-  }
-
-  std::string sample_name(std::int64_t sample) const override {
-    return name_of_key(samples_[static_cast<std::size_t>(sample)].key);
-  }
-
-  Bytes read(std::int64_t sample, std::vector<std::uint8_t>& /*buffer*/) const override {
-    return samples_[static_cast<std::size_t>(sample)].value;
-  }
-
- private:
   std::string name_of_key(std::string_view key) const {
     constexpr std::size_t kMostShown = 64;  // in a damaged file anything may be a key
     return name_ + ": key " + on_one_line(key.substr(0, kMostShown)) +
            (key.size() > kMostShown ? "…" : "");
   }
 
-  LmdbReader reader_;
+  MappedFile file_;
+  std::size_t page_size_ = 0;
+  TableInfo table_{};
   std::vector<LmdbEntry> samples_;  // with the pictures alone as values
 };
 
@@ -314,7 +294,7 @@ Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
   std::optional<std::int64_t> label;
   std::size_t offset = 0;
   const auto refuse = [&](const std::string& problem) {
-    fail_data(fmt::format("{}: byte {} of the record: {}", name, offset, problem));
+    fail_data("{}: byte {} of the record: {}", name, offset, problem);
   };
   try {
     while (message.next()) {

@@ -1,22 +1,18 @@
 #include <dirent.h>
 #include <fcntl.h>
-#include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <set>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include "base/file.h"
 #include "base/file_kind.h"
@@ -24,7 +20,6 @@
 #include "base/log.h"
 #include "base/print.h"
 #include "data/sources.h"
-#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -53,8 +48,7 @@ class PictureFiles : public ImageSource {
   std::int64_t bytes(std::int64_t sample) const override {
     return sizes_[static_cast<std::size_t>(sample)];
   }
-  std::span<const std::uint8_t> read(std::int64_t sample,
-                                     std::vector<std::uint8_t>& buffer) const override {
+  Bytes read(std::int64_t sample, Buffer& buffer) const override {
     const fs::path path = folder_ / path_view(sample);
     const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     buffer.resize(sizes_[static_cast<std::size_t>(sample)]);
@@ -66,8 +60,8 @@ class PictureFiles : public ImageSource {
       done += static_cast<std::size_t>(count);
     }
     if (done == buffer.size()) return buffer;
-    fail_data(sample_name(sample) + ": cannot be read: " +
-              (file.valid() ? "shorter than when the folder was listed" : std::strerror(errno)));
+    fail_data("{}: cannot be read: {}", sample_name(sample),
+              file.valid() ? "shorter than when the folder was listed" : std::strerror(errno));
   }
 
  protected:
@@ -159,7 +153,7 @@ class ImageFolder : public PictureFiles {
     name_ = on_one_line(folder_.string());
     std::error_code ignored;  // list_folder reports it
     if (fs::is_regular_file(folder_, ignored)) {
-      fail_data(name_ + ": a file; expected a folder of class folders with pictures");
+      fail_data("{}: a file; expected a folder of class folders with pictures", name_);
     }
     std::vector<FolderEntry> entries = list_folder("");
     const auto pictures =
@@ -170,7 +164,7 @@ class ImageFolder : public PictureFiles {
     }
     above_.clear();
     if (pictures > 0 && !labels_.empty()) {
-      fail_data(name_ + ": holds pictures beside class folders; put them into a folder too");
+      fail_data("{}: holds pictures beside class folders; put them into a folder too", name_);
     }
     if (pictures > 0) {
       std::erase_if(entries, [](const FolderEntry& entry) { return entry.is_folder; });
@@ -178,8 +172,8 @@ class ImageFolder : public PictureFiles {
     }
     classes_ = static_cast<std::int64_t>(class_names_.size());
     if (labels_.empty()) {
-      fail_data(name_ + ": no class folders with pictures (" + imaging::kPictureExtensions + ")" +
-                other_files_in(folder_) + first_reason());
+      fail_data("{}: no class folders with pictures ({}){}{}", name_, imaging::kPictureExtensions,
+                other_files_in(folder_), first_reason());
     }
     release_spare_memory();
   }
@@ -202,7 +196,7 @@ class ImageFolder : public PictureFiles {
   std::string first_reason() const {
     if (left_out_.folders.empty()) return "";
     const auto& [folder, reason] = *left_out_.folders.begin();
-    return "; left out: " + on_one_line(folder) + " (" + reason + ")";
+    return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
   /// Returns the entries of a folder, sorted by name, without hidden files and folders that are
@@ -312,7 +306,7 @@ class CsvReader {
   CsvReader(std::string_view text, std::string name) : text_(text), name_(std::move(name)) {
     constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
     if (text_.starts_with("\xFF\xFE") || text_.starts_with("\xFE\xFF")) {
-      fail_data(name_ + ": is UTF-16; save it as UTF-8");
+      fail_data("{}: is UTF-16; save it as UTF-8", name_);
     }
     if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
   }
@@ -334,8 +328,10 @@ class CsvReader {
   /// Returns the line on which the record begins, from 1.
   std::uint32_t line() const { return line_; }
 
-  [[noreturn]] void fail(const std::string& problem) const {
-    fail_data(fmt::format("{}: line {}: {}", name_, line_, problem));
+  template <class... Values>
+  [[noreturn]] void fail(fmt::format_string<Values...> problem, Values&&... values) const {
+    fail_data("{}: line {}: {}", name_, line_,
+              fmt::format(problem, std::forward<Values>(values)...));
   }
 
  private:
@@ -387,12 +383,10 @@ struct ListColumns {
 
 ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
   constexpr std::size_t kMostShown = 200;
-  const std::string wanted = "expected a header with the columns path (or file_name) and label";
-  if (!csv.next(fields)) csv.fail("the file is empty; " + wanted);
+  const char* wanted = "expected a header with the columns path (or file_name) and label";
+  if (!csv.next(fields)) csv.fail("the file is empty; {}", wanted);
   const auto find = [&](std::string_view name) -> std::optional<std::size_t> {
-    if (std::ranges::count(fields, name) > 1) {
-      csv.fail(fmt::format("the column {} is there twice", name));
-    }
+    if (std::ranges::count(fields, name) > 1) csv.fail("the column {} is there twice", name);
     const auto found = std::ranges::find(fields, name);
     if (found == fields.end()) return std::nullopt;
     return static_cast<std::size_t>(found - fields.begin());
@@ -405,8 +399,8 @@ ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
     const bool other_separator =
         fields.size() == 1 && fields[0].find_first_of(";\t") != std::string::npos;
     const std::string found = fmt::format("{}", fmt::join(fields, ","));
-    csv.fail(fmt::format("{}, found \"{}\"{}", wanted, on_one_line(found.substr(0, kMostShown)),
-                         other_separator ? "; columns are separated by commas" : ""));
+    csv.fail("{}, found \"{}\"{}", wanted, on_one_line(found.substr(0, kMostShown)),
+             other_separator ? "; columns are separated by commas" : "");
   }
   return {fields.size(), path ? *path : *file_name, *label, find("holdout")};
 }
@@ -440,7 +434,7 @@ class ImageList : public PictureFiles {
     std::vector<std::string> fields;
     const ListColumns columns = read_header(csv, fields);
     while (csv.next(fields)) add_row(csv, columns, fields);
-    if (labels_.empty()) fail_data(name_ + ": lists no picture that can be used");
+    if (labels_.empty()) fail_data("{}: lists no picture that can be used", name_);
     number_labels();
     hash_from(0);
     Hasher hasher;
@@ -472,11 +466,11 @@ class ImageList : public PictureFiles {
   void add_row(const CsvReader& csv, const ListColumns& columns,
                const std::vector<std::string>& fields) {
     if (fields.size() != columns.count) {
-      csv.fail(fmt::format("{} fields, but the header has {}", fields.size(), columns.count));
+      csv.fail("{} fields, but the header has {}", fields.size(), columns.count);
     }
     const std::string& written = fields[columns.path];
     const std::string& label = fields[columns.label];
-    if (written.empty() || label.empty()) csv.fail(written.empty() ? "no path" : "no label");
+    if (written.empty() || label.empty()) csv.fail("no {}", written.empty() ? "path" : "label");
     if (!is_plain_text(written) || !is_plain_text(label)) {
       csv.fail("a path or label with control bytes or broken UTF-8");
     }
@@ -503,9 +497,8 @@ class ImageList : public PictureFiles {
     if (kind_.is_test ? word == "test" : word == "train") return Part::kTrain;
     if (!kind_.is_test && word == "validation") return Part::kValidation;
     if (!kind_.is_test && word == "test") return Part::kTest;
-    csv.fail(fmt::format(
-        "holdout is \"{}\"; expected {}", on_one_line(word),
-        kind_.is_test ? "test, since this list is the test set" : "train, validation or test"));
+    csv.fail("holdout is \"{}\"; expected {}", on_one_line(word),
+             kind_.is_test ? "test, since this list is the test set" : "train, validation or test");
   }
 
   /// Drops the last sample if an earlier row names its file.
@@ -515,8 +508,7 @@ class ImageList : public PictureFiles {
     if (is_new) return;
     const std::uint32_t first = *found;
     const auto refuse = [&](const char* what) {
-      csv.fail(fmt::format("{} is on line {} too, with another {}", shown(path(last)),
-                           lines_[first], what));
+      csv.fail("{} is on line {} too, with another {}", shown(path(last)), lines_[first], what);
     };
     if (labels_[first] != labels_[last]) refuse("label");
     if (!parts_.empty() && parts_[first] != parts_[last]) refuse("holdout");
@@ -538,10 +530,8 @@ class ImageList : public PictureFiles {
     }
     const bool named = kind_.named.value_or(word != nullptr);
     if (!named && word != nullptr) {
-      fail_data(
-          fmt::format("{}: the label \"{}\" is not an integer, but all labels of the training "
-                      "set are",
-                      name_, on_one_line(*word)));
+      fail_data("{}: the label \"{}\" is not an integer, but all labels of the training set are",
+                name_, on_one_line(*word));
     }
     if (named && integer != nullptr && word != nullptr) {
       notes_.push_back(
@@ -564,8 +554,7 @@ class ImageList : public PictureFiles {
   std::int32_t class_number(const std::string& label) const {
     const std::int64_t number = *integer_of(label);
     if (number >= 0 && number < kMostClasses) return static_cast<std::int32_t>(number);
-    fail_data(fmt::format("{}: the label {}; class numbers are from 0 to {}", name_, label,
-                          kMostClasses - 1));
+    fail_data("{}: the label {}; class numbers are from 0 to {}", name_, label, kMostClasses - 1);
   }
 
   ListKind kind_;

@@ -1,20 +1,11 @@
-#include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
-#include <cstring>
 #include <limits>
 #include <mutex>
-#include <string>
-#include <utility>
 
-#include "base/error.h"
-#include "base/file.h"
 #include "base/system.h"
 #include "data/gzip_stream.h"
 #include "data/sources.h"
-#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -35,7 +26,7 @@ constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
 /// Returns the number of these bytes, big-endian, in two's complement if it is signed.
-std::int64_t number_in(std::span<const std::uint8_t> bytes, bool is_signed) {
+std::int64_t number_in(Bytes bytes, bool is_signed) {
   std::int64_t number = 0;
   for (const std::uint8_t byte : bytes) number = number * 256 + byte;
   const std::int64_t most = std::int64_t{1} << (8 * bytes.size() - 1);
@@ -63,9 +54,8 @@ class IdxReader {
 
   void require_dimensions(bool fits, const char* expected) const {
     if (fits) return;
-    imaging::fail_at(
-        name_, 3,
-        fmt::format("the header states {} dimensions, expected {}", shape_.size(), expected));
+    imaging::fail_at(name_, 3, "the header states {} dimensions, expected {}", shape_.size(),
+                     expected);
   }
 
   /// Returns the values: mapped, from the user's cache of inflated files, or inflated. Memory for
@@ -84,8 +74,7 @@ class IdxReader {
     std::array<std::uint8_t, 1> extra{};
     if (gzip_->read(extra) != 0) {
       fail(header_.size() + size_,
-           fmt::format("the {} values that the header states end here, but more bytes follow",
-                       shape_text()));
+           "the {} values that the header states end here, but more bytes follow", shape_text());
     }
     gzip_->expect_end();
     keep_inflated(file_->bytes(), header_, values);
@@ -103,9 +92,8 @@ class IdxReader {
       const std::int64_t number =
           number_in(file.values.subspan(i * stride * bytes, bytes), !holds_bytes());
       if (number < 0 || number >= limit) {
-        fail(header_.size() + i * stride * bytes,
-             fmt::format("{} {} of sample {}, expected 0 to {}", what, number,
-                         i * stride / of_sample, limit - 1));
+        fail(header_.size() + i * stride * bytes, "{} {} of sample {}, expected 0 to {}", what,
+             number, i * stride / of_sample, limit - 1);
       }
       numbers[i] = static_cast<std::int32_t>(number);
     }
@@ -132,18 +120,19 @@ class IdxReader {
     const bool is_long = take(4);
     if (header_.empty()) fail(0, "there are no data; expected an IDX file");
     if (header_[0] != 0 || (header_.size() > 1 && header_[1] != 0)) {
-      fail(0, fmt::format("expected an IDX file (00 00 08 … for unsigned bytes), found {:02x}",
-                          fmt::join(header_, " ")));
+      fail(0, "expected an IDX file (00 00 08 … for unsigned bytes), found {:02x}",
+           fmt::join(header_, " "));
     }
     if (!is_long) fail(header_.size(), "the data end within the IDX header");
     type_ = header_[2];
     if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
-      fail(2, fmt::format("the element type is 0x{:02x}; integers of 8, 16 and 32 bits are read "
-                          "(0x08, 0x09, 0x0b, 0x0c)",
-                          type_));
+      fail(2,
+           "the element type is 0x{:02x}; integers of 8, 16 and 32 bits are read (0x08, 0x09, "
+           "0x0b, 0x0c)",
+           type_);
     }
     if (header_[3] < 1 || header_[3] > kMaxDimensions) {
-      fail(3, fmt::format("the header states {} dimensions, expected 1 to 4", header_[3]));
+      fail(3, "the header states {} dimensions, expected 1 to 4", header_[3]);
     }
     size_ = element_bytes();
     for (int dimension = 1, most = header_[3]; dimension <= most; ++dimension) {
@@ -151,12 +140,11 @@ class IdxReader {
       if (!take(4)) fail(header_.size(), "the data end within the IDX header");
       const std::int64_t extent =
           number_in(std::span(header_).subspan(offset), /*is_signed=*/false);
-      if (extent == 0)
-        fail(offset, fmt::format("dimension {} is 0, expected at least 1", dimension));
+      if (extent == 0) fail(offset, "dimension {} is 0, expected at least 1", dimension);
       if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
           size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
-        fail(offset, fmt::format("dimension {} is {}, which makes more values than any file holds",
-                                 dimension, extent));
+        fail(offset, "dimension {} is {}, which makes more values than any file holds", dimension,
+             extent);
       }
       shape_.push_back(extent);
     }
@@ -168,20 +156,19 @@ class IdxReader {
     const std::size_t end = header_.size() + size_;
     if (gzip_ && size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
       fail(4,
-           fmt::format("the header states {} values, more than {} times the {} compressed bytes; "
-                       "if that is intended, unpack the file",
-                       shape_text(), kMaxExpansion, file_size));
+           "the header states {} values, more than {} times the {} compressed bytes; if that is "
+           "intended, unpack the file",
+           shape_text(), kMaxExpansion, file_size);
     }
     if (gzip_ || file_size == end) return;
     if (file_size < end) fail_short(file_size);
-    fail(end, fmt::format("the {} values that the header states end here, but {} more bytes follow",
-                          shape_text(), file_size - end));
+    fail(end, "the {} values that the header states end here, but {} more bytes follow",
+         shape_text(), file_size - end);
   }
 
   [[noreturn]] void fail_short(std::size_t end) const {
-    fail(end,
-         fmt::format("the data end here, but the header states {} values, which end at byte {}",
-                     shape_text(), header_.size() + size_));
+    fail(end, "the data end here, but the header states {} values, which end at byte {}",
+         shape_text(), header_.size() + size_);
   }
 
   std::size_t element_bytes() const {
@@ -191,8 +178,11 @@ class IdxReader {
 
   std::string shape_text() const { return fmt::format("{}", fmt::join(shape_, " x ")); }
 
-  [[noreturn]] void fail(std::size_t offset, const std::string& problem) const {
-    fail_data(fmt::format("{}: {}byte {}: {}", name_, gzip_ ? "inflated " : "", offset, problem));
+  template <class... Values>
+  [[noreturn]] void fail(std::size_t offset, fmt::format_string<Values...> problem,
+                         Values&&... values) const {
+    fail_data("{}: {}byte {}: {}", name_, gzip_ ? "inflated " : "", offset,
+              fmt::format(problem, std::forward<Values>(values)...));
   }
 
   std::string name_;
@@ -235,8 +225,7 @@ class IdxSource : public ImageSource {
     std::call_once(once_, [this] { pixels_ = read_pixels(); });
   }
 
-  std::span<const std::uint8_t> read(std::int64_t sample,
-                                     std::vector<std::uint8_t>& /*buffer*/) const override {
+  Bytes read(std::int64_t sample, Buffer& /*buffer*/) const override {
     load();
     const auto size = static_cast<std::size_t>(geometry_->bytes());
     return pixels_.values.subspan(static_cast<std::size_t>(sample) * size, size);
@@ -248,7 +237,7 @@ class IdxSource : public ImageSource {
     constexpr std::int64_t kPixelValues = 256;
     if (images_.holds_bytes()) return images_.read();
     const auto numbers = images_.read_numbers(/*stride=*/1, kPixelValues, "pixel");
-    const auto bytes = std::make_shared<std::vector<std::uint8_t>>(numbers.begin(), numbers.end());
+    const auto bytes = std::make_shared<Buffer>(numbers.begin(), numbers.end());
     return {images_.shape(), *bytes, bytes};
   }
 
@@ -259,9 +248,8 @@ class IdxSource : public ImageSource {
     reader.require_dimensions(shape.size() == 1 || is_table,
                               "1 (labels), or QMNIST's labels x 8 integers");
     if (shape[0] != images_.shape()[0]) {
-      imaging::fail_at(reader.name(), 4,
-                       std::to_string(shape[0]) + " labels, but " + name_ + " has " +
-                           std::to_string(images_.shape()[0]) + " images");
+      imaging::fail_at(reader.name(), 4, "{} labels, but {} has {} images", shape[0], name_,
+                       images_.shape()[0]);
     }
     labels_ = reader.read_numbers(is_table ? kQmnistColumns : 1, max_classes, "label");
     classes_ = max_classes < kMostClasses
@@ -293,8 +281,7 @@ class CifarSource : public ImageSource {
     return batch.name + ": record " + std::to_string(sample - batch.first_sample);
   }
 
-  std::span<const std::uint8_t> read(std::int64_t sample,
-                                     std::vector<std::uint8_t>& /*buffer*/) const override {
+  Bytes read(std::int64_t sample, Buffer& /*buffer*/) const override {
     const CifarBatch& batch = batch_of(sample);
     const auto record = static_cast<std::size_t>(sample - batch.first_sample);
     return batch.file.bytes().subspan(record * kRecordBytes + 1, kPixelBytes);
@@ -315,14 +302,14 @@ class CifarSource : public ImageSource {
     }
     if (bytes.size() % kRecordBytes != 0) {
       imaging::fail_at(batch.name, bytes.size(),
-                       fmt::format("the file ends within record {}, counted from 0; a record of "
-                                   "CIFAR-10 has 3073 bytes",
-                                   bytes.size() / kRecordBytes));
+                       "the file ends within record {}, counted from 0; a record of CIFAR-10 has "
+                       "3073 bytes",
+                       bytes.size() / kRecordBytes);
     }
     for (std::size_t at = 0; at < bytes.size(); at += kRecordBytes) {
       labels_.push_back(bytes[at]);
       if (bytes[at] < kCifarClasses) continue;
-      imaging::fail_at(batch.name, at, fmt::format("label {}, expected 0 to 9", bytes[at]));
+      imaging::fail_at(batch.name, at, "label {}, expected 0 to 9", bytes[at]);
     }
     batches_.push_back(std::move(batch));
   }

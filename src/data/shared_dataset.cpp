@@ -6,19 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <span>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "base/error.h"
 #include "base/system.h"
 
 namespace mnist_train::data {

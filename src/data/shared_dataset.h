@@ -1,14 +1,11 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <exception>
-#include <functional>
 #include <thread>
 
 #include "base/file.h"
 #include "data/dataset.h"
-#include "settings/data_options.h"
 
 namespace mnist_train::data {
 

@@ -1,17 +1,12 @@
 #include "data/sources.h"
 
-#include <spdlog/fmt/fmt.h>
-
-#include <algorithm>
 #include <set>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "data/dataset.h"
-#include "imaging/codec.h"
 
 namespace mnist_train::data {
 
@@ -42,13 +37,13 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
         "; put folders of pictures ({}) there, one for each class, or make them of IDX files by {}",
         imaging::kPictureExtensions, convert("image-folder:"));
   }
-  fail_data(path.string() + ": no such file or folder (data." + key + ")" + advice);
+  fail_data("{}: no such file or folder (data.{}){}", path.string(), key, advice);
 }
 
 void refuse_other_kind(const fs::path& path) {
   const auto kind = kind_of_file(path);
   if (!kind) return;
-  fail_data(path.string() + ": is " + kind->name + ", not what data.format reads; " + kind->advice);
+  fail_data("{}: is {}, not what data.format reads; {}", path.string(), kind->name, kind->advice);
 }
 
 namespace {
@@ -148,7 +143,7 @@ ImageGeometry converted(ImageGeometry own, const DataOptions& options) {
 ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options, BadSamples& bad) {
   const ImageGeometry stated = converted(source.geometry().value_or(ImageGeometry{}), options);
   if (source.geometry() || (stated.fits_channels && stated.fits_size)) return stated;
-  std::vector<std::uint8_t> buffer;
+  Buffer buffer;
   for (std::int64_t sample = 0; sample < source.count(); ++sample) {
     try {
       const imaging::Image first =
@@ -158,7 +153,7 @@ ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options,
       if (!bad.skips()) throw;  // otherwise noted when it is read
     }
   }
-  fail_data(source.name() + ": none of its images can be decoded");
+  fail_data("{}: none of its images can be decoded", source.name());
 }
 
 /// Checks stored pixels against the geometry; encoded images are checked when they are decoded.
@@ -167,20 +162,19 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
   if (!source.geometry()) return;
   const std::int64_t channels = source.geometry()->channels;
   if ((options.size || options.channels) && channels != 1 && channels != 3) {
-    fail_data(fmt::format("{}: images of {} channels; data.size and data.channels are for 1 and 3",
-                          source.name(), channels));
+    fail_data("{}: images of {} channels; data.size and data.channels are for 1 and 3",
+              source.name(), channels);
   }
   const ImageGeometry own = converted(*source.geometry(), options);
   if (own.same_shape(sources.geometry)) return;
-  fail_data(fmt::format("{}: images are {}, but those of {} are {} (channels x height x width)",
-                        source.name(), own.text(), sources.train_sources.front()->name(),
-                        sources.geometry.text()));
+  fail_data("{}: images are {}, but those of {} are {} (channels x height x width)", source.name(),
+            own.text(), sources.train_sources.front()->name(), sources.geometry.text());
 }
 
 [[noreturn]] void fail_label(const ImageSource& source, std::int64_t label,
                              const std::string& problem) {
   const auto sample = std::ranges::find(source.labels(), label) - source.labels().begin();
-  fail_data(fmt::format("{}: label {}{}", source.label_name(sample), label, problem));
+  fail_data("{}: label {}{}", source.label_name(sample), label, problem);
 }
 
 void require_few_classes(const ImageSource& source) {
@@ -188,7 +182,7 @@ void require_few_classes(const ImageSource& source) {
   if (classes <= ImageSource::kMostClasses) return;
   const auto most = fmt::format("; at most {} classes can be held", ImageSource::kMostClasses);
   if (source.class_names().empty()) fail_label(source, classes - 1, most);
-  fail_data(fmt::format("{}: has {} class folders{}", source.name(), classes, most));
+  fail_data("{}: has {} class folders{}", source.name(), classes, most);
 }
 
 /// Returns the training set of the most classes.

@@ -1,13 +1,15 @@
 #pragma once
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,8 +19,17 @@
 
 namespace mnist_train::data {
 
+using imaging::Bytes;
+using Buffer = std::vector<std::uint8_t>;
+
 [[noreturn]] inline void fail_data(const std::string& message) {
   throw Error(ExitCode::kData, message);
+}
+/// Formats the message as fmt::format does.
+template <class First, class... Rest>
+[[noreturn]] void fail_data(fmt::format_string<First, Rest...> format, First&& first,
+                            Rest&&... rest) {
+  fail_data(fmt::format(format, std::forward<First>(first), std::forward<Rest>(rest)...));
 }
 
 /// Channels and size of images, and whether images that differ are converted.
@@ -53,11 +64,8 @@ void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& opti
 /// Decodes a picture and writes it as planes [C,H,W] of `geometry` to `out`: the one way from a
 /// file to pixels. Returns whether any of its pixels is transparent. Throws Error(kData) as
 /// imaging::decode and require_geometry do.
-bool decode_picture(std::span<const std::uint8_t> bytes, const ImageGeometry& geometry,
-                    const std::string& name, std::uint8_t* out);
-
-/// Returns the image of these planes [C,H,W].
-imaging::Image from_planes(std::span<const std::uint8_t> planes, const ImageGeometry& geometry);
+bool decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
+                    std::uint8_t* out);
 
 /// Collects problems with single samples: the first one is an Error, or all are listed and their
 /// samples skipped.
@@ -132,11 +140,10 @@ class ImageSource {
   virtual std::string label_name(std::int64_t sample) const { return sample_name(sample); }
   /// Returns the stored bytes of a sample, planes [C,H,W] or a picture's file, in memory of the
   /// source or in `buffer`. Throws Error(kData) with the sample's name.
-  virtual std::span<const std::uint8_t> read(std::int64_t sample,
-                                             std::vector<std::uint8_t>& buffer) const = 0;
+  virtual Bytes read(std::int64_t sample, Buffer& buffer) const = 0;
   /// Writes a sample to `out` as planes [C,H,W] of `geometry`. Throws Error(kData) with its name.
   void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
-              std::vector<std::uint8_t>& buffer) const;
+              Buffer& buffer) const;
 
   /// Reads what `read` would read at its first call. Throws Error(kData).
   virtual void load() const {}
@@ -196,12 +203,11 @@ class SampleView {
   std::string sample_name(std::int64_t position) const {
     return source_of(position).sample_name(at(position).sample);
   }
-  std::span<const std::uint8_t> read(std::int64_t position,
-                                     std::vector<std::uint8_t>& buffer) const {
+  Bytes read(std::int64_t position, Buffer& buffer) const {
     return source_of(position).read(at(position).sample, buffer);
   }
   void decode(std::int64_t position, const ImageGeometry& geometry, std::uint8_t* out,
-              std::vector<std::uint8_t>& buffer) const {
+              Buffer& buffer) const {
     source_of(position).decode(at(position).sample, geometry, out, buffer);
   }
   /// Returns the text by which a sample is drawn: its path, else its number in its source.
@@ -318,8 +324,8 @@ std::vector<std::filesystem::path> find_cifar_files(const settings::DataLocation
 
 /// The payload of one IDX file (http://yann.lecun.com/exdb/mnist), raw or gzip-compressed.
 struct IdxFile {
-  std::vector<std::int64_t> shape;       // 1 to 4 dimensions, none of them 0
-  std::span<const std::uint8_t> values;  // product(shape) elements, as stored
+  std::vector<std::int64_t> shape;  // 1 to 4 dimensions, none of them 0
+  Bytes values;                     // product(shape) elements, as stored
   std::shared_ptr<const void> owner;
 };
 
@@ -371,6 +377,18 @@ std::shared_ptr<ImageSource> open_image_list(const std::filesystem::path& file,
 /// lock file, so it may be on a read-only file system. Throws Error(kData) naming file and key for
 /// a database that is missing, damaged or empty, and for a record of another kind.
 std::shared_ptr<ImageSource> open_lmdb(const std::filesystem::path& path, BadSamples& bad);
+
+/// One sample of a Caffe2 LMDB: an encoded image and the number of its class.
+struct Caffe2Record {
+  Bytes image;  // a JPEG or PNG file, within the record's bytes
+  std::int64_t label = 0;
+};
+
+/// Reads a `TensorProtos` message of two tensors: the image (data_type STRING, one string) and the
+/// label (INT32 or INT64, one number), as Caffe2's dataset tools write them and DALI's
+/// `readers.caffe2` reads them. Copies nothing. Throws Error(kData) with `name` and the offset of
+/// the wrong tensor.
+Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name);
 
 /// Draws digits of MNIST's geometry, for machines without data: strokes, rotated, sheared, scaled,
 /// shifted and of varying width. Samples are numbered [first, first + count) and depend on their

@@ -1,9 +1,6 @@
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <random>
-#include <string>
-#include <vector>
 
 #include "data/sources.h"
 
@@ -138,8 +135,7 @@ class SyntheticDigits : public ImageSource {
     return "synthetic digit " + std::to_string(first_ + sample);
   }
 
-  std::span<const std::uint8_t> read(std::int64_t sample,
-                                     std::vector<std::uint8_t>& buffer) const override {
+  Bytes read(std::int64_t sample, Buffer& buffer) const override {
     buffer.assign(std::size_t{kSide} * kSide, 0);
     draw(first_ + sample, buffer.data());
     return buffer;

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/error.h"
 #include "base/file_kind.h"
 #include "base/print.h"
 #include "imaging/formats.h"
@@ -43,23 +42,21 @@ constexpr std::array<Codec, 5> kCodecs{{
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto kind = binary_kind(text.substr(0, 1024));
   if (kind && kind->is_picture) {
-    fail_at(name, 0,
-            kind->name + ", which is not read; convert it to PNG: " + conversion_command(name));
+    fail_at(name, 0, "{}, which is not read; convert it to PNG: {}", kind->name,
+            conversion_command(name));
   }
-  fail_at(name, 0,
-          (kind ? kind->name + ", not " : "not ") +
-              "a PNG, JPEG, WebP, BMP or PNM (.ppm, .pgm) picture");
+  fail_at(name, 0, "{}not a PNG, JPEG, WebP, BMP or PNM (.ppm, .pgm) picture",
+          kind ? kind->name + ", " : "");
 }
 
 void check_size(const Header& header, const std::string& name, std::int64_t max_pixels) {
-  const std::string size = std::to_string(header.width) + " x " + std::to_string(header.height);
-  if (header.width < 1 || header.height < 1) fail_at(name, 0, "an image of " + size + " pixels");
-  if (header.height <= max_pixels / header.width) return;
-  fail_at(
-      name, 0,
-      "an image of " + size + " pixels, more than data.max_pixels (" + std::to_string(max_pixels) +
-          ") in all; raise it, shrink the image, or leave it out of training by data.on_bad_sample "
-          "\"skip\"");
+  const auto [height, width] = std::pair(header.height, header.width);
+  if (width < 1 || height < 1) fail_at(name, 0, "an image of {} x {} pixels", width, height);
+  if (height <= max_pixels / width) return;
+  fail_at(name, 0,
+          "an image of {} x {} pixels, more than data.max_pixels ({}) in all; raise it, shrink the "
+          "image, or leave it out of training by data.on_bad_sample \"skip\"",
+          width, height, max_pixels);
 }
 
 /// Composites one channel as Pillow's alpha_composite does on an opaque background.
@@ -194,10 +191,6 @@ std::string conversion_hint(std::string_view extension) {
   if (std::ranges::find(kExtensions, extension) == kExtensions.end()) return "";
   return " (convert them in their folder: " + std::string(kConvertToPng) + "*" +
          std::string(extension) + ")";
-}
-
-void fail_at(const std::string& name, std::size_t offset, const std::string& problem) {
-  throw Error(ExitCode::kData, name + ": byte " + std::to_string(offset) + ": " + problem);
 }
 
 std::int64_t big_endian(Bytes bytes, std::size_t offset, std::size_t size) {

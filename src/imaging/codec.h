@@ -1,14 +1,21 @@
 #pragma once
 
+#include <spdlog/fmt/fmt.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
+
 namespace mnist_train::imaging {
+
+using Bytes = std::span<const std::uint8_t>;
 
 /// An image in host memory.
 struct Image {
@@ -28,6 +35,10 @@ inline constexpr Colour kWhite{255, 255, 255};
 
 /// The greatest height * width by default, checked against the header before any allocation.
 inline constexpr std::int64_t kMostPixels = 64LL << 20;
+
+/// Returns the image of planes [channels, height, width].
+Image from_planes(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
+                  std::int64_t width);
 
 /// Converts gray to RGB by repetition, and RGB to gray by ITU-R 601-2 luma as Pillow's convert("L")
 /// does. `channels` is 1 or 3.
@@ -60,8 +71,7 @@ void draw_planes(Image image, const Framing& framing, std::int64_t channels, std
                  std::int64_t width, const Colour& background, std::uint8_t* out);
 
 /// Returns the mean brightness, from 0 to 1, of the outermost pixels of an image [C,H,W].
-double border_brightness(std::span<const std::uint8_t> planes, std::int64_t height,
-                         std::int64_t width);
+double border_brightness(Bytes planes, std::int64_t height, std::int64_t width);
 
 /// Returns whether an image with this border brightness is light although the model's training
 /// images, of mean brightness `trained_mean`, are dark, or vice versa. False if that mean is near
@@ -102,11 +112,15 @@ struct Header {
 /// Reads and checks the header of a picture without decoding or allocating anything. Throws
 /// Error(kData) with `name` and the byte offset: an empty file, another format, a broken header, a
 /// size of 0 or of more than `max_pixels`.
-Header read_header(std::span<const std::uint8_t> bytes, const std::string& name,
-                   std::int64_t max_pixels = kMostPixels);
+Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels = kMostPixels);
 
-/// Throws Error(kData) with `name`, the byte offset and `problem`.
-[[noreturn]] void fail_at(const std::string& name, std::size_t offset, const std::string& problem);
+/// Throws Error(kData) with `name`, the byte offset and the formatted `problem`.
+template <class... Values>
+[[noreturn]] void fail_at(const std::string& name, std::size_t offset,
+                          fmt::format_string<Values...> problem, Values&&... values) {
+  throw Error(ExitCode::kData, fmt::format("{}: byte {}: {}", name, offset,
+                                           fmt::format(problem, std::forward<Values>(values)...)));
+}
 
 /// Encodes an image as PNG, 8 bits per channel.
 std::string encode_png(const Image& image);
@@ -126,7 +140,6 @@ struct DecodeOptions {
 /// gray by its high byte); gamma and colour profiles are ignored. Gray with alpha stays gray if the
 /// background is gray. Throws Error(kData) with `name` and, if known, the byte offset, as
 /// read_header does, and for truncated or corrupt data.
-Image decode(std::span<const std::uint8_t> bytes, const std::string& name,
-             const DecodeOptions& options = {});
+Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options = {});
 
 }  // namespace mnist_train::imaging

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <span>
-#include <string>
 
 #include "imaging/codec.h"
 
@@ -12,8 +9,6 @@ namespace mnist_train::imaging {
 // The formats, each in its own file, for codec.cpp. `read_…` reads the header and does not check
 // sizes. `decode_…` returns the pixels as they are stored: upright or not, and with
 // alpha as the last of 2 or 4 channels. All throw Error(kData) with the name.
-
-using Bytes = std::span<const std::uint8_t>;
 
 Header read_png(Bytes bytes, const std::string& name);
 Image decode_png(Bytes bytes, const Header& header, const std::string& name);

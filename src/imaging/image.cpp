@@ -197,6 +197,16 @@ void draw_planes(Image image, const Framing& framing, std::int64_t channels, std
   }
 }
 
+Image from_planes(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
+                  std::int64_t width) {
+  Image image{height, width, channels, {}};
+  image.pixels.reserve(image.bytes());
+  for (const std::uint8_t* end = planes + height * width; planes != end; ++planes) {
+    for (std::int64_t i = 0; i < channels; ++i) image.pixels.push_back(planes[i * height * width]);
+  }
+  return image;
+}
+
 Image with_channels(Image image, std::int64_t channels) {
   if (image.channels == channels) return image;
   Image result{image.height, image.width, channels, {}};
@@ -214,8 +224,7 @@ Image with_channels(Image image, std::int64_t channels) {
   return result;
 }
 
-double border_brightness(std::span<const std::uint8_t> planes, std::int64_t height,
-                         std::int64_t width) {
+double border_brightness(Bytes planes, std::int64_t height, std::int64_t width) {
   std::uint64_t sum = 0;
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < planes.size(); ++i) {

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/error.h"
 #include "imaging/formats.h"
 
 namespace mnist_train::imaging {
@@ -108,7 +107,7 @@ Header read_png(Bytes bytes, const std::string& name) {
   const std::uint8_t type = bytes[kColourType];
   if (type < kComponents.size()) header.components = kComponents[type];
   if (header.components == 0) {
-    fail_at(name, kColourType, "unknown PNG colour type " + std::to_string(type));
+    fail_at(name, kColourType, "unknown PNG colour type {}", type);
   }
   header.is_plain = header.components % 2 == 1 && bytes[kDepth] <= 8;
   read_chunks(bytes, header);

@@ -33,7 +33,7 @@ class PnmText {
   }
   [[noreturn]] void fail(const std::string& problem) const {
     if (at_ >= bytes_.size()) fail_at(name_, at_, "ends inside the PNM image");
-    fail_at(name_, at_, "a broken PNM image: " + problem);
+    fail_at(name_, at_, "a broken PNM image: {}", problem);
   }
 
  private:

@@ -1,6 +1,5 @@
 #include <webp/decode.h>
 
-#include "base/error.h"
 #include "base/shared_library.h"
 #include "imaging/formats.h"
 
@@ -41,8 +40,8 @@ Header read_webp(Bytes bytes, const std::string& name) {
     fail_at(name, 0, "a broken WebP header");
   }
   if (features.has_animation != 0) {
-    fail_at(name, 0,
-            "an animated WebP image; write one picture of it as PNG: " + conversion_command(name));
+    fail_at(name, 0, "an animated WebP image; write one picture of it as PNG: {}",
+            conversion_command(name));
   }
   Orientation orientation;
   for (std::size_t at = kRiffHeader; at + kChunkHeader <= bytes.size();) {

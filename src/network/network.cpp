@@ -1,6 +1,7 @@
 #include "network/network.h"
 
-#include <algorithm>
+#include <spdlog/fmt/fmt.h>
+
 #include <initializer_list>
 #include <limits>
 #include <set>
@@ -75,21 +76,23 @@ struct SlidingWindow {
   }
 };
 
-[[noreturn]] void fail(const SizedLayer& sized, const std::string& reason) {
-  throw LayerError(sized.pointer, reason);
+/// Formats the reason as fmt::format does.
+template <class... Values>
+[[noreturn]] void fail(const SizedLayer& sized, fmt::format_string<Values...> reason,
+                       Values&&... values) {
+  throw LayerError(sized.pointer, fmt::format(reason, std::forward<Values>(values)...));
 }
 
 void check_elements(const SizedLayer& sized) {
   const SampleShape& out = sized.out;
   if (bounded_product({out.channels, out.height, out.width}, kMaxElements) > kMaxElements) {
-    fail(sized, "its output " + batch_text(out) + " has more than " + std::to_string(kMaxElements) +
-                    " numbers an image");
+    fail(sized, "its output {} has more than {} numbers an image", batch_text(out), kMaxElements);
   }
 }
 
 void require_images(const SizedLayer& sized) {
   if (sized.in.is_image) return;
-  fail(sized, "takes images [N,C,H,W], but gets " + batch_text(sized.in));
+  fail(sized, "takes images [N,C,H,W], but gets {}", batch_text(sized.in));
 }
 
 /// Returns the number of weights, including `bias`.
@@ -97,20 +100,17 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
                            std::int64_t bias) {
   const std::int64_t weights = bounded_product(factors, kMaxParametersOfLayer);
   if (weights <= kMaxParametersOfLayer) return weights + bias;
-  fail(sized, "has more than " + std::to_string(kMaxParametersOfLayer) + " weights for input " +
-                  batch_text(sized.in));
+  fail(sized, "has more than {} weights for input {}", kMaxParametersOfLayer, batch_text(sized.in));
 }
 
 void slide(SizedLayer& sized, const ImageSize& kernel, const SlidingWindow& rows,
            const SlidingWindow& columns, bool ceil_mode = false) {
   const SampleShape& in = sized.in;
   if (!rows.fits(in.height, ceil_mode) || !columns.fits(in.width, ceil_mode)) {
-    fail(sized, "its window of " + text_of({rows.reach(), columns.reach()}) +
-                    (rows.reach() != kernel.height || columns.reach() != kernel.width
-                         ? " (a kernel of " + text_of(kernel) + ", dilated)"
-                         : "") +
-                    " does not fit into " + batch_text(in) + " with padding " +
-                    text_of({rows.padding / 2, columns.padding / 2}));
+    const ImageSize reach{rows.reach(), columns.reach()};
+    fail(sized, "its window of {}{} does not fit into {} with padding {}", text_of(reach),
+         reach != kernel ? " (a kernel of " + text_of(kernel) + ", dilated)" : "", batch_text(in),
+         text_of({rows.padding / 2, columns.padding / 2}));
   }
   sized.out.height = ceil_mode ? rows.steps_with_ceil(in.height) : rows.steps(in.height);
   sized.out.width = ceil_mode ? columns.steps_with_ceil(in.width) : columns.steps(in.width);
@@ -122,8 +122,8 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
   layer.out_channels = layer.out_channels.value_or(images.classes);
   const std::int64_t out = *layer.out_channels;
   if (in.channels % layer.groups != 0 || out % layer.groups != 0) {
-    fail(sized, "groups " + std::to_string(layer.groups) + " must divide the channels of " +
-                    batch_text(in) + " and out_channels " + std::to_string(out));
+    fail(sized, "groups {} must divide the channels of {} and out_channels {}", layer.groups,
+         batch_text(in), out);
   }
   const auto& kernel = layer.kernel_size;
   const auto& stride = layer.stride;
@@ -148,7 +148,7 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
 
 void infer(SizedLayer& sized, settings::LinearLayer& layer, const ImageShape& images) {
   if (sized.in.is_image) {
-    fail(sized, "takes [N,F], but gets " + batch_text(sized.in) + "; put \"flatten\" before it");
+    fail(sized, "takes [N,F], but gets {}; put \"flatten\" before it", batch_text(sized.in));
   }
   layer.out_features = layer.out_features.value_or(images.classes);
   const std::int64_t out = *layer.out_features;
@@ -163,8 +163,8 @@ void infer(SizedLayer& sized, const settings::BatchNormLayer& /*layer*/) {
 
 void infer(SizedLayer& sized, const settings::GroupNormLayer& layer) {
   if (sized.in.channels % layer.num_groups != 0) {
-    fail(sized, "num_groups " + std::to_string(layer.num_groups) +
-                    " does not divide the channels of " + batch_text(sized.in));
+    fail(sized, "num_groups {} does not divide the channels of {}", layer.num_groups,
+         batch_text(sized.in));
   }
   sized.parameters = 2 * sized.in.channels;
 }
@@ -174,8 +174,8 @@ void infer_pool(SizedLayer& sized, Pool& layer, const ImageSize& dilation) {
   require_images(sized);
   const ImageSize& kernel = layer.kernel_size;
   if (2 * layer.padding.height > kernel.height || 2 * layer.padding.width > kernel.width) {
-    fail(sized, "padding " + text_of(layer.padding) + " is more than half of the kernel of " +
-                    text_of(kernel));
+    fail(sized, "padding {} is more than half of the kernel of {}", text_of(layer.padding),
+         text_of(kernel));
   }
   if (!layer.stride) layer.stride = kernel;
   slide(sized, kernel,
@@ -236,13 +236,13 @@ class SizeInference {
     const SizedLayer& last = sized.layers.back();
     const SampleShape wanted{images_.classes};
     if (last.out != wanted) {
-      fail(last, "the network ends with " + batch_text(last.out) + ", but the data has " +
-                     std::to_string(images_.classes) + " classes: expected " + batch_text(wanted));
+      fail(last, "the network ends with {}, but the data has {} classes: expected {}",
+           batch_text(last.out), images_.classes, batch_text(wanted));
     }
     if (sized.parameters == 0) fail(last, "the network has no weights to train");
     if (sized.parameters > kMaxParameters) {
-      fail(last, "the network has " + std::to_string(sized.parameters) + " parameters; at most " +
-                     std::to_string(kMaxParameters) + " are possible");
+      fail(last, "the network has {} parameters; at most {} are possible", sized.parameters,
+           kMaxParameters);
     }
     return sized;
   }
@@ -255,8 +255,9 @@ class SizeInference {
     if (layers.empty()) throw LayerError(pointer, "the list has no layers");
     const auto size = static_cast<std::int64_t>(layers.size());
     if (times > (kMaxLayers - layers_) / size) {
-      throw LayerError(pointer, "the network has more than " + std::to_string(kMaxLayers) +
-                                    " layers, repeated ones counted");
+      throw LayerError(pointer, fmt::format("the network has more than {} layers, repeated ones "
+                                            "counted",
+                                            kMaxLayers));
     }
     layers_ += size * times;
     std::vector<SizedLayer> sized_layers;
@@ -271,12 +272,14 @@ class SizeInference {
       sized.pointer = pointer + "/" + std::to_string(entry);
       sized.in = in;
       if (!names.insert(sized.name).second) {
-        fail(sized, "a second module is called \"" + sized.name + "\"" +
-                        (times > 1 ? "; put the repeated layers into a sequential" : ""));
+        fail(sized, "a second module is called \"{}\"{}", sized.name,
+             times > 1 ? "; put the repeated layers into a sequential" : "");
       }
       if (!is_free_in_python(sized.name)) {
-        fail(sized, "no module of PyTorch can be called \"" + sized.name +
-                        "\", so Python could not load the weights; choose another name");
+        fail(sized,
+             "no module of PyTorch can be called \"{}\", so Python could not load the weights; "
+             "choose another name",
+             sized.name);
       }
       infer(sized);
       in = sized.out;
@@ -321,9 +324,9 @@ class SizeInference {
     const SampleShape& factor = sized.layers.back().out;
     const SampleShape one_pixel{sized.in.channels, 1, 1, sized.in.is_image};
     if (factor != sized.in && factor != one_pixel) {
-      fail(sized, "cannot multiply its input " + batch_text(sized.in) + " by " +
-                      batch_text(factor) + " (of layers); expected the same shape" +
-                      (sized.in.is_image ? " or " + batch_text(one_pixel) : ""));
+      fail(sized, "cannot multiply its input {} by {} (of layers); expected the same shape{}",
+           batch_text(sized.in), batch_text(factor),
+           sized.in.is_image ? " or " + batch_text(one_pixel) : "");
     }
     sized.out = sized.in;
     add_sums(sized, sized.layers);
@@ -344,9 +347,8 @@ class SizeInference {
       added = sized.shortcut.back().out;
     }
     if (added != sized.out) {
-      fail(sized, "cannot add " + batch_text(added) + " (" +
-                      (layer.shortcut.empty() ? "its input" : "of shortcut") + ") to " +
-                      batch_text(sized.out) + " (of layers)");
+      fail(sized, "cannot add {} ({}) to {} (of layers)", batch_text(added),
+           layer.shortcut.empty() ? "its input" : "of shortcut", batch_text(sized.out));
     }
     add_sums(sized, sized.layers);
     add_sums(sized, sized.shortcut);
@@ -362,14 +364,16 @@ class SizeInference {
     for (const auto* list : {&block.layers, &block.shortcut}) {
       for (const SizedLayer& sized : *list) {
         if (sized.parameters > 0 && left.erase(sized.name) == 0) {
-          fail(sized, "has weights, so its name \"" + sized.name +
-                          "\" must be in modules of its block, and different from others there");
+          fail(
+              sized,
+              "has weights, so its name \"{}\" must be in modules of its block, and different from "
+              "others there",
+              sized.name);
         }
       }
     }
     if (!left.empty()) {
-      fail(block,
-           "modules lists \"" + *left.begin() + "\", but no layer with weights has that name");
+      fail(block, "modules lists \"{}\", but no layer with weights has that name", *left.begin());
     }
   }
 
@@ -421,11 +425,8 @@ ImageShape model_input(const settings::DataOptions& options, ImageShape images) 
 }
 
 std::string batch_text(const SampleShape& shape) {
-  std::string text = "[N," + std::to_string(shape.channels);
-  if (shape.is_image) {
-    text += "," + std::to_string(shape.height) + "," + std::to_string(shape.width);
-  }
-  return text + "]";
+  return shape.is_image ? fmt::format("[N,{},{},{}]", shape.channels, shape.height, shape.width)
+                        : fmt::format("[N,{}]", shape.channels);
 }
 
 Network infer_sizes(const settings::LayerList& layers, const ImageShape& images) {

@@ -260,17 +260,7 @@ std::string base64(std::string_view bytes) {
 
 imaging::Image make_image(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
                           std::int64_t width) {
-  imaging::Image image;
-  image.channels = channels == 3 ? 3 : 1;
-  image.height = height;
-  image.width = width;
-  const std::int64_t plane = height * width;
-  for (std::int64_t pixel = 0; pixel < plane; ++pixel) {
-    for (std::int64_t channel = 0; channel < image.channels; ++channel) {
-      image.pixels.push_back(pixels[channel * plane + pixel]);
-    }
-  }
-  return image;
+  return imaging::from_planes(pixels, channels == 3 ? 3 : 1, height, width);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/system.h"
+#include "data/convert.h"
 #include "data/dataset.h"
-#include "data/lmdb.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/open_dataset.h"

@@ -1,11 +1,10 @@
-#include "data/lmdb.h"
-
 #include <filesystem>
 #include <map>
 #include <random>
 #include <string>
 
 #include "base/file.h"
+#include "data/convert.h"
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/error_of.h"

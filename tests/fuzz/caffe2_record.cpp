@@ -4,7 +4,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "data/lmdb.h"
+#include "data/convert.h"
+#include "data/sources.h"
 #include "fuzz/input.h"
 
 using mnist_train::data::Caffe2Record;
