@@ -6,16 +6,12 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <algorithm>
-#include <filesystem>
+#include <array>
+#include <cstdlib>
 #include <functional>
 #include <new>
-#include <optional>
 #include <system_error>
-#include <utility>
-#include <vector>
 
-#include "base/error.h"
 #include "base/hash.h"
 #include "base/system.h"
 
@@ -48,8 +44,7 @@ void remove_least_recently_used(const fs::path& folder) {
 }
 
 /// Without fsync: a file damaged by a crash of the machine has another hash.
-bool write_whole(const fs::path& path, std::span<const std::uint8_t> header,
-                 std::span<const std::uint8_t> values) {
+bool write_whole(const fs::path& path, Bytes header, Bytes values) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
   return file.valid() && write_all(file.get(), header.data(), header.size()) &&
          write_all(file.get(), values.data(), values.size());
@@ -60,14 +55,14 @@ constexpr int kGzipWindowBits = 15 + 16;  // the widest window, with gzip header
 
 }  // namespace
 
-GzipStream::GzipStream(std::span<const std::uint8_t> compressed, std::string name)
+GzipStream::GzipStream(Bytes compressed, std::string name)
     : compressed_(compressed), name_(std::move(name)), zlib_(std::make_unique<z_stream>()) {
   if (inflateInit2(zlib_.get(), kGzipWindowBits) != Z_OK) throw std::bad_alloc();
 }
 
 GzipStream::~GzipStream() { inflateEnd(zlib_.get()); }
 
-bool GzipStream::recognizes(std::span<const std::uint8_t> bytes) {
+bool GzipStream::recognizes(Bytes bytes) {
   return bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b;
 }
 
@@ -109,11 +104,10 @@ std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
 }
 
 void GzipStream::fail(const std::string& problem) const {
-  throw Error(ExitCode::kData, name_ + ": compressed byte " + std::to_string(consumed_) +
-                                   ", inflated byte " + std::to_string(produced_) + ": " + problem);
+  fail_data("{}: compressed byte {}, inflated byte {}: {}", name_, consumed_, produced_, problem);
 }
 
-std::shared_ptr<const MappedFile> find_inflated(std::span<const std::uint8_t> compressed) {
+std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
   if (compressed.size() < kWorthwhile_bytes) return nullptr;
   const std::optional<fs::path> folder = own_cache_folder("inflated");
   if (!folder) return nullptr;
@@ -136,8 +130,7 @@ std::shared_ptr<const MappedFile> find_inflated(std::span<const std::uint8_t> co
   return nullptr;
 }
 
-void keep_inflated(std::span<const std::uint8_t> compressed, std::span<const std::uint8_t> header,
-                   std::span<const std::uint8_t> values) {
+void keep_inflated(Bytes compressed, Bytes header, Bytes values) {
   if (compressed.size() < kWorthwhile_bytes || values.size() > kMostInflated_bytes) return;
   const std::optional<fs::path> folder = own_cache_folder("inflated");
   if (!folder) return;
@@ -156,6 +149,42 @@ void keep_inflated(std::span<const std::uint8_t> compressed, std::span<const std
   }
   spdlog::debug("{}: inflated data are not kept here", folder->string());
   fs::remove(temporary, failed);
+}
+
+void unpack(const fs::path& archive, const std::vector<settings::DatasetFile>& wanted,
+            const fs::path& folder) {
+  constexpr std::size_t kBlock = 512;
+  constexpr std::size_t kPiece = std::size_t{1} << 20;  // a whole number of blocks
+  const MappedFile compressed = MappedFile::open(archive, ExitCode::kData);
+  GzipStream stream(compressed.bytes(), archive.string());
+  Buffer buffer(kPiece);
+  const auto read = [&](std::size_t bytes) {
+    if (stream.read(std::span(buffer).first(bytes)) == bytes) return;
+    fail_data("{}: the archive ends within a member", archive.string());
+  };
+  // A header is one block (POSIX.1-1988, ustar); one of zeros ends the archive.
+  std::vector<settings::DatasetFile> missing = wanted;
+  for (read(kBlock); buffer[0] != 0; read(kBlock)) {
+    std::array<char, 101> path{};  // stored without a final zero if it fills its field
+    std::array<char, 13> octal_size{};
+    std::copy_n(buffer.begin(), 100, path.begin());
+    std::copy_n(buffer.begin() + 124, 12, octal_size.begin());
+    const std::string name = fs::path(path.data()).filename().string();
+    const auto file = std::ranges::find(missing, name, &settings::DatasetFile::name);
+    std::optional<AtomicFile> out;
+    if (file != missing.end()) out.emplace(folder / name, ExitCode::kData);
+    for (std::uint64_t left = std::strtoull(octal_size.data(), nullptr, 8); left > 0;) {
+      const std::size_t bytes = std::min<std::uint64_t>(left, kPiece);
+      read((bytes + kBlock - 1) / kBlock * kBlock);
+      if (out) out->write(buffer.data(), bytes);
+      left -= bytes;
+    }
+    if (!out) continue;
+    out->commit();
+    missing.erase(file);
+  }
+  if (missing.empty()) return;
+  fail_data("{}: does not hold {}", archive.string(), missing.front().name);
 }
 
 }  // namespace mnist_train::data

@@ -1,12 +1,7 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <span>
-#include <string>
-
 #include "base/file.h"
+#include "data/sources.h"
 
 struct z_stream_s;  // zlib's, NOLINT(readability-identifier-naming)
 
@@ -17,13 +12,13 @@ namespace mnist_train::data {
 /// compressed and the inflated data.
 class GzipStream {
  public:
-  GzipStream(std::span<const std::uint8_t> compressed, std::string name);
+  GzipStream(Bytes compressed, std::string name);
   GzipStream(const GzipStream&) = delete;
   GzipStream& operator=(const GzipStream&) = delete;
   ~GzipStream();
 
   /// Returns whether the bytes begin like a gzip file.
-  static bool recognizes(std::span<const std::uint8_t> bytes);
+  static bool recognizes(Bytes bytes);
 
   /// Inflates the next bytes into `out` and returns their number: fewer than asked only at the end
   /// of the last member. At the end of a member its length and checksum are checked.
@@ -36,7 +31,7 @@ class GzipStream {
   std::size_t inflate_some(std::span<std::uint8_t> out);
   [[noreturn]] void fail(const std::string& problem) const;
 
-  std::span<const std::uint8_t> compressed_;
+  Bytes compressed_;
   std::string name_;
   std::size_t consumed_ = 0;
   std::size_t produced_ = 0;
@@ -47,12 +42,18 @@ class GzipStream {
 /// Returns the content of a gzip file from the user's cache, where `keep_inflated` wrote it; null
 /// if it is not there or was changed since. Inflating the 47 MB of MNIST takes a tenth of a second,
 /// checking their hash five milliseconds.
-std::shared_ptr<const MappedFile> find_inflated(std::span<const std::uint8_t> compressed);
+std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 
 /// Keeps the content of a gzip file, a header followed by values, in the folder `inflated` of the
 /// user's cache, unless it is small or huge. Removes all but the eight most recently used files
 /// there. A failure is no error: the next run inflates again.
-void keep_inflated(std::span<const std::uint8_t> compressed, std::span<const std::uint8_t> header,
-                   std::span<const std::uint8_t> values);
+void keep_inflated(Bytes compressed, Bytes header, Bytes values);
+
+/// Writes the wanted files of a .tar.gz, whose SHA-256 was verified, into `folder`, each whole or
+/// not at all. They are found by the last part of their names in the archive, which does not affect
+/// where they are written; other files are skipped. Throws Error(kData) naming the archive if one
+/// of them is missing or the archive is truncated.
+void unpack(const std::filesystem::path& archive, const std::vector<settings::DatasetFile>& wanted,
+            const std::filesystem::path& folder);
 
 }  // namespace mnist_train::data

@@ -18,8 +18,6 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/gzip_stream.h"
-#include "fetch/tar_archive.h"
-#include "settings/named_datasets.h"
 
 namespace mnist_train::fetch {
 
@@ -286,7 +284,7 @@ void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder
   if (complete) return;
   const fs::path archive = folder / ("." + dataset.archive->name);
   fetch_file(*dataset.archive, archive, mirrors);
-  unpack(archive, dataset.files, folder);
+  data::unpack(archive, dataset.files, folder);
   fs::remove(archive);
 }
 

@@ -1,16 +1,15 @@
-#include "fetch/tar_archive.h"
-
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
+#include "data/gzip_stream.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
 #include "support/temp_folder.h"
 
-namespace mnist_train::fetch {
+namespace mnist_train::data {
 namespace {
 
 namespace fs = std::filesystem;
@@ -105,4 +104,4 @@ TEST_CASE("incomplete archives are refused") {
 }
 
 }  // namespace
-}  // namespace mnist_train::fetch
+}  // namespace mnist_train::data
