@@ -1,20 +1,11 @@
 #include "data/dataset.h"
 
-#include <spdlog/fmt/fmt.h>
-
-#include <algorithm>
 #include <cstring>
-#include <optional>
-#include <string>
 #include <unordered_map>
-#include <utility>
 
-#include "base/error.h"
 #include "base/hash.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "data/sampler.h"
-#include "data/sources.h"
 
 namespace mnist_train::data {
 
@@ -46,9 +37,8 @@ std::vector<std::int64_t> recorded_test(const SampleView& samples, const Dataset
   const auto missing = std::ranges::count(positions, -1);
   if (missing == 0) return positions;
   const auto first = std::ranges::find(positions, -1) - positions.begin();
-  fail_data(fmt::format("{}: {} of the {} test files of the run are missing; the first is {}",
-                        samples.name(), missing, positions.size(),
-                        record.test[static_cast<std::size_t>(first)]));
+  fail_data("{}: {} of the {} test files of the run are missing; the first is {}", samples.name(),
+            missing, positions.size(), record.test[static_cast<std::size_t>(first)]);
 }
 
 void add(LeftOut& sum, const LeftOut& more) {
@@ -92,8 +82,8 @@ std::vector<std::uint8_t> ImageSet::image(std::int64_t sample) const {
     const auto bytes = images.subspan(static_cast<std::size_t>(sample) * size, size);
     return {bytes.begin(), bytes.end()};
   }
-  std::vector<std::uint8_t> planes(size);
-  std::vector<std::uint8_t> buffer;
+  Buffer planes(size);
+  Buffer buffer;
   encoded->samples.decode(sample, encoded->geometry, planes.data(), buffer);
   return planes;
 }
@@ -171,7 +161,7 @@ void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
   Drawn part = take_part(train_, left, Part::kValidation);
   if (!part.taken.empty()) validation_ = train_.select(part.taken);
   left = std::move(part.left);
-  if (left.empty()) fail_data(train_.name() + ": no samples are left to train on");
+  if (left.empty()) fail_data("{}: no samples are left to train on", train_.name());
   if (static_cast<std::int64_t>(left.size()) < train_.count()) train_ = train_.select(left);
   train_ = limited(train_, options_.limit_train, "limit_train", left_out_.limit_train);
   if (options_.validation == 0) return;
@@ -185,8 +175,8 @@ void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
 /// Tells of classes that are not in a drawn set, and refuses an empty one.
 void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
   if (drawn.taken.empty()) {
-    fail_data(fmt::format("{}: data.{} holds out nothing, because no class has two samples",
-                          train_.name(), key));
+    fail_data("{}: data.{} holds out nothing, because no class has two samples", train_.name(),
+              key);
   }
   if (drawn.single_classes.empty()) return;
   constexpr std::size_t kMostNamed = 10;
@@ -221,8 +211,8 @@ SampleView DatasetReader::limited(const SampleView& samples, std::optional<std::
                                   const char* key, std::int64_t& left_out) const {
   if (!limit) return samples;
   if (*limit > samples.count()) {
-    fail_data(fmt::format("{}: data.{} is {}, but there are {} images", samples.name(), key, *limit,
-                          samples.count()));
+    fail_data("{}: data.{} is {}, but there are {} images", samples.name(), key, *limit,
+              samples.count());
   }
   left_out = samples.count() - *limit;
   if (!options_.has_picture_files()) return samples.select(positions({0, *limit}));
@@ -234,11 +224,11 @@ void DatasetReader::require_memory() const {
   const SystemMemory memory = system_memory();
   const auto available = static_cast<std::int64_t>(memory.available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
-  fail_data(fmt::format(
+  fail_data(
       "{}: decoded to {}, the images take {} MiB, but {} MiB of memory are free{}; data.decode "
       "\"stream\" decodes during training, a smaller data.size or data.limit_train takes less",
       train_.name(), geometry_.text(), bytes() >> 20U, available >> 20,
-      memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup" : ""));
+      memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup" : "");
 }
 
 std::size_t DatasetReader::bytes_of(const SampleView& samples) const {
@@ -262,16 +252,16 @@ Dataset DatasetReader::read_into(std::span<std::uint8_t> memory,
     memory = memory.subspan(cache_aligned(bytes));
     return first;
   };
-  const auto open = [&](const SampleView& samples) {
+  const auto read = [&](SampleView& samples) {
     const auto count = static_cast<std::size_t>(samples.count());
     const auto images = block(count * image_bytes());
     const auto labels = block(count * sizeof(std::uint16_t));
-    OpenSplit split{
-        samples, images, {reinterpret_cast<std::uint16_t*>(labels.data()), count}, owner};
-    if (count > 0) skip(split, decode(samples, split.images.data()), 0);
-    return split;
+    if (count > 0) skip(samples, decode(samples, images.data()), 0, images);
+    ImageSet set = labelled(samples, reinterpret_cast<std::uint16_t*>(labels.data()), owner);
+    set.images = images.first(static_cast<std::size_t>(set.count) * image_bytes());
+    return set;
   };
-  return finish({open(train_), open(validation_), open(test_)});
+  return finish({read(train_), read(validation_), read(test_), /*hash=*/""});
 }
 
 std::shared_ptr<EncodedImages> DatasetReader::encoded(const SampleView& samples) const {
@@ -322,83 +312,73 @@ std::vector<SampleFailure> DatasetReader::check(int part, int parts, int threads
 Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
   std::int64_t first = 0;
   auto begin = failed.begin();
-  const auto open = [&](const SampleView& samples) {
-    const auto end = std::find_if(begin, failed.end(), [&](const SampleFailure& each) {
-      return each.sample >= first + samples.count();
-    });
-    OpenSplit split{samples};
-    skip(split, {begin, end}, first);
-    first += samples.count();
+  const auto open = [&](SampleView& samples) {
+    const std::int64_t next = first + samples.count();
+    const auto end =
+        std::find_if(begin, failed.end(), [&](const auto& each) { return each.sample >= next; });
+    skip(samples, {begin, end}, first, {});
+    first = next;
     begin = end;
-    return split;
+    // Selected once more, which the hashes in old checkpoints contain.
+    if (&samples == &train_) train_ = train_.select(positions({0, train_.count()}));
+    const auto labels =
+        std::make_shared<std::vector<std::uint16_t>>(static_cast<std::size_t>(samples.count()));
+    ImageSet set = labelled(samples, labels->data(), labels);
+    if (set.count > 0) set.encoded = encoded(samples);
+    return set;
   };
-  return finish({open(train_), open(validation_), open(test_)});
+  return finish({open(train_), open(validation_), open(test_), /*hash=*/""});
 }
 
-/// Removes the failed samples. `first`: the number of the split's first sample in `failed`.
-void DatasetReader::skip(OpenSplit& split, std::span<const SampleFailure> failed,
-                         std::int64_t first) {
+/// Removes the failed samples, and their pixels from `images` unless that is empty. `first`: the
+/// number of the split's first sample in `failed`.
+void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> failed,
+                         std::int64_t first, std::span<std::uint8_t> images) {
   for (const SampleFailure& each : failed) bad_.add(each.message);
-  if (!bad_.skips() || split.samples.count() == 0) return;
+  if (!bad_.skips() || samples.count() == 0) return;
   std::vector<std::int64_t> good;
   auto next = failed.begin();
-  for (std::int64_t position = 0; position < split.samples.count(); ++position) {
+  for (std::int64_t position = 0; position < samples.count(); ++position) {
     if (next != failed.end() && next->sample == first + position) {
       ++next;
     } else {
       good.push_back(position);
     }
   }
-  if (good.empty()) fail_data(split.samples.name() + ": none of its images can be used");
-  if (!split.images.empty()) move_to_front(split.images, image_bytes(), good);
-  split.samples = split.samples.select(good);
+  if (good.empty()) fail_data("{}: none of its images can be used", samples.name());
+  if (!images.empty()) move_to_front(images, image_bytes(), good);
+  samples = samples.select(good);
 }
 
-/// Returns the samples of a split as an image set, in its memory.
-ImageSet DatasetReader::take(const OpenSplit& from) const {
+/// Returns a set of the samples with their labels, which it writes to memory of `owner`, [count].
+ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* labels,
+                                 std::shared_ptr<const void> owner) const {
   ImageSet set = set_of_shape(geometry_, classes_);
-  set.count = from.samples.count();
+  set.count = samples.count();
   if (set.count == 0) return set;
-  const auto count = static_cast<std::size_t>(set.count);
-  set.source = from.samples.name();
-  std::span<std::uint16_t> labels = from.labels.first(std::min(count, from.labels.size()));
-  set.owner = from.owner;
-  if (from.images.empty()) {
-    set.encoded = encoded(from.samples);
-    const auto own = std::make_shared<std::vector<std::uint16_t>>(count);
-    labels = *own;
-    set.owner = own;
-  } else {
-    set.images = from.images.first(count * image_bytes());
+  for (std::int64_t i = 0; i < set.count; ++i) {
+    labels[i] = static_cast<std::uint16_t>(samples.label(i));
   }
-  for (std::size_t i = 0; i < count; ++i) {
-    labels[i] = static_cast<std::uint16_t>(from.samples.label(static_cast<std::int64_t>(i)));
-  }
-  set.labels = labels;
+  set.labels = {labels, static_cast<std::size_t>(set.count)};
+  set.owner = std::move(owner);
+  set.source = samples.name();
   return set;
 }
 
-Dataset DatasetReader::finish(const std::array<OpenSplit, 3>& splits) const {
-  const auto& [training, validation, test] = splits;
-  Dataset dataset;
-  // Selected once more, which the hashes in old checkpoints contain.
-  OpenSplit trained_on = training;
-  trained_on.samples = training.samples.select(positions({0, training.samples.count()}));
-  dataset.train = take(trained_on);
-  dataset.validation = take(validation);
-  dataset.test = take(test);
+Dataset DatasetReader::finish(Dataset dataset) const {
   Hasher hasher;
   for (const ImageSet* set : {&dataset.train, &dataset.validation, &dataset.test}) {
     hash_split(hasher, *set);
   }
   dataset.hash = hasher.named_digest();
-  for (auto [set, split] : {std::pair(&dataset.validation, &validation), {&dataset.test, &test}}) {
+  for (auto [set, samples] :
+       {std::pair(&dataset.validation, &validation_), {&dataset.test, &test_}}) {
     if (set->encoded || !options_.has_picture_files()) continue;
-    for (std::int64_t i = 0; i < set->count; ++i) set->paths.push_back(split->samples.path(i));
+    for (std::int64_t i = 0; i < set->count; ++i) set->paths.push_back(samples->path(i));
   }
   dataset.class_names = class_names_;
   dataset.skipped = bad_.skipped();
-  if (training.samples.sources().size() > 1) dataset.train_parts = training.samples.parts();
+  if (train_.sources().size() > 1) dataset.train_parts = train_.parts();
   dataset.left_out = left_out_;
   dataset.left_out.unusable = static_cast<std::int64_t>(bad_.skipped().size());
   dataset.notes = notes_;

@@ -1,20 +1,9 @@
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "data/image_decoder.h"
-#include "data/sources.h"
-#include "settings/data_options.h"
 #include "settings/train_options.h"
 
 namespace mnist_train::data {
@@ -113,14 +102,6 @@ class DatasetReader {
   Dataset stream(const std::vector<SampleFailure>& failed = {});
 
  private:
-  /// The samples of a split that are used, and the memory for their pixels and labels.
-  struct OpenSplit {
-    SampleView samples;
-    std::span<std::uint8_t> images{};  // empty if they are decoded as they are used
-    std::span<std::uint16_t> labels{};
-    std::shared_ptr<const void> owner{};
-  };
-
   std::size_t bytes_of(const SampleView& samples) const;
   std::size_t image_bytes() const { return static_cast<std::size_t>(geometry_.bytes()); }
   bool is_cancelled() const { return cancelled_ != nullptr && *cancelled_; }
@@ -132,9 +113,11 @@ class DatasetReader {
   void draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record);
   SampleView limited(const SampleView& samples, std::optional<std::int64_t> limit, const char* key,
                      std::int64_t& left_out) const;
-  void skip(OpenSplit& split, std::span<const SampleFailure> failed, std::int64_t first);
-  ImageSet take(const OpenSplit& from) const;
-  Dataset finish(const std::array<OpenSplit, 3>& splits) const;
+  void skip(SampleView& samples, std::span<const SampleFailure> failed, std::int64_t first,
+            std::span<std::uint8_t> images);
+  ImageSet labelled(const SampleView& samples, std::uint16_t* labels,
+                    std::shared_ptr<const void> owner) const;
+  Dataset finish(Dataset dataset) const;
 
   settings::DataOptions options_;
   const std::atomic<bool>* cancelled_;
