@@ -2,27 +2,16 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <condition_variable>
-#include <cstdint>
-#include <deque>
 #include <exception>
 #include <future>
-#include <memory>
 #include <mutex>
-#include <span>
-#include <string>
 #include <thread>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/system.h"
 #include "data/image_decoder.h"
-#include "imaging/codec.h"
 
 // Declared by no header of the C interface; without it no operator is known.
 extern "C" void daliInitOperators();  // NOLINT(readability-identifier-naming)
@@ -124,7 +113,7 @@ class Pipeline {
   std::size_t max_batch() const { return max_batch_; }
 
   /// Begins to decode a batch of encoded files, which must stay in place until it is popped.
-  void feed(const std::vector<std::span<const std::uint8_t>>& files) {
+  void feed(const std::vector<data::Bytes>& files) {
     std::vector<std::int64_t> sizes(files.size());
     std::vector<daliTensorDesc_t> samples(files.size());
     for (std::size_t i = 0; i < files.size(); ++i) {
@@ -266,8 +255,8 @@ class DaliDecoder : public data::ImageDecoder {
         : samples(std::move(wanted)), buffers(samples.size()), files(samples.size()) {}
 
     std::vector<std::int64_t> samples;
-    std::vector<std::vector<std::uint8_t>> buffers;  // of files that are not mapped
-    std::vector<std::span<const std::uint8_t>> files;
+    std::vector<data::Buffer> buffers;  // of files that are not mapped
+    std::vector<data::Bytes> files;
     std::promise<data::DecodedBatch> result{};
   };
   using FileBatches = std::deque<std::unique_ptr<FileBatch>>;

@@ -5,11 +5,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "data/sources.h"
-
 namespace mnist_train::data {
-
-namespace fs = std::filesystem;
 
 namespace {
 

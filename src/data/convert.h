@@ -1,11 +1,9 @@
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <memory>
-#include <string>
 #include <string_view>
+
+#include "data/sources.h"
 
 struct MDB_env;  // LMDB's
 struct MDB_txn;
@@ -15,9 +13,9 @@ namespace mnist_train::data {
 enum class ConvertTarget { kLmdb, kImageFolder };
 
 struct ConvertOptions {
-  std::filesystem::path from;  // a folder of IDX files
+  fs::path from;  // a folder of IDX files
   ConvertTarget target = ConvertTarget::kLmdb;
-  std::filesystem::path to;             // must not exist, or be empty
+  fs::path to;                          // must not exist, or be empty
   bool jpeg = false;                    // otherwise PNG, which is lossless
   int quality = 95;                     // of JPEG
   std::function<void()> before_each{};  // called before each image; an exception ends the work
@@ -41,7 +39,7 @@ std::string write_caffe2_record(const std::string& image, std::int32_t label);
 /// keys. Throws Error(kRunFailed).
 class LmdbWriter {
  public:
-  explicit LmdbWriter(const std::filesystem::path& folder);
+  explicit LmdbWriter(const fs::path& folder);
 
   void append(std::string_view key, std::string_view value);
   /// Commits and syncs the entries; without it the database is incomplete.

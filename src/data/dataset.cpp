@@ -100,8 +100,7 @@ std::vector<std::int64_t> ImageSet::class_sizes() const {
 }
 
 DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits,
-                             const std::filesystem::path& record,
-                             const std::atomic<bool>* cancelled)
+                             const fs::path& record, const std::atomic<bool>* cancelled)
     : options_(options),
       cancelled_(cancelled),
       bad_(options.on_bad_sample == settings::OnBadSample::kSkip) {
@@ -394,7 +393,7 @@ ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes) {
   return set;
 }
 
-ImageSet shape_of_images(settings::DataOptions options, const std::filesystem::path& record) {
+ImageSet shape_of_images(settings::DataOptions options, const fs::path& record) {
   options.decode = settings::Decode::kStream;  // which needs no memory for decoded images
   const DatasetReader reader(options, record.empty() ? Splits::kBoth : Splits::kTest, record);
   return set_of_shape(reader.geometry(), reader.classes());

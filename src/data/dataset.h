@@ -72,8 +72,7 @@ class DatasetReader {
   /// a fraction draws no samples, and if decoded images would not fit into memory. Throws
   /// ConfigKeyError if a list's column `holdout` contradicts the options.
   explicit DatasetReader(const settings::DataOptions& options, Splits splits = Splits::kBoth,
-                         const std::filesystem::path& record = {},
-                         const std::atomic<bool>* cancelled = nullptr);
+                         const fs::path& record = {}, const std::atomic<bool>* cancelled = nullptr);
 
   /// Numbers of samples to train on and to test on, after limit_train and limit_test.
   std::int64_t train_count() const { return train_.count(); }
@@ -137,14 +136,14 @@ ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes);
 
 /// Returns a set without samples that has the shape and the number of classes of a data set's
 /// images. Its files are opened, but no image is decoded. Throws Error(kData).
-ImageSet shape_of_images(settings::DataOptions options, const std::filesystem::path& record = {});
+ImageSet shape_of_images(settings::DataOptions options, const fs::path& record = {});
 
 /// Reads `dataset.json`. Throws Error(kData) if it is not one.
-DatasetRecord read_dataset_record(const std::filesystem::path& file);
+DatasetRecord read_dataset_record(const fs::path& file);
 
 /// Returns the `dataset.json` of the run that wrote a checkpoint or weights file: beside it, or
 /// beside its folder `checkpoints`. Empty if there is none.
-std::filesystem::path find_dataset_record(const std::filesystem::path& weights);
+fs::path find_dataset_record(const fs::path& weights);
 
 /// Returns the content of `dataset.json`: the number of samples of each class, by name or number,
 /// the paths of held-out samples that a fraction drew, and what was left out: the number of files

@@ -16,8 +16,6 @@
 
 namespace mnist_train::data {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 std::vector<std::string> paths_of(const ImageSet& set) {

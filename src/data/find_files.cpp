@@ -15,7 +15,6 @@
 
 namespace mnist_train::data {
 
-namespace fs = std::filesystem;
 using settings::DataFormat;
 using settings::DataLocation;
 

@@ -17,8 +17,6 @@
 
 namespace mnist_train::data {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 // Inflated files that are kept:

@@ -53,7 +53,7 @@ void keep_inflated(Bytes compressed, Bytes header, Bytes values);
 /// not at all. They are found by the last part of their names in the archive, which does not affect
 /// where they are written; other files are skipped. Throws Error(kData) naming the archive if one
 /// of them is missing or the archive is truncated.
-void unpack(const std::filesystem::path& archive, const std::vector<settings::DatasetFile>& wanted,
-            const std::filesystem::path& folder);
+void unpack(const fs::path& archive, const std::vector<settings::DatasetFile>& wanted,
+            const fs::path& folder);
 
 }  // namespace mnist_train::data

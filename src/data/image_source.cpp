@@ -258,7 +258,7 @@ Drawn draw_limit(const SampleView& samples, const Positions& among, std::int64_t
   return take(samples, std::move(classes), apportion(limit, sizes), seed);
 }
 
-PictureSurvey survey_pictures(const ImageSource& pictures, const std::filesystem::path& folder) {
+PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folder) {
   constexpr int kFirstTurned = 5;  // EXIF orientations from here on swap the sides
   PictureSurvey survey;
   survey.gray = true;

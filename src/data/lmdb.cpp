@@ -10,11 +10,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/convert.h"
-#include "data/sources.h"
 
 namespace mnist_train::data {
-
-namespace fs = std::filesystem;
 
 namespace {
 

@@ -23,8 +23,6 @@
 
 namespace mnist_train::data {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;  // of one image file
@@ -430,10 +428,7 @@ class ImageList : public PictureFiles {
     folder_fd_ = UniqueFd(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const MappedFile content = MappedFile::open(file, ExitCode::kData);
     const auto bytes = content.bytes();
-    CsvReader csv({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name_);
-    std::vector<std::string> fields;
-    const ListColumns columns = read_header(csv, fields);
-    while (csv.next(fields)) add_row(csv, columns, fields);
+    read_rows(CsvReader({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name_));
     if (labels_.empty()) fail_data("{}: lists no picture that can be used", name_);
     number_labels();
     hash_from(0);
@@ -441,29 +436,33 @@ class ImageList : public PictureFiles {
     hasher.update(hash_.data(), hash_.size());
     hasher.update(labels_.data(), labels_.size() * sizeof labels_.front());
     hash_ = hasher.named_digest();
-    Samples(0, HashOfPath{this}, SamePath{this}).swap(known_);
     std::vector<std::uint32_t>().swap(lines_);
     folder_fd_.reset();
     release_spare_memory();
   }
 
  private:
-  // Samples by their paths, without a copy of these.
-  struct HashOfPath {
-    const ImageList* list;
-    std::size_t operator()(std::uint32_t sample) const {
-      return std::hash<std::string_view>()(list->path_view(sample));
+  void read_rows(CsvReader csv) {
+    std::vector<std::string> fields;
+    const ListColumns columns = read_header(csv, fields);
+    // Samples by their paths, without a copy of these.
+    auto hash = [this](std::uint32_t sample) {
+      return std::hash<std::string_view>()(path_view(sample));
+    };
+    auto same = [this](std::uint32_t one, std::uint32_t other) {
+      return path_view(one) == path_view(other);
+    };
+    std::unordered_set<std::uint32_t, decltype(hash), decltype(same)> known(0, hash, same);
+    while (csv.next(fields)) {
+      if (!add_row(csv, columns, fields)) continue;
+      const auto last = static_cast<std::uint32_t>(labels_.size() - 1);
+      const auto [first, is_new] = known.insert(last);
+      if (!is_new) drop_repeated(csv, *first, last);
     }
-  };
-  struct SamePath {
-    const ImageList* list;
-    bool operator()(std::uint32_t one, std::uint32_t other) const {
-      return list->path_view(one) == list->path_view(other);
-    }
-  };
-  using Samples = std::unordered_set<std::uint32_t, HashOfPath, SamePath>;
+  }
 
-  void add_row(const CsvReader& csv, const ListColumns& columns,
+  /// Adds the sample of a row. Returns false if it is bad.
+  bool add_row(const CsvReader& csv, const ListColumns& columns,
                const std::vector<std::string>& fields) {
     if (fields.size() != columns.count) {
       csv.fail("{} fields, but the header has {}", fields.size(), columns.count);
@@ -486,11 +485,12 @@ class ImageList : public PictureFiles {
       problem = add_file(path, status.st_mode, status.st_size, class_number);
     }
     if (!problem.empty()) {
-      return bad_.add(fmt::format("{}: line {}: {}{}", name_, csv.line(), shown(path), problem));
+      bad_.add(fmt::format("{}: line {}: {}{}", name_, csv.line(), shown(path), problem));
+      return false;
     }
     lines_.push_back(csv.line());
     if (columns.holdout) parts_.push_back(part);
-    drop_if_repeated(csv);
+    return true;
   }
 
   Part part_of(const CsvReader& csv, const std::string& word) const {
@@ -501,12 +501,8 @@ class ImageList : public PictureFiles {
              kind_.is_test ? "test, since this list is the test set" : "train, validation or test");
   }
 
-  /// Drops the last sample if an earlier row names its file.
-  void drop_if_repeated(const CsvReader& csv) {
-    const auto last = static_cast<std::uint32_t>(labels_.size() - 1);
-    const auto [found, is_new] = known_.insert(last);
-    if (is_new) return;
-    const std::uint32_t first = *found;
+  /// Drops the last sample, whose file is that of the row of sample `first`.
+  void drop_repeated(const CsvReader& csv, std::uint32_t first, std::uint32_t last) {
     const auto refuse = [&](const char* what) {
       csv.fail("{} is on line {} too, with another {}", shown(path(last)), lines_[first], what);
     };
@@ -561,7 +557,6 @@ class ImageList : public PictureFiles {
   // While the rows are read:
   std::unordered_map<std::string, std::size_t> label_numbers_{};
   std::vector<std::uint32_t> lines_{};  // of the samples
-  Samples known_{0, HashOfPath{this}, SamePath{this}};
   UniqueFd folder_fd_{};
 };
 

@@ -37,7 +37,7 @@ std::int64_t number_in(Bytes bytes, bool is_signed) {
 /// values. Compression is recognised by the first bytes, not by the file's name.
 class IdxReader {
  public:
-  explicit IdxReader(const std::filesystem::path& path)
+  explicit IdxReader(const fs::path& path)
       : name_(path.string()),
         file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))) {
     if (GzipStream::recognizes(file_->bytes())) {
@@ -241,7 +241,7 @@ class IdxSource : public ImageSource {
     return {images_.shape(), *bytes, bytes};
   }
 
-  void read_labels(const std::filesystem::path& path, std::int64_t max_classes) {
+  void read_labels(const fs::path& path, std::int64_t max_classes) {
     IdxReader reader(path);
     const auto& shape = reader.shape();
     const bool is_table = shape.size() == 2 && shape[1] == kQmnistColumns && !reader.holds_bytes();
@@ -269,11 +269,11 @@ constexpr int kCifarClasses = 10;
 
 class CifarSource : public ImageSource {
  public:
-  explicit CifarSource(const std::vector<std::filesystem::path>& files) {
+  explicit CifarSource(const std::vector<fs::path>& files) {
     classes_ = kCifarClasses;
     geometry_ = {3, 32, 32};
     name_ = files.front().string();
-    for (const std::filesystem::path& path : files) add(path);
+    for (const fs::path& path : files) add(path);
   }
 
   std::string sample_name(std::int64_t sample) const override {
@@ -294,7 +294,7 @@ class CifarSource : public ImageSource {
     std::int64_t first_sample;
   };
 
-  void add(const std::filesystem::path& path) {
+  void add(const fs::path& path) {
     CifarBatch batch{path.string(), MappedFile::open(path, ExitCode::kData), count()};
     const auto bytes = batch.file.bytes();
     if (bytes.empty()) {
@@ -323,13 +323,13 @@ class CifarSource : public ImageSource {
 
 }  // namespace
 
-IdxFile read_idx_file(const std::filesystem::path& path) { return IdxReader(path).read(); }
+IdxFile read_idx_file(const fs::path& path) { return IdxReader(path).read(); }
 
 std::shared_ptr<ImageSource> open_idx(const IdxFiles& files, std::int64_t max_classes) {
   return std::make_shared<IdxSource>(files, max_classes);
 }
 
-std::shared_ptr<ImageSource> open_cifar(const std::vector<std::filesystem::path>& files) {
+std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files) {
   return std::make_shared<CifarSource>(files);
 }
 

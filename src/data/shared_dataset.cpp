@@ -132,7 +132,7 @@ SharedDataset::~SharedDataset() {
 }
 
 void SharedDataset::publish(const settings::DataOptions& options, Splits splits,
-                            const std::filesystem::path& record) {
+                            const fs::path& record) {
   thread_ = start_thread([this, options, splits, record] {
     try {
       DatasetReader reader(options, splits, record, &cancelled_);

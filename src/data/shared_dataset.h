@@ -33,7 +33,7 @@ class SharedDataset {
   /// `handle().ready_fd` becomes readable, or hangs up if that failed. Called once.
   /// `record`: as of DatasetReader.
   void publish(const settings::DataOptions& options, Splits splits = Splits::kBoth,
-               const std::filesystem::path& record = {});
+               const fs::path& record = {});
 
   /// Waits for `publish` and throws its failure.
   void wait();

@@ -10,7 +10,6 @@
 
 namespace mnist_train::data {
 
-namespace fs = std::filesystem;
 using settings::DataFormat;
 using settings::DataLocation;
 using settings::DataOptions;

@@ -19,6 +19,7 @@
 
 namespace mnist_train::data {
 
+namespace fs = std::filesystem;
 using imaging::Bytes;
 using Buffer = std::vector<std::uint8_t>;
 
@@ -288,23 +289,23 @@ void require_there(const settings::DataLocation& location, SplitName split,
                    settings::DataFormat format);
 
 /// Throws Error(kData), with advice, if the file is of a kind that no data.format reads.
-void refuse_other_kind(const std::filesystem::path& path);
+void refuse_other_kind(const fs::path& path);
 
 /// Finds the folder that holds a data set's files, without opening any: a folder of the data set's
 /// name, or of the name that torchvision gives it, in `root`, in a folder of the path list
 /// MNIST_TRAIN_DATA, in `third_party` of the repository or bundle of the executable, in the
 /// installation, or in the user's cache
 /// ($XDG_CACHE_HOME or ~/.cache, `mnist-train/`). Throws Error(kData) listing all these places.
-std::filesystem::path find_named_dataset(const settings::NamedDataset& dataset,
-                                         const std::optional<std::filesystem::path>& root);
+fs::path find_named_dataset(const settings::NamedDataset& dataset,
+                            const std::optional<fs::path>& root);
 
 /// Returns the command that a user types to download a data set into a folder that is searched.
 std::string fetch_command(const settings::NamedDataset& dataset);
 
 /// The two files of a split.
 struct IdxFiles {
-  std::filesystem::path images;
-  std::filesystem::path labels;
+  fs::path images;
+  fs::path labels;
 };
 
 /// Finds the images file and the labels file of a split. The location is both files; or the images
@@ -317,8 +318,7 @@ IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split)
 
 /// Finds the binary batches of CIFAR-10 of a split: data_batch_1.bin to data_batch_5.bin or
 /// test_batch.bin in a folder, or one file by its name. Throws Error(kData) if one is missing.
-std::vector<std::filesystem::path> find_cifar_files(const settings::DataLocation& location,
-                                                    SplitName split);
+std::vector<fs::path> find_cifar_files(const settings::DataLocation& location, SplitName split);
 
 // One function for each data.format, each in its own file.
 
@@ -333,7 +333,7 @@ struct IdxFile {
 /// offset (in the inflated data if the file is compressed): bad magic, another element type, a
 /// dimension of 0, a size that the file cannot hold, too few or too many bytes, a broken gzip
 /// stream.
-IdxFile read_idx_file(const std::filesystem::path& path);
+IdxFile read_idx_file(const fs::path& path);
 
 /// Opens images [n,h,w] or [n,c,h,w] and their labels [n] and checks them against each other. There
 /// are `max_classes` classes or, by default, the greatest label + 1. Throws Error(kData) if counts
@@ -345,7 +345,7 @@ std::shared_ptr<ImageSource> open_idx(const IdxFiles& files,
 /// records of a label from 0 to 9 in one byte and of 3 x 32 x 32 bytes, the planes red, green and
 /// blue. Checks all labels. Throws Error(kData) with file and byte offset for an empty file, one
 /// that ends within a record, and a label out of range.
-std::shared_ptr<ImageSource> open_cifar(const std::vector<std::filesystem::path>& files);
+std::shared_ptr<ImageSource> open_cifar(const std::vector<fs::path>& files);
 
 /// Lists a folder of class folders of pictures (imaging::kPictureExtensions) as torchvision's
 /// ImageFolder does: the sorted names of the class folders are the classes, and class folders may
@@ -353,8 +353,7 @@ std::shared_ptr<ImageSource> open_cifar(const std::vector<std::filesystem::path>
 /// by other programs are left out. A folder that holds pictures itself is one class of that
 /// folder's name. No file is opened. Throws Error(kData) naming the file for an empty file, a name
 /// with control bytes or broken UTF-8, links in a circle, and pictures beside class folders.
-std::shared_ptr<ImageSource> open_image_folder(const std::filesystem::path& folder,
-                                               BadSamples& bad);
+std::shared_ptr<ImageSource> open_image_folder(const fs::path& folder, BadSamples& bad);
 
 /// How a list of pictures is read.
 struct ListKind {
@@ -368,15 +367,15 @@ struct ListKind {
 /// are the classes. Repeated rows are counted as left out. No picture is opened. Throws
 /// Error(kData) naming list and line for a broken row, a missing file, a path with two labels, and
 /// another word in `holdout`.
-std::shared_ptr<ImageSource> open_image_list(const std::filesystem::path& file,
-                                             const ListKind& kind, BadSamples& bad);
+std::shared_ptr<ImageSource> open_image_list(const fs::path& file, const ListKind& kind,
+                                             BadSamples& bad);
 
 /// Opens a Caffe2 LMDB, given as its folder or its file. Samples are in the order of their keys;
 /// every record's frame is read, but not its image. There are as many classes as the greatest label
 /// + 1. The database must not be written to meanwhile; it is never written to here, not even its
 /// lock file, so it may be on a read-only file system. Throws Error(kData) naming file and key for
 /// a database that is missing, damaged or empty, and for a record of another kind.
-std::shared_ptr<ImageSource> open_lmdb(const std::filesystem::path& path, BadSamples& bad);
+std::shared_ptr<ImageSource> open_lmdb(const fs::path& path, BadSamples& bad);
 
 /// One sample of a Caffe2 LMDB: an encoded image and the number of its class.
 struct Caffe2Record {
@@ -411,6 +410,6 @@ struct PictureSurvey {
 };
 
 /// Reads the headers of up to 4,000 pictures of `folder` and decodes up to 64, evenly spread.
-PictureSurvey survey_pictures(const ImageSource& pictures, const std::filesystem::path& folder);
+PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folder);
 
 }  // namespace mnist_train::data

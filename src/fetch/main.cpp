@@ -3,18 +3,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <exception>
 #include <iostream>
-#include <memory>
-#include <span>
 #include <system_error>
 
-#include "base/error.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/gzip_stream.h"

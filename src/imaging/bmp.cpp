@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
 #include <wuffs-v0.3.c>  // NOLINT(bugprone-suspicious-include): Wuffs is released as one such file
 
 #include "imaging/formats.h"

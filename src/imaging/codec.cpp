@@ -1,10 +1,5 @@
-#include "imaging/codec.h"
-
 #include <algorithm>
-#include <array>
 #include <cstring>
-#include <string_view>
-#include <utility>
 
 #include "base/file_kind.h"
 #include "base/print.h"

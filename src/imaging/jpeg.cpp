@@ -7,11 +7,9 @@
 // clang-format on
 
 #include <algorithm>
-#include <array>
 #include <csetjmp>
 #include <cstdlib>
 #include <memory>
-#include <string_view>
 
 #include "imaging/formats.h"
 

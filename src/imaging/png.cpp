@@ -1,10 +1,7 @@
 #include <png.h>
 
-#include <array>
 #include <csetjmp>
 #include <cstring>
-#include <string_view>
-#include <vector>
 
 #include "imaging/formats.h"
 

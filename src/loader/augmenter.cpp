@@ -298,13 +298,11 @@ at::Tensor Augmenter::drawn_for(const Selection& selection, std::int64_t images)
 
 Batch Augmenter::apply(Batch batch, const Selection& selection) const {
   const at::Tensor drawn = drawn_for(selection, batch.size());
-  const std::int64_t partner_count =
-      takes_partners_ ? partners(selection).size() : selection.next.size();
   const std::int64_t count = batch.size() - samples_beyond() - partners(selection).size();
   for (const auto& [entry, first_column] : entries_) {
     const at::Tensor columns = drawn.narrow(1, first_column, entry.columns);
     if (entry.mix) {
-      batch = mix(entry, batch, columns.narrow(0, 0, count), partner_count);
+      batch = mix(entry, batch, columns.narrow(0, 0, count), selection.next.size());
     } else {
       batch.images = entry.apply(batch.images, columns.narrow(0, 0, batch.images.size(0)));
     }
@@ -320,12 +318,12 @@ Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::T
   const std::int64_t count = drawn.size(0);
   const at::Tensor images = batch.images.narrow(0, 0, count);
   const at::Tensor labels = batch.labels.narrow(0, 0, count);
-  std::int64_t pairs = std::min(count, next_count);
+  const bool is_local = samples_beyond() > 0;
+  const std::int64_t pairs = is_local ? count : std::min(count, next_count);
   at::Tensor partners;
   at::Tensor partners_labels;
-  if (samples_beyond() > 0 || takes_partners_) {
-    if (samples_beyond() > 0) pairs = count;
-    const std::int64_t first = samples_beyond() > 0 ? 1 : count;
+  if (is_local || takes_partners_) {
+    const std::int64_t first = is_local ? 1 : count;
     partners = batch.images.narrow(0, first, pairs);
     partners_labels = batch.labels.narrow(0, first, pairs);
   } else if (from_next_) {

@@ -13,11 +13,7 @@
 #include <utility>
 
 #include "accelerator/device.h"
-#include "base/error.h"
 #include "base/parallel.h"
-#include "data/epoch_draws.h"
-#include "data/image_decoder.h"
-#include "kernels/operations.h"
 
 namespace mnist_train::loader {
 

@@ -1,17 +1,10 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "data/dataset.h"
-#include "data/image_decoder.h"
 #include "loader/augmenter.h"
-#include "settings/augment_options.h"
 
 namespace mnist_train::loader {
 
