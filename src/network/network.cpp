@@ -61,7 +61,7 @@ struct SlidingWindow {
   std::int64_t kernel;
   std::int64_t stride;
   std::int64_t padding;  // on both ends together
-  std::int64_t dilation = 1;
+  std::int64_t dilation;
 
   std::int64_t reach() const { return dilation * (kernel - 1) + 1; }
   bool fits(std::int64_t side, bool ceil_mode) const {
@@ -103,14 +103,17 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
   fail(sized, "has more than {} weights for input {}", kMaxParametersOfLayer, batch_text(sized.in));
 }
 
-void slide(SizedLayer& sized, const ImageSize& kernel, const SlidingWindow& rows,
-           const SlidingWindow& columns, bool ceil_mode = false) {
+/// `padding`: on both ends together.
+void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
+           const ImageSize& padding, const ImageSize& dilation, bool ceil_mode = false) {
+  const SlidingWindow rows{kernel.height, stride.height, padding.height, dilation.height};
+  const SlidingWindow columns{kernel.width, stride.width, padding.width, dilation.width};
   const SampleShape& in = sized.in;
   if (!rows.fits(in.height, ceil_mode) || !columns.fits(in.width, ceil_mode)) {
     const ImageSize reach{rows.reach(), columns.reach()};
     fail(sized, "its window of {}{} does not fit into {} with padding {}", text_of(reach),
          reach != kernel ? " (a kernel of " + text_of(kernel) + ", dilated)" : "", batch_text(in),
-         text_of({rows.padding / 2, columns.padding / 2}));
+         text_of({padding.height / 2, padding.width / 2}));
   }
   sized.out.height = ceil_mode ? rows.steps_with_ceil(in.height) : rows.steps(in.height);
   sized.out.width = ceil_mode ? columns.steps_with_ceil(in.width) : columns.steps(in.width);
@@ -135,8 +138,7 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
     padding = {layer.dilation.height * (kernel.height - 1),
                layer.dilation.width * (kernel.width - 1)};
   }
-  slide(sized, kernel, {kernel.height, stride.height, padding.height, layer.dilation.height},
-        {kernel.width, stride.width, padding.width, layer.dilation.width});
+  slide(sized, kernel, stride, padding, layer.dilation);
   sized.out.channels = out;
   const std::int64_t in_group = in.channels / layer.groups;
   sized.parameters =
@@ -173,15 +175,13 @@ template <class Pool>
 void infer_pool(SizedLayer& sized, Pool& layer, const ImageSize& dilation) {
   require_images(sized);
   const ImageSize& kernel = layer.kernel_size;
-  if (2 * layer.padding.height > kernel.height || 2 * layer.padding.width > kernel.width) {
+  const ImageSize padding{2 * layer.padding.height, 2 * layer.padding.width};
+  if (padding.height > kernel.height || padding.width > kernel.width) {
     fail(sized, "padding {} is more than half of the kernel of {}", text_of(layer.padding),
          text_of(kernel));
   }
   if (!layer.stride) layer.stride = kernel;
-  slide(sized, kernel,
-        {kernel.height, layer.stride->height, 2 * layer.padding.height, dilation.height},
-        {kernel.width, layer.stride->width, 2 * layer.padding.width, dilation.width},
-        layer.ceil_mode);
+  slide(sized, kernel, *layer.stride, padding, dilation, layer.ceil_mode);
 }
 
 void infer(SizedLayer& sized, settings::MaxPool2dLayer& layer) {
@@ -204,22 +204,6 @@ void infer(SizedLayer& sized, const settings::ZeroPad2dLayer& layer) {
 
 void infer(SizedLayer& sized, const settings::FlattenLayer& /*layer*/) {
   sized.out = {sized.in.elements()};
-}
-
-/// Infers output, parameters and multiply-adds of a layer without inner layers from its input, and
-/// replaces "classes" by the number. Throws LayerError.
-void infer_leaf(SizedLayer& sized, const ImageShape& images) {
-  sized.out = sized.in;
-  std::visit(
-      [&](auto& layer) {
-        if constexpr (requires { infer(sized, layer, images); }) {
-          infer(sized, layer, images);
-        } else if constexpr (requires { infer(sized, layer); }) {
-          infer(sized, layer);
-        }
-      },
-      sized.kind);
-  check_elements(sized);
 }
 
 /// Infers the sizes of the layers in order.
@@ -281,7 +265,7 @@ class SizeInference {
              "choose another name",
              sized.name);
       }
-      infer(sized);
+      infer_layer(sized);
       in = sized.out;
       sized_layers.push_back(std::move(sized));
     }
@@ -297,28 +281,36 @@ class SizeInference {
     }
   }
 
-  void infer_inner(SizedLayer& sized, LayerList& layers, std::int64_t times) {
-    sized.layers = infer_list(layers, sized.in, sized.path, sized.pointer + "/layers", times);
+  /// Infers output, parameters and multiply-adds of a layer from its input, and replaces "classes"
+  /// by the number.
+  void infer_layer(SizedLayer& sized) {
+    sized.out = sized.in;
+    std::visit(
+        [&](auto& layer) {
+          if constexpr (requires { layer.layers; }) {
+            infer_inner(sized, layer);
+          } else if constexpr (requires { infer(sized, layer, images_); }) {
+            infer(sized, layer, images_);
+          } else if constexpr (requires { infer(sized, layer); }) {
+            infer(sized, layer);
+          }
+        },
+        sized.kind);
+    check_elements(sized);
+  }
+
+  /// Of a sequential or a repeat.
+  template <class Whole>
+  void infer_inner(SizedLayer& sized, Whole& layer) {
+    std::int64_t times = 1;
+    if constexpr (requires { layer.times; }) times = layer.times;
+    sized.layers = infer_list(layer.layers, sized.in, sized.path, sized.pointer + "/layers", times);
     sized.out = sized.layers.back().out;
     add_sums(sized, sized.layers);
-    layers.clear();
+    layer.layers.clear();
   }
 
-  void infer(SizedLayer& sized) {
-    if (auto* sequential = std::get_if<settings::SequentialLayer>(&sized.kind)) {
-      infer_inner(sized, sequential->layers, 1);
-    } else if (auto* repeat = std::get_if<settings::RepeatLayer>(&sized.kind)) {
-      infer_inner(sized, repeat->layers, repeat->times);
-    } else if (auto* gate = std::get_if<settings::GateLayer>(&sized.kind)) {
-      infer_gate(sized, *gate);
-    } else if (auto* residual = std::get_if<settings::ResidualLayer>(&sized.kind)) {
-      infer_residual(sized, *residual);
-    } else {
-      infer_leaf(sized, images_);
-    }
-  }
-
-  void infer_gate(SizedLayer& sized, settings::GateLayer& layer) {
+  void infer_inner(SizedLayer& sized, settings::GateLayer& layer) {
     sized.layers =
         infer_list(layer.layers, sized.in, sized.path + ".layers", sized.pointer + "/layers", 1);
     const SampleShape& factor = sized.layers.back().out;
@@ -328,12 +320,11 @@ class SizeInference {
            batch_text(sized.in), batch_text(factor),
            sized.in.is_image ? " or " + batch_text(one_pixel) : "");
     }
-    sized.out = sized.in;
     add_sums(sized, sized.layers);
     layer.layers.clear();
   }
 
-  void infer_residual(SizedLayer& sized, settings::ResidualLayer& layer) {
+  void infer_inner(SizedLayer& sized, settings::ResidualLayer& layer) {
     const bool is_flat = !layer.modules.empty();
     const std::string layers_path = is_flat ? sized.path : sized.path + ".layers";
     const std::string shortcut_path = is_flat ? sized.path : sized.path + ".shortcut";
