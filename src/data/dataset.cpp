@@ -105,13 +105,13 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
       cancelled_(cancelled),
       bad_(options.on_bad_sample == settings::OnBadSample::kSkip) {
   std::optional<DatasetRecord> drawn;
-  if (splits == Splits::kTest && options.test_fraction > 0 && !record.empty()) {
+  const bool is_drawn = splits == Splits::kTest && options.test_fraction > 0;
+  if (is_drawn && !record.empty()) {
     drawn = read_dataset_record(record);
     if (drawn->test.empty()) drawn.reset();  // samples without paths are drawn again
   }
   const DatasetRecord* known = drawn ? &*drawn : nullptr;
-  if (splits == Splits::kTest && options.test_fraction > 0 && options.has_picture_files() &&
-      known == nullptr) {
+  if (is_drawn && options.has_picture_files() && known == nullptr) {
     notes_.emplace_back(
         "there is no dataset.json of the run: its test set is drawn again, from the files that are "
         "there now");
@@ -366,9 +366,7 @@ ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* label
 
 Dataset DatasetReader::finish(Dataset dataset) const {
   Hasher hasher;
-  for (const ImageSet* set : {&dataset.train, &dataset.validation, &dataset.test}) {
-    hash_split(hasher, *set);
-  }
+  for (const auto& [unused, set] : kSplits) hash_split(hasher, dataset.*set);
   dataset.hash = hasher.named_digest();
   for (auto [set, samples] :
        {std::pair(&dataset.validation, &validation_), {&dataset.test, &test_}}) {

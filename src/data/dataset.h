@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <span>
 
@@ -48,6 +49,10 @@ struct Dataset {
   LeftOut left_out{};
   std::vector<std::string> notes{};  // warnings about the files
 };
+
+/// The names of the splits in files.
+inline constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSplits{
+    {{"train", &Dataset::train}, {"validation", &Dataset::validation}, {"test", &Dataset::test}}};
 
 /// The parts of a run's `dataset.json` that are needed to evaluate it.
 struct DatasetRecord {

@@ -76,9 +76,7 @@ DatasetRecord read_dataset_record(const fs::path& file) try {
   json.at("test").get_to(record.test);
   for (const auto& row : json.at("classes")) {
     record.class_names.push_back(row.at("name"));
-    for (const char* split : {"train", "validation", "test"}) {
-      record.samples += row.at(split).get<std::int64_t>();
-    }
+    for (const auto& [split, unused] : kSplits) record.samples += row.at(split).get<std::int64_t>();
   }
   for (const auto& [name, unused] : kNumbers) {
     if (std::string_view(name) == "duplicates") continue;
@@ -99,21 +97,15 @@ fs::path find_dataset_record(const fs::path& weights) {
 
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options) {
   const auto classes = static_cast<std::size_t>(dataset.train.classes);
-  const auto sizes_of = [classes](const ImageSet& set) {
-    std::vector<std::int64_t> sizes = set.class_sizes();
-    sizes.resize(classes);  // a set that was not asked for may have none
-    return sizes;
-  };
-  const auto training = sizes_of(dataset.train);
-  const auto validation = sizes_of(dataset.validation);
-  const auto test = sizes_of(dataset.test);
   OrderedJson json;
-  json["classes"] = OrderedJson::array();
+  OrderedJson& rows = json["classes"] = OrderedJson::array();
   for (std::size_t label = 0; label < classes; ++label) {
-    json["classes"].push_back({{"name", name_or_number(dataset.class_names, label)},
-                               {"train", training[label]},
-                               {"validation", validation[label]},
-                               {"test", test[label]}});
+    rows[label]["name"] = name_or_number(dataset.class_names, label);
+  }
+  for (const auto& [split, set] : kSplits) {
+    std::vector<std::int64_t> sizes = (dataset.*set).class_sizes();
+    sizes.resize(classes);  // a set that was not asked for may have none
+    for (std::size_t label = 0; label < classes; ++label) rows[label][split] = sizes[label];
   }
   const std::vector<std::string> none;
   json["test"] = options.test_fraction > 0 ? paths_of(dataset.test) : none;

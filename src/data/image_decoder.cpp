@@ -72,7 +72,7 @@ class DecoderPool : public ImageDecoder {
   // Samples that a thread takes under one lock if there are enough for all threads.
   static constexpr std::size_t kMostAtOnce = 16;
 
-  using Pixels = std::shared_ptr<std::vector<std::uint8_t>>;
+  using Pixels = std::shared_ptr<Buffer>;
   struct PendingBatch {
     std::vector<std::int64_t> samples;
     Pixels pixels;  // null if there is a destination
@@ -97,20 +97,19 @@ class DecoderPool : public ImageDecoder {
       if (pixels->size() < bytes) pixels->resize(bytes);
       return pixels;
     }
-    pixels_.push_back(std::make_shared<std::vector<std::uint8_t>>(bytes));
+    pixels_.push_back(std::make_shared<Buffer>(bytes));
     return pixels_.back();
   }
 
   PendingBatch* batch_with_work() {
-    const auto batch = std::find_if(batches_.begin(), batches_.end(), [](const PendingBatch& each) {
-      return each.next < each.samples.size();
-    });
+    const auto batch = std::ranges::find_if(
+        batches_, [](const PendingBatch& each) { return each.next < each.samples.size(); });
     return batch == batches_.end() ? nullptr : &*batch;
   }
 
   void work() {
     const std::int64_t size = images_->geometry.bytes();
-    std::vector<std::uint8_t> buffer;
+    Buffer buffer;
     std::vector<SampleFailure> failures;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
@@ -183,8 +182,7 @@ DecodedBatch ImageDecoder::take(const std::vector<std::int64_t>& samples) {
     begun_.pop_front();
   }
   DecodedBatch batch = finish();
-  std::sort(batch.failures.begin(), batch.failures.end(),
-            [](const SampleFailure& a, const SampleFailure& b) { return a.sample < b.sample; });
+  std::ranges::sort(batch.failures, {}, &SampleFailure::sample);
   return batch;
 }
 

@@ -203,17 +203,14 @@ class ImageFolder : public PictureFiles {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;
     const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(folder.c_str()), &::closedir);
-    if (!listing) {
-      fail_data(on_one_line(folder.string()) + ": cannot list: " + std::strerror(errno));
-    }
-    errno = 0;
-    while (const dirent* entry = ::readdir(listing.get())) {
+    if (listing) errno = 0;
+    while (const dirent* entry = listing ? ::readdir(listing.get()) : nullptr) {
       const std::string_view name = entry->d_name;
       if (name != "." && name != "..") add_entry(listing.get(), *entry, relative, entries);
       errno = 0;
     }
     if (errno != 0) {
-      fail_data(on_one_line(folder.string()) + ": cannot list: " + std::strerror(errno));
+      fail_data("{}: cannot list: {}", on_one_line(folder.string()), std::strerror(errno));
     }
     std::ranges::sort(entries, {}, &FolderEntry::name);
     return entries;
@@ -262,8 +259,7 @@ class ImageFolder : public PictureFiles {
     if (first == count()) {
       std::string reason = "no pictures";
       for (const auto& [extension, files] : others) {
-        reason +=
-            ", " + std::to_string(files) + " " + extension + imaging::conversion_hint(extension);
+        reason += fmt::format(", {} {}{}", files, extension, imaging::conversion_hint(extension));
       }
       left_out_.folders[name] = reason + other_files_in(folder_ / folder);
       return;

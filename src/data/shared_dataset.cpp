@@ -27,9 +27,6 @@ namespace {
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kMemory = "the shared samples";
 
-constexpr std::array<std::pair<const char*, ImageSet Dataset::*>, 3> kSplitSets{
-    {{"train", &Dataset::train}, {"validation", &Dataset::validation}, {"test", &Dataset::test}}};
-
 nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
   nlohmann::json description = set;
   if (set.count == 0) return description;
@@ -40,7 +37,7 @@ nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
 
 std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
   nlohmann::json description = dataset;
-  for (const auto& [key, set] : kSplitSets) description[key] = describe(dataset.*set, memory);
+  for (const auto& [key, set] : kSplits) description[key] = describe(dataset.*set, memory);
   std::string text;
   nlohmann::json::to_cbor(description, text);
   return text;
@@ -174,7 +171,7 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
       /*allow_exceptions=*/false);
   if (!description.is_object()) throw_malformed("was written by another program");
   auto dataset = description.get<Dataset>();
-  for (const auto& [key, set] : kSplitSets) dataset.*set = restore(description.at(key), memory);
+  for (const auto& [key, set] : kSplits) dataset.*set = restore(description.at(key), memory);
   return dataset;
 }
 

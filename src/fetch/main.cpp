@@ -37,7 +37,7 @@ void say(const Parts&... parts) {
 std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   Sha256 sha256;
   std::uint64_t bytes = 0;
-  const auto add = [&](std::span<const std::uint8_t> content) {
+  const auto add = [&](data::Bytes content) {
     sha256.update(content.data(), content.size());
     bytes += content.size();
   };
@@ -45,7 +45,7 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
     const MappedFile file = MappedFile::open(path, ExitCode::kData);
     if (wanted.name.ends_with(".gz") && !wanted.name.ends_with(".tar.gz")) {
       data::GzipStream stream(file.bytes(), path.filename().string());
-      std::vector<std::uint8_t> buffer(kPiece);
+      data::Buffer buffer(kPiece);
       for (std::size_t count = kPiece; count == kPiece && bytes <= wanted.bytes;) {
         count = stream.read(buffer);
         add({buffer.data(), count});
@@ -265,18 +265,17 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
     if (size_of(part) == 0) fs::remove(part);
     say(url, ": ", problem);
   }
-  throw Error(ExitCode::kData, path.string() +
-                                   ": could not be fetched, for the reasons above\nName another "
-                                   "mirror with --mirror URL; file:// works too.");
+  data::fail_data(
+      "{}: could not be fetched, for the reasons above\nName another mirror with --mirror URL; "
+      "file:// works too.",
+      path.string());
 }
 
 /// Fetches the archive that holds the files, unless all of them are there.
 void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder,
                    const std::vector<std::string>& mirrors) {
-  const bool complete =
-      std::all_of(dataset.files.begin(), dataset.files.end(),
-                  [&](const auto& file) { return is_there(folder / file.name, file); });
-  if (complete) return;
+  const auto has = [&](const auto& file) { return is_there(folder / file.name, file); };
+  if (std::ranges::all_of(dataset.files, has)) return;
   const fs::path archive = folder / ("." + dataset.archive->name);
   fetch_file(*dataset.archive, archive, mirrors);
   data::unpack(archive, dataset.files, folder);
@@ -290,12 +289,12 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
     if (other.name == dataset.name) continue;
     for (const settings::DatasetFile& file : other.files) {
       const bool would_be_replaced =
-          std::any_of(dataset.files.begin(), dataset.files.end(),
-                      [&](const auto& own) { return own.name == file.name; });
+          std::ranges::count(dataset.files, file.name, &settings::DatasetFile::name) > 0;
       const fs::path path = folder / file.name;
       if (!would_be_replaced || !fs::exists(path) || !verify(path, file).empty()) continue;
-      throw Error(ExitCode::kConfig, path.string() + ": is a file of " + other.name + ", which " +
-                                         dataset.name + " would replace; name another folder");
+      throw Error(ExitCode::kConfig,
+                  fmt::format("{}: is a file of {}, which {} would replace; name another folder",
+                              path.string(), other.name, dataset.name));
     }
   }
 }
@@ -343,11 +342,9 @@ int main(int argc, char** argv) {
       std::cout << path.string() << '\n';
     }
     return 0;
-  } catch (const Error& error) {
-    std::cerr << as_block(error.what()) << '\n';
-    return static_cast<int>(error.code());
   } catch (const std::exception& error) {
-    std::cerr << "mnist-train fetch: " << as_block(error.what()) << '\n';
-    return static_cast<int>(ExitCode::kRunFailed);
+    const auto* known = dynamic_cast<const Error*>(&error);
+    std::cerr << (known != nullptr ? "" : "mnist-train fetch: ") << as_block(error.what()) << '\n';
+    return static_cast<int>(known != nullptr ? known->code() : ExitCode::kRunFailed);
   }
 }
