@@ -161,9 +161,9 @@ struct BatchSamples {
 struct MadeBatch {
   at::Tensor images;
   at::Tensor labels;          // [count] i64
+  at::Tensor other_labels{};  // if samples are mixed, [count] i64: labels of the partners
+  at::Tensor weights{};       // if samples are mixed, [count] f32: each one's against its partner
   at::Tensor seeds{};         // [count] i64, if needed
-  at::Tensor other_labels{};  // [count] i64, if samples are mixed
-  at::Tensor weights{};       // [count] f32, if samples are mixed
 };
 
 /// Returns the samples with their images as stored, [count, ...]. See gpu/gather_batch.cu.

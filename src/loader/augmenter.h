@@ -16,16 +16,9 @@
 namespace mnist_train::loader {
 
 /// The samples that one rank trains on or evaluates in one go, on the training device; there may be
-/// none.
-struct Batch {
-  // [n,C,H,W]: stored bytes (u8), f32 from augmentation, or a model's input: f32 or bf16,
-  // normalised, with channels_last strides
-  at::Tensor images;
-  at::Tensor labels;          // [n] i64
-  at::Tensor other_labels{};  // if samples are mixed, [n] i64: labels of the partners
-  at::Tensor weights{};       // if samples are mixed, [n] f32: weight of each against its partner
-  at::Tensor seeds{};         // [n] i64, for models that draw by sample
-
+/// none. Images are [n,C,H,W]: stored bytes (u8), f32 from augmentation, or a model's input: f32 or
+/// bf16, normalised, with channels_last strides. Seeds are for models that draw by sample.
+struct Batch : kernels::MadeBatch {
   std::int64_t size() const { return labels.size(0); }
   bool is_mixed() const { return weights.defined(); }
   /// Returns all tensors, also undefined ones.

@@ -122,11 +122,11 @@ class ResidentSource : public BatchSource {
     if (!is_stored) samples.seeds = seeds_;
     if (are_normalized_) return is_stored ? std::nullopt : std::optional(rows_of(samples));
     if (is_stored || !augmenter_) {
-      return as_batch(kernels::gather_pixels(samples, plain_map_, type_));
+      return Batch{kernels::gather_pixels(samples, plain_map_, type_)};
     }
     if (!augmenting_map_) return std::nullopt;
     augmenting_map_->drawn = augmenter_->drawn();
-    return as_batch(kernels::gather_pixels(samples, *augmenting_map_, type_));
+    return Batch{kernels::gather_pixels(samples, *augmenting_map_, type_)};
   }
 
   Batch read(const Selection& selection) override {
@@ -204,14 +204,9 @@ class ResidentSource : public BatchSource {
 
   /// Returns rows with their labels, by the kernel.
   Batch rows_of(const kernels::BatchSamples& samples) const {
-    Batch batch = as_batch(kernels::gather_rows(samples));
+    Batch batch{kernels::gather_rows(samples)};
     batch.images = images_of(batch.images);
     return batch;
-  }
-
-  static Batch as_batch(kernels::MadeBatch made) {
-    return {std::move(made.images), std::move(made.labels), std::move(made.other_labels),
-            std::move(made.weights), std::move(made.seeds)};
   }
 
   Batch copy(const std::vector<std::int64_t>& samples) {
