@@ -8,7 +8,6 @@
 #include "app/worker.h"
 #include "base/print.h"
 #include "checkpoint/weights.h"
-#include "data/shared_dataset.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::app {

@@ -1,5 +1,3 @@
-#include "data/shared_dataset.h"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -11,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/system.h"
+#include "data/dataset.h"
 
 namespace mnist_train::data {
 

@@ -1,5 +1,3 @@
-#include "data/shared_dataset.h"
-
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -14,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "data/dataset.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
