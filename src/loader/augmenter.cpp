@@ -234,8 +234,8 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       stored_size_(size),
       size_(settings::augmented_size(list_, size)) {
   for (const settings::AugmentationOptions& entry : list_) {
-    entries_.push_back({make_augmentation(entry, size, device_), columns_});
-    columns_ += entries_.back().kind.columns;
+    entries_.push_back(make_augmentation(entry, size, device_));
+    columns_ += entries_.back().columns;
     size = settings::augmented_size({entry}, size);
   }
 }
@@ -248,7 +248,7 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
   for (std::size_t row = 0; row <= order.size(); ++row) {
     const std::int64_t sample = order[row % order.size()];
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      const Augmentation& entry = entries_[i].kind;
+      const Augmentation& entry = entries_[i];
       if (entry.draw) entry.draw(draws.of(sample, i), out);
       out += entry.columns;
     }
@@ -266,7 +266,7 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
   if (samples_beyond() == 0 && !mixes_shards()) return shares;
   const data::EpochDraws draws(seed_, epoch);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    const Augmentation& entry = entries_[i].kind;
+    const Augmentation& entry = entries_[i];
     if (!entry.mix) continue;
     std::vector<float> drawn(static_cast<std::size_t>(entry.columns));
     for (const std::int64_t sample : order) {
@@ -299,8 +299,10 @@ at::Tensor Augmenter::drawn_for(const Selection& selection, std::int64_t images)
 Batch Augmenter::apply(Batch batch, const Selection& selection) const {
   const at::Tensor drawn = drawn_for(selection, batch.size());
   const std::int64_t count = batch.size() - samples_beyond() - partners(selection).size();
-  for (const auto& [entry, first_column] : entries_) {
-    const at::Tensor columns = drawn.narrow(1, first_column, entry.columns);
+  std::int64_t column = 0;
+  for (const Augmentation& entry : entries_) {
+    const at::Tensor columns = drawn.narrow(1, column, entry.columns);
+    column += entry.columns;
     if (entry.mix) {
       batch = mix(entry, batch, columns.narrow(0, 0, count), selection.next.size());
     } else {
@@ -342,15 +344,15 @@ Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::T
 }
 
 at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
-  for (const ListEntry& entry : entries_) {
-    if (entry.kind.apply_to_test) images = entry.kind.apply_to_test(images);
+  for (const Augmentation& entry : entries_) {
+    if (entry.apply_to_test) images = entry.apply_to_test(images);
   }
   return images;
 }
 
 bool Augmenter::changes_test() const {
   return std::ranges::any_of(
-      entries_, [](const ListEntry& entry) { return entry.kind.apply_to_test != nullptr; });
+      entries_, [](const Augmentation& entry) { return entry.apply_to_test != nullptr; });
 }
 
 std::optional<kernels::PixelMap> Augmenter::pixel_map(
@@ -368,8 +370,8 @@ std::optional<kernels::PixelMap> Augmenter::pixel_map(
       numbers.push_back(static_cast<int>(number));
     }
   };
-  for (std::size_t i = 0; i < list_.size(); ++i) {
-    const std::int64_t column = entries_[i].first_column;
+  std::int64_t column = 0;
+  for (std::size_t i = 0; i < list_.size(); column += entries_[i++].columns) {
     if (const auto* crop = std::get_if<settings::RandomCropOptions>(&list_[i])) {
       if (crop->fill != settings::Fill{}) return std::nullopt;
       add_step(kernels::PixelStep::kCrop, column, crop->padding);

@@ -138,11 +138,6 @@ class Augmenter {
   const at::Tensor& drawn() const { return drawn_; }
 
  private:
-  struct ListEntry {
-    Augmentation kind;
-    std::int64_t first_column;  // of its numbers
-  };
-
   at::Tensor drawn_for(const Selection& selection, std::int64_t images) const;
   Batch mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
             std::int64_t next_count) const;
@@ -154,7 +149,7 @@ class Augmenter {
   bool takes_partners_;
   settings::ImageSize stored_size_;
   settings::ImageSize size_;
-  std::vector<ListEntry> entries_;
+  std::vector<Augmentation> entries_;  // their numbers follow each other
   std::int64_t columns_ = 0;
   at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in its order, then the first again
 };
