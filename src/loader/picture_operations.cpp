@@ -57,17 +57,15 @@ void map_levels(const Table& table, const std::uint8_t* in, std::int64_t count, 
 /// Returns the mean of the gray image.
 float mean_of(const BytePlanes& image) {
   const std::int64_t pixels = image.pixels();
-  const std::uint8_t* red = image.values;
+  const std::uint8_t* level = image.values;
+  const bool is_rgb = image.channels == 3;
+  const std::int64_t count = is_rgb ? pixels : image.channels * pixels;
   std::int64_t sum = 0;
-  if (image.channels == 3) {
-    for (std::int64_t i = 0; i < pixels; ++i) {
-      sum += static_cast<std::int64_t>(gray_of(red[i], red[i + pixels], red[i + 2 * pixels]));
-    }
-    return static_cast<float>(static_cast<double>(sum) / static_cast<double>(pixels));
+  for (std::int64_t i = 0; i < count; ++i, ++level) {
+    sum += is_rgb ? static_cast<std::int64_t>(gray_of(*level, level[pixels], level[2 * pixels]))
+                  : *level;
   }
-  const std::int64_t values = image.channels * pixels;
-  for (std::int64_t i = 0; i < values; ++i) sum += red[i];
-  return static_cast<float>(static_cast<double>(sum) / static_cast<double>(values));
+  return static_cast<float>(static_cast<double>(sum) / static_cast<double>(count));
 }
 
 void saturate(float factor, const BytePlanes& image, std::uint8_t* out) {

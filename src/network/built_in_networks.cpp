@@ -224,37 +224,22 @@ LayerList torchvision_mobilenet_v2() {
           sequential("classifier", {dropout(0.2), linear("", std::nullopt)})};
 }
 
-/// Halves images as TensorFlow does: zeros are added so that windows cover all of them, one more at
-/// the end if their number is odd.
-class TensorFlowSize {
- public:
-  explicit TensorFlowSize(const ImageShape& images)
-      : height_(images.height), width_(images.width) {}
+/// Halves a side of images as TensorFlow does, and returns the zeros at its ends: windows then
+/// cover all of it. There is one more at the end if their number is odd.
+std::pair<std::int64_t, std::int64_t> halve(std::int64_t& side, std::int64_t kernel) {
+  const std::int64_t half = (side + 1) / 2;
+  const std::int64_t zeros = std::max<std::int64_t>((half - 1) * 2 + kernel - side, 0);
+  side = half;
+  return {zeros / 2, zeros - zeros / 2};
+}
 
-  Layer halve(std::int64_t kernel) {
-    const auto [top, bottom] = zeros(height_, kernel);
-    const auto [left, right] = zeros(width_, kernel);
-    height_ = (height_ + 1) / 2;
-    width_ = (width_ + 1) / 2;
-    return {"", settings::ZeroPad2dLayer{{left, right, top, bottom}}};
-  }
-
- private:
-  static std::pair<std::int64_t, std::int64_t> zeros(std::int64_t side, std::int64_t kernel) {
-    const std::int64_t both = std::max<std::int64_t>(((side + 1) / 2 - 1) * 2 + kernel - side, 0);
-    return {both / 2, both - both / 2};
-  }
-
-  std::int64_t height_;
-  std::int64_t width_;
-};
-
-LayerList efficientnet_lite0(const ImageShape& images) {
+LayerList efficientnet_lite0(ImageShape images) {
   const settings::BatchNormLayer norm{1e-3, 0.01};
-  TensorFlowSize size(images);
   const auto halving = [&](const std::string& as, std::int64_t channels, std::int64_t kernel,
                            std::int64_t groups, LayerList& layers) {
-    layers.push_back(size.halve(kernel));
+    const auto [top, bottom] = halve(images.height, kernel);
+    const auto [left, right] = halve(images.width, kernel);
+    layers.push_back({"", settings::ZeroPad2dLayer{{left, right, top, bottom}}});
     layers.push_back(plain_conv2d(as, channels, kernel, 2, groups));
     std::get<settings::Conv2dLayer>(layers.back().kind).padding = settings::ImageSize{0, 0};
   };
