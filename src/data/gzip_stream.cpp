@@ -42,10 +42,9 @@ void remove_least_recently_used(const fs::path& folder) {
 }
 
 /// Without fsync: a file damaged by a crash of the machine has another hash.
-bool write_whole(const fs::path& path, Bytes header, Bytes values) {
+bool write_whole(const fs::path& path, Bytes content) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
-  return file.valid() && write_all(file.get(), header.data(), header.size()) &&
-         write_all(file.get(), values.data(), values.size());
+  return file.valid() && write_all(file.get(), content.data(), content.size());
 }
 
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // zlib counts in 32 bits
@@ -128,19 +127,16 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
   return nullptr;
 }
 
-void keep_inflated(Bytes compressed, Bytes header, Bytes values) {
-  if (compressed.size() < kWorthwhile_bytes || values.size() > kMostInflated_bytes) return;
+void keep_inflated(Bytes compressed, Bytes content) {
+  if (compressed.size() < kWorthwhile_bytes || content.size() > kMostInflated_bytes) return;
   const std::optional<fs::path> folder = own_cache_folder("inflated");
   if (!folder) return;
-  Hasher content;
-  content.update(header.data(), header.size());
-  content.update(values.data(), values.size());
-  const std::string name = hash_hex(compressed) + kBetweenHashes + content.hex_digest();
+  const std::string name = hash_hex(compressed) + kBetweenHashes + hash_hex(content);
   const fs::path path = *folder / name;
   const fs::path temporary =
       *folder / ("." + name + "." + host_name() + "." + std::to_string(::getpid()));
   std::error_code failed;
-  if (write_whole(temporary, header, values)) {
+  if (write_whole(temporary, content)) {
     fs::rename(temporary, path, failed);
     remove_least_recently_used(*folder);
     if (!failed) return;

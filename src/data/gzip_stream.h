@@ -44,10 +44,10 @@ class GzipStream {
 /// checking their hash five milliseconds.
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 
-/// Keeps the content of a gzip file, a header followed by values, in the folder `inflated` of the
-/// user's cache, unless it is small or huge. Removes all but the eight most recently used files
-/// there. A failure is no error: the next run inflates again.
-void keep_inflated(Bytes compressed, Bytes header, Bytes values);
+/// Keeps the content of a gzip file in the folder `inflated` of the user's cache, unless it is
+/// small or huge. Removes all but the eight most recently used files there. A failure is no error:
+/// the next run inflates again.
+void keep_inflated(Bytes compressed, Bytes content);
 
 /// Writes the wanted files of a .tar.gz, whose SHA-256 was verified, into `folder`, each whole or
 /// not at all. They are found by the last part of their names in the archive, which does not affect

@@ -39,10 +39,8 @@ class IdxReader {
  public:
   explicit IdxReader(const fs::path& path)
       : name_(path.string()),
-        file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))) {
-    if (GzipStream::recognizes(file_->bytes())) {
-      gzip_ = std::make_unique<GzipStream>(file_->bytes(), name_);
-    }
+        file_(std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kData))),
+        is_gzip_(GzipStream::recognizes(file_->bytes())) {
     read_header();
     check_size();
   }
@@ -59,31 +57,34 @@ class IdxReader {
   }
 
   /// Returns the values: mapped, from the user's cache of inflated files, or inflated. Memory for
-  /// these is provided page by page as it is written, so a lying header costs nothing. Called once
-  /// for a compressed file.
-  IdxFile read() {
-    if (!gzip_) return {shape_, file_->bytes().subspan(header_.size(), size_), file_};
-    const auto kept = find_inflated(file_->bytes());
-    if (kept && kept->bytes().size() == header_.size() + size_) {
+  /// these is provided page by page as it is written, so a lying header costs nothing.
+  IdxFile read() const {
+    const Bytes bytes = file_->bytes();
+    const std::size_t end = header_.size() + size_;
+    if (!is_gzip_) return {shape_, bytes.subspan(header_.size(), size_), file_};
+    const auto kept = find_inflated(bytes);
+    if (kept && kept->bytes().size() == end) {
       return {shape_, kept->bytes().subspan(header_.size()), kept};
     }
-    const auto memory = reserve_memory(size_, name_);
-    const std::span<std::uint8_t> values(memory.get(), size_);
-    const std::size_t count = gzip_->read(values);
-    if (count < size_) fail_short(header_.size() + count);
+    const auto memory = reserve_memory(end, name_);
+    const std::span<std::uint8_t> content(memory.get(), end);
+    GzipStream gzip(bytes, name_);
+    const std::size_t count = gzip.read(content);
+    if (count < end) fail_short(count);
     std::array<std::uint8_t, 1> extra{};
-    if (gzip_->read(extra) != 0) {
-      fail(header_.size() + size_,
-           "the {} values that the header states end here, but more bytes follow", shape_text());
+    if (gzip.read(extra) != 0) {
+      fail(end, "the {} values that the header states end here, but more bytes follow",
+           shape_text());
     }
-    gzip_->expect_end();
-    keep_inflated(file_->bytes(), header_, values);
-    return {shape_, values, memory};
+    gzip.expect_end();
+    keep_inflated(bytes, content);
+    return {shape_, content.subspan(header_.size()), memory};
   }
 
   /// Reads every `stride`th element as a number in [0, limit). Throws Error(kData) for another one,
   /// with its offset and `what` it is.
-  std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit, const char* what) {
+  std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit,
+                                         const char* what) const {
     const IdxFile file = read();
     const std::size_t bytes = element_bytes();
     const std::size_t of_sample = size_ / bytes / static_cast<std::size_t>(shape_[0]);
@@ -102,28 +103,23 @@ class IdxReader {
 
  private:
   void read_header() {
-    const auto take = [this](std::size_t count) {
-      const std::size_t begin = header_.size();
-      header_.resize(begin + count);
-      const auto out = std::span(header_).subspan(begin);
-      std::size_t taken = 0;
-      if (gzip_) {
-        taken = gzip_->read(out);
-      } else {
-        const auto rest = file_->bytes().subspan(begin);
-        taken = std::min(count, rest.size());
-        std::copy_n(rest.begin(), taken, out.begin());
-      }
-      header_.resize(begin + taken);
-      return taken == count;
+    header_.resize(kMostHeaderBytes);
+    if (is_gzip_) {
+      header_.resize(GzipStream(file_->bytes(), name_).read(header_));
+    } else {
+      const Bytes begin = file_->bytes().first(std::min(kMostHeaderBytes, file_->bytes().size()));
+      header_.assign(begin.begin(), begin.end());
+    }
+    const auto require = [this](std::size_t count) {
+      if (header_.size() < count) fail(header_.size(), "the data end within the IDX header");
     };
-    const bool is_long = take(4);
     if (header_.empty()) fail(0, "there are no data; expected an IDX file");
     if (header_[0] != 0 || (header_.size() > 1 && header_[1] != 0)) {
+      header_.resize(std::min<std::size_t>(header_.size(), 4));
       fail(0, "expected an IDX file (00 00 08 … for unsigned bytes), found {:02x}",
            fmt::join(header_, " "));
     }
-    if (!is_long) fail(header_.size(), "the data end within the IDX header");
+    require(4);
     type_ = header_[2];
     if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
       fail(2,
@@ -135,11 +131,10 @@ class IdxReader {
       fail(3, "the header states {} dimensions, expected 1 to 4", header_[3]);
     }
     size_ = element_bytes();
-    for (int dimension = 1, most = header_[3]; dimension <= most; ++dimension) {
-      const std::size_t offset = header_.size();
-      if (!take(4)) fail(header_.size(), "the data end within the IDX header");
-      const std::int64_t extent =
-          number_in(std::span(header_).subspan(offset), /*is_signed=*/false);
+    for (std::size_t dimension = 1; dimension <= header_[3]; ++dimension) {
+      const std::size_t offset = 4 * dimension;
+      require(offset + 4);
+      const std::int64_t extent = number_in(Bytes(header_).subspan(offset, 4), /*is_signed=*/false);
       if (extent == 0) fail(offset, "dimension {} is 0, expected at least 1", dimension);
       if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
           size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
@@ -148,19 +143,20 @@ class IdxReader {
       }
       shape_.push_back(extent);
     }
+    header_.resize(4 + 4 * shape_.size());
   }
 
   /// Refuses an impossible size before any memory is allocated.
   void check_size() const {
     const std::size_t file_size = file_->bytes().size();
     const std::size_t end = header_.size() + size_;
-    if (gzip_ && size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
+    if (is_gzip_ && size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
       fail(4,
            "the header states {} values, more than {} times the {} compressed bytes; if that is "
            "intended, unpack the file",
            shape_text(), kMaxExpansion, file_size);
     }
-    if (gzip_ || file_size == end) return;
+    if (is_gzip_ || file_size == end) return;
     if (file_size < end) fail_short(file_size);
     fail(end, "the {} values that the header states end here, but {} more bytes follow",
          shape_text(), file_size - end);
@@ -181,14 +177,14 @@ class IdxReader {
   template <class... Values>
   [[noreturn]] void fail(std::size_t offset, fmt::format_string<Values...> problem,
                          Values&&... values) const {
-    fail_data("{}: {}byte {}: {}", name_, gzip_ ? "inflated " : "", offset,
+    fail_data("{}: {}byte {}: {}", name_, is_gzip_ ? "inflated " : "", offset,
               fmt::format(problem, std::forward<Values>(values)...));
   }
 
   std::string name_;
   std::shared_ptr<const MappedFile> file_;
-  std::unique_ptr<GzipStream> gzip_;  // null: the file is raw
-  std::vector<std::uint8_t> header_;
+  bool is_gzip_;
+  Buffer header_;
   std::uint8_t type_ = 0;  // of the elements
   std::vector<std::int64_t> shape_;
   std::size_t size_ = 0;  // of all values, in bytes
@@ -242,7 +238,7 @@ class IdxSource : public ImageSource {
   }
 
   void read_labels(const fs::path& path, std::int64_t max_classes) {
-    IdxReader reader(path);
+    const IdxReader reader(path);
     const auto& shape = reader.shape();
     const bool is_table = shape.size() == 2 && shape[1] == kQmnistColumns && !reader.holds_bytes();
     reader.require_dimensions(shape.size() == 1 || is_table,
@@ -257,7 +253,7 @@ class IdxSource : public ImageSource {
                    : std::int64_t{*std::max_element(labels_.begin(), labels_.end())} + 1;
   }
 
-  mutable IdxReader images_;
+  IdxReader images_;
   std::string labels_name_;
   mutable std::once_flag once_;
   mutable IdxFile pixels_;  // once `read` was called
