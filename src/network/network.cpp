@@ -56,25 +56,18 @@ std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::i
   return product;
 }
 
-/// A window that slides over one side of an image.
-struct SlidingWindow {
-  std::int64_t kernel;
-  std::int64_t stride;
-  std::int64_t padding;  // on both ends together
-  std::int64_t dilation;
-
-  std::int64_t reach() const { return dilation * (kernel - 1) + 1; }
-  bool fits(std::int64_t side, bool ceil_mode) const {
-    return side + padding + (ceil_mode ? stride - 1 : 0) >= reach();
-  }
-  std::int64_t steps(std::int64_t side) const { return (side + padding - reach()) / stride + 1; }
-  /// Returns the number of windows if the last one may extend beyond the padding. As in PyTorch, no
-  /// window starts in the padding after the last pixel.
-  std::int64_t steps_with_ceil(std::int64_t side) const {
-    const std::int64_t steps = (side + padding - reach() + stride - 1) / stride + 1;
-    return (steps - 1) * stride >= side + padding / 2 ? steps - 1 : steps;
-  }
-};
+/// Returns the number of windows that slide over one side of an image, with `padding` on both ends
+/// together; nothing if none fits. In ceil mode the last one may extend beyond the padding, but, as
+/// in PyTorch, no window starts in the padding after the last pixel.
+std::optional<std::int64_t> windows(std::int64_t side, std::int64_t kernel, std::int64_t stride,
+                                    std::int64_t padding, std::int64_t dilation, bool ceil_mode) {
+  const std::int64_t reach = dilation * (kernel - 1) + 1;
+  const std::int64_t room = side + padding - reach + (ceil_mode ? stride - 1 : 0);
+  if (room < 0) return std::nullopt;
+  const std::int64_t count = room / stride + 1;
+  const bool is_beyond = ceil_mode && (count - 1) * stride >= side + padding / 2;
+  return is_beyond ? count - 1 : count;
+}
 
 /// Formats the reason as fmt::format does.
 template <class... Values>
@@ -106,17 +99,20 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
 /// `padding`: on both ends together.
 void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
            const ImageSize& padding, const ImageSize& dilation, bool ceil_mode = false) {
-  const SlidingWindow rows{kernel.height, stride.height, padding.height, dilation.height};
-  const SlidingWindow columns{kernel.width, stride.width, padding.width, dilation.width};
   const SampleShape& in = sized.in;
-  if (!rows.fits(in.height, ceil_mode) || !columns.fits(in.width, ceil_mode)) {
-    const ImageSize reach{rows.reach(), columns.reach()};
+  const auto rows =
+      windows(in.height, kernel.height, stride.height, padding.height, dilation.height, ceil_mode);
+  const auto columns =
+      windows(in.width, kernel.width, stride.width, padding.width, dilation.width, ceil_mode);
+  if (!rows || !columns) {
+    const ImageSize reach{dilation.height * (kernel.height - 1) + 1,
+                          dilation.width * (kernel.width - 1) + 1};
     fail(sized, "its window of {}{} does not fit into {} with padding {}", text_of(reach),
          reach != kernel ? " (a kernel of " + text_of(kernel) + ", dilated)" : "", batch_text(in),
          text_of({padding.height / 2, padding.width / 2}));
   }
-  sized.out.height = ceil_mode ? rows.steps_with_ceil(in.height) : rows.steps(in.height);
-  sized.out.width = ceil_mode ? columns.steps_with_ceil(in.width) : columns.steps(in.width);
+  sized.out.height = *rows;
+  sized.out.width = *columns;
 }
 
 void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& images) {
