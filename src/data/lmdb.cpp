@@ -128,8 +128,14 @@ class LmdbSource : public ImageSource {
     }
     file_ = MappedFile::open(file, ExitCode::kData);
     read_meta();
+    samples_.reserve(table_.entries);
+    if (table_.entries > 0) add_page(table_.root, table_.levels);
+    if (samples_.size() != table_.entries) {
+      fail_data("{}: the LMDB is damaged: {} of its {} entries are there", name_, samples_.size(),
+                table_.entries);
+    }
     Hasher hasher;
-    for (const auto& [key, value] : entries()) {
+    for (const auto& [key, value] : samples_) {
       try {
         const Caffe2Record record = parse_caffe2_record(value, name_of_key(key));
         const auto label = static_cast<std::int32_t>(record.label);
@@ -137,14 +143,15 @@ class LmdbSource : public ImageSource {
         hasher.update(key.data(), key.size());
         hasher.update(&size, sizeof size);
         hasher.update(&label, sizeof label);
-        samples_.push_back({key, record.image});
+        samples_[labels_.size()] = {key, record.image};
         labels_.push_back(label);
         classes_ = std::max<std::int64_t>(classes_, record.label + 1);
       } catch (const Error& error) {
         bad.add(error.what());
       }
     }
-    if (samples_.empty()) fail_data("{}: holds no samples", name_);
+    if (labels_.empty()) fail_data("{}: holds no samples", name_);
+    samples_.resize(labels_.size());
     hash_ = hasher.named_digest();
   }
 
@@ -158,17 +165,6 @@ class LmdbSource : public ImageSource {
 
  private:
   enum class PageKind : unsigned { kBranch = 1, kLeaf = 2, kOverflow = 4 };
-
-  /// Returns all entries in the order of the keys. Throws Error(kData) with the number of a damaged
-  /// page.
-  std::vector<LmdbEntry> entries() const {
-    std::vector<LmdbEntry> entries;
-    entries.reserve(table_.entries);
-    if (table_.entries > 0) add_page(table_.root, table_.levels, entries);
-    if (entries.size() == table_.entries) return entries;
-    fail_data("{}: the LMDB is damaged: {} of its {} entries are there", name_, entries.size(),
-              table_.entries);
-  }
 
   /// Reads the later one of the two pages at the beginning, which tell where the table is.
   void read_meta() {
@@ -221,7 +217,7 @@ class LmdbSource : public ImageSource {
 
   /// Adds the entries below a page that is `levels` above the bottom of the tree, 1 for a leaf.
   /// Every leaf has an entry, so even a cycle of pages comes to an end.
-  void add_page(std::uint64_t index, unsigned levels, std::vector<LmdbEntry>& entries) const {
+  void add_page(std::uint64_t index, unsigned levels) {
     const bool is_leaf = levels == 1;
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
     const std::size_t end_of_list = read_at<PageHeader>(found, 0).end_of_list;
@@ -235,12 +231,12 @@ class LmdbSource : public ImageSource {
       }
       const Bytes node = found.subspan(offset, page_size_ - offset);
       if (is_leaf) {
-        if (entries.size() == table_.entries) fail(index, "more entries than the table has");
-        entries.push_back(entry_in(index, node));
+        if (samples_.size() == table_.entries) fail(index, "more entries than the table has");
+        samples_.push_back(entry_in(index, node));
       } else {
         const auto [low, high, key_size] = read_at<NodeHeader>(node, 0);
         const auto below = low | std::uint64_t{high} << 32U;
-        add_page(below, levels - 1, entries);
+        add_page(below, levels - 1);
       }
     }
   }
@@ -275,7 +271,7 @@ class LmdbSource : public ImageSource {
   MappedFile file_;
   std::size_t page_size_ = 0;
   TableInfo table_{};
-  std::vector<LmdbEntry> samples_;  // with the pictures alone as values
+  std::vector<LmdbEntry> samples_;  // in the end with the pictures alone as values
 };
 
 }  // namespace
