@@ -63,11 +63,7 @@ class QuietStderr {
 };
 
 daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value) {
-  daliArgDesc_t result{};
-  result.name = name;
-  result.dtype = type;
-  result.ivalue = value;
-  return result;
+  return {.name = name, .dtype = type, .ivalue = value};
 }
 
 /// A DALI pipeline: external input -> decoders.Image -> Resize -> CropMirrorNormalize, which makes
@@ -176,10 +172,7 @@ class Pipeline {
       add_operator("Resize", backend, "resized", {sizes});
     }
     if (gray) return;  // one plane is the same either way
-    daliArgDesc_t layout{};
-    layout.name = "output_layout";
-    layout.dtype = DALI_STRING;
-    layout.str = "CHW";
+    const daliArgDesc_t layout{.name = "output_layout", .dtype = DALI_STRING, .str = "CHW"};
     add_operator("CropMirrorNormalize", backend, "planes",
                  {argument("dtype", DALI_INT32, DALI_UINT8), layout});
   }
