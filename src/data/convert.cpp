@@ -26,31 +26,29 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
   const auto class_folder = [&](std::int64_t label) {
     return folder / fmt::format("{:0{}}", label, digits);
   };
-  std::optional<LmdbWriter> lmdb;
-  if (options.target == ConvertTarget::kLmdb) {
-    lmdb.emplace(folder);
-  } else {
-    for (std::int64_t label = 0; label < classes; ++label) {
-      fs::create_directories(class_folder(label));
-    }
-  }
   Buffer buffer;
-  for (std::int64_t sample = 0; sample < source.count(); ++sample) {
+  const auto encoded = [&](std::int64_t sample) {
     if (options.before_each) options.before_each();
     const imaging::Image image = imaging::from_planes(source.read(sample, buffer).data(), channels,
                                                       geometry.height, geometry.width);
-    const std::string encoded =
-        options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image);
-    const std::int32_t label = source.labels()[static_cast<std::size_t>(sample)];
-    const std::string position = fmt::format("{:08}", sample);
-    if (lmdb) {
-      lmdb->append(position, write_caffe2_record(encoded, label));
-    } else {
-      write_image_file(class_folder(label) / (position + (options.jpeg ? ".jpg" : ".png")),
-                       encoded);
-    }
+    return options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image);
+  };
+  const auto label_of = [&](std::int64_t sample) {
+    return source.labels()[static_cast<std::size_t>(sample)];
+  };
+  const auto name_of = [](std::int64_t sample) { return fmt::format("{:08}", sample); };
+  if (options.target == ConvertTarget::kLmdb) {
+    return write_lmdb(folder, source.count(), [&](std::int64_t sample) {
+      return std::pair(name_of(sample), write_caffe2_record(encoded(sample), label_of(sample)));
+    });
   }
-  if (lmdb) lmdb->finish();
+  for (std::int64_t label = 0; label < classes; ++label) {
+    fs::create_directories(class_folder(label));
+  }
+  for (std::int64_t sample = 0; sample < source.count(); ++sample) {
+    const std::string name = name_of(sample) + (options.jpeg ? ".jpg" : ".png");
+    write_image_file(class_folder(label_of(sample)) / name, encoded(sample));
+  }
 }
 
 }  // namespace

@@ -1,12 +1,8 @@
 #pragma once
 
 #include <functional>
-#include <string_view>
 
 #include "data/sources.h"
-
-struct MDB_env;  // LMDB's
-struct MDB_txn;
 
 namespace mnist_train::data {
 
@@ -35,25 +31,11 @@ Converted convert(const ConvertOptions& options);
 /// Returns the message that holds an encoded image and its label, as parse_caffe2_record reads it.
 std::string write_caffe2_record(const std::string& image, std::int32_t label);
 
-/// Writes an LMDB of one unnamed table in a new folder. Entries are appended in the order of their
-/// keys. Throws Error(kRunFailed).
-class LmdbWriter {
- public:
-  explicit LmdbWriter(const fs::path& folder);
+/// Returns the key and the value of an entry by its number.
+using EntryAt = std::function<std::pair<std::string, std::string>(std::int64_t number)>;
 
-  void append(std::string_view key, std::string_view value);
-  /// Commits and syncs the entries; without it the database is incomplete.
-  void finish();
-
- private:
-  void commit();
-  void require(int result, const char* action) const;
-
-  std::string name_;
-  std::unique_ptr<MDB_env, void (*)(MDB_env*)> environment_;
-  std::unique_ptr<MDB_txn, void (*)(MDB_txn*)> transaction_;
-  unsigned table_ = 0;
-  std::int64_t appended_ = 0;
-};
+/// Writes an LMDB of one unnamed table of `count` entries in a new folder, in the order of their
+/// keys, and syncs it. Throws Error(kRunFailed); the database is then incomplete.
+void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry_at);
 
 }  // namespace mnist_train::data

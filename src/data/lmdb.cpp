@@ -343,50 +343,38 @@ std::string write_caffe2_record(const std::string& image, std::int32_t label) {
   return record;
 }
 
-LmdbWriter::LmdbWriter(const fs::path& folder)
-    : name_(folder.string()),
-      environment_(nullptr, &mdb_env_close),
-      transaction_(nullptr, &mdb_txn_abort) {
+void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry_at) {
   // Address space, not memory or disk: pages come as they are written.
   constexpr std::size_t kMostBytes = std::size_t{1} << (sizeof(void*) >= 8 ? 40U : 30U);
+  constexpr std::int64_t kEntriesPerCommit = 10000;
+  const auto require = [&folder](int result, const char* action) {
+    if (result == 0) return;
+    throw Error(ExitCode::kRunFailed, fmt::format("{}: cannot {} the LMDB: {}", folder.string(),
+                                                  action, mdb_strerror(result)));
+  };
   make_folder(folder, ExitCode::kRunFailed);
   MDB_env* environment = nullptr;
   require(mdb_env_create(&environment), "create");
-  environment_.reset(environment);
+  const std::unique_ptr<MDB_env, void (*)(MDB_env*)> owner(environment, &mdb_env_close);
   require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
-  // Only `finish` syncs: an unfinished database is thrown away. No other process knows it yet, and
-  // a lock file, which is mapped, would kill this process on a full disk.
+  // Only the end syncs: an unfinished database is thrown away. No other process knows it yet, and a
+  // lock file, which is mapped, would kill this process on a full disk.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
-}
-
-void LmdbWriter::require(int result, const char* action) const {
-  if (result == 0) return;
-  throw Error(ExitCode::kRunFailed,
-              name_ + ": cannot " + action + " the LMDB: " + mdb_strerror(result));
-}
-
-void LmdbWriter::append(std::string_view key, std::string_view value) {
-  constexpr std::int64_t kEntriesPerCommit = 10000;
-  if (!transaction_) {
-    MDB_txn* transaction = nullptr;
-    require(mdb_txn_begin(environment_.get(), nullptr, 0, &transaction), "write");
-    transaction_.reset(transaction);
-    require(mdb_dbi_open(transaction, nullptr, 0, &table_), "write");
+  for (std::int64_t number = 0; number < count;) {
+    MDB_txn* begun = nullptr;
+    require(mdb_txn_begin(environment, nullptr, 0, &begun), "write");
+    std::unique_ptr<MDB_txn, void (*)(MDB_txn*)> transaction(begun, &mdb_txn_abort);
+    MDB_dbi table = 0;
+    require(mdb_dbi_open(begun, nullptr, 0, &table), "write");
+    for (const auto end = std::min(number + kEntriesPerCommit, count); number < end; ++number) {
+      auto [key, value] = entry_at(number);
+      MDB_val stored_key{key.size(), key.data()};
+      MDB_val stored{value.size(), value.data()};
+      require(mdb_put(begun, table, &stored_key, &stored, MDB_APPEND), "write");
+    }
+    require(mdb_txn_commit(transaction.release()), "write");
   }
-  // LMDB's interface lacks const.
-  MDB_val stored_key{key.size(), const_cast<char*>(key.data())};
-  MDB_val stored{value.size(), const_cast<char*>(value.data())};
-  require(mdb_put(transaction_.get(), table_, &stored_key, &stored, MDB_APPEND), "write");
-  if (++appended_ % kEntriesPerCommit == 0) commit();
-}
-
-void LmdbWriter::commit() {
-  if (transaction_) require(mdb_txn_commit(transaction_.release()), "write");
-}
-
-void LmdbWriter::finish() {
-  commit();
-  require(mdb_env_sync(environment_.get(), 1), "sync");
+  require(mdb_env_sync(environment, 1), "sync");
 }
 
 }  // namespace mnist_train::data

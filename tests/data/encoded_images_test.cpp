@@ -220,10 +220,10 @@ TEST_CASE("sets of several processes are concatenated, with the classes of all")
 TEST_CASE("an LMDB is decoded in the order of its keys, and unsuitable labels are refused") {
   const TempFolder folder;
   const auto write = [&folder](const char* name, std::int32_t label) {
-    LmdbWriter writer(folder.path() / name);
-    writer.append("00000000", write_caffe2_record(png(4, 3, 1, 1), 2));
-    writer.append("00000001", write_caffe2_record(png(4, 3, 1, 2), label));
-    writer.finish();
+    write_lmdb(folder.path() / name, 2, [label](std::int64_t number) {
+      return number == 0 ? std::pair("00000000", write_caffe2_record(png(4, 3, 1, 1), 2))
+                         : std::pair("00000001", write_caffe2_record(png(4, 3, 1, 2), label));
+    });
   };
   write("train", 0);
   write("test", 2);

@@ -18,9 +18,8 @@ using testing::error_of;
 using testing::TempFolder;
 
 void write(const std::filesystem::path& folder, const std::map<std::string, std::string>& entries) {
-  LmdbWriter writer(folder);
-  for (const auto& [key, value] : entries) writer.append(key, value);
-  writer.finish();
+  write_lmdb(folder, std::ssize(entries),
+             [entry = entries.begin()](std::int64_t) mutable { return *entry++; });
 }
 
 std::map<std::string, std::string> three_samples() {
