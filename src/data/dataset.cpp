@@ -47,16 +47,6 @@ void add(LeftOut& sum, const LeftOut& more) {
   sum.duplicates += more.duplicates;
 }
 
-/// Moves the items of `size` bytes at these positions, which ascend, to the front.
-void move_to_front(std::span<std::uint8_t> items, std::size_t size,
-                   const std::vector<std::int64_t>& positions) {
-  std::uint8_t* out = items.data();
-  for (const std::int64_t position : positions) {
-    std::memmove(out, &items[static_cast<std::size_t>(position) * size], size);
-    out += size;
-  }
-}
-
 void hash_split(Hasher& hasher, const ImageSet& set) {
   if (set.count == 0) return;
   if (set.encoded) {
@@ -335,17 +325,21 @@ void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> fai
                          std::int64_t first, std::span<std::uint8_t> images) {
   for (const SampleFailure& each : failed) bad_.add(each.message);
   if (!bad_.skips() || samples.count() == 0) return;
+  const std::size_t size = image_bytes();
   std::vector<std::int64_t> good;
   auto next = failed.begin();
   for (std::int64_t position = 0; position < samples.count(); ++position) {
     if (next != failed.end() && next->sample == first + position) {
       ++next;
-    } else {
-      good.push_back(position);
+      continue;
     }
+    if (!images.empty()) {
+      const std::uint8_t* pixels = &images[static_cast<std::size_t>(position) * size];
+      std::memmove(&images[good.size() * size], pixels, size);
+    }
+    good.push_back(position);
   }
   if (good.empty()) fail_data("{}: none of its images can be used", samples.name());
-  if (!images.empty()) move_to_front(images, image_bytes(), good);
   samples = samples.select(good);
 }
 

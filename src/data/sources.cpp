@@ -76,22 +76,20 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
                                          BadSamples& bad) try {
   constexpr std::int64_t kDrawnToTrain = 60000;
   constexpr std::int64_t kDrawnToTest = 10000;
+  if (files.format != DataFormat::kSynthetic) require_there(location, split, files.format);
   switch (files.format) {
     case DataFormat::kIdx:
       return open_idx(find_idx_files(location, split), files.max_classes);
     case DataFormat::kCifar:
       return open_cifar(find_cifar_files(location, split));
     case DataFormat::kImageFolder:
-      require_there(location, split, files.format);
       return open_image_folder(location.images, bad);
     case DataFormat::kImageList: {
-      require_there(location, split, files.format);
       ListKind kind{split == SplitName::kTest};
       if (trained_on != nullptr) kind.named = !trained_on->class_names().empty();
       return open_image_list(location.images, kind, bad);
     }
     case DataFormat::kLmdb:
-      require_there(location, split, files.format);
       return open_lmdb(location.images, bad);
     case DataFormat::kSynthetic:
       break;
