@@ -148,7 +148,7 @@ class ResidentSource : public BatchSource {
       return are_normalized_ ? read(selection) : BatchSource::read_normalized(selection);
     }
     const std::vector<std::int64_t> samples = samples_of(selection);
-    return {normalizer_.gather(set_, samples), labels_of(samples)};
+    return {gather_normalized(samples), labels_of(samples)};
   }
 
  private:
@@ -175,8 +175,7 @@ class ResidentSource : public BatchSource {
       const at::Tensor bytes = borrow(set_.images.data() + begin * pixels,
                                       {count, set_.channels, set_.height, set_.width}, at::kByte);
       const at::Tensor here = accelerator::to_device(bytes, device_);
-      images_of(rows_.narrow(0, begin, count))
-          .copy_(are_normalized_ ? normalizer_.normalize(here) : here);
+      images_of(rows_.narrow(0, begin, count)).copy_(are_normalized_ ? normalize(here) : here);
       accelerator::synchronize(device_);  // LibTorch's own waits for it have no time-out
     }
   }
@@ -252,13 +251,7 @@ at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& o
   return at::empty(sizes, options.memory_format(at::MemoryFormat::ChannelsLast));
 }
 
-Normalizer::Normalizer(const settings::NormalizeOptions& normalize, at::Device device,
-                       at::ScalarType type)
-    : device_(device),
-      type_(type),
-      tables_(accelerator::to_device(normalization_tables(normalize, at::kCPU).to(type), device)) {}
-
-at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
+at::Tensor BatchSource::buffer(at::IntArrayRef sizes) {
   const bool fits = buffer_.defined() && buffer_.size(0) >= sizes[0] &&
                     buffer_.sizes().slice(1) == sizes.slice(1);
   if (!fits) buffer_ = empty_channels_last(sizes, type_);
@@ -267,7 +260,7 @@ at::Tensor Normalizer::buffer(at::IntArrayRef sizes) {
 
 /// `sample_at` returns a pointer to the bytes of a sample of the batch.
 template <typename SampleAt>
-at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at) {
+at::Tensor BatchSource::look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at) {
   at::Tensor images = buffer(sizes);
   const std::int64_t channels = sizes[1];
   const std::int64_t pixels = sizes[2] * sizes[3];
@@ -293,14 +286,14 @@ at::Tensor Normalizer::look_up_all(at::IntArrayRef sizes, const SampleAt& sample
   return images;
 }
 
-at::Tensor Normalizer::gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples) {
+at::Tensor BatchSource::gather_normalized(const std::vector<std::int64_t>& samples) {
   const auto count = static_cast<std::int64_t>(samples.size());
-  return look_up_all({count, set.channels, set.height, set.width}, [&](std::int64_t index) {
-    return set.images.data() + samples[static_cast<std::size_t>(index)] * set.bytes_per_image();
+  return look_up_all({count, set_.channels, set_.height, set_.width}, [&](std::int64_t index) {
+    return set_.images.data() + samples[static_cast<std::size_t>(index)] * set_.bytes_per_image();
   });
 }
 
-at::Tensor Normalizer::normalize(const at::Tensor& bytes) {
+at::Tensor BatchSource::normalize(const at::Tensor& bytes) {
   if (device_.is_cpu()) {
     const at::Tensor dense = bytes.contiguous();
     const auto* first = dense.const_data_ptr<std::uint8_t>();
@@ -319,22 +312,14 @@ at::Tensor Normalizer::normalize(const at::Tensor& bytes) {
   return images;
 }
 
-at::Tensor Normalizer::convert(const at::Tensor& values) {
-  at::Tensor images =
-      device_.is_cpu()
-          ? buffer(values.sizes())
-          : empty_channels_last(values.sizes(), at::TensorOptions(type_).device(device_));
-  return images.copy_(values);
-}
-
 BatchSource::BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize,
                          at::Device device, at::ScalarType type,
                          std::shared_ptr<Augmenter> augmenter)
     : set_(std::move(images)),
       device_(device),
       type_(type),
-      normalizer_(normalize, device, type),
-      augmenter_(std::move(augmenter)) {}
+      augmenter_(std::move(augmenter)),
+      tables_(accelerator::to_device(normalization_tables(normalize, at::kCPU).to(type), device)) {}
 
 void BatchSource::set_order(std::vector<std::int64_t> order, std::int64_t epoch) {
   order_ = std::move(order);
@@ -423,11 +408,16 @@ at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) cons
   return result;
 }
 
-/// Normalises bytes; f32 images have been normalised by augmentation.
+/// Normalises bytes, and converts f32 images, which augmentation has normalised, to the type.
 Batch BatchSource::finish(Batch batch) {
-  const bool are_bytes = batch.images.scalar_type() == at::kByte;
-  batch.images =
-      are_bytes ? normalizer_.normalize(batch.images) : normalizer_.convert(batch.images);
+  if (batch.images.scalar_type() == at::kByte) {
+    batch.images = normalize(batch.images);
+    return batch;
+  }
+  const at::IntArrayRef sizes = batch.images.sizes();
+  const auto options = at::TensorOptions(type_).device(device_);
+  at::Tensor images = device_.is_cpu() ? buffer(sizes) : empty_channels_last(sizes, options);
+  batch.images = images.copy_(batch.images);
   return batch;
 }
 

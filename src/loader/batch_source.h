@@ -8,32 +8,6 @@
 
 namespace mnist_train::loader {
 
-/// Turns bytes into the input of a model as torchvision does: `(value / 255 - mean) / std` in fp32,
-/// with channels_last strides, by tables that the host computes. The result of one call is valid
-/// until the next one.
-class Normalizer {
- public:
-  /// `type` is that of the results, f32 or bf16.
-  Normalizer(const settings::NormalizeOptions& normalize, at::Device device, at::ScalarType type);
-
-  /// Returns the images of `samples` of a set in host memory, [n,C,H,W]. Only for a CPU.
-  at::Tensor gather(const data::ImageSet& set, const std::vector<std::int64_t>& samples);
-  /// Normalises bytes [n,C,H,W] u8 on the device.
-  at::Tensor normalize(const at::Tensor& bytes);
-  /// Converts normalised values [n,C,H,W] f32 to the type and the strides.
-  at::Tensor convert(const at::Tensor& values);
-
- private:
-  template <typename SampleAt>
-  at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
-  at::Tensor buffer(at::IntArrayRef sizes);
-
-  at::Device device_;
-  at::ScalarType type_;
-  at::Tensor tables_;  // see normalization_tables, of the images' type
-  at::Tensor buffer_;  // CPU: memory of the images of one batch
-};
-
 /// Returns an uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel:
 /// `contiguous` would leave them as they are, and convolutions would run in their slow format.
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
@@ -96,6 +70,12 @@ class BatchSource {
 
   /// Returns the selected samples as indices in the image set. Positions must be on a CPU.
   std::vector<std::int64_t> samples_of(const Selection& selection) const;
+  /// Turns bytes [n,C,H,W] u8 on the device into the input of a model as torchvision does:
+  /// `(value / 255 - mean) / std` in fp32, with channels_last strides, by tables that the host
+  /// computes. The result is valid until the next one.
+  at::Tensor normalize(const at::Tensor& bytes);
+  /// Does the same for samples in host memory. Only for a CPU.
+  at::Tensor gather_normalized(const std::vector<std::int64_t>& samples);
   /// Returns the labels of `samples`, [n] i64 on the CPU.
   at::Tensor labels_of(const std::vector<std::int64_t>& samples) const;
   /// Copies a tensor to the device, into `kept` if that has the same size.
@@ -103,8 +83,7 @@ class BatchSource {
 
   const data::ImageSet set_;
   const at::Device device_;
-  const at::ScalarType type_;  // of a batch's images
-  Normalizer normalizer_;
+  const at::ScalarType type_;                   // of a batch's images
   const std::shared_ptr<Augmenter> augmenter_;  // null without augmentation
   std::vector<std::int64_t> order_;  // followed by its first sample, if a batch needs one more
   at::Tensor seeds_;                 // of an order's samples, [count] i64; undefined: not needed
@@ -112,7 +91,12 @@ class BatchSource {
  private:
   Batch augmented(Selection selection);
   Batch finish(Batch batch);
+  template <typename SampleAt>
+  at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
+  at::Tensor buffer(at::IntArrayRef sizes);
 
+  const at::Tensor tables_;           // see normalization_tables, of the images' type
+  at::Tensor buffer_;                 // CPU: memory of the images of one batch
   std::optional<std::int64_t> seed_;  // of `seeds_`; none: they are not needed
 };
 
