@@ -269,18 +269,17 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
       dataset.name, fetch_command(dataset), searched, fmt::join(names, ", "), dataset.other_folder);
 }
 
-IdxFiles find_idx_files(const DataLocation& location, SplitName split) {
+DataLocation find_idx_files(DataLocation location, SplitName split) {
   require_there(location, split, DataFormat::kIdx);
-  refuse_other_kind(location.images);
-  IdxFiles files;
-  files.images = location.images;
-  if (is_folder(files.images)) {
-    files.images = images_in(folder_with_images(files.images, split, DataFormat::kIdx), split);
+  fs::path& images = location.images;
+  refuse_other_kind(images);
+  if (is_folder(images)) {
+    images = images_in(folder_with_images(images, split, DataFormat::kIdx), split);
+    refuse_other_kind(images);
   }
-  refuse_other_kind(files.images);
-  files.labels = location.labels ? *location.labels : find_labels(files.images);
-  refuse_other_kind(files.labels);
-  return files;
+  if (!location.labels) location.labels = find_labels(images);
+  refuse_other_kind(*location.labels);
+  return location;
 }
 
 std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName split) {

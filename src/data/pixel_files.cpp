@@ -196,8 +196,8 @@ constexpr std::int64_t kQmnistColumns = 8;
 
 class IdxSource : public ImageSource {
  public:
-  IdxSource(const IdxFiles& files, std::int64_t max_classes)
-      : images_(files.images), labels_name_(files.labels.string()) {
+  IdxSource(const settings::DataLocation& files, std::int64_t max_classes)
+      : images_(files.images), labels_name_(files.labels->string()) {
     const auto& shape = images_.shape();
     const std::size_t dimensions = shape.size();
     images_.require_dimensions(
@@ -205,7 +205,7 @@ class IdxSource : public ImageSource {
     name_ = images_.name();
     geometry_ =
         ImageGeometry{dimensions == 4 ? shape[1] : 1, shape[dimensions - 2], shape[dimensions - 1]};
-    read_labels(files.labels, max_classes);
+    read_labels(*files.labels, max_classes);
   }
 
   std::string sample_name(std::int64_t sample) const override {
@@ -321,7 +321,8 @@ class CifarSource : public ImageSource {
 
 IdxFile read_idx_file(const fs::path& path) { return IdxReader(path).read(); }
 
-std::shared_ptr<ImageSource> open_idx(const IdxFiles& files, std::int64_t max_classes) {
+std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
+                                      std::int64_t max_classes) {
   return std::make_shared<IdxSource>(files, max_classes);
 }
 

@@ -302,19 +302,13 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
 /// Returns the command that a user types to download a data set into a folder that is searched.
 std::string fetch_command(const settings::NamedDataset& dataset);
 
-/// The two files of a split.
-struct IdxFiles {
-  fs::path images;
-  fs::path labels;
-};
-
 /// Finds the images file and the labels file of a split. The location is both files; or the images
 /// file, whose labels file has the same name with "labels" instead of "images" and "idx1" instead
 /// of "idx3" (or QMNIST's, with "idx2-int"); or a folder, in which the split's names begin with
 /// "train", or with "t10k" or "test", unless it has only one pair of files; or a folder above the
 /// only one that holds images. Files may be raw or compressed by gzip, and each may be in a folder
 /// of its own name. Throws Error(kData) if there is no such pair, or more than one.
-IdxFiles find_idx_files(const settings::DataLocation& location, SplitName split);
+settings::DataLocation find_idx_files(settings::DataLocation location, SplitName split);
 
 /// Finds the binary batches of CIFAR-10 of a split: data_batch_1.bin to data_batch_5.bin or
 /// test_batch.bin in a folder, or one file by its name. Throws Error(kData) if one is missing.
@@ -338,7 +332,7 @@ IdxFile read_idx_file(const fs::path& path);
 /// Opens images [n,h,w] or [n,c,h,w] and their labels [n] and checks them against each other. There
 /// are `max_classes` classes or, by default, the greatest label + 1. Throws Error(kData) if counts
 /// differ, shapes do not fit, or a label is too large.
-std::shared_ptr<ImageSource> open_idx(const IdxFiles& files,
+std::shared_ptr<ImageSource> open_idx(const settings::DataLocation& files,
                                       std::int64_t max_classes = ImageSource::kMostClasses);
 
 /// Opens binary batches of CIFAR-10 (https://www.cs.toronto.edu/~kriz/cifar.html), in order:

@@ -57,11 +57,11 @@ fs::path find(const char* name, const std::optional<fs::path>& root = std::nullo
   return find_named_dataset(settings::named_dataset(name), root);
 }
 
-IdxFiles train_at(const settings::DataLocation& location) {
+settings::DataLocation train_at(const settings::DataLocation& location) {
   return find_idx_files(location, SplitName::kTrain);
 }
 
-IdxFiles test_at(const settings::DataLocation& location) {
+settings::DataLocation test_at(const settings::DataLocation& location) {
   return find_idx_files(location, SplitName::kTest);
 }
 
@@ -243,7 +243,7 @@ TEST_CASE("files may be named singly") {
   folder.write("pictures", "");
   folder.write("answers", "");
   CHECK(train_at({root / "my-images-idx3.gz", {}}).labels == root / "my-labels-idx1");
-  const IdxFiles files = test_at({root / "pictures", root / "answers"});
+  const settings::DataLocation files = test_at({root / "pictures", root / "answers"});
   CHECK(files.images == root / "pictures");
   CHECK(files.labels == root / "answers");
 }
