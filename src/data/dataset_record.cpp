@@ -98,7 +98,8 @@ fs::path find_dataset_record(const fs::path& weights) {
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options) {
   const auto classes = static_cast<std::size_t>(dataset.train.classes);
   OrderedJson json;
-  OrderedJson& rows = json["classes"] = OrderedJson::array();
+  json["classes"] = OrderedJson::array();
+  OrderedJson& rows = json["classes"];
   for (std::size_t label = 0; label < classes; ++label) {
     rows[label]["name"] = name_or_number(dataset.class_names, label);
   }
