@@ -5,7 +5,6 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/index_select.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -30,10 +29,6 @@ void look_up(const T* values, const std::uint8_t* in, std::int64_t pixels, std::
     return;
   }
   for (std::int64_t pixel = 0; pixel < pixels; ++pixel) out[pixel * stride] = values[in[pixel]];
-}
-
-at::Tensor in_memory_order(const at::Tensor& dense) {
-  return at::as_strided(dense, {dense.numel()}, {1});
 }
 
 at::Tensor borrow(const void* memory, at::IntArrayRef sizes, at::ScalarType type) {
@@ -300,16 +295,15 @@ at::Tensor BatchSource::normalize(const at::Tensor& bytes) {
     const std::int64_t size = dense.size(1) * dense.size(2) * dense.size(3);
     return look_up_all(dense.sizes(), [&](std::int64_t sample) { return first + sample * size; });
   }
-  const auto options = at::TensorOptions(type_).device(device_);
-  at::Tensor indices = empty_channels_last(bytes.sizes(), options.dtype(at::kInt)).copy_(bytes);
+  const auto options = at::TensorOptions(at::kInt).device(device_);
+  const at::Tensor indices = empty_channels_last(bytes.sizes(), options).copy_(bytes);
   if (tables_.size(0) > 1) {
-    const at::Tensor tables = at::arange(bytes.size(1), indices.options()).mul_(256);
+    const at::Tensor tables = at::arange(bytes.size(1), options).mul_(256);
     indices.add_(tables.view({-1, 1, 1}));
   }
-  at::Tensor images = empty_channels_last(bytes.sizes(), options);
-  at::Tensor values = in_memory_order(images);
-  at::index_select_out(values, tables_.view(-1), 0, in_memory_order(indices));
-  return images;
+  const at::Tensor in_memory_order = at::as_strided(indices, {indices.numel()}, {1});
+  const at::Tensor values = tables_.view(-1).index_select(0, in_memory_order);
+  return at::as_strided(values, indices.sizes(), indices.strides());
 }
 
 BatchSource::BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize,
