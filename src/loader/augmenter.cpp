@@ -287,18 +287,15 @@ data::Range Augmenter::partners(const Selection& selection) const {
   return {next.begin, next.begin + std::min(selection.range.size(), next.size())};
 }
 
-/// Returns the numbers of all `images` of a batch, [images, columns] f32.
-at::Tensor Augmenter::drawn_for(const Selection& selection, std::int64_t images) const {
-  if (selection.positions.defined()) return drawn_.index_select(0, selection.positions);
-  const data::Range others = partners(selection);
-  at::Tensor own = drawn_.narrow(0, selection.range.begin, images - others.size());
-  if (others.size() == 0) return own;
-  return at::cat({own, drawn_.narrow(0, others.begin, others.size())});
-}
-
 Batch Augmenter::apply(Batch batch, const Selection& selection) const {
-  const at::Tensor drawn = drawn_for(selection, batch.size());
-  const std::int64_t count = batch.size() - samples_beyond() - partners(selection).size();
+  const data::Range others = partners(selection);  // none at `positions`
+  const std::int64_t own = batch.size() - others.size();
+  at::Tensor drawn = selection.positions.defined() ? drawn_.index_select(0, selection.positions)
+                                                   : drawn_.narrow(0, selection.range.begin, own);
+  if (others.size() > 0) {
+    drawn = at::cat({drawn, drawn_.narrow(0, others.begin, others.size())});
+  }
+  const std::int64_t count = own - samples_beyond();
   std::int64_t column = 0;
   for (const Augmentation& entry : entries_) {
     const at::Tensor columns = drawn.narrow(1, column, entry.columns);

@@ -138,7 +138,6 @@ class Augmenter {
   const at::Tensor& drawn() const { return drawn_; }
 
  private:
-  at::Tensor drawn_for(const Selection& selection, std::int64_t images) const;
   Batch mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
             std::int64_t next_count) const;
 
