@@ -131,11 +131,8 @@ void run_evaluation(Worker& worker) {
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), update_status, {.shards = config.train.shards.value_or(0)});
   if (!worker.is_rank0()) return;
-  const report::TestResult result{
-      evaluation.loss,          evaluation.accuracy, evaluation.balanced_accuracy,
-      evaluation.top5_accuracy, evaluation.samples,  evaluation.class_counts};
-  if (!worker.job.as_json) return print_text(report::to_text(result));
-  print_result(report::to_json(result, dataset.class_names));
+  if (!worker.job.as_json) return print_text(report::to_text(evaluation));
+  print_result(report::to_json(evaluation, dataset.class_names));
 }
 
 void run_export(Worker& worker) {

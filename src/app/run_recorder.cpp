@@ -494,7 +494,8 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   const train::Progress& progress = trainer_.progress();
   report::EpochResult result;
   result.record = epoch_record(progress, evaluations);
-  result.details = details(evaluations);
+  result.counts = evaluations.test.counts;
+  add_times(evaluations, result);
   result.is_repeated = progress.samples_into_epoch == 0 && !progress.accuracies.empty();
   result.accuracies = progress.accuracies;
   if (result.is_repeated) result.accuracies.pop_back();
@@ -534,12 +535,9 @@ std::vector<report::Prediction> RunRecorder::predictions(
   return rows;
 }
 
-report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
-  const eval::Evaluation& test = evaluations.test;
-  report::EpochDetails details{
-      {}, unpack_times(test.extra_sums), dataset_.test.classes, test.confusion};
-  if (test.confusion.empty()) details.class_counts = test.class_counts;
-  report::TimeSplit& seconds = details.seconds;
+void RunRecorder::add_times(const Evaluations& evaluations, report::EpochResult& result) {
+  result.ranks = unpack_times(evaluations.test.extra_sums);
+  report::TimeSplit& seconds = result.seconds;
   const train::StepTimes& times = trainer_.times();
   if (!times.step_s.empty()) {
     seconds.input_s = times.input_s;
@@ -551,7 +549,6 @@ report::EpochDetails RunRecorder::details(const Evaluations& evaluations) {
   seconds.report_s = std::exchange(report_seconds_, 0);
   summary_.checkpoint_seconds += seconds.checkpoint_s;
   summary_.report_seconds += seconds.report_s;
-  return details;
 }
 
 void RunRecorder::refresh_report() {

@@ -75,7 +75,7 @@ class RunRecorder {
   void for_each_sink(const Call& call);
   std::vector<report::Prediction> predictions(
       const eval::Evaluation& test, const std::function<report::Picture(std::int64_t)>& picture);
-  report::EpochDetails details(const Evaluations& evaluations);
+  void add_times(const Evaluations& evaluations, report::EpochResult& result);
   void end(const std::string& status);
 
   Worker& worker_;

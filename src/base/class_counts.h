@@ -2,30 +2,66 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
 
 namespace mnist_train {
 
-/// Numbers of samples by class.
-struct ClassCounts {
-  std::vector<std::int64_t> samples;    // of the class
-  std::vector<std::int64_t> predicted;  // as the class
-  std::vector<std::int64_t> correct;    // both
+/// Returns NaN if `whole` is 0.
+inline double fraction_of(std::int64_t part, std::int64_t whole) {
+  return whole == 0 ? std::numeric_limits<double>::quiet_NaN()
+                    : static_cast<double>(part) / static_cast<double>(whole);
+}
 
-  MNIST_TRAIN_VISIT(samples, predicted, correct)
+/// Numbers of samples of one class.
+struct ClassFigures {
+  std::int64_t samples = 0;
+  std::int64_t predicted = 0;  // as the class
+  std::int64_t correct = 0;    // both
+
+  // Measures as fractions, NaN without samples or predictions.
+  double recall() const { return fraction_of(correct, samples); }
+  double precision() const { return fraction_of(correct, predicted); }
+  double f1() const { return fraction_of(2 * correct, samples + predicted); }
+  bool is_missed() const { return samples > 0 && predicted == 0; }
 };
 
-/// Sums up a confusion matrix [classes, classes]: samples by label and prediction.
-inline ClassCounts count_by_class(const std::vector<std::int64_t>& confusion,
-                                  std::int64_t classes) {
+/// Numbers of samples by class, and their confusion matrix unless there are too many classes.
+struct ClassCounts {
+  std::vector<std::int64_t> samples;         // of the class
+  std::vector<std::int64_t> predicted;       // as the class
+  std::vector<std::int64_t> correct;         // both
+  std::vector<std::int64_t> confusion = {};  // [classes,classes]: by label and prediction; or empty
+
+  MNIST_TRAIN_VISIT(samples, predicted, correct)
+
+  std::int64_t classes() const { return std::ssize(samples); }
+  std::int64_t all() const { return std::reduce(samples.begin(), samples.end()); }
+  std::int64_t right() const { return std::reduce(correct.begin(), correct.end()); }
+  ClassFigures of(std::int64_t label) const {
+    const auto at = static_cast<std::size_t>(label);
+    return {samples[at], predicted[at], correct[at]};
+  }
+  /// Returns the number of samples of the class `label` that were predicted as `other`.
+  std::int64_t at(std::int64_t label, std::int64_t other) const {
+    return confusion[static_cast<std::size_t>(label * classes() + other)];
+  }
+};
+
+/// Sums up a confusion matrix.
+inline ClassCounts count_by_class(std::vector<std::int64_t> confusion, std::int64_t classes) {
   const auto size = static_cast<std::size_t>(classes);
   using Counts = std::vector<std::int64_t>;
-  ClassCounts counts{Counts(size), Counts(size), Counts(size)};
+  ClassCounts counts{Counts(size), Counts(size), Counts(size), std::move(confusion)};
   for (std::size_t label = 0; label < size; ++label) {
     for (std::size_t predicted = 0; predicted < size; ++predicted) {
-      const std::int64_t samples = confusion[label * size + predicted];
+      const std::int64_t samples = counts.confusion[label * size + predicted];
       counts.samples[label] += samples;
       counts.predicted[predicted] += samples;
       if (label == predicted) counts.correct[label] = samples;
@@ -33,5 +69,17 @@ inline ClassCounts count_by_class(const std::vector<std::int64_t>& confusion,
   }
   return counts;
 }
+
+/// The figures of an evaluation.
+struct EvaluationFigures {
+  double loss = 0;               // mean negative log-likelihood
+  double accuracy = 0;           // fraction of samples whose greatest logit is the label's
+  double balanced_accuracy = 0;  // mean over the classes with samples of their accuracies
+  // Fraction of samples whose label has one of the five greatest logits; with more than five
+  // classes only.
+  std::optional<double> top5_accuracy{};
+  std::int64_t samples = 0;
+  ClassCounts counts{};
+};
 
 }  // namespace mnist_train

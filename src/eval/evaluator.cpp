@@ -67,9 +67,9 @@ std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Ra
 double balanced_accuracy(const ClassCounts& counts) {
   double sum = 0;
   double classes = 0;
-  for (std::size_t label = 0; label < counts.samples.size(); ++label) {
-    if (counts.samples[label] == 0) continue;
-    sum += static_cast<double>(counts.correct[label]) / static_cast<double>(counts.samples[label]);
+  for (std::int64_t label = 0; label < counts.classes(); ++label) {
+    if (counts.of(label).samples == 0) continue;
+    sum += counts.of(label).recall();
     ++classes;
   }
   return sum / classes;
@@ -141,8 +141,14 @@ class EvaluationSums {
     result.accuracy /= count;
     if (classes_ > kTopClasses) result.top5_accuracy = top5 / count;
     result.samples = samples;
-    next = read_counts(next, result);
-    result.balanced_accuracy = balanced_accuracy(result.class_counts);
+    const auto numbers = [&next](std::int64_t size) {
+      const double* begin = std::exchange(next, next + size);
+      return std::vector<std::int64_t>(begin, next);
+    };
+    result.counts = has_confusion_
+                        ? count_by_class(numbers(classes_ * classes_), classes_)
+                        : ClassCounts{numbers(classes_), numbers(classes_), numbers(classes_)};
+    result.balanced_accuracy = balanced_accuracy(result.counts);
     for (const data::Range& wanted : request_.predictions) {
       for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
         result.predictions.push_back(
@@ -185,21 +191,6 @@ class EvaluationSums {
     counts_.index_add_(0, labels, one);
     counts_.index_add_(0, predicted + classes_, one);
     counts_.index_add_(0, labels + 2 * classes_, predicted.eq(labels).to(at::kDouble));
-  }
-
-  /// Reads what `count` has counted, and returns the end.
-  const double* read_counts(const double* next, Evaluation& result) const {
-    const auto numbers = [&next](std::int64_t size) {
-      const double* begin = std::exchange(next, next + size);
-      return std::vector<std::int64_t>(begin, next);
-    };
-    if (has_confusion_) {
-      result.confusion = numbers(classes_ * classes_);
-      result.class_counts = count_by_class(result.confusion, classes_);
-    } else {
-      result.class_counts = {numbers(classes_), numbers(classes_), numbers(classes_)};
-    }
-    return next;
   }
 
   /// Reads a row of predictions_ after its first column.

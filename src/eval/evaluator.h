@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -84,17 +83,7 @@ struct EvaluationRequest {
 };
 
 /// The result over a whole image set.
-struct Evaluation {
-  double loss = 0;      // mean negative log-likelihood
-  double accuracy = 0;  // fraction of samples whose greatest logit is the label's
-  std::int64_t samples = 0;
-  // [classes,classes]: samples by label and prediction; empty above kMaxConfusionClasses
-  std::vector<std::int64_t> confusion = {};
-  ClassCounts class_counts = {};
-  double balanced_accuracy = 0;  // mean over the classes with samples of their accuracies
-  // Fraction of samples whose label has one of the five greatest logits; with more than five
-  // classes only.
-  std::optional<double> top5_accuracy = {};
+struct Evaluation : EvaluationFigures {
   std::vector<SamplePrediction> predictions = {};  // of the samples asked for, in their order
   std::vector<double> extra_sums = {};
   std::vector<WrongPrediction> wrong_predictions = {};  // if asked for, ascending

@@ -143,7 +143,7 @@ class Console : public Sink {
 
   void epoch(const EpochResult& result) override {
     const EpochRecord& record = result.record;
-    counts_ = class_counts(result.details);
+    counts_ = result.counts;
     test_s_ = record.test_seconds;
     if (setup_.quiet || result.is_repeated) return;
     erase_progress();
@@ -468,36 +468,34 @@ std::string to_text(const FilePrediction& prediction, const std::vector<std::str
   return text + "\n";
 }
 
-std::string to_text(const TestResult& result) {
+std::string to_text(const EvaluationFigures& test) {
   std::string text = fmt::format(
-      "test accuracy  {:.2f} % of {} images\ntest loss      {:.4f}\n"
-      "balanced       {:.2f} %, the mean of the classes' accuracies\n",
-      100 * result.accuracy, with_thousands(result.samples), result.loss,
-      100 * result.balanced_accuracy);
-  if (result.top5_accuracy) {
-    text += fmt::format("top five       {:.2f} % have the class among them\n",
-                        100 * *result.top5_accuracy);
+      "test accuracy  {} of {} images\ntest loss      {:.4f}\n"
+      "balanced       {}, the mean of the classes' accuracies\n",
+      as_percent(test.accuracy), with_thousands(test.samples), test.loss,
+      as_percent(test.balanced_accuracy));
+  if (test.top5_accuracy) {
+    text +=
+        "top five       " + as_percent(*test.top5_accuracy) + " have the class among them\n";
   }
   return text;
 }
 
-Json to_json(const TestResult& result, const std::vector<std::string>& class_names) {
-  Json json = {{"test_loss", result.loss},
-               {"test_accuracy", result.accuracy},
-               {"test_balanced_accuracy", result.balanced_accuracy}};
-  if (result.top5_accuracy) json["test_top5_accuracy"] = *result.top5_accuracy;
-  json["samples"] = result.samples;
+Json to_json(const EvaluationFigures& test, const std::vector<std::string>& class_names) {
+  Json json = {{"test_loss", test.loss},
+               {"test_accuracy", test.accuracy},
+               {"test_balanced_accuracy", test.balanced_accuracy}};
+  if (test.top5_accuracy) json["test_top5_accuracy"] = *test.top5_accuracy;
+  json["samples"] = test.samples;
   Json& rows = json["classes"] = Json::array();
-  const auto& [samples, predicted, correct] = result.class_counts;
-  const auto fraction = [](std::int64_t part, std::int64_t whole) {
-    return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
-  };
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    rows.push_back({{"name", name_or_number(class_names, i)},
-                    {"samples", samples[i]},
-                    {"precision", fraction(correct[i], predicted[i])},
-                    {"recall", fraction(correct[i], samples[i])},
-                    {"f1", fraction(2 * correct[i], samples[i] + predicted[i])}});
+  const auto or_zero = [](double measure) { return std::isnan(measure) ? 0 : measure; };
+  for (std::int64_t label = 0; label < test.counts.classes(); ++label) {
+    const ClassFigures figures = test.counts.of(label);
+    rows.push_back({{"name", name_or_number(class_names, static_cast<std::size_t>(label))},
+                    {"samples", figures.samples},
+                    {"precision", or_zero(figures.precision())},
+                    {"recall", or_zero(figures.recall())},
+                    {"f1", or_zero(figures.f1())}});
   }
   return json;
 }

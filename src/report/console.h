@@ -101,22 +101,12 @@ nlohmann::ordered_json to_json(const FilePrediction& prediction,
 /// all classes have names.
 std::string to_text(const FilePrediction& prediction, const std::vector<std::string>& class_names);
 
-/// The result of `evaluate`, on the test set.
-struct TestResult {
-  double loss = 0;
-  double accuracy = 0;
-  double balanced_accuracy = 0;
-  std::optional<double> top5_accuracy{};  // with more than five classes only
-  std::int64_t samples = 0;
-  ClassCounts class_counts{};
-};
-
-/// Returns lines with the accuracies and the loss.
-std::string to_text(const TestResult& result);
+/// Returns lines with the accuracies and the loss on the test set.
+std::string to_text(const EvaluationFigures& test);
 
 /// Returns the figures and `classes`: name (or number, if it has none), samples, precision, recall
 /// and F1 of each. As in scikit-learn, a measure is 0 if it divides by 0.
-nlohmann::ordered_json to_json(const TestResult& result,
+nlohmann::ordered_json to_json(const EvaluationFigures& test,
                                const std::vector<std::string>& class_names);
 
 }  // namespace mnist_train::report

@@ -36,23 +36,19 @@ void add_fields(OrderedJson& json, const Record& record, bool omits_empty = true
   });
 }
 
-void add_details(OrderedJson& json, const EpochDetails& details) {
-  add_fields(json["seconds"], details.seconds);
+/// Adds the rest of an epoch's line.
+void add_details(OrderedJson& json, const EpochResult& result) {
+  add_fields(json["seconds"], result.seconds);
   json["rank_seconds"] = OrderedJson::array();
-  for (const RankTimes& times : details.ranks) {
+  for (const RankTimes& times : result.ranks) {
     add_fields(json["rank_seconds"].emplace_back(), times);
   }
-  if (details.confusion.empty()) {
-    if (!details.class_counts.samples.empty()) {
-      add_fields(json["class_counts"], details.class_counts);
-    }
-    return;
+  const ClassCounts& counts = result.counts;
+  for (auto row = counts.confusion.begin(); row != counts.confusion.end();) {
+    const auto begin = std::exchange(row, row + counts.classes());
+    json["confusion"].push_back(std::vector<std::int64_t>(begin, row));
   }
-  OrderedJson& rows = json["confusion"] = OrderedJson::array();
-  const auto classes = static_cast<std::ptrdiff_t>(details.classes);
-  for (auto row = details.confusion.begin(); row != details.confusion.end(); row += classes) {
-    rows.push_back(std::vector<std::int64_t>(row, row + classes));
-  }
+  if (counts.confusion.empty() && counts.classes() > 0) add_fields(json["class_counts"], counts);
 }
 
 OrderedJson to_json(const Summary& summary) {
@@ -122,7 +118,9 @@ class RecordFiles : public Sink {
     write_json(folder_ / files::kSummary, to_json(summary));
   }
 
-  void step(const StepRecord& record) override { write_metrics("step", record, nullptr); }
+  void step(const StepRecord& record) override {
+    metrics_.append(metrics_line("step", record).dump() + "\n");
+  }
 
   void epoch(const EpochResult& result) override {
     if (!result.predictions.empty()) {  // else report.predictions.batches is 0
@@ -133,7 +131,9 @@ class RecordFiles : public Sink {
     }
     // A repeated evaluation needs a record only if the file has just begun.
     if (!result.is_repeated || metrics_.bytes() == 0) {
-      write_metrics("epoch", result.record, &result.details);
+      OrderedJson line = metrics_line("epoch", result.record);
+      add_details(line, result);
+      metrics_.append(line.dump() + "\n");
     }
     accuracies_ = result.accuracies;
     // Rewriting a long list after every epoch would take quadratic time.
@@ -153,12 +153,11 @@ class RecordFiles : public Sink {
 
  private:
   template <class Record>
-  void write_metrics(const char* event, Record record, const EpochDetails* details) {
+  static OrderedJson metrics_line(const char* event, Record record) {
     OrderedJson json{{"event", event}};
     record.time = wall_clock_seconds();
     add_fields(json, record);
-    if (details != nullptr) add_details(json, *details);
-    metrics_.append(json.dump() + "\n");
+    return json;
   }
 
   void update_accuracies() {
@@ -192,7 +191,7 @@ class RecordFiles : public Sink {
       OrderedJson row = row_of(prediction, prediction.image);
       const auto scores = static_cast<std::int64_t>(prediction.scores.size());
       for (const auto& [label, score] : prediction.scores) {
-        if (scores >= result.details.classes) {
+        if (scores >= result.counts.classes()) {
           row[fmt::format("score_{}", label)] = score_of(score);
           continue;
         }
@@ -298,11 +297,6 @@ OrderedJson RunIdentity::versions_of_build() {
           {"libtorch", build.torch},      {"cuda", build.cuda},     {"nccl", build.nccl}};
 }
 
-ClassCounts class_counts(const EpochDetails& details) {
-  return details.confusion.empty() ? details.class_counts
-                                   : count_by_class(details.confusion, details.classes);
-}
-
 bool are_unequal(const std::vector<std::int64_t>& class_sizes) {
   auto sizes = class_sizes | std::views::filter([](std::int64_t size) { return size > 0; });
   if (sizes.empty()) return false;
@@ -312,10 +306,8 @@ bool are_unequal(const std::vector<std::int64_t>& class_sizes) {
 
 std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
   std::vector<std::int64_t> labels;
-  for (std::size_t label = 0; label < counts.samples.size(); ++label) {
-    if (counts.samples[label] > 0 && counts.predicted[label] == 0) {
-      labels.push_back(static_cast<std::int64_t>(label));
-    }
+  for (std::int64_t label = 0; label < counts.classes(); ++label) {
+    if (counts.of(label).is_missed()) labels.push_back(label);
   }
   return labels;
 }

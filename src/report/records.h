@@ -97,18 +97,6 @@ struct RankTimes {
                     longest_step_s)
 };
 
-/// The rest of an epoch's line.
-struct EpochDetails {
-  TimeSplit seconds;
-  std::vector<RankTimes> ranks;  // measured ranks only
-  std::int64_t classes = 0;
-  std::vector<std::int64_t> confusion;  // [classes, classes]: test images by truth, by prediction
-  ClassCounts class_counts{};           // with too many classes for a confusion matrix
-};
-
-/// Returns an evaluation's numbers by class, from its confusion matrix if it has one.
-ClassCounts class_counts(const EpochDetails& details);
-
 /// Returns whether the largest class has more than 1.5 times the images of the smallest, so that
 /// accuracy says little of small classes. Classes without images do not count.
 bool are_unequal(const std::vector<std::int64_t>& class_sizes);
@@ -192,7 +180,9 @@ struct Histogram {
 struct EpochResult {
   EpochRecord record{};
   bool is_repeated = false;  // an earlier start of the run has already evaluated these weights
-  EpochDetails details{};
+  TimeSplit seconds{};
+  std::vector<RankTimes> ranks{};    // measured ranks only
+  ClassCounts counts{};              // of the test images
   std::vector<double> accuracies{};  // on the test set, one per epoch so far
   std::vector<Prediction> predictions{};
   std::vector<std::pair<std::string, Histogram>> histograms{};  // of weights and gradients, by name

@@ -105,12 +105,12 @@ TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
         *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
   };
   const Evaluation alone = evaluate_on(comm::Communicator());
-  REQUIRE(alone.confusion.size() == 100);
+  REQUIRE(alone.counts.confusion.size() == 100);
   std::int64_t all = 0;
   std::int64_t right = 0;
   for (std::size_t i = 0; i < 100; ++i) {
-    all += alone.confusion[i];
-    if (i % 11 == 0) right += alone.confusion[i];
+    all += alone.counts.confusion[i];
+    if (i % 11 == 0) right += alone.counts.confusion[i];
   }
   CHECK(all == kCount);
   CHECK(static_cast<double>(right) / kCount == Approx(alone.accuracy));
@@ -132,7 +132,7 @@ TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
 
   for (const int world_size : {2, 3}) {
     for (const Evaluation& result : results_of_ranks(world_size, evaluate_on)) {
-      CHECK(result.confusion == alone.confusion);
+      CHECK(result.counts.confusion == alone.counts.confusion);
       REQUIRE(result.predictions.size() == alone.predictions.size());
       for (std::size_t i = 0; i < alone.predictions.size(); ++i) {
         CHECK(result.predictions[i].sample == alone.predictions[i].sample);
@@ -203,7 +203,7 @@ TEST_CASE("a draft in bf16 does not change accuracy and predictions, and hardly 
   const Evaluation expected = evaluate_on(comm::Communicator(), nullptr);
   const Evaluation drafted = evaluate_on(comm::Communicator(), draft_of().get());
   CHECK(drafted.accuracy == expected.accuracy);
-  CHECK(drafted.confusion == expected.confusion);
+  CHECK(drafted.counts.confusion == expected.counts.confusion);
   CHECK(drafted.loss == Approx(expected.loss).epsilon(1e-3));
   CHECK(drafted.loss != expected.loss);
   REQUIRE(drafted.predictions.size() == 5);
@@ -352,10 +352,10 @@ TEST_CASE("balanced accuracy, the top five and counts are right with any number 
             model, *images, 64, communicator, at::kCPU, [] {}, request);
       });
       const Evaluation& result = results.back();
-      CHECK(result.confusion.empty() == (classes > 1024));
-      CHECK(result.class_counts.samples == expected.counts.samples);
-      CHECK(result.class_counts.predicted == expected.counts.predicted);
-      CHECK(result.class_counts.correct == expected.counts.correct);
+      CHECK(result.counts.confusion.empty() == (classes > 1024));
+      CHECK(result.counts.samples == expected.counts.samples);
+      CHECK(result.counts.predicted == expected.counts.predicted);
+      CHECK(result.counts.correct == expected.counts.correct);
       CHECK(result.balanced_accuracy == Approx(expected.balanced));
       CHECK(result.top5_accuracy.has_value() == (classes > 5));
       if (classes > 5) CHECK(*result.top5_accuracy == Approx(expected.top5));

@@ -303,10 +303,10 @@ TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many"
 TEST_CASE("at its end a run warns of classes that were never predicted") {
   Screen screen(/*terminal=*/false, /*quiet=*/true);
   EpochResult epoch = kEpoch;
-  epoch.details.classes = 3;
-  epoch.details.confusion = {90, 0, 0,  //
-                             9,  0, 0,  //
-                             1,  0, 0};
+  epoch.counts = count_by_class({90, 0, 0,  //
+                                 9, 0, 0,   //
+                                 1, 0, 0},
+                                3);
   RunStart start;
   start.class_names = {"a", "b\n", std::string(200, 'c')};
   screen.console->begin(start, {});

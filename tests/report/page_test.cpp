@@ -532,15 +532,13 @@ TEST_CASE("the last page of a failed run gives the reason") {
 }
 
 TEST_CASE("recall, precision and F1 follow from the confusion matrix") {
-  EpochDetails details;
-  details.classes = 3;
-  details.confusion = {8, 2, 0,  // rows are the true classes
-                       4, 6, 0,  //
-                       0, 0, 0};
-  const Confusion confusion(details);
-  CHECK(confusion.all == 20);
-  CHECK(confusion.right == 14);
-  CHECK(confusion.of(1).images == 10);
+  const ClassCounts confusion = count_by_class({8, 2, 0,  // rows are the true classes
+                                                4, 6, 0,  //
+                                                0, 0, 0},
+                                               3);
+  CHECK(confusion.all() == 20);
+  CHECK(confusion.right() == 14);
+  CHECK(confusion.of(1).samples == 10);
   CHECK(confusion.of(0).predicted == 12);
   CHECK(confusion.of(0).recall() == testing::Approx(0.8));
   CHECK(confusion.of(0).precision() == testing::Approx(8.0 / 12));

@@ -271,11 +271,11 @@ TEST_CASE("a run folder is read") {
   CHECK(run.steps.size() == 15);
   CHECK(run.steps[1].loss == 1.0);
   REQUIRE(run.epochs.size() == 3);
-  CHECK(run.epochs[2].record.test_accuracy == 1 - 0.1 / 3);
-  CHECK(run.epochs[2].details.seconds.communication_s == 0.5);
-  CHECK(run.epochs[2].details.confusion == std::vector<std::int64_t>{40, 3, 3, 58});
-  REQUIRE(run.epochs[2].details.ranks.size() == 1);
-  CHECK(run.epochs[2].details.ranks[0].longest_step_s == 0.875);
+  CHECK(run.epochs[2].test_accuracy == 1 - 0.1 / 3);
+  CHECK(run.epochs[2].seconds.communication_s == 0.5);
+  CHECK(run.counts.confusion == std::vector<std::int64_t>{40, 3, 3, 58});
+  REQUIRE(run.epochs[2].ranks.size() == 1);
+  CHECK(run.epochs[2].ranks[0].longest_step_s == 0.875);
   REQUIRE(run.mistakes.size() == 3);
   CHECK(run.mistakes[0].id == 9);
   CHECK(run.mistakes[0].confidence() == 0.8);
@@ -298,19 +298,16 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   }
   const RunFiles run = read_run(run_folder);
   CHECK(run.best_by() == settings::BestBy::kLoss);
-  CHECK(run.epochs.front().details.class_counts.samples.empty());
-  const EpochDetails& details = run.epochs.back().details;
-  CHECK(details.classes == 2);
-  const Confusion confusion(details);
-  CHECK(confusion.all == 4);
-  CHECK(confusion.right == 2);
-  CHECK(confusion.of(0).recall() == testing::Approx(2.0 / 3));
-  CHECK(confusion.of(0).precision() == 0.5);
-  CHECK(most_confused(confusion, 5).empty());
+  CHECK(run.counts.classes() == 2);
+  CHECK(run.counts.all() == 4);
+  CHECK(run.counts.right() == 2);
+  CHECK(run.counts.of(0).recall() == testing::Approx(2.0 / 3));
+  CHECK(run.counts.of(0).precision() == 0.5);
+  CHECK(most_confused(run.counts, 5).empty());
   CHECK_THAT(make_page({&run, 1}), ContainsSubstring("2 of 4 test images (50.00 %)"));
 }
 
-TEST_CASE("a line of metrics that is not finished is left out, as are earlier confusions") {
+TEST_CASE("a line of metrics that is not finished is left out") {
   const TempFolder folder;
   write_pretended_run(folder, "run");
   const fs::path path = folder.path() / "run";
@@ -320,9 +317,6 @@ TEST_CASE("a line of metrics that is not finished is left out, as are earlier co
   const RunFiles run = read_run(path);
   REQUIRE(run.steps.size() == 16);
   CHECK(std::isnan(run.steps.back().loss));
-  for (const EpochResult& each : run.epochs) {  // only the last confusion is shown
-    CHECK(each.details.confusion.empty() == (&each != &run.epochs.back()));
-  }
 }
 
 TEST_CASE("a run without a recorded end was interrupted") {
@@ -385,9 +379,9 @@ TEST_CASE("incomplete records of older programs are read") {
                "{\"event\":\"epoch\",\"epoch\":1,\"test_accuracy\":0.5}\n{\"event\":\"new\"}\n");
   const RunFiles run = read_run(folder.path() / "run");
   REQUIRE(run.epochs.size() == 1);
-  CHECK(run.epochs[0].record.test_accuracy == 0.5);
-  CHECK(std::isnan(run.epochs[0].record.train_loss));
-  CHECK(std::isnan(run.epochs[0].details.seconds.input_s));
+  CHECK(run.epochs[0].test_accuracy == 0.5);
+  CHECK(std::isnan(run.epochs[0].train_loss));
+  CHECK(std::isnan(run.epochs[0].seconds.input_s));
   CHECK(run.config.is_null());
 }
 

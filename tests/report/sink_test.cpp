@@ -125,12 +125,11 @@ TEST_CASE("an epoch record has the time split, the ranks' times and the confusio
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
-  EpochDetails details;
-  details.seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01};
-  details.ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}};
-  details.classes = 2;
-  details.confusion = {40, 1, 2, 57};
-  log->epoch({.record = kEpochRecord, .details = details});
+  log->epoch(
+      {.record = kEpochRecord,
+       .seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01},
+       .ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}},
+       .counts = count_by_class({40, 1, 2, 57}, 2)});
   const Json line = log_lines(path).at(0);
   CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
                                           R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
@@ -143,10 +142,7 @@ TEST_CASE("an epoch record has the time split, the ranks' times and the confusio
 TEST_CASE("counts by class are in place of a confusion matrix") {
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
-  EpochDetails details;
-  details.classes = 2;
-  details.class_counts = {{3, 1}, {4, 0}, {2, 0}};
-  metrics_sink(path, 0)->epoch({.record = kEpochRecord, .details = details});
+  metrics_sink(path, 0)->epoch({.record = kEpochRecord, .counts = {{3, 1}, {4, 0}, {2, 0}}});
   const Json line = log_lines(path).at(0);
   CHECK_FALSE(line.contains("confusion"));
   CHECK(line.at("class_counts") ==
@@ -293,7 +289,7 @@ TEST_CASE("a prediction that lacks classes has those that it has as a list") {
   const testing::TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
   EpochResult result{.predictions = {{7, "data:,", 2, 0, {{2, 0.75}, {0, 0.125}}}}};
-  result.details.classes = 3;
+  result.counts.samples = {1, 0, 0};
   predictions_sink(folder.path(), {})->epoch(result);
   CHECK(rows_of(path).at(0).at("top") ==
         Json::parse(R"([{"class": 2, "score": 0.75}, {"class": 0, "score": 0.125}])"));

@@ -240,14 +240,8 @@ enum class SameTest { kYes, kMaybe, kNo };
 
 /// Compares the numbers of test images by class, lists of held-out files, and hashes of the data.
 SameTest same_test(const RunFiles& a, const RunFiles& b) {
-  const auto sizes = [](const RunFiles& run) {
-    return run.epochs.empty() ? std::vector<std::int64_t>()
-                              : class_counts(run.epochs.back().details).samples;
-  };
-  const std::vector<std::int64_t> sizes_of_a = sizes(a);
-  const std::vector<std::int64_t> sizes_of_b = sizes(b);
-  const bool are_known = !sizes_of_a.empty() && !sizes_of_b.empty();
-  if (are_known && sizes_of_a != sizes_of_b) return SameTest::kNo;
+  const bool are_known = a.counts.classes() > 0 && b.counts.classes() > 0;
+  if (are_known && a.counts.samples != b.counts.samples) return SameTest::kNo;
   const nlohmann::json& files_of_a = value_in(a.dataset, "test");
   const nlohmann::json& files_of_b = value_in(b.dataset, "test");
   if (files_of_a.is_array() || files_of_b.is_array()) {
@@ -300,28 +294,32 @@ std::string results_table(std::span<const RunFiles> runs) {
 }
 
 std::string comparison_charts(std::span<const RunFiles> runs) {
-  const auto chart_of = [&](LineChart chart, const auto& figure, bool is_smoothed = false) {
+  const auto chart_of = [&](LineChart chart, const auto& records, const auto& figure,
+                            bool is_smoothed = false) {
     for (std::size_t i = 0; i < runs.size(); ++i) {
-      ChartSeries series = series_of(runs[i], runs[i].name, colour_of(i), figure);
+      ChartSeries series = series_of(runs[i].*records, runs[i].name, colour_of(i), figure);
       const double window = static_cast<double>(series.points.size()) * 0.04;
       if (is_smoothed) series.points = smoothed(series.points, window);
       chart.series.push_back(std::move(series));
     }
     return line_chart(chart);
   };
+  const auto epochs = &RunFiles::epochs;
+  const auto steps = &RunFiles::steps;
   return "<div class=\"charts\">" +
-         chart_of({"Test accuracy", "epoch", AxisFormat::kPercent}, &EpochRecord::test_accuracy) +
-         chart_of({"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true},
+         chart_of({"Test accuracy", "epoch", AxisFormat::kPercent}, epochs,
+                  &EpochRecord::test_accuracy) +
+         chart_of({"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true}, epochs,
                   &EpochRecord::test_loss) +
-         chart_of({"Training accuracy", "epoch", AxisFormat::kPercent},
+         chart_of({"Training accuracy", "epoch", AxisFormat::kPercent}, epochs,
                   &EpochRecord::train_accuracy) +
          chart_of({"Training loss, running mean", "step", AxisFormat::kDecimal,
                    /*logarithmic=*/true},
-                  &StepRecord::loss, /*is_smoothed=*/true) +
-         chart_of({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true},
+                  steps, &StepRecord::loss, /*is_smoothed=*/true) +
+         chart_of({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true}, steps,
                   &StepRecord::learning_rate) +
          chart_of({"Samples a second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
-                  &StepRecord::samples_per_second) +
+                  steps, &StepRecord::samples_per_second) +
          "</div>\n";
 }
 
@@ -340,26 +338,22 @@ std::string times(std::span<const RunFiles> runs) {
 
 /// Compares the accuracies by class, if all runs have the same classes.
 std::string classes(std::span<const RunFiles> runs) {
-  const EpochDetails none;
-  std::vector<Confusion> confusions;
+  const RunFiles& first = runs.front();
+  const std::int64_t all = first.counts.classes();
   for (const RunFiles& run : runs) {
-    confusions.emplace_back(run.epochs.empty() ? none : run.epochs.back().details);
-    if (confusions.back().classes != confusions.front().classes) return "";
-    if (run.class_names != runs.front().class_names) return "";
+    if (run.counts.classes() != all || run.class_names != first.class_names) return "";
   }
-  const std::int64_t all = confusions.front().classes;
-  const auto lowest = [&confusions](std::int64_t label) {
+  const auto lowest = [&runs](std::int64_t label) {
     double low = INFINITY;
-    for (const Confusion& each : confusions) low = std::fmin(low, each.of(label).recall());
+    for (const RunFiles& run : runs) low = std::fmin(low, run.counts.of(label).recall());
     return low;
   };
   Table table = table_of(runs, "Accuracy by class", "numbers", "class");
   for (const std::int64_t label : worst_classes(all, lowest)) {
-    const Figures accuracies =
-        figures_of(confusions, [label](const Confusion& each) { return each.of(label).recall(); });
+    const auto recall = [label](const RunFiles& run) { return run.counts.of(label).recall(); };
     std::vector<std::string> cells =
-        starred(accuracies, true, [](double value) { return percent(value); });
-    cells.insert(cells.begin(), escaped_class(runs.front(), label));
+        starred(figures_of(runs, recall), true, [](double value) { return percent(value); });
+    cells.insert(cells.begin(), escaped_class(first, label));
     table.add(cells);
   }
   if (table.rows.empty()) return "";
@@ -452,7 +446,7 @@ std::string lead(std::span<const RunFiles> runs) {
   }
   if (ranked.size() < 2) return text;
   text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
-  const auto images = static_cast<double>(Confusion(ranked[0]->epochs.back().details).all);
+  const auto images = static_cast<double>(ranked[0]->counts.all());
   // Two equally good models often differ by twice the standard error of the difference.
   const double chance = 2 * std::sqrt(2 * best * (1 - best) / images);
   if (images > 0 && gap < chance) {

@@ -15,24 +15,26 @@ enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 /// Shows single steps in the background, their running mean, and the test set after each epoch.
 std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
                           double EpochRecord::*of_epoch) {
-  ChartSeries each = series_of(run, "single steps", kTrain, of_step);
+  ChartSeries each = series_of(run.steps, "single steps", kTrain, of_step);
   each.faint = true;
   ChartSeries mean{"training", kTrain,
                    smoothed(each.points, static_cast<double>(each.points.size()) / 25)};
-  ChartSeries test = series_of(run, "test", kTest, of_epoch, &EpochRecord::step);
+  ChartSeries test = series_of(run.epochs, "test", kTest, of_epoch, &EpochRecord::step);
   chart.series = {std::move(each), std::move(mean), std::move(test)};
   return line_chart(chart);
 }
 
 std::string learning_charts(const RunFiles& run) {
   using Epoch = EpochRecord;
-  std::vector<ChartSeries> accuracies{series_of(run, "test", kTest, &Epoch::test_accuracy),
-                                      series_of(run, "training", kTrain, &Epoch::train_accuracy)};
-  std::vector<ChartSeries> losses{series_of(run, "test", kTest, &Epoch::test_loss),
-                                  series_of(run, "training", kTrain, &Epoch::train_loss)};
+  std::vector<ChartSeries> accuracies;
+  std::vector<ChartSeries> losses;
   const auto add = [&run](auto& chart, const char* name, int colour, const auto& figure) {
-    chart.push_back(series_of(run, name, colour, figure));
+    chart.push_back(series_of(run.epochs, name, colour, figure));
   };
+  add(accuracies, "test", kTest, &Epoch::test_accuracy);
+  add(accuracies, "training", kTrain, &Epoch::train_accuracy);
+  add(losses, "test", kTest, &Epoch::test_loss);
+  add(losses, "training", kTrain, &Epoch::train_loss);
   if (run.holds_out()) {
     add(accuracies, "validation", kValidation, &Epoch::validation_accuracy);
     add(losses, "validation", kValidation, &Epoch::validation_loss);
@@ -43,7 +45,7 @@ std::string learning_charts(const RunFiles& run) {
   if (shows_top5_accuracy(run)) {
     add(accuracies, "test, top 5", kTop5, &Epoch::test_top5_accuracy);
   }
-  const ChartSeries rate = series_of(run, "learning rate", kRate, &StepRecord::learning_rate);
+  const ChartSeries rate = series_of(run.steps, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
       line_chart({.title = "Accuracy by epoch",
                   .x_name = "epoch",
@@ -76,8 +78,8 @@ std::string verdict_without_epochs(const RunFiles& run) {
 
 /// "test accuracy is 98.29 % after epoch 5, and was 95.58 % after epoch 1".
 std::string accuracy_reached(const RunFiles& run) {
-  const EpochRecord& first = run.epochs.front().record;
-  const EpochRecord& last = run.epochs.back().record;
+  const EpochRecord& first = run.epochs.front();
+  const EpochRecord& last = run.epochs.back();
   std::string text = fmt::format("test accuracy {} {} after epoch {}",
                                  run.live || run.status() == "finished" ? "is" : "was",
                                  percent(last.test_accuracy), last.epoch);
@@ -89,17 +91,17 @@ std::string accuracy_reached(const RunFiles& run) {
 
 /// The accuracies of a model that predicts the largest class for every image. NaN if not known.
 struct Baseline {
-  explicit Baseline(const Confusion& confusion) {
-    if (confusion.all == 0) return;
-    const auto largest = std::ranges::max_element(confusion.samples);
-    label = largest - confusion.samples.begin();
-    is_shared = std::ranges::count(confusion.samples, *largest) > 1;
-    const auto images = static_cast<double>(confusion.all);
+  explicit Baseline(const ClassCounts& counts) {
+    if (counts.all() == 0) return;
+    const auto largest = std::ranges::max_element(counts.samples);
+    label = largest - counts.samples.begin();
+    is_shared = std::ranges::count(counts.samples, *largest) > 1;
+    const auto images = static_cast<double>(counts.all());
     accuracy = static_cast<double>(*largest) / images;
     chance = 2 * std::sqrt(accuracy * (1 - accuracy) / images);
     double classes = 0;
     double variance = 0;
-    for (const std::int64_t size : confusion.samples) {
+    for (const std::int64_t size : counts.samples) {
       if (size == 0) continue;
       ++classes;
       variance += 1 / static_cast<double>(size);
@@ -144,25 +146,23 @@ std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
 }
 
 /// Names the classes that were never predicted, if any, and says what may help.
-std::string never_predicted_text(const RunFiles& run, const Confusion& confusion,
-                                 const std::vector<std::int64_t>& missed) {
+std::string never_predicted_text(const RunFiles& run, const std::vector<std::int64_t>& missed) {
   if (missed.empty()) return "";
   const bool has_class_weights = !value_in(run.config, "class_weights").is_null();
   const std::string advice =
-      escape_html(advice_on_never_predicted(are_unequal(confusion.samples), has_class_weights));
+      escape_html(advice_on_never_predicted(are_unequal(run.counts.samples), has_class_weights));
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
-                     missed.size(), count(static_cast<double>(confusion.classes)),
+                     missed.size(), count(static_cast<double>(run.counts.classes())),
                      missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
 }
 
 /// A few sentences for people who read nothing else.
 std::string learning_verdict(const RunFiles& run) {
   if (run.epochs.empty()) return verdict_without_epochs(run);
-  const EpochRecord& last = run.epochs.back().record;
+  const EpochRecord& last = run.epochs.back();
   const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
-  const Confusion confusion(run.epochs.back().details);
-  const Baseline baseline(confusion);
-  const std::vector<std::int64_t> missed = never_predicted(confusion);
+  const Baseline baseline(run.counts);
+  const std::vector<std::int64_t> missed = never_predicted(run.counts);
   const std::string word = answer(run, baseline, missed.empty());
   const bool learned = word == "Yes" || word == "Partly";
   std::string text = word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
@@ -171,7 +171,7 @@ std::string learning_verdict(const RunFiles& run) {
         fmt::format("Balanced accuracy, the mean over the classes, is {}, instead of {}. ",
                     percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
   }
-  text += never_predicted_text(run, confusion, missed);
+  text += never_predicted_text(run, missed);
   if (best.epoch != last.epoch) {
     text += fmt::format("By {}{}, epoch {} was best, with test accuracy {}. ",
                         run.holds_out() ? "validation " : "", words_for(run.best_by()), best.epoch,
@@ -199,7 +199,7 @@ std::string epoch_table(const RunFiles& run) {
   if (!shows_balanced_accuracy(run)) left_out.insert("test_balanced_accuracy");
   if (!shows_top5_accuracy(run)) left_out.insert("test_top5_accuracy");
   Table table{"Epochs", "numbers stack", {"epoch"}};
-  EpochRecord::visit(run.epochs.back().record,
+  EpochRecord::visit(run.epochs.back(),
                      [&](const std::string& key, const std::optional<double>& figure) {
                        if (!figure) left_out.insert(key);
                        if (!left_out.contains(key)) table.heads.push_back(replaced(key, "_", " "));
@@ -210,7 +210,7 @@ std::string epoch_table(const RunFiles& run) {
   const auto best = run.best_epoch();
   std::size_t shown = 0;
   for (std::size_t i = 0; i < all; ++i) {
-    const EpochRecord& record = run.epochs[i].record;
+    const EpochRecord& record = run.epochs[i];
     const bool is_best = best && best->epoch == record.epoch;
     if (i % spacing != 0 && i + 1 != all && !is_best) continue;
     ++shown;
@@ -238,15 +238,15 @@ constexpr double kShownSeconds = 0.005;
 
 double or_zero(double seconds) { return std::isfinite(seconds) ? seconds : 0; }
 
-ActivitySeconds seconds_of(const EpochResult& epoch) {
-  const TimeSplit& split = epoch.details.seconds;
+ActivitySeconds seconds_of(const RunEpoch& epoch) {
+  const TimeSplit& split = epoch.seconds;
   ActivitySeconds seconds{};
   seconds[kInput] = or_zero(split.input_s);
   seconds[kCommunication] = or_zero(split.communication_s);
   const double rest =
-      std::max(0.0, epoch.record.train_seconds - seconds[kInput] - seconds[kCommunication]);
+      std::max(0.0, epoch.train_seconds - seconds[kInput] - seconds[kCommunication]);
   seconds[kCompute] = std::isfinite(split.compute_s) ? std::min(split.compute_s, rest) : rest;
-  seconds[kEvaluation] = epoch.record.test_seconds;
+  seconds[kEvaluation] = epoch.test_seconds;
   seconds[kCheckpoint] = split.checkpoint_s;
   seconds[kReport] = split.report_s;
   seconds[kOther] = rest - seconds[kCompute];
@@ -271,9 +271,8 @@ std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
     text += fmt::format("The first step started {} after {}.", short_duration(startup),
                         restarted ? "the last restart" : "the command");
   }
-  const bool is_measured = std::ranges::any_of(run.epochs, [](const EpochResult& epoch) {
-    return std::isfinite(epoch.details.seconds.compute_s);
-  });
+  const bool is_measured = std::ranges::any_of(
+      run.epochs, [](const RunEpoch& epoch) { return std::isfinite(epoch.seconds.compute_s); });
   if (!is_measured) {
     text += " On a GPU, input, compute and averaging overlap; all of it counts as compute.";
   }
@@ -287,8 +286,8 @@ std::string chart_of_seconds(const RunFiles& run) {
     parts.push_back({kActivityNames[a], static_cast<int>(a), {}});
   }
   ChartSeries whole{"total", static_cast<int>(kStart), {}};  // no epoch spends time on the start
-  for (const EpochResult& epoch : run.epochs) {
-    const auto x = static_cast<double>(epoch.record.epoch);
+  for (const RunEpoch& epoch : run.epochs) {
+    const auto x = static_cast<double>(epoch.epoch);
     const ActivitySeconds seconds = seconds_of(epoch);
     whole.points.push_back({x, total(seconds)});
     for (std::size_t a = 0; a < kActivities; ++a) parts[a].points.push_back({x, seconds[a]});
@@ -308,8 +307,8 @@ std::string chart_of_seconds(const RunFiles& run) {
 /// the 95th percentile of the last epoch.
 std::map<std::int64_t, RankTimes> rank_times(const RunFiles& run) {
   std::map<std::int64_t, RankTimes> ranks;
-  for (const EpochResult& epoch : run.epochs) {
-    for (RankTimes times : epoch.details.ranks) {
+  for (const RunEpoch& epoch : run.epochs) {
+    for (RankTimes times : epoch.ranks) {
       RankTimes& sum = ranks[times.rank];
       times.steps += sum.steps;
       times.input_s += sum.input_s;
@@ -366,7 +365,7 @@ std::string learning_section(const RunFiles& run) {
 
 ActivitySeconds seconds_of(const RunFiles& run) {
   ActivitySeconds sum{};
-  for (const EpochResult& epoch : run.epochs) {
+  for (const RunEpoch& epoch : run.epochs) {
     const ActivitySeconds seconds = seconds_of(epoch);
     for (std::size_t a = 0; a < kActivities; ++a) sum[a] += seconds[a];
   }
@@ -425,7 +424,7 @@ std::string time_section(const RunFiles& run) {
     text += time_bar(seconds, total(seconds)) + time_legend(seconds);
   }
   const ChartSeries throughput =
-      series_of(run, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
+      series_of(run.steps, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
   text += "<div class=\"charts\">" + chart_of_seconds(run) +
           line_chart({.title = "Training throughput",
                       .x_name = "step",

@@ -67,18 +67,19 @@ std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const C
                      link_to_pictures(run, kinds, pair, text));
 }
 
-std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
+std::string confusion_matrix(const RunFiles& run) {
+  const ClassCounts& counts = run.counts;
   const PicturedKinds kinds = pictured_kinds(run);
-  const std::vector<ConfusedPair> worst = most_confused(confusion, 1);
+  const std::vector<ConfusedPair> worst = most_confused(counts, 1);
   const std::int64_t most = worst.empty() ? 1 : worst.front().images;
   std::string head = "<td></td>";
   std::string rows;
-  for (std::int64_t truth = 0; truth < confusion.classes; ++truth) {
+  for (std::int64_t truth = 0; truth < counts.classes(); ++truth) {
     head += "<th scope=\"col\">" + class_label(run, truth) + "</th>";
     rows += "<tr><th scope=\"row\">" + class_label(run, truth) + "</th>";
-    for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
-      rows += matrix_cell(run, kinds, {truth, predicted, confusion.at(truth, predicted)},
-                          confusion.of(truth).images, most);
+    for (std::int64_t predicted = 0; predicted < counts.classes(); ++predicted) {
+      rows += matrix_cell(run, kinds, {truth, predicted, counts.at(truth, predicted)},
+                          counts.of(truth).samples, most);
     }
     rows += "</tr>\n";
   }
@@ -95,13 +96,14 @@ std::string confusion_matrix(const RunFiles& run, const Confusion& confusion) {
 
 /// Lists all classes, or of many the worst by F1 and accuracy, those without images and predictions
 /// last.
-std::string class_table(const RunFiles& run, const Confusion& confusion) {
+std::string class_table(const RunFiles& run) {
+  const ClassCounts& counts = run.counts;
   // Of dataset.json, with their titles, besides the test set.
   std::vector<std::pair<const char*, const char*>> splits{{"train", "train"},
                                                           {"validation", "valid."}};
   std::erase_if(splits, [&](const auto& split) {
     const auto has_images = [&](auto label) { return run.class_size(label, split.first) > 0; };
-    return std::ranges::none_of(std::views::iota(0L, confusion.classes), has_images);
+    return std::ranges::none_of(std::views::iota(0L, counts.classes()), has_images);
   });
   const bool has_names = !run.class_names.empty();
   Table table{"Accuracy, precision and F1 by class",
@@ -112,18 +114,18 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
        {splits.empty() ? "images" : "test", "wrong", "accu&shy;racy", "preci&shy;sion", "F1"}) {
     table.heads.emplace_back(head);
   }
-  const auto listed = worst_classes(confusion.classes, [&](std::int64_t label) {
-    const double f1 = confusion.of(label).f1();
-    const double recall = confusion.of(label).recall();
+  const auto listed = worst_classes(counts.classes(), [&](std::int64_t label) {
+    const double f1 = counts.of(label).f1();
+    const double recall = counts.of(label).recall();
     return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
   });
   for (const std::int64_t label : listed) {
-    const ClassFigures figures = confusion.of(label);
+    const ClassFigures figures = counts.of(label);
     std::vector<std::string> cells{class_label(run, label)};
     if (figures.is_missed()) cells[0] += "<span class=\"bad never\">never predicted</span>";
     for (const auto& [split, title] : splits) cells.push_back(count(run.class_size(label, split)));
-    cells.insert(cells.end(), {count(static_cast<double>(figures.images)),
-                               count(static_cast<double>(figures.images - figures.correct)),
+    cells.insert(cells.end(), {count(static_cast<double>(figures.samples)),
+                               count(static_cast<double>(figures.samples - figures.correct)),
                                in_percent(figures.recall()), in_percent(figures.precision()),
                                in_percent(figures.f1())});
     table.add(cells);
@@ -132,24 +134,25 @@ std::string class_table(const RunFiles& run, const Confusion& confusion) {
       "Accuracy (recall): the share of the class's images that are recognised; of all images it is "
       "{}. Precision: the share of the predictions as this class that are right. F1: their "
       "harmonic mean.{}",
-      percent(fraction_of(confusion.right, confusion.all)),
+      percent(fraction_of(counts.right(), counts.all())),
       splits.empty() ? "" : " The other columns are numbers of images.");
   const std::string title =
-      listed.size() < static_cast<std::size_t>(confusion.classes)
+      listed.size() < counts.samples.size()
           ? fmt::format("The worst {} of {} classes by F1, in percent", listed.size(),
-                        count(static_cast<double>(confusion.classes)))
+                        count(static_cast<double>(counts.classes())))
           : "Classes, in percent";
   return figure(title, paragraph("soft", text) + table.html());
 }
 
-std::string pair_table(const RunFiles& run, const Confusion& confusion) {
+/// Returns nothing without a confusion matrix.
+std::string pair_table(const RunFiles& run) {
   const PicturedKinds kinds = pictured_kinds(run);
   Table table{"Most confused", "numbers pairs", {"class", "taken for", "images"}};
-  for (const ConfusedPair& pair : most_confused(confusion, kListedPairs)) {
+  for (const ConfusedPair& pair : most_confused(run.counts, kListedPairs)) {
     table.add({class_label(run, pair.truth), class_label(run, pair.predicted),
                link_to_pictures(run, kinds, pair, std::to_string(pair.images))});
   }
-  return confusion.has_pairs() ? figure(table.label, table.html()) : "";
+  return run.counts.confusion.empty() ? "" : figure(table.label, table.html());
 }
 
 /// A class in a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
@@ -158,23 +161,24 @@ std::string bold_class(const RunFiles& run, std::int64_t label) {
   return run.class_names.empty() ? "a " + name : name;
 }
 
-std::string mistakes_verdict(const RunFiles& run, const Confusion& confusion) {
-  const auto all = static_cast<double>(confusion.all);
-  const double wrong = all - static_cast<double>(confusion.right);
+std::string mistakes_verdict(const RunFiles& run) {
+  const std::int64_t samples = run.counts.all();
+  const auto all = static_cast<double>(samples);
+  const double wrong = all - static_cast<double>(run.counts.right());
   if (wrong == 0) return fmt::format("None of the {} test images.", count(all));
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
-  for (std::int64_t label = 0; label < confusion.classes; ++label) {
-    if (confusion.of(label).predicted < confusion.all) continue;
+  for (std::int64_t label = 0; label < run.counts.classes(); ++label) {
+    if (run.counts.of(label).predicted < samples) continue;
     return text + ". It takes every image for " + bold_class(run, label) + ".";
   }
   const char* before = ". Most often ";
-  for (const ConfusedPair& pair : most_confused(confusion, kNamedPairs)) {
+  for (const ConfusedPair& pair : most_confused(run.counts, kNamedPairs)) {
     text += fmt::format("{}{} is taken for {} ({}×)", std::exchange(before, ", "),
                         bold_class(run, pair.truth), bold_class(run, pair.predicted), pair.images);
   }
   text += ".";
-  if (const std::vector<std::int64_t> missed = never_predicted(confusion); !missed.empty()) {
+  if (const std::vector<std::int64_t> missed = never_predicted(run.counts); !missed.empty()) {
     text += " Never predicted: " + bold_classes(run, missed) + ".";
   }
   return text;
@@ -204,7 +208,7 @@ std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds
       percent(confidence, confidence >= 0.995 && confidence < 1 ? 1 : 0), mistake.id, file);
 }
 
-std::string wrong_pictures(const RunFiles& run, const Confusion& confusion) {
+std::string wrong_pictures(const RunFiles& run) {
   const std::size_t stored = run.mistakes.size();
   if (stored == 0) return "";
   PicturedKinds kinds;
@@ -215,7 +219,7 @@ std::string wrong_pictures(const RunFiles& run, const Confusion& confusion) {
   }
   const char* css_class = run.class_names.empty() ? "thumbs" : "thumbs wordy";
   std::string text = "<h3 id=\"wrong\">Wrong predictions</h3>\n<p>";
-  if (static_cast<std::int64_t>(stored) < confusion.all - confusion.right) {
+  if (static_cast<std::int64_t>(stored) < run.counts.all() - run.counts.right()) {
     text +=
         fmt::format("{} of them are stored, the most confident of each kind of mistake. ", stored);
   }
@@ -233,21 +237,14 @@ std::string wrong_pictures(const RunFiles& run, const Confusion& confusion) {
 
 }  // namespace
 
-Confusion::Confusion(const EpochDetails& details)
-    : ClassCounts(class_counts(details)),
-      classes(details.classes),
-      pairs(details.confusion),
-      all(std::accumulate(samples.begin(), samples.end(), std::int64_t{0})),
-      right(std::accumulate(correct.begin(), correct.end(), std::int64_t{0})) {}
-
 bool shows_balanced_accuracy(const RunFiles& run) {
-  return !run.epochs.empty() && std::isfinite(run.last(&EpochRecord::test_balanced_accuracy)) &&
-         are_unequal(class_counts(run.epochs.back().details).samples);
+  return std::isfinite(run.last(&EpochRecord::test_balanced_accuracy)) &&
+         are_unequal(run.counts.samples);
 }
 
 bool shows_top5_accuracy(const RunFiles& run) {
-  return !run.epochs.empty() && run.epochs.back().record.test_top5_accuracy &&
-         run.epochs.back().details.classes >= kTop5Classes;
+  return !run.epochs.empty() && run.epochs.back().test_top5_accuracy &&
+         run.counts.classes() >= kTop5Classes;
 }
 
 std::string escaped_class(const RunFiles& run, std::int64_t label) {
@@ -265,13 +262,12 @@ std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& l
       labels, [&run](std::int64_t label) { return "<b>" + escaped_class(run, label) + "</b>"; });
 }
 
-std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most) {
+std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t most) {
   std::vector<ConfusedPair> pairs;
-  for (std::int64_t truth = 0; confusion.has_pairs() && truth < confusion.classes; ++truth) {
-    for (std::int64_t predicted = 0; predicted < confusion.classes; ++predicted) {
-      const std::int64_t images = confusion.at(truth, predicted);
-      if (truth != predicted && images > 0) pairs.push_back({truth, predicted, images});
-    }
+  for (std::int64_t i = 0; i < std::ssize(counts.confusion); ++i) {
+    const ConfusedPair pair{i / counts.classes(), i % counts.classes(),
+                            counts.confusion[static_cast<std::size_t>(i)]};
+    if (pair.truth != pair.predicted && pair.images > 0) pairs.push_back(pair);
   }
   std::ranges::stable_sort(pairs, std::greater(), &ConfusedPair::images);
   if (pairs.size() > most) pairs.resize(most);
@@ -280,20 +276,18 @@ std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t 
 
 std::string mistakes_section(const RunFiles& run) {
   std::string text;
-  const EpochDetails none;
-  const Confusion confusion(run.epochs.empty() ? none : run.epochs.back().details);
-  if (confusion.all > 0) {
-    const bool has_matrix = confusion.has_pairs() && confusion.classes <= kMaxMatrixClasses;
-    const bool is_wide = has_matrix && confusion.classes >= kWideClasses;
-    text = paragraph("lead", mistakes_verdict(run, confusion)) +
+  if (run.counts.all() > 0) {
+    const std::int64_t classes = run.counts.classes();
+    const bool has_matrix = !run.counts.confusion.empty() && classes <= kMaxMatrixClasses;
+    const bool is_wide = has_matrix && classes >= kWideClasses;
+    text = paragraph("lead", mistakes_verdict(run)) +
            (is_wide ? "<div class=\"pair wide\">" : "<div class=\"pair\">") +
-           (has_matrix ? confusion_matrix(run, confusion) : pair_table(run, confusion)) +
-           class_table(run, confusion) + "</div>\n";
+           (has_matrix ? confusion_matrix(run) : pair_table(run)) + class_table(run) + "</div>\n";
   } else {
     text = paragraph("lead", run.live ? "Not known yet: the run has not been evaluated."
                                       : "Not known: the run ended before it was evaluated.");
   }
-  return section("mistakes", "What does it get wrong?", text + wrong_pictures(run, confusion));
+  return section("mistakes", "What does it get wrong?", text + wrong_pictures(run));
 }
 
 }  // namespace mnist_train::report

@@ -52,12 +52,12 @@ std::string accuracy_tiles(const RunFiles& run) {
   }
   std::string last = tile("Test accuracy", percent(run.last(&EpochRecord::test_accuracy)),
                           "test loss " + decimal(run.last(&EpochRecord::test_loss)));
-  const EpochRecord& record = run.epochs.back().record;
   if (shows_balanced_accuracy(run)) {
-    last += tile("Balanced accuracy", percent(record.test_balanced_accuracy), "mean over classes");
+    last += tile("Balanced accuracy", percent(run.last(&EpochRecord::test_balanced_accuracy)),
+                 "mean over classes");
   }
   if (shows_top5_accuracy(run)) {
-    last += tile("Top-5 accuracy", percent(*record.test_top5_accuracy));
+    last += tile("Top-5 accuracy", percent(*run.epochs.back().test_top5_accuracy));
   }
   if (run.epochs.size() == 1) return last;
   return last + tile("Best", percent(best->test_accuracy),
@@ -179,45 +179,43 @@ std::vector<std::int64_t> counts_of(const nlohmann::json& list, const std::strin
   return counts;
 }
 
-void read_confusion(const nlohmann::json& rows, EpochDetails& details, const std::string& where) {
+ClassCounts read_confusion(const nlohmann::json& rows, const std::string& where) {
   const std::size_t classes = rows.size();
   if (classes == 0 || classes > settings::kMaxConfusionClasses) {
     refuse_content(where, "confusion is not a matrix of counts");
   }
-  details.classes = static_cast<std::int64_t>(classes);
+  std::vector<std::int64_t> confusion;
   for (const nlohmann::json& row : rows) {
     if (row.size() != classes) refuse_content(where, "confusion is not square");
     const std::vector<std::int64_t> counts = counts_of(row, where);
-    details.confusion.insert(details.confusion.end(), counts.begin(), counts.end());
+    confusion.insert(confusion.end(), counts.begin(), counts.end());
   }
+  return count_by_class(std::move(confusion), static_cast<std::int64_t>(classes));
 }
 
-void read_class_counts(const nlohmann::json& json, EpochDetails& details,
-                       const std::string& where) {
-  ClassCounts::visit(details.class_counts, [&](const std::string& key, auto& counts) {
-    counts = counts_of(value_in(json, key), where);
+ClassCounts read_class_counts(const nlohmann::json& json, const std::string& where) {
+  ClassCounts counts;
+  ClassCounts::visit(counts, [&](const std::string& key, auto& list) {
+    list = counts_of(value_in(json, key), where);
   });
-  const auto& [samples, predicted, correct] = details.class_counts;
-  if (samples.empty() || samples.size() > settings::kMaxClasses ||
-      predicted.size() != samples.size() || correct.size() != samples.size()) {
+  const std::size_t classes = counts.samples.size();
+  if (classes == 0 || classes > settings::kMaxClasses || counts.predicted.size() != classes ||
+      counts.correct.size() != classes) {
     refuse_content(where, "class_counts is not three lists of equal lengths");
   }
-  details.classes = static_cast<std::int64_t>(samples.size());
+  return counts;
 }
 
-/// Reads a line of metrics.jsonl with "event": "epoch".
-EpochResult epoch_of(const nlohmann::json& json, const std::string& where) {
-  EpochResult epoch{.record = record_of<EpochRecord>(json)};
-  epoch.details.seconds = record_of<TimeSplit>(value_in(json, "seconds"));
+/// Adds a line of metrics.jsonl with "event": "epoch".
+void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& run) {
+  RunEpoch& epoch = run.epochs.emplace_back(record_of<RunEpoch>(json));
+  epoch.seconds = record_of<TimeSplit>(value_in(json, "seconds"));
   for (const auto& rank : value_in(json, "rank_seconds")) {
-    epoch.details.ranks.push_back(record_of<RankTimes>(rank));
+    epoch.ranks.push_back(record_of<RankTimes>(rank));
   }
-  if (json.contains("confusion")) {
-    read_confusion(json["confusion"], epoch.details, where);
-  } else if (json.contains("class_counts")) {
-    read_class_counts(json["class_counts"], epoch.details, where);
-  }
-  return epoch;
+  run.counts = json.contains("confusion")      ? read_confusion(json["confusion"], where)
+               : json.contains("class_counts") ? read_class_counts(json["class_counts"], where)
+                                               : ClassCounts();
 }
 
 /// Whether the URI is a PNG or JPEG in base64, which loads nothing from elsewhere.
@@ -277,18 +275,6 @@ void for_each_line(const fs::path& path, std::size_t max_bytes, bool lenient, co
   }
 }
 
-/// Adds a line of metrics.jsonl.
-void add_record(const nlohmann::json& json, const std::string& where, RunFiles& run) {
-  const std::string event = text_in(json, "event");
-  if (event == "step") run.steps.push_back(record_of<StepRecord>(json));
-  if (event != "epoch") return;
-  if (!run.epochs.empty()) {  // the last is shown
-    run.epochs.back().details.confusion = {};
-    run.epochs.back().details.class_counts = {};
-  }
-  run.epochs.push_back(epoch_of(json, where));
-}
-
 /// Returns the class names in the description of a run's data in lineage.jsonl, if there are any.
 std::vector<std::string> class_names_in(const nlohmann::json& dataset) try {
   return value_in(dataset, "class_names").get<std::vector<std::string>>();
@@ -340,9 +326,8 @@ std::string text_in(const nlohmann::json& object, const std::string& key) {
 }
 
 bool RunFiles::holds_out() const {
-  return std::any_of(epochs.begin(), epochs.end(), [](const EpochResult& epoch) {
-    return epoch.record.validation_accuracy.has_value();
-  });
+  return std::ranges::any_of(
+      epochs, [](const RunEpoch& epoch) { return epoch.validation_accuracy.has_value(); });
 }
 
 std::optional<BestEpoch> RunFiles::best_epoch() const {
@@ -358,9 +343,9 @@ std::optional<BestEpoch> RunFiles::best_epoch() const {
   const auto score = [by = best_by()](const EpochRecord& record) {
     return selection_score(record, by);
   };
-  const EpochRecord* best = &epochs.front().record;
-  for (const EpochResult& epoch : epochs) {
-    if (std::isnan(score(*best)) || score(epoch.record) > score(*best)) best = &epoch.record;
+  const RunEpoch* best = &epochs.front();
+  for (const RunEpoch& epoch : epochs) {
+    if (std::isnan(score(*best)) || score(epoch) > score(*best)) best = &epoch;
   }
   return BestEpoch{best->epoch, best->test_accuracy};
 }
@@ -417,7 +402,11 @@ RunFiles read_run(const fs::path& folder) {
                   run.mistakes.push_back(mistake_of(json, where));
                 });
   for_each_line(folder / files::kMetrics, kMaxLargeFile, /*lenient=*/false,
-                [&](const auto& json, const auto& where) { add_record(json, where, run); });
+                [&](const auto& json, const auto& where) {
+                  const std::string event = text_in(json, "event");
+                  if (event == "step") run.steps.push_back(record_of<StepRecord>(json));
+                  if (event == "epoch") add_epoch(json, where, run);
+                });
   const double started = run.starts.empty() ? 0 : number_in(run.starts.back(), "time");
   run.seconds_since_start = run.live ? wall_clock_seconds() - started : 0;
   return run;

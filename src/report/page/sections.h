@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,12 @@ struct BestEpoch {
   double test_accuracy = 0;
 };
 
+/// An epoch of metrics.jsonl.
+struct RunEpoch : EpochRecord {
+  TimeSplit seconds;
+  std::vector<RankTimes> ranks;
+};
+
 /// The content of a run folder, for pages.
 struct RunFiles {
   std::string name;  // the folder's name after that of its parent
@@ -38,14 +45,15 @@ struct RunFiles {
   std::vector<nlohmann::json> starts;               // lines of lineage.jsonl
   nlohmann::json facts = nlohmann::json::object();  // of the summary, else of the last start
   std::vector<StepRecord> steps;
-  std::vector<EpochResult> epochs;  // of metrics.jsonl; only the last has its confusion matrix
+  std::vector<RunEpoch> epochs;
+  ClassCounts counts;  // of the last evaluation
   std::vector<Mistake> mistakes;
   std::vector<std::string> class_names;  // by number; empty if the data have no names
   double seconds_since_start = 0;        // since the last start; 0 if not live
 
   /// Returns a figure of the last epoch, NaN without epochs.
   double last(double EpochRecord::*figure) const {
-    return epochs.empty() ? kUnknown : epochs.back().record.*figure;
+    return epochs.empty() ? kUnknown : epochs.back().*figure;
   }
   /// Whether there is a validation set, which then decides on the best epoch.
   bool holds_out() const;
@@ -185,11 +193,6 @@ std::string comparison(std::span<const RunFiles> runs);
 
 // Used by several sections.
 
-/// Returns NaN if `whole` is 0.
-inline double fraction_of(std::int64_t part, std::int64_t whole) {
-  return whole == 0 ? kUnknown : static_cast<double>(part) / static_cast<double>(whole);
-}
-
 /// Categories of a run's time.
 enum Activity : std::size_t {
   kInput,
@@ -214,41 +217,6 @@ std::string time_bar(const ActivitySeconds& seconds, double full);
 /// Returns the legend of such bars, with seconds and percentages.
 std::string time_legend(const ActivitySeconds& seconds);
 
-/// Numbers of images of a class.
-struct ClassFigures {
-  std::int64_t images = 0;
-  std::int64_t predicted = 0;  // as it
-  std::int64_t correct = 0;
-
-  // Measures as fractions, NaN without images or predictions.
-  double recall() const { return fraction_of(correct, images); }
-  double precision() const { return fraction_of(correct, predicted); }
-  double f1() const { return fraction_of(2 * correct, images + predicted); }
-  bool is_missed() const { return images > 0 && predicted == 0; }
-};
-
-/// The confusion matrix of an evaluation and its sums; with too many classes the sums alone. Refers
-/// to `details`.
-struct Confusion : ClassCounts {
-  explicit Confusion(const EpochDetails& details);
-
-  bool has_pairs() const { return !pairs.empty(); }
-  /// Number of images of the class `truth` that were predicted as `other`.
-  std::int64_t at(std::int64_t truth, std::int64_t other) const {
-    return pairs[static_cast<std::size_t>(truth * classes + other)];
-  }
-  /// Returns the numbers of images of a class, of predictions as it, and of both.
-  ClassFigures of(std::int64_t label) const {
-    const auto at = static_cast<std::size_t>(label);
-    return {samples[at], predicted[at], correct[at]};
-  }
-
-  const std::int64_t classes;
-  const std::vector<std::int64_t>& pairs;
-  std::int64_t all = 0;
-  std::int64_t right = 0;
-};
-
 /// A true class, a wrong prediction and how many images have both.
 struct ConfusedPair {
   std::int64_t truth = 0;
@@ -256,8 +224,8 @@ struct ConfusedPair {
   std::int64_t images = 0;
 };
 
-/// Returns at most `most` pairs, the most frequent first; none without a matrix.
-std::vector<ConfusedPair> most_confused(const Confusion& confusion, std::size_t most);
+/// Returns at most `most` pairs, the most frequent first; none without a confusion matrix.
+std::vector<ConfusedPair> most_confused(const ClassCounts& counts, std::size_t most);
 
 /// Returns whether the page shows the balanced accuracy: if the classes of the test set are
 /// unequal.
@@ -291,24 +259,17 @@ std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& l
 /// Returns the main hyperparameters as a sentence, nothing without a config.
 std::string settings_sentence(const RunFiles& run);
 
-/// Returns a series with a figure of each epoch, a member of EpochRecord, by epoch or step.
-template <class Figure>
-ChartSeries series_of(const RunFiles& run, std::string name, int colour, const Figure& figure,
-                      std::int64_t EpochRecord::*x = &EpochRecord::epoch) {
+/// Returns a series with a figure of each record, of epochs by epoch and of steps by step, unless
+/// `x` names another member.
+template <class Records, class Record, class Figure>
+ChartSeries series_of(const Records& records, std::string name, int colour, Figure Record::*figure,
+                      std::int64_t Record::*x = std::is_same_v<Record, StepRecord>
+                                                    ? &Record::step
+                                                    : &Record::epoch) {
   ChartSeries series{std::move(name), colour, {}};
-  for (const EpochResult& epoch : run.epochs) {
-    const std::optional<double> value = std::invoke(figure, epoch.record);
-    series.points.push_back({static_cast<double>(epoch.record.*x), value.value_or(kUnknown)});
-  }
-  return series;
-}
-
-/// Returns a series with a figure of each step record.
-inline ChartSeries series_of(const RunFiles& run, std::string name, int colour,
-                             double StepRecord::*figure) {
-  ChartSeries series{std::move(name), colour, {}};
-  for (const StepRecord& step : run.steps) {
-    series.points.push_back({static_cast<double>(step.step), step.*figure});
+  for (const Record& record : records) {
+    const std::optional<double> value = record.*figure;
+    series.points.push_back({static_cast<double>(record.*x), value.value_or(kUnknown)});
   }
   return series;
 }
