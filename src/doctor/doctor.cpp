@@ -19,7 +19,6 @@
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "base/cpu.h"
@@ -56,13 +55,17 @@ Finding problem_if_throws(const char* topic, const char* remedy, const Check& ch
 
 constexpr double kMega = 1e6;
 
+std::string counted(int number, const char* noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
+
 Finding check_open_files() {
   constexpr rlim_t kLeast = 64;  // sockets, pipes, libraries and data of one rank
   constexpr rlim_t kComfortable = 1024;
   rlimit limit{};
   const rlim_t files = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
-  Finding finding{"open files", Verdict::kGood, "unlimited", "", {{"limit", files}}};
-  if (files != RLIM_INFINITY) finding.text = std::to_string(files);
+  const Finding finding = good(
+      "open files", files == RLIM_INFINITY ? "unlimited" : std::to_string(files), {{"limit", files}});
   if (files >= kComfortable) return finding;
   return finding.with(files < kLeast ? Verdict::kProblem : Verdict::kWarning, " for each process",
                       "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf");
@@ -72,21 +75,20 @@ Finding check_processor() {
   const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
   const int usable = usable_cores();
   const auto present = static_cast<int>(std::thread::hardware_concurrency());
-  return {"processor",
-          Verdict::kGood,
-          fmt::format("{}, {} core{}{}, bf16 {}", model, usable, usable == 1 ? "" : "s",
-                      usable < present ? fmt::format(" of {}", present) : "",
-                      cpu_features().avx512_bf16 ? "native" : "not native"),
-          "",
-          {{"cores", usable}}};
+  return good("processor",
+              fmt::format("{}, {}{}, bf16 {}", model, counted(usable, "core"),
+                          usable < present ? fmt::format(" of {}", present) : "",
+                          cpu_features().avx512_bf16 ? "native" : "not native"),
+              {{"cores", usable}});
 }
 
 Finding check_memory() {
   const SystemMemory memory = system_memory();
-  Finding finding{"memory", Verdict::kGood, "", "", {{"available_bytes", memory.available}}};
-  finding.text =
+  const Finding finding = good(
+      "memory",
       fmt::format("{} of {} free{}", memory_text(memory.available), memory_text(memory.total),
-                  memory.limited ? " (the limit of its cgroup)" : "");
+                  memory.limited ? " (the limit of its cgroup)" : ""),
+      {{"available_bytes", memory.available}});
   if (memory.available >= 2000 * kMega) return finding;
   return finding.with(
       memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
@@ -163,20 +165,22 @@ Finding check_interface() {
                       "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=" + choice);
 }
 
-std::optional<Finding> check_master() {
+/// Checks the variable that names the first host, if it is set.
+Findings check_master() {
   const auto address = environment_variable("MASTER_ADDR");
-  if (!address) return std::nullopt;
+  if (!address) return {};
   if (const auto resolved = resolve(*address)) {
-    return Finding{"MASTER_ADDR", Verdict::kGood, *address + " is " + *resolved};
+    return {good("MASTER_ADDR", *address + " is " + *resolved)};
   }
-  return Finding{"MASTER_ADDR", Verdict::kProblem, *address + " does not resolve",
-                 "set it to an address or name of the first host that every host resolves"};
+  return {{"MASTER_ADDR", Verdict::kProblem, *address + " does not resolve",
+           "set it to an address or name of the first host that every host resolves"}};
 }
 
+/// Checks that processes of this host can connect to each other.
 Finding check_loopback() {
   return problem_if_throws("ports", "bring the loopback interface up: ip link set lo up", [] {
     const launch::ListenSocket socket = launch::listen_on_loopback();
-    return Finding{"ports", Verdict::kGood, "can listen on 127.0.0.1"};
+    return good("ports", "can listen on 127.0.0.1");
   });
 }
 
@@ -185,10 +189,10 @@ Finding check_launcher() {
       "unset these variables, or start it with the launcher that sets all of them";
   return problem_if_throws("launcher", kRemedy, [] {
     const auto identity = launch::identity_from_environment();
-    if (!identity) return Finding{"launcher", Verdict::kGood, "its own"};
-    return Finding{"launcher", Verdict::kGood,
-                   fmt::format("{}: rank {} of {} (from {})", launch::name_of(identity->launcher),
-                               identity->rank, identity->world_size, identity->decided_by)};
+    if (!identity) return good("launcher", "its own");
+    return good("launcher",
+                fmt::format("{}: rank {} of {} (from {})", launch::name_of(identity->launcher),
+                            identity->rank, identity->world_size, identity->decided_by));
   });
 }
 
@@ -234,7 +238,7 @@ Finding check_named_set(const settings::NamedDataset& row, const settings::RunCo
   const bool is_needed = !config.data.format && config.data.dataset == row.name;
   const std::string topic = "data: " + row.name;
   try {
-    return {topic, Verdict::kGood, data::find_named_dataset(row, config.data.root).string()};
+    return good(topic, data::find_named_dataset(row, config.data.root).string());
   } catch (const Error& error) {
     if (is_needed) return {topic, Verdict::kProblem, error.what(), kSeeAbove};
     return {topic, Verdict::kNote, "not here",
@@ -247,22 +251,11 @@ Finding check_format(const settings::DataOptions& options) {
   return problem_if_throws("data", kSeeAbove, [&options] {
     data::require_decoder(options.decode);
     const data::DatasetReader reader(options);
-    return Finding{
+    return good(
         "data",
-        Verdict::kGood,
         fmt::format("{} training and {} test images", reader.train_count(), reader.test_count()),
-        "",
-        {{"train", reader.train_count()}, {"test", reader.test_count()}}};
+        {{"train", reader.train_count()}, {"test", reader.test_count()}});
   });
-}
-
-/// Checks that processes of this host can connect to each other, the address that other hosts would
-/// use for this one, the variables that name it, and those of launchers.
-Findings check_network() {
-  Findings findings{check_loopback(), check_interface()};
-  if (auto master = check_master()) findings.push_back(std::move(*master));
-  findings.push_back(check_launcher());
-  return findings;
 }
 
 /// Checks with a temporary file whether files can be locked and folders synced in the folder of
@@ -279,7 +272,7 @@ Finding check_file_locks(const settings::RunConfig& config) {
     if (!missing->empty()) problems += (problems.empty() ? "" : "; ") + *missing;
   }
   if (tested.empty()) return {"file locks", Verdict::kNote, "not tested: no folder can be written"};
-  if (problems.empty()) return {"file locks", Verdict::kGood, tested};
+  if (problems.empty()) return good("file locks", tested);
   return {"file locks", Verdict::kWarning, problems,
           "runs work, but without locks nothing keeps two out of one folder (Lustre has them if it "
           "is mounted with -o flock), and without syncing a crash of the machine may cost the "
@@ -293,18 +286,11 @@ const char* name_of(Verdict verdict) {
   return enum_name(kNames, verdict);
 }
 
-std::string counted(int number, const char* noun) {
-  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
-}
-
 Finding describe_program() {
   const BuildInfo& build = build_info();
   const std::string commit = *build.commit == '\0' ? "" : fmt::format(" ({})", build.commit);
-  return {"program",
-          Verdict::kGood,
-          fmt::format("mnist-train {}{}", build.version, commit),
-          "",
-          {{"version", build.version}}};
+  return good("program", fmt::format("mnist-train {}{}", build.version, commit),
+              {{"version", build.version}});
 }
 
 /// Tells which processes a run with this config would start here.
@@ -314,13 +300,11 @@ Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
     machine.gpus = static_cast<int>(driver.gpus.size());
     const int processes = launch::choose_process_count(config, machine);
     const auto placement = launch::choose_placement(config, machine, 0, processes);
-    return Finding{"a run here",
-                   Verdict::kGood,
-                   fmt::format("{} process{} on {}, backend {}, {} each", processes,
-                               processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu",
-                               placement.backend, counted(placement.threads, "thread")),
-                   "",
-                   {{"processes", processes}}};
+    return good("a run here",
+                fmt::format("{} process{} on {}, backend {}, {} each", processes,
+                            processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu",
+                            placement.backend, counted(placement.threads, "thread")),
+                {{"processes", processes}});
   });
 }
 
@@ -330,12 +314,7 @@ void append(Findings& findings, Findings more) {
 
 /// Indents every line after the first to `column`.
 std::string hanging(const std::string& text, std::size_t column) {
-  std::string result;
-  std::istringstream lines(escape_control_bytes(text));
-  for (std::string line; std::getline(lines, line);) {
-    result += (result.empty() ? "" : "\n" + std::string(column, ' ')) + line;
-  }
-  return result;
+  return replaced(escape_control_bytes(text), "\n", "\n" + std::string(column, ' '));
 }
 
 constexpr double kTimeout_s = 180;  // loading CUDA from a cold disk takes long
@@ -416,10 +395,11 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
 
 Finding check_libtorch(const Json& facts) {
   const auto version = facts.at("torch").get<std::string>();
-  Finding finding{"LibTorch", Verdict::kGood, "", "", facts};
-  finding.text =
+  Finding finding = good(
+      "LibTorch",
       fmt::format("{} in {}, kernels for {}", version, facts.at("torch_folder").get<std::string>(),
-                  facts.at("cpu_capability").get<std::string>());
+                  facts.at("cpu_capability").get<std::string>()),
+      facts);
   finding.values.erase("all_reduce");
   if (version.starts_with(build_info().torch)) return finding;
   return finding.with(Verdict::kWarning,
@@ -434,10 +414,11 @@ Finding check_cuda(const Diagnosis& diagnosis) {
             "CUDA parts"};
   }
   const Json& facts = diagnosis.result.at("cuda");
-  return {"CUDA", Verdict::kGood,
-          fmt::format("runtime {}, NCCL {}; every GPU computes",
-                      facts.at("runtime").get<std::string>(), facts.at("nccl").get<std::string>()),
-          "", facts};
+  return good("CUDA",
+              fmt::format("runtime {}, NCCL {}; every GPU computes",
+                          facts.at("runtime").get<std::string>(),
+                          facts.at("nccl").get<std::string>()),
+              facts);
 }
 
 /// Starts real workers as a run does, two on CPUs and one for each GPU. They load LibTorch,
@@ -462,7 +443,7 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
 Finding check_run_folder(const settings::RunConfig& config) {
   const fs::path output = output_of(config);
   const fs::path folder = nearest_existing(output);
-  Finding finding{"run folder", Verdict::kGood, "", "", {{"folder", folder.string()}}};
+  Finding finding = good("run folder", "", {{"folder", folder.string()}});
   if (!scratch_file(folder).valid()) {
     return finding.with(Verdict::kProblem,
                         folder.string() + " cannot be written: " + std::strerror(errno),
@@ -497,14 +478,12 @@ Findings check_data(const settings::RunConfig& config) {
 Findings examine(const settings::RunConfig& config) {
   launch::block_supervised_signals();
   const Driver driver = examine_driver();
-  Findings findings{describe_program()};
-  append(findings, {check_processor(), check_memory(), check_open_files()});
+  Findings findings{describe_program(), check_processor(), check_memory(), check_open_files()};
   append(findings, check_gpus(driver, build_info()));
-  findings.push_back(check_shared_memory(driver, free_space("/dev/shm")));
-  findings.push_back(check_nccl(driver, build_info()));
-  append(findings, check_network());
-  findings.push_back(check_run_folder(config));
-  findings.push_back(check_file_locks(config));
+  append(findings, {check_shared_memory(driver, free_space("/dev/shm")),
+                    check_nccl(driver, build_info()), check_loopback(), check_interface()});
+  append(findings, check_master());
+  append(findings, {check_launcher(), check_run_folder(config), check_file_locks(config)});
   append(findings, check_data(config));
   findings.push_back(check_plan(config, driver));
   append(findings, check_workers(config, driver));

@@ -34,6 +34,12 @@ struct Finding {
   }
 };
 
+/// Returns the finding that all is well.
+inline Finding good(std::string topic, std::string text,
+                    nlohmann::ordered_json values = nlohmann::ordered_json::object()) {
+  return {std::move(topic), Verdict::kGood, std::move(text), "", std::move(values)};
+}
+
 using Findings = std::vector<Finding>;
 
 /// Checks everything that a run with this config needs from the machine. Blocks the signals that
