@@ -1,10 +1,15 @@
 #include "base/parallel.h"
 
 #include <dlfcn.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <climits>
 #include <exception>
 #include <mutex>
 
@@ -77,6 +82,13 @@ class SharedWork {
   std::exception_ptr failure_;
 };
 
+/// Lets the other thread of the core run for a moment.
+void pause_spinning() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 /// Spins with back-off before a thread sleeps, because waking it takes longer than many a wait.
 /// After a spin in vain the other thread may lack the core that spinning occupies, so the next
 /// waits sleep at once: one, then two, up to 64.
@@ -96,9 +108,7 @@ class SpinWait {
           next_skipped_ = 1;
           return true;
         }
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
+        pause_spinning();
       }
     } while (std::chrono::steady_clock::now() < end);
     skipped_ = next_skipped_;
@@ -179,6 +189,19 @@ class Helpers {
 
 constexpr std::int64_t kPartsOfThread = 4;  // so that a descheduled thread does fewer
 
+constexpr int kBarrierSpins = 2000;
+constexpr long kBarrierSleep_ns = 100'000'000;  // between two checks of the other ranks
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// Sleeps until the word, which processes share, differs from `seen`. Returns false if it still was
+/// `seen` after a while.
+bool wait_for_change(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
+  const timespec at_most{0, kBarrierSleep_ns};
+  return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &at_most, nullptr, 0) == 0 ||
+         errno != ETIMEDOUT;
+}
+
 }  // namespace
 
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
@@ -195,6 +218,40 @@ void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
     }
   }
   work(begin, end);
+}
+
+std::size_t SharedBarrier::bytes(int ranks) {
+  return sizeof(Counter) * static_cast<std::size_t>(ranks + 1);
+}
+
+SharedBarrier::SharedBarrier(void* memory, int rank, int ranks)
+    : changes_(static_cast<Counter*>(memory)),
+      arrivals_(changes_ + 1),
+      rank_(rank),
+      ranks_(ranks) {}
+
+void SharedBarrier::arrive_and_wait(const std::function<void(int rank)>& check) {
+  arrivals_[rank_].value.store(++arrived_, std::memory_order_release);
+  changes_->value.fetch_add(1);
+  ::syscall(SYS_futex, &changes_->value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  int spins = 0;
+  for (int rank = 0; rank < ranks_;) {
+    const std::uint32_t seen = changes_->value.load();
+    if (has_arrived(rank)) {
+      ++rank;
+    } else if (++spins < kBarrierSpins) {
+      pause_spinning();
+    } else if (!wait_for_change(changes_->value, seen)) {
+      for (int other = rank; other < ranks_; ++other) {
+        if (!has_arrived(other)) check(other);
+      }
+    }
+  }
+}
+
+bool SharedBarrier::has_arrived(int rank) const {
+  const std::uint32_t reached = arrivals_[rank].value.load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(reached - arrived_) >= 0;  // also if they wrapped around
 }
 
 }  // namespace mnist_train

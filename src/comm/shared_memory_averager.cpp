@@ -16,7 +16,7 @@
 #include <string>
 
 #include "base/file.h"
-#include "base/shared_barrier.h"
+#include "base/parallel.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"
 

@@ -1,5 +1,3 @@
-#include "base/shared_barrier.h"
-
 #include <array>
 #include <cstddef>
 #include <memory>
@@ -7,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/parallel.h"
 #include "support/catch.h"
 
 namespace mnist_train {
