@@ -10,7 +10,6 @@
 
 #include "base/cpu.h"
 #include "base/error.h"
-#include "base/shared_library.h"
 #include "base/system.h"
 #include "launch/job.h"
 

@@ -1,5 +1,6 @@
 #include "base/system.h"
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <signal.h>
 #include <spdlog/fmt/fmt.h>
@@ -313,6 +314,24 @@ std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::strin
   // For fewer page faults; failure is harmless.
   ::madvise(memory, bytes, MADV_HUGEPAGE);
   return {static_cast<std::uint8_t*>(memory), [bytes](std::uint8_t* p) { ::munmap(p, bytes); }};
+}
+
+fs::path find_program_file(const std::string& name) {
+  const fs::path folder = executable_folder();
+  for (const auto& place : {folder, folder.parent_path() / "libexec" / "mnist-train"}) {
+    if (is_there(place / name)) return place / name;
+  }
+  return {};
+}
+
+SharedLibrary::SharedLibrary(const std::string& file, Symbols symbols)
+    : handle_(::dlopen(file.c_str(),
+                       RTLD_NOW | (symbols == Symbols::kShared ? RTLD_GLOBAL : RTLD_LOCAL))) {
+  if (handle_ == nullptr) error_ = ::dlerror();
+}
+
+void* SharedLibrary::address_of(const char* name) const {
+  return handle_ == nullptr ? nullptr : ::dlsym(handle_, name);
 }
 
 std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root) {

@@ -13,7 +13,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
-#include "base/shared_library.h"
 #include "base/system.h"
 #include "cli/cli.h"
 #include "data/convert.h"

@@ -26,7 +26,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/shared_library.h"
 #include "base/system.h"
 #include "comm/failures.h"
 

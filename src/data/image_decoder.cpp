@@ -5,7 +5,7 @@
 #include <mutex>
 #include <new>
 
-#include "base/shared_library.h"
+#include "base/error.h"
 #include "base/system.h"
 
 namespace mnist_train::data {

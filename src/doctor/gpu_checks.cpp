@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "base/shared_library.h"
 #include "base/system.h"
 #include "doctor/doctor.h"
 

@@ -1,6 +1,7 @@
 #include <webp/decode.h>
 
-#include "base/shared_library.h"
+#include "base/error.h"
+#include "base/system.h"
 #include "imaging/formats.h"
 
 namespace mnist_train::imaging {

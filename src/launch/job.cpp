@@ -14,7 +14,6 @@
 
 #include "base/checkpoint_file.h"
 #include "base/print.h"
-#include "base/shared_library.h"
 #include "base/system.h"
 #include "network/network.h"
 

@@ -19,7 +19,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/shared_library.h"
 #include "base/system.h"
 #include "launch/supervisor.h"
 

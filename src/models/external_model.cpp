@@ -23,7 +23,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/shared_library.h"
+#include "base/system.h"
 #include "models/model.h"
 #include "plugin/model.h"
 

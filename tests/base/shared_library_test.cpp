@@ -1,6 +1,5 @@
-#include "base/shared_library.h"
-
 #include "base/file.h"
+#include "base/system.h"
 #include "support/catch.h"
 
 namespace mnist_train {
