@@ -54,20 +54,14 @@ std::string process_status(pid_t pid) {
   return name_end == std::string::npos ? "" : trimmed(line.substr(name_end + 1));
 }
 
-bool is_own_folder(const std::filesystem::path& folder, mode_t may_not) {
+bool is_own_folder(const fs::path& folder, mode_t may_not) {
   struct stat found {};
   return ::lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
          found.st_uid == ::geteuid() && (found.st_mode & may_not) == 0;
 }
 
-/// Returns the number after `key` in a file of lines "key number".
-std::optional<double> counter(const fs::path& file, std::string_view key) {
-  std::ifstream stream(file);
-  std::string name;
-  for (double value = 0; stream >> name >> value;) {
-    if (name == key) return value;
-  }
-  return std::nullopt;
+std::optional<double> counter(const fs::path& file, const std::string& key) {
+  return number_in(value_of(file, key));
 }
 
 bool lists(const std::string& commas, const std::string& name) {
@@ -122,7 +116,7 @@ double used_memory(const Cgroup& group) {
 }
 
 double total_memory(const fs::path& root) {
-  return number_in(value_of(root / "proc/meminfo", "MemTotal")).value_or(0) * kKilobyte;
+  return counter(root / "proc/meminfo", "MemTotal").value_or(0) * kKilobyte;
 }
 
 std::optional<rlim_t> soft_limit(__rlimit_resource resource) {
@@ -145,9 +139,8 @@ double own_threads() {
   double threads = 0;
   for (const fs::path& process : paths_in("/proc")) {
     const fs::path status = process / "status";
-    const auto user = number_in(value_of(status, "Uid"));
-    if (user != static_cast<double>(::getuid())) continue;
-    threads += number_in(value_of(status, "Threads")).value_or(0);
+    if (counter(status, "Uid") != static_cast<double>(::getuid())) continue;
+    threads += counter(status, "Threads").value_or(0);
   }
   return threads;
 }
@@ -169,7 +162,7 @@ std::string process_limit_text(const ProcessLimit& limit) {
 std::optional<std::string> reached_address_space() {
   const auto most = soft_limit(RLIMIT_AS);
   if (!most) return std::nullopt;
-  const double used = number_in(value_of("/proc/self/status", "VmSize")).value_or(0) * kKilobyte;
+  const double used = counter("/proc/self/status", "VmSize").value_or(0) * kKilobyte;
   const auto stack = static_cast<double>(soft_limit(RLIMIT_STACK).value_or(rlim_t{8} << 20U));
   if (used + stack < static_cast<double>(*most)) return std::nullopt;
   return fmt::format("ulimit -v allows {} of address space, and {} are in use; raise it",
@@ -208,21 +201,21 @@ std::string expand_home(const std::string& path) {
               path + ": HOME is not set, so ~ stands for no folder; write the whole path");
 }
 
-std::optional<std::filesystem::path> user_cache_folder() {
+std::optional<fs::path> user_cache_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   // Relative paths are ignored, as specified.
-  if (cache != nullptr && *cache == '/') return std::filesystem::path(cache) / "mnist-train";
+  if (cache != nullptr && *cache == '/') return fs::path(cache) / "mnist-train";
   const char* home = std::getenv("HOME");
   if (home == nullptr || *home != '/') return std::nullopt;
-  return std::filesystem::path(home) / ".cache" / "mnist-train";
+  return fs::path(home) / ".cache" / "mnist-train";
 }
 
-std::optional<std::filesystem::path> own_cache_folder(const char* name) {
+std::optional<fs::path> own_cache_folder(const char* name) {
   const auto parent = user_cache_folder();
   if (!parent) return std::nullopt;
   std::error_code failed;
-  std::filesystem::create_directories(*parent, failed);
-  std::filesystem::path folder = *parent / name;
+  fs::create_directories(*parent, failed);
+  fs::path folder = *parent / name;
   ::mkdir(folder.c_str(), S_IRWXU);
   // Default permissions of some systems let the user's own group write.
   if (is_own_folder(*parent, S_IWOTH) && is_own_folder(folder, S_IWGRP | S_IWOTH)) return folder;
@@ -256,7 +249,7 @@ std::thread start_thread(std::function<void()> work) {
 
 bool in_start_thread() { return starts_thread; }
 
-std::optional<std::string> first_line(const std::filesystem::path& path) {
+std::optional<std::string> first_line(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
   if (!std::getline(file, line)) return std::nullopt;
@@ -279,13 +272,12 @@ bool process_is_ending(pid_t pid) {
   return (flags & kExiting) != 0;
 }
 
-std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key) {
+std::optional<std::string> value_of(const fs::path& path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    const std::size_t colon = line.find(':');
-    if (colon != std::string::npos && trimmed(line.substr(0, colon)) == key) {
-      return trimmed(line.substr(colon + 1));
-    }
+    if (!line.starts_with(key) || line.find_first_of(": \t", key.size()) != key.size()) continue;
+    line.erase(0, line.find_first_not_of(": \t", key.size()));
+    return trimmed(line);
   }
   return std::nullopt;
 }
@@ -297,9 +289,9 @@ std::optional<double> number_in(const std::optional<std::string>& text) {
   return number;
 }
 
-std::optional<double> free_space(const std::filesystem::path& folder) {
+std::optional<double> free_space(const fs::path& folder) {
   std::error_code error;
-  const auto space = std::filesystem::space(folder, error);
+  const auto space = fs::space(folder, error);
   if (error) return std::nullopt;
   return static_cast<double>(space.available);
 }
@@ -364,8 +356,8 @@ int usable_cores(const fs::path& root) {
 }
 
 SystemMemory system_memory(const fs::path& root) {
-  const auto free = number_in(value_of(root / "proc/meminfo", "MemAvailable"));
-  SystemMemory memory{total_memory(root), free.value_or(0) * kKilobyte, false};
+  const double free = counter(root / "proc/meminfo", "MemAvailable").value_or(0) * kKilobyte;
+  SystemMemory memory{total_memory(root), free, false};
   for (const Cgroup& group : cgroups("memory", root)) {
     const auto limit = number_in(first_line(group.folder / limit_file(group)));
     if (!limit || *limit >= total_memory(root)) continue;

@@ -65,7 +65,7 @@ std::optional<char> process_state(pid_t pid);
 /// Returns whether the process is exiting: its descriptors may be closed before its state changes.
 bool process_is_ending(pid_t pid);
 
-/// Returns the text after "key:" in the first such line of a file like /proc/cpuinfo.
+/// Returns the text after "key:" or "key " in the first such line of a file like /proc/cpuinfo.
 std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key);
 
 /// Returns the number at the beginning of the text; nothing for "max" and other text.
