@@ -16,7 +16,6 @@
 
 #include "base/checkpoint_file.h"
 #include "base/file.h"
-#include "base/glob.h"
 #include "base/print.h"
 #include "checkpoint/pt_file.h"
 

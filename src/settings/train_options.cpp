@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/glob.h"
+#include "base/print.h"
 #include "settings/schemas.h"
 
 namespace mnist_train::settings {

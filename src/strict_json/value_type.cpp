@@ -6,7 +6,6 @@
 #include <regex>
 
 #include "base/error.h"
-#include "base/glob.h"
 #include "base/print.h"
 #include "base/system.h"
 

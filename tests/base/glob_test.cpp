@@ -1,8 +1,7 @@
-#include "base/glob.h"
-
 #include <string>
 #include <vector>
 
+#include "base/print.h"
 #include "support/catch.h"
 
 namespace mnist_train {
