@@ -19,39 +19,28 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Returns the end of the set that begins at `[`, if it is closed. A `]` right at its begin belongs
-/// to it.
-std::optional<std::size_t> end_of_set(std::string_view pattern, std::size_t begin) {
-  std::size_t first = begin + 1;
-  if (first < pattern.size() && pattern[first] == '!') ++first;
-  const std::size_t end = pattern.find(']', first + 1);
-  return end == std::string_view::npos ? std::nullopt : std::optional(end);
-}
-
 /// `set`: the text between the brackets.
 bool is_in_set(std::string_view set, char byte) {
-  const bool is_negated = set.starts_with('!');
-  if (is_negated) set.remove_prefix(1);
   const auto rank = [](char some) { return static_cast<unsigned char>(some); };
   for (std::size_t i = 0; i < set.size(); ++i) {
     const bool is_range = i + 2 < set.size() && set[i + 1] == '-';
     const char last = is_range ? set[i + 2] : set[i];
-    if (rank(set[i]) <= rank(byte) && rank(byte) <= rank(last)) return !is_negated;
+    if (rank(set[i]) <= rank(byte) && rank(byte) <= rank(last)) return true;
     if (is_range) i += 2;
   }
-  return is_negated;
+  return false;
 }
 
 /// Returns the length of the piece of the pattern at `at` if it matches the byte, else 0.
 std::size_t matching_piece(std::string_view pattern, std::size_t at, char byte) {
   if (at >= pattern.size()) return 0;
-  if (pattern[at] == '?') return 1;
-  if (pattern[at] == '[') {
-    if (const auto end = end_of_set(pattern, at)) {
-      return is_in_set(pattern.substr(at + 1, *end - at - 1), byte) ? *end + 1 - at : 0;
-    }
+  const bool is_negated = pattern.substr(at).starts_with("[!");
+  const std::size_t begin = at + (is_negated ? 2 : 1);
+  const std::size_t end = pattern.find(']', begin + 1);  // a `]` at the begin belongs to the set
+  if (pattern[at] != '[' || end == std::string_view::npos) {
+    return pattern[at] == '?' || pattern[at] == byte ? 1 : 0;
   }
-  return pattern[at] == byte ? 1 : 0;
+  return is_in_set(pattern.substr(begin, end - begin), byte) != is_negated ? end + 1 - at : 0;
 }
 
 }  // namespace
