@@ -501,15 +501,12 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   if (result.is_repeated) result.accuracies.pop_back();
   result.accuracies.push_back(evaluations.test.accuracy);
   const data::ImageSet& test = dataset_.test;
-  result.test_picture = [&test](std::int64_t id) {
-    return report::make_picture(test.image(id).data(), test.channels, test.height, test.width);
+  result.test_image = [&test](std::int64_t id) {
+    return report::image_of(test.image(id).data(), test.channels, test.height, test.width);
   };
-  result.predictions = predictions(evaluations.test, result.test_picture);
+  result.predictions = predictions(evaluations.test, result.test_image);
   result.mistakes = choose_mistakes(evaluations.test, test);
   for (report::Mistake& mistake : result.mistakes) mistake.file = test.path(mistake.id);
-  result.thumbnail = [&test](std::int64_t id) {
-    return report::thumbnail_uri(test.image(id).data(), test.channels, test.height, test.width);
-  };
   if (worker_.config.report.histograms) result.histograms = weight_histograms(trainer_);
   summary_.test_loss = evaluations.test.loss;
   summary_.test_accuracy = evaluations.test.accuracy;
@@ -524,10 +521,10 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
 }
 
 std::vector<report::Prediction> RunRecorder::predictions(
-    const eval::Evaluation& test, const std::function<report::Picture(std::int64_t)>& picture) {
+    const eval::Evaluation& test, const std::function<imaging::Image(std::int64_t)>& image) {
   std::vector<report::Prediction> rows;
   for (const auto& [sample, predicted_class, scores] : test.predictions) {
-    if (images_.size() == rows.size()) images_.push_back(report::image_uri(picture(sample)));
+    if (images_.size() == rows.size()) images_.push_back(report::png_uri(image(sample)));
     rows.push_back({sample, images_[rows.size()], predicted_class,
                     dataset_.test.labels[static_cast<std::size_t>(sample)], scores,
                     dataset_.test.path(sample)});

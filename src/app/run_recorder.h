@@ -74,7 +74,7 @@ class RunRecorder {
   template <class Call>
   void for_each_sink(const Call& call);
   std::vector<report::Prediction> predictions(
-      const eval::Evaluation& test, const std::function<report::Picture(std::int64_t)>& picture);
+      const eval::Evaluation& test, const std::function<imaging::Image(std::int64_t)>& image);
   void add_times(const Evaluations& evaluations, report::EpochResult& result);
   void end(const std::string& status);
 

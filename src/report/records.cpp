@@ -15,7 +15,6 @@
 
 #include "base/system.h"
 #include "base/version.h"
-#include "imaging/codec.h"
 
 namespace mnist_train::report {
 
@@ -223,8 +222,9 @@ class RecordFiles : public Sink {
   /// Successive epochs share most mistakes, so pictures are kept.
   std::string picture(std::int64_t id, const EpochResult& result) const {
     const auto known = pictures_.find(id);
-    return known != pictures_.end() && !known->second.empty() ? known->second
-                                                              : result.thumbnail(id);
+    return known != pictures_.end() && !known->second.empty()
+               ? known->second
+               : thumbnail_uri(result.test_image(id));
   }
 
   std::filesystem::path folder_;
@@ -239,7 +239,6 @@ class RecordFiles : public Sink {
 constexpr std::int64_t kMaxExactSide = 64;
 constexpr std::int64_t kThumbnailSide = 96;
 constexpr int kJpegQuality = 85;
-constexpr const char* kPngPrefix = "data:image/png;base64,";
 
 std::string base64(std::string_view bytes) {
   constexpr std::string_view kDigits =
@@ -255,11 +254,6 @@ std::string base64(std::string_view bytes) {
   }
   for (std::size_t i = 0; i < (3 - bytes.size() % 3) % 3; ++i) text[text.size() - 1 - i] = '=';
   return text;
-}
-
-imaging::Image make_image(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                          std::int64_t width) {
-  return imaging::from_planes(pixels, channels == 3 ? 3 : 1, height, width);
 }
 
 }  // namespace
@@ -419,24 +413,23 @@ std::unique_ptr<Sink> record_files(const std::filesystem::path& run_folder,
   return std::make_unique<RecordFiles>(run_folder, accuracies_file, keep_metrics_bytes);
 }
 
-Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                     std::int64_t width) {
-  const imaging::Image image = make_image(pixels, channels, height, width);
-  return {imaging::encode_png(image), height, width, image.channels};
+imaging::Image image_of(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
+                        std::int64_t width) {
+  return imaging::from_planes(planes, channels == 3 ? 3 : 1, height, width);
 }
 
-std::string thumbnail_uri(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                          std::int64_t width) {
-  const imaging::Image image = make_image(pixels, channels, height, width);
-  const std::int64_t side = std::max(height, width);
-  if (side <= kMaxExactSide) return kPngPrefix + base64(imaging::encode_png(image));
+std::string png_uri(const imaging::Image& image) {
+  return "data:image/png;base64," + base64(imaging::encode_png(image));
+}
+
+std::string thumbnail_uri(const imaging::Image& image) {
+  const std::int64_t side = std::max(image.height, image.width);
+  if (side <= kMaxExactSide) return png_uri(image);
   const auto reduced = [&](std::int64_t size) {
     return std::max(std::int64_t{1}, size * std::min(side, kThumbnailSide) / side);
   };
-  const imaging::Image small = imaging::resize(image, reduced(height), reduced(width));
+  const auto small = imaging::resize(image, reduced(image.height), reduced(image.width));
   return "data:image/jpeg;base64," + base64(imaging::encode_jpeg(small, kJpegQuality));
 }
-
-std::string image_uri(const Picture& picture) { return kPngPrefix + base64(picture.png); }
 
 }  // namespace mnist_train::report

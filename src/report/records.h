@@ -14,6 +14,7 @@
 #include "base/class_counts.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "imaging/codec.h"
 #include "settings/run_config.h"
 
 namespace mnist_train::report {
@@ -145,26 +146,16 @@ inline constexpr std::size_t kMostMistakes = 240;
 /// kind, and so on.
 std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most = kMostMistakes);
 
-/// An image as a PNG file.
-struct Picture {
-  std::string png;
-  std::int64_t height = 0;
-  std::int64_t width = 0;
-  std::int64_t channels = 1;  // 1 or 3
-};
+/// Returns an image of planes [channels, height, width] u8. If it has neither 1 nor 3 channels only
+/// the first channel is taken.
+imaging::Image image_of(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
+                        std::int64_t width);
 
-/// Encodes an image [channels, height, width] u8 as PNG. Of an image with neither 1 nor 3 channels
-/// only the first channel is encoded.
-Picture make_picture(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                     std::int64_t width);
+/// Returns the image as a PNG, "data:image/png;base64,…".
+std::string png_uri(const imaging::Image& image);
 
-/// Returns an image [channels, height, width] u8 as a small data: URI: a PNG if no side exceeds 64
-/// pixels, else a reduced JPEG.
-std::string thumbnail_uri(const std::uint8_t* pixels, std::int64_t channels, std::int64_t height,
-                          std::int64_t width);
-
-/// Returns the picture as "data:image/png;base64,…".
-std::string image_uri(const Picture& picture);
+/// Returns the image as a small data: URI: a PNG if no side exceeds 64 pixels, else a reduced JPEG.
+std::string thumbnail_uri(const imaging::Image& image);
 
 /// A histogram in TensorBoard's form: `counts[i]` values are in (limits[i - 1], limits[i]].
 struct Histogram {
@@ -186,9 +177,8 @@ struct EpochResult {
   std::vector<double> accuracies{};  // on the test set, one per epoch so far
   std::vector<Prediction> predictions{};
   std::vector<std::pair<std::string, Histogram>> histograms{};  // of weights and gradients, by name
-  std::function<Picture(std::int64_t id)> test_picture{};       // encodes a test image
   std::vector<Mistake> mistakes{};                              // chosen, without images
-  std::function<std::string(std::int64_t id)> thumbnail{};      // data: URI of a test image
+  std::function<imaging::Image(std::int64_t id)> test_image{};  // reads a test image
 };
 
 /// One start of a run: the first, a restart after a lost process, or a resume.

@@ -151,7 +151,7 @@ class TensorboardLog : public Sink {
     for (std::size_t i = 0; i < std::min(wrong.size(), kMostWrongPictures); ++i) {
       const Prediction& prediction = *wrong[i];
       write_picture(result.record.step, fmt::format("wrong/{}", i + 1),
-                    result.test_picture(prediction.id));
+                    result.test_image(prediction.id));
       table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.id,
                            name(prediction.truth), name(prediction.guess),
                            100 * prediction.confidence());
@@ -187,13 +187,13 @@ class TensorboardLog : public Sink {
     });
   }
 
-  void write_picture(std::int64_t step, const std::string& tag, const Picture& picture) {
+  void write_picture(std::int64_t step, const std::string& tag, const imaging::Image& picture) {
     write_value(step, tag, [&](pbf_writer& value) {
       pbf_writer image(value, /*image*/ 4);
       image.add_int32(/*height*/ 1, static_cast<std::int32_t>(picture.height));
       image.add_int32(/*width*/ 2, static_cast<std::int32_t>(picture.width));
       image.add_int32(/*colorspace*/ 3, static_cast<std::int32_t>(picture.channels));
-      image.add_bytes(/*encoded_image_string*/ 4, picture.png);
+      image.add_bytes(/*encoded_image_string*/ 4, imaging::encode_png(picture));
     });
   }
 

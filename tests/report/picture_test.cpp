@@ -36,7 +36,7 @@ TEST_CASE("a data URI decodes to the original pixels") {
       for (std::int64_t i = 0; i < channels * kHeight * width; ++i) {
         planes.push_back(static_cast<std::uint8_t>(i * 37 + 11));
       }
-      const std::string uri = image_uri(make_picture(planes.data(), channels, kHeight, width));
+      const std::string uri = png_uri(image_of(planes.data(), channels, kHeight, width));
       REQUIRE(uri.starts_with(kPrefix));
       CHECK((uri.size() - kPrefix.size()) % 4 == 0);
       const imaging::Image decoded =
@@ -57,7 +57,7 @@ TEST_CASE("a data URI decodes to the original pixels") {
 TEST_CASE("a thumbnail is a small image itself, else a reduced JPEG") {
   const auto thumbnail = [](std::int64_t height, std::int64_t width) {
     const std::vector<std::uint8_t> planes(static_cast<std::size_t>(3 * height * width), 77);
-    return thumbnail_uri(planes.data(), 3, height, width);
+    return thumbnail_uri(image_of(planes.data(), 3, height, width));
   };
   CHECK(thumbnail(64, 28).starts_with(kPrefix));
   const std::string uri = thumbnail(300, 1200);

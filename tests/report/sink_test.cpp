@@ -3,6 +3,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -125,11 +126,10 @@ TEST_CASE("an epoch record has the time split, the ranks' times and the confusio
   const TempFolder folder;
   const fs::path path = folder.path() / "metrics.jsonl";
   const auto log = metrics_sink(path, 0);
-  log->epoch(
-      {.record = kEpochRecord,
-       .seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01},
-       .ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}},
-       .counts = count_by_class({40, 1, 2, 57}, 2)});
+  log->epoch({.record = kEpochRecord,
+              .seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01},
+              .ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}},
+              .counts = count_by_class({40, 1, 2, 57}, 2)});
   const Json line = log_lines(path).at(0);
   CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
                                           R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
@@ -322,10 +322,15 @@ TEST_CASE("the most confident mistakes of each kind are chosen, frequent kinds f
 }
 
 EpochResult with_mistakes(std::vector<Mistake> mistakes,
-                          std::function<std::string(std::int64_t)> thumbnail) {
+                          std::function<imaging::Image(std::int64_t)> test_image) {
   return {.predictions = {{0, "", 0, 0, {{0, 1}, {1, 0}}}},
           .mistakes = std::move(mistakes),
-          .thumbnail = std::move(thumbnail)};
+          .test_image = std::move(test_image)};
+}
+
+imaging::Image gray_pixel(std::int64_t id) {
+  const auto value = static_cast<std::uint8_t>(id);
+  return image_of(&value, 1, 1, 1);
 }
 
 TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded once") {
@@ -333,23 +338,23 @@ TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded on
   const auto path = folder.path() / "mistakes.jsonl";
   const auto sink = predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\"\xff"});
   std::vector<std::int64_t> made;
-  const auto thumbnail = [&](std::int64_t id) {
+  const auto image = [&](std::int64_t id) {
     made.push_back(id);
-    return "data:" + std::to_string(id);
+    return gray_pixel(id);
   };
-  sink->epoch(with_mistakes({mistake(3, 1, 0, 0.5), mistake(4, 0, 1, 0.25)}, thumbnail));
-  sink->epoch(with_mistakes({mistake(4, 0, 1, 0.75), mistake(5, 1, 0, 1)}, thumbnail));
+  sink->epoch(with_mistakes({mistake(3, 1, 0, 0.5), mistake(4, 0, 1, 0.25)}, image));
+  sink->epoch(with_mistakes({mistake(4, 0, 1, 0.75), mistake(5, 1, 0, 1)}, image));
   CHECK(made == std::vector<std::int64_t>{3, 4, 5});
   const std::vector<Json> rows = rows_of(path);
   REQUIRE(rows.size() == 2);
   CHECK(rows[0] == Json{{"id", 4},
-                        {"image", "data:4"},
+                        {"image", thumbnail_uri(gray_pixel(4))},
                         {"guess", 0},
                         {"truth", 1},
                         {"confidence", 0.75},
                         {"guess_name", "T-shirt/top"},
                         {"truth_name", "\"Bag\"\uFFFD"}});
-  sink->epoch(with_mistakes({}, thumbnail));
+  sink->epoch(with_mistakes({}, image));
   CHECK(rows_of(path).empty());
 }
 
@@ -357,15 +362,20 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
   const testing::TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
   std::vector<Mistake> mistakes;
-  for (std::int64_t id = 0; id < 40; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
-  predictions_sink(folder.path(), {})->epoch(with_mistakes(mistakes, [](std::int64_t) {
-    return std::string(100'000, 'A');
-  }));
+  for (std::int64_t id = 0; id < 240; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
+  std::vector<std::uint8_t> noise(std::size_t{3} * 64 * 64);
+  std::ranges::generate(noise, [random = std::minstd_rand()]() mutable {
+    return static_cast<std::uint8_t>(random());
+  });
+  const auto image = [&noise](std::int64_t) { return image_of(noise.data(), 3, 64, 64); };
+  predictions_sink(folder.path(), {})->epoch(with_mistakes(mistakes, image));
   const std::vector<Json> rows = rows_of(path);
-  REQUIRE(rows.size() == 40);
+  REQUIRE(rows.size() == 240);
+  const auto bytes = static_cast<std::ptrdiff_t>(thumbnail_uri(image(0)).size());
+  CHECK(bytes > 16'000);
   CHECK(std::count_if(rows.begin(), rows.end(), [](const Json& row) {
           return !row.at("image").get<std::string>().empty();
-        }) == 20);
+        }) == (2'000'000 + bytes - 1) / bytes);
 }
 
 TEST_CASE("a run without predictions keeps no mistakes") {
