@@ -1,5 +1,7 @@
 #include "base/checkpoint_file.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -12,17 +14,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kSuffix = ".safetensors";
-
 std::optional<std::int64_t> step_of(const std::string& name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  const char* begin = name.data() + kPrefix.size();
-  const char* end = name.data() + name.size() - kSuffix.size();
+  const std::size_t begin = std::min(name.find_first_of("0123456789"), name.size());
   std::int64_t step = 0;
-  const auto [stopped, error] = std::from_chars(begin, end, step);
-  const bool own = error == std::errc() && stopped == end && name == checkpoint_name(step);
-  return own ? std::optional(step) : std::nullopt;
+  std::from_chars(name.data() + begin, name.data() + name.size(), step);
+  return name == checkpoint_name(step) ? std::optional(step) : std::nullopt;
 }
 
 bool is_whole(const fs::path& path) {
@@ -36,9 +32,7 @@ bool is_whole(const fs::path& path) {
 }  // namespace
 
 std::string checkpoint_name(std::int64_t step) {
-  std::string digits = std::to_string(step);
-  digits.insert(0, digits.size() < 8 ? 8 - digits.size() : 0, '0');
-  return std::string(kPrefix) + digits + std::string(kSuffix);
+  return fmt::format("step-{:08}.safetensors", step);
 }
 
 std::vector<std::int64_t> saved_steps(const fs::path& folder) {

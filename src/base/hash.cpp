@@ -38,8 +38,6 @@ Hasher::Digest Hasher::digest() const {
 
 std::string Hasher::hex_digest() const { return hex_of(digest()); }
 
-std::string Hasher::named_digest() const { return "xxh3-128:" + hex_digest(); }
-
 std::string hash_hex(std::string_view text) {
   Hasher hasher;
   hasher.update(text.data(), text.size());

@@ -27,7 +27,7 @@ class Hasher {
   /// Returns 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex_digest() const;
   /// Returns the digits after the name of the algorithm, for files of a run: "xxh3-128:…".
-  std::string named_digest() const;
+  std::string named_digest() const { return "xxh3-128:" + hex_digest(); }
 
  private:
   struct Xxh3;

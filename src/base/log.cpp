@@ -82,18 +82,16 @@ std::string escape_all_but(std::string_view text, std::string_view kept) {
 std::string with_bounded_lines(std::string_view text) {
   constexpr std::size_t kMostBytes = 8192;  // two paths of maximum length
   std::string bounded;
-  while (!text.empty()) {
+  while (true) {
     const std::string_view line = text.substr(0, text.find('\n'));
     bounded += line.substr(0, kMostBytes);
     if (line.size() > kMostBytes) {
-      bounded += "… (" + std::to_string(line.size() - kMostBytes) + " more bytes)";
+      bounded += fmt::format("… ({} more bytes)", line.size() - kMostBytes);
     }
-    text.remove_prefix(line.size());
-    if (text.empty()) break;
+    if (line.size() == text.size()) return bounded;
     bounded += '\n';
-    text.remove_prefix(1);
+    text.remove_prefix(line.size() + 1);
   }
-  return bounded;
 }
 
 }  // namespace

@@ -86,15 +86,13 @@ std::optional<std::string> own_path(const std::string& controller, int version,
 
 /// Returns the CPU quota of a cgroup in cores, or nothing without one.
 std::optional<double> quota(const Cgroup& group) {
-  std::istringstream line(first_line(group.folder / "cpu.max").value_or(""));
+  const auto line = [&](const char* file) { return first_line(group.folder / file).value_or(""); };
+  std::istringstream stream(group.version == 2
+                                ? line("cpu.max")  // "max 100000" without a quota
+                                : line("cpu.cfs_quota_us") + ' ' + line("cpu.cfs_period_us"));
   double time_us = 0;
   double period_us = 0;
-  if (group.version == 1) {
-    time_us = number_in(first_line(group.folder / "cpu.cfs_quota_us")).value_or(0);
-    period_us = number_in(first_line(group.folder / "cpu.cfs_period_us")).value_or(0);
-  } else if (!(line >> time_us >> period_us)) {
-    return std::nullopt;  // "max 100000"
-  }
+  stream >> time_us >> period_us;
   if (time_us <= 0 || period_us <= 0) return std::nullopt;
   return time_us / period_us;
 }
@@ -172,10 +170,9 @@ std::optional<std::string> reached_address_space() {
 std::string describe_limit(__rlimit_resource resource, const char* what, const char* option) {
   const auto limit = soft_limit(resource);
   if (!limit) return "";
-  const auto most = static_cast<double>(*limit);
-  const bool counts = resource == RLIMIT_NOFILE;
-  return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option,
-                     counts ? fmt::format("{:.0f}", most) : memory_text(most));
+  const std::string most = resource == RLIMIT_NOFILE ? std::to_string(*limit)
+                                                     : memory_text(static_cast<double>(*limit));
+  return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option, most);
 }
 
 }  // namespace
@@ -442,10 +439,7 @@ std::optional<std::string> refusing_limit(const fs::path& root) {
   constexpr double kReached = 0.9;  // some may have ended since
   const auto share = [](const ProcessLimit& limit) { return limit.used / limit.most; };
   const auto limits = process_limits(root);
-  const auto nearest = std::max_element(limits.begin(), limits.end(),
-                                        [&](const ProcessLimit& one, const ProcessLimit& other) {
-                                          return share(one) < share(other);
-                                        });
+  const auto nearest = std::ranges::max_element(limits, {}, share);
   const bool is_known = nearest != limits.end();
   if (!is_known || share(*nearest) < kReached) {
     if (auto space = reached_address_space()) return space;
