@@ -7,7 +7,6 @@
 
 #include "base/checkpoint_file.h"
 #include "base/file.h"
-#include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/json.h"
 

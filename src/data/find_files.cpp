@@ -8,7 +8,6 @@
 #include <system_error>
 
 #include "base/file.h"
-#include "base/file_kind.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "data/sources.h"

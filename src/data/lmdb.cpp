@@ -6,7 +6,6 @@
 #include <protozero/pbf_writer.hpp>
 
 #include "base/file.h"
-#include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/convert.h"

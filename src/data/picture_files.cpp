@@ -15,7 +15,6 @@
 #include <unordered_set>
 
 #include "base/file.h"
-#include "base/file_kind.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/print.h"

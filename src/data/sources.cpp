@@ -3,7 +3,6 @@
 #include <set>
 
 #include "base/file.h"
-#include "base/file_kind.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "data/dataset.h"

@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/file_kind.h"
+#include "base/error.h"
+#include "base/file.h"
 #include "base/print.h"
 #include "imaging/formats.h"
 

@@ -16,7 +16,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/file_kind.h"
 #include "base/log.h"
 #include "base/print.h"
 

@@ -1,5 +1,4 @@
-#include "base/file_kind.h"
-
+#include "base/file.h"
 #include "support/catch.h"
 #include "support/temp_folder.h"
 
