@@ -117,9 +117,7 @@ class RecordFiles : public Sink {
     write_json(folder_ / files::kSummary, to_json(summary));
   }
 
-  void step(const StepRecord& record) override {
-    metrics_.append(metrics_line("step", record).dump() + "\n");
-  }
+  void step(const StepRecord& record) override { write_metrics("step", record); }
 
   void epoch(const EpochResult& result) override {
     if (!result.predictions.empty()) {  // else report.predictions.batches is 0
@@ -130,9 +128,7 @@ class RecordFiles : public Sink {
     }
     // A repeated evaluation needs a record only if the file has just begun.
     if (!result.is_repeated || metrics_.bytes() == 0) {
-      OrderedJson line = metrics_line("epoch", result.record);
-      add_details(line, result);
-      metrics_.append(line.dump() + "\n");
+      write_metrics("epoch", result.record, &result);
     }
     accuracies_ = result.accuracies;
     // Rewriting a long list after every epoch would take quadratic time.
@@ -152,11 +148,12 @@ class RecordFiles : public Sink {
 
  private:
   template <class Record>
-  static OrderedJson metrics_line(const char* event, Record record) {
+  void write_metrics(const char* event, Record record, const EpochResult* details = nullptr) {
     OrderedJson json{{"event", event}};
     record.time = wall_clock_seconds();
     add_fields(json, record);
-    return json;
+    if (details != nullptr) add_details(json, *details);
+    metrics_.append(json.dump() + "\n");
   }
 
   void update_accuracies() {
@@ -205,11 +202,14 @@ class RecordFiles : public Sink {
 
   std::string mistake_lines(const EpochResult& result) {
     std::string text;
-    std::map<std::int64_t, std::string> used;
+    std::map<std::int64_t, std::string> used;  // successive epochs share most mistakes
     std::size_t bytes = 0;
     for (const Prediction& mistake : result.mistakes) {
       std::string& image = used[mistake.id];
-      if (bytes < kMistakePictureBytes) image = picture(mistake.id, result);
+      if (bytes < kMistakePictureBytes) {
+        image = std::move(pictures_[mistake.id]);
+        if (image.empty()) image = thumbnail_uri(result.test_image(mistake.id));
+      }
       bytes += image.size();
       OrderedJson row = row_of(mistake, image);
       row["confidence"] = mistake.confidence();
@@ -217,14 +217,6 @@ class RecordFiles : public Sink {
     }
     pictures_ = std::move(used);
     return text;
-  }
-
-  /// Successive epochs share most mistakes, so pictures are kept.
-  std::string picture(std::int64_t id, const EpochResult& result) const {
-    const auto known = pictures_.find(id);
-    return known != pictures_.end() && !known->second.empty()
-               ? known->second
-               : thumbnail_uri(result.test_image(id));
   }
 
   std::filesystem::path folder_;

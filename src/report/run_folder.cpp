@@ -89,26 +89,6 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
   refuse(parent.string() + ": too many runs were started in this second");
 }
 
-/// Returns the named folder or that of the run to be resumed; nothing if a new one is needed.
-std::optional<fs::path> find_folder(const settings::RunConfig& config,
-                                    const std::string& config_name, const std::string& resume,
-                                    bool after_restart) {
-  if (config.output) return config.output;
-  const fs::path parent = fs::absolute("runs") / config_name;
-  std::error_code error;
-  if (!resume.empty() && resume != "auto") {
-    const fs::path file = fs::absolute(resume).lexically_normal();
-    if (file.parent_path().filename() == files::kCheckpoints) {
-      return file.parent_path().parent_path();
-    }
-  }
-  if (resume == "auto" || after_restart) {
-    fs::path latest = fs::canonical(parent / "latest", error);
-    if (!error && fs::is_directory(latest)) return latest;
-  }
-  return std::nullopt;
-}
-
 /// The last process that took the lock, and its launch, if any.
 struct Holder {
   std::string process;
@@ -176,14 +156,25 @@ bool belongs_to(const fs::path& file, const fs::path& folder) {
   return fs::equivalent(fs::absolute(file).parent_path(), folder / files::kCheckpoints, error);
 }
 
-/// Finds the folder as `find_folder` does, and refuses one that is occupied or in use.
+/// Returns the named folder or that of the run to be resumed; nothing if a new one is needed.
+/// Refuses one that is occupied or in use.
 std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
                                          const std::string& config_name, const std::string& resume,
                                          bool after_restart, const std::string& launch_id) {
-  if (!resume.empty() && resume != "auto" && !fs::exists(resume)) {
+  const bool names_checkpoint = !resume.empty() && resume != "auto";
+  if (names_checkpoint && !fs::exists(resume)) {
     throw Error(ExitCode::kCheckpoint, resume + ": the checkpoint to resume from does not exist");
   }
-  auto folder = find_folder(config, config_name, resume, after_restart);
+  std::optional<fs::path> folder = config.output;
+  if (!folder && names_checkpoint) {
+    const fs::path parent = fs::absolute(resume).lexically_normal().parent_path();
+    if (parent.filename() == files::kCheckpoints) folder = parent.parent_path();
+  }
+  if (!folder && (resume == "auto" || after_restart)) {
+    std::error_code error;
+    const fs::path latest = fs::canonical(fs::absolute("runs") / config_name / "latest", error);
+    if (!error && fs::is_directory(latest)) folder = latest;
+  }
   if (!folder) return std::nullopt;
   if (folder->lexically_normal() == folder->root_path()) {
     refuse(folder->string() + ": is the root of the file system; choose a folder for the run");
