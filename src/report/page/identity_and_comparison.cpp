@@ -39,23 +39,14 @@ std::string config_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
-void collect_values(const nlohmann::json& value, const std::string& key, int depth,
-                    Values& values) {
-  if (!value.is_object() || depth == kMaxDepth) {
-    values[key] = config_text(value);
-    return;
-  }
-  const std::string prefix = key.empty() ? "" : key + ".";
-  for (const auto& [name, member] : value.items()) {
-    collect_values(member, prefix + name, depth + 1, values);
-  }
-}
-
-/// Returns the values of a config as shown, by dotted key ("model.name"). Groups are flattened to a
-/// depth of ten; lists are kept whole.
-Values config_values(const nlohmann::json& config) {
+/// Returns the values of a config, an object or null, as shown, by dotted key ("model.name").
+/// Groups are flattened to a depth of ten; lists are kept whole.
+Values config_values(const nlohmann::json& config, const std::string& key = "", int depth = 0) {
+  if (depth > 0 && (!config.is_object() || depth == kMaxDepth)) return {{key, config_text(config)}};
   Values values;
-  if (config.is_object()) collect_values(config, "", 0, values);
+  for (const auto& [name, member] : config.items()) {
+    values.merge(config_values(member, key.empty() ? name : key + "." + name, depth + 1));
+  }
   return values;
 }
 
@@ -217,9 +208,10 @@ Figures figures_of(const Range& runs, const Figure& figure_of) {
   return figures;
 }
 
-/// Returns the texts of figures, with a star on the best unless all are equal.
+/// Returns the texts of figures, with a star on the best unless all are equal or do not compare.
 template <typename Text>
-std::vector<std::string> starred(const Figures& figures, bool most_is_best, const Text& text) {
+std::vector<std::string> starred(const Figures& figures, bool most_is_best, const Text& text,
+                                 bool compare = true) {
   double least = INFINITY;
   double most = -INFINITY;
   for (const double value : figures) {
@@ -229,7 +221,7 @@ std::vector<std::string> starred(const Figures& figures, bool most_is_best, cons
   }
   std::vector<std::string> cells;
   for (const double value : figures) {
-    const bool is_best = least < most && value == (most_is_best ? most : least);
+    const bool is_best = compare && least < most && value == (most_is_best ? most : least);
     cells.push_back(is_best ? "<span class=\"best\">★ " + text(value) + "</span>" : text(value));
   }
   return cells;
@@ -267,16 +259,10 @@ std::string results_table(std::span<const RunFiles> runs) {
     return [figure](const RunFiles& run) { return run.last(figure); };
   };
   const bool comparable = same_test(runs) != SameTest::kNo;
-  const auto of_test = [&](const auto& figure, bool most_is_best, const auto& text) {
-    const Figures figures = figures_of(runs, figure);
-    if (comparable) return starred(figures, most_is_best, text);
-    std::vector<std::string> cells;
-    std::ranges::transform(figures, std::back_inserter(cells), text);
-    return cells;
-  };
-  const auto accuracies = of_test(final_accuracy, true, in_percent);
-  const auto bests = of_test(of_best_epoch, true, in_percent);
-  const auto losses = of_test(last(&EpochRecord::test_loss), false, decimal);
+  const auto accuracies = starred(figures_of(runs, final_accuracy), true, in_percent, comparable);
+  const auto bests = starred(figures_of(runs, of_best_epoch), true, in_percent, comparable);
+  const auto losses =
+      starred(figures_of(runs, last(&EpochRecord::test_loss)), false, decimal, comparable);
   const auto speeds =
       starred(figures_of(runs, last(&EpochRecord::samples_per_second)), true, count);
   Table table{"Results",

@@ -4,6 +4,7 @@
 #include <ranges>
 #include <set>
 
+#include "base/print.h"
 #include "report/page/sections.h"
 
 namespace mnist_train::report {
@@ -15,6 +16,13 @@ constexpr std::int64_t kWideClasses = 14;       // need the width of the page
 constexpr std::size_t kListedPairs = 30;        // instead of a larger matrix
 constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
+
+/// Returns the name of a class for a table, which shows long names shortened.
+std::string class_label(const RunFiles& run, std::int64_t label) {
+  return run.class_names.empty() ? escaped_class(run, label)
+                                 : fmt::format(R"(<span class="name" title="{0}">{0}</span>)",
+                                               escaped_class(run, label));
+}
 
 /// Pairs of true and predicted class with pictures on the page.
 using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
@@ -101,8 +109,13 @@ std::string class_table(const RunFiles& run) {
   // Of dataset.json, with their titles, besides the test set.
   std::vector<std::pair<const char*, const char*>> splits{{"train", "train"},
                                                           {"validation", "valid."}};
+  const nlohmann::json& sizes = value_in(run.dataset, "classes");
+  const auto size_in = [&sizes](std::int64_t label, const char* split) {
+    const auto at = static_cast<std::size_t>(label);
+    return sizes.is_array() && at < sizes.size() ? number_in(sizes[at], split) : kUnknown;
+  };
   std::erase_if(splits, [&](const auto& split) {
-    const auto has_images = [&](auto label) { return run.class_size(label, split.first) > 0; };
+    const auto has_images = [&](auto label) { return size_in(label, split.first) > 0; };
     return std::ranges::none_of(std::views::iota(0L, counts.classes()), has_images);
   });
   const bool has_names = !run.class_names.empty();
@@ -123,7 +136,7 @@ std::string class_table(const RunFiles& run) {
     const ClassFigures figures = counts.of(label);
     std::vector<std::string> cells{class_label(run, label)};
     if (figures.is_missed()) cells[0] += "<span class=\"bad never\">never predicted</span>";
-    for (const auto& [split, title] : splits) cells.push_back(count(run.class_size(label, split)));
+    for (const auto& [split, title] : splits) cells.push_back(count(size_in(label, split)));
     cells.insert(cells.end(), {count(static_cast<double>(figures.samples)),
                                count(static_cast<double>(figures.samples - figures.correct)),
                                in_percent(figures.recall()), in_percent(figures.precision()),
@@ -248,13 +261,8 @@ bool shows_top5_accuracy(const RunFiles& run) {
 }
 
 std::string escaped_class(const RunFiles& run, std::int64_t label) {
-  return escape_html(run.class_name(label));
-}
-
-std::string class_label(const RunFiles& run, std::int64_t label) {
-  return run.class_names.empty() ? escaped_class(run, label)
-                                 : fmt::format(R"(<span class="name" title="{0}">{0}</span>)",
-                                               escaped_class(run, label));
+  return escape_html(label < 0 ? std::to_string(label)
+                               : name_or_number(run.class_names, static_cast<std::size_t>(label)));
 }
 
 std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels) {

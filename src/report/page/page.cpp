@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/print.h"
 #include "base/system.h"
 #include "base/version.h"
 #include "report/page/sections.h"
@@ -355,17 +354,6 @@ settings::BestBy RunFiles::best_by() const {
   if (measure == "loss") return settings::BestBy::kLoss;
   return measure == "balanced_accuracy" ? settings::BestBy::kBalancedAccuracy
                                         : settings::BestBy::kAccuracy;
-}
-
-std::string RunFiles::class_name(std::int64_t label) const {
-  return label < 0 ? std::to_string(label)
-                   : name_or_number(class_names, static_cast<std::size_t>(label));
-}
-
-double RunFiles::class_size(std::int64_t label, const char* split) const {
-  const nlohmann::json& classes = value_in(dataset, "classes");
-  const auto at = static_cast<std::size_t>(label);
-  return classes.is_array() && at < classes.size() ? number_in(classes[at], split) : kUnknown;
 }
 
 std::string RunFiles::status() const {

@@ -62,10 +62,6 @@ struct RunFiles {
   /// Returns the first epoch with the best figure of the validation set, or of the test set if
   /// there is no validation set. Nothing without epochs.
   std::optional<BestEpoch> best_epoch() const;
-  /// Returns the name of a class, or its number if it has none.
-  std::string class_name(std::int64_t label) const;
-  /// Returns the number of images of a class in a split ("train"), NaN if it is not known.
-  double class_size(std::int64_t label, const char* split) const;
   /// Returns "running", "finished", "stopped", "failed", or "interrupted" for a run that ended
   /// without recording why.
   std::string status() const;
@@ -248,10 +244,8 @@ std::vector<std::int64_t> worst_classes(std::int64_t classes, const Merit& merit
   return labels;
 }
 
-/// Returns the name of a class as HTML.
+/// Returns the name of a class as HTML, or its number if it has none.
 std::string escaped_class(const RunFiles& run, std::int64_t label);
-/// Returns it for a table, which shows long names shortened.
-std::string class_label(const RunFiles& run, std::int64_t label);
 
 /// Returns names of classes in bold, as HTML: all, or the first ten and the number of the others.
 std::string bold_classes(const RunFiles& run, const std::vector<std::int64_t>& labels);
