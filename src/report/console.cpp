@@ -143,7 +143,7 @@ class Console : public Sink {
 
   void epoch(const EpochResult& result) override {
     const EpochRecord& record = result.record;
-    counts_ = result.counts;
+    counts_ = {result.counts.samples, result.counts.predicted, result.counts.correct};
     test_s_ = record.test_seconds;
     if (setup_.quiet || result.is_repeated) return;
     erase_progress();
@@ -355,12 +355,12 @@ Json json_of(const Sizes& sizes) {
   return json;
 }
 
-Json number_or_null(const std::optional<std::int64_t>& number) {
+Json json_of(const std::optional<std::int64_t>& number) {
   return number ? Json(*number) : Json();
 }
 
 std::size_t best_of(const std::vector<float>& scores) {
-  return static_cast<std::size_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
+  return static_cast<std::size_t>(std::ranges::max_element(scores) - scores.begin());
 }
 
 bool has_names(const FilePrediction& prediction, const std::vector<std::string>& class_names) {
@@ -432,13 +432,13 @@ Json to_json(const ModuleTable& table) {
                        {"layer", row.layer},
                        {"output", json_of(row.output)},
                        {"parameters", row.parameters},
-                       {"multiply_adds", number_or_null(row.multiply_adds)},
+                       {"multiply_adds", json_of(row.multiply_adds)},
                        {"tensors", std::move(tensors)}});
   }
   return {{"input", json_of(table.input)},
           {"modules", modules},
           {"parameters", table.parameters},
-          {"multiply_adds", number_or_null(table.multiply_adds)}};
+          {"multiply_adds", json_of(table.multiply_adds)}};
 }
 
 Json to_json(const FilePrediction& prediction, const std::vector<std::string>& class_names) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -125,14 +126,11 @@ struct Prediction {
   std::vector<std::pair<std::int64_t, double>> scores;
   std::string file = {};  // path in the folder of the test set; "" if there is none
 
-  /// Returns the probability of a class, 0 if it is not known.
-  double score(std::int64_t label) const {
-    for (const auto& [known, score] : scores) {
-      if (known == label) return score;
-    }
-    return 0;
+  /// Returns the probability of the guess, 0 if it is not known.
+  double confidence() const {
+    const auto found = std::ranges::find(scores, guess, &std::pair<std::int64_t, double>::first);
+    return found == scores.end() ? 0 : found->second;
   }
-  double confidence() const { return score(guess); }
 };
 
 /// A misclassified test image: a line of mistakes.jsonl. Has the score of the guess alone.
