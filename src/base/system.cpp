@@ -18,7 +18,6 @@
 #include <cstring>
 #include <fstream>
 #include <sstream>
-#include <string_view>
 #include <system_error>
 #include <utility>
 

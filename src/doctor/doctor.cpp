@@ -1,6 +1,5 @@
 #include "doctor/doctor.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>

@@ -1,7 +1,6 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>

@@ -6,10 +6,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/eq.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/nan_to_num.h>
-#include <ATen/ops/ne.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>

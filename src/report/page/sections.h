@@ -4,8 +4,6 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
