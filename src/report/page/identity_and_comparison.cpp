@@ -66,17 +66,15 @@ std::string machine_text(const RunFiles& run) {
   const std::string model = text_in(run.facts, "device_model");
   const std::string averaging = text_in(run.facts, "gradient_averaging");
   const std::string launcher = text_in(run.facts, "launcher");
-  std::string text;
-  for (const std::string& part :
-       {with_unit(number_in(run.facts, "world_size"), "process", "processes"),
-        model.empty() ? text_in(run.facts, "device") : model, text_in(run.facts, "precision"),
-        text_in(run.facts, "backend"),
-        averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
-        with_unit(number_in(run.facts, "threads_per_process"), "thread each", "threads each"),
-        launcher.empty() ? "" : "started by " + launcher}) {
-    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
-  }
-  return text;
+  std::vector<std::string> parts{
+      with_unit(number_in(run.facts, "world_size"), "process", "processes"),
+      model.empty() ? text_in(run.facts, "device") : model, text_in(run.facts, "precision"),
+      text_in(run.facts, "backend"),
+      averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
+      with_unit(number_in(run.facts, "threads_per_process"), "thread each", "threads each"),
+      launcher.empty() ? "" : "started by " + launcher};
+  std::erase(parts, "");
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string versions_text(const RunFiles& run) {

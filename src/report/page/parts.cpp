@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <ctime>
-#include <iterator>
 
 #include "base/print.h"
 #include "report/console.h"
@@ -74,13 +73,11 @@ class ChartScale {
  public:
   /// Covers the finite ones of `values`, or 0 to 1 if there are none. A scale is logarithmic only
   /// if all values are positive and span a factor of ten.
-  ChartScale(const std::vector<double>& values, bool logarithmic, bool whole_numbers = false) {
-    std::vector<double> finite;
-    std::copy_if(values.begin(), values.end(), std::back_inserter(finite),
-                 [](double value) { return std::isfinite(value) && std::abs(value) < 1e300; });
-    if (!finite.empty()) {
-      low_ = std::ranges::min(finite);
-      high_ = std::ranges::max(finite);
+  ChartScale(std::vector<double> values, bool logarithmic, bool whole_numbers = false) {
+    std::erase_if(values, [](double value) { return !(std::abs(value) < 1e300); });
+    if (!values.empty()) {
+      low_ = std::ranges::min(values);
+      high_ = std::ranges::max(values);
     }
     logarithmic_ = logarithmic && low_ > 0 && high_ / low_ >= kLogarithmicFrom;
     if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // one value: in the middle
@@ -237,10 +234,6 @@ class LineDrawing {
   ChartScale y_;
 };
 
-std::string class_attribute(const std::string& css_class) {
-  return css_class.empty() ? "" : " class=\"" + css_class + "\"";
-}
-
 /// Whether two points differ in x.
 bool has_a_line(const LineChart& chart) {
   double first = NAN;
@@ -315,7 +308,7 @@ std::string section(const std::string& id, const std::string& heading, const std
 std::string figure(const std::string& caption, const std::string& content,
                    const std::string& css_class) {
   return fmt::format("<figure{}><figcaption>{}</figcaption>{}</figure>\n",
-                     class_attribute(css_class), caption, content);
+                     css_class.empty() ? "" : " class=\"" + css_class + "\"", caption, content);
 }
 
 std::string paragraph(const std::string& css_class, const std::string& text) {
@@ -332,13 +325,9 @@ std::string scrolling_table(const std::string& label, const std::string& css_cla
 
 void Table::add(const std::vector<std::string>& cells) {
   const bool is_stack = css_class.ends_with("stack");
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    if (i == 0) {
-      rows += "<tr><th scope=\"row\">" + cells[i] + "</th>";
-    } else {
-      rows += is_stack ? "<td data-label=\"" + heads[i] + "\">" : "<td>";
-      rows += cells[i] + "</td>";
-    }
+  rows += "<tr><th scope=\"row\">" + cells.front() + "</th>";
+  for (std::size_t i = 1; i < cells.size(); ++i) {
+    rows += (is_stack ? "<td data-label=\"" + heads[i] + "\">" : "<td>") + cells[i] + "</td>";
   }
   rows += "</tr>\n";
 }
