@@ -11,7 +11,7 @@
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"
-#include "report/console.h"
+#include "report/records.h"
 
 namespace mnist_train::app {
 

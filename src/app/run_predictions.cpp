@@ -11,7 +11,7 @@
 #include "base/print.h"
 #include "imaging/codec.h"
 #include "loader/batch_source.h"
-#include "report/console.h"
+#include "report/records.h"
 
 namespace mnist_train::app {
 

@@ -13,7 +13,6 @@
 #include "base/print.h"
 #include "checkpoint/weights.h"
 #include "launch/supervisor.h"
-#include "report/console.h"
 
 namespace mnist_train::app {
 

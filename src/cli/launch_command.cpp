@@ -17,7 +17,6 @@
 #include "data/dataset.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "report/console.h"
 #include "report/records.h"
 
 namespace mnist_train::cli {

@@ -21,7 +21,6 @@
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "network/network.h"
-#include "report/console.h"
 #include "report/records.h"
 
 namespace mnist_train::cli {

@@ -1,5 +1,3 @@
-#include "report/console.h"
-
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -12,10 +10,10 @@
 #include <cstdlib>
 #include <utility>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
+#include "report/records.h"
 
 namespace mnist_train::report {
 
@@ -355,9 +353,7 @@ Json json_of(const Sizes& sizes) {
   return json;
 }
 
-Json json_of(const std::optional<std::int64_t>& number) {
-  return number ? Json(*number) : Json();
-}
+Json json_of(const std::optional<std::int64_t>& number) { return number ? Json(*number) : Json(); }
 
 std::size_t best_of(const std::vector<float>& scores) {
   return static_cast<std::size_t>(std::ranges::max_element(scores) - scores.begin());
@@ -475,8 +471,7 @@ std::string to_text(const EvaluationFigures& test) {
       as_percent(test.accuracy), with_thousands(test.samples), test.loss,
       as_percent(test.balanced_accuracy));
   if (test.top5_accuracy) {
-    text +=
-        "top five       " + as_percent(*test.top5_accuracy) + " have the class among them\n";
+    text += "top five       " + as_percent(*test.top5_accuracy) + " have the class among them\n";
   }
   return text;
 }

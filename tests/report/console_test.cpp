@@ -1,5 +1,3 @@
-#include "report/console.h"
-
 #include <fcntl.h>
 #include <pty.h>
 #include <unistd.h>
@@ -14,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/print.h"
+#include "report/records.h"
 #include "support/catch.h"
 #include "support/scoped_environment.h"
 #include "support/temp_folder.h"

@@ -1,4 +1,4 @@
-#include "report/console.h"
+#include "report/records.h"
 #include "support/catch.h"
 
 namespace mnist_train::report {
@@ -27,8 +27,8 @@ TEST_CASE("JSON has the guess and all scores with the shortest digits") {
 }
 
 TEST_CASE("an evaluation is a few lines of text, and JSON with a row for each class") {
-  EvaluationFigures result{
-      0.03149, 0.9901, 0.985, 0.9999, 10000, {{2, 1, 0}, {3, 0, 0}, {1, 0, 0}}};
+  EvaluationFigures result{0.03149, 0.9901, 0.985,
+                           0.9999,  10000,  {{2, 1, 0}, {3, 0, 0}, {1, 0, 0}}};
   CHECK(to_text(result) ==
         "test accuracy  99.01 % of 10,000 images\ntest loss      0.0315\n"
         "balanced       98.50 %, the mean of the classes' accuracies\n"

@@ -7,7 +7,6 @@
 
 #include "base/print.h"
 #include "base/system.h"
-#include "report/console.h"
 #include "report/page/sections.h"
 
 namespace mnist_train::report {

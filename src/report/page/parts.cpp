@@ -5,7 +5,6 @@
 #include <ctime>
 
 #include "base/print.h"
-#include "report/console.h"
 #include "report/page/sections.h"
 
 namespace mnist_train::report {
