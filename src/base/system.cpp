@@ -148,13 +148,6 @@ double threads_of_machine(const fs::path& root) {
   return slash == std::string::npos ? 0 : number_in(load.substr(slash + 1)).value_or(0);
 }
 
-std::string process_limit_text(const ProcessLimit& limit) {
-  return fmt::format(
-      "{} allows {:.0f} processes and threads, and {:.0f} are in use; raise it, or lower "
-      "launch.processes_per_node, launch.threads_per_process or data.decode_threads",
-      limit.name, limit.most, limit.used);
-}
-
 /// A thread needs address space for its stack, and fails with the same error without it.
 std::optional<std::string> reached_address_space() {
   const auto most = soft_limit(RLIMIT_AS);
@@ -169,8 +162,8 @@ std::optional<std::string> reached_address_space() {
 std::string describe_limit(__rlimit_resource resource, const char* what, const char* option) {
   const auto limit = soft_limit(resource);
   if (!limit) return "";
-  const std::string most = resource == RLIMIT_NOFILE ? std::to_string(*limit)
-                                                     : memory_text(static_cast<double>(*limit));
+  const std::string most =
+      resource == RLIMIT_NOFILE ? std::to_string(*limit) : memory_text(static_cast<double>(*limit));
   return fmt::format("; raise the limit on {} (ulimit {} is {})", what, option, most);
 }
 
@@ -198,12 +191,12 @@ std::string expand_home(const std::string& path) {
 }
 
 std::optional<fs::path> user_cache_folder() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
   // Relative paths are ignored, as specified.
-  if (cache != nullptr && *cache == '/') return fs::path(cache) / "mnist-train";
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home != '/') return std::nullopt;
-  return fs::path(home) / ".cache" / "mnist-train";
+  const auto cache = environment_variable("XDG_CACHE_HOME");
+  if (cache && cache->starts_with('/')) return fs::path(*cache) / "mnist-train";
+  const auto home = environment_variable("HOME");
+  if (home && home->starts_with('/')) return fs::path(*home) / ".cache" / "mnist-train";
+  return std::nullopt;
 }
 
 std::optional<fs::path> own_cache_folder(const char* name) {
@@ -443,8 +436,12 @@ std::optional<std::string> refusing_limit(const fs::path& root) {
   if (!is_known || share(*nearest) < kReached) {
     if (auto space = reached_address_space()) return space;
   }
+  if (!is_known) return std::nullopt;
   // Outside of this container, more processes and threads may count.
-  return is_known ? std::optional(process_limit_text(*nearest)) : std::nullopt;
+  return fmt::format(
+      "{} allows {:.0f} processes and threads, and {:.0f} are in use; raise it, or lower "
+      "launch.processes_per_node, launch.threads_per_process or data.decode_threads",
+      nearest->name, nearest->most, nearest->used);
 }
 
 std::string error_limit(int error) {

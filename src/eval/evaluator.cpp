@@ -194,9 +194,9 @@ class EvaluationSums {
   /// Reads a row of predictions_ after its first column.
   std::vector<std::pair<std::int64_t, double>> scores_at(const double* row) const {
     std::vector<std::pair<std::int64_t, double>> scores;
-    for (std::int64_t i = 0; has_all_scores_ && i < classes_; ++i) scores.emplace_back(i, row[i]);
-    for (std::int64_t i = 0; !has_all_scores_ && i < kTopClasses; ++i) {
-      scores.emplace_back(static_cast<std::int64_t>(row[kTopClasses + i]), row[i]);
+    for (std::int64_t i = 0; i < (has_all_scores_ ? classes_ : kTopClasses); ++i) {
+      const double label = has_all_scores_ ? static_cast<double>(i) : row[kTopClasses + i];
+      scores.emplace_back(static_cast<std::int64_t>(label), row[i]);
     }
     return scores;
   }

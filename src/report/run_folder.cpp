@@ -64,12 +64,6 @@ void make_folders(RunFolder& run) {
   }
 }
 
-/// Whether the folder was named by `make_dated_folder`.
-bool is_dated(const fs::path& folder) {
-  static const std::regex kName(R"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?)");
-  return std::regex_match(folder.filename().string(), kName);
-}
-
 fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
   std::error_code error;
   make_folder(parent, made, error);
@@ -273,7 +267,8 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
 }
 
 void point_latest_at(const fs::path& folder) {
-  if (!is_dated(folder)) return;
+  const std::regex dated(R"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?)");  // by make_dated_folder
+  if (!std::regex_match(folder.filename().string(), dated)) return;
   const fs::path link = folder.parent_path() / "latest";
   const fs::path temporary = folder.parent_path() / (".latest-" + std::to_string(::getpid()));
   std::error_code error;

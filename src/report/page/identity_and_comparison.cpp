@@ -49,6 +49,11 @@ Values config_values(const nlohmann::json& config, const std::string& key = "", 
   return values;
 }
 
+Values values_of(const settings::RunConfig& config) {
+  return config_values(
+      nlohmann::json::parse(settings::write_run_config(config, /*with_output=*/false)));
+}
+
 std::string dataset_text(const RunFiles& run) {
   const nlohmann::json& dataset = value_in(run.facts, "data");
   if (!dataset.is_object()) return "";
@@ -142,8 +147,7 @@ std::string starts_table(const RunFiles& run) {
 
 /// Lists all settings, the defaults of those that differ beside them.
 std::string settings_list(const RunFiles& run) {
-  const Values defaults =
-      config_values(nlohmann::json::parse(settings::write_run_config({}, /*with_output=*/false)));
+  const Values defaults = values_of(settings::RunConfig());
   const auto shown = [](const std::string& value) {
     return value == "null" ? "none" : escape_html(shortened(value, kMostOfValue));
   };
@@ -363,10 +367,8 @@ Values ran_with(const RunFiles& run) {
 /// Returns the config of a run as this program understands it, with the defaults of keys that the
 /// program of the run did not have; as recorded if that fails.
 Values settings_of(const RunFiles& run) try {
-  const settings::RunConfig config = settings::parse_run_config(
-      {(run.folder / files::kConfig).string(), run.config_text, run.folder});
-  return config_values(
-      nlohmann::json::parse(settings::write_run_config(config, /*with_output=*/false)));
+  return values_of(settings::parse_run_config(
+      {(run.folder / files::kConfig).string(), run.config_text, run.folder}));
 } catch (const Error&) {
   return config_values(run.config);
 }
