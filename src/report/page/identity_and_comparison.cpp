@@ -199,20 +199,15 @@ Table table_of(std::span<const RunFiles> runs, const char* label, const char* cs
 
 double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_accuracy); }
 
-/// A figure of each run.
-using Figures = std::vector<double>;
+std::string percent_text(double fraction) { return percent(fraction); }
 
-template <typename Range, typename Figure>
-Figures figures_of(const Range& runs, const Figure& figure_of) {
-  Figures figures;
+/// Returns the text of a figure of each run, with a star on the best unless all are equal or do not
+/// compare.
+template <typename Figure, typename Text>
+std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& figure_of,
+                                 const Text& text, bool most_is_best = true, bool compare = true) {
+  std::vector<double> figures;
   std::ranges::transform(runs, std::back_inserter(figures), figure_of);
-  return figures;
-}
-
-/// Returns the texts of figures, with a star on the best unless all are equal or do not compare.
-template <typename Text>
-std::vector<std::string> starred(const Figures& figures, bool most_is_best, const Text& text,
-                                 bool compare = true) {
   double least = INFINITY;
   double most = -INFINITY;
   for (const double value : figures) {
@@ -251,7 +246,6 @@ SameTest same_test(std::span<const RunFiles> runs) {
 }
 
 std::string results_table(std::span<const RunFiles> runs) {
-  const auto in_percent = [](double fraction) { return percent(fraction); };
   const auto of_best_epoch = [](const RunFiles& run) {
     const auto best = run.best_epoch();
     return best ? best->test_accuracy : NAN;
@@ -260,12 +254,10 @@ std::string results_table(std::span<const RunFiles> runs) {
     return [figure](const RunFiles& run) { return run.last(figure); };
   };
   const bool comparable = same_test(runs) != SameTest::kNo;
-  const auto accuracies = starred(figures_of(runs, final_accuracy), true, in_percent, comparable);
-  const auto bests = starred(figures_of(runs, of_best_epoch), true, in_percent, comparable);
-  const auto losses =
-      starred(figures_of(runs, last(&EpochRecord::test_loss)), false, decimal, comparable);
-  const auto speeds =
-      starred(figures_of(runs, last(&EpochRecord::samples_per_second)), true, count);
+  const auto accuracies = starred(runs, final_accuracy, percent_text, true, comparable);
+  const auto bests = starred(runs, of_best_epoch, percent_text, true, comparable);
+  const auto losses = starred(runs, last(&EpochRecord::test_loss), decimal, false, comparable);
+  const auto speeds = starred(runs, last(&EpochRecord::samples_per_second), count);
   Table table{"Results",
               "numbers stack",
               {"run", "state", "epochs", "test accuracy", "best epoch", "test loss", "time",
@@ -338,8 +330,7 @@ std::string classes(std::span<const RunFiles> runs) {
   Table table = table_of(runs, "Accuracy by class", "numbers", "class");
   for (const std::int64_t label : worst_classes(all, lowest)) {
     const auto recall = [label](const RunFiles& run) { return run.counts.of(label).recall(); };
-    std::vector<std::string> cells =
-        starred(figures_of(runs, recall), true, [](double value) { return percent(value); });
+    std::vector<std::string> cells = starred(runs, recall, percent_text);
     cells.insert(cells.begin(), escaped_class(first, label));
     table.add(cells);
   }
