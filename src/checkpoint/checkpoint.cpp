@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "accelerator/device.h"
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "checkpoint/pt_file.h"
 #include "settings/augment_options.h"

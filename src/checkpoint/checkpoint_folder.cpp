@@ -6,7 +6,6 @@
 #include <limits>
 #include <string>
 
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "base/system.h"
 #include "checkpoint/checkpoint.h"

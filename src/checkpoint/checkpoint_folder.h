@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/checkpoint_file.h"
+#include "base/file.h"
 #include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {

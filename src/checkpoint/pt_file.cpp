@@ -16,7 +16,6 @@
 #include <string_view>
 #include <tuple>
 
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/failures.h"

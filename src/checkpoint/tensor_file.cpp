@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"

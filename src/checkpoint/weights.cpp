@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "base/print.h"
 #include "checkpoint/pt_file.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"

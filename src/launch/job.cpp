@@ -12,7 +12,7 @@
 #include <set>
 #include <sstream>
 
-#include "base/checkpoint_file.h"
+#include "base/file.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "network/network.h"

@@ -1,5 +1,4 @@
-#include "base/checkpoint_file.h"
-
+#include "base/file.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"

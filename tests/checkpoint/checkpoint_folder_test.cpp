@@ -6,7 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"

@@ -14,7 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "base/checkpoint_file.h"
 #include "base/file.h"
 #include "support/catch.h"
 #include "support/damage.h"

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "base/checkpoint_file.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
