@@ -5,14 +5,12 @@
 #include <spdlog/sinks/base_sink.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <mutex>
 #include <vector>
 
 #include "base/file.h"
 #include "base/print.h"
-#include "base/system.h"
 
 namespace mnist_train {
 
@@ -40,13 +38,6 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
   UniqueFd owned_;
   int fd_;
 };
-
-UniqueFd open_log_file(const std::filesystem::path& path) {
-  std::error_code ignored;
-  std::filesystem::create_directories(path.parent_path(), ignored);  // open() reports errors
-  return UniqueFd(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644));
-}
 
 /// Returns whether a character is a control, a line separator, bidirectional or invisible. Joiners
 /// are allowed: some languages need them.
@@ -105,11 +96,11 @@ void set_up_logging(const LogSetup& setup) {
     sinks.push_back(std::move(console));
   }
   if (setup.file) {
-    UniqueFd fd = open_log_file(*setup.file);
-    if (!fd.valid()) {
-      throw Error(ExitCode::kRunFailed,
-                  setup.file->string() + ": cannot open the log file: " + error_text(errno));
-    }
+    std::error_code ignored;  // open() reports errors
+    std::filesystem::create_directories(setup.file->parent_path(), ignored);
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
+    UniqueFd fd(::open(setup.file->c_str(), kFlags, 0644));
+    if (!fd.valid()) throw_errno(ExitCode::kRunFailed, *setup.file, "open the log file");
     auto file = std::make_shared<FdSink>(std::move(fd));
     file->set_level(spdlog::level::debug);
     file->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");

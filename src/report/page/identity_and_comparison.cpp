@@ -72,7 +72,8 @@ std::string machine_text(const RunFiles& run) {
   const std::string launcher = text_in(run.facts, "launcher");
   std::vector<std::string> parts{
       with_unit(number_in(run.facts, "world_size"), "process", "processes"),
-      model.empty() ? text_in(run.facts, "device") : model, text_in(run.facts, "precision"),
+      model.empty() ? text_in(run.facts, "device") : model,
+      text_in(run.facts, "precision"),
       text_in(run.facts, "backend"),
       averaging.empty() || averaging == "none" ? "" : averaging + " averaging",
       with_unit(number_in(run.facts, "threads_per_process"), "thread each", "threads each"),
@@ -364,32 +365,24 @@ Values settings_of(const RunFiles& run) try {
   return config_values(run.config);
 }
 
-/// Adds a row for each key whose values differ.
-void add_differences(const std::vector<Values>& values, Table& table) {
-  std::set<std::string> keys;
-  for (const Values& of_run : values) {
-    for (const auto& [key, value] : of_run) keys.insert(key);
-  }
-  for (const std::string& key : keys) {
-    std::vector<std::string> cells{"<code>" + escape_html(key) + "</code>"};
-    for (const Values& of_run : values) {
-      const auto found = of_run.find(key);
-      cells.push_back(found == of_run.end() ? "–" : escape_html(found->second));
-    }
-    if (std::set<std::string>(cells.begin() + 1, cells.end()).size() > 1) table.add(cells);
-  }
-}
-
+/// Lists the settings and then the other facts whose values differ.
 std::string differences(std::span<const RunFiles> runs) {
-  std::vector<Values> configs;
-  std::vector<Values> facts;
-  for (const RunFiles& run : runs) {
-    configs.push_back(settings_of(run));
-    facts.push_back(ran_with(run));
-  }
   Table table = table_of(runs, "Differences", "settings", "key");
-  add_differences(configs, table);
-  add_differences(facts, table);
+  for (const auto& values_of_run : {settings_of, ran_with}) {
+    std::vector<Values> values;
+    std::set<std::string> keys;
+    for (const RunFiles& run : runs) {
+      for (const auto& [key, value] : values.emplace_back(values_of_run(run))) keys.insert(key);
+    }
+    for (const std::string& key : keys) {
+      std::vector<std::string> cells{code(key)};
+      for (const Values& of_run : values) {
+        const auto found = of_run.find(key);
+        cells.push_back(found == of_run.end() ? "–" : escape_html(found->second));
+      }
+      if (std::set<std::string>(cells.begin() + 1, cells.end()).size() > 1) table.add(cells);
+    }
+  }
   return section("identity", "How do they differ?",
                  !table.rows.empty() ? table.html()
                                      : paragraph("lead",
