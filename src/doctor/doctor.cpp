@@ -63,8 +63,9 @@ Finding check_open_files() {
   constexpr rlim_t kComfortable = 1024;
   rlimit limit{};
   const rlim_t files = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
-  const Finding finding = good(
-      "open files", files == RLIM_INFINITY ? "unlimited" : std::to_string(files), {{"limit", files}});
+  const Finding finding =
+      good("open files", files == RLIM_INFINITY ? "unlimited" : std::to_string(files),
+           {{"limit", files}});
   if (files >= kComfortable) return finding;
   return finding.with(files < kLeast ? Verdict::kProblem : Verdict::kWarning, " for each process",
                       "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf");
@@ -83,11 +84,11 @@ Finding check_processor() {
 
 Finding check_memory() {
   const SystemMemory memory = system_memory();
-  const Finding finding = good(
-      "memory",
-      fmt::format("{} of {} free{}", memory_text(memory.available), memory_text(memory.total),
-                  memory.limited ? " (the limit of its cgroup)" : ""),
-      {{"available_bytes", memory.available}});
+  const Finding finding =
+      good("memory",
+           fmt::format("{} of {} free{}", memory_text(memory.available), memory_text(memory.total),
+                       memory.limited ? " (the limit of its cgroup)" : ""),
+           {{"available_bytes", memory.available}});
   if (memory.available >= 2000 * kMega) return finding;
   return finding.with(
       memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
@@ -413,11 +414,11 @@ Finding check_cuda(const Diagnosis& diagnosis) {
             "CUDA parts"};
   }
   const Json& facts = diagnosis.result.at("cuda");
-  return good("CUDA",
-              fmt::format("runtime {}, NCCL {}; every GPU computes",
-                          facts.at("runtime").get<std::string>(),
-                          facts.at("nccl").get<std::string>()),
-              facts);
+  return good(
+      "CUDA",
+      fmt::format("runtime {}, NCCL {}; every GPU computes", facts.at("runtime").get<std::string>(),
+                  facts.at("nccl").get<std::string>()),
+      facts);
 }
 
 /// Starts real workers as a run does, two on CPUs and one for each GPU. They load LibTorch,
@@ -490,9 +491,7 @@ Findings examine(const settings::RunConfig& config) {
 }
 
 int count(const Findings& findings, Verdict verdict) {
-  return static_cast<int>(
-      std::count_if(findings.begin(), findings.end(),
-                    [verdict](const Finding& finding) { return finding.verdict == verdict; }));
+  return static_cast<int>(std::ranges::count(findings, verdict, &Finding::verdict));
 }
 
 std::string to_text(const Findings& findings, bool colours) {

@@ -140,9 +140,7 @@ class TensorboardLog : public Sink {
       if (prediction.guess != prediction.truth) wrong.push_back(&prediction);
     }
     if (wrong.empty()) return;
-    std::stable_sort(wrong.begin(), wrong.end(), [](auto* left, auto* right) {
-      return left->confidence() > right->confidence();
-    });
+    std::ranges::stable_sort(wrong, std::greater(), &Prediction::confidence);
     const auto name = [&](std::int64_t label) {
       return name_or_number(class_names_, static_cast<std::size_t>(label));
     };
