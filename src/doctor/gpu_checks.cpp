@@ -72,11 +72,9 @@ Gpu read_gpu(const DriverLibrary& library, int device) {
   constexpr int kComputeMinor = 76;
   Gpu gpu;
   std::array<char, 256> name{};
-  if (library.call("cuDeviceGetName", name.data(), static_cast<int>(name.size()), device) == 0) {
-    gpu.name = name.data();
-  }
-  std::size_t bytes = 0;
-  if (library.call("cuDeviceTotalMem_v2", &bytes, device) == 0) gpu.memory_bytes = bytes;
+  library.call("cuDeviceGetName", name.data(), static_cast<int>(name.size()), device);
+  gpu.name = name.data();
+  library.call("cuDeviceTotalMem_v2", &gpu.memory_bytes, device);
   library.call("cuDeviceGetAttribute", &gpu.compute_major, kComputeMajor, device);
   library.call("cuDeviceGetAttribute", &gpu.compute_minor, kComputeMinor, device);
   return gpu;
