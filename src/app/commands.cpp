@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "app/proposed_config.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"

@@ -10,7 +10,7 @@
 
 #include "app/commands.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "base/print.h"
 #include "comm/failures.h"
 #include "launch/supervisor.h"
 #include "report/records.h"

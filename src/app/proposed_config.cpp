@@ -9,7 +9,6 @@
 #include <span>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "network/network.h"
 

@@ -11,7 +11,6 @@
 #include "accelerator/device.h"
 #include "app/commands.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "loader/batch_source.h"
 #include "train/batch_partition.h"

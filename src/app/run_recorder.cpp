@@ -9,7 +9,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/log.h"
 #include "base/print.h"
 #include "checkpoint/weights.h"
 #include "launch/supervisor.h"

@@ -21,7 +21,6 @@
 
 #include "accelerator/device.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "kernels/operations.h"
 #include "launch/supervisor.h"

@@ -17,7 +17,7 @@
 #include <fstream>
 #include <initializer_list>
 
-#include "base/log.h"
+#include "base/print.h"
 #include "base/system.h"
 
 namespace mnist_train {

@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/log.h"
+#include "base/print.h"
 #include "cli/cli.h"
 #include "imaging/codec.h"
 #include "report/records.h"

@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "cli/cli.h"

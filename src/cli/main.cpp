@@ -11,7 +11,6 @@
 #include <iostream>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "cli/cli.h"

@@ -7,8 +7,9 @@
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/log.h"
+#include "base/print.h"
 #include "data/convert.h"
+#include "data/sources.h"
 
 namespace mnist_train::data {
 

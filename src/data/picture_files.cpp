@@ -16,7 +16,6 @@
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "data/sources.h"
 

@@ -22,7 +22,6 @@
 
 #include "base/cpu.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "data/dataset.h"

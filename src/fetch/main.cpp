@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "base/hash.h"
-#include "base/log.h"
+#include "base/print.h"
 #include "data/gzip_stream.h"
 
 namespace mnist_train::fetch {

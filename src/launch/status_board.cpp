@@ -15,7 +15,6 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 

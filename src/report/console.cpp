@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "base/log.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "report/records.h"

@@ -1,4 +1,4 @@
-#include "base/log.h"
+#include "base/print.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>

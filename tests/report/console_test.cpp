@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/print.h"
 #include "report/records.h"
 #include "support/catch.h"

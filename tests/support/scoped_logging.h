@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "base/log.h"
+#include "base/print.h"
 
 namespace mnist_train::testing {
 
