@@ -476,12 +476,6 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
   return steps;
 }
 
-std::optional<fs::path> newest_checkpoint(const fs::path& folder) {
-  const std::vector<std::int64_t> steps = saved_steps(folder);
-  if (steps.empty()) return std::nullopt;
-  return folder / checkpoint_name(steps.back());
-}
-
 std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
   const std::vector<std::int64_t> steps = saved_steps(folder);
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {

@@ -183,9 +183,6 @@ std::vector<std::int64_t> saved_steps(const std::filesystem::path& folder);
 /// The best checkpoint, in the folder of checkpoints.
 inline constexpr const char* kBestCheckpoint = "best.safetensors";
 
-/// Returns the checkpoint file of the last step in `folder`, if any. Throws like `saved_steps`.
-std::optional<std::filesystem::path> newest_checkpoint(const std::filesystem::path& folder);
-
 /// Returns the last checkpoint in `folder` with an intact seal, else the best one if its seal is
 /// intact, else nothing. Throws like `saved_steps`.
 std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder);

@@ -214,7 +214,8 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
   fs::path file = checkpoints / kBestCheckpoint;
   const char* kind = "best checkpoint";
   if (to_resume || !is_there(file)) {
-    file = newest_checkpoint(checkpoints).value_or("");
+    const std::vector<std::int64_t> steps = saved_steps(checkpoints);
+    file = steps.empty() ? fs::path() : checkpoints / checkpoint_name(steps.back());
     kind = "newest checkpoint";
   }
   if (file.empty() && !to_resume) {

@@ -1,5 +1,3 @@
-#include "base/print.h"
-
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "base/print.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_logging.h"
