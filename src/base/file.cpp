@@ -16,6 +16,7 @@
 #include <cstring>
 #include <fstream>
 #include <initializer_list>
+#include <ranges>
 
 #include "base/print.h"
 #include "base/system.h"
@@ -178,14 +179,6 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   std::int64_t step = 0;
   std::from_chars(name.data() + begin, name.data() + name.size(), step);
   return name == checkpoint_name(step) ? std::optional(step) : std::nullopt;
-}
-
-bool is_whole(const fs::path& path) {
-  try {
-    return matches_seal(MappedFile::open(path, ExitCode::kCheckpoint).bytes());
-  } catch (const Error&) {  // missing or unreadable
-    return false;
-  }
 }
 
 }  // namespace
@@ -477,11 +470,15 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
 }
 
 std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
-  const std::vector<std::int64_t> steps = saved_steps(folder);
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    if (fs::path path = folder / checkpoint_name(*step); is_whole(path)) return path;
+  std::vector<std::string> names{kBestCheckpoint};
+  for (const std::int64_t step : saved_steps(folder)) names.push_back(checkpoint_name(step));
+  for (const std::string& name : names | std::views::reverse) {
+    fs::path path = folder / name;
+    try {
+      if (matches_seal(MappedFile::open(path, ExitCode::kCheckpoint).bytes())) return path;
+    } catch (const Error&) {  // missing or unreadable
+    }
   }
-  if (fs::path best = folder / kBestCheckpoint; is_whole(best)) return best;
   return std::nullopt;
 }
 
