@@ -7,7 +7,7 @@
 #include "base/print.h"
 #include "base/system.h"
 #include "cli/cli.h"
-#include "strict_json/value_type.h"
+#include "strict_json/schema.h"
 
 namespace mnist_train::cli {
 

@@ -5,7 +5,7 @@
 
 #include "base/version.h"
 #include "cli/cli.h"
-#include "settings/named_datasets.h"
+#include "settings/data_options.h"
 
 namespace mnist_train::cli {
 

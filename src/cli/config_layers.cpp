@@ -11,7 +11,7 @@
 #include "cli/cli.h"
 #include "imaging/codec.h"
 #include "report/records.h"
-#include "strict_json/value_type.h"
+#include "strict_json/schema.h"
 
 namespace mnist_train::cli {
 

@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "imaging/codec.h"
 #include "settings/data_options.h"
-#include "settings/named_datasets.h"
 
 namespace mnist_train::data {
 

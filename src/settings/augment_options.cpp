@@ -42,7 +42,7 @@ Type<Fill> fill_type() {
   Json choices = values.fragment.at("anyOf");
   choices.push_back({{"const", background}});
   return {.read = [values, background](const JsonCursor& cursor) -> std::optional<Fill> {
-            if (cursor.node().value == background) return Fill{0.0, true};
+            if (cursor.value() == background) return Fill{0.0, true};
             std::optional<PerChannel> value = values.read(cursor.or_else(background.dump()));
             if (!value) return std::nullopt;
             return Fill{*std::move(value), false};
@@ -62,8 +62,7 @@ Type<Interval> interval(const strict_json::NumberRange& range) {
   ordered.read = [read = ordered.read, form](const JsonCursor& cursor) -> std::optional<Ends> {
     std::optional<Ends> ends = read(cursor);
     if (!ends || ends->front() <= ends->back()) return ends;
-    cursor.add_mismatch(form);
-    return std::nullopt;
+    return cursor.add_mismatch(form);
   };
   return converted<Interval>(
       ordered,
@@ -90,10 +89,10 @@ Type<JitterRange> jitter_range(double min, double max) {
 
 Schema<NormalizeOptions> normalize_schema() {
   Schema<NormalizeOptions> schema;
-  schema.add("mean", &NormalizeOptions::mean, per_channel({-kMaxFloat, kMaxFloat}),
-             "Subtracted from every value; one number, or one per channel.");
-  schema.add("std", &NormalizeOptions::std, per_channel({kMinFloat, kMaxFloat}),
-             "Divisor of the difference; one number, or one per channel.");
+  ADD_KEY(schema, mean, per_channel({-kMaxFloat, kMaxFloat}),
+          "Subtracted from every value; one number, or one per channel.");
+  ADD_KEY(schema, std, per_channel({kMinFloat, kMaxFloat}),
+          "Divisor of the difference; one number, or one per channel.");
   return schema;
 }
 
@@ -102,63 +101,60 @@ std::string fill_doc(const std::string& pixels) {
          ", from 0 to 255: one number, or one per channel; or \"background\": data.background.";
 }
 
-AugmentRow random_crop() {
-  using Options = RandomCropOptions;
-  Schema<Options> schema;
-  schema.add("size", &Options::size, optional_of(image_size()),
-             "Size of the window; null: the image's size. Test images get the centre window.");
-  schema.add("padding", &Options::padding, integer(0, kMaxImageSide),
-             "Pixels added on every side first.");
-  schema.add("fill", &Options::fill, fill_type(), fill_doc("these pixels"), {"padding_value"});
-  schema.check([](Options&, const JsonCursor& cursor) {
-    const bool pads = cursor.has("padding") && cursor.member("padding").node().value != 0;
-    if (!cursor.gives("size") && !pads) cursor.add_error("changes nothing without size or padding");
-  });
-  return alternative<AugmentationOptions>("random_crop", schema);
-}
-
-/// Returns the row of a kind that may be a name alone.
-template <class Options>
-AugmentRow with_bare_name(const std::string& name, const Schema<Options>& schema) {
-  AugmentRow row = alternative<AugmentationOptions>(name, schema);
-  row.bare = Options{};
+/// Returns the row of a kind with these keys. `is_bare`: it may be a name alone.
+template <class Kind>
+AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys, bool is_bare = false) {
+  Schema<AugmentationOptions> schema{Kind{}};
+  schema.add_name(name);
+  schema.include(
+      [](auto& value) -> auto& { return std::get<Kind>(value); }, keys);
+  AugmentRow row{name, std::move(schema), [](const AugmentationOptions& value) {
+                   return std::holds_alternative<Kind>(value);
+                 }};
+  if (is_bare) row.bare = Kind{};
   return row;
 }
 
-AugmentRow random_resized_crop() {
-  using Options = RandomResizedCropOptions;
+AugmentRow random_crop() {
+  using Options = RandomCropOptions;
   Schema<Options> schema;
-  schema.add(
-      "size", &Options::size, image_size(),
-      "Size to which the window is resized. Test images get the centre window of this size.");
-  schema.add("scale", &Options::scale, interval({0, 1, true}),
-             "Range of the window's area, as a fraction of the image's.");
-  schema.add("ratio", &Options::ratio, interval({kMinRatio, kMaxRatio}),
-             "Range of the window's width divided by its height.");
-  return alternative<AugmentationOptions>("random_resized_crop", schema, {"size"});
+  ADD_KEY(schema, size, optional_of(image_size()),
+          "Size of the window; null: the image's size. Test images get the centre window.");
+  ADD_KEY(schema, padding, integer(0, kMaxImageSide), "Pixels added on every side first.");
+  ADD_KEY(schema, fill, fill_type(), fill_doc("these pixels"), {"padding_value"});
+  schema.check([](Options&, const JsonCursor& cursor) {
+    const bool pads = cursor.has("padding") && cursor.member("padding").value() != 0;
+    if (!cursor.gives("size") && !pads) cursor.add_error("changes nothing without size or padding");
+  });
+  return augment_row("random_crop", schema);
+}
+
+AugmentRow random_resized_crop() {
+  Schema<RandomResizedCropOptions> schema;
+  ADD_KEY(schema, size, image_size(),
+          "Size to which the window is resized. Test images get the centre window of this size.",
+          {}, kRequired);
+  ADD_KEY(schema, scale, interval({0, 1, true}),
+          "Range of the window's area, as a fraction of the image's.");
+  ADD_KEY(schema, ratio, interval({kMinRatio, kMaxRatio}),
+          "Range of the window's width divided by its height.");
+  return augment_row("random_resized_crop", schema);
 }
 
 template <class Options>
 AugmentRow flip(const std::string& name) {
-  Schema<Options> schema;
-  schema.add("probability", &Options::probability, number({0, 1}),
-             "Fraction of the images that are flipped.", {"p"});
-  return with_bare_name(name, schema);
+  return augment_row(name,
+                     one_key("probability", &Options::probability, number({0, 1}),
+                             "Fraction of the images that are flipped.", {"p"}),
+                     /*is_bare=*/true);
 }
 
 AugmentRow rotate() {
   Schema<RotateOptions> schema;
-  schema.add("degrees", &RotateOptions::degrees, number({0, 180, true}),
-             "The angle is drawn between -degrees and degrees.", {"angle", "max_degrees"});
-  schema.add("fill", &RotateOptions::fill, fill_type(), fill_doc("pixels from outside the image"));
-  return alternative<AugmentationOptions>("rotate", schema, {"degrees"});
-}
-
-AugmentRow resize() {
-  Schema<ResizeOptions> schema;
-  schema.add("size", &ResizeOptions::size, image_size(),
-             "One number for a square, or [height, width].");
-  return alternative<AugmentationOptions>("resize", schema, {"size"});
+  ADD_KEY(schema, degrees, number({0, 180, true}),
+          "The angle is drawn between -degrees and degrees.", {"angle", "max_degrees"}, kRequired);
+  ADD_KEY(schema, fill, fill_type(), fill_doc("pixels from outside the image"));
+  return augment_row("rotate", schema);
 }
 
 AugmentRow color_jitter() {
@@ -172,36 +168,28 @@ AugmentRow color_jitter() {
   add_factor("brightness", &Options::brightness);
   add_factor("contrast", &Options::contrast);
   add_factor("saturation", &Options::saturation);
-  schema.add("hue", &Options::hue, jitter_range(-kHalfCircle, kHalfCircle),
-             "The shift on the colour circle is drawn from minus to plus this, or from [min, max]; "
-             "1 is a full turn.");
+  ADD_KEY(schema, hue, jitter_range(-kHalfCircle, kHalfCircle),
+          "The shift on the colour circle is drawn from minus to plus this, or from [min, max]; "
+          "1 is a full turn.");
   schema.check([](Options&, const JsonCursor& cursor) {
     for (const char* key : {"brightness", "contrast", "saturation", "hue"}) {
       if (cursor.gives(key)) return;
     }
     cursor.add_error("changes nothing without brightness, contrast, saturation or hue");
   });
-  return alternative<AugmentationOptions>("color_jitter", schema);
+  return augment_row("color_jitter", schema);
 }
 
 AugmentRow random_erasing() {
-  using Options = RandomErasingOptions;
-  Schema<Options> schema;
-  schema.add("probability", &Options::probability, number({0, 1}),
-             "Fraction of the images that get a rectangle.", {"p"});
-  schema.add("scale", &Options::scale, interval({0, 1, true}),
-             "Range of the rectangle's area, as a fraction of the image's.");
-  schema.add("ratio", &Options::ratio, interval({kMinRatio, kMaxRatio}),
-             "Range of the rectangle's height divided by its width.");
-  schema.add("fill", &Options::fill, fill_type(), fill_doc("its pixels"), {"value"});
-  return with_bare_name("random_erasing", schema);
-}
-
-AugmentRow cutout() {
-  Schema<CutoutOptions> schema;
-  schema.add("size", &CutoutOptions::size, integer(1, kMaxImageSide),
-             "Side of the square, in pixels.", {"length"});
-  return alternative<AugmentationOptions>("cutout", schema, {"size"});
+  Schema<RandomErasingOptions> schema;
+  ADD_KEY(schema, probability, number({0, 1}), "Fraction of the images that get a rectangle.",
+          {"p"});
+  ADD_KEY(schema, scale, interval({0, 1, true}),
+          "Range of the rectangle's area, as a fraction of the image's.");
+  ADD_KEY(schema, ratio, interval({kMinRatio, kMaxRatio}),
+          "Range of the rectangle's height divided by its width.");
+  ADD_KEY(schema, fill, fill_type(), fill_doc("its pixels"), {"value"});
+  return augment_row("random_erasing", schema, /*is_bare=*/true);
 }
 
 Type<MixupScope> mixing_scope_type() { return one_of<MixupScope>({"local", "global"}); }
@@ -213,11 +201,11 @@ constexpr const char* kPartnerDoc =
 AugmentRow mixup() {
   using Options = MixupOptions;
   Schema<Options> schema;
-  schema.add("alpha", &Options::alpha, optional_of(number({0, kMaxFloat, true})),
-             "Weights are drawn from Beta(alpha, alpha); null with weight.");
-  schema.add("weight", &Options::weight, optional_of(number({0, 1})),
-             "A fixed weight of the sample itself, instead of alpha.", {"lambda", "lam"});
-  schema.add("scope", &Options::scope, mixing_scope_type(), kPartnerDoc);
+  ADD_KEY(schema, alpha, optional_of(number({0, kMaxFloat, true})),
+          "Weights are drawn from Beta(alpha, alpha); null with weight.");
+  ADD_KEY(schema, weight, optional_of(number({0, 1})),
+          "A fixed weight of the sample itself, instead of alpha.", {"lambda", "lam"});
+  ADD_KEY(schema, scope, mixing_scope_type(), kPartnerDoc);
   schema.check([](Options& options, const JsonCursor& cursor) {
     if (!options.weight) {
       if (!options.alpha) options.alpha = Options{}.alpha;
@@ -228,15 +216,15 @@ AugmentRow mixup() {
       options.alpha.reset();
     }
   });
-  return with_bare_name("mixup", schema);
+  return augment_row("mixup", schema, /*is_bare=*/true);
 }
 
 AugmentRow cutmix() {
   Schema<CutmixOptions> schema;
-  schema.add("alpha", &CutmixOptions::alpha, number({0, kMaxFloat, true}),
-             "The part of the image that stays is drawn from Beta(alpha, alpha).");
-  schema.add("scope", &CutmixOptions::scope, mixing_scope_type(), kPartnerDoc);
-  return with_bare_name("cutmix", schema);
+  ADD_KEY(schema, alpha, number({0, kMaxFloat, true}),
+          "The part of the image that stays is drawn from Beta(alpha, alpha).");
+  ADD_KEY(schema, scope, mixing_scope_type(), kPartnerDoc);
+  return augment_row("cutmix", schema, /*is_bare=*/true);
 }
 
 /// The kinds, in the order of the variant.
@@ -247,12 +235,14 @@ const std::vector<AugmentRow>& augmentations() {
       flip<HorizontalFlipOptions>("horizontal_flip"),
       flip<VerticalFlipOptions>("vertical_flip"),
       rotate(),
-      resize(),
+      augment_row("resize", one_key("size", &ResizeOptions::size, image_size(),
+                                    "One number for a square, or [height, width].", {}, kRequired)),
       color_jitter(),
-      with_bare_name("trivial_augment", Schema<TrivialAugmentOptions>()),
-      alternative<AugmentationOptions>("normalize", normalize_schema()),
+      augment_row("trivial_augment", Schema<TrivialAugmentOptions>(), /*is_bare=*/true),
+      augment_row("normalize", normalize_schema()),
       random_erasing(),
-      cutout(),
+      augment_row("cutout", one_key("size", &CutoutOptions::size, integer(1, kMaxImageSide),
+                                    "Side of the square, in pixels.", {"length"}, kRequired)),
       mixup(),
       cutmix()};
   return kTable;

@@ -4,13 +4,30 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
-#include "settings/image_size.h"
-#include "strict_json/value_type.h"
-
 namespace mnist_train::settings {
+
+/// Height and width of an image, in pixels.
+struct ImageSize {
+  std::int64_t height = 0;
+  std::int64_t width = 0;
+
+  bool operator==(const ImageSize&) const = default;
+};
+
+inline constexpr std::int64_t kMaxImageSide = 16384;
+
+/// Returns the size for messages, height first: "28x28".
+inline std::string text_of(const ImageSize& size) {
+  return std::to_string(size.height) + "x" + std::to_string(size.width);
+}
+
+/// Returns height and width for operators.
+using Sides = std::vector<std::int64_t>;
+inline Sides sides(const ImageSize& size) { return {size.height, size.width}; }
 
 /// One number for all channels, or a list with one for each.
 using PerChannel = std::variant<double, std::vector<double>>;
@@ -160,12 +177,6 @@ ImageSize augmented_size(const AugmentList& list, ImageSize size);
 /// Returns the size of the centre window that test images of `size` get, which is resized to the
 /// entry's size: that size, unless images are smaller.
 ImageSize centre_window(const RandomResizedCropOptions& options, ImageSize size);
-
-/// Returns the JSON type of the list, which checks the entries and the rules between them.
-strict_json::Type<AugmentList> augment_list();
-
-/// Returns the JSON type of {"mean", "std"}, each a number or a list with one number a channel.
-strict_json::Type<NormalizeOptions> normalize();
 
 /// Returns the keys ("mean", "std") whose values do not fit this number of channels, with the
 /// reason.

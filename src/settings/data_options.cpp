@@ -10,11 +10,85 @@ namespace mnist_train::settings {
 
 namespace {
 
+/// Four IDX files, whose hashes are given in the order of their names below.
+std::vector<DatasetFile> idx_files(const char* train_images, const char* train_labels,
+                                   const char* test_images, const char* test_labels) {
+  return {{"train-images-idx3-ubyte.gz", 16 + 60000 * 28 * 28, train_images},
+          {"train-labels-idx1-ubyte.gz", 8 + 60000, train_labels},
+          {"t10k-images-idx3-ubyte.gz", 16 + 10000 * 28 * 28, test_images},
+          {"t10k-labels-idx1-ubyte.gz", 8 + 10000, test_labels}};
+}
+
+NamedDataset mnist() {
+  return {
+      .name = "mnist",
+      .other_folder = "MNIST",
+      .size = {28, 28},
+      .normalize = {0.1307, 0.3081},
+      .files = idx_files("ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+                         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+                         "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+                         "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+      .mirrors = {"https://ossci-datasets.s3.amazonaws.com/mnist/",
+                  "https://storage.googleapis.com/cvdf-datasets/mnist/"},
+  };
+}
+
+NamedDataset fashion_mnist() {
+  return {
+      .name = "fashion-mnist",
+      .other_folder = "FashionMNIST",
+      .size = {28, 28},
+      .class_names = {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt",
+                      "Sneaker", "Bag", "Ankle boot"},
+      .normalize = {0.2860, 0.3530},
+      .files = idx_files("c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+                         "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+                         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+                         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"),
+      .mirrors = {"http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+                  "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"},
+  };
+}
+
+// The archive's size and hash are those of TensorFlow Datasets (url_checksums/cifar10.txt); GoMLX
+// and torchvision for Ruby have the same hash, the latter also those of the batches. Mean and
+// standard deviation are as in E. Stevens et al., Deep Learning with PyTorch, 7.1.
+NamedDataset cifar10() {
+  constexpr std::uint64_t kBatchBytes = std::uint64_t{10000} * (1 + 3 * 32 * 32);
+  return {
+      .name = "cifar10",
+      .other_folder = "cifar-10-batches-bin",
+      .format = DataFormat::kCifar,
+      .channels = 3,
+      .size = {32, 32},
+      .class_names = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse",
+                      "ship", "truck"},
+      .normalize = {std::vector<double>{0.4914, 0.4822, 0.4465},
+                    std::vector<double>{0.2470, 0.2435, 0.2616}},
+      .files = {{"data_batch_1.bin", kBatchBytes,
+                 "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"},
+                {"data_batch_2.bin", kBatchBytes,
+                 "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"},
+                {"data_batch_3.bin", kBatchBytes,
+                 "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"},
+                {"data_batch_4.bin", kBatchBytes,
+                 "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"},
+                {"data_batch_5.bin", kBatchBytes,
+                 "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"},
+                {"test_batch.bin", kBatchBytes,
+                 "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"}},
+      .archive = DatasetFile{"cifar-10-binary.tar.gz", 170052171,
+                             "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+      .mirrors = {"https://www.cs.toronto.edu/~kriz/"},
+  };
+}
+
 /// Returns the type of a location: a path, or {"images", "labels"}.
 Type<DataLocation> location() {
   Schema<DataLocation> pair;
-  pair.add("images", &DataLocation::images, path(), "File with the images.");
-  pair.add("labels", &DataLocation::labels, optional_of(path()), "File with the labels.");
+  ADD_KEY(pair, images, path(), "File with the images.");
+  ADD_KEY(pair, labels, optional_of(path()), "File with the labels.");
   pair.check([](DataLocation&, const JsonCursor& cursor) {
     if (!cursor.gives("images") || !cursor.gives("labels")) {
       cursor.add_error("needs both images and labels; a folder that holds both is given as a path");
@@ -24,10 +98,7 @@ Type<DataLocation> location() {
   for (Json& property : full.fragment["properties"]) property.erase("default");
   full.fragment["required"] = {"images", "labels"};
   const auto brief = converted<DataLocation>(
-      path(),
-      [](std::filesystem::path images) {
-        return DataLocation{std::move(images), std::nullopt};
-      },
+      path(), [](std::filesystem::path images) { return DataLocation{std::move(images)}; },
       [](const DataLocation& value) { return value.images; });
   return brief_or_full(brief, full, "{\"images\", \"labels\"}",
                        [](const DataLocation& value) { return !value.labels; });
@@ -43,18 +114,14 @@ Type<std::vector<DataLocation>> locations_by_rank() {
 }
 
 /// Returns the key `test`: a location, or the fraction of `train` to hold out, as a number.
-strict_json::Field<DataOptions> test_field() {
+strict_json::Field<DataOptions> test_field(const KeyOwner& owner) {
   const Type<std::optional<DataLocation>> place = optional_of(location());
   const Type<double> fraction = number({0, 1, true, true});
-  strict_json::Field<DataOptions> field;
-  field.key = {"", "test"};
-  field.doc =
-      "Test set, like train; or a number: this fraction of each class of train is held out (a "
-      "folder named 0.2 is written ./0.2).";
-  field.fragment = place.fragment;
-  field.fragment["anyOf"].insert(field.fragment["anyOf"].begin(), fraction.fragment);
-  field.read = [place, fraction](DataOptions& options, const JsonCursor& cursor) {
-    const Json& value = cursor.node().value;
+  KnownKey key{"", "test", {}, kSamples, {.owner = owner, .shorthand_for = "images"}};
+  key.fragment = place.fragment;
+  key.fragment["anyOf"].insert(key.fragment["anyOf"].begin(), fraction.fragment);
+  const auto read = [place, fraction](DataOptions& options, const JsonCursor& cursor) {
+    const Json& value = cursor.value();
     const bool is_fraction = value.is_number() && value > 0 && value < 1;
     const bool is_name = strict_json::text_of(cursor.node()).has_value();  // --set data.test=2024
     if (is_fraction || (value.is_number() && !is_name)) {
@@ -64,12 +131,14 @@ strict_json::Field<DataOptions> test_field() {
       options.test = std::move(*found);
     }
   };
-  field.write = [place, fraction](const DataOptions& options) -> std::optional<Json> {
+  const auto write = [place, fraction](const DataOptions& options) -> std::optional<Json> {
     return options.test_fraction > 0 ? fraction.write(options.test_fraction)
                                      : place.write(options.test);
   };
-  field.nested = place.keys;
-  return field;
+  return {std::move(key),
+          "Test set, like train; or a number: this fraction of each class of train is held out (a "
+          "folder named 0.2 is written ./0.2).",
+          read, write, place.keys};
 }
 
 /// Returns the type of names of data sets.
@@ -104,105 +173,80 @@ Type<Background> background() {
 }
 
 void add_sources(Schema<DataOptions>& schema) {
-  auto& dataset = schema.add("dataset", &DataOptions::dataset, optional_of(dataset_name()),
-                             "A data set by name; mnist unless a format is given.", {"name"});
-  dataset.key.use = kStepsAndSamples;
-  dataset.key.drops = {"format", "train", "test", "train_per_process"};
-  schema.add("root", &DataOptions::root, optional_of(path()),
-             "Folder that is searched first for the data set's folder.",
-             {"data_dir", "dir", "folder"}, kSamples);
+  ADD_KEY(schema, dataset, kStepsAndSamples, optional_of(dataset_name()),
+          "A data set by name; mnist unless a format is given.", {"name"},
+          {.drops = {"format", "train", "test", "train_per_process"}});
+  ADD_KEY(schema, root, kSamples, optional_of(path()),
+          "Folder that is searched first for the data set's folder.",
+          {"data_dir", "dir", "folder"});
   const auto formats =
       one_of<DataFormat>({"idx", "cifar", "image-folder", "image-list", "lmdb", "synthetic"});
-  auto& format = schema.add(
-      "format", &DataOptions::format, optional_of(formats),
-      "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
-      "batches of CIFAR-10; image-folder: class folders of pictures (.jpg, .jpeg, .png, .webp, "
-      ".bmp, .ppm, .pgm); image-list: a CSV file of paths and labels; lmdb: a Caffe2 LMDB; "
-      "synthetic: generated digits, without files.");
-  format.key.use = kStepsAndSamples;
-  format.key.drops = {"dataset", "root"};
-  const auto as_location = [](strict_json::Field<DataOptions>& field) -> KnownKey& {
-    field.key.use = kSamples;
-    field.key.owner = {"format", "synthetic", /*is_any_other=*/true};
-    return field.key;
-  };
-  KnownKey& training_set = as_location(
-      schema.add("train", &DataOptions::train, optional_of(location()),
-                 "Training set: a folder; for idx also an images file, or {images, labels}; for "
-                 "cifar also one batch; for image-list a CSV file; for lmdb also its file."));
-  training_set.drops = {"train_per_process"};
-  training_set.shorthand_for = "images";
-  as_location(schema.add(test_field())).shorthand_for = "images";
-  as_location(schema.add("train_per_process", &DataOptions::train_per_process, locations_by_rank(),
-                         "Instead of train: one training set per process, by rank."))
-      .drops = {"train"};
-  schema.add("on_bad_sample", &DataOptions::on_bad_sample, one_of<OnBadSample>({"error", "skip"}),
-             "An unusable image or record is an error before the run begins, or is skipped and "
-             "listed. For image-folder, image-list and lmdb.",
-             {}, kStepsAndSamples);
-  schema.add("decode", &DataOptions::decode, one_of<Decode>({"once", "stream", "dali"}),
-             "When images of image-folder, image-list and lmdb are decoded: once, into memory, "
-             "before training; "
-             "or during training, a few batches ahead, by our decoders (stream) or NVIDIA DALI "
-             "(dali).",
-             {}, kSamples);
-  schema.add("decode_threads", &DataOptions::decode_threads,
-             optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-             "Decoding threads per process during training; auto: its compute threads.", {},
-             kNever);
-  schema.add(
-      "validation", &DataOptions::validation, number({0, 1, false, true}),
+  ADD_KEY(schema, format, kStepsAndSamples, optional_of(formats),
+          "Format of `train` and `test`, instead of a data set. idx: MNIST's files; cifar: binary "
+          "batches of CIFAR-10; image-folder: class folders of pictures (.jpg, .jpeg, .png, .webp, "
+          ".bmp, .ppm, .pgm); image-list: a CSV file of paths and labels; lmdb: a Caffe2 LMDB; "
+          "synthetic: generated digits, without files.",
+          {}, {.drops = {"dataset", "root"}});
+  const KeyOwner owner{"format", "synthetic", /*is_any_other=*/true};
+  ADD_KEY(schema, train, kSamples, optional_of(location()),
+          "Training set: a folder; for idx also an images file, or {images, labels}; for cifar "
+          "also one batch; for image-list a CSV file; for lmdb also its file.",
+          {}, {.drops = {"train_per_process"}, .owner = owner, .shorthand_for = "images"});
+  schema.add(test_field(owner));
+  ADD_KEY(schema, train_per_process, kSamples, locations_by_rank(),
+          "Instead of train: one training set per process, by rank.", {},
+          {.drops = {"train"}, .owner = owner});
+  ADD_KEY(schema, on_bad_sample, kStepsAndSamples, one_of<OnBadSample>({"error", "skip"}),
+          "An unusable image or record is an error before the run begins, or is skipped and "
+          "listed. For image-folder, image-list and lmdb.");
+  ADD_KEY(schema, decode, kSamples, one_of<Decode>({"once", "stream", "dali"}),
+          "When images of image-folder, image-list and lmdb are decoded: once, into memory, before "
+          "training; or during training, a few batches ahead, by our decoders (stream) or NVIDIA "
+          "DALI (dali).");
+  ADD_KEY(schema, decode_threads, kNever, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
+          "Decoding threads per process during training; auto: its compute threads.");
+  ADD_KEY(
+      schema, validation, kStepsAndSamples, number({0, 1, false, true}),
       "Fraction of each class of the training set that is held out, after the test set. The best "
-      "checkpoint, stop_at_accuracy, early_stopping and schedule plateau then use it.",
-      {}, kStepsAndSamples);
-  schema.add("holdout_seed", &DataOptions::holdout_seed, integer(0, kMaxSteps),
-             "Another number draws another test and validation set; `seed` does not.", {},
-             kStepsAndSamples);
+      "checkpoint, stop_at_accuracy, early_stopping and schedule plateau then use it.");
+  ADD_KEY(schema, holdout_seed, kStepsAndSamples, integer(0, kMaxSteps),
+          "Another number draws another test and validation set; `seed` does not.");
 }
 
 void add_preparation(Schema<DataOptions>& schema) {
-  schema.add(
-      "normalize", &DataOptions::normalize, optional_of(normalize()),
+  ADD_KEY(
+      schema, normalize, optional_of(normalize()),
       "(value / 255 - mean) / std, each a number or a list with one number per channel; null: "
       "the defaults of a published network, or else of the data set. For a colour data set "
       "converted to gray, that is the mean of its channels, weighted like the gray value (0.299, "
       "0.587, 0.114).");
-  schema.add("size", &DataOptions::size, optional_of(image_size()),
-             "Size to which images are resized when they are read, bilinear with antialiasing: one "
-             "number for a square, or [height, width]; null: all images have the same size.",
-             {}, kStepsAndSamples);
-  schema.add(
-      "fit", &DataOptions::fit, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
-      "How images of other shapes reach `size`: stretch; crop: the centre, after resizing "
-      "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
-      "the whole image between bars of `background` (Pillow's ImageOps.pad).",
-      {}, kStepsAndSamples);
-  schema.add(
-      "background", &DataOptions::background, optional_of(background()),
-      "Colour under transparent pixels, and of the bars of `fit` pad: \"white\", \"black\" or "
-      "[red, green, blue]; null: white, with a warning if it matters (runs of versions "
-      "without this key, which ignored transparency and orientation).",
-      {}, kStepsAndSamples);
-  schema.add("max_pixels", &DataOptions::max_pixels, integer(1, kMaxSteps),
-             "The most pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; larger "
-             "ones are unusable (see on_bad_sample).",
-             {}, kStepsAndSamples);
-  schema.add("channels", &DataOptions::channels, optional_of(integer(1, 3)),
-             "1 (gray) or 3 (colour): images are converted; null: all images have the same number.",
-             {}, kStepsAndSamples);
-  schema.add("augment", &DataOptions::augment, augment_list(),
-             "Augmentations of training images, in order, drawn anew every epoch from seed, epoch "
-             "and sample.",
-             {"augmentation", "augmentations", "transforms"});
-  schema.add("split", &DataOptions::split, one_of<Split>({"even", "throughput"}),
-             "Division of a batch among processes: even, or by their measured speed.");
-  schema.add(
-      "limit_train", &DataOptions::limit_train, optional_of(integer(1, kMaxSteps)),
-      "Uses only N training samples: of picture files a proportional share of each class, else "
-      "the first ones.",
-      {}, kStepsAndSamples);
-  schema.add("limit_test", &DataOptions::limit_test, optional_of(integer(1, kMaxSteps)),
-             "Uses only N test samples, chosen like those of limit_train.", {}, kSamples);
+  ADD_KEY(schema, size, kStepsAndSamples, optional_of(image_size()),
+          "Size to which images are resized when they are read, bilinear with antialiasing: one "
+          "number for a square, or [height, width]; null: all images have the same size.");
+  ADD_KEY(schema, fit, kStepsAndSamples, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
+          "How images of other shapes reach `size`: stretch; crop: the centre, after resizing "
+          "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
+          "the whole image between bars of `background` (Pillow's ImageOps.pad).");
+  ADD_KEY(schema, background, kStepsAndSamples, optional_of(background()),
+          "Colour under transparent pixels, and of the bars of `fit` pad: \"white\", \"black\" or "
+          "[red, green, blue]; null: white, with a warning if it matters (runs of versions "
+          "without this key, which ignored transparency and orientation).");
+  ADD_KEY(schema, max_pixels, kStepsAndSamples, integer(1, kMaxSteps),
+          "The most pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; larger "
+          "ones are unusable (see on_bad_sample).");
+  ADD_KEY(schema, channels, kStepsAndSamples, optional_of(integer(1, 3)),
+          "1 (gray) or 3 (colour): images are converted; null: all images have the same number.");
+  ADD_KEY(schema, augment, augment_list(),
+          "Augmentations of training images, in order, drawn anew every epoch from seed, epoch "
+          "and sample.",
+          {"augmentation", "augmentations", "transforms"});
+  ADD_KEY(schema, split, one_of<Split>({"even", "throughput"}),
+          "Division of a batch among processes: even, or by their measured speed.");
+  ADD_KEY(schema, limit_train, kStepsAndSamples, optional_of(integer(1, kMaxSteps)),
+          "Uses only N training samples: of picture files a proportional share of each class, else "
+          "the first ones.");
+  ADD_KEY(schema, limit_test, kSamples, optional_of(integer(1, kMaxSteps)),
+          "Uses only N test samples, chosen like those of limit_train.");
 }
 
 /// Checks what depends on the number of channels, if the options tell it.
@@ -311,6 +355,20 @@ PerChannel gray_of(const PerChannel& statistic) {
 }
 
 }  // namespace
+
+const std::vector<NamedDataset>& named_datasets() {
+  static const std::vector<NamedDataset> kTable{mnist(), fashion_mnist(), cifar10()};
+  return kTable;
+}
+
+const NamedDataset& named_dataset(std::string_view name) {
+  std::string known;
+  for (const NamedDataset& row : named_datasets()) {
+    if (row.name == name) return row;
+    known += (known.empty() ? "" : ", ") + row.name;
+  }
+  throw Error(ExitCode::kConfig, "unknown data set " + std::string(name) + "; known are " + known);
+}
 
 Schema<DataOptions> data_schema() {
   Schema<DataOptions> schema;

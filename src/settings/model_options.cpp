@@ -1,40 +1,264 @@
 #include "settings/model_options.h"
 
+#include <utility>
+
 #include "settings/schemas.h"
 
 namespace mnist_train::settings {
 
 namespace {
 
-const std::vector<std::string> kModelNames{"net",
-                                           "mlp",
-                                           "lenet",
-                                           "resnet18",
-                                           "torchvision-resnet18",
-                                           "torchvision-resnet34",
-                                           "torchvision-resnet50",
-                                           "torchvision-mobilenet_v2",
-                                           "efficientnet-lite0"};
+using LayerRow = Alternative<Layer>;
 
-/// Adds a key that is written only for models that have it.
-template <class T>
-KnownKey& add_model_key(Schema<ModelOptions>& schema, bool (*has_key)(const ModelOptions&),
-                        const std::string& name, T ModelOptions::*member, const Type<T>& type,
-                        const std::string& doc, const std::vector<std::string>& other_names = {}) {
-  auto& field = schema.add(name, member, type, doc, other_names);
-  field.write = [has_key, member, type](const ModelOptions& options) -> std::optional<Json> {
-    if (!has_key(options)) return std::nullopt;
-    return type.write(options.*member);
+const std::vector<std::string> kActivations{
+    "tanh", "relu", "sigmoid", "gelu", "silu", "leaky_relu", "relu6", "hardswish", "hardsigmoid"};
+constexpr const char* kInferred = "input sizes are inferred: remove the key";
+constexpr const char* kOneOrTwo = "One number, or [height, width].";
+
+Type<OutputSize> output_size() { return optional_of(integer(1, kMaxLayerSize), "classes"); }
+
+/// Returns the type of a number, [height, width], "same" or "valid".
+Type<Padding> padding() {
+  Type<Padding> type = optional_of(height_and_width(0, kMaxImageSide), "same");
+  type.fragment["anyOf"].push_back({{"const", "valid"}});
+  type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<Padding> {
+    if (cursor.value() == "valid") return Padding(ImageSize{0, 0});
+    return read(cursor.or_else("\"valid\""));
   };
-  return field.key;
+  return type;
 }
+
+Type<std::string> module_name() {
+  return strict_json::text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
+}
+
+/// Returns the row of a kind of layer, with these keys after "name" and "as". Keys with defaults
+/// are not written, because people read these long lists.
+template <class Kind>
+LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind = {}) {
+  Schema<Layer> schema{Layer{"", kind}};
+  schema.add_name(name);
+  ADD_KEY(schema, as, module_name(), "The module's name; without it, its index in the list.");
+  schema.write_only_if([](const Layer& layer) { return !layer.as.empty(); });
+  schema.include(
+      [](auto& layer) -> auto& { return std::get<Kind>(layer.kind); }, keys);
+  schema.omit_defaults();
+  LayerRow result{name, std::move(schema),
+                  [](const Layer& layer) { return std::holds_alternative<Kind>(layer.kind); }};
+  if (!keys.requires_keys()) result.bare = Layer{"", kind};
+  return result;
+}
+
+const Type<LayerList>& layer_list_type();
+
+/// Returns the type of lists within layers, which refers to the type of all lists by name.
+Type<LayerList> nested_layers() {
+  return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
+          [](const LayerList& layers) {
+            return layers.empty() ? Json::array() : layer_list_type().write(layers);
+          },
+          {{"$ref", kLayersReference}}};
+}
+
+/// Adds the keys of layers with a weight and a bias.
+template <class Kind>
+void add_weights(Schema<Kind>& keys) {
+  ADD_KEY(keys, bias, boolean(), "Adds a bias.");
+  ADD_KEY(keys, init, optional_of(init()), "Initial weights of this layer; null: model.init.");
+}
+
+LayerRow conv2d() {
+  const auto size = height_and_width(1, kMaxImageSide);
+  Schema<Conv2dLayer> keys;
+  ADD_KEY(keys, out_channels, output_size(),
+          "Output channels, or \"classes\", the number of classes of the data.",
+          {"filters", "channels", "out_features"}, kRequired);
+  ADD_KEY(keys, kernel_size, size, kOneOrTwo, {"size"}, kRequired);
+  ADD_KEY(keys, stride, size, kOneOrTwo);
+  ADD_KEY(keys, padding, padding(),
+          "Zeros on every side: one number, [height, width], \"same\" or \"valid\".");
+  ADD_KEY(keys, dilation, size, kOneOrTwo);
+  ADD_KEY(keys, groups, integer(1, kMaxLayerSize),
+          "Number of groups of channels that are convolved separately.");
+  add_weights(keys);
+  keys.explain_absent({{"in_channels", kInferred}});
+  return row("conv2d", keys);
+}
+
+LayerRow linear() {
+  Schema<LinearLayer> keys;
+  ADD_KEY(keys, out_features, output_size(),
+          "Output features, or \"classes\", the number of classes of the data.",
+          {"units", "features", "out_channels"}, kRequired);
+  add_weights(keys);
+  keys.explain_absent({{"in_features", kInferred}});
+  return row("linear", keys);
+}
+
+LayerRow batch_norm() {
+  Schema<BatchNormLayer> keys;
+  ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
+  ADD_KEY(keys, momentum, number({0, 1}), "Weight of a batch in the running statistics.");
+  keys.explain_absent({{"num_features", kInferred}, {"num_channels", kInferred}});
+  return row("batch_norm", keys);
+}
+
+LayerRow group_norm() {
+  Schema<GroupNormLayer> keys;
+  ADD_KEY(keys, num_groups, integer(1, kMaxLayerSize),
+          "Number of groups of channels that are normalised separately.", {"groups"}, kRequired);
+  ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
+  keys.explain_absent({{"num_channels", kInferred}, {"num_features", kInferred}});
+  return row("group_norm", keys);
+}
+
+LayerRow activation(Activation function, const Schema<ActivationLayer>& keys = {}) {
+  LayerRow result = row<ActivationLayer>(name_of(function), keys, {function});
+  result.is_of_kind = [function](const Layer& layer) {
+    const auto* kind = std::get_if<ActivationLayer>(&layer.kind);
+    return kind != nullptr && kind->function == function;
+  };
+  return result;
+}
+
+LayerRow gelu() {
+  Schema<ActivationLayer> keys;
+  keys.add("approximate", &ActivationLayer::tanh_approximates, one_of<bool>({"none", "tanh"}),
+           "Exact (none) or by tanh.");
+  return activation(Activation::kGelu, keys);
+}
+
+LayerRow leaky_relu() {
+  Schema<ActivationLayer> keys;
+  ADD_KEY(keys, negative_slope, number({-kMaxFloat, kMaxFloat}), "Slope for negative inputs.",
+          {"alpha", "slope"});
+  return activation(Activation::kLeakyRelu, keys);
+}
+
+/// Adds the keys of both kinds of pooling.
+template <class Kind>
+void add_window(Schema<Kind>& keys) {
+  const auto size = height_and_width(1, kMaxImageSide);
+  ADD_KEY(keys, kernel_size, size, kOneOrTwo, {"size"}, kRequired);
+  ADD_KEY(keys, stride, optional_of(size),
+          "One number, or [height, width]; null: the kernel's size.");
+  ADD_KEY(keys, padding, height_and_width(0, kMaxImageSide),
+          "On every side: one number, or [height, width], at most half the kernel.");
+  ADD_KEY(keys, ceil_mode, boolean(), "Windows may extend beyond the last row and column.");
+}
+
+LayerRow max_pool2d() {
+  Schema<MaxPool2dLayer> keys;
+  add_window(keys);
+  ADD_KEY(keys, dilation, height_and_width(1, kMaxImageSide), kOneOrTwo);
+  return row("max_pool2d", keys);
+}
+
+LayerRow avg_pool2d() {
+  Schema<AvgPool2dLayer> keys;
+  add_window(keys);
+  ADD_KEY(keys, count_include_pad, boolean(), "Includes the padding in the average.");
+  return row("avg_pool2d", keys);
+}
+
+/// Returns the type of one number for all edges, or [left, right, top, bottom].
+Type<Edges> edges() {
+  const auto side = integer(0, kMaxImageSide);
+  const std::string form = "[left, right, top, bottom]";
+  return converted<Edges>(
+      one_or_list(side, list_of(side, "one number or " + form, 4, 4), form, 4),
+      [](const Sides& read) {
+        return Edges{read[0], read[1], read[2], read[3]};
+      },
+      [](const Edges& edges) {
+        return Sides{edges.left, edges.right, edges.top, edges.bottom};
+      });
+}
+
+LayerRow residual() {
+  Schema<ResidualLayer> keys;
+  ADD_KEY(keys, layers, nested_layers(), "Consecutive layers.", {}, kRequired);
+  ADD_KEY(keys, shortcut, nested_layers(),
+          "Layers applied to the input before it is added; empty: none.", {"downsample"});
+  ADD_KEY(keys, activation, optional_of(one_of<Activation>(kActivations)), "Applied to the sum.");
+  ADD_KEY(keys, modules, list_of(module_name()),
+          "Names of all layers with weights, in state_dict order; their names there then have no "
+          "prefix layers. or shortcut.");
+  return row("residual", keys);
+}
+
+LayerRow repeat() {
+  Schema<RepeatLayer> keys;
+  ADD_KEY(keys, times, integer(1, kMaxCount), "Number of repetitions.", {"count", "n"}, kRequired);
+  ADD_KEY(keys, layers, nested_layers(), "Consecutive layers.", {}, kRequired);
+  return row("repeat", keys);
+}
+
+std::vector<LayerRow> layer_table() {
+  return {
+      conv2d(),
+      linear(),
+      batch_norm(),
+      group_norm(),
+      activation(Activation::kRelu),
+      gelu(),
+      activation(Activation::kSilu),
+      activation(Activation::kTanh),
+      activation(Activation::kSigmoid),
+      leaky_relu(),
+      activation(Activation::kRelu6),
+      activation(Activation::kHardswish),
+      activation(Activation::kHardsigmoid),
+      max_pool2d(),
+      avg_pool2d(),
+      row("adaptive_avg_pool2d", one_key("output_size", &AdaptiveAvgPool2dLayer::output_size,
+                                         image_size(), kOneOrTwo, {"size"})),
+      row("zero_pad2d",
+          one_key("padding", &ZeroPad2dLayer::padding, edges(),
+                  "Zeros at the edges: one number, or [left, right, top, bottom].", {}, kRequired)),
+      row("flatten", Schema<FlattenLayer>()),
+      row("dropout", one_key("p", &DropoutLayer::p, number({0, 1, false, true}),
+                             "Probability that an element is set to 0.", {"probability", "rate"})),
+      row("sequential", one_key("layers", &SequentialLayer::layers, nested_layers(),
+                                "Consecutive layers.", {}, kRequired)),
+      residual(),
+      row("gate", one_key("layers", &GateLayer::layers, nested_layers(),
+                          "Consecutive layers, whose output is multiplied by their input, as "
+                          "in squeeze-and-excitation.",
+                          {}, kRequired)),
+      repeat()};
+}
+
+/// Returns the type of all lists of layers.
+const Type<LayerList>& layer_list_type() {
+  static const Type<LayerList> kType = [] {
+    Type<Layer> layer = named_union(layer_table(), {{"batch_norm2d", "batch_norm"},
+                                                    {"BatchNorm2d", "batch_norm"},
+                                                    {"BatchNorm1d", "batch_norm"},
+                                                    {"dense", "linear"},
+                                                    {"conv", "conv2d"},
+                                                    {"swish", "silu"},
+                                                    {"global_avg_pool", "adaptive_avg_pool2d"}});
+    layer.write = [write = layer.write](const Layer& value) {
+      const Json entry = write(value);
+      return entry.size() == 1 ? entry["name"] : entry;  // a bare name
+    };
+    return list_of(layer);
+  }();
+  return kType;
+}
+
+const std::vector<std::string> kModelNames{"net", "mlp", "lenet", "resnet18",
+                                           // Their weights are published.
+                                           "torchvision-resnet18", "torchvision-resnet34",
+                                           "torchvision-resnet50", "torchvision-mobilenet_v2",
+                                           "efficientnet-lite0"};
 
 /// Returns the type of any JSON object, as text.
 Type<std::string> json_object() {
   return {.read = [](const JsonCursor& cursor) -> std::optional<std::string> {
-            if (cursor.node().value.is_object()) return strict_json::to_json(cursor.node()).dump();
-            cursor.add_mismatch("an object");
-            return std::nullopt;
+            if (cursor.value().is_object()) return to_json(cursor.node()).dump();
+            return cursor.add_mismatch("an object");
           },
           .write = [](const std::string& value) { return Json::parse(value); },
           .fragment = {{"type", "object"}}};
@@ -43,34 +267,31 @@ Type<std::string> json_object() {
 /// Adds the alternative ways to name a network. A config takes one of them; one that is given in a
 /// later layer drops the others, and keys that belong to them.
 void add_networks(Schema<ModelOptions>& schema) {
-  const auto is_named = [](const ModelOptions& options) { return !options.is_own(); };
-  add_model_key(
-      schema, is_named, "name", &ModelOptions::name, one_of<ModelName>(kModelNames),
-      "A built-in network. torchvision-… and efficientnet-lite0 have the names and numbers "
-      "of their originals, so weights published for these load strictly.",
-      {"architecture", "arch", "type"})
-      .drops = {"layers", "torchscript", "plugin", "options"};
-  add_model_key(
-      schema, [](const ModelOptions& options) { return options.layers.has_value(); }, "layers",
-      &ModelOptions::layers, optional_of(layer_list()),
-      "Instead of name: a custom network, layer by layer: names (\"relu\"), or objects with a name "
-      "and the arguments of torch.nn.")
-      .drops = {"name", "torchscript", "plugin", "options", "hidden", "activation"};
-  add_model_key(
-      schema, [](const ModelOptions& options) { return options.torchscript.has_value(); },
-      "torchscript", &ModelOptions::torchscript, optional_of(path()),
-      "Instead of name: a file written by torch.jit.save. It is a program: use trusted files only.",
-      {"script", "jit"})
-      .drops = {"name", "layers", "plugin", "options", "hidden", "activation"};
-  add_model_key(
-      schema, [](const ModelOptions& options) { return options.plugin.has_value(); }, "plugin",
-      &ModelOptions::plugin, optional_of(path()),
+  ADD_KEY(schema, name, one_of<ModelName>(kModelNames),
+          "A built-in network. torchvision-… and efficientnet-lite0 have the names and numbers "
+          "of their originals, so weights published for these load strictly.",
+          {"architecture", "arch", "type"},
+          {.drops = {"layers", "torchscript", "plugin", "options"}});
+  schema.write_only_if([](const ModelOptions& options) { return !options.is_own(); });
+  ADD_KEY(schema, layers, optional_of(layer_list()),
+          "Instead of name: a custom network, layer by layer: names (\"relu\"), or objects with a "
+          "name and the arguments of torch.nn.",
+          {}, {.drops = {"name", "torchscript", "plugin", "options", "hidden", "activation"}});
+  schema.write_only_if([](const ModelOptions& options) { return options.layers.has_value(); });
+  ADD_KEY(schema, torchscript, optional_of(path()),
+          "Instead of name: a file written by torch.jit.save. It is a program: use trusted files "
+          "only.",
+          {"script", "jit"},
+          {.drops = {"name", "layers", "plugin", "options", "hidden", "activation"}});
+  schema.write_only_if([](const ModelOptions& options) { return options.torchscript.has_value(); });
+  const auto has_plugin = [](const ModelOptions& options) { return options.plugin.has_value(); };
+  ADD_KEY(
+      schema, plugin, optional_of(path()),
       "Instead of name: a library with a network in C++, built against the package mnist_train.",
-      {"library"})
-      .drops = {"name", "layers", "torchscript", "hidden", "activation"};
-  add_model_key(
-      schema, [](const ModelOptions& options) { return options.plugin.has_value(); }, "options",
-      &ModelOptions::options, json_object(), "Options for the plug-in.");
+      {"library"}, {.drops = {"name", "layers", "torchscript", "hidden", "activation"}});
+  schema.write_only_if(has_plugin);
+  ADD_KEY(schema, options, json_object(), "Options for the plug-in.");
+  schema.write_only_if(has_plugin);
   const std::vector<std::string> keys{"name", "layers", "torchscript", "plugin"};
   for (std::size_t i = 1; i < keys.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) schema.conflict(keys[i], keys[j]);
@@ -83,14 +304,12 @@ Type<WeightsOptions> weights() {
   const auto glob = strict_json::text("^.+$", "\"head\" or a glob of names such as \"fc.*\"");
   const auto globs = one_or_list(glob, list_of(glob), "a list of globs");
   Schema<WeightsOptions> schema;
-  schema
-      .add("file", &WeightsOptions::file, path(),
-           "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", {"path"}, kNever)
-      .required = true;
-  schema.add("new", &WeightsOptions::fresh, globs,
+  ADD_KEY(schema, file, kNever, path(),
+          "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", {"path"}, kRequired);
+  schema.add("new", &WeightsOptions::fresh, kNever, globs,
              "What keeps its fresh initialisation: \"head\" (the last layer), or globs of names of "
              "tensors; * crosses dots.",
-             {"exclude", "skip", "ignore"}, kNever);
+             {"exclude", "skip", "ignore"});
   return brief_or_full(
       converted<WeightsOptions>(
           path(), [](std::filesystem::path file) { return WeightsOptions{std::move(file)}; },
@@ -100,6 +319,49 @@ Type<WeightsOptions> weights() {
 }
 
 }  // namespace
+
+std::string name_of(Activation function) {
+  return kActivations[static_cast<std::size_t>(function)];
+}
+
+Type<ImageSize> image_size() { return height_and_width(1, kMaxImageSide); }
+
+Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
+  const auto side = integer(min, max);
+  const std::string form = "[height, width]";
+  return converted<ImageSize>(
+      one_or_list(side, list_of(side, "one number or " + form, 2, 2), form, 2),
+      [](const Sides& read) {
+        return ImageSize{read.front(), read.back()};
+      },
+      sides);
+}
+
+Type<InitOptions> init() {
+  const auto name = one_of<InitName>({"default", "normal", "xavier_uniform", "kaiming_normal"});
+  Schema<InitOptions> schema;
+  ADD_KEY(schema, name, name, "The distribution.");
+  ADD_KEY(schema, std, optional_of(number({0, kMaxFloat, true})),
+          "Standard deviation of normal; null: the model's default.");
+  schema.forbid("std", all_of({given("std"), none_of(equal("name", "normal"))}),
+                "needs \"name\": \"normal\"");
+  const auto brief = converted<InitOptions>(
+      name, [](InitName value) { return InitOptions{value}; },
+      [](const InitOptions& value) { return value.name; });
+  return brief_or_full(brief, group(std::move(schema)), "{\"name\", \"std\"}",
+                       [](const InitOptions& value) { return value.name != InitName::kNormal; });
+}
+
+std::string name_of(const LayerKind& kind) {
+  const Json entry = layer_list_type().write({Layer{"", kind}}).front();
+  return entry.is_string() ? entry : entry["name"];
+}
+
+std::string write_layers(const LayerList& layers) { return layer_list_type().write(layers).dump(); }
+
+Json layer_list_schema() { return layer_list_type().fragment; }
+
+Type<LayerList> layer_list() { return nested_layers(); }
 
 std::string name_of(ModelName name) { return kModelNames.at(static_cast<std::size_t>(name)); }
 
@@ -118,30 +380,18 @@ std::optional<NormalizeOptions> published_normalize(const ModelOptions& options)
 Schema<ModelOptions> model_schema() {
   Schema<ModelOptions> schema;
   add_networks(schema);
-  schema
-      .add("weights", &ModelOptions::weights, optional_of(weights()),
-           "A file with the initial weights; with new, for another number of classes.",
-           {"pretrained", "init_from"}, kNever)
-      .key.shorthand_for = "file";
-  const strict_json::KeyOwner mlp{"name", "mlp"};
-  schema
-      .add("hidden", &ModelOptions::hidden, list_of(integer(1, kMaxLayerSize)),
-           "Sizes of mlp's hidden layers.")
-      .key.owner = mlp;
-  schema
-      .add("activation", &ModelOptions::activation, one_of<Activation>({"tanh", "relu", "sigmoid"}),
-           "Activation after each hidden layer of mlp.")
-      .key.owner = mlp;
-  for (const char* key : {"hidden", "activation"}) {
-    schema.forbid(key, all_of({given(key), none_of(equal("name", "mlp"))}),
-                  "is only for model mlp");
-  }
-  schema
-      .add("init", &ModelOptions::init, init(),
-           "Initial weights: default (those of the model), {\"name\": \"normal\", \"std\": 0.1}, "
-           "xavier_uniform or kaiming_normal.",
-           {"initializer", "weight_init"})
-      .key.shorthand_for = "name";
+  ADD_KEY(schema, weights, kNever, optional_of(weights()),
+          "A file with the initial weights; with new, for another number of classes.",
+          {"pretrained", "init_from"}, {.shorthand_for = "file"});
+  const KeyTraits of_mlp{.owner = {"name", "mlp", /*is_any_other=*/false, "model"}};
+  ADD_KEY(schema, hidden, list_of(integer(1, kMaxLayerSize)), "Sizes of mlp's hidden layers.", {},
+          of_mlp);
+  ADD_KEY(schema, activation, one_of<Activation>({"tanh", "relu", "sigmoid"}),
+          "Activation after each hidden layer of mlp.", {}, of_mlp);
+  ADD_KEY(schema, init, init(),
+          "Initial weights: default (those of the model), {\"name\": \"normal\", \"std\": 0.1}, "
+          "xavier_uniform or kaiming_normal.",
+          {"initializer", "weight_init"}, {.shorthand_for = "name"});
   for (const char* key : {"torchscript", "plugin"}) {
     schema.forbid(
         "init", all_of({given("init"), given(key), none_of(equal("init", "default"))}),

@@ -4,12 +4,163 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "settings/augment_options.h"
-#include "settings/layer_options.h"
 
 namespace mnist_train::settings {
+
+enum class Activation {
+  kTanh,
+  kRelu,
+  kSigmoid,
+  kGelu,
+  kSilu,
+  kLeakyRelu,
+  kRelu6,
+  kHardswish,
+  kHardsigmoid
+};
+enum class InitName { kDefault, kNormal, kXavierUniform, kKaimingNormal };
+
+/// How the weights of a layer, or of all layers of a model, are initialized.
+struct InitOptions {
+  InitName name = InitName::kDefault;
+  std::optional<double> std{};  // of normal; none: the model's default
+};
+
+// The kinds of layers, with the arguments of their torch.nn modules. Heights and widths are in
+// pixels; input sizes are inferred.
+
+/// A number of outputs; none: the number of classes of the data.
+using OutputSize = std::optional<std::int64_t>;
+
+/// Zeros on every side of the images; none: as many as keep their size ("same").
+using Padding = std::optional<ImageSize>;
+
+struct Conv2dLayer {
+  OutputSize out_channels;
+  ImageSize kernel_size{1, 1};
+  ImageSize stride{1, 1};
+  Padding padding = ImageSize{0, 0};
+  ImageSize dilation{1, 1};
+  std::int64_t groups = 1;
+  bool bias = true;
+  std::optional<InitOptions> init;  // none: the model's
+};
+
+struct LinearLayer {
+  OutputSize out_features;
+  bool bias = true;
+  std::optional<InitOptions> init;  // none: the model's
+};
+
+struct BatchNormLayer {
+  double eps = 1e-5;
+  double momentum = 0.1;
+};
+
+struct GroupNormLayer {
+  std::int64_t num_groups = 1;
+  double eps = 1e-5;
+};
+
+struct ActivationLayer {
+  Activation function = Activation::kRelu;
+  double negative_slope = 0.01;    // leaky_relu
+  bool tanh_approximates = false;  // gelu
+};
+
+struct MaxPool2dLayer {
+  ImageSize kernel_size{2, 2};
+  std::optional<ImageSize> stride;  // none: the kernel's size
+  ImageSize padding{0, 0};
+  ImageSize dilation{1, 1};
+  bool ceil_mode = false;
+  bool operator==(const MaxPool2dLayer&) const = default;
+};
+
+struct AvgPool2dLayer {
+  ImageSize kernel_size{2, 2};
+  std::optional<ImageSize> stride;  // none: the kernel's size
+  ImageSize padding{0, 0};
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+};
+
+struct AdaptiveAvgPool2dLayer {
+  ImageSize output_size{1, 1};
+};
+
+/// Pixels at each edge of images, in the order of torch.nn.ZeroPad2d.
+struct Edges {
+  std::int64_t left = 0;
+  std::int64_t right = 0;
+  std::int64_t top = 0;
+  std::int64_t bottom = 0;
+};
+
+struct ZeroPad2dLayer {
+  Edges padding;
+};
+
+struct FlattenLayer {};
+
+struct DropoutLayer {
+  double p = 0.5;
+};
+
+/// One layer of a network.
+struct Layer;
+using LayerList = std::vector<Layer>;
+
+/// Consecutive layers.
+struct SequentialLayer {
+  LayerList layers;
+};
+
+/// The sum of the outputs of `layers` and `shortcut` for the same input. Without a shortcut, the
+/// input itself is added.
+struct ResidualLayer {
+  LayerList layers;
+  LayerList shortcut;
+  std::optional<Activation> activation;  // of the sum
+  /// If not empty: the modules with weights in state_dict order. The block then holds them itself,
+  /// without the prefixes "layers." and "shortcut.".
+  std::vector<std::string> modules;
+};
+
+/// The input times the output of `layers` for it, as in squeeze-and-excitation: an output of one
+/// pixel counts for all pixels of its channel.
+struct GateLayer {
+  LayerList layers;
+};
+
+/// `layers` several times, each time with separate weights.
+struct RepeatLayer {
+  std::int64_t times = 1;
+  LayerList layers;
+};
+
+using LayerKind = std::variant<Conv2dLayer, LinearLayer, BatchNormLayer, GroupNormLayer,
+                               ActivationLayer, MaxPool2dLayer, AvgPool2dLayer,
+                               AdaptiveAvgPool2dLayer, ZeroPad2dLayer, FlattenLayer, DropoutLayer,
+                               SequentialLayer, ResidualLayer, GateLayer, RepeatLayer>;
+
+struct Layer {
+  std::string as;  // the module's name; empty: its index in the list
+  LayerKind kind;
+};
+
+/// Returns the function's name in the config, such as "relu".
+std::string name_of(Activation function);
+
+/// Returns the layer's name in the config, such as "conv2d".
+std::string name_of(const LayerKind& kind);
+
+/// Returns the list as JSON text, as in a config.
+std::string write_layers(const LayerList& layers);
 
 enum class ModelName {
   kNet,

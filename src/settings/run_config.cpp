@@ -13,22 +13,20 @@ namespace mnist_train::settings {
 namespace {
 
 Schema<CheckpointOptions> checkpoint_schema() {
-  using Options = CheckpointOptions;
-  Schema<Options> schema;
-  schema.add("every_epochs", &Options::every_epochs, integer(0, kMaxCount),
-             "Epochs between checkpoints; 0: no checkpoints after epochs.",
-             {"save_every", "interval"});
-  schema.add("every_steps", &Options::every_steps, optional_of(integer(1, kMaxSteps)),
-             "Steps between checkpoints.", {"save_steps"});
-  schema.add(
-      "keep", &Options::keep, integer(1, kMaxCount),
+  Schema<CheckpointOptions> schema;
+  ADD_KEY(schema, every_epochs, integer(0, kMaxCount),
+          "Epochs between checkpoints; 0: no checkpoints after epochs.",
+          {"save_every", "interval"});
+  ADD_KEY(schema, every_steps, optional_of(integer(1, kMaxSteps)), "Steps between checkpoints.",
+          {"save_steps"});
+  ADD_KEY(
+      schema, keep, integer(1, kMaxCount),
       "Number of newest checkpoints that are kept. If the newest is damaged, a run resumes from "
       "the one before it.",
       {"keep_last", "max_to_keep", "save_total_limit"});
-  schema.add("keep_best", &Options::keep_best, boolean(), "Also keeps the best checkpoint.",
-             {"save_best"});
-  schema.add(
-      "best_by", &Options::best_by, one_of<BestBy>({"accuracy", "balanced_accuracy", "loss"}),
+  ADD_KEY(schema, keep_best, boolean(), "Also keeps the best checkpoint.", {"save_best"});
+  ADD_KEY(
+      schema, best_by, one_of<BestBy>({"accuracy", "balanced_accuracy", "loss"}),
       "Figure that selects the best checkpoint, on the validation set if there is one, else on the "
       "test set; `balanced_accuracy` is the mean of the classes' accuracies.",
       {"monitor", "metric_for_best_model"});
@@ -49,50 +47,41 @@ void check_launch(LaunchOptions& options, const JsonCursor& cursor) {
 }
 
 Schema<LaunchOptions> launch_schema() {
-  using Options = LaunchOptions;
-  Schema<Options> schema;
-  schema.add(
-      "processes_per_node", &Options::processes_per_node,
-      optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-      "Processes on this machine; auto: one per GPU, or one per core, up to 2, but one on two "
-      "cores for a large network of linear layers only.",
-      {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
-  schema.add(
-      "max_restarts", &Options::max_restarts, integer(0, 1000),
-      "Maximum number of restarts after lost processes, from memory or the newest checkpoint.");
-  schema.add("rendezvous_timeout_s", &Options::rendezvous_timeout_s, number({0, kMaxSeconds, true}),
-             "Seconds that processes wait for each other at startup.", {"rdzv_timeout"});
-  schema.add("hang_timeout_s", &Options::hang_timeout_s, number({0, kMaxSeconds, true}),
-             "Seconds without progress after which a run is aborted.", {"timeout", "timeout_s"});
-  schema.add("threads_per_process", &Options::threads_per_process,
-             optional_of(integer(1, kMaxProcessesPerNode), "auto"),
-             "Compute threads per process; auto: 1 with `deterministic`, else `OMP_NUM_THREADS`, "
-             "else the cores divided by the processes.",
-             {"num_threads", "omp_num_threads", "threads"});
+  Schema<LaunchOptions> schema;
+  ADD_KEY(schema, processes_per_node, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
+          "Processes on this machine; auto: one per GPU, or one per core, up to 2, but one on two "
+          "cores for a large network of linear layers only.",
+          {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
+  ADD_KEY(schema, max_restarts, integer(0, 1000),
+          "Maximum number of restarts after lost processes, from memory or the newest checkpoint.");
+  ADD_KEY(schema, rendezvous_timeout_s, number({0, kMaxSeconds, true}),
+          "Seconds that processes wait for each other at startup.", {"rdzv_timeout"});
+  ADD_KEY(schema, hang_timeout_s, number({0, kMaxSeconds, true}),
+          "Seconds without progress after which a run is aborted.", {"timeout", "timeout_s"});
+  ADD_KEY(schema, threads_per_process, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
+          "Compute threads per process; auto: 1 with `deterministic`, else `OMP_NUM_THREADS`, "
+          "else the cores divided by the processes.",
+          {"num_threads", "omp_num_threads", "threads"});
   const auto device =
       strict_json::text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
-  schema.add("devices", &Options::devices, list_of(device),
-             "One process per device, such as [\"cuda:0\", \"cuda:0\", \"cpu\"]; empty: chosen by "
-             "rank.");
+  ADD_KEY(schema, devices, list_of(device),
+          "One process per device, such as [\"cuda:0\", \"cuda:0\", \"cpu\"]; empty: chosen by "
+          "rank.");
   schema.check(check_launch);
   return schema;
 }
 
 Schema<ReportOptions> report_schema() {
   Schema<PredictionsOptions> predictions;
-  predictions.add("batches", &PredictionsOptions::batches, integer(0, kMaxCount),
-                  "Test batches to show; 0: none.");
-  predictions.add("images_per_batch", &PredictionsOptions::images_per_batch, integer(1, kMaxCount),
-                  "Images to show per batch.");
+  ADD_KEY(predictions, batches, integer(0, kMaxCount), "Test batches to show; 0: none.");
+  ADD_KEY(predictions, images_per_batch, integer(1, kMaxCount), "Images to show per batch.");
   Schema<ReportOptions> schema;
-  schema.add("html", &ReportOptions::html, boolean(),
-             "Writes report.html, one self-contained page.");
-  schema.add("tensorboard", &ReportOptions::tensorboard, boolean(),
-             "Writes event files for TensorBoard.");
-  schema.add("histograms", &ReportOptions::histograms, boolean(),
-             "Adds histograms of weights and gradients to the event files, every epoch.");
-  schema.add("predictions", &ReportOptions::predictions, group(std::move(predictions)),
-             "Predictions of the last evaluation for single images.");
+  ADD_KEY(schema, html, boolean(), "Writes report.html, one self-contained page.");
+  ADD_KEY(schema, tensorboard, boolean(), "Writes event files for TensorBoard.");
+  ADD_KEY(schema, histograms, boolean(),
+          "Adds histograms of weights and gradients to the event files, every epoch.");
+  ADD_KEY(schema, predictions, group(std::move(predictions)),
+          "Predictions of the last evaluation for single images.");
   schema.forbid("histograms", all_of({equal("histograms", true), equal("tensorboard", false)}),
                 "are written into the event files of TensorBoard, but tensorboard is false");
   return schema;
@@ -103,11 +92,11 @@ strict_json::Field<RunConfig> schema_link() {
   const auto read = [](RunConfig&, const JsonCursor& cursor) {
     if (!strict_json::text_of(cursor.node())) cursor.add_mismatch("a string");
   };
-  return {{"", "$schema"},
+  const auto write = [](const RunConfig&) -> std::optional<Json> { return std::nullopt; };
+  return {{"", "$schema", {}, kSteps, {}, {{"type", "string"}}},
           "Location of this schema for editors; the program ignores it.",
-          {{"type", "string"}},
           read,
-          [](const RunConfig&) -> std::optional<Json> { return std::nullopt; }};
+          write};
 }
 
 /// Returns `type` with a further check by a regular expression, which must match or must not.
@@ -118,8 +107,7 @@ Type<std::string> with_pattern(Type<std::string> type, const std::string& patter
                error](const JsonCursor& cursor) -> std::optional<std::string> {
     std::optional<std::string> name = read(cursor);
     if (!name || std::regex_search(*name, expression) == must_match) return name;
-    cursor.add_error(error);
-    return std::nullopt;
+    return cursor.add_error(error);
   };
   if (must_match) {
     type.fragment["allOf"] = Json::array({{{"pattern", pattern}}});
@@ -264,27 +252,25 @@ Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   schema.add(schema_link());
   schema.include(&RunConfig::train, train_schema());
-  schema.add("model", &RunConfig::model, group(model_schema()), "The network that is trained.");
-  schema.add("data", &RunConfig::data, group(data_schema()),
-             "The data: a data set by name, or a format with train and test.");
-  schema.add("checkpoint", &RunConfig::checkpoint, group(checkpoint_schema()),
-             "The files from which a run resumes.", {}, kNever);
-  schema.add("launch", &RunConfig::launch, group(launch_schema()),
-             "The processes, and handling of lost ones.", {"distributed"}, kNever);
-  schema.add("report", &RunConfig::report, group(report_schema()), "The reports of a run.", {},
-             kNever);
-  schema.add("output", &RunConfig::output, optional_of(path()),
-             "The run folder; null: runs/<config name>/<start time>.",
-             {"output_dir", "out", "out_dir", "run_dir", "save_dir"}, kNever);
+  ADD_KEY(schema, model, group(model_schema()), "The network that is trained.");
+  ADD_KEY(schema, data, group(data_schema()),
+          "The data: a data set by name, or a format with train and test.");
+  ADD_KEY(schema, checkpoint, kNever, group(checkpoint_schema()),
+          "The files from which a run resumes.");
+  ADD_KEY(schema, launch, kNever, group(launch_schema()),
+          "The processes, and handling of lost ones.", {"distributed"});
+  ADD_KEY(schema, report, kNever, group(report_schema()), "The reports of a run.");
+  ADD_KEY(schema, output, kNever, optional_of(path()),
+          "The run folder; null: runs/<config name>/<start time>.",
+          {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
   const auto weights_name =
       with_pattern(free_name(), R"(\.(pt|pth|safetensors)$)", /*must_match=*/true,
                    "expected a name that ends with .pt, .pth or .safetensors");
-  schema.add("model_file", &RunConfig::model_file, weights_name,
-             "File name of the final weights in the run folder: .pt, .pth or .safetensors.",
-             {"save_model", "model_path"}, kNever);
-  schema.add("accuracies_file", &RunConfig::accuracies_file, free_name(),
-             "File name of the list of test accuracies in the run folder.", {"accuracy_file"},
-             kNever);
+  ADD_KEY(schema, model_file, kNever, weights_name,
+          "File name of the final weights in the run folder: .pt, .pth or .safetensors.",
+          {"save_model", "model_path"});
+  ADD_KEY(schema, accuracies_file, kNever, free_name(),
+          "File name of the list of test accuracies in the run folder.", {"accuracy_file"});
   schema.check(check_files);
   schema.check(use_published_normalize);
   add_device_rules(schema);
@@ -336,22 +322,15 @@ std::vector<std::string> differences_in(const RunConfig& before, const RunConfig
 using strict_json::Node;
 using Layers = std::vector<Node>;
 
-Node* member_of(Node& object, std::string_view key) {
-  for (Node::Member& member : object.members) {
-    if (member.key == key) return &member.value;
-  }
-  return nullptr;
-}
-
 /// Returns the object at a pointer of at most one step, or null.
 Node* group_of(Node& layer, const std::string& pointer) {
-  return pointer.empty() ? &layer : member_of(layer, pointer.substr(1));
+  return pointer.empty() ? &layer : layer.find(pointer.substr(1));
 }
 
 /// Returns the value of a key if the layer gives one other than null.
 Node* value_in(Node& layer, const std::string& group, std::string_view key) {
   Node* object = group_of(layer, group);
-  Node* value = object == nullptr ? nullptr : member_of(*object, key);
+  Node* value = object == nullptr ? nullptr : object->find(key);
   return value == nullptr || value->value.is_null() ? nullptr : value;
 }
 
@@ -373,14 +352,14 @@ std::size_t count_below(Layers& layers, const std::string& group, std::string_vi
 /// or the key does not belong to the owner's last value. Otherwise the key stays: a layer that
 /// gives it without the owner means it for the final value.
 void drop_disowned(Layers& layers, const KnownKey& key) {
-  const std::size_t below = count_below(layers, key.group, key.owner.key);
+  const std::size_t below = count_below(layers, key.group, key.traits.owner.key);
   std::optional<Json> value;  // of the owner, up to layer i
   for (std::size_t i = 0; i < below; ++i) {
-    const Json& last = value_in(layers[below], key.group, key.owner.key)->value;
-    const Node* own = value_in(layers[i], key.group, key.owner.key);
+    const Json& last = value_in(layers[below], key.group, key.traits.owner.key)->value;
+    const Node* own = value_in(layers[i], key.group, key.traits.owner.key);
     if (own != nullptr) value = own->value;
     if (!value || *value == last) continue;
-    const bool belongs = (last == key.owner.value) != key.owner.is_any_other;
+    const bool belongs = (last == key.traits.owner.value) != key.traits.owner.is_any_other;
     if (own != nullptr || !belongs) drop(layers[i], key.group, key.name);
   }
 }
@@ -388,7 +367,7 @@ void drop_disowned(Layers& layers, const KnownKey& key) {
 /// Expands the shorthand value of a --set to an object if another --set gives another key of that
 /// object. So their order does not matter.
 void expand_shorthand(Layers& layers, const KnownKey& key) {
-  const std::string& member = *key.shorthand_for;
+  const std::string& member = *key.traits.shorthand_for;
   const auto typed = [&](Node& layer) {
     return layer.source->typed_value ? value_in(layer, key.group, key.name) : nullptr;
   };
@@ -427,16 +406,17 @@ std::vector<std::string> data_differences(const RunConfig& before, const RunConf
 
 Node merge_layers(std::vector<Node> layers) {
   for (const KnownKey& key : config_keys()) {
-    if (key.shorthand_for) expand_shorthand(layers, key);
+    if (key.traits.shorthand_for) expand_shorthand(layers, key);
   }
   for (const KnownKey& key : config_keys()) {
-    const std::size_t below = key.drops.empty() ? 0 : count_below(layers, key.group, key.name);
+    const std::size_t below =
+        key.traits.drops.empty() ? 0 : count_below(layers, key.group, key.name);
     for (std::size_t i = 0; i < below; ++i) {
-      for (const std::string& other : key.drops) drop(layers[i], key.group, other);
+      for (const std::string& other : key.traits.drops) drop(layers[i], key.group, other);
     }
   }
   for (const KnownKey& key : config_keys()) {
-    if (!key.owner.key.empty()) drop_disowned(layers, key);
+    if (!key.traits.owner.key.empty()) drop_disowned(layers, key);
   }
   Node merged = std::move(layers.front());
   for (std::size_t i = 1; i < layers.size(); ++i) {

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "settings/data_options.h"
-#include "settings/layer_options.h"
 #include "settings/model_options.h"
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
@@ -24,6 +23,16 @@ inline constexpr double kMaxFloat = 1e38;               // weights are fp32
 inline constexpr double kMinFloat = 1e-37;              // smaller divisors are 0 or denormal
 inline constexpr double kMaxSeconds = 1e6;
 
+/// Returns a table of one key.
+template <class Options, class T>
+Schema<Options> one_key(const std::string& name, T Options::*member, const Type<T>& type,
+                        const std::string& doc, const std::vector<std::string>& other_names = {},
+                        const KeyTraits& traits = {}) {
+  Schema<Options> schema;
+  schema.add(name, member, type, doc, other_names, traits);
+  return schema;
+}
+
 /// Returns the keys at the top level that describe training.
 Schema<TrainOptions> train_schema();
 
@@ -38,6 +47,12 @@ Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max);
 
 /// Returns the type of an image's size.
 Type<ImageSize> image_size();
+
+/// Returns the type of data.augment, which checks the entries and the rules between them.
+Type<AugmentList> augment_list();
+
+/// Returns the type of {"mean", "std"}, each a number or a list with one number a channel.
+Type<NormalizeOptions> normalize();
 
 /// Returns all keys of a config, in the order of the tables.
 const std::vector<KnownKey>& config_keys();

@@ -11,30 +11,23 @@ namespace mnist_train::settings {
 
 namespace {
 
-/// Adds a key of one schedule, which the others refuse.
-template <class T>
-void add_schedule_key(const std::string& schedule, Schema<ScheduleOptions>& schema,
-                      const std::string& key, T ScheduleOptions::*member, const Type<T>& type,
-                      const std::string& doc, const std::vector<std::string>& other_names = {}) {
-  schema.add(key, member, type, schedule + ": " + doc, other_names).key.owner = {"name", schedule};
-  schema.forbid(key, all_of({given(key), none_of(equal("name", schedule))}),
-                "is only for schedule " + schedule);
+/// Returns the traits of keys of one schedule, which the others refuse.
+KeyTraits of_schedule(const std::string& name) {
+  return {.owner = {"name", name, /*is_any_other=*/false, "schedule"}};
 }
 
 void add_one_cycle(Schema<ScheduleOptions>& schema) {
-  const std::string one_cycle = "one_cycle";
-  const auto divisor = number({0, kMaxFloat, true});
-  add_schedule_key(one_cycle, schema, "max_learning_rate", &ScheduleOptions::max_learning_rate,
-                   number({0, kMaxFloat, true}),
-                   "highest rate. The cycle follows from it; learning_rate is ignored.",
-                   {"max_lr"});
-  add_schedule_key(one_cycle, schema, "pct_start", &ScheduleOptions::pct_start,
-                   number({0, 1, true, true}),
-                   "fraction of the steps in which the rate rises; 0.3 by default.");
-  add_schedule_key(one_cycle, schema, "div_factor", &ScheduleOptions::div_factor, divisor,
-                   "max_learning_rate divided by the first rate; 25 by default.");
-  add_schedule_key(one_cycle, schema, "final_div_factor", &ScheduleOptions::final_div_factor,
-                   divisor, "first rate divided by the last one; 10000 by default.");
+  const KeyTraits traits = of_schedule("one_cycle");
+  const auto positive = number({0, kMaxFloat, true});
+  ADD_KEY(schema, max_learning_rate, positive,
+          "one_cycle: highest rate. The cycle follows from it; learning_rate is ignored.",
+          {"max_lr"}, traits);
+  ADD_KEY(schema, pct_start, number({0, 1, true, true}),
+          "one_cycle: fraction of the steps in which the rate rises; 0.3 by default.", {}, traits);
+  ADD_KEY(schema, div_factor, positive,
+          "one_cycle: max_learning_rate divided by the first rate; 25 by default.", {}, traits);
+  ADD_KEY(schema, final_div_factor, positive,
+          "one_cycle: first rate divided by the last one; 10000 by default.", {}, traits);
   schema.forbid("", all_of({equal("name", "one_cycle"), none_of(given("max_learning_rate"))}),
                 "schedule one_cycle needs \"max_learning_rate\"");
   schema.forbid("warmup_epochs",
@@ -44,29 +37,29 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
 }
 
 void add_plateau(Schema<ScheduleOptions>& schema) {
-  const std::string plateau = "plateau";
-  add_schedule_key(plateau, schema, "factor", &ScheduleOptions::factor, number({0, 1, false, true}),
-                   "factor applied to the rate at each drop; 0.1 by default.");
-  add_schedule_key(plateau, schema, "patience", &ScheduleOptions::patience, integer(0, kMaxCount),
-                   "epochs without improvement of the loss before the rate drops; 10 by default.");
-  add_schedule_key(plateau, schema, "min_learning_rate", &ScheduleOptions::min_learning_rate,
-                   number({0, kMaxFloat}), "lower bound of the rate; 0 by default.", {"min_lr"});
+  const KeyTraits traits = of_schedule("plateau");
+  ADD_KEY(schema, factor, number({0, 1, false, true}),
+          "plateau: factor applied to the rate at each drop; 0.1 by default.", {}, traits);
+  ADD_KEY(schema, patience, integer(0, kMaxCount),
+          "plateau: epochs without improvement of the loss before the rate drops; 10 by default.",
+          {}, traits);
+  ADD_KEY(schema, min_learning_rate, number({0, kMaxFloat}),
+          "plateau: lower bound of the rate; 0 by default.", {"min_lr"}, traits);
 }
 
 Type<ScheduleOptions> schedule() {
   using Name = ScheduleName;
   const auto name = one_of<Name>({"constant", "step", "linear", "cosine", "one_cycle", "plateau"});
   Schema<ScheduleOptions> schema;
-  schema.add("name", &ScheduleOptions::name, name, "The shape of the learning rate over the run.");
-  schema.add("warmup_epochs", &ScheduleOptions::warmup_epochs, number({0, kMaxFloat}),
-             "Epochs, possibly fractional, over which the learning rate rises from 0.");
-  schema.add("step_epochs", &ScheduleOptions::step_epochs, integer(1, kMaxCount),
-             "step: epochs between two drops, like StepLR's step_size.", {"step_size"});
-  schema.add("gamma", &ScheduleOptions::gamma, number({0, kMaxFloat}),
-             "step: factor applied to the rate at each drop.", {"decay"});
-  schema.add("final_factor", &ScheduleOptions::final_factor, number({0, 1}),
-             "linear, cosine: fraction of the learning rate at the end of the run.",
-             {"end_factor"});
+  ADD_KEY(schema, name, name, "The shape of the learning rate over the run.");
+  ADD_KEY(schema, warmup_epochs, number({0, kMaxFloat}),
+          "Epochs, possibly fractional, over which the learning rate rises from 0.");
+  ADD_KEY(schema, step_epochs, integer(1, kMaxCount),
+          "step: epochs between two drops, like StepLR's step_size.", {"step_size"});
+  ADD_KEY(schema, gamma, number({0, kMaxFloat}), "step: factor applied to the rate at each drop.",
+          {"decay"});
+  ADD_KEY(schema, final_factor, number({0, 1}),
+          "linear, cosine: fraction of the learning rate at the end of the run.", {"end_factor"});
   add_one_cycle(schema);
   add_plateau(schema);
   return group(std::move(schema));
@@ -77,15 +70,13 @@ Type<AveragingOptions> averaging() {
   const auto strategy = one_of<Strategy>({"auto", "bucketed", "flat", "shared_memory"});
   const auto compression = one_of<Compression>({"none", "fp16", "bf16"});
   Schema<AveragingOptions> schema;
-  schema.add("strategy", &AveragingOptions::strategy, strategy,
-             "bucketed: in buckets during the backward pass; flat: in one buffer after it; "
-             "shared_memory: without messages, for processes on the CPUs of one host, which then "
-             "share weights and optimizer state and update one slice each.",
-             {}, kNever);
-  schema.add("bucket_mb", &AveragingOptions::bucket_mb, number({0, 4096, true}),
-             "MiB of gradients per bucket.", {"bucket_cap_mb"}, kNever);
-  schema.add("compression", &AveragingOptions::compression, compression,
-             "Type in which gradients are sent; none: fp32.");
+  ADD_KEY(schema, strategy, kNever, strategy,
+          "bucketed: in buckets during the backward pass; flat: in one buffer after it; "
+          "shared_memory: without messages, for processes on the CPUs of one host, which then "
+          "share weights and optimizer state and update one slice each.");
+  ADD_KEY(schema, bucket_mb, kNever, number({0, 4096, true}), "MiB of gradients per bucket.",
+          {"bucket_cap_mb"});
+  ADD_KEY(schema, compression, compression, "Type in which gradients are sent; none: fp32.");
   schema.forbid("compression",
                 all_of({equal("strategy", "shared_memory"), given("compression"),
                         none_of(equal("compression", "none"))}),
@@ -98,40 +89,32 @@ struct Sharding {
   std::int64_t shards = 1;
 };
 
-Type<Sharding> sharding() {
-  Schema<Sharding> schema;
-  schema
-      .add(
-          "shards", &Sharding::shards, integer(1, kMaxProcessesPerNode),
-          "Splits each global batch into this number of shards. Results are bit-identical for 1 to "
-          "`shards` processes.")
-      .required = true;
-  return group(std::move(schema));
-}
-
 /// Returns the field of `deterministic`: true, false or {"shards": 4}.
 strict_json::Field<TrainOptions> deterministic_field() {
   const auto flag = boolean();
-  const auto object = sharding();
-  KnownKey key{"", "deterministic"};
-  key.shorthand_for = "";
-  return {key,
+  const auto object = group(one_key(
+      "shards", &Sharding::shards, integer(1, kMaxProcessesPerNode),
+      "Splits each global batch into this number of shards. Results are bit-identical for 1 to "
+      "`shards` processes.",
+      {}, kRequired));
+  const auto read = [object, flag](TrainOptions& options, const JsonCursor& cursor) {
+    if (cursor.value().is_object()) {
+      if (const auto value = object.read(cursor)) options.shards = value->shards;
+      options.deterministic = true;
+    } else if (const auto value = flag.read(cursor.or_else("{\"shards\": 4}"))) {
+      options.deterministic = *value;
+    }
+  };
+  const auto write = [object](const TrainOptions& options) -> std::optional<Json> {
+    if (options.shards) return object.write({*options.shards});
+    return Json(options.deterministic);
+  };
+  KnownKey key{"", "deterministic", {}, kSteps, {.shorthand_for = ""}};
+  key.fragment["anyOf"] = {flag.fragment, object.fragment};
+  return {std::move(key),
           "true: bit-identical results for the same binary, hardware and number of processes and "
           "threads. With shards: for any number of processes.",
-          {{"anyOf", {flag.fragment, object.fragment}}},
-          [object, flag](TrainOptions& options, const JsonCursor& cursor) {
-            if (cursor.node().value.is_object()) {
-              if (const auto value = object.read(cursor)) options.shards = value->shards;
-              options.deterministic = true;
-            } else if (const auto value = flag.read(cursor.or_else("{\"shards\": 4}"))) {
-              options.deterministic = *value;
-            }
-          },
-          [object](const TrainOptions& options) -> std::optional<Json> {
-            if (options.shards) return object.write({*options.shards});
-            return Json(options.deterministic);
-          },
-          object.keys};
+          read, write, object.keys};
 }
 
 /// Returns the type of `class_weights`: "balanced", or an object with the weights of some classes.
@@ -162,63 +145,56 @@ Type<ClassWeightOptions> class_weights() {
 }
 
 void add_length(Schema<TrainOptions>& schema) {
-  schema.add("epochs", &TrainOptions::epochs, integer(1, kMaxCount),
-             "Passes over the training set.",
-             {"num_epochs", "n_epochs", "max_epochs", "epoch_count"}, kNever);
-  schema.add("max_steps", &TrainOptions::max_steps, optional_of(integer(1, kMaxSteps)),
-             "Ends the run after this number of optimizer steps, even within an epoch.",
-             {"num_steps", "steps", "max_iterations"}, kNever);
-  schema.add("batch_size", &TrainOptions::batch_size, optional_of(integer(1, kMaxCount)),
-             "Samples per step, over all processes; shares may differ by one. Null if "
-             "batch_size_per_process is set.",
-             {"global_batch_size", "train_batch_size", "bs"});
-  schema.add("batch_size_per_process", &TrainOptions::batch_size_per_process,
-             optional_of(integer(1, kMaxCount)),
-             "Samples per step and process, instead of batch_size, like the batch size in DDP "
-             "scripts.",
-             {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
-  schema.add("test_batch_size", &TrainOptions::test_batch_size, integer(1, kMaxCount),
-             "Samples per step and process during evaluation; CPUs use at most 128 per thread.",
-             {"eval_batch_size", "val_batch_size"}, kNever);
+  ADD_KEY(schema, epochs, kNever, integer(1, kMaxCount), "Passes over the training set.",
+          {"num_epochs", "n_epochs", "max_epochs", "epoch_count"});
+  ADD_KEY(schema, max_steps, kNever, optional_of(integer(1, kMaxSteps)),
+          "Ends the run after this number of optimizer steps, even within an epoch.",
+          {"num_steps", "steps", "max_iterations"});
+  ADD_KEY(schema, batch_size, optional_of(integer(1, kMaxCount)),
+          "Samples per step, over all processes; shares may differ by one. Null if "
+          "batch_size_per_process is set.",
+          {"global_batch_size", "train_batch_size", "bs"});
+  ADD_KEY(schema, batch_size_per_process, optional_of(integer(1, kMaxCount)),
+          "Samples per step and process, instead of batch_size, like the batch size in DDP "
+          "scripts.",
+          {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
+  ADD_KEY(schema, test_batch_size, kNever, integer(1, kMaxCount),
+          "Samples per step and process during evaluation; CPUs use at most 128 per thread.",
+          {"eval_batch_size", "val_batch_size"});
 }
 
-using Globs = std::vector<std::string>;
-
+/// Returns the type of factors of the learning rate.
 Type<double> factor() {
   Type<double> type = number({0, kMaxFloat, true});
   type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<double> {
-    const Json& value = cursor.node().value;
+    const Json& value = cursor.value();
     if (!value.is_number() || value.get<double>() > 0) return read(cursor);
-    cursor.add_mismatch("a number above 0", "; to freeze parameters set \"frozen\" to true");
-    return std::nullopt;
+    return cursor.add_mismatch("a number above 0", "; to freeze parameters set \"frozen\" to true");
   };
   return type;
 }
 
 /// Returns the type of one glob or several.
-Type<Globs> globs() {
+Type<std::vector<std::string>> globs() {
   const auto glob = strict_json::text(".", "a glob of parameter names");
   return one_or_list(glob, list_of(glob, "at least one glob", 1), R"(["conv1.*", "bn1.*"])");
 }
 
 Type<std::vector<ParameterOptions>> parameter_list() {
-  using Options = ParameterOptions;
-  Schema<Options> schema;
-  schema
-      .add("match", &Options::match, globs(),
-           "Names of parameters, as `describe` prints them, or globs of them, of which `*` matches "
-           "dots, too.",
-           {"name", "names", "params", "pattern"})
-      .required = true;
-  schema.add("learning_rate_factor", &Options::learning_rate_factor, optional_of(factor()),
-             "Factor applied to the learning rate.",
-             {"lr_factor", "lr_mult", "lr_multiplier", "lr_scale"});
-  schema.add("weight_decay", &Options::weight_decay, optional_of(number({0, kMaxFloat})),
-             "Replaces weight_decay.", {"wd", "l2"});
-  schema.add("frozen", &Options::frozen, optional_of(boolean()),
-             "true: they keep their values. Batch norm without a trained parameter uses and keeps "
-             "its running statistics.",
-             {"freeze", "fixed"});
+  Schema<ParameterOptions> schema;
+  ADD_KEY(schema, match, globs(),
+          "Names of parameters, as `describe` prints them, or globs of them, of which `*` matches "
+          "dots, too.",
+          {"name", "names", "params", "pattern"}, kRequired);
+  ADD_KEY(schema, learning_rate_factor, optional_of(factor()),
+          "Factor applied to the learning rate.",
+          {"lr_factor", "lr_mult", "lr_multiplier", "lr_scale"});
+  ADD_KEY(schema, weight_decay, optional_of(number({0, kMaxFloat})), "Replaces weight_decay.",
+          {"wd", "l2"});
+  ADD_KEY(schema, frozen, optional_of(boolean()),
+          "true: they keep their values. Batch norm without a trained parameter uses and keeps "
+          "its running statistics.",
+          {"freeze", "fixed"});
   schema.forbid(
       "", none_of(any_of({given("learning_rate_factor"), given("weight_decay"), given("frozen")})),
       "needs \"learning_rate_factor\", \"weight_decay\" or \"frozen\"");
@@ -227,106 +203,97 @@ Type<std::vector<ParameterOptions>> parameter_list() {
 
 void add_optimizer(Schema<TrainOptions>& schema) {
   const auto optimizer = one_of<OptimizerName>({"sgd", "adam", "adamw"});
-  schema.add("optimizer", &TrainOptions::optimizer, optimizer, "The update rule.");
-  schema.add("learning_rate", &TrainOptions::learning_rate, number({0, kMaxFloat}),
-             "Step size of the optimizer.", {"lr", "base_lr", "initial_lr", "init_lr"});
-  schema.add("sgd_momentum", &TrainOptions::sgd_momentum, number({0, 1, false, true}),
-             "Momentum of SGD, as PyTorch defines it.", {"momentum"});
-  schema.add("nesterov", &TrainOptions::nesterov, boolean(), "Uses Nesterov momentum.");
-  schema.add("adam_beta1", &TrainOptions::adam_beta1, number({0, 1, false, true}),
-             "First beta of Adam and AdamW.", {"beta1"});
-  schema.add("adam_beta2", &TrainOptions::adam_beta2, number({0, 1, false, true}),
-             "Second beta of Adam and AdamW.", {"beta2"});
-  schema.add("adam_epsilon", &TrainOptions::adam_epsilon, number({kMinFloat, kMaxFloat}),
-             "Epsilon of Adam and AdamW.", {"eps", "epsilon"});
-  schema.add("weight_decay", &TrainOptions::weight_decay, number({0, kMaxFloat}),
-             "L2 penalty, added to the gradients; for adamw the decoupled decay.", {"wd", "l2"});
-  schema.add("schedule", &TrainOptions::schedule, schedule(), "The learning rate over time.",
-             {"lr_schedule", "lr_scheduler", "scheduler"});
-  schema.add("parameters", &TrainOptions::parameters, parameter_list(),
-             "Learning rate and weight decay of some parameters, or that they are frozen; later "
-             "entries win key by key.",
-             {"parameter_groups", "param_groups"});
+  ADD_KEY(schema, optimizer, optimizer, "The update rule.");
+  ADD_KEY(schema, learning_rate, number({0, kMaxFloat}), "Step size of the optimizer.",
+          {"lr", "base_lr", "initial_lr", "init_lr"});
+  ADD_KEY(schema, sgd_momentum, number({0, 1, false, true}),
+          "Momentum of SGD, as PyTorch defines it.", {"momentum"});
+  ADD_KEY(schema, nesterov, boolean(), "Uses Nesterov momentum.");
+  ADD_KEY(schema, adam_beta1, number({0, 1, false, true}), "First beta of Adam and AdamW.",
+          {"beta1"});
+  ADD_KEY(schema, adam_beta2, number({0, 1, false, true}), "Second beta of Adam and AdamW.",
+          {"beta2"});
+  ADD_KEY(schema, adam_epsilon, number({kMinFloat, kMaxFloat}), "Epsilon of Adam and AdamW.",
+          {"eps", "epsilon"});
+  ADD_KEY(schema, weight_decay, number({0, kMaxFloat}),
+          "L2 penalty, added to the gradients; for adamw the decoupled decay.", {"wd", "l2"});
+  ADD_KEY(schema, schedule, schedule(), "The learning rate over time.",
+          {"lr_schedule", "lr_scheduler", "scheduler"});
+  ADD_KEY(schema, parameters, parameter_list(),
+          "Learning rate and weight decay of some parameters, or that they are frozen; later "
+          "entries win key by key.",
+          {"parameter_groups", "param_groups"});
 }
 
 void add_refinements(Schema<TrainOptions>& schema) {
-  schema.add("label_smoothing", &TrainOptions::label_smoothing, number({0, 1}),
-             "Fraction of the target spread over all classes.");
-  schema.add(
-      "class_weights", &TrainOptions::class_weights, optional_of(class_weights()),
-      "Weights of the classes in the training loss, as in CrossEntropyLoss(weight). balanced: "
-      "training samples / (classes × samples of the class); an object: by class name, or "
-      "number if the data have no names; other classes have weight 1.",
-      {"class_weight", "loss_weights", "weight"});
-  schema.add("max_gradient_norm", &TrainOptions::max_gradient_norm,
-             optional_of(number({0, kMaxFloat, true})), "Clips gradients to this norm.",
-             {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
-  schema.add("sync_batch_norm", &TrainOptions::sync_batch_norm, boolean(),
-             "Computes batch statistics over the global batch instead of per process.");
-  schema.add("gradient_accumulation_steps", &TrainOptions::gradient_accumulation_steps,
-             integer(1, kMaxCount),
-             "Global batches whose gradients are summed for one optimizer step.",
-             {"accumulation_steps", "grad_accumulation_steps"});
-  schema.add("gradient_averaging", &TrainOptions::gradient_averaging, averaging(),
-             "How processes average their gradients.", {"all_reduce"});
+  ADD_KEY(schema, label_smoothing, number({0, 1}),
+          "Fraction of the target spread over all classes.");
+  ADD_KEY(schema, class_weights, optional_of(class_weights()),
+          "Weights of the classes in the training loss, as in CrossEntropyLoss(weight). balanced: "
+          "training samples / (classes × samples of the class); an object: by class name, or "
+          "number if the data have no names; other classes have weight 1.",
+          {"class_weight", "loss_weights", "weight"});
+  ADD_KEY(schema, max_gradient_norm, optional_of(number({0, kMaxFloat, true})),
+          "Clips gradients to this norm.",
+          {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
+  ADD_KEY(schema, sync_batch_norm, boolean(),
+          "Computes batch statistics over the global batch instead of per process.");
+  ADD_KEY(schema, gradient_accumulation_steps, integer(1, kMaxCount),
+          "Global batches whose gradients are summed for one optimizer step.",
+          {"accumulation_steps", "grad_accumulation_steps"});
+  ADD_KEY(schema, gradient_averaging, averaging(), "How processes average their gradients.",
+          {"all_reduce"});
 }
 
 void add_machine(Schema<TrainOptions>& schema) {
-  schema.add("seed", &TrainOptions::seed, integer(0, std::numeric_limits<std::int64_t>::max()),
-             "Seed of the initial weights and the order of samples.", {"random_seed"});
+  ADD_KEY(schema, seed, integer(0, std::numeric_limits<std::int64_t>::max()),
+          "Seed of the initial weights and the order of samples.", {"random_seed"});
   schema.add(deterministic_field());
-  schema.add("device", &TrainOptions::device,
-             one_of<DeviceName>({"auto", "cpu", "cuda"}, {{"gpu", "cuda"}}),
-             "Device of the processes; auto: GPUs if there are any.", {"accelerator"});
-  schema.add("backend", &TrainOptions::backend, one_of<BackendName>({"auto", "nccl", "gloo"}),
-             "Communication library; auto: NCCL on GPUs, Gloo on CPUs.",
-             {"dist_backend", "distributed_backend"}, kNever);
+  ADD_KEY(schema, device, one_of<DeviceName>({"auto", "cpu", "cuda"}, {{"gpu", "cuda"}}),
+          "Device of the processes; auto: GPUs if there are any.", {"accelerator"});
+  ADD_KEY(schema, backend, kNever, one_of<BackendName>({"auto", "nccl", "gloo"}),
+          "Communication library; auto: NCCL on GPUs, Gloo on CPUs.",
+          {"dist_backend", "distributed_backend"});
   const auto precision =
       one_of<PrecisionName>({"auto", "fp32", "bf16"}, {{"float32", "fp32"}, {"bfloat16", "bf16"}});
-  schema.add("precision", &TrainOptions::precision, precision,
-             "Type in which layers compute during training; master weights and optimizer state are "
-             "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "
-             "CPUs.",
-             {"dtype"});
-  schema.add("cuda_graphs", &TrainOptions::cuda_graphs, one_of<CudaGraphs>({"auto", "on", "off"}),
-             "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "
-             "config prevents it.",
-             {"use_cuda_graphs"}, kNever);
-  schema.add(
-      "gpu_kernels", &TrainOptions::gpu_kernels, one_of<GpuKernels>({"auto", "off"}),
-      "Fused GPU kernels in place of several LibTorch operations; auto: those that agree with "
-      "LibTorch on a small test case.");
+  ADD_KEY(schema, precision, precision,
+          "Type in which layers compute during training; master weights and optimizer state are "
+          "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "
+          "CPUs.",
+          {"dtype"});
+  ADD_KEY(schema, cuda_graphs, kNever, one_of<CudaGraphs>({"auto", "on", "off"}),
+          "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "
+          "config prevents it.",
+          {"use_cuda_graphs"});
+  ADD_KEY(schema, gpu_kernels, one_of<GpuKernels>({"auto", "off"}),
+          "Fused GPU kernels in place of several LibTorch operations; auto: those that agree with "
+          "LibTorch on a small test case.");
 }
 
 void add_monitoring(Schema<TrainOptions>& schema) {
-  schema.add("stop_at_accuracy", &TrainOptions::stop_at_accuracy, optional_of(number({0, 1})),
-             "Ends the run after the first epoch that reaches this test accuracy.",
-             {"target_accuracy"}, kNever);
-  schema.add("log_interval", &TrainOptions::log_interval,
-             optional_of(integer(1, kMaxCount), "auto"),
-             "Steps between two step records of metrics.jsonl; auto: a tenth of an epoch or a "
-             "thousandth of the run, whichever is more, up to 100.",
-             {"log_every", "log_steps"}, kNever);
+  ADD_KEY(schema, stop_at_accuracy, kNever, optional_of(number({0, 1})),
+          "Ends the run after the first epoch that reaches this test accuracy.",
+          {"target_accuracy"});
+  ADD_KEY(schema, log_interval, kNever, optional_of(integer(1, kMaxCount), "auto"),
+          "Steps between two step records of metrics.jsonl; auto: a tenth of an epoch or a "
+          "thousandth of the run, whichever is more, up to 100.",
+          {"log_every", "log_steps"});
   Schema<EarlyStoppingOptions> early_stopping;
-  early_stopping
-      .add("patience", &EarlyStoppingOptions::patience, integer(1, kMaxCount),
-           "Consecutive epochs without improvement after which the run ends.")
-      .required = true;
-  early_stopping.add("min_delta", &EarlyStoppingOptions::min_delta, number({0, 1, false, true}),
-                     "Minimum improvement over the best accuracy so far.");
-  schema.add("early_stopping", &TrainOptions::early_stopping,
-             optional_of(group(std::move(early_stopping))),
-             "Ends the run when the accuracy stops improving, or the balanced accuracy if "
-             "`checkpoint.best_by` is `balanced_accuracy`.",
-             {"early_stop"}, kNever);
-  Schema<EmaOptions> ema;
-  ema.add("decay", &EmaOptions::decay, number({0, 1, false, true}),
-          "Fraction of the average kept by an optimizer step; step n keeps at most "
-          "(1 + n) / (10 + n).");
-  schema.add("ema", &TrainOptions::ema, optional_of(group(std::move(ema))),
-             "Keeps an exponential moving average of the weights, which is evaluated and saved "
-             "instead of them; the best checkpoint and early_stopping use it.",
-             {"model_ema", "weight_averaging"});
+  ADD_KEY(early_stopping, patience, integer(1, kMaxCount),
+          "Consecutive epochs without improvement after which the run ends.", {}, kRequired);
+  ADD_KEY(early_stopping, min_delta, number({0, 1, false, true}),
+          "Minimum improvement over the best accuracy so far.");
+  ADD_KEY(schema, early_stopping, kNever, optional_of(group(std::move(early_stopping))),
+          "Ends the run when the accuracy stops improving, or the balanced accuracy if "
+          "`checkpoint.best_by` is `balanced_accuracy`.",
+          {"early_stop"});
+  const auto ema = one_key("decay", &EmaOptions::decay, number({0, 1, false, true}),
+                           "Fraction of the average kept by an optimizer step; step n keeps at "
+                           "most (1 + n) / (10 + n).");
+  ADD_KEY(schema, ema, optional_of(group(ema)),
+          "Keeps an exponential moving average of the weights, which is evaluated and saved "
+          "instead of them; the best checkpoint and early_stopping use it.",
+          {"model_ema", "weight_averaging"});
 }
 
 void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {

@@ -374,6 +374,34 @@ const Node* Node::find(std::string_view key) const {
   return found == members.end() ? nullptr : &found->value;
 }
 
+std::string describe(const Node& node) {
+  if (node.value.is_array()) return "a list";
+  if (node.value.is_object()) return "an object";
+  if (node.value.is_string()) {
+    return "the string \"" + shorten(node.value.get_ref<const std::string&>()) + '"';
+  }
+  // As written: 10.0 and 1e1 are not the integer 10.
+  return shorten(word_at(node.source->text, node.offset));
+}
+
+std::optional<std::string> text_of(const Node& node) {
+  if (node.value.is_string()) return node.value.get<std::string>();
+  const auto& typed = node.source->typed_value;
+  if (!typed) return std::nullopt;
+  const std::string_view text = node.source->text;
+  if (node.offset == skip_whitespace(text, *typed)) return std::string(text.substr(*typed));
+  if (node.value.is_structured()) return std::nullopt;
+  const std::string_view rest = text.substr(node.offset);  // an item of a list
+  return std::string(rest.substr(0, rest.find_first_of(",]} \t\r\n")));
+}
+
+Json to_json(const Node& node) {
+  Json json = node.value;
+  for (const Node& item : node.items) json.push_back(to_json(item));
+  for (const Node::Member& member : node.members) json[member.key] = to_json(member.value);
+  return json;
+}
+
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin) {
   return DocumentParser(source, problems, begin).document();

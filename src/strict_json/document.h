@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -87,6 +88,7 @@ struct Node {
 
   /// Returns the value of the first member with this key, or null.
   const Node* find(std::string_view key) const;
+  Node* find(std::string_view key) { return const_cast<Node*>(std::as_const(*this).find(key)); }
 };
 
 struct Node::Member {
@@ -94,6 +96,16 @@ struct Node::Member {
   std::size_t key_offset = 0;  // in value.source->text
   Node value;
 };
+
+/// Returns the value for messages: `1.5`, `the string "ten"`, `a list`.
+std::string describe(const Node& node);
+
+/// Returns the text of a string. In a --set, other values count as text too, as they were typed: a
+/// folder may be called 2024 or true. Nothing for other values in a file.
+std::optional<std::string> text_of(const Node& node);
+
+/// Returns the value as JSON without positions.
+Json to_json(const Node& node);
 
 inline constexpr std::size_t kMaxNesting = 64;
 

@@ -1,11 +1,102 @@
 #include "strict_json/schema.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <regex>
 #include <stdexcept>
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "base/print.h"
+#include "base/system.h"
 
 namespace mnist_train::strict_json {
 
 namespace {
+
+/// Suggestions are slow, and a text with more unknown keys than this is no config.
+constexpr std::size_t kMaxExplanations = 100;
+
+constexpr std::size_t kLongestComparedName = 40;
+
+/// Returns the name without case and separators: "batchSize" and "batch-size" are batch_size.
+std::string plain(std::string_view name) {
+  std::string letters;
+  for (const char character : name) {
+    if (character == '_' || character == '-' || character == ' ') continue;
+    letters += static_cast<char>(std::tolower(static_cast<unsigned char>(character)));
+  }
+  return letters;
+}
+
+/// Returns the key that other programs call `given`, or whose spelling is close.
+const KnownKey* similar_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
+  std::vector<std::string> names;
+  for (const KnownKey* key : keys) {
+    const auto is_given = [&](const std::string& name) { return plain(name) == plain(given); };
+    if (std::ranges::any_of(key->other_names, is_given)) return key;
+    names.push_back(key->name);
+  }
+  const std::optional<std::string> name = closest_name(given, names);
+  if (!name) return nullptr;
+  return *std::ranges::find(keys, *name, &KnownKey::name);
+}
+
+constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
+/// Not absolute, not a folder, without the steps `.` and `..`, not starting at `~`.
+constexpr const char* kFileNamePattern = R"(^(?!~?/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
+constexpr std::size_t kMaxPatternText = 1000;  // std::regex recurses for every character
+
+std::string show(double value) { return number_to_json(value).dump(); }
+
+std::string describe_range(const NumberRange& range) {
+  return std::string("a number ") + (range.above_min ? "above " : "from ") + show(range.min) +
+         (range.below_max ? " to below " : " to ") + show(range.max);
+}
+
+bool contains(const NumberRange& range, double value) {
+  return (range.above_min ? value > range.min : value >= range.min) &&
+         (range.below_max ? value < range.max : value <= range.max);
+}
+
+/// Explains a float literal that was probably meant as an integer: 10.0, 1e3.
+std::string hint_for_integer(const Json& value) {
+  if (!value.is_number_float()) return {};
+  const auto real = value.get<double>();
+  if (std::floor(real) != real || std::fabs(real) >= kLargestExactInteger) return {};
+  return "; an integer is written without fraction and exponent: " + show(real);
+}
+
+/// Returns whether a literal is not 0 but becomes 0 as a double, as 1e-999 does.
+bool underflows(const Node& node) {
+  if (node.value != 0.0) return false;
+  std::string_view digits = std::string_view(node.source->text).substr(node.offset);
+  digits = digits.substr(0, digits.find_first_not_of("-.0123456789"));
+  return digits.find_first_of("123456789") != std::string_view::npos;
+}
+
+/// Returns whether the text can be written as JSON and passed to system calls.
+bool is_plain_text(const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return text.find('\0') == std::string::npos;
+  } catch (const Json::exception&) {  // not UTF-8
+    return false;
+  }
+}
+
+/// Returns whether the value is a string that a JSON Schema lists in its "enum".
+bool takes_name(const Json& fragment, const Json& value) {
+  if (!value.is_string()) return false;
+  if (fragment.contains("anyOf")) {
+    return std::any_of(fragment.at("anyOf").begin(), fragment.at("anyOf").end(),
+                       [&](const Json& choice) { return takes_name(choice, value); });
+  }
+  if (!fragment.contains("enum")) return false;
+  const Json& names = fragment.at("enum");
+  return std::find(names.begin(), names.end(), value) != names.end();
+}
 
 /// Returns `{name: value}`; braces around two strings could make a list.
 Json object(const std::string& name, const Json& value) {
@@ -36,6 +127,217 @@ bool obeys(const Node& node, const std::string& keyword, const Json& argument) {
 }
 
 }  // namespace
+
+std::nullopt_t JsonCursor::add_error(std::string message) const {
+  if (node_->is_broken) return std::nullopt;
+  context_->problems.push_back({node_->source, node_->offset, pointer_, std::move(message)});
+  return std::nullopt;
+}
+
+std::nullopt_t JsonCursor::add_error_at(std::string_view path, std::string message) const {
+  const std::string_view key = path.substr(0, path.find('/'));
+  if (!has(key)) return add_error(std::move(message));
+  if (key == path) return member(key).add_error(std::move(message));
+  return member(key).add_error_at(path.substr(key.size() + 1), std::move(message));
+}
+
+std::nullopt_t JsonCursor::add_mismatch(const std::string& expected,
+                                        const std::string& hint) const {
+  return add_error("expected " + expected + alternatives_ + ", found " + describe(*node_) + hint);
+}
+
+std::nullopt_t JsonCursor::add_no_object(const std::vector<KnownKey>& own) const {
+  for (const KnownKey& key : own) {
+    if (!key.group.empty() || !takes_name(key.fragment, value())) continue;
+    std::string dotted = pointer_.empty() ? "" : pointer_.substr(1) + "/";
+    std::ranges::replace(dotted, '/', '.');
+    const auto& text = value().get_ref<const std::string&>();
+    return add_mismatch("an object", "; did you mean {\"" + key.name + "\": \"" + text +
+                                         "\"} (--set " + dotted + key.name + "=" + text + ")?");
+  }
+  return add_mismatch("an object");
+}
+
+void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
+                                  const Explanations& absent) const {
+  std::vector<KnownKey> keys;
+  std::size_t count = 0;
+  for (const Node::Member& member : node_->members) {
+    const auto is_this = [&](const KnownKey& key) {
+      return key.group.empty() && key.name == member.key;
+    };
+    if (std::ranges::any_of(own, is_this)) continue;
+    if (keys.empty()) {
+      for (const KnownKey& key : own) {
+        if (key.group.empty()) keys.push_back({pointer_, key.name, key.other_names});
+      }
+      for (const KnownKey& key : context_->keys) {
+        if (key.group != pointer_) keys.push_back(key);
+      }
+    }
+    std::string message = "unknown key \"" + shorten(member.key) + '"';
+    const auto why = std::ranges::find(absent, member.key, &Explanations::value_type::first);
+    if (why != absent.end()) {
+      message += "; " + why->second;
+    } else if (++count <= kMaxExplanations) {
+      message = explain_unknown_key(member.key, pointer_, keys);
+    }
+    context_->problems.push_back({member.value.source, member.key_offset,
+                                  join_pointer(pointer_, member.key), std::move(message)});
+  }
+}
+
+std::optional<std::string> closest_name(std::string_view given,
+                                        const std::vector<std::string>& names) {
+  const std::string wanted = plain(given);
+  if (wanted.size() > kLongestComparedName) return std::nullopt;
+  constexpr std::size_t kTelling = 3;
+  for (const std::string& name : names) {
+    if (wanted.size() >= kTelling && plain(name).starts_with(wanted)) return name;
+  }
+  // Two edits are too many in a short name.
+  std::size_t best = wanted.size() <= 4 ? 2 : 3;
+  std::optional<std::string> closest;
+  for (const std::string& name : names) {
+    const std::size_t distance = edit_distance(wanted, plain(name));
+    if (distance < best && distance < wanted.size()) {
+      best = distance;
+      closest = name;
+    }
+  }
+  return closest;
+}
+
+std::string explain_unknown_key(std::string_view key, std::string_view group,
+                                const std::vector<KnownKey>& keys) {
+  const std::string start = "unknown key \"" + shorten(key) + "\"; ";
+  std::vector<const KnownKey*> here, elsewhere;
+  for (const KnownKey& known : keys) (known.group == group ? here : elsewhere).push_back(&known);
+  const auto place_of_key = [](const KnownKey& known) {
+    return known.group.empty() ? "at the top level" : "in " + known.group;
+  };
+  if (const KnownKey* meant = similar_key(key, here)) {
+    return start + "did you mean \"" + meant->name + "\"?";
+  }
+  std::string places;
+  for (const KnownKey* known : elsewhere) {
+    if (known->name == key) places += (places.empty() ? "" : " or ") + place_of_key(*known);
+  }
+  if (!places.empty()) return start + "it belongs " + places;
+  const std::string pointer = "/" + replaced(std::string(key), ".", "/");  // as --set writes a key
+  for (const KnownKey* known : elsewhere) {
+    if (known->group.empty() || pointer != known->group + "/" + known->name) continue;
+    return start + "it is \"" + known->name + "\" " + place_of_key(*known);
+  }
+  if (const KnownKey* meant = similar_key(key, elsewhere)) {
+    return start + "did you mean \"" + meant->name + "\" " + place_of_key(*meant) + "?";
+  }
+  std::string names;
+  for (const KnownKey* known : here) names += (names.empty() ? "" : ", ") + known->name;
+  return start + "known here: " + names;
+}
+
+Type<bool> boolean() {
+  return {.read = [](const JsonCursor& cursor) -> std::optional<bool> {
+            if (cursor.value().is_boolean()) return cursor.value().get<bool>();
+            return cursor.add_mismatch("true or false");
+          },
+          .write = [](const bool& value) { return Json(value); },
+          .fragment = {{"type", "boolean"}}};
+}
+
+Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
+  return {.read = [min, max](const JsonCursor& cursor) -> std::optional<std::int64_t> {
+            const Json& value = cursor.value();
+            const bool fits = value.is_number_unsigned()
+                                  ? std::in_range<std::int64_t>(value.get<std::uint64_t>())
+                                  : value.is_number_integer();
+            if (fits && value >= min && value <= max) return value.get<std::int64_t>();
+            return cursor.add_mismatch(
+                "an integer from " + std::to_string(min) + " to " + std::to_string(max),
+                hint_for_integer(value));
+          },
+          .write = [](const std::int64_t& value) { return Json(value); },
+          .fragment = {{"type", "integer"}, {"minimum", min}, {"maximum", max}}};
+}
+
+Type<double> number(const NumberRange& range) {
+  return {
+      .read = [range](const JsonCursor& cursor) -> std::optional<double> {
+        const Json& value = cursor.value();
+        const bool is_lost = value.is_number() && underflows(cursor.node());
+        const bool is_valid = value.is_number() && !is_lost && contains(range, value.get<double>());
+        if (is_valid) return value.get<double>();
+        return cursor.add_mismatch(describe_range(range),
+                                   is_lost ? ", which is too small for a 64-bit float" : "");
+      },
+      .write = [](const double& value) { return number_to_json(value); },
+      .fragment = {{"type", "number"},
+                   {range.above_min ? "exclusiveMinimum" : "minimum", number_to_json(range.min)},
+                   {range.below_max ? "exclusiveMaximum" : "maximum", number_to_json(range.max)}}};
+}
+
+Type<std::string> text(const std::string& pattern, const std::string& expected) {
+  return {.read = [pattern, expected](const JsonCursor& cursor) -> std::optional<std::string> {
+            std::optional<std::string> text = text_of(cursor.node());
+            const bool is_text = text && is_plain_text(*text) && text->size() <= kMaxPatternText;
+            if (is_text && std::regex_search(*text, std::regex(pattern))) return text;
+            return cursor.add_mismatch(expected);
+          },
+          .write = [](const std::string& value) { return Json(value); },
+          .fragment = {{"type", "string"}, {"pattern", pattern}, {"maxLength", kMaxPatternText}}};
+}
+
+Type<std::string> file_name() {
+  return text(kFileNamePattern, "the name of a file in the run folder (relative, without \"..\")");
+}
+
+Type<std::filesystem::path> path() {
+  Type<std::filesystem::path> type;
+  type.fragment = {{"type", "string"}, {"minLength", 1}};
+  type.read = [](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
+    const std::optional<std::string> text = text_of(cursor.node());
+    if (!text || text->empty() || !is_plain_text(*text)) return cursor.add_mismatch("a path");
+    try {
+      const auto absolute = cursor.node().source->base_folder / expand_home(*text);
+      if (is_plain_text(absolute.string())) return absolute.lexically_normal();
+    } catch (const Error& error) {
+      return cursor.add_error(error.what());
+    }
+    return cursor.add_error(
+        "the folder that this path is relative to has a name that is not UTF-8");
+  };
+  type.write = [](const std::filesystem::path& value) { return Json(value.string()); };
+  return type;
+}
+
+std::optional<std::size_t> choose_name(
+    const JsonCursor& cursor, const std::vector<std::string>& names,
+    const std::vector<std::pair<std::string, std::string>>& meant) {
+  const Json& given = cursor.value();
+  std::string expected;
+  for (std::size_t index = 0; index < names.size(); ++index) {
+    if (given == names[index]) return index;
+    const char* separator = index == 0 ? "" : index + 1 == names.size() ? " or " : ", ";
+    expected += separator + ('"' + names[index] + '"');
+  }
+  std::string hint;
+  if (given.is_string()) {
+    std::optional<std::string> name = closest_name(given.get<std::string>(), names);
+    for (const auto& [other, known] : meant) {
+      if (given == other) name = known;
+    }
+    if (name) hint = "; did you mean \"" + *name + "\"?";
+  }
+  return cursor.add_mismatch(expected, hint);
+}
+
+Json number_to_json(double value) {
+  if (std::floor(value) == value && std::fabs(value) < kLargestExactInteger) {
+    return static_cast<std::int64_t>(value);
+  }
+  return value;
+}
 
 Json holds(const std::string& key, const Json& condition) {
   Json result = object("type", "object");

@@ -1,17 +1,287 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "strict_json/value_type.h"
+#include "strict_json/document.h"
 
 namespace mnist_train::strict_json {
+
+/// Which comparisons of two configs a key takes part in.
+enum class KeyUse {
+  kSteps,            // it changes the computation of a training step
+  kSamples,          // it changes the set of samples, or their storage
+  kStepsAndSamples,  // both
+  kNever,
+};
+
+/// A key has a meaning only beside this value of another key of its group.
+struct KeyOwner {
+  std::string key{};  // "": it always has one
+  std::string value{};
+  bool is_any_other = false;  // beside all values but `value`
+  std::string
+      noun{};  // of the values, "model": the key is refused beside another one; "": it is not
+};
+
+/// What few keys have.
+struct KeyTraits {
+  bool required = false;  // an object without the key is refused
+  /// Keys of the same group that a layer which gives this one drops from the layers below it.
+  std::vector<std::string> drops{};
+  KeyOwner owner{};
+  /// A scalar value stands for an object with this key alone; true, if this is "", for {}.
+  std::optional<std::string> shorthand_for{};
+};
+inline const KeyTraits kRequired{.required = true};
+
+/// A key of the config and its properties.
+struct KnownKey {
+  std::string group;  // pointer of the object that holds it, "" for the top level
+  std::string name;
+  std::vector<std::string> other_names{};  // in other programs, for suggestions
+  KeyUse use = KeyUse::kSteps;
+  KeyTraits traits{};
+  Json fragment{};  // the JSON Schema of its value
+};
+
+/// Returns the name that was probably meant: it differs from `given` by case, '-' and '_', or by at
+/// most two edits.
+std::optional<std::string> closest_name(std::string_view given,
+                                        const std::vector<std::string>& names);
+
+/// Returns `unknown key "lr"; did you mean "learning_rate"?`, or in which group the key is, or the
+/// keys of `group`.
+std::string explain_unknown_key(std::string_view key, std::string_view group,
+                                const std::vector<KnownKey>& keys);
+
+/// Names, each with the text that explains it.
+using Explanations = std::vector<std::pair<std::string, std::string>>;
+
+/// State shared by all cursors over one document.
+struct ReadContext {
+  Problems& problems;
+  const std::vector<KnownKey>& keys;  // for suggestions
+  bool is_layer = false;  // other layers complete the document: skip rules over several keys
+};
+
+/// A value that is being read: its node, its pointer, and the list for errors about it.
+class JsonCursor {
+ public:
+  JsonCursor(const Node& node, std::string pointer, ReadContext& context)
+      : node_(&node), pointer_(std::move(pointer)), context_(&context) {}
+
+  const Node& node() const { return *node_; }
+  const Json& value() const { return node_->value; }
+  bool is_layer() const { return context_->is_layer; }
+
+  /// Returns a cursor at an item of this list.
+  JsonCursor item(std::size_t index) const {
+    return {node_->items[index], join_pointer(pointer_, std::to_string(index)), *context_};
+  }
+  /// Returns a cursor at the value of a key that this object has.
+  JsonCursor member(std::string_view key) const {
+    return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
+  }
+  bool has(std::string_view key) const { return node_->find(key) != nullptr; }
+  /// Returns whether this object has the key, with a value other than null.
+  bool gives(std::string_view key) const { return has(key) && !node_->find(key)->value.is_null(); }
+
+  /// Returns a cursor at the same value whose error messages list one more alternative: "null",
+  /// "\"auto\"".
+  JsonCursor or_else(std::string_view alternative) const {
+    JsonCursor same = *this;
+    same.alternatives_ += " or " + std::string(alternative);
+    return same;
+  }
+
+  // Functions that add an error return what a reader returns then.
+
+  /// Adds an error about this value, unless it is broken.
+  std::nullopt_t add_error(std::string message) const;
+  /// Adds an error about the value of a key, or of one in a group ("data/split"); about the group
+  /// if it does not have the key.
+  std::nullopt_t add_error_at(std::string_view path, std::string message) const;
+  /// Adds the error `expected …, found …`, followed by a hint.
+  std::nullopt_t add_mismatch(const std::string& expected, const std::string& hint = "") const;
+  /// Adds the error that this value is no object with keys of `own`. If it is a text that one of
+  /// them takes, the error says how to give it.
+  std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
+  /// Adds an error for each key of this object that is not among `own`. `absent` explains keys that
+  /// users may expect.
+  void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent = {}) const;
+
+ private:
+  const Node* node_;
+  std::string pointer_;
+  ReadContext* context_;
+  std::string alternatives_;
+};
+
+/// How one kind of value is read, written and described.
+template <class T>
+struct Type {
+  std::function<std::optional<T>(const JsonCursor&)> read{};  // nothing: an error was added
+  std::function<Json(const T&)> write{};
+  Json fragment{};               // the JSON Schema of the value
+  std::vector<KnownKey> keys{};  // of an object; their groups are relative to it
+};
+
+/// Returns the type of `true` and `false`.
+Type<bool> boolean();
+
+/// Returns the type of integers from `min` to `max`, written without fraction and exponent.
+Type<std::int64_t> integer(std::int64_t min, std::int64_t max);
+
+/// The numbers from `min` to `max`.
+struct NumberRange {
+  double min = 0;
+  double max = 0;
+  bool above_min = false;  // without `min` itself
+  bool below_max = false;  // without `max` itself
+};
+
+/// Returns the type of numbers in the range.
+Type<double> number(const NumberRange& range);
+
+/// Returns the type of paths. They become absolute: relative ones start at the base folder of their
+/// source, those that begin with `~/` at the user's home folder.
+Type<std::filesystem::path> path();
+
+/// Returns the type of names of files in the run folder: relative, without `.` and `..`.
+Type<std::string> file_name();
+
+/// Returns the type of short strings that contain a match of a regular expression (ECMAScript);
+/// `expected` completes the message "expected …".
+Type<std::string> text(const std::string& pattern, const std::string& expected);
+
+/// Returns the index of the cursor's text among `names`; otherwise adds an error that suggests one.
+/// `meant` maps names in other programs to the one to suggest.
+std::optional<std::size_t> choose_name(
+    const JsonCursor& cursor, const std::vector<std::string>& names,
+    const std::vector<std::pair<std::string, std::string>>& meant = {});
+
+/// Returns the number as JSON, without a fraction if it has none.
+Json number_to_json(double value);
+
+/// Returns the type of an enum that counts from 0, with the names of its values in order. `meant`
+/// maps names in other programs to the one to suggest.
+template <class E>
+Type<E> one_of(const std::vector<std::string>& names,
+               const std::vector<std::pair<std::string, std::string>>& meant = {}) {
+  return {.read = [names, meant](const JsonCursor& cursor) -> std::optional<E> {
+            const std::optional<std::size_t> index = choose_name(cursor, names, meant);
+            if (!index) return std::nullopt;
+            return static_cast<E>(*index);
+          },
+          .write = [names](const E& value) -> Json {
+            return names.at(static_cast<std::size_t>(value));
+          },
+          .fragment = {{"enum", names}}};
+}
+
+/// Returns the type of `inner` or null, which is read as nothing. If `none` is another JSON value,
+/// such as "auto", it is accepted as well, and written for nothing.
+template <class T>
+Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = nullptr) {
+  Json choices = Json::array({inner.fragment});
+  if (!none.is_null()) choices.push_back({{"const", none}});
+  choices.push_back({{"type", "null"}});
+  return {
+      .read = [inner, none](const JsonCursor& cursor) -> std::optional<std::optional<T>> {
+        const Json& given = cursor.value();
+        if (given.is_null() || (none.is_string() && given == none)) return std::optional<T>();
+        std::optional<T> value = inner.read(cursor.or_else(none.dump()));
+        if (!value) return std::nullopt;
+        return std::optional<std::optional<T>>(std::in_place, std::move(*value));
+      },
+      .write = [inner,
+                none](const std::optional<T>& value) { return value ? inner.write(*value) : none; },
+      .fragment = {{"anyOf", choices}},
+      .keys = inner.keys};
+}
+
+/// Returns the type of lists of `min` to `max` values, which messages show as `form`.
+template <class T>
+Type<std::vector<T>> list_of(const Type<T>& inner, const std::string& form = "a list",
+                             std::size_t min = 0, std::size_t max = SIZE_MAX) {
+  Json fragment = {{"type", "array"}, {"items", inner.fragment}};
+  if (min > 0) fragment["minItems"] = min;
+  if (max < SIZE_MAX) fragment["maxItems"] = max;
+  return {.read = [=](const JsonCursor& cursor) -> std::optional<std::vector<T>> {
+            std::vector<T> values;
+            const std::size_t size = cursor.node().items.size();
+            if (!cursor.value().is_array() || size < min || size > max) {
+              return cursor.add_mismatch(form);
+            }
+            for (std::size_t index = 0; index < size; ++index) {
+              std::optional<T> value = inner.read(cursor.item(index));
+              if (value) values.push_back(std::move(*value));
+            }
+            if (values.size() < size) return std::nullopt;
+            return values;
+          },
+          .write =
+              [inner](const std::vector<T>& values) {
+                Json list = Json::array();
+                for (const T& value : values) list.push_back(inner.write(value));
+                return list;
+              },
+          .fragment = std::move(fragment)};
+}
+
+/// Returns the type of `inner` as another C++ type; `to` and `from` convert between the two.
+template <class T, class Inner, class To, class From>
+Type<T> converted(const Type<Inner>& inner, const To& to, const From& from) {
+  return {.read = [read = inner.read, to](const JsonCursor& cursor) -> std::optional<T> {
+            std::optional<Inner> value = read(cursor);
+            if (!value) return std::nullopt;
+            return to(std::move(*value));
+          },
+          .write = [write = inner.write, from](const T& value) { return write(from(value)); },
+          .fragment = inner.fragment,
+          .keys = inner.keys};
+}
+
+/// Returns the type of values that have two forms: `brief`, a scalar, and `full`, a list or an
+/// object, which messages show as `form`. Values that `is_brief` accepts are written briefly.
+template <class T, class IsBrief>
+Type<T> brief_or_full(const Type<T>& brief, const Type<T>& full, const std::string& form,
+                      IsBrief is_brief) {
+  return {.read = [brief, full, form](const JsonCursor& cursor) -> std::optional<T> {
+            const bool is_full = full.fragment.at("type") == cursor.value().type_name();
+            return is_full ? full.read(cursor) : brief.read(cursor.or_else(form));
+          },
+          .write = [brief, full, is_brief](
+                       const T& value) { return (is_brief(value) ? brief : full).write(value); },
+          .fragment = {{"anyOf", {brief.fragment, full.fragment}}},
+          .keys = full.keys};
+}
+
+/// Returns the type of a list of `inner` for which one value may stand, `times` times.
+template <class T>
+Type<std::vector<T>> one_or_list(const Type<T>& inner, const Type<std::vector<T>>& list,
+                                 const std::string& form, std::size_t times = 1) {
+  using List = std::vector<T>;
+  const auto one = converted<List>(
+      inner, [times](const T& value) { return List(times, value); },
+      [](const List& values) { return values.front(); });
+  return brief_or_full(one, list, form, [times](const List& values) {
+    return values.size() == times &&
+           std::ranges::count(values, values.front()) == std::ssize(values);
+  });
+}
 
 /// A rule over several keys of an object: a condition that the object must not meet. Editors
 /// evaluate the condition's JSON Schema, the program evaluates the same text with `matches`, so the
@@ -54,55 +324,68 @@ template <class Owner>
 struct Field {
   KnownKey key;
   std::string doc;  // a sentence or two
-  Json fragment;    // the JSON Schema of the value
   std::function<void(Owner&, const JsonCursor&)> read;
   std::function<std::optional<Json>(const Owner&)> write;  // nothing: the key is not written
   std::vector<KnownKey> nested{};
-  bool required = false;
 };
 
 /// The table of a group's keys, in the order in which they are written. One definition validates,
 /// fills the struct, writes it back and describes it as JSON Schema.
 ///
 ///     Schema<TrainOptions> schema;
-///     schema.add("epochs", &TrainOptions::epochs, integer(1, 1000), "Passes over the data.");
+///     ADD_KEY(schema, epochs, integer(1, 1000), "Passes over the data.", {"num_epochs"});
 ///     schema.conflict("batch_size_per_process", "batch_size");
 template <class Owner>
 class Schema {
  public:
+  using Options = Owner;
   using Check = std::function<void(Owner&, const JsonCursor&)>;
 
   Schema() = default;
   explicit Schema(Owner defaults) : defaults_(std::move(defaults)) {}
 
-  /// Adds a key that fills a member; returns its field for further attributes, valid until the next
-  /// one is added.
+  /// Adds a key that fills a member.
   template <class T>
-  Field<Owner>& add(std::string name, T Owner::*member, const Type<T>& type, std::string doc,
-                    std::vector<std::string> other_names = {}, KeyUse use = KeyUse::kSteps) {
-    return add({{"", std::move(name), std::move(other_names), use},
-                std::move(doc),
-                type.fragment,
-                [member, read = type.read](Owner& owner, const JsonCursor& cursor) {
-                  if (std::optional<T> value = read(cursor)) owner.*member = std::move(*value);
-                },
-                [member, write = type.write](const Owner& owner) { return write(owner.*member); },
-                type.keys});
+  void add(std::string name, T Owner::*member, KeyUse use, const Type<T>& type, std::string doc,
+           std::vector<std::string> other_names = {}, KeyTraits traits = {}) {
+    add({{"", std::move(name), std::move(other_names), use, std::move(traits), type.fragment},
+         std::move(doc),
+         [member, read = type.read](Owner& owner, const JsonCursor& cursor) {
+           if (std::optional<T> value = read(cursor)) owner.*member = std::move(*value);
+         },
+         [member, write = type.write](const Owner& owner) { return write(owner.*member); },
+         type.keys});
+    const KnownKey& added = fields_.back().key;
+    const KeyOwner& owner = added.traits.owner;
+    if (owner.noun.empty()) return;
+    forbid(added.name, all_of({given(added.name), none_of(equal(owner.key, owner.value))}),
+           "is only for " + owner.noun + " " + owner.value);
   }
-
-  Field<Owner>& add(Field<Owner> field) { return fields_.emplace_back(std::move(field)); }
+  template <class T>
+  void add(std::string name, T Owner::*member, const Type<T>& type, std::string doc,
+           std::vector<std::string> other_names = {}, KeyTraits traits = {}) {
+    add(std::move(name), member, KeyUse::kSteps, type, std::move(doc), std::move(other_names),
+        std::move(traits));
+  }
+  void add(Field<Owner> field) { fields_.push_back(std::move(field)); }
 
   /// Adds the required key "name", which told the reader to use this table.
   void add_name(const std::string& name) {
     const auto read = [](Owner&, const JsonCursor&) {};
     const auto write = [name](const Owner&) -> std::optional<Json> { return name; };
-    add({{"", "name"}, "The kind.", {{"const", name}}, read, write}).required = true;
+    add({{"", "name", {}, KeyUse::kSteps, kRequired, {{"const", name}}}, "The kind.", read, write});
   }
 
-  /// Refuses objects without this key, which must be in the table.
-  void require(const std::string& name) {
-    std::ranges::find(fields_, name, [](const auto& field) { return field.key.name; })->required =
-        true;
+  bool requires_keys() const {
+    return std::ranges::any_of(fields_, [](const auto& field) { return is_required(field); });
+  }
+
+  /// Lets the key that was added last be written only if the condition holds.
+  void write_only_if(std::function<bool(const Owner&)> condition) {
+    auto& write = fields_.back().write;
+    write = [write, condition = std::move(condition)](const Owner& owner) {
+      return condition(owner) ? write(owner) : std::nullopt;
+    };
   }
 
   /// Leaves out keys with their defaults, but not required ones, when an object is written.
@@ -113,14 +396,14 @@ class Schema {
   template <class Member, class Part>
   void include(Member member, const Schema<Part>& part) {
     for (const Field<Part>& field : part.fields_) {
-      add({field.key, field.doc, field.fragment,
+      add({field.key, field.doc,
            [member, read = field.read](Owner& owner, const JsonCursor& cursor) {
              read(std::invoke(member, owner), cursor);
            },
            [member, write = field.write](const Owner& owner) {
              return write(std::invoke(member, owner));
            },
-           field.nested, field.required});
+           field.nested});
     }
     rules_.insert(rules_.end(), part.rules_.begin(), part.rules_.end());
     absent_.insert(absent_.end(), part.absent_.begin(), part.absent_.end());
@@ -152,19 +435,18 @@ class Schema {
   /// Reads an object; returns nothing if the value is not one. Errors are added to the cursor; a
   /// key that could not be read keeps its default.
   std::optional<Owner> read(const JsonCursor& cursor) const {
-    if (!cursor.node().value.is_object()) {
-      cursor.add_mismatch("an object", hint_for_name(cursor));
-      return std::nullopt;
-    }
+    if (!cursor.value().is_object()) return cursor.add_no_object(keys());
     Owner owner = defaults_;
     for (const Field<Owner>& field : fields_) {
       if (cursor.has(field.key.name)) {
         field.read(owner, cursor.member(field.key.name));
-      } else if (field.required && !cursor.is_layer()) {
+      } else if (is_required(field) && !cursor.is_layer()) {
         cursor.add_error("needs \"" + field.key.name + '"');
       }
     }
-    cursor.add_unknown_keys(keys(), absent_);
+    if (!std::ranges::all_of(cursor.node().members, [this](const auto& m) { return has(m.key); })) {
+      cursor.add_unknown_keys(keys(), absent_);
+    }
     if (cursor.is_layer()) return owner;
     apply_rules(rules_, cursor);
     for (const Check& each : checks_) each(owner, cursor);
@@ -183,8 +465,8 @@ class Schema {
       const std::string& name = field.key.name;
       Json& property = properties[name];
       property["description"] = field.doc;
-      property.update(field.fragment);
-      if (field.required) {
+      property.update(field.key.fragment);
+      if (is_required(field)) {
         required.push_back(name);
       } else if (defaults.contains(name)) {
         property["default"] = defaults.at(name);
@@ -214,27 +496,24 @@ class Schema {
   template <class Other>
   friend class Schema;
 
+  static bool is_required(const Field<Owner>& field) { return field.key.traits.required; }
+
+  bool has(const std::string& name) const {
+    return std::ranges::any_of(fields_, [&](const auto& field) { return field.key.name == name; });
+  }
+
   Json write(const Owner& owner, bool omits_defaults) const {
     Json object = Json::object();
     for (const Field<Owner>& field : fields_) {
-      const auto& [key, value, is_any_other] = field.key.owner;
+      const auto& [key, value, is_any_other, noun] = field.key.traits.owner;
       const bool has_owner = object.contains(key) && object.at(key) == value;
       if (!key.empty() && !is_any_other && !has_owner) continue;
       std::optional<Json> written = field.write(owner);
       const bool is_left_out =
-          omits_defaults && !field.required && written == field.write(defaults_);
+          omits_defaults && !is_required(field) && written == field.write(defaults_);
       if (written && !is_left_out) object[field.key.name] = std::move(*written);
     }
     return object;
-  }
-
-  /// Returns the end of a message: the key that takes the text which was given instead of an
-  /// object, if there is one.
-  std::string hint_for_name(const JsonCursor& cursor) const {
-    for (const Field<Owner>& field : fields_) {
-      if (takes_name(field.fragment, cursor.node())) return cursor.suggest_member(field.key.name);
-    }
-    return "";
   }
 
   Owner defaults_{};
@@ -244,6 +523,11 @@ class Schema {
   std::vector<Check> checks_;
   Explanations absent_;
 };
+
+/// Adds a key to a schema that is called as the member which it fills; `...`: its type, description
+/// and so on, as `Schema::add` takes them.
+#define ADD_KEY(schema, member, ...) \
+  (schema).add(#member, &std::remove_cvref_t<decltype(schema)>::Options::member, __VA_ARGS__)
 
 /// Returns the type of an object described by a table.
 template <class T>
@@ -264,19 +548,6 @@ struct Alternative {
   std::optional<Union> bare{};                   // the value of the name alone, without an object
 };
 
-/// Returns the kind of a std::variant that is called `name`, with the keys of `keys`.
-template <class Union, class Kind>
-Alternative<Union> alternative(const std::string& name, const Schema<Kind>& keys,
-                               const std::vector<std::string>& required = {}) {
-  Schema<Union> schema{Union(Kind{})};
-  schema.add_name(name);
-  schema.include(
-      [](auto& value) -> auto& { return std::get<Kind>(value); }, keys);
-  for (const std::string& key : required) schema.require(key);
-  return {name, std::move(schema),
-          [](const Union& value) { return std::holds_alternative<Kind>(value); }};
-}
-
 /// Returns the type of an object of one of these kinds, or of the bare name of a kind that requires
 /// no other key. `meant` maps names in other programs to the one to suggest.
 template <class Union>
@@ -293,11 +564,8 @@ Type<Union> named_union(std::vector<Alternative<Union>> kinds,
   if (!bare.empty()) choices.push_back({{"enum", bare}});
   const auto rows = std::make_shared<const std::vector<Alternative<Union>>>(std::move(kinds));
   return {.read = [rows, names, meant](const JsonCursor& cursor) -> std::optional<Union> {
-            const bool is_object = cursor.node().value.is_object();
-            if (is_object && !cursor.has("name")) {
-              cursor.add_error("needs \"name\"");
-              return std::nullopt;
-            }
+            const bool is_object = cursor.value().is_object();
+            if (is_object && !cursor.has("name")) return cursor.add_error("needs \"name\"");
             const auto index =
                 is_object ? choose_name(cursor.member("name"), names, meant)
                           : choose_name(cursor.or_else("an object with a name"), names, meant);

@@ -3,7 +3,7 @@
 #include <fstream>
 
 #include "cli/cli.h"
-#include "strict_json/value_type.h"
+#include "strict_json/schema.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"

@@ -1,10 +1,9 @@
-#include "settings/named_datasets.h"
+#include "settings/data_options.h"
 
 #include <algorithm>
 #include <set>
 #include <string>
 
-#include "settings/data_options.h"
 #include "support/catch.h"
 #include "support/config_text.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/system.h"
-#include "strict_json/value_type.h"
+#include "strict_json/schema.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/problem_line.h"

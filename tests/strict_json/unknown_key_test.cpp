@@ -1,4 +1,4 @@
-#include "strict_json/value_type.h"
+#include "strict_json/schema.h"
 
 #include "support/catch.h"
 
