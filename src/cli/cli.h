@@ -1,13 +1,17 @@
 #pragma once
 
+#include <spdlog/fmt/fmt.h>
+
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "launch/job.h"
 #include "settings/run_config.h"
 #include "strict_json/document.h"
@@ -20,6 +24,12 @@ class App;
 namespace mnist_train::cli {
 
 using launch::Command;
+
+/// Refuses a command. Throws Error(kConfig).
+template <class... Values>
+[[noreturn]] void refuse(fmt::format_string<Values...> text, Values&&... values) {
+  throw Error(ExitCode::kConfig, fmt::format(text, std::forward<Values>(values)...));
+}
 
 /// The parsed arguments: those that the job hands to workers, and others. The config has not been
 /// read yet.

@@ -172,10 +172,10 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
     if (!mark_as_old(config)) return source;
     return source_of(source->name, config.dump(), fs::absolute(path).parent_path());
   }
-  throw Error(ExitCode::kConfig,
-              path.string() +
-                  ": holds no config, and there is no config.json beside it: name the config that "
-                  "it was trained with (--config)");
+  refuse(
+      "{}: holds no config, and there is no config.json beside it: name the config that it was "
+      "trained with (--config)",
+      path.string());
 }
 
 /// Reads a config. Paths in a shipped one that is given by name are relative to ./configs, since
@@ -261,25 +261,17 @@ void find_file(std::string& path, bool to_resume) {
                                : "there is no intact checkpoint in its folder"));
 }
 
-/// Commands by the extension of the files that they write; "": no command writes such files.
-const std::map<std::string, std::string> kWriters{{".pt", "export --format pt"},
-                                                  {".pth", "export --format pt"},
-                                                  {".onnx", "export --format onnx"},
-                                                  {".safetensors", "export --format safetensors"},
-                                                  {".py", "export --format python"},
-                                                  {".png", "preview"},
-                                                  {".html", "report"},
-                                                  {".htm", "report"},
-                                                  {".json", ""},
-                                                  {".jsonl", ""},
-                                                  {".bin", ""},
-                                                  {".jpg", ""},
-                                                  {".jpeg", ""},
-                                                  {".gif", ""},
-                                                  {".svg", ""},
-                                                  {".pdf", ""},
-                                                  {".gz", ""},
-                                                  {".zip", ""}};
+using Extensions = std::vector<std::string>;
+
+/// Commands with the extensions of the files that they write; "": no command writes such files.
+const std::vector<std::pair<std::string, Extensions>> kWriters{
+    {"export --format pt", {".pt", ".pth"}},
+    {"export --format onnx", {".onnx"}},
+    {"export --format safetensors", {".safetensors"}},
+    {"export --format python", {".py"}},
+    {"preview", {".png"}},
+    {"report", {".htm", ".html"}},
+    {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
 
 }  // namespace
 
@@ -305,10 +297,8 @@ std::string find_config(const std::string& name) {
   if (is_shipped && !path.has_parent_path()) return shipped_folder() / (stem + ".json");
   if (shipped.empty() || exists) return name;  // the reader reports what is wrong
   const auto meant = strict_json::closest_name(stem, shipped);
-  throw Error(ExitCode::kConfig,
-              fmt::format("{}: no such file; configs that come with mnist-train: {} (--config {})",
-                          on_one_line(name), fmt::join(shipped, ", "),
-                          is_shipped ? stem : meant.value_or("mnist")));
+  refuse("{}: no such file; configs that come with mnist-train: {} (--config {})",
+         on_one_line(name), fmt::join(shipped, ", "), is_shipped ? stem : meant.value_or("mnist"));
 }
 
 ConfigFiles config_files(const CommandLine& line) {
@@ -370,30 +360,31 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
   if (line.command == Command::kPreview) writer = "preview";
   if (line.command == Command::kReport) writer = "report";
   if (writer.empty() || !line.output) return std::nullopt;
-  const auto other = kWriters.find(imaging::extension_of(*line.output));
-  if (other == kWriters.end() || other->second == writer) return std::nullopt;
-  std::vector<std::string> own;
-  for (const auto& [extension, command] : kWriters) {
-    if (command == writer) own.push_back(extension);
-  }
-  std::string text =
-      fmt::format("--output {}: {} writes {} files", *line.output, writer, fmt::join(own, " or "));
-  if (!other->second.empty()) {
-    text += fmt::format("; {} files are written by {}", other->first, other->second);
+  const std::string extension = imaging::extension_of(*line.output);
+  const auto writes_it = [&](const auto& row) {
+    return std::ranges::find(row.second, extension) != row.second.end();
+  };
+  const auto other = std::ranges::find_if(kWriters, writes_it);
+  if (other == kWriters.end() || other->first == writer) return std::nullopt;
+  const auto own = std::ranges::find(kWriters, writer, [](const auto& row) { return row.first; });
+  std::string text = fmt::format("--output {}: {} writes {} files", *line.output, writer,
+                                 fmt::join(own->second, " or "));
+  if (!other->first.empty()) {
+    text += fmt::format("; {} files are written by {}", extension, other->first);
   }
   return text;
 }
 
 void check_output_file(const fs::path& path) {
-  if (path == "-") throw Error(ExitCode::kConfig, "--output -: expected the name of a file");
+  if (path == "-") refuse("--output -: expected the name of a file");
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
-    throw Error(ExitCode::kConfig, path.string() + ": is a folder; expected the name of a file");
+    refuse("{}: is a folder; expected the name of a file", path.string());
   }
   if (const auto run = report::run_that_wrote(path)) {
-    throw Error(ExitCode::kConfig, "--output " + path.string() + ": is a file of the run in " +
-                                       run->string() +
-                                       ", which is never overwritten; choose another name");
+    refuse(
+        "--output {}: is a file of the run in {}, which is never overwritten; choose another name",
+        path.string(), run->string());
   }
   const AtomicFile trial(path, ExitCode::kConfig);  // without commit nothing changes
 }

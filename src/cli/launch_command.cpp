@@ -44,18 +44,16 @@ void check_model_file(const char* pointer, const std::optional<fs::path>& file,
 void check_export(const CommandLine& line, const settings::RunConfig& config) {
   std::error_code ignored;
   if (fs::equivalent(*line.checkpoint_file, *line.output, ignored)) {
-    throw Error(ExitCode::kConfig, "--output " + *line.output +
-                                       ": is the file to export, which is never overwritten; "
-                                       "choose another name");
+    refuse("--output {}: is the file to export, which is never overwritten; choose another name",
+           *line.output);
   }
   check_output_file(*line.output);
   const auto& file = config.model.torchscript ? config.model.torchscript : config.model.plugin;
   if (line.exports_network() && file) {
-    throw Error(ExitCode::kConfig,
-                "--format " + line.export_format + " needs a network of layers, but the config's " +
-                    (config.model.torchscript ? "model.torchscript" : "model.plugin") +
-                    " defines it in " + file->string() +
-                    "; --format pt and safetensors write its weights");
+    refuse(
+        "--format {} needs a network of layers, but the config's model.{} defines it in {}; "
+        "--format pt and safetensors write its weights",
+        line.export_format, config.model.torchscript ? "torchscript" : "plugin", file->string());
   }
 }
 
@@ -128,9 +126,8 @@ void check_interface() {
   std::istringstream names(environment_variable(kVariable).value_or(""));
   for (std::string name; std::getline(names, name, ',');) {
     if (::if_nametoindex(name.c_str()) != 0) continue;
-    throw Error(ExitCode::kConfig, std::string(kVariable) + "=" + on_one_line(name) +
-                                       ": this machine has no such network interface; `ip link` "
-                                       "lists them");
+    refuse("{}={}: this machine has no such network interface; `ip link` lists them", kVariable,
+           on_one_line(name));
   }
 }
 

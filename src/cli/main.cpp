@@ -34,9 +34,9 @@ void read_image_list(CommandLine& line) {
   const auto dash = std::find(images.begin(), images.end(), "-");
   if (line.command != Command::kPredict || dash == images.end()) return;
   if (std::find(line.configs.begin(), line.configs.end(), "-") != line.configs.end()) {
-    throw Error(ExitCode::kConfig,
-                "mnist-train predict: - stands for both the config and the list of images, but "
-                "there is only one standard input");
+    refuse(
+        "mnist-train predict: - stands for both the config and the list of images, but there is "
+        "only one standard input");
   }
   std::vector<std::string> listed;
   for (std::string name; std::getline(std::cin, name);) {
@@ -53,13 +53,11 @@ data::ConvertOptions convert_options(const CommandLine& line) {
   const auto [source, from] = parts_of(line.from);
   const auto [target, to] = parts_of(line.to);
   if (source != "idx" || from.empty()) {
-    throw Error(ExitCode::kConfig,
-                "mnist-train convert: --from " + line.from + ": expected idx:DIR");
+    refuse("mnist-train convert: --from {}: expected idx:DIR", line.from);
   }
   const bool is_lmdb = target == "lmdb";
   if ((!is_lmdb && target != "image-folder") || to.empty()) {
-    throw Error(ExitCode::kConfig,
-                "mnist-train convert: --to " + line.to + ": expected lmdb:DIR or image-folder:DIR");
+    refuse("mnist-train convert: --to {}: expected lmdb:DIR or image-folder:DIR", line.to);
   }
   return {.from = from,
           .target = is_lmdb ? data::ConvertTarget::kLmdb : data::ConvertTarget::kImageFolder,
@@ -74,8 +72,7 @@ data::ConvertOptions convert_options(const CommandLine& line) {
   std::vector<std::string> words{"mnist-train-fetch", line.data_set, line.to};
   words.insert(words.end(), line.mirrors.begin(), line.mirrors.end());
   ::execv(program.c_str(), launch::pointers_to(words).data());
-  throw Error(ExitCode::kConfig, std::string("mnist-train-fetch: cannot start: ") +
-                                     std::strerror(errno) + "; scripts/setup builds it");
+  refuse("mnist-train-fetch: cannot start: {}; scripts/setup builds it", std::strerror(errno));
 }
 
 /// Throws if a stop signal is pending; all of them are blocked.
@@ -110,8 +107,7 @@ std::vector<fs::path> folders_of_runs(const CommandLine& line) {
   for (const std::string& folder : line.run_folders) {
     std::error_code ignored;
     if (fs::symlink_status(folder, ignored).type() == fs::file_type::not_found) {
-      throw Error(ExitCode::kConfig, "mnist-train report: " + folder +
-                                         ": there is no such folder; name folders of runs");
+      refuse("mnist-train report: {}: there is no such folder; name folders of runs", folder);
     }
     if (report::holds_run(folder)) {
       folders.emplace_back(folder);
@@ -119,7 +115,7 @@ std::vector<fs::path> folders_of_runs(const CommandLine& line) {
       skipped += (skipped.empty() ? "" : ", ") + folder;
     }
   }
-  if (folders.empty()) throw Error(ExitCode::kConfig, skipped + ": holds no run");
+  if (folders.empty()) refuse("{}: holds no run", skipped);
   if (!skipped.empty()) spdlog::warn("skipped folders without a run: {}", skipped);
   return folders;
 }

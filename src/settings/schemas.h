@@ -8,7 +8,8 @@
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
 
-/// The tables of the config's groups and their vocabulary. For the sources of this layer.
+/// The tables of the config's groups and their vocabulary. For the sources of this layer, and for
+/// those that list all keys.
 namespace mnist_train::settings {
 
 using namespace strict_json;
