@@ -1,10 +1,14 @@
 #include "app/commands.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <span>
 
-#include "app/proposed_config.h"
+#include "base/parallel.h"
 #include "base/print.h"
 #include "checkpoint/weights.h"
 #include "eval/evaluator.h"
@@ -76,6 +80,166 @@ void export_network(Worker& worker) {
   write_file_atomically(worker.job.export_path, content, ExitCode::kCheckpoint);
 }
 
+// Predictions.
+
+/// A file that was read as an image, or could not be.
+struct ReadFile {
+  std::string problem = {};  // why the file is not an image; empty: it is one
+  bool was_transparent = false;
+};
+
+/// Some of the files that are images.
+struct Images {
+  std::vector<std::string> files;
+  std::vector<std::uint8_t> pixels;  // [n,C,H,W] u8
+};
+
+/// Files that the messages at the end name.
+struct Remarks {
+  std::vector<std::string> transparent;  // their pixels are not all opaque
+  std::vector<std::string> inverted;
+  std::vector<std::string> problems;  // a line for each file that is not an image
+};
+
+/// Returns the geometry of the model's images, to which all files are converted.
+data::ImageGeometry geometry_of(const data::ImageSet& like, const settings::DataOptions& options) {
+  data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
+  data::prepare_pictures(geometry, options);
+  return geometry;
+}
+
+/// Reads the files as images like those that the model was trained on, whose mean brightness is
+/// `trained`, if known.
+Images decode(std::span<const std::string> files, const data::ImageGeometry& like,
+              std::optional<double> trained, Remarks& remarks) {
+  const auto bytes = static_cast<std::size_t>(like.bytes());
+  std::vector<std::uint8_t> pixels(files.size() * bytes);
+  std::vector<ReadFile> read(files.size());
+  parallel_for(
+      0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+        for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+          try {
+            const MappedFile file = MappedFile::open(files[i], ExitCode::kData);
+            read[i].was_transparent =
+                data::decode_picture(file.bytes(), like, files[i], &pixels[i * bytes]);
+          } catch (const Error& error) {
+            read[i].problem = error.what();
+          }
+        }
+      });
+  Images images;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (!read[i].problem.empty()) {
+      remarks.problems.push_back(read[i].problem);
+      continue;
+    }
+    const auto planes = std::span(pixels).subspan(i * bytes, bytes);
+    images.files.push_back(files[i]);
+    images.pixels.insert(images.pixels.end(), planes.begin(), planes.end());
+    if (read[i].was_transparent) remarks.transparent.push_back(files[i]);
+    if (!trained) continue;
+    const double border = imaging::border_brightness(planes, like.height, like.width);
+    if (imaging::looks_inverted(border, *trained)) remarks.inverted.push_back(files[i]);
+  }
+  return images;
+}
+
+/// Reads samples of the test set as an evaluation does.
+Images take_samples(const data::ImageSet& test, const data::Range& range) {
+  const auto bytes = static_cast<std::size_t>(test.bytes_per_image());
+  Images images;
+  images.pixels.resize(static_cast<std::size_t>(range.size()) * bytes);
+  for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+    images.files.push_back(test.encoded->samples.sample_name(sample));
+  }
+  parallel_for(0, range.size(), 1, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::uint8_t> buffer;
+    for (std::int64_t i = begin; i < end; ++i) {
+      test.encoded->samples.decode(range.begin + i, test.encoded->geometry,
+                                   &images.pixels[static_cast<std::size_t>(i) * bytes], buffer);
+    }
+  });
+  return images;
+}
+
+/// Returns the images as a set whose labels are 0.
+data::ImageSet as_image_set(Images& images, data::ImageSet set) {
+  using Samples = std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>;
+  auto owner = std::make_shared<Samples>(std::move(images.pixels),
+                                         std::vector<std::uint16_t>(images.files.size()));
+  set.count = static_cast<std::int64_t>(images.files.size());
+  set.images = owner->first;
+  set.labels = owner->second;
+  set.owner = std::move(owner);
+  return set;
+}
+
+void print_predictions(Worker& worker, models::Model& model, Images images,
+                       const data::ImageSet& like, const std::vector<std::string>& class_names) {
+  if (images.files.empty()) return;
+  const auto source = loader::make_batch_source(
+      as_image_set(images, like), settings::effective_normalize(worker.config.data, like.channels),
+      worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
+  const auto batch = source->gather({{0, source->count()}, loader::Order::kStored});
+  const at::Tensor scores =
+      model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
+  std::string text;
+  for (std::size_t i = 0; i < images.files.size(); ++i) {
+    const at::Tensor row = scores[static_cast<std::int64_t>(i)];
+    const auto* begin = row.const_data_ptr<float>();
+    const report::FilePrediction prediction{images.files[i], {begin, begin + row.numel()}};
+    text += worker.job.as_json ? json_text(report::to_json(prediction, class_names)) + "\n"
+                               : report::to_text(prediction, class_names);
+  }
+  print_text(text);
+}
+
+constexpr std::size_t kMostNamed = 5;
+
+void tell_of_transparent(const std::vector<std::string>& transparent, std::size_t count) {
+  if (transparent.empty()) return;
+  spdlog::info("{} of {} images {} transparent pixels, which show data.background: {}",
+               transparent.size(), count, transparent.size() == 1 ? "has" : "have",
+               first_names(transparent, kMostNamed));
+}
+
+void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
+  if (inverted.empty()) return;
+  const bool dark = trained < 0.5;
+  spdlog::warn(
+      "{} of {} images look{} inverted ({}): {} on a {} ground, but the model was trained on "
+      "images with a {} ground; invert them first, with ImageMagick for example by: convert {} "
+      "-background white -alpha remove -negate inverted.png",
+      inverted.size(), count, inverted.size() == 1 ? "s" : "", first_names(inverted, kMostNamed),
+      dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",
+      shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
+}
+
+/// Classifies the test set that a run with this config has, or had.
+void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet& like,
+                      const std::vector<std::string>& class_names) {
+  settings::DataOptions options = worker.config.data;
+  const bool skips = options.on_bad_sample == settings::OnBadSample::kSkip;
+  options.decode = settings::Decode::kStream;
+  data::DatasetReader reader(options, data::Splits::kTest, worker.job.dataset_record);
+  const auto progress = [&worker](std::int64_t batch) {
+    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, batch);
+  };
+  std::int64_t checked = 0;
+  const auto failed = skips
+                          ? reader.check(0, 1, at::get_num_threads(), [&] { progress(++checked); })
+                          : std::vector<data::SampleFailure>();
+  const data::ImageSet test = reader.stream(failed).test;
+  const std::int64_t most = worker.config.train.test_batch_size;
+  for (std::int64_t begin = 0; begin < test.count; begin += most) {
+    progress(checked + begin + 1);
+    const data::Range range{begin, std::min(begin + most, test.count)};
+    print_predictions(worker, model, take_samples(test, range), like, class_names);
+  }
+}
+
+// Descriptions.
+
 std::int64_t parameters_of(const torch::nn::Module& module, bool with_children) {
   std::int64_t count = 0;
   for (const at::Tensor& tensor : module.parameters(with_children)) count += tensor.numel();
@@ -87,23 +251,6 @@ std::string class_of(const torch::nn::Module& module) {
   const std::string& name = module.name();
   const std::string own = name.substr(name.rfind(':') + 1);
   return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
-}
-
-/// Returns which published network a file of weights belongs to. Throws Error(kCheckpoint).
-InitialWeights published_weights(const std::filesystem::path& file) {
-  const auto like =
-      checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
-  std::string known;
-  for (const settings::ModelName name : settings::all_models()) {
-    settings::ModelOptions options;
-    options.name = name;
-    if (!settings::published_normalize(options)) continue;
-    if (like == name) return {file, name};
-    known += (known.empty() ? "" : ", ") + settings::name_of(name);
-  }
-  checkpoint::fail_checkpoint(on_one_line(file.string()) +
-                              ": holds weights of no network that init fine-tunes (" + known +
-                              "); for others, set model and model.weights in a config");
 }
 
 }  // namespace
@@ -182,26 +329,33 @@ void run_description(Worker& worker) {
                                 : report::to_text(table));
 }
 
-void run_init(Worker& worker) {
+void run_predictions(Worker& worker) {
   if (!worker.is_rank0()) return;
-  launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
-  namespace fs = std::filesystem;
-  fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
-  const PictureFolder pictures = open_picture_folder(folder);
-  std::optional<InitialWeights> weights;
-  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
-  const ProposedConfig proposed = propose_config(pictures, weights);
-  const std::string text = readable_json(proposed.config);
-  // Whatever a run would refuse before its first step is an error here.
-  const settings::RunConfig config = settings::parse_run_config({"the proposed config", text, {}});
-  settings::DataOptions options = config.data;
-  options.decode = settings::Decode::kStream;
-  for (const std::string& note : data::DatasetReader(options).stream().notes) {
-    spdlog::warn("{}", note);
+  const at::NoGradGuard no_grad;
+  const data::ImageSet like = images_trained_on(worker);
+  const auto model = make_model_with_weights(worker, like, worker.job.checkpoint);
+  model->to(worker.device());
+  model->eval();
+  const std::vector<std::string> class_names = class_names_of(worker);
+  if (worker.job.predicts_test) return predict_test_set(worker, *model, like, class_names);
+  const std::span<const std::string> files = worker.job.images;
+  const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
+  const auto trained = settings::trained_brightness(worker.config.data);
+  const data::ImageGeometry geometry = geometry_of(like, worker.config.data);
+  Remarks remarks;
+  for (std::size_t begin = 0; begin < files.size(); begin += most) {
+    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
+                   static_cast<std::int64_t>(begin + 1));
+    const auto part = files.subspan(begin, std::min(most, files.size() - begin));
+    print_predictions(worker, *model, decode(part, geometry, trained, remarks), like, class_names);
   }
-  for (const std::string& reason : proposed.reasons) spdlog::info("{}", reason);
-  print_text(text);
+  const std::size_t images = files.size() - remarks.problems.size();
+  tell_of_transparent(remarks.transparent, images);
+  warn_of_inverted(remarks.inverted, images, trained.value_or(0));
+  if (remarks.problems.empty()) return;
+  throw Error(ExitCode::kData,
+              fmt::format("{} of {} files cannot be read as images:\n  {}", remarks.problems.size(),
+                          files.size(), fmt::join(remarks.problems, "\n  ")));
 }
 
 }  // namespace mnist_train::app

@@ -1,6 +1,5 @@
-#include "app/proposed_config.h"
-
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -8,8 +7,10 @@
 #include <numeric>
 #include <span>
 
+#include "app/commands.h"
 #include "base/file.h"
 #include "base/print.h"
+#include "checkpoint/weights.h"
 #include "network/network.h"
 
 namespace mnist_train::app {
@@ -305,6 +306,23 @@ std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
+/// Returns which published network a file of weights belongs to. Throws Error(kCheckpoint).
+InitialWeights published_weights(const std::filesystem::path& file) {
+  const auto like =
+      checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
+  std::string known;
+  for (const settings::ModelName name : settings::all_models()) {
+    settings::ModelOptions options;
+    options.name = name;
+    if (!settings::published_normalize(options)) continue;
+    if (like == name) return {file, name};
+    known += (known.empty() ? "" : ", ") + settings::name_of(name);
+  }
+  checkpoint::fail_checkpoint(on_one_line(file.string()) +
+                              ": holds weights of no network that init fine-tunes (" + known +
+                              "); for others, set model and model.weights in a config");
+}
+
 }  // namespace
 
 PictureFolder open_picture_folder(const fs::path& folder) {
@@ -343,5 +361,26 @@ ProposedConfig propose_config(const PictureFolder& pictures,
 }
 
 std::string readable_json(const Json& json) { return on_lines(json, 0, 0) + "\n"; }
+
+void run_init(Worker& worker) {
+  if (!worker.is_rank0()) return;
+  launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
+  fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
+  const PictureFolder pictures = open_picture_folder(folder);
+  std::optional<InitialWeights> weights;
+  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
+  const ProposedConfig proposed = propose_config(pictures, weights);
+  const std::string text = readable_json(proposed.config);
+  // Whatever a run would refuse before its first step is an error here.
+  const settings::RunConfig config = settings::parse_run_config({"the proposed config", text, {}});
+  settings::DataOptions options = config.data;
+  options.decode = settings::Decode::kStream;
+  for (const std::string& note : data::DatasetReader(options).stream().notes) {
+    spdlog::warn("{}", note);
+  }
+  for (const std::string& reason : proposed.reasons) spdlog::info("{}", reason);
+  print_text(text);
+}
 
 }  // namespace mnist_train::app

@@ -1,5 +1,3 @@
-#include "app/run_preview.h"
-
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <spdlog/fmt/fmt.h>

@@ -5,7 +5,6 @@
 #include "accelerator/device.h"
 #include "app/commands.h"
 #include "app/run_recorder.h"
-#include "app/saved_state.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"
 #include "loader/batch_source.h"

@@ -1,5 +1,3 @@
-#include "app/saved_state.h"
-
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
@@ -7,6 +5,7 @@
 #include <limits>
 #include <system_error>
 
+#include "app/run_recorder.h"
 #include "checkpoint/weights.h"
 #include "launch/supervisor.h"
 

@@ -1,4 +1,4 @@
-#include "app/proposed_config.h"
+#include "app/commands.h"
 
 #include <nlohmann/json.hpp>
 
