@@ -144,24 +144,6 @@ Images decode(std::span<const std::string> files, const data::ImageGeometry& lik
   return images;
 }
 
-/// Reads samples of the test set as an evaluation does.
-Images take_samples(const data::ImageSet& test, const data::Range& range) {
-  const auto bytes = static_cast<std::size_t>(test.bytes_per_image());
-  Images images;
-  images.pixels.resize(static_cast<std::size_t>(range.size()) * bytes);
-  for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
-    images.files.push_back(test.encoded->samples.sample_name(sample));
-  }
-  parallel_for(0, range.size(), 1, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<std::uint8_t> buffer;
-    for (std::int64_t i = begin; i < end; ++i) {
-      test.encoded->samples.decode(range.begin + i, test.encoded->geometry,
-                                   &images.pixels[static_cast<std::size_t>(i) * bytes], buffer);
-    }
-  });
-  return images;
-}
-
 /// Returns the images as a set whose labels are 0.
 data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   using Samples = std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>;
@@ -174,20 +156,25 @@ data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   return set;
 }
 
-void print_predictions(Worker& worker, models::Model& model, Images images,
-                       const data::ImageSet& like, const std::vector<std::string>& class_names) {
-  if (images.files.empty()) return;
-  const auto source = loader::make_batch_source(
-      as_image_set(images, like), settings::effective_normalize(worker.config.data, like.channels),
+/// Returns the batches of a set of images like those that the model was trained on.
+std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet set,
+                                                const data::ImageSet& like) {
+  return loader::make_batch_source(
+      std::move(set), settings::effective_normalize(worker.config.data, like.channels),
       worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
-  const auto batch = source->gather({{0, source->count()}, loader::Order::kStored});
+}
+
+void print_predictions(const Worker& worker, models::Model& model, loader::BatchSource& source,
+                       const data::Range& range, const std::vector<std::string>& files,
+                       const std::vector<std::string>& class_names) {
+  const auto batch = source.gather({range, loader::Order::kStored});
   const at::Tensor scores =
       model.forward(batch.images).to(at::kCPU, at::kDouble).softmax(1).to(at::kFloat).contiguous();
   std::string text;
-  for (std::size_t i = 0; i < images.files.size(); ++i) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
     const at::Tensor row = scores[static_cast<std::int64_t>(i)];
     const auto* begin = row.const_data_ptr<float>();
-    const report::FilePrediction prediction{images.files[i], {begin, begin + row.numel()}};
+    const report::FilePrediction prediction{files[i], {begin, begin + row.numel()}};
     text += worker.job.as_json ? json_text(report::to_json(prediction, class_names)) + "\n"
                                : report::to_text(prediction, class_names);
   }
@@ -230,27 +217,17 @@ void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet
                           ? reader.check(0, 1, at::get_num_threads(), [&] { progress(++checked); })
                           : std::vector<data::SampleFailure>();
   const data::ImageSet test = reader.stream(failed).test;
+  const auto source = batches_of(worker, test, like);
   const std::int64_t most = worker.config.train.test_batch_size;
   for (std::int64_t begin = 0; begin < test.count; begin += most) {
     progress(checked + begin + 1);
     const data::Range range{begin, std::min(begin + most, test.count)};
-    print_predictions(worker, model, take_samples(test, range), like, class_names);
+    std::vector<std::string> files;
+    for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
+      files.push_back(test.encoded->samples.sample_name(sample));
+    }
+    print_predictions(worker, model, *source, range, files, class_names);
   }
-}
-
-// Descriptions.
-
-std::int64_t parameters_of(const torch::nn::Module& module, bool with_children) {
-  std::int64_t count = 0;
-  for (const at::Tensor& tensor : module.parameters(with_children)) count += tensor.numel();
-  return count;
-}
-
-/// Returns "Conv2d" for "torch::nn::Conv2dImpl" and for "(anonymous namespace)::Conv2d".
-std::string class_of(const torch::nn::Module& module) {
-  const std::string& name = module.name();
-  const std::string own = name.substr(name.rfind(':') + 1);
-  return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
 }
 
 }  // namespace
@@ -347,7 +324,10 @@ void run_predictions(Worker& worker) {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
                    static_cast<std::int64_t>(begin + 1));
     const auto part = files.subspan(begin, std::min(most, files.size() - begin));
-    print_predictions(worker, *model, decode(part, geometry, trained, remarks), like, class_names);
+    Images images = decode(part, geometry, trained, remarks);
+    if (images.files.empty()) continue;
+    const auto source = batches_of(worker, as_image_set(images, like), like);
+    print_predictions(worker, *model, *source, {0, source->count()}, images.files, class_names);
   }
   const std::size_t images = files.size() - remarks.problems.size();
   tell_of_transparent(remarks.transparent, images);
