@@ -274,22 +274,19 @@ void add_source_rules(Schema<DataOptions>& schema) {
   const Json in_files = all_of({format, none_of(given("dataset")), none_of(drawn)});
   schema.conflict("format", "dataset");
   schema.conflict("train_per_process", "train");
-  schema.forbid("root", all_of({given("root"), format}),
+  schema.forbid("root", {given("root"), format},
                 "is the folder in which a dataset is searched; it is not used with format");
   for (const char* key : {"train", "train_per_process", "test"}) {
-    schema.forbid(key, all_of({given(key), drawn}),
+    schema.forbid(key, {given(key), drawn},
                   "is not used with format synthetic, which generates its samples");
-    schema.forbid(key, all_of({given(key), none_of(format)}),
-                  "needs a format as well, such as \"idx\"");
+    schema.forbid(key, {given(key), none_of(format)}, "needs a format as well, such as \"idx\"");
   }
-  schema.forbid("format",
-                all_of({in_files, none_of(given("train")), none_of(given("train_per_process"))}),
+  schema.forbid("format", {in_files, none_of(given("train")), none_of(given("train_per_process"))},
                 "needs train as well");
   schema.forbid("format",
-                all_of({in_files, none_of(given("test")), none_of(equal("format", "image-list"))}),
+                {in_files, none_of(given("test")), none_of(equal("format", "image-list"))},
                 "needs test as well: a test set, or a fraction of train to hold out, such as 0.2");
-  schema.forbid("test",
-                all_of({given("train_per_process"), holds("test", Json{{"type", "number"}})}),
+  schema.forbid("test", {given("train_per_process"), holds("test", Json{{"type", "number"}})},
                 "is a fraction, which cannot be used with train_per_process; name a test set");
 }
 
@@ -300,28 +297,24 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
   const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
   const Json per_process = given("train_per_process");
   constexpr const char* kOnlyEncoded = "belongs to formats image-folder, image-list and lmdb";
-  schema.forbid("on_bad_sample", all_of({equal("on_bad_sample", "skip"), none_of(encoded)}),
-                kOnlyEncoded);
-  schema.forbid("decode", all_of({streamed, none_of(encoded)}), kOnlyEncoded);
-  schema.forbid("decode_threads",
-                all_of({given("decode_threads"), none_of(equal("decode_threads", "auto")),
-                        none_of(streamed)}),
-                "needs decode \"stream\" or \"dali\" as well");
+  schema.forbid("on_bad_sample", {equal("on_bad_sample", "skip"), none_of(encoded)}, kOnlyEncoded);
+  schema.forbid("decode", {streamed, none_of(encoded)}, kOnlyEncoded);
+  schema.forbid(
+      "decode_threads",
+      {given("decode_threads"), none_of(equal("decode_threads", "auto")), none_of(streamed)},
+      "needs decode \"stream\" or \"dali\" as well");
   const Json fitted = none_of(equal("fit", "stretch"));
-  schema.forbid("fit", all_of({given("fit"), fitted, none_of(given("size"))}),
-                "needs size as well");
-  schema.forbid("fit", all_of({given("fit"), fitted, equal("decode", "dali")}),
+  schema.forbid("fit", {given("fit"), fitted, none_of(given("size"))}, "needs size as well");
+  schema.forbid("fit", {given("fit"), fitted, equal("decode", "dali")},
                 "cannot be used with decode \"dali\", which only stretches; use \"stream\"");
-  schema.forbid("channels", equal("channels", 2), "expected 1 or 3, found 2");
-  schema.forbid("validation",
-                all_of({per_process, given("validation"), none_of(equal("validation", 0))}),
+  schema.forbid("channels", {equal("channels", 2)}, "expected 1 or 3, found 2");
+  schema.forbid("validation", {per_process, given("validation"), none_of(equal("validation", 0))},
                 "cannot be used with train_per_process; set data.test");
-  schema.forbid("limit_train", all_of({per_process, given("limit_train")}),
+  schema.forbid("limit_train", {per_process, given("limit_train")},
                 "cannot be used with train_per_process");
-  schema.forbid("split", all_of({per_process, equal("split", "throughput")}),
+  schema.forbid("split", {per_process, equal("split", "throughput")},
                 "\"throughput\" moves samples between processes, which train_per_process forbids");
-  schema.forbid("normalize",
-                all_of({given("normalize"), lists("augment", equal("name", "normalize"))}),
+  schema.forbid("normalize", {given("normalize"), lists("augment", equal("name", "normalize"))},
                 "conflicts with normalize in augment; set only one of them");
 }
 

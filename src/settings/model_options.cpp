@@ -296,7 +296,7 @@ void add_networks(Schema<ModelOptions>& schema) {
   for (std::size_t i = 1; i < keys.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) schema.conflict(keys[i], keys[j]);
   }
-  schema.forbid("options", all_of({given("options"), none_of(given("plugin"))}), "needs plugin");
+  schema.forbid("options", {given("options"), none_of(given("plugin"))}, "needs plugin");
 }
 
 /// Returns the type of `weights`: a file, or {"file", "new"}.
@@ -343,7 +343,7 @@ Type<InitOptions> init() {
   ADD_KEY(schema, name, name, "The distribution.");
   ADD_KEY(schema, std, optional_of(number({0, kMaxFloat, true})),
           "Standard deviation of normal; null: the model's default.");
-  schema.forbid("std", all_of({given("std"), none_of(equal("name", "normal"))}),
+  schema.forbid("std", {given("std"), none_of(equal("name", "normal"))},
                 "needs \"name\": \"normal\"");
   const auto brief = converted<InitOptions>(
       name, [](InitName value) { return InitOptions{value}; },
@@ -394,7 +394,7 @@ Schema<ModelOptions> model_schema() {
           {"initializer", "weight_init"}, {.shorthand_for = "name"});
   for (const char* key : {"torchscript", "plugin"}) {
     schema.forbid(
-        "init", all_of({given("init"), given(key), none_of(equal("init", "default"))}),
+        "init", {given("init"), given(key), none_of(equal("init", "default"))},
         std::string("is for layers in the config; ") + key + " brings its own initial weights");
   }
   return schema;

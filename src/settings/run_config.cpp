@@ -82,7 +82,7 @@ Schema<ReportOptions> report_schema() {
           "Adds histograms of weights and gradients to the event files, every epoch.");
   ADD_KEY(schema, predictions, group(std::move(predictions)),
           "Predictions of the last evaluation for single images.");
-  schema.forbid("histograms", all_of({equal("histograms", true), equal("tensorboard", false)}),
+  schema.forbid("histograms", {equal("histograms", true), equal("tensorboard", false)},
                 "are written into the event files of TensorBoard, but tensorboard is false");
   return schema;
 }
@@ -152,22 +152,21 @@ void add_device_rules(Schema<RunConfig>& schema) {
   const Json cpu = {{"const", "cpu"}};
   const Json gpu = none_of(cpu);
   schema.forbid("device",
-                any_of({all_of({equal("device", "cpu"), lists_device(gpu)}),
-                        all_of({equal("device", "cuda"), lists_device(cpu)})}),
+                {any_of({all_of({equal("device", "cpu"), lists_device(gpu)}),
+                         all_of({equal("device", "cuda"), lists_device(cpu)})})},
                 "/launch/devices lists other devices");
   for (const auto& [key, value] : {std::pair{"backend", "nccl"}, {"cuda_graphs", "on"}}) {
     const std::string needs = '"' + std::string(value) + "\" needs every process on a GPU, but ";
-    schema.forbid(key, all_of({equal(key, value), lists_device(cpu)}),
+    schema.forbid(key, {equal(key, value), lists_device(cpu)},
                   needs + "/launch/devices lists \"cpu\"");
-    schema.forbid(key, all_of({equal(key, value), equal("device", "cpu")}),
-                  needs + "device is \"cpu\"");
+    schema.forbid(key, {equal(key, value), equal("device", "cpu")}, needs + "device is \"cpu\"");
   }
   const Json in_shared_memory = holds("gradient_averaging", equal("strategy", "shared_memory"));
   const std::string is_for_cpus = "strategy \"shared_memory\" is for processes on CPUs, but ";
-  schema.forbid("gradient_averaging", all_of({in_shared_memory, lists_device(gpu)}),
+  schema.forbid("gradient_averaging", {in_shared_memory, lists_device(gpu)},
                 is_for_cpus + "/launch/devices lists GPUs");
   for (const auto& [key, value] : {std::pair{"device", "cuda"}, {"backend", "nccl"}}) {
-    schema.forbid("gradient_averaging", all_of({in_shared_memory, equal(key, value)}),
+    schema.forbid("gradient_averaging", {in_shared_memory, equal(key, value)},
                   is_for_cpus + key + " is \"" + value + '"');
   }
 }
@@ -176,18 +175,18 @@ void add_device_rules(Schema<RunConfig>& schema) {
 /// processes.
 void add_graph_rules(Schema<RunConfig>& schema) {
   const Json on = equal("cuda_graphs", "on");
-  schema.forbid("cuda_graphs",
-                all_of({on, given("gradient_accumulation_steps"),
-                        none_of(equal("gradient_accumulation_steps", 1))}),
-                "\"on\" does not work with gradient_accumulation_steps above 1");
-  schema.forbid("cuda_graphs", all_of({on, holds("data", equal("split", "throughput"))}),
+  schema.forbid(
+      "cuda_graphs",
+      {on, given("gradient_accumulation_steps"), none_of(equal("gradient_accumulation_steps", 1))},
+      "\"on\" does not work with gradient_accumulation_steps above 1");
+  schema.forbid("cuda_graphs", {on, holds("data", equal("split", "throughput"))},
                 "\"on\" does not work with /data/split \"throughput\"");
 }
 
 /// Refuses keys that do not work if the split of a batch depends on measured speed.
 void add_split_rules(Schema<RunConfig>& schema) {
   const auto forbid = [&schema](const Json& condition, const std::string& reason) {
-    schema.forbid("data/split", all_of({holds("data", equal("split", "throughput")), condition}),
+    schema.forbid("data/split", {holds("data", equal("split", "throughput")), condition},
                   "\"throughput\" " + reason);
   };
   forbid(any_of({equal("deterministic", true), is_sharded()}),
@@ -218,7 +217,7 @@ void check_process_count(RunConfig& config, const JsonCursor& cursor) {
 void add_shard_rules(Schema<RunConfig>& schema) {
   const auto forbid = [&schema](const std::string& key, const Json& condition,
                                 const std::string& reason) {
-    schema.forbid(key, all_of({is_sharded(), condition}), reason);
+    schema.forbid(key, {is_sharded(), condition}, reason);
   };
   forbid("batch_size_per_process", given("batch_size_per_process"),
          "makes the global batch depend on the number of processes: conflicts with "

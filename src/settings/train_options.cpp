@@ -28,12 +28,12 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
           "one_cycle: max_learning_rate divided by the first rate; 25 by default.", {}, traits);
   ADD_KEY(schema, final_div_factor, positive,
           "one_cycle: first rate divided by the last one; 10000 by default.", {}, traits);
-  schema.forbid("", all_of({equal("name", "one_cycle"), none_of(given("max_learning_rate"))}),
+  schema.forbid("", {equal("name", "one_cycle"), none_of(given("max_learning_rate"))},
                 "schedule one_cycle needs \"max_learning_rate\"");
-  schema.forbid("warmup_epochs",
-                all_of({equal("name", "one_cycle"), given("warmup_epochs"),
-                        none_of(equal("warmup_epochs", 0))}),
-                "must be 0 with schedule one_cycle, which has its own warm-up: pct_start");
+  schema.forbid(
+      "warmup_epochs",
+      {equal("name", "one_cycle"), given("warmup_epochs"), none_of(equal("warmup_epochs", 0))},
+      "must be 0 with schedule one_cycle, which has its own warm-up: pct_start");
 }
 
 void add_plateau(Schema<ScheduleOptions>& schema) {
@@ -78,8 +78,8 @@ Type<AveragingOptions> averaging() {
           {"bucket_cap_mb"});
   ADD_KEY(schema, compression, compression, "Type in which gradients are sent; none: fp32.");
   schema.forbid("compression",
-                all_of({equal("strategy", "shared_memory"), given("compression"),
-                        none_of(equal("compression", "none"))}),
+                {equal("strategy", "shared_memory"), given("compression"),
+                 none_of(equal("compression", "none"))},
                 "must be none with strategy shared_memory, which sends nothing");
   return group(std::move(schema));
 }
@@ -196,7 +196,8 @@ Type<std::vector<ParameterOptions>> parameter_list() {
           "its running statistics.",
           {"freeze", "fixed"});
   schema.forbid(
-      "", none_of(any_of({given("learning_rate_factor"), given("weight_decay"), given("frozen")})),
+      "",
+      {none_of(any_of({given("learning_rate_factor"), given("weight_decay"), given("frozen")}))},
       "needs \"learning_rate_factor\", \"weight_decay\" or \"frozen\"");
   return list_of(group(std::move(schema)));
 }
@@ -373,7 +374,7 @@ Schema<TrainOptions> train_schema() {
   schema.conflict("batch_size_per_process", "batch_size");
   schema.check(choose_batch_size);
   schema.check(check_warmup);
-  schema.forbid("nesterov", all_of({equal("nesterov", true), equal("sgd_momentum", 0)}),
+  schema.forbid("nesterov", {equal("nesterov", true), equal("sgd_momentum", 0)},
                 "needs sgd_momentum above 0");
   return schema;
 }

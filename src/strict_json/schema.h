@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -358,7 +359,7 @@ class Schema {
     const KnownKey& added = fields_.back().key;
     const KeyOwner& owner = added.traits.owner;
     if (owner.noun.empty()) return;
-    forbid(added.name, all_of({given(added.name), none_of(equal(owner.key, owner.value))}),
+    forbid(added.name, {given(added.name), none_of(equal(owner.key, owner.value))},
            "is only for " + owner.noun + " " + owner.value);
   }
   template <class T>
@@ -417,15 +418,16 @@ class Schema {
   /// Explains why keys that users may expect do not exist.
   void explain_absent(const Explanations& absent) { absent_ = absent; }
 
-  /// Refuses objects that meet a condition, in the program and in the JSON Schema.
-  void forbid(std::string where, Json condition, std::string message) {
-    rules_.push_back({std::move(where), std::move(condition), std::move(message)});
+  /// Refuses objects that meet all conditions, in the program and in the JSON Schema.
+  void forbid(std::string where, std::initializer_list<Json> conditions, std::string message) {
+    rules_.push_back({std::move(where),
+                      conditions.size() == 1 ? *conditions.begin() : all_of(conditions),
+                      std::move(message)});
   }
 
   /// Refuses two keys that are both given; the error names `key`.
   void conflict(const std::string& key, const std::string& other) {
-    forbid(key, all_of({given(key), given(other)}),
-           "conflicts with " + other + "; set only one of them");
+    forbid(key, {given(key), given(other)}, "conflicts with " + other + "; set only one of them");
   }
 
   /// Adds a check that JSON Schema cannot express. It runs after the keys are read, and may change
