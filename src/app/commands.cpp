@@ -20,6 +20,50 @@ namespace mnist_train::app {
 
 namespace {
 
+// Images and model.
+
+/// Returns the shape of the images that the job's checkpoint, if any, was trained on, as a set
+/// without samples: from the checkpoint, else from the named data set or the run's dataset.json,
+/// else from its files. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
+data::ImageSet images_trained_on(Worker& worker) {
+  const settings::DataOptions& options = worker.config.data;
+  std::optional<network::ImageShape> shape;
+  if (!worker.job.checkpoint.empty()) {
+    if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
+  }
+  if (!shape) shape = network::known_images(options);
+  if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
+    const auto record = data::read_dataset_record(worker.job.dataset_record);
+    const auto classes = static_cast<std::int64_t>(record.class_names.size());
+    shape =
+        network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
+  }
+  if (!shape) return data::shape_of_images(options, worker.job.dataset_record);
+  return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
+}
+
+/// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
+/// the named data set, the checkpoint or the run's dataset.json; empty if none tells.
+std::vector<std::string> class_names_of(const Worker& worker) {
+  const settings::DataOptions& options = worker.config.data;
+  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
+  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
+  if (worker.job.dataset_record.empty()) return {};
+  return data::read_dataset_record(worker.job.dataset_record).class_names;
+}
+
+/// Makes the config's model for such images with the weights of a checkpoint, `.pt` or
+/// `.safetensors` file. Throws Error(kCheckpoint) if they do not fit the model.
+std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
+                                                       const std::filesystem::path& file) {
+  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+  auto model = make_model(worker.config, images);
+  checkpoint::load_weights(*model, {file, {}}, model_input(worker.config, images));
+  return model;
+}
+
+// Exports.
+
 void export_with_optimizer(const Worker& worker) {
   const std::string name = worker.job.checkpoint.string();
   if (!checkpoint::facts_of(worker.job.checkpoint)) {

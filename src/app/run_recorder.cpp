@@ -57,6 +57,24 @@ report::Histogram histogram_of(const at::Tensor& tensor) {
   return histogram;
 }
 
+/// Returns histograms of the finite values of every parameter ("weights/conv1.weight") and of its
+/// gradient in the last step ("gradients/…"), which `Trainer::all_gather_gradients` has made whole.
+std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
+    const train::Trainer& trainer) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::pair<std::string, report::Histogram>> histograms;
+  const train::FlatParameters& parameters = trainer.parameters();
+  const std::vector<std::string>& names = parameters.names();
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    for (const auto& [kind, flat] : {std::pair("weights/", parameters.values()),
+                                     std::pair("gradients/", parameters.gradients())}) {
+      histograms.emplace_back(kind + names[i],
+                              histogram_of(parameters.view_like_parameter(flat, i)));
+    }
+  }
+  return histograms;
+}
+
 std::string counted(std::int64_t number, const std::string& noun) {
   const char* plural = noun.ends_with('s') ? "es" : "s";
   return std::to_string(number) + " " + noun + (number == 1 ? "" : plural);
@@ -64,15 +82,13 @@ std::string counted(std::int64_t number, const std::string& noun) {
 
 std::string describe_dataset(const data::Dataset& dataset) {
   const data::ImageSet& images = dataset.train;
-  const auto split = [](std::int64_t count, const char* name) {
-    return report::with_thousands(count) + name;
-  };
   const std::int64_t held_out = dataset.validation.count;
-  return fmt::format(
-      "{}{} and {} images of {}x{}x{}, {} classes{}", split(images.count, " training"),
-      held_out > 0 ? ", " + split(held_out, " validation") : "", split(dataset.test.count, " test"),
-      images.channels, images.height, images.width, images.classes,
-      report::class_sizes_text(images.class_sizes(), dataset.class_names));
+  return fmt::format("{} training{} and {} test images of {}x{}x{}, {} classes{}",
+                     report::with_thousands(images.count),
+                     held_out > 0 ? ", " + report::with_thousands(held_out) + " validation" : "",
+                     report::with_thousands(dataset.test.count), images.channels, images.height,
+                     images.width, images.classes,
+                     report::class_sizes_text(images.class_sizes(), dataset.class_names));
 }
 
 report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& trainer) {
@@ -347,22 +363,6 @@ std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums) {
                      field[5], field[6]});
   }
   return ranks;
-}
-
-std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
-    const train::Trainer& trainer) {
-  const at::NoGradGuard no_grad;
-  std::vector<std::pair<std::string, report::Histogram>> histograms;
-  const train::FlatParameters& parameters = trainer.parameters();
-  const std::vector<std::string>& names = parameters.names();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    for (const auto& [kind, flat] : {std::pair("weights/", parameters.values()),
-                                     std::pair("gradients/", parameters.gradients())}) {
-      histograms.emplace_back(kind + names[i],
-                              histogram_of(parameters.view_like_parameter(flat, i)));
-    }
-  }
-  return histograms;
 }
 
 RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,

@@ -105,11 +105,6 @@ std::vector<double> pack_times(const train::StepTimes& times, int rank, int worl
 /// Returns the times of all ranks that took steps from these sums.
 std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums);
 
-/// Returns histograms of the finite values of every parameter ("weights/conv1.weight") and of its
-/// gradient in the last step ("gradients/…"), which `Trainer::all_gather_gradients` has made whole.
-std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
-    const train::Trainer& trainer);
-
 /// Records the progress and the results of a run: rank 0 has a list of sinks (console, metrics,
 /// page, …), the other ranks an empty one. All references must outlive this.
 class RunRecorder {

@@ -23,7 +23,6 @@
 #include "accelerator/device.h"
 #include "base/hash.h"
 #include "base/print.h"
-#include "checkpoint/weights.h"
 #include "data/shared_dataset.h"
 #include "kernels/operations.h"
 #include "launch/supervisor.h"
@@ -54,6 +53,19 @@ sigset_t set_of_stop_signals() {
     int none = 0;
     recorded_signal.compare_exchange_strong(none, signal);
   }
+}
+
+/// Makes the signals of launch::stop_signals end the process at once, with the exit codes of a
+/// stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which asks
+/// for a run that resumes later, takes effect after `record_stop_signals`.
+void end_on_stop_signals(bool trains) {
+  // Shells start background processes with SIGINT ignored, but a signal that is sent is meant.
+  for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
+  // No handler may run in a thread that computes, and later threads inherit the mask: while oneDNN
+  // multiplies, the stack pointer is on the heap, where the frame of a handler destroys memory.
+  const sigset_t signals = set_of_stop_signals();
+  ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  start_thread([trains] { take_stop_signals(trains); }).detach();
 }
 
 /// Returns the exit status of `scontrol requeue JOB`, 127 if it cannot be started.
@@ -388,16 +400,6 @@ void select_kernels(Worker& worker) {
   }
 }
 
-void end_on_stop_signals(bool trains) {
-  // Shells start background processes with SIGINT ignored, but a signal that is sent is meant.
-  for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
-  // No handler may run in a thread that computes, and later threads inherit the mask: while oneDNN
-  // multiplies, the stack pointer is on the heap, where the frame of a handler destroys memory.
-  const sigset_t signals = set_of_stop_signals();
-  ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
-  start_thread([trains] { take_stop_signals(trains); }).detach();
-}
-
 void record_stop_signals() { recording = true; }
 
 int stop_signal() { return recorded_signal; }
@@ -438,31 +440,6 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   return dataset;
 }
 
-data::ImageSet images_trained_on(Worker& worker) {
-  const settings::DataOptions& options = worker.config.data;
-  std::optional<network::ImageShape> shape;
-  if (!worker.job.checkpoint.empty()) {
-    if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
-  }
-  if (!shape) shape = network::known_images(options);
-  if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
-    const auto record = data::read_dataset_record(worker.job.dataset_record);
-    const auto classes = static_cast<std::int64_t>(record.class_names.size());
-    shape =
-        network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
-  }
-  if (!shape) return data::shape_of_images(options, worker.job.dataset_record);
-  return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
-}
-
-std::vector<std::string> class_names_of(const Worker& worker) {
-  const settings::DataOptions& options = worker.config.data;
-  if (!options.format) return settings::named_dataset(*options.dataset).class_names;
-  if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) return facts->class_names;
-  if (worker.job.dataset_record.empty()) return {};
-  return data::read_dataset_record(worker.job.dataset_record).class_names;
-}
-
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images, bool exchanges) {
   if (worker.config.data.augment.empty()) return nullptr;
@@ -496,14 +473,6 @@ network::ImageShape model_input(const settings::RunConfig& config, const data::I
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
                                           const data::ImageSet& images) {
   return models::make_model(config.model, model_input(config, images), config.train.seed);
-}
-
-std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
-                                                       const std::filesystem::path& file) {
-  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
-  auto model = make_model(worker.config, images);
-  checkpoint::load_weights(*model, {file, {}}, model_input(worker.config, images));
-  return model;
 }
 
 }  // namespace mnist_train::app

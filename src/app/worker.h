@@ -46,11 +46,6 @@ std::unique_ptr<Worker> start_worker();
 /// of all ranks, so that all compute alike. Logs which do not work, and why. Collective.
 void select_kernels(Worker& worker);
 
-/// Makes the signals of launch::stop_signals end the process at once, with the exit codes of a
-/// stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which asks
-/// for a run that resumes later, takes effect after `record_stop_signals`.
-void end_on_stop_signals(bool trains);
-
 /// From now on only records the signals of launch::stop_signals, so that the ranks can agree on a
 /// step after which all of them stop, save, and leave.
 void record_stop_signals();
@@ -73,15 +68,6 @@ void requeue_if_asked(Worker& worker);
 /// Error(kData), also if a process of train_per_process has no samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
-/// Returns the shape of the images that the job's checkpoint, if any, was trained on, as a set
-/// without samples: from the checkpoint, else from the named data set or the run's dataset.json,
-/// else from its files. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
-data::ImageSet images_trained_on(Worker& worker);
-
-/// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
-/// the named data set, the checkpoint or the run's dataset.json; empty if none tells.
-std::vector<std::string> class_names_of(const Worker& worker);
-
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.
 /// `exchanges`: global mixup gets samples of other ranks or shards, as training does.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
@@ -94,10 +80,5 @@ network::ImageShape model_input(const settings::RunConfig& config, const data::I
 /// Error(kConfig) if a crop does not fit or the images are too small.
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
                                           const data::ImageSet& images);
-
-/// Does the same, with the weights of a checkpoint, `.pt` or `.safetensors` file. Throws
-/// Error(kCheckpoint) if they do not fit the model.
-std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
-                                                       const std::filesystem::path& file);
 
 }  // namespace mnist_train::app

@@ -144,10 +144,6 @@ LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 std::map<std::string, std::string> key_positions(const CommandLine& line,
                                                  const LayeredConfig& layered);
 
-/// Returns metadata and seal from the header of a safetensors file; no object if there is no valid
-/// header.
-nlohmann::json parse_header(std::span<const std::uint8_t> file);
-
 /// Replaces a run folder in --checkpoint or --resume by one of its files, and logs which one: for
 /// --checkpoint the best checkpoint, else the newest, else model.pt; for --resume the newest
 /// checkpoint. Throws Error(kCheckpoint) for a folder without any, and for a damaged checkpoint,

@@ -144,6 +144,19 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   return layers;
 }
 
+/// Returns metadata and seal from the header of a safetensors file; no object if there is no valid
+/// header.
+nlohmann::json parse_header(std::span<const std::uint8_t> file) {
+  using Json = nlohmann::json;
+  const auto text = safetensors_header(file);
+  if (!text) return {};
+  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
+    const bool is_entry = depth == 1 && event == Json::parse_event_t::key;
+    return !is_entry || parsed == kMetadataName || parsed == kSealName;
+  };
+  return Json::parse(*text, keep, /*allow_exceptions=*/false);
+}
+
 /// Marks the config of a run from before there was data.background, when transparency and EXIF were
 /// ignored, by null. Returns whether it is one.
 bool mark_as_old(OrderedJson& config) {
@@ -329,17 +342,6 @@ std::map<std::string, std::string> key_positions(const CommandLine& line,
     if (value != nullptr) add_positions(*value, std::string("/") + key, locators, positions);
   }
   return positions;
-}
-
-nlohmann::json parse_header(std::span<const std::uint8_t> file) {
-  using Json = nlohmann::json;
-  const auto text = safetensors_header(file);
-  if (!text) return {};
-  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
-    const bool is_entry = depth == 1 && event == Json::parse_event_t::key;
-    return !is_entry || parsed == kMetadataName || parsed == kSealName;
-  };
-  return Json::parse(*text, keep, /*allow_exceptions=*/false);
 }
 
 void find_checkpoints(CommandLine& line) {

@@ -25,6 +25,7 @@ using std::string_view_literals::operator""sv;
 namespace {
 
 constexpr const char* kStandardInput = "<stdin>";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 [[noreturn]] void refuse(const std::string& name, const std::string& reason) {
   throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
@@ -72,6 +73,19 @@ bool has_any(std::string_view text, std::size_t offset, std::string_view charact
   return offset < text.size() && characters.find(text[offset]) != std::string_view::npos;
 }
 
+/// Returns the number or unquoted word that starts at `offset`.
+std::string_view word_at(std::string_view text, std::size_t offset) {
+  constexpr std::string_view kOfWords =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
+  return text.substr(offset, text.find_first_not_of(kOfWords, offset) - offset);
+}
+
+/// Returns the offset of the first byte at or after `offset` that is not JSON whitespace.
+std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
+  while (has_any(text, offset, " \t\r\n")) ++offset;
+  return offset;
+}
+
 /// Refuses other file formats, for which JSON syntax errors would be misleading.
 void refuse_other_formats(const std::string& name, std::string_view text) {
   if (const char* encoding = wide_encoding(text)) {
@@ -84,6 +98,7 @@ void refuse_other_formats(const std::string& name, std::string_view text) {
   }
 }
 
+constexpr std::size_t kMaxNesting = 64;
 constexpr std::size_t kMaxBrokenValues = 16;
 
 /// Returns the offset after the closing quote, or npos without one.
@@ -325,17 +340,6 @@ std::string TextLocator::place(std::size_t offset) {
   return on_one_line(source_->is_in_name ? source_->name
                                          : source_->name + ":" + std::to_string(line_) + ":" +
                                                std::to_string(column_));
-}
-
-std::string_view word_at(std::string_view text, std::size_t offset) {
-  constexpr std::string_view kOfWords =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
-  return text.substr(offset, text.find_first_not_of(kOfWords, offset) - offset);
-}
-
-std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
-  while (has_any(text, offset, " \t\r\n")) ++offset;
-  return offset;
 }
 
 std::string shorten(std::string_view text) {

@@ -25,7 +25,6 @@ struct Source {
   std::optional<std::size_t> typed_value{};
 };
 
-inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 
 /// Reads a file or pipe ("-": standard input) of at most kMaxSourceBytes. Relative paths in a file
@@ -48,12 +47,6 @@ class TextLocator {
   std::size_t line_ = 1;
   std::size_t column_ = 1;
 };
-
-/// Returns the number or unquoted word that starts at `offset`.
-std::string_view word_at(std::string_view text, std::size_t offset);
-
-/// Returns the offset of the first byte at or after `offset` that is not JSON whitespace.
-std::size_t skip_whitespace(std::string_view text, std::size_t offset);
 
 /// Returns the text, truncated for messages at a character boundary, with "…" if it was too long.
 std::string shorten(std::string_view text);
@@ -107,12 +100,10 @@ std::optional<std::string> text_of(const Node& node);
 /// Returns the value as JSON without positions.
 Json to_json(const Node& node);
 
-inline constexpr std::size_t kMaxNesting = 64;
-
 /// Parses source->text from `begin` on as strict JSON (RFC 8259, UTF-8, optional byte order mark),
-/// at most kMaxNesting levels deep. Duplicate keys and malformed scalars (NaN, words without
-/// quotes) are added to `problems`; such values become broken nodes. After any other syntax error,
-/// which is added as well, returns nothing.
+/// at most 64 levels deep. Duplicate keys and malformed scalars (NaN, words without quotes) are
+/// added to `problems`; such values become broken nodes. After any other syntax error, which is
+/// added as well, returns nothing.
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin = 0);
 
