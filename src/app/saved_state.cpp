@@ -77,30 +77,8 @@ std::optional<settings::RunConfig> saved_config(const std::string& source,
   }
 }
 
-/// Warns if the end of the run has moved, and with it the learning rate of every step.
-void warn_of_moved_end(const settings::TrainOptions& options, int processes,
-                       const settings::TrainOptions& saved, int saved_processes,
-                       std::int64_t samples, const train::Progress& progress) {
-  const char* name = train::name_if_bound_to_end(options.schedule.name);
-  if (name == nullptr) return;
-  // Returns the number of steps of the run, and the learning rate of the next one.
-  const auto outlook = [&](const settings::TrainOptions& some, int some_processes) {
-    const std::int64_t samples_per_step =
-        settings::global_batch_size(some, some_processes) * some.gradient_accumulation_steps;
-    const auto span = train::schedule_span(some, progress, samples, samples_per_step);
-    const train::Schedule schedule(some, data::steps_per_epoch(samples, samples_per_step), span);
-    return std::pair(span.steps_of_run(), schedule.learning_rate(progress.step, progress.plateau));
-  };
-  const auto [steps_before, rate_before] = outlook(saved, saved_processes);
-  const auto [steps, rate] = outlook(options, processes);
-  if (steps_before == steps) return;
-  spdlog::warn(
-      "schedule {} reaches to the end of the run, which was {} steps and is {} now: the learning "
-      "rate of the next step was {:.3g} and is {:.3g}",
-      name, steps_before, steps, rate_before, rate);
-}
-
-/// Warns of differences between the saved config and this run's.
+/// Warns of differences between the saved config and this run's, and if the end of the run has
+/// moved and with it the learning rate of every step.
 void warn_of_other_settings(const Worker& worker, const settings::RunConfig& saved,
                             int saved_processes, std::int64_t samples,
                             const train::Progress& progress) {
@@ -109,8 +87,23 @@ void warn_of_other_settings(const Worker& worker, const settings::RunConfig& sav
     spdlog::warn("the rest of the run has other settings than the run that it resumes: {}",
                  fmt::join(differences, "; "));
   }
-  warn_of_moved_end(worker.config.train, worker.identity.world_size, saved.train, saved_processes,
-                    samples, progress);
+  const char* name = train::name_if_bound_to_end(worker.config.train.schedule.name);
+  if (name == nullptr) return;
+  // Returns the number of steps of the run, and the learning rate of the next one.
+  const auto outlook = [&](const settings::TrainOptions& options, int processes) {
+    const std::int64_t samples_per_step =
+        settings::global_batch_size(options, processes) * options.gradient_accumulation_steps;
+    const auto span = train::schedule_span(options, progress, samples, samples_per_step);
+    const train::Schedule schedule(options, data::steps_per_epoch(samples, samples_per_step), span);
+    return std::pair(span.steps_of_run(), schedule.learning_rate(progress.step, progress.plateau));
+  };
+  const auto [steps_before, rate_before] = outlook(saved.train, saved_processes);
+  const auto [steps, rate] = outlook(worker.config.train, worker.identity.world_size);
+  if (steps_before == steps) return;
+  spdlog::warn(
+      "schedule {} reaches to the end of the run, which was {} steps and is {} now: the learning "
+      "rate of the next step was {:.3g} and is {:.3g}",
+      name, steps_before, steps, rate_before, rate);
 }
 
 /// Returns if the run folder holds the results of exactly this state: a run that goes back to an

@@ -286,19 +286,9 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   });
 }
 
-void list_skipped(const data::Dataset& dataset) {
-  constexpr std::size_t kMostNamed = 10;
-  if (dataset.skipped.empty()) return;
-  spdlog::warn("skipped {} unusable image{} (data.on_bad_sample: skip)", dataset.skipped.size(),
-               dataset.skipped.size() == 1 ? "" : "s");
-  for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
-    spdlog::log(i < kMostNamed ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
-                dataset.skipped[i]);
-  }
-}
-
-/// Logs what was left out of the data set, and remarks on its files.
+/// Logs what was left out of the data set or skipped, and remarks on its files.
 void list_left_out(const data::Dataset& dataset) {
+  constexpr std::size_t kMostNamed = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
   if (dataset.left_out.added > 0) {
@@ -306,6 +296,13 @@ void list_left_out(const data::Dataset& dataset) {
                  dataset.left_out.added == 1 ? "" : "s");
   }
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
+  if (dataset.skipped.empty()) return;
+  spdlog::warn("skipped {} unusable image{} (data.on_bad_sample: skip)", dataset.skipped.size(),
+               dataset.skipped.size() == 1 ? "" : "s");
+  for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
+    spdlog::log(i < kMostNamed ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
+                dataset.skipped[i]);
+  }
 }
 
 /// Names classes without samples, unless a limit left them out.
@@ -430,7 +427,6 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
   data::Dataset dataset = read_or_attach(worker, splits);
   if (worker.is_rank0()) {
     list_left_out(dataset);
-    list_skipped(dataset);
     warn_of_empty_classes(dataset.train, worker.config.data);
     warn_of_single_class(dataset, worker.config.data);
   }

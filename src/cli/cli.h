@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "launch/job.h"
 #include "settings/run_config.h"
 #include "strict_json/document.h"

@@ -1,4 +1,3 @@
-#include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <unistd.h>
 

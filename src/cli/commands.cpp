@@ -5,7 +5,6 @@
 
 #include "base/version.h"
 #include "cli/cli.h"
-#include "settings/data_options.h"
 
 namespace mnist_train::cli {
 

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -14,6 +13,7 @@
 #include "base/system.h"
 #include "cli/cli.h"
 #include "data/dataset.h"
+#include "data/image_decoder.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "report/records.h"

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <filesystem>
 #include <iostream>
 
 #include "base/file.h"
@@ -17,7 +15,6 @@
 #include "data/convert.h"
 #include "data/dataset.h"
 #include "doctor/doctor.h"
-#include "launch/status_board.h"
 #include "launch/supervisor.h"
 #include "network/network.h"
 #include "report/records.h"
@@ -335,25 +332,22 @@ int run(std::vector<std::string> arguments) {
 }  // namespace mnist_train::cli
 
 int main(int argc, char** argv) {
+  using namespace mnist_train;
   // A closed pipe of the progress (`| head`) must not end a run; workers inherit this.
   ::signal(SIGPIPE, SIG_IGN);
   // A file that exceeds ulimit -f then is an error of write().
   ::signal(SIGXFSZ, SIG_IGN);
-  mnist_train::open_standard_streams();
-  mnist_train::cli::tune_workers();
+  open_standard_streams();
+  cli::tune_workers();
   try {
-    return mnist_train::cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
-  } catch (const mnist_train::Error& error) {
-    // Errors of a config have several lines, each escaped already.
-    const bool is_config = error.code() == mnist_train::ExitCode::kConfig;
-    std::cerr << (is_config ? mnist_train::escape_control_bytes(error.what())
-                            : mnist_train::as_block(error.what()))
-              << '\n';
-    mnist_train::launch::write_elastic_error_file(error.what());
-    return static_cast<int>(error.code());
+    return cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const std::exception& error) {
-    std::cerr << "mnist-train: " << mnist_train::as_block(error.what()) << '\n';
-    mnist_train::launch::write_elastic_error_file(error.what());
-    return static_cast<int>(mnist_train::ExitCode::kRunFailed);
+    const auto* own = dynamic_cast<const Error*>(&error);
+    // Errors of a config have several lines, each escaped already.
+    const bool is_config = own != nullptr && own->code() == ExitCode::kConfig;
+    std::cerr << (own == nullptr ? "mnist-train: " : "")
+              << (is_config ? escape_control_bytes(error.what()) : as_block(error.what())) << '\n';
+    launch::write_elastic_error_file(error.what());
+    return static_cast<int>(own != nullptr ? own->code() : ExitCode::kRunFailed);
   }
 }

@@ -260,13 +260,6 @@ auto fill_of(Entry& entry) {
       entry);
 }
 
-/// Returns the size that images have after the entry whatever they had before it, if so.
-std::optional<ImageSize> fixed_size(const AugmentationOptions& entry) {
-  if (const auto* resize = std::get_if<ResizeOptions>(&entry)) return resize->size;
-  if (const auto* crop = std::get_if<RandomResizedCropOptions>(&entry)) return crop->size;
-  return std::nullopt;
-}
-
 bool fits(const RandomCropOptions& crop, const ImageSize& size) {
   return crop.size->height <= size.height + 2 * crop.padding &&
          crop.size->width <= size.width + 2 * crop.padding;
@@ -278,7 +271,8 @@ template <class Misfit>
 std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<ImageSize> size,
                                      const Misfit& misfit) {
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (const auto fixed = fixed_size(list[i])) size = *fixed;
+    if (const auto* resize = std::get_if<ResizeOptions>(&list[i])) size = resize->size;
+    if (const auto* window = std::get_if<RandomResizedCropOptions>(&list[i])) size = window->size;
     const auto* crop = std::get_if<RandomCropOptions>(&list[i]);
     if (crop == nullptr || !crop->size) continue;
     if (size && !fits(*crop, *size)) misfit(i, *crop, *size);
