@@ -148,8 +148,7 @@ void add_export(CLI::App& command, CommandLine& line) {
       "training.pt\n"
       "  mnist-train export --checkpoint runs/first/model.pt --format safetensors --output "
       "weights.safetensors\n"
-      "  mnist-train export --checkpoint runs/first --format onnx --input bytes --output "
-      "net.onnx\n"
+      "  mnist-train export --checkpoint runs/first --format onnx --input bytes --output net.onnx\n"
       "  mnist-train export --checkpoint runs/first/model.pt --format python --output net.py");
 }
 
@@ -305,8 +304,7 @@ std::span<const CommandEntry> command_table() { return kCommands; }
 std::unique_ptr<CLI::App> make_parser(CommandLine& line) {
   auto parser = std::make_unique<CLI::App>(
       "Trains image classifiers (MNIST, Fashion-MNIST, your own images) on one or several "
-      "processes "
-      "and GPUs.",
+      "processes and GPUs.",
       "mnist-train");
   parser->footer(
       "Examples:\n"
