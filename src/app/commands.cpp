@@ -67,10 +67,10 @@ std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const dat
 void export_with_optimizer(const Worker& worker) {
   const std::string name = worker.job.checkpoint.string();
   if (!checkpoint::facts_of(worker.job.checkpoint)) {
-    throw Error(ExitCode::kCheckpoint,
-                name +
-                    ": holds weights alone: --with-optimizer needs a checkpoint, a file of the "
-                    "run's folder checkpoints/");
+    checkpoint::fail_checkpoint(
+        name +
+        ": holds weights alone: --with-optimizer needs a checkpoint, a file of the run's folder "
+        "checkpoints/");
   }
   const checkpoint::TensorFile file = checkpoint::read_checkpoint(worker.job.checkpoint);
   const std::string config = checkpoint::checkpoint_facts(file, name).config;
@@ -377,9 +377,9 @@ void run_predictions(Worker& worker) {
   tell_of_transparent(remarks.transparent, images);
   warn_of_inverted(remarks.inverted, images, trained.value_or(0));
   if (remarks.problems.empty()) return;
-  throw Error(ExitCode::kData,
-              fmt::format("{} of {} files cannot be read as images:\n  {}", remarks.problems.size(),
-                          files.size(), fmt::join(remarks.problems, "\n  ")));
+  data::fail_data(fmt::format("{} of {} files cannot be read as images:\n  {}",
+                              remarks.problems.size(), files.size(),
+                              fmt::join(remarks.problems, "\n  ")));
 }
 
 }  // namespace mnist_train::app

@@ -153,8 +153,7 @@ std::string best_figure(const Worker& worker, const data::Dataset& dataset,
 void log_next_steps(const Worker& worker, const data::Dataset& dataset,
                     const train::Progress& progress, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
-  std::error_code ignored;
-  if (fs::exists(weights, ignored)) {
+  if (is_there(weights)) {
     std::string test;  // unless it was chosen by
     const bool by_accuracy = worker.config.checkpoint.best_by == settings::BestBy::kAccuracy;
     if ((dataset.validation.count > 0 || !by_accuracy) && progress.best_test_accuracy >= 0) {

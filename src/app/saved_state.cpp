@@ -40,10 +40,10 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
     } catch (const Error&) {
       if (checkpoint::facts_of(resume)) throw;
     }
-    throw Error(ExitCode::kCheckpoint,
-                resume +
-                    ": holds weights alone, without optimizer and progress: resume from a file "
-                    "of checkpoints/, or start a new run from it by --set model.weights=FILE");
+    checkpoint::fail_checkpoint(
+        resume +
+        ": holds weights alone, without optimizer and progress: resume from a file of "
+        "checkpoints/, or start a new run from it by --set model.weights=FILE");
   }
   if (newest) spdlog::info("no checkpoint to resume from: starting from scratch");
   return std::nullopt;
@@ -110,16 +110,15 @@ void warn_of_other_settings(const Worker& worker, const settings::RunConfig& sav
 /// earlier checkpoint, or ended before its evaluation, lacks them.
 bool has_results(const Worker& worker, const train::Progress& progress) {
   const fs::path& folder = worker.run_folder;
-  std::error_code ignored;
   return report::finished_steps(folder / files::kSummary) == progress.step &&
-         fs::exists(folder / worker.config.model_file, ignored) &&
-         fs::exists(folder / worker.config.accuracies_file, ignored);
+         is_there(folder / worker.config.model_file) &&
+         is_there(folder / worker.config.accuracies_file);
 }
 
 [[noreturn]] void refuse(const std::string& source, const std::string& reason) {
-  throw Error(ExitCode::kCheckpoint,
-              source + ": was trained " + reason +
-                  "; to start a new run from its weights alone: --set model.weights=" + source);
+  checkpoint::fail_checkpoint(
+      source + ": was trained " + reason +
+      "; to start a new run from its weights alone: --set model.weights=" + source);
 }
 
 /// Refuses a checkpoint of other data, whose position in an epoch would mean other samples, of
@@ -206,7 +205,7 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
     fs::remove(worker.run_folder / files::kPredictions, ignored);
     fs::remove(worker.run_folder / files::kMistakes, ignored);
     const fs::path model_file = worker.run_folder / worker.config.model_file;
-    if (fs::exists(model_file, ignored)) checkpoints_of(worker).set_aside(model_file);
+    if (is_there(model_file)) checkpoints_of(worker).set_aside(model_file);
   }
   if (accuracies.empty()) {
     fs::remove(list, ignored);

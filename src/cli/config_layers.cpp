@@ -26,9 +26,8 @@ using strict_json::Source;
 /// the repository.
 fs::path shipped_folder() {
   for (const char* up : {"../share/mnist-train", "..", "../..", "../../.."}) {
-    std::error_code ignored;
     fs::path folder = (executable_folder() / up / "configs").lexically_normal();
-    if (fs::exists(folder / "mnist.json", ignored)) return folder;
+    if (is_there(folder / "mnist.json")) return folder;
   }
   return {};
 }
@@ -289,10 +288,8 @@ const std::vector<std::pair<std::string, Extensions>> kWriters{
 
 std::vector<std::string> shipped_configs() {
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator entry(shipped_folder(), error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().extension() == ".json") names.push_back(entry->path().stem().string());
+  for (const fs::path& path : paths_in(shipped_folder())) {
+    if (path.extension() == ".json") names.push_back(path.stem().string());
   }
   std::ranges::sort(names);
   return names;
@@ -300,9 +297,8 @@ std::vector<std::string> shipped_configs() {
 
 std::string find_config(const std::string& name) {
   const fs::path path = name;
-  std::error_code ignored;
-  const bool exists = fs::exists(path, ignored);
-  if ((exists && !fs::is_directory(path, ignored)) || name == "-" || name.empty()) return name;
+  const bool exists = is_there(path);
+  if ((exists && !is_folder(path)) || name == "-" || name.empty()) return name;
   const std::vector<std::string> shipped = shipped_configs();
   const std::string stem = path.extension() == ".json" ? path.stem().string() : name;
   const bool is_shipped = std::ranges::binary_search(shipped, stem);
@@ -378,10 +374,7 @@ std::optional<std::string> misused_extension(const CommandLine& line) {
 
 void check_output_file(const fs::path& path) {
   if (path == "-") refuse("--output -: expected the name of a file");
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    refuse("{}: is a folder; expected the name of a file", path.string());
-  }
+  if (is_folder(path)) refuse("{}: is a folder; expected the name of a file", path.string());
   if (const auto run = report::run_that_wrote(path)) {
     refuse(
         "--output {}: is a file of the run in {}, which is never overwritten; choose another name",
