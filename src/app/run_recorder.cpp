@@ -394,16 +394,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   write_file_atomically(folder / files::kDataset,
                         data::write_dataset_record(dataset_, worker_.config.data),
                         ExitCode::kRunFailed);
-  make_sinks(resumed);
-  add_progress(summary_, "running", worker_, dataset_, trainer_);
-  const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
-  for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
-  if (!worker_.config.output) report::point_latest_at(folder);
-}
-
-/// Sinks are called in the order of the list: the page reads the files of those before it.
-void RunRecorder::make_sinks(const ResumedRun& resumed) {
-  const fs::path& folder = worker_.run_folder;
+  // Sinks are called in the order of the list: the page reads the files of those before it.
   const settings::ReportOptions& options = worker_.config.report;
   sinks_.push_back(report::record_files(folder, folder / worker_.config.accuracies_file,
                                         resumed.facts.metrics_bytes));
@@ -414,6 +405,10 @@ void RunRecorder::make_sinks(const ResumedRun& resumed) {
   }
   sinks_.push_back(report::console_sink(console_setup(worker_, trainer_)));
   if (options.html) sinks_.push_back(report::page_sink(folder));
+  add_progress(summary_, "running", worker_, dataset_, trainer_);
+  const report::RunStart start = run_start(dataset_, trainer_, resumed.path.string());
+  for_each_sink([&](report::Sink& sink) { sink.begin(start, summary_); });
+  if (!worker_.config.output) report::point_latest_at(folder);
 }
 
 template <class Call>

@@ -135,7 +135,6 @@ class RunRecorder {
 
  private:
   void begin(const ResumedRun& resumed);
-  void make_sinks(const ResumedRun& resumed);
   template <class Call>
   void for_each_sink(const Call& call);
   std::vector<report::Prediction> predictions(

@@ -119,13 +119,6 @@ std::string escaped(const std::string& text) {
 
 // Parsing.
 
-const CommandEntry* find_command(std::string_view name) {
-  for (const CommandEntry& entry : command_table()) {
-    if (entry.name == name) return &entry;
-  }
-  return nullptr;
-}
-
 bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::ranges::find(names, name) != names.end();
 }
@@ -159,7 +152,8 @@ class Parser {
   }
 
   void take_command() {
-    line_.command = find_command(app_->get_subcommands().front()->get_name())->command;
+    const std::string name = app_->get_subcommands().front()->get_name();
+    line_.command = std::ranges::find(command_table(), name, &CommandEntry::name)->command;
     const bool needs_config =
         line_.command == Command::kTrain || line_.command == Command::kPreview;
     if (needs_config && line_.configs.empty()) {
@@ -246,9 +240,9 @@ void complete_command(std::vector<std::string>& arguments) {
     if (!is_help) arguments.insert(arguments.begin(), "train");
     return;
   }
-  if (find_command(arguments.front()) != nullptr) return;
   std::vector<std::string> names;
   for (const CommandEntry& entry : command_table()) names.emplace_back(entry.name);
+  if (is_among(arguments.front(), names)) return;
   const auto meant = strict_json::closest_name(arguments.front(), names);
   refuse("mnist-train: unknown command \"{}\"; {}\nTry `mnist-train --help`.", arguments.front(),
          meant ? "did you mean " + *meant + "?" : "use --config FILE for a config");

@@ -101,18 +101,17 @@ std::string fill_doc(const std::string& pixels) {
          ", from 0 to 255: one number, or one per channel; or \"background\": data.background.";
 }
 
-/// Returns the row of a kind with these keys. `is_bare`: it may be a name alone.
+/// Returns the row of a kind with these keys. `is_bare`: it may be a name alone, for the defaults.
 template <class Kind>
 AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys, bool is_bare = false) {
   Schema<AugmentationOptions> schema{Kind{}};
   schema.add_name(name);
   schema.include(
       [](auto& value) -> auto& { return std::get<Kind>(value); }, keys);
-  AugmentRow row{name, std::move(schema), [](const AugmentationOptions& value) {
-                   return std::holds_alternative<Kind>(value);
-                 }};
-  if (is_bare) row.bare = Kind{};
-  return row;
+  const auto is_of_kind = [](const AugmentationOptions& value) {
+    return std::holds_alternative<Kind>(value);
+  };
+  return {name, std::move(schema), is_of_kind, is_bare};
 }
 
 AugmentRow random_crop() {
@@ -158,20 +157,18 @@ AugmentRow rotate() {
 }
 
 AugmentRow color_jitter() {
-  using Options = ColorJitterOptions;
   constexpr double kHalfCircle = 0.5;
-  Schema<Options> schema;
-  const auto add_factor = [&schema](const char* name, JitterRange Options::*member) {
-    schema.add(name, member, jitter_range(0, kMaxFactor),
-               "The factor is drawn from 1 - this (not below 0) to 1 + this, or from [min, max].");
-  };
-  add_factor("brightness", &Options::brightness);
-  add_factor("contrast", &Options::contrast);
-  add_factor("saturation", &Options::saturation);
+  constexpr const char* kFactorDoc =
+      "The factor is drawn from 1 - this (not below 0) to 1 + this, or from [min, max].";
+  const auto factor = jitter_range(0, kMaxFactor);
+  Schema<ColorJitterOptions> schema;
+  ADD_KEY(schema, brightness, factor, kFactorDoc);
+  ADD_KEY(schema, contrast, factor, kFactorDoc);
+  ADD_KEY(schema, saturation, factor, kFactorDoc);
   ADD_KEY(schema, hue, jitter_range(-kHalfCircle, kHalfCircle),
           "The shift on the colour circle is drawn from minus to plus this, or from [min, max]; "
           "1 is a full turn.");
-  schema.check([](Options&, const JsonCursor& cursor) {
+  schema.check([](ColorJitterOptions&, const JsonCursor& cursor) {
     for (const char* key : {"brightness", "contrast", "saturation", "hue"}) {
       if (cursor.gives(key)) return;
     }

@@ -43,10 +43,9 @@ LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind
   schema.include(
       [](auto& layer) -> auto& { return std::get<Kind>(layer.kind); }, keys);
   schema.omit_defaults();
-  LayerRow result{name, std::move(schema),
-                  [](const Layer& layer) { return std::holds_alternative<Kind>(layer.kind); }};
-  if (!keys.requires_keys()) result.bare = Layer{"", kind};
-  return result;
+  return {name, std::move(schema),
+          [](const Layer& layer) { return std::holds_alternative<Kind>(layer.kind); },
+          /*may_be_bare=*/!keys.requires_keys()};
 }
 
 const Type<LayerList>& layer_list_type();

@@ -36,7 +36,7 @@ struct KeyOwner {
       noun{};  // of the values, "model": the key is refused beside another one; "": it is not
 };
 
-/// What few keys have.
+/// Attributes that few keys have.
 struct KeyTraits {
   bool required = false;  // an object without the key is refused
   /// Keys of the same group that a layer which gives this one drops from the layers below it.
@@ -121,7 +121,7 @@ class JsonCursor {
   std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
   /// Adds an error for each key of this object that is not among `own`. `absent` explains keys that
   /// users may expect.
-  void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent = {}) const;
+  void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent) const;
 
  private:
   const Node* node_;
@@ -345,6 +345,8 @@ class Schema {
   Schema() = default;
   explicit Schema(Owner defaults) : defaults_(std::move(defaults)) {}
 
+  const Owner& defaults() const { return defaults_; }
+
   /// Adds a key that fills a member.
   template <class T>
   void add(std::string name, T Owner::*member, KeyUse use, const Type<T>& type, std::string doc,
@@ -547,7 +549,7 @@ struct Alternative {
   std::string name;
   Schema<Union> schema;                          // begins with `add_name`
   std::function<bool(const Union&)> is_of_kind;  // whether the union holds this kind
-  std::optional<Union> bare{};                   // the value of the name alone, without an object
+  bool may_be_bare = false;                      // the name alone stands for the defaults
 };
 
 /// Returns the type of an object of one of these kinds, or of the bare name of a kind that requires
@@ -561,23 +563,21 @@ Type<Union> named_union(std::vector<Alternative<Union>> kinds,
   for (const Alternative<Union>& row : kinds) {
     names.push_back(row.name);
     choices.push_back(row.schema.describe());
-    if (row.bare) bare.push_back(row.name);
+    if (row.may_be_bare) bare.push_back(row.name);
   }
   if (!bare.empty()) choices.push_back({{"enum", bare}});
   const auto rows = std::make_shared<const std::vector<Alternative<Union>>>(std::move(kinds));
   return {.read = [rows, names, meant](const JsonCursor& cursor) -> std::optional<Union> {
             const bool is_object = cursor.value().is_object();
             if (is_object && !cursor.has("name")) return cursor.add_error("needs \"name\"");
-            const auto index =
-                is_object ? choose_name(cursor.member("name"), names, meant)
-                          : choose_name(cursor.or_else("an object with a name"), names, meant);
+            const auto index = choose_name(
+                is_object ? cursor.member("name") : cursor.or_else("an object with a name"), names,
+                meant);
             if (!index) return std::nullopt;
             const Alternative<Union>& row = (*rows)[*index];
             if (is_object) return row.schema.read(cursor);
-            if (!row.bare) {
-              cursor.add_error("needs further keys: {\"name\": \"" + row.name + "\", …}");
-            }
-            return row.bare;
+            if (row.may_be_bare) return row.schema.defaults();
+            return cursor.add_error("needs further keys: {\"name\": \"" + row.name + "\", …}");
           },
           .write = [rows](const Union& value) -> Json {
             const auto is_its = [&](const auto& row) { return row.is_of_kind(value); };
