@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 using strict_json::Node;
+using strict_json::node_at;
 using strict_json::Problems;
 using strict_json::Source;
 
@@ -47,35 +48,18 @@ std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std:
                                                /*typed_value=*/value_begin});
 }
 
-Node text_node(const std::shared_ptr<const Source>& source, std::size_t begin) {
-  Node node;
-  node.value = source->text.substr(begin);
-  node.source = source;
-  node.offset = begin;
-  return node;
-}
-
 /// Reads the text from `begin` on as JSON if it is JSON, else as a string.
 Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
                 Problems& problems) {
   if (nlohmann::json::accept(source->text.substr(begin))) {
     if (auto node = strict_json::parse_document(source, problems, begin)) return std::move(*node);
   }
-  return text_node(source, begin);
-}
-
-/// Returns an empty object at `offset` of the source.
-Node object_of(std::shared_ptr<const Source> source, std::size_t offset = 0) {
-  Node object;
-  object.value = strict_json::Json::object();
-  object.source = std::move(source);
-  object.offset = offset;
-  return object;
+  return node_at(source, begin, source->text.substr(begin));
 }
 
 /// Returns an object that holds `value` under `key`; both are at `offset` of the source.
 Node wrap(const std::string& key, std::size_t offset, Node value) {
-  Node object = object_of(value.source, offset);
+  Node object = node_at(value.source, offset);
   object.members.push_back({key, offset, std::move(value)});
   return object;
 }
@@ -117,7 +101,7 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
     documents.push_back(source_of(kVariable, text));
   }
   bool all_readable = true;
-  std::vector<Node> layers{object_of(source_of("the defaults", ""))};
+  std::vector<Node> layers{node_at(source_of("the defaults", ""), 0)};
   const auto add = [&](Node layer) {
     settings::check_layer(layer, problems);
     layers.push_back(std::move(layer));
@@ -128,7 +112,7 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
     if (node) add(std::move(*node));
   }
   if (line.output && (line.command == Command::kTrain || line.command == Command::kDoctor)) {
-    add(wrap("output", 0, text_node(source_of_flag("--output", *line.output), 0)));
+    add(wrap("output", 0, node_at(source_of_flag("--output", *line.output), 0, *line.output)));
   }
   if (line.processes_per_node) {
     const auto source = source_of_flag("--nproc-per-node", *line.processes_per_node);

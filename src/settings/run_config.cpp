@@ -379,10 +379,7 @@ void expand_shorthand(Layers& layers, const KnownKey& key) {
     Node* value = typed(layer);
     if (value == nullptr || value->value.is_object()) continue;
     if (member.empty() ? value->value != true : !strict_json::text_of(*value)) continue;
-    Node object;
-    object.value = Json::object();
-    object.source = value->source;
-    object.offset = value->offset;
+    Node object = strict_json::node_at(value->source, value->offset);
     if (!member.empty()) object.members.push_back({member, value->offset, *value});
     *value = std::move(object);
   }

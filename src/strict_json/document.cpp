@@ -189,9 +189,7 @@ class DocumentParser {
   }
 
   Node value() {
-    Node node;
-    node.source = source_;
-    node.offset = skip_space();
+    Node node = node_at(source_, skip_space(), nullptr);
     if (next_is_any("{")) {
       object(node);
     } else if (next_is_any("[")) {
@@ -376,6 +374,14 @@ std::string join_pointer(const std::string& pointer, const std::string& key) {
 const Node* Node::find(std::string_view key) const {
   const auto found = std::ranges::find(members, key, &Member::key);
   return found == members.end() ? nullptr : &found->value;
+}
+
+Node node_at(std::shared_ptr<const Source> source, std::size_t offset, Json value) {
+  Node node;
+  node.value = std::move(value);
+  node.source = std::move(source);
+  node.offset = offset;
+  return node;
 }
 
 std::string describe(const Node& node) {

@@ -90,6 +90,9 @@ struct Node::Member {
   Node value;
 };
 
+/// Returns a node at `offset` of the source, an empty object unless another value is given.
+Node node_at(std::shared_ptr<const Source> source, std::size_t offset, Json value = Json::object());
+
 /// Returns the value for messages: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);
 
