@@ -20,19 +20,24 @@ constexpr double kMinRatio = 1e-3;  // of sides
 constexpr double kMaxRatio = 1e3;
 constexpr double kMaxFactor = 1e6;
 
+/// Returns the type of a variant that holds `inner`.
+template <class Variant, class T>
+Type<Variant> holding(const Type<T>& inner) {
+  return converted<Variant>(
+      inner, [](const T& value) { return Variant(value); },
+      [](const Variant& value) { return std::get<T>(value); });
+}
+
+template <class Variant>
+bool holds_number(const Variant& value) {
+  return std::holds_alternative<double>(value);
+}
+
 /// Returns the type of a number, or a list of numbers of the same range.
 Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
-  using List = std::vector<double>;
-  const auto one = converted<PerChannel>(
-      number(range), [](double value) { return PerChannel(value); },
-      [](const PerChannel& value) { return std::get<double>(value); });
-  const auto list = converted<PerChannel>(
-      list_of(number(range), "one number per channel", 1),
-      [](List values) { return PerChannel(std::move(values)); },
-      [](const PerChannel& value) { return std::get<List>(value); });
-  return brief_or_full(
-      one, list, "a list with one number per channel",
-      [](const PerChannel& value) { return std::holds_alternative<double>(value); });
+  return brief_or_full(holding<PerChannel>(number(range)),
+                       holding<PerChannel>(list_of(number(range), "one number per channel", 1)),
+                       "a list with one number per channel", holds_number<PerChannel>);
 }
 
 /// Returns the type of `Fill`.
@@ -76,15 +81,9 @@ Type<Interval> interval(const strict_json::NumberRange& range) {
 
 /// Returns the type of a distance up to `max` from the centre, or the interval from `min` to `max`.
 Type<JitterRange> jitter_range(double min, double max) {
-  const auto distance = converted<JitterRange>(
-      number({0, max}), [](double value) { return JitterRange(value); },
-      [](const JitterRange& value) { return std::get<double>(value); });
-  const auto ends = converted<JitterRange>(
-      interval({min, max}), [](const Interval& value) { return JitterRange(value); },
-      [](const JitterRange& value) { return std::get<Interval>(value); });
-  return brief_or_full(distance, ends, "[min, max]", [](const JitterRange& value) {
-    return std::holds_alternative<double>(value);
-  });
+  return brief_or_full(holding<JitterRange>(number({0, max})),
+                       holding<JitterRange>(interval({min, max})), "[min, max]",
+                       holds_number<JitterRange>);
 }
 
 Schema<NormalizeOptions> normalize_schema() {
