@@ -9,6 +9,7 @@
 #include "base/system.h"
 #include "base/version.h"
 #include "cli/cli.h"
+#include "imaging/codec.h"
 #include "settings/schemas.h"
 
 namespace mnist_train::cli {
@@ -121,6 +122,36 @@ std::string escaped(const std::string& text) {
 
 bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::ranges::find(names, name) != names.end();
+}
+
+/// Commands with the extensions of the files that they write; "": no command writes such files.
+const std::map<std::string, std::vector<std::string>> kWriters{
+    {"export --format pt", {".pt", ".pth"}},
+    {"export --format onnx", {".onnx"}},
+    {"export --format safetensors", {".safetensors"}},
+    {"export --format python", {".py"}},
+    {"preview", {".png"}},
+    {"report", {".htm", ".html"}},
+    {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
+
+/// Returns a message if the extension of --output belongs to another kind of file than the one that
+/// export, preview or report would write.
+std::optional<std::string> misused_extension(const CommandLine& line) {
+  std::string writer;
+  if (line.command == Command::kExport) writer = "export --format " + line.export_format;
+  if (line.command == Command::kPreview) writer = "preview";
+  if (line.command == Command::kReport) writer = "report";
+  if (writer.empty() || !line.output) return std::nullopt;
+  const std::string extension = imaging::extension_of(*line.output);
+  const auto writes_it = [&](const auto& row) { return is_among(extension, row.second); };
+  const auto other = std::ranges::find_if(kWriters, writes_it);
+  if (other == kWriters.end() || other->first == writer) return std::nullopt;
+  std::string text = fmt::format("--output {}: {} writes {} files", *line.output, writer,
+                                 fmt::join(kWriters.at(writer), " or "));
+  if (!other->first.empty()) {
+    text += fmt::format("; {} files are written by {}", extension, other->first);
+  }
+  return text;
 }
 
 /// The parser and the command line that it fills.

@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/print.h"
 #include "cli/cli.h"
-#include "imaging/codec.h"
 #include "report/records.h"
 #include "strict_json/schema.h"
 
@@ -256,18 +255,6 @@ void find_file(std::string& path, bool to_resume) {
                                : "there is no intact checkpoint in its folder"));
 }
 
-using Extensions = std::vector<std::string>;
-
-/// Commands with the extensions of the files that they write; "": no command writes such files.
-const std::vector<std::pair<std::string, Extensions>> kWriters{
-    {"export --format pt", {".pt", ".pth"}},
-    {"export --format onnx", {".onnx"}},
-    {"export --format safetensors", {".safetensors"}},
-    {"export --format python", {".py"}},
-    {"preview", {".png"}},
-    {"report", {".htm", ".html"}},
-    {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
-
 }  // namespace
 
 std::vector<std::string> shipped_configs() {
@@ -333,27 +320,6 @@ void find_model_weights(settings::RunConfig& config) {
   std::string path = config.model.weights->file.string();
   find_file(path, /*to_resume=*/false);
   config.model.weights->file = path;
-}
-
-std::optional<std::string> misused_extension(const CommandLine& line) {
-  std::string writer;
-  if (line.command == Command::kExport) writer = "export --format " + line.export_format;
-  if (line.command == Command::kPreview) writer = "preview";
-  if (line.command == Command::kReport) writer = "report";
-  if (writer.empty() || !line.output) return std::nullopt;
-  const std::string extension = imaging::extension_of(*line.output);
-  const auto writes_it = [&](const auto& row) {
-    return std::ranges::find(row.second, extension) != row.second.end();
-  };
-  const auto other = std::ranges::find_if(kWriters, writes_it);
-  if (other == kWriters.end() || other->first == writer) return std::nullopt;
-  const auto own = std::ranges::find(kWriters, writer, [](const auto& row) { return row.first; });
-  std::string text = fmt::format("--output {}: {} writes {} files", *line.output, writer,
-                                 fmt::join(own->second, " or "));
-  if (!other->first.empty()) {
-    text += fmt::format("; {} files are written by {}", extension, other->first);
-  }
-  return text;
 }
 
 void check_output_file(const fs::path& path) {
