@@ -48,10 +48,10 @@ void add_plateau(Schema<ScheduleOptions>& schema) {
 }
 
 Type<ScheduleOptions> schedule() {
-  using Name = ScheduleName;
-  const auto name = one_of<Name>({"constant", "step", "linear", "cosine", "one_cycle", "plateau"});
+  const auto names =
+      one_of<ScheduleName>({"constant", "step", "linear", "cosine", "one_cycle", "plateau"});
   Schema<ScheduleOptions> schema;
-  ADD_KEY(schema, name, name, "The shape of the learning rate over the run.");
+  ADD_KEY(schema, name, names, "The shape of the learning rate over the run.");
   ADD_KEY(schema, warmup_epochs, number({0, kMaxFloat}),
           "Epochs, possibly fractional, over which the learning rate rises from 0.");
   ADD_KEY(schema, step_epochs, integer(1, kMaxCount),
@@ -66,17 +66,16 @@ Type<ScheduleOptions> schedule() {
 }
 
 Type<AveragingOptions> averaging() {
-  using Strategy = AveragingStrategy;
-  const auto strategy = one_of<Strategy>({"auto", "bucketed", "flat", "shared_memory"});
-  const auto compression = one_of<Compression>({"none", "fp16", "bf16"});
   Schema<AveragingOptions> schema;
-  ADD_KEY(schema, strategy, kNever, strategy,
+  ADD_KEY(schema, strategy, kNever,
+          one_of<AveragingStrategy>({"auto", "bucketed", "flat", "shared_memory"}),
           "bucketed: in buckets during the backward pass; flat: in one buffer after it; "
           "shared_memory: without messages, for processes on the CPUs of one host, which then "
           "share weights and optimizer state and update one slice each.");
   ADD_KEY(schema, bucket_mb, kNever, number({0, 4096, true}), "MiB of gradients per bucket.",
           {"bucket_cap_mb"});
-  ADD_KEY(schema, compression, compression, "Type in which gradients are sent; none: fp32.");
+  ADD_KEY(schema, compression, one_of<Compression>({"none", "fp16", "bf16"}),
+          "Type in which gradients are sent; none: fp32.");
   schema.forbid("compression",
                 {equal("strategy", "shared_memory"), given("compression"),
                  none_of(equal("compression", "none"))},
@@ -203,8 +202,7 @@ Type<std::vector<ParameterOptions>> parameter_list() {
 }
 
 void add_optimizer(Schema<TrainOptions>& schema) {
-  const auto optimizer = one_of<OptimizerName>({"sgd", "adam", "adamw"});
-  ADD_KEY(schema, optimizer, optimizer, "The update rule.");
+  ADD_KEY(schema, optimizer, one_of<OptimizerName>({"sgd", "adam", "adamw"}), "The update rule.");
   ADD_KEY(schema, learning_rate, number({0, kMaxFloat}), "Step size of the optimizer.",
           {"lr", "base_lr", "initial_lr", "init_lr"});
   ADD_KEY(schema, sgd_momentum, number({0, 1, false, true}),
