@@ -18,7 +18,6 @@
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "comm/failures.h"
 
 namespace mnist_train::checkpoint {
 
@@ -264,13 +263,6 @@ PythonDict make_dict(std::initializer_list<std::pair<const char*, c10::IValue>> 
   return dict;
 }
 
-/// The names of the state that PyTorch's optimizer keeps of a parameter.
-std::vector<std::string> state_names(const settings::TrainOptions& options) {
-  if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
-  if (options.sgd_momentum != 0) return {"momentum_buffer"};
-  return {};
-}
-
 /// Returns the parameters without optimizer state, which the network itself has frozen, if others
 /// have some.
 std::set<std::string> stateless_in(const TensorFile& file,
@@ -278,7 +270,7 @@ std::set<std::string> stateless_in(const TensorFile& file,
                                    const settings::TrainOptions& options) {
   std::set<std::string> stateless;
   for (const std::string& parameter : parameters) {
-    for (const std::string& name : state_names(options)) {
+    for (const std::string& name : train::optimizer_state_names(options)) {
       const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
       if (file.find(key) == nullptr) stateless.insert(parameter);
     }
@@ -295,7 +287,7 @@ PythonDict state_of_parameter(const TensorFile& file, const std::string& paramet
     tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
     state.insert("step", tensors.back());
   }
-  for (const std::string& name : state_names(options)) {
+  for (const std::string& name : train::optimizer_state_names(options)) {
     const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
     const at::Tensor* tensor = file.find(key);
     if (tensor == nullptr) fail_checkpoint(fmt::format("{}: lacks {}", source, key));
@@ -413,7 +405,7 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
   }
   const auto saved = std::ranges::count_if(
       file.tensors, [](const auto& tensor) { return tensor.first.starts_with("optimizer."); });
-  if (saved != number * static_cast<std::int64_t>(state_names(options).size())) {
+  if (saved != number * static_cast<std::int64_t>(train::optimizer_state_names(options).size())) {
     fail_checkpoint(source + ": has more optimizer state than PyTorch's optimizer of that kind");
   }
   PythonList python_groups(c10::AnyType::get());

@@ -27,7 +27,6 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/system.h"
-#include "comm/failures.h"
 
 namespace mnist_train::cuda {
 

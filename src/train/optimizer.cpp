@@ -11,82 +11,145 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <variant>
 
-#include "base/error.h"
-#include "kernels/operations.h"
+#include "base/cpu.h"
+#include "base/parallel.h"
+#include "base/print.h"
 
 namespace mnist_train::train {
 
 namespace {
 
-/// torch.optim.SGD with momentum, Nesterov and weight decay (dampening 0). PyTorch's first step
-/// copies the gradient to the buffer; here it is added to zeros.
-class Sgd : public Optimizer {
- public:
-  Sgd(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice,
-      EmaModel* ema)
-      : Optimizer(options, parameters, slice, ema) {
-    if (options.sgd_momentum != 0) momentum_buffer_ = at::zeros_like(parameters.values());
-    for (UpdatePart& part : parts_) {
-      part.rule = kernels::SgdRule{
-          options.sgd_momentum, part.weight_decay, options.nesterov,
-          momentum_buffer_.defined() ? part.slice.of(momentum_buffer_) : at::Tensor()};
-    }
-  }
+constexpr std::int64_t kBlock = comm::GradientSum::kBlock;
+constexpr std::int64_t kGrain = 32 * kBlock;  // elements; the least work of a thread
 
-  const char* name() const override { return "sgd"; }
+/// Moves `to` by `weight` of its distance from `from`.
+MNIST_TRAIN_VECTORIZED void approach(const float* __restrict from, std::int64_t count, float weight,
+                                     float* __restrict to) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] += weight * (from[i] - to[i]);
+}
 
-  std::vector<OptimizerTensor> state() const override {
-    if (!momentum_buffer_.defined()) return {};
-    return {{"momentum_buffer", momentum_buffer_}};
-  }
-
- private:
-  at::Tensor momentum_buffer_;  // undefined without momentum
+struct SgdFactors {
+  float rate;
+  float momentum;
+  float decay;
+  bool nesterov;
 };
 
-/// torch.optim.Adam and AdamW (no amsgrad).
-class Adam : public Optimizer {
- public:
-  Adam(const settings::TrainOptions& options, const FlatParameters& parameters, comm::Slice slice,
-       EmaModel* ema)
-      : Optimizer(options, parameters, slice, ema),
-        average_(at::zeros_like(parameters.values())),
-        square_average_(at::zeros_like(parameters.values())) {
-    for (UpdatePart& part : parts_) {
-      steps_.push_back(at::zeros({}, average_.options()));
-      part.rule = kernels::AdamRule{options.adam_beta1,
-                                    options.adam_beta2,
-                                    options.adam_epsilon,
-                                    part.weight_decay,
-                                    decoupled(),
-                                    part.slice.of(average_),
-                                    part.slice.of(square_average_),
-                                    steps_.back()};
-    }
+MNIST_TRAIN_VECTORIZED void descend(const float* __restrict gradients, std::int64_t count,
+                                    SgdFactors factors, float* __restrict values) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    values[i] -= factors.rate * (gradients[i] + factors.decay * values[i]);
   }
+}
 
-  const char* name() const override { return decoupled() ? "adamw" : "adam"; }
-
-  std::vector<OptimizerTensor> state() const override {
-    return {{"exp_avg", average_}, {"exp_avg_sq", square_average_}};
+MNIST_TRAIN_VECTORIZED void descend_with_momentum(const float* __restrict gradients,
+                                                  std::int64_t count, SgdFactors factors,
+                                                  float* __restrict buffer,
+                                                  float* __restrict values) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float gradient = gradients[i] + factors.decay * values[i];
+    buffer[i] = factors.momentum * buffer[i] + gradient;
+    values[i] -=
+        factors.rate * (factors.nesterov ? gradient + factors.momentum * buffer[i] : buffer[i]);
   }
+}
 
-  void restored(std::int64_t steps) override {
-    for (const at::Tensor& tensor : steps_) tensor.fill_(static_cast<double>(steps));
-  }
-
- private:
-  /// Returns whether the weight decay acts on the weights and not on the gradients.
-  bool decoupled() const { return options_.optimizer == settings::OptimizerName::kAdamW; }
-
-  at::Tensor average_;
-  at::Tensor square_average_;
-  std::vector<at::Tensor> steps_;  // by part: a scalar f32, on the device
+struct AdamFactors {
+  float fraction1;       // 1 - beta1
+  float fraction2;       // 1 - beta2
+  float gradient_decay;  // 0 if it is decoupled
+  float kept;            // of the values: 1 - learning rate * decay if it is decoupled, else 1
+  float step_size;       // learning rate / (1 - beta1^steps)
+  float root;            // of 1 - beta2^steps
+  float epsilon;
 };
+
+MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients,
+                                               std::int64_t count, AdamFactors factors,
+                                               float* __restrict average, float* __restrict squares,
+                                               float* __restrict values) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float gradient = gradients[i] + factors.gradient_decay * values[i];
+    average[i] += factors.fraction1 * (gradient - average[i]);
+    squares[i] += factors.fraction2 * (gradient * gradient - squares[i]);
+    values[i] =
+        factors.kept * values[i] -
+        factors.step_size * average[i] / (std::sqrt(squares[i]) / factors.root + factors.epsilon);
+  }
+}
+
+/// Returns the block of a flat tensor.
+float* part_of(const at::Tensor& flat, comm::Slice block) {
+  return flat.mutable_data_ptr<float>() + block.begin;
+}
+
+/// Updates the weights block by block, by `step(gradients, block, values)`, with the EMA model and
+/// the bf16 copy. Returns whether the weights are finite.
+template <class RuleStep>
+bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
+                const comm::GradientSum& gradients, std::int64_t first) {
+  const float average_weight =
+      update.average.defined() ? static_cast<float>(update.average_weight.item<double>()) : 0.0F;
+  std::atomic<bool> finite = true;
+  parallel_for(0, update.values.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    comm::GradientSum::Scratch scratch = gradients.make_scratch();
+    for (; begin < end; begin += kBlock) {
+      const comm::Slice block{begin, std::min(kBlock, end - begin)};
+      float* const values = part_of(update.values, block);
+      step(gradients.block(first + block.begin, block.size, scratch), block, values);
+      if (update.average.defined()) {
+        approach(values, block.size, average_weight, part_of(update.average, block));
+      }
+      const std::int64_t copied =
+          std::clamp<std::int64_t>(update.bf16_copy.numel() - begin, 0, block.size);
+      if (copied > 0) {
+        float_to_bf16(values, copied,
+                      static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + begin);
+      }
+      if (!comm::all_finite(values, block.size)) finite = false;
+    }
+  });
+  return finite;
+}
+
+bool step_by_sgd(const kernels::WeightUpdate& update, const kernels::SgdRule& rule,
+                 double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
+  const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
+                           static_cast<float>(rule.weight_decay), rule.nesterov};
+  const auto step = [&](const float* gradients, comm::Slice block, float* values) {
+    if (factors.momentum == 0) return descend(gradients, block.size, factors, values);
+    descend_with_momentum(gradients, block.size, factors, part_of(rule.momentum_buffer, block),
+                          values);
+  };
+  return update_all(update, step, sum, first);
+}
+
+bool step_by_adam(const kernels::WeightUpdate& update, const kernels::AdamRule& rule,
+                  double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
+  rule.steps.add_(1);
+  const double steps = rule.steps.item<double>();
+  const auto as_float = [](double value) { return static_cast<float>(value); };
+  const AdamFactors factors{
+      .fraction1 = as_float(1 - rule.beta1),
+      .fraction2 = as_float(1 - rule.beta2),
+      .gradient_decay = as_float(rule.decoupled ? 0 : rule.weight_decay),
+      .kept = as_float(rule.decoupled ? 1 - learning_rate * rule.weight_decay : 1),
+      .step_size = as_float(learning_rate / (1 - std::pow(rule.beta1, steps))),
+      .root = as_float(std::sqrt(1 - std::pow(rule.beta2, steps))),
+      .epsilon = as_float(rule.epsilon)};
+  const auto step = [&](const float* gradients, comm::Slice block, float* values) {
+    descend_adaptively(gradients, block.size, factors, part_of(rule.average, block),
+                       part_of(rule.square_average, block), values);
+  };
+  return update_all(update, step, sum, first);
+}
 
 }  // namespace
 
@@ -142,20 +205,25 @@ void EmaModel::update_buffers(const at::Tensor& weight) {
   if (!copied_.sources.empty()) at::_foreach_copy_(copied_.averages, copied_.sources);
 }
 
-bool Optimizer::has_gpu_kernel() const {
-  return kernels::is_used(kernels::Operation::kOptimizerUpdate, parameters_.values().device());
-}
-
-bool Optimizer::takes_sums() const {
-  return clips() || !parameters_.values().is_cpu() || has_gpu_kernel();
+std::vector<std::string> optimizer_state_names(const settings::TrainOptions& options) {
+  if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
+  if (options.sgd_momentum != 0) return {"momentum_buffer"};
+  return {};
 }
 
 Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
-                     comm::Slice slice, EmaModel* ema)
-    : options_(options), parameters_(parameters), slice_(slice), ema_(ema) {
+                     std::optional<comm::Slice> slice, EmaModel* ema)
+    : options_(options),
+      parameters_(parameters),
+      slice_(slice.value_or(comm::Slice{0, parameters.values().numel()})),
+      ema_(ema) {
+  for (const std::string& name : optimizer_state_names(options)) {
+    state_.push_back({name, at::zeros_like(parameters.values())});
+  }
   for (const ParameterSpan& span : parameters.spans()) {
-    const std::int64_t begin = std::max(span.slice.begin, slice.begin);
-    const std::int64_t end = std::min(span.slice.begin + span.slice.size, slice.begin + slice.size);
+    const std::int64_t begin = std::max(span.slice.begin, slice_.begin);
+    const std::int64_t end =
+        std::min(span.slice.begin + span.slice.size, slice_.begin + slice_.size);
     if (begin >= end) continue;
     const comm::Slice common{begin, end - begin};
     kernels::WeightUpdate update;
@@ -163,12 +231,49 @@ Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters
     update.gradients = common.of(parameters.gradients());
     update.bf16_copy = parameters.bf16_values_of(common);
     if (ema != nullptr) update.average = common.of(ema->values());
-    parts_.push_back({common,
-                      span.kind.learning_rate_factor,
-                      span.kind.weight_decay.value_or(options.weight_decay),
-                      update,
-                      {}});
+    const double weight_decay = span.kind.weight_decay.value_or(options.weight_decay);
+    parts_.push_back(
+        {common, span.kind.learning_rate_factor, update, rule_of(common, weight_decay)});
   }
+}
+
+/// PyTorch's first step of SGD copies the gradient to the buffer; here it is added to zeros. Adam
+/// has no amsgrad.
+kernels::UpdateRule Optimizer::rule_of(comm::Slice slice, double weight_decay) const {
+  const auto state = [&](std::size_t number) { return slice.of(state_[number].flat); };
+  if (options_.optimizer == settings::OptimizerName::kSgd) {
+    return kernels::SgdRule{options_.sgd_momentum, weight_decay, options_.nesterov,
+                            state_.empty() ? at::Tensor() : state(0)};
+  }
+  const bool decoupled = options_.optimizer == settings::OptimizerName::kAdamW;
+  return kernels::AdamRule{options_.adam_beta1,
+                           options_.adam_beta2,
+                           options_.adam_epsilon,
+                           weight_decay,
+                           decoupled,
+                           state(0),
+                           state(1),
+                           at::zeros({}, parameters_.values().options())};
+}
+
+const char* Optimizer::name() const {
+  static constexpr std::array kNames{"sgd", "adam", "adamw"};
+  return enum_name(kNames, options_.optimizer);
+}
+
+void Optimizer::restored(std::int64_t steps) {
+  for (const UpdatePart& part : parts_) {
+    const auto* adam = std::get_if<kernels::AdamRule>(&part.rule);
+    if (adam != nullptr) adam->steps.fill_(static_cast<double>(steps));
+  }
+}
+
+bool Optimizer::has_gpu_kernel() const {
+  return kernels::is_used(kernels::Operation::kOptimizerUpdate, parameters_.values().device());
+}
+
+bool Optimizer::takes_sums() const {
+  return clips() || !parameters_.values().is_cpu() || has_gpu_kernel();
 }
 
 bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates,
@@ -247,18 +352,13 @@ bool Optimizer::clip_gradients(const at::Tensor& check) {
   return true;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
-                                          const FlatParameters& parameters,
-                                          std::optional<comm::Slice> slice, EmaModel* ema) {
-  const comm::Slice updated = slice.value_or(comm::Slice{0, parameters.values().numel()});
-  switch (options.optimizer) {
-    case settings::OptimizerName::kSgd:
-      return std::make_unique<Sgd>(options, parameters, updated, ema);
-    case settings::OptimizerName::kAdam:
-    case settings::OptimizerName::kAdamW:
-      return std::make_unique<Adam>(options, parameters, updated, ema);
+bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
+                    const comm::GradientSum& gradients, std::int64_t first) {
+  const double learning_rate = update.learning_rate.item<double>();
+  if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule)) {
+    return step_by_sgd(update, *sgd, learning_rate, gradients, first);
   }
-  throw Error(ExitCode::kConfig, "an optimizer without a case in make_optimizer");
+  return step_by_adam(update, std::get<kernels::AdamRule>(rule), learning_rate, gradients, first);
 }
 
 }  // namespace mnist_train::train

@@ -76,12 +76,20 @@ struct StepRates {
   bool operator==(const StepRates&) const = default;
 };
 
+/// Returns the names of the tensors that PyTorch's optimizer keeps of each parameter, such as
+/// "momentum_buffer".
+std::vector<std::string> optimizer_state_names(const settings::TrainOptions& options);
+
 /// Updates a slice of the weights by their gradients, with the optimizer's state, the bf16 copy and
 /// the EMA model. On CPUs one pass over memory also sums the gradients (`update_on_host`); on GPUs
-/// it is one kernel of ours, or LibTorch's fused one and a few more.
+/// it is one kernel of ours, or LibTorch's fused one and a few more. Every hyperparameter means the
+/// same as in PyTorch; an optimizer is a rule (`kernels::UpdateRule`).
 class Optimizer {
  public:
-  virtual ~Optimizer() = default;
+  /// Updates the elements in `slice`, by default all, and has state for all of them. `ema` follows
+  /// the weights, unless it is null; it must outlive the optimizer, as must `parameters`.
+  Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
+            std::optional<comm::Slice> slice = {}, EmaModel* ema = nullptr);
 
   /// Returns whether `update` needs the gradients added up; else it adds them up itself.
   bool takes_sums() const;
@@ -97,46 +105,35 @@ class Optimizer {
   /// Returns the rule of the first part of the slice.
   const kernels::UpdateRule& rule() const { return parts_.front().rule; }
   /// Returns the optimizer's name in the config.
-  virtual const char* name() const = 0;
+  const char* name() const;
   /// Returns the tensors that a checkpoint must hold besides the weights.
-  virtual std::vector<OptimizerTensor> state() const = 0;
+  const std::vector<OptimizerTensor>& state() const { return state_; }
   /// Tells the optimizer that `state` now holds the result of `steps` earlier steps.
-  virtual void restored(std::int64_t /*steps*/) {}
+  void restored(std::int64_t steps);
 
- protected:
+ private:
   /// A part of the slice whose weights are updated alike.
   struct UpdatePart {
     comm::Slice slice;  // of all values
     double learning_rate_factor;
-    double weight_decay;
     kernels::WeightUpdate update;  // its tensors
-    kernels::UpdateRule rule;      // set by the derived class
+    kernels::UpdateRule rule;
   };
 
-  Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
-            comm::Slice slice, EmaModel* ema);
-
-  settings::TrainOptions options_;
-  const FlatParameters& parameters_;
-  comm::Slice slice_;
-  EmaModel* ema_;  // null without `ema`
-  std::vector<UpdatePart> parts_;
-
- private:
+  kernels::UpdateRule rule_of(comm::Slice slice, double weight_decay) const;
   bool has_gpu_kernel() const;
   kernels::WeightUpdate update_of(const UpdatePart& part, const at::Tensor& rates) const;
   void update_by_kernel(const at::Tensor& rates, const at::Tensor& check);
   void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);
   bool clip_gradients(const at::Tensor& check);
-};
 
-/// Makes the optimizer that the options name, with PyTorch's meaning of every hyperparameter. It
-/// updates the elements in `slice`, by default all, and has state for all of them. `ema` follows
-/// the weights, unless it is null; it must outlive the optimizer, as must `parameters`.
-std::unique_ptr<Optimizer> make_optimizer(const settings::TrainOptions& options,
-                                          const FlatParameters& parameters,
-                                          std::optional<comm::Slice> slice = {},
-                                          EmaModel* ema = nullptr);
+  settings::TrainOptions options_;
+  const FlatParameters& parameters_;
+  comm::Slice slice_;
+  EmaModel* ema_;  // null without `ema`
+  std::vector<OptimizerTensor> state_;
+  std::vector<UpdatePart> parts_;
+};
 
 /// Takes an optimizer's step on a CPU in one pass over memory: sums `gradients`, updates weights,
 /// optimizer state, bf16 copy and EMA model. Ignores the gradients and the scale of `update`, whose

@@ -105,13 +105,13 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
       ema_(make_ema(options, setup, *model_, parameters_)),
-      optimizer_(make_optimizer(options, parameters_, averager_->owned_slice(), ema_.get())),
+      optimizer_(options, parameters_, averager_->owned_slice(), ema_.get()),
       log_(parameters_.statistics(), parameters_.shard_statistics(), communicator,
            /*runs_ahead=*/!device_.is_cpu()),
       class_weights_(setup.class_weights.empty()
                          ? nullptr
                          : std::make_unique<ClassWeights>(setup.class_weights, images)),
-      step_(options, computing_model(), parameters_, *partition_, *averager_, *optimizer_, log_,
+      step_(options, computing_model(), parameters_, *partition_, *averager_, optimizer_, log_,
             class_weights_ ? class_weights_->by_class(device_) : at::Tensor()),
       schedule_(options, steps_per_epoch(),
                 schedule_span(options, {}, images.count(), samples_per_step())),
@@ -178,7 +178,7 @@ void Trainer::start_from_state() {
   parameters_.refresh_bf16_copy();
   std::vector<at::Tensor> state{parameters_.weights()};
   if (parameters_.bf16_values().numel() > 0) state.push_back(parameters_.bf16_values());
-  for (OptimizerTensor& tensor : optimizer_->state()) state.push_back(std::move(tensor.flat));
+  for (const OptimizerTensor& tensor : optimizer_.state()) state.push_back(tensor.flat);
   if (ema_) state.push_back(ema_->values());
   averager_->move_to_shared_memory(state);
 }

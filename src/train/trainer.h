@@ -85,7 +85,8 @@ class Trainer {
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
-  Optimizer& optimizer() const { return *optimizer_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Optimizer& optimizer() const { return optimizer_; }
   EmaModel* average() const { return ema_.get(); }  // null without `ema`
   const BatchPartition& partition() const { return *partition_; }
   /// Returns the sums of the last step; on a GPU it waits.
@@ -121,7 +122,7 @@ class Trainer {
   FlatParameters parameters_;
   std::unique_ptr<comm::GradientAverager> averager_;
   std::unique_ptr<EmaModel> ema_;  // null without `ema`
-  std::unique_ptr<Optimizer> optimizer_;
+  Optimizer optimizer_;
   StepLog log_;
   std::unique_ptr<ClassWeights> class_weights_;  // null without `class_weights`
   Step step_;

@@ -193,10 +193,10 @@ struct Parts {
   std::unique_ptr<comm::GradientAverager> averager =
       comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
   EmaModel average{*model, parameters, testing::tiny_model(2, true)};
-  std::unique_ptr<Optimizer> optimizer = make_optimizer(options, parameters, {}, &average);
+  Optimizer optimizer{options, parameters, {}, &average};
   StepLog log{parameters.statistics(), parameters.shard_statistics(), one_rank(),
               /*runs_ahead=*/false};
-  Step step{options, *model, parameters, *partition, *averager, *optimizer, log};
+  Step step{options, *model, parameters, *partition, *averager, optimizer, log};
 };
 
 TEST_CASE("steps are replayed that are split as the captured one; other shards warm up anew") {

@@ -73,13 +73,12 @@ Outcome outcome_of(const KernelCase& tried, const loader::Batch& batch) {
   const comm::Communicator alone;
   const auto partition = make_batch_partition({}, alone, at::kCPU);
   PartialAverager averager(parameters.gradient_buffer(), tried.slice);
-  const auto optimizer =
-      make_optimizer(options, parameters, tried.slice, tried.averages ? &average : nullptr);
-  for (const OptimizerTensor& state : optimizer->state()) state.flat.copy_(pattern(state.flat));
-  optimizer->restored(4);
+  Optimizer optimizer(options, parameters, tried.slice, tried.averages ? &average : nullptr);
+  for (const OptimizerTensor& state : optimizer.state()) state.flat.copy_(pattern(state.flat));
+  optimizer.restored(4);
   StepLog log(parameters.statistics(), parameters.shard_statistics(), alone, /*runs_ahead=*/false);
   Step step(options, tried.bf16 ? *bf16_copy : *master, parameters, *partition, averager,
-            *optimizer, log);
+            optimizer, log);
   step.begin(batch.size(), 1);
   step.add(batch);
   step.finish(at::tensor({0.1, 0.25}, at::kDouble));
@@ -88,7 +87,7 @@ Outcome outcome_of(const KernelCase& tried, const loader::Batch& batch) {
                    {"average", average.values()},
                    {"statistics", parameters.statistics()}},
                   parameters.bf16_values()};
-  for (const OptimizerTensor& state : optimizer->state()) {
+  for (const OptimizerTensor& state : optimizer.state()) {
     outcome.tensors.emplace_back(state.name, state.flat);
   }
   for (const auto& item : average.model().named_buffers()) {

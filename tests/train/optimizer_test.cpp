@@ -113,13 +113,13 @@ TEST_CASE("every optimizer follows the plain formula for every setting") {
     const bool is_sgd = options.optimizer == OptimizerName::kSgd;
     const auto model = testing::tiny_model(1);
     const FlatParameters parameters(*model, 0);
-    const auto optimizer = make_optimizer(options, parameters);
+    Optimizer optimizer(options, parameters);
     PlainOptimizer plain(options, parameters.values());
     for (int step = 0; step < 30; ++step) {
       const double learning_rate = (is_sgd ? 0.1 : 0.01) / (1 + step);  // changes between steps
-      take_step(parameters, *optimizer, step, learning_rate);
+      take_step(parameters, optimizer, step, learning_rate);
       plain.step(parameters.gradients(), learning_rate);
-      INFO(optimizer->name() << ", momentum " << options.sgd_momentum << ", step " << step);
+      INFO(optimizer.name() << ", momentum " << options.sgd_momentum << ", step " << step);
       REQUIRE(at::allclose(parameters.values().to(at::kDouble), plain.values(),
                            is_sgd ? 1e-5 : 1e-4, 1e-6));
     }
@@ -137,7 +137,7 @@ TEST_CASE("each parameter moves by its own gradient, whatever its strides") {
     parameters.view_like_parameter(parameters.gradients(), i).copy_(gradient);
     expected.push_back(parameter.detach() - 0.5 * gradient);
   }
-  make_optimizer(sgd(0.9, false, 0), parameters)->step(at::tensor({0.5}, at::kDouble));
+  Optimizer(sgd(0.9, false, 0), parameters).step(at::tensor({0.5}, at::kDouble));
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CHECK(at::allclose(parameters.parameters()[i], expected[i], 1e-6, 1e-7));
   }
@@ -155,25 +155,25 @@ TEST_CASE("an optimizer resumes from its state, by PyTorch's names, as if it had
         Case{adam(OptimizerName::kAdamW, 0.1), {"exp_avg", "exp_avg_sq"}}}) {
     const auto model = testing::tiny_model(1);
     const FlatParameters parameters(*model, 0);
-    const auto optimizer = make_optimizer(options, parameters);
-    for (int number = 0; number < 5; ++number) take_step(parameters, *optimizer, number, 0.05);
+    Optimizer optimizer(options, parameters);
+    for (int number = 0; number < 5; ++number) take_step(parameters, optimizer, number, 0.05);
     const auto other_model = testing::tiny_model(2);
     const FlatParameters other(*other_model, 0);
-    const auto resumed = make_optimizer(options, other);
+    Optimizer resumed(options, other);
     other.values().copy_(parameters.values());
-    REQUIRE(resumed->state().size() == names.size());
+    REQUIRE(resumed.state().size() == names.size());
     for (std::size_t i = 0; i < names.size(); ++i) {
-      CHECK(resumed->state()[i].name == names[i]);
-      resumed->state()[i].flat.copy_(optimizer->state()[i].flat);
+      CHECK(resumed.state()[i].name == names[i]);
+      resumed.state()[i].flat.copy_(optimizer.state()[i].flat);
     }
-    resumed->restored(5);
+    resumed.restored(5);
     for (int number = 5; number < 9; ++number) {
-      take_step(parameters, *optimizer, number, 0.05);
-      take_step(other, *resumed, number, 0.05);
+      take_step(parameters, optimizer, number, 0.05);
+      take_step(other, resumed, number, 0.05);
     }
     CHECK(other.values().equal(parameters.values()));
     for (std::size_t i = 0; i < names.size(); ++i) {
-      CHECK(resumed->state()[i].flat.equal(optimizer->state()[i].flat));
+      CHECK(resumed.state()[i].flat.equal(optimizer.state()[i].flat));
     }
   }
 }
@@ -206,13 +206,13 @@ struct UpdateSubject {
   std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1);
   FlatParameters parameters{*model, 0};
   comm::Slice slice;
-  std::unique_ptr<Optimizer> optimizer;
+  Optimizer optimizer;
   at::Tensor average = parameters.values().mul(0.5);
   at::Tensor bf16_copy;
 
   UpdateSubject(const settings::TrainOptions& options, comm::Slice updated, std::int64_t copied)
       : slice(updated),
-        optimizer(make_optimizer(options, parameters, updated)),
+        optimizer(options, parameters, updated),
         bf16_copy(at::zeros({copied}, at::kBFloat16)) {}
 
   kernels::WeightUpdate update() const {
@@ -233,7 +233,7 @@ void take_step_by_libtorch(UpdateSubject& subject, const comm::GradientSum& sum)
   for (const comm::GradientRow& part : sum.rows) rows.push_back(in_f32(part));
   for (const comm::RowSum& pair : sum.order) rows[pair.to].add_(rows[pair.from]);
   gradients.copy_(rows.front());
-  subject.optimizer->step(update.learning_rate.unsqueeze(0));
+  subject.optimizer.step(update.learning_rate.unsqueeze(0));
   at::Tensor(update.average).lerp_(update.values, update.average_weight.item<double>());
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }
@@ -266,13 +266,13 @@ TEST_CASE("one pass takes the step that LibTorch's operations take") {
       kernels::Agreement agreement;
       for (int step = 0; step < 4; ++step) {
         const comm::GradientSum sum = drawn_gradients(rows, slice.size, bf16, step);
-        CHECK(update_on_host(own.update(), own.optimizer->rule(), sum));
+        CHECK(update_on_host(own.update(), own.optimizer.rule(), sum));
         take_step_by_libtorch(expected, sum);
       }
       agreement.add("weights", own.parameters.values(), expected.parameters.values(), at::kFloat);
       agreement.add("average", own.average, expected.average, at::kFloat);
-      for (std::size_t i = 0; i < own.optimizer->state().size(); ++i) {
-        agreement.add("state", own.optimizer->state()[i].flat, expected.optimizer->state()[i].flat,
+      for (std::size_t i = 0; i < own.optimizer.state().size(); ++i) {
+        agreement.add("state", own.optimizer.state()[i].flat, expected.optimizer.state()[i].flat,
                       at::kFloat);
       }
       CHECK(agreement.difference() == "");
@@ -322,7 +322,7 @@ bool is_finite_with(const settings::TrainOptions& options, std::size_t rows, std
   const comm::GradientSum sum = drawn_gradients(rows, all, bf16, 0);
   const comm::GradientRow& last = sum.rows.back();
   (at < bf16 ? last.bf16[at] : last.f32[at - bf16]).fill_(broken);
-  return update_on_host(subject.update(), subject.optimizer->rule(), sum);
+  return update_on_host(subject.update(), subject.optimizer.rule(), sum);
 }
 
 TEST_CASE("a gradient that is not finite is noticed by every optimizer") {

@@ -58,7 +58,7 @@ struct StepSubject {
 
   /// For options that were changed since.
   std::unique_ptr<Step> make_step() {
-    optimizer = make_optimizer(options, parameters);
+    optimizer = std::make_unique<Optimizer>(options, parameters);
     return std::make_unique<Step>(options, *model, parameters, *partition, *averager, *optimizer,
                                   log);
   }
