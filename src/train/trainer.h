@@ -12,10 +12,9 @@
 #include "settings/train_options.h"
 #include "train/batch_partition.h"
 #include "train/class_weights.h"
-#include "train/graphed_step.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
-#include "train/step_log.h"
+#include "train/step.h"
 
 namespace mnist_train::train {
 

@@ -1,4 +1,4 @@
-#include "train/graphed_step.h"
+#include "train/step.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/randint.h>
