@@ -11,7 +11,6 @@
 #include "models/model.h"
 #include "settings/train_options.h"
 #include "train/batch_partition.h"
-#include "train/class_weights.h"
 #include "train/optimizer.h"
 #include "train/schedule.h"
 #include "train/step.h"

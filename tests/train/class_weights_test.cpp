@@ -1,4 +1,4 @@
-#include "train/class_weights.h"
+#include "train/batch_partition.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
