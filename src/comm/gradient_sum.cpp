@@ -1,4 +1,4 @@
-#include "comm/gradient_sum.h"
+#include "comm/gradient_averager.h"
 
 #include <ATen/ops/add.h>
 
