@@ -175,7 +175,7 @@ class BucketedAverager : public GradientAverager {
 
   void backward(const at::Tensor& root, const at::Tensor& gradient, bool last) override {
     if (!last) {
-      GradientAverager::backward(root, gradient, last);
+      root.backward(gradient);
       adds_ = true;
       return;
     }
@@ -234,8 +234,8 @@ class BucketedAverager : public GradientAverager {
     return communicator_.process_group()->allreduce(sent)->getFuture();
   }
 
-  /// Moves the sums to the flat gradients. Only a parameter that backward did not reach is left
-  /// without a gradient, which `collect` reports.
+  /// Moves the sums to the flat gradients, which become the parameters' own. Only a parameter that
+  /// backward did not reach is left without one.
   void take_sums() {
     const at::NoGradGuard no_grad;
     for (const auto& [summed, views] : bucket_sums_) {
@@ -246,7 +246,6 @@ class BucketedAverager : public GradientAverager {
       at::Tensor& gradient = buffer_.parameters[i].mutable_grad();
       if (gradient.defined()) gradient = buffer_.views[i];
     }
-    buffer_.collect();
   }
 
   const Communicator& communicator_;
@@ -290,11 +289,6 @@ GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tens
           .statistics = statistics,
           .tree = SummationTree::of_ranks(ranks),
           .views = {}};
-}
-
-void GradientAverager::backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
-  root.backward(gradient);
-  buffer_.collect();
 }
 
 GradientSum GradientAverager::sum() const {

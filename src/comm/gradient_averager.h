@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -141,9 +140,6 @@ struct GradientBuffer {
   std::int64_t statistics = 0;  // number of the last elements of `flat`
   SummationTree tree;
   std::vector<at::Tensor> views;  // by parameter: its gradient in `flat`
-  /// Moves the parameters' gradients into the shard's row: replaces its contents in the first call
-  /// for a shard, adds to them in later ones.
-  std::function<void()> collect = [] {};
 };
 
 /// Returns the buffer of ranks that compute one shard each. Its only row is `flat`, a whole
@@ -165,9 +161,12 @@ class GradientAverager {
 
   virtual void begin() { added_up_ = false; }
   /// Runs backward from `root`, which depends on every parameter and whose gradient is `gradient`
-  /// (undefined: 1), and adds the gradients to those of the step. In the `last` batch of a step the
-  /// statistics must be complete, since overlapping strategies start to communicate.
-  virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool last);
+  /// (undefined: 1). The parameters then hold the gradients that are to be collected in the shard's
+  /// row. In the `last` batch of a step the statistics must be complete, since overlapping
+  /// strategies start to communicate.
+  virtual void backward(const at::Tensor& root, const at::Tensor& gradient, bool /*last*/) {
+    root.backward(gradient);
+  }
   /// Completes the sums: the statistics are then the same on all ranks. Throws PeerError.
   virtual void average() = 0;
   /// Returns the summands of the gradients in `owned_slice`, on a CPU.

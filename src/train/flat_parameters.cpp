@@ -166,9 +166,9 @@ std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettin
   return total;
 }
 
-comm::GradientBuffer FlatParameters::gradient_buffer() {
-  return {parameters_,         rows_, used_rows_.front(),      bf16_rows_,
-          statistics_.numel(), tree_, gradient_views_.front(), [this] { collect_gradients(); }};
+comm::GradientBuffer FlatParameters::gradient_buffer() const {
+  return {parameters_,         rows_, used_rows_.front(),     bf16_rows_,
+          statistics_.numel(), tree_, gradient_views_.front()};
 }
 
 void FlatParameters::begin_shard(std::size_t number) {

@@ -43,7 +43,7 @@ class FlatParameters {
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {},
                  std::vector<settings::ParameterSettings> by_parameter = {});
-  FlatParameters(const FlatParameters&) = delete;  // averagers refer to it
+  FlatParameters(const FlatParameters&) = delete;  // its users refer to it
   FlatParameters& operator=(const FlatParameters&) = delete;
 
   const at::Tensor& values() const { return values_; }  // [n] f32: those that are trained
@@ -65,8 +65,8 @@ class FlatParameters {
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
   /// Returns a view of those that are copies of values in `slice`, perhaps none.
   at::Tensor bf16_values_of(comm::Slice slice) const;
-  /// Returns the buffer for an averager, which calls `collect_gradients` of this object.
-  comm::GradientBuffer gradient_buffer();
+  /// Returns the buffer for an averager.
+  comm::GradientBuffer gradient_buffer() const;
 
   /// Returns the number of shards of a global batch that this rank computes.
   std::size_t shards() const { return leaves_.size(); }

@@ -117,6 +117,7 @@ void Step::add(const loader::Batch& batch) {
   const bool ends_shard = shard_batches_ == batches_;
   averager_.backward(root.tensor, root.gradient,
                      /*last=*/ends_shard && shard_ + 1 == parameters_.shards());
+  parameters_.collect_gradients();
   if (ends_shard) end_shard();
 }
 

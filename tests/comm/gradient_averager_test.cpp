@@ -86,6 +86,7 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
     subject.parameters.statistics()[0].fill_(loss.item<double>());
     subject.parameters.statistics()[1].fill_(mine.size());
     averager->backward(loss / static_cast<double>(batch_size), /*gradient=*/{}, /*last=*/true);
+    subject.parameters.collect_gradients();
     averager->average();
     averager->add_up();
     averager->all_gather();
@@ -129,6 +130,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
       at::arange(4 * 16 * 16, at::kFloat).add(communicator.rank()).sin().view({4, 1, 16, 16});
   const at::Tensor logits = computing->forward(images.to(at::kBFloat16));
   averager->backward(logits.to(at::kFloat).square().sum(), /*gradient=*/{}, /*last=*/true);
+  parameters.collect_gradients();
   averager->average();
   const GradientSum sum = averager->sum();
   averager->add_up();
@@ -170,6 +172,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
         const at::Tensor logits = computing->forward(images.to(at::kBFloat16));
         averager->backward(logits.to(at::kFloat).square().sum(), /*gradient=*/{},
                            /*last=*/batch + 1 == batches);
+        parameters.collect_gradients();
       }
       averager->average();
     }
