@@ -1,4 +1,4 @@
-#include "checkpoint/checkpoint_folder.h"
+#include "checkpoint/checkpoint.h"
 
 #include <chrono>
 #include <filesystem>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
