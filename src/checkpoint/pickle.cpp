@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <variant>
 
-#include "checkpoint/pt_file.h"
+#include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 

@@ -1,4 +1,4 @@
-#include "checkpoint/pt_file.h"
+#include "checkpoint/tensor_file.h"
 
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/from_blob.h>

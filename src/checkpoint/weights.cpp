@@ -16,7 +16,6 @@
 
 #include "base/file.h"
 #include "base/print.h"
-#include "checkpoint/pt_file.h"
 
 namespace mnist_train::checkpoint {
 

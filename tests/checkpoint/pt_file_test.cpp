@@ -1,4 +1,4 @@
-#include "checkpoint/pt_file.h"
+#include "checkpoint/tensor_file.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>

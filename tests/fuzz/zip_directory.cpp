@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "checkpoint/pt_file.h"
+#include "checkpoint/tensor_file.h"
 #include "fuzz/input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
