@@ -8,12 +8,11 @@
 #include <limits>
 #include <map>
 #include <numbers>
+#include <optional>
 #include <protozero/pbf_writer.hpp>
-#include <span>
-#include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -48,13 +47,6 @@ struct OnnxNode {
   std::vector<OnnxAttribute> attributes;
 };
 
-/// A tensor stored in the file.
-struct OnnxTensor {
-  std::string name;
-  Sizes shape;
-  std::variant<std::vector<float>, Sizes> values;
-};
-
 /// An input or output of the graph, for any number of images.
 struct OnnxValue {
   std::string name;
@@ -64,9 +56,14 @@ struct OnnxValue {
 
 /// A graph of operators (https://github.com/onnx/onnx/blob/main/docs/IR.md). The messages of
 /// onnx/onnx.proto are written field by field, each with its number and name, since libprotobuf
-/// must not be linked beside LibTorch, which carries its own.
+/// must not be linked beside LibTorch, which carries its own. Tensors, nearly all of a file, are
+/// written when they are added.
 class OnnxGraph {
  public:
+  OnnxGraph() = default;
+  OnnxGraph(const OnnxGraph&) = delete;  // the writers refer to each other
+  OnnxGraph& operator=(const OnnxGraph&) = delete;
+
   OnnxValue input;
   OnnxValue output;
   std::string description;
@@ -83,20 +80,27 @@ class OnnxGraph {
     return name;
   }
 
-  /// Adds a named tensor; returns the name.
-  std::string add_tensor(OnnxTensor tensor) {
-    return tensors_.emplace_back(std::move(tensor)).name;
+  /// Adds a named tensor of float32 or int64; returns the name.
+  template <class Number>
+  std::string add_tensor(const std::string& name, const Sizes& shape,
+                         const std::vector<Number>& values) {
+    static_assert(std::endian::native == std::endian::little);
+    pbf_writer tensor(*graph_, /*initializer*/ 5);
+    for (const std::int64_t size : shape) tensor.add_int64(/*dims*/ 1, size);
+    tensor.add_enum(/*data_type*/ 2, std::is_same_v<Number, float> ? kFloat32 : /*INT64*/ 7);
+    tensor.add_string(/*name*/ 8, name);
+    tensor.add_bytes(/*raw_data*/ 9, reinterpret_cast<const char*>(values.data()),
+                     values.size() * sizeof(Number));
+    return name;
   }
 
   /// Adds a tensor without a name; returns a generated one.
   template <class Number>
-  std::string add_constant(Sizes shape, std::vector<Number> values) {
-    const std::string name = "/constant_" + std::to_string(constants_++);
-    return add_tensor({name, std::move(shape), std::move(values)});
+  std::string add_constant(const Sizes& shape, const std::vector<Number>& values) {
+    return add_tensor("/constant_" + std::to_string(constants_++), shape, values);
   }
-  std::string add_constant(Sizes values) {
-    const Sizes shape{std::ssize(values)};
-    return add_constant(shape, std::move(values));
+  std::string add_constant(const Sizes& values) {
+    return add_constant({std::ssize(values)}, values);
   }
   std::string add_constant(double value) {
     return add_constant({}, std::vector<float>{static_cast<float>(value)});
@@ -104,37 +108,32 @@ class OnnxGraph {
 
   /// Makes the output of the last operator that of the graph, and returns the bytes of an ONNX
   /// file. Requires at least one operator.
-  std::string write() const {
-    std::string bytes;
-    pbf_writer model(bytes);
-    model.add_int64(/*ir_version*/ 1, 8);  // the first that has these operators
-    model.add_string(/*producer_name*/ 2, "mnist-train");
-    model.add_string(/*producer_version*/ 3, build_info().version);
-    model.add_string(/*doc_string*/ 6, description);
-    {
-      pbf_writer graph(model, /*graph*/ 7);
-      for (const OnnxNode& node : nodes_) {
-        write_node(graph, node, &node == &nodes_.back() ? output.name : node.name);
-      }
-      graph.add_string(/*name*/ 2, "network");
-      for (const OnnxTensor& tensor : tensors_) write_tensor(graph, tensor);
-      write_value(pbf_writer(graph, /*input*/ 11), input);
-      write_value(pbf_writer(graph, /*output*/ 12), output);
+  std::string write() {
+    for (const OnnxNode& node : nodes_) {
+      write_node(node, &node == &nodes_.back() ? output.name : node.name);
     }
-    pbf_writer(model, /*opset_import*/ 8).add_int64(/*version*/ 2, 17);
+    graph_->add_string(/*name*/ 2, "network");
+    write_value(pbf_writer(*graph_, /*input*/ 11), input);
+    write_value(pbf_writer(*graph_, /*output*/ 12), output);
+    graph_.reset();
+    model_.add_int64(/*ir_version*/ 1, 8);  // the first that has these operators
+    model_.add_string(/*producer_name*/ 2, "mnist-train");
+    model_.add_string(/*producer_version*/ 3, build_info().version);
+    model_.add_string(/*doc_string*/ 6, description);
+    pbf_writer(model_, /*opset_import*/ 8).add_int64(/*version*/ 2, 17);
     for (const auto& [key, value] : metadata) {
-      pbf_writer entry(model, /*metadata_props*/ 14);
+      pbf_writer entry(model_, /*metadata_props*/ 14);
       entry.add_string(/*key*/ 1, key);
       entry.add_string(/*value*/ 2, value);
     }
-    return bytes;
+    return std::move(bytes_);
   }
 
  private:
-  static void write_node(pbf_writer& graph, const OnnxNode& content, const std::string& output) {
-    pbf_writer node(graph, /*node*/ 1);
-    for (const std::string& input : content.inputs) node.add_string(/*input*/ 1, input);
-    node.add_string(/*output*/ 2, output);
+  void write_node(const OnnxNode& content, const std::string& result) {
+    pbf_writer node(*graph_, /*node*/ 1);
+    for (const std::string& name : content.inputs) node.add_string(/*input*/ 1, name);
+    node.add_string(/*output*/ 2, result);
     node.add_string(/*name*/ 3, content.name);
     node.add_string(/*op_type*/ 4, content.operation);
     for (const auto& [name, value] : content.attributes) {
@@ -153,22 +152,6 @@ class OnnxGraph {
     }
   }
 
-  static void write_tensor(pbf_writer& graph, const OnnxTensor& content) {
-    static_assert(std::endian::native == std::endian::little);
-    pbf_writer tensor(graph, /*initializer*/ 5);
-    for (const std::int64_t size : content.shape) tensor.add_int64(/*dims*/ 1, size);
-    const bool integers = std::holds_alternative<Sizes>(content.values);
-    tensor.add_enum(/*data_type*/ 2, integers ? /*INT64*/ 7 : kFloat32);
-    tensor.add_string(/*name*/ 8, content.name);
-    std::visit(
-        [&](const auto& values) {
-          const auto bytes = std::as_bytes(std::span(values));
-          tensor.add_bytes(/*raw_data*/ 9, reinterpret_cast<const char*>(bytes.data()),
-                           bytes.size());
-        },
-        content.values);
-  }
-
   static void write_value(pbf_writer value, const OnnxValue& content) {
     value.add_string(/*name*/ 1, content.name);
     pbf_writer type(value, /*type*/ 2);
@@ -181,8 +164,10 @@ class OnnxGraph {
     }
   }
 
+  std::string bytes_;
+  pbf_writer model_{bytes_};
+  std::optional<pbf_writer> graph_{std::in_place, model_, /*graph*/ 7};  // until it is complete
   std::vector<OnnxNode> nodes_;
-  std::vector<OnnxTensor> tensors_;
   std::map<std::string, int> names_;  // number of nodes with each name
   int constants_ = 0;
 };
@@ -521,9 +506,9 @@ class LayerWriter {
       }
     }
     std::vector<std::string> inputs{
-        x, graph_.add_tensor({sized.path + ".weight", shape, rounded(weight)})};
+        x, graph_.add_tensor(sized.path + ".weight", shape, rounded(weight))};
     if (has_bias || !norms_.empty()) {
-      inputs.push_back(graph_.add_tensor({sized.path + ".bias", {shape[0]}, rounded(bias)}));
+      inputs.push_back(graph_.add_tensor(sized.path + ".bias", {shape[0]}, rounded(bias)));
     }
     return inputs;
   }
