@@ -30,6 +30,9 @@ struct Pictures {
 std::string onnx_model(const network::Network& net, const FindWeight& find_weight,
                        const Pictures& pictures, bool takes_bytes);
 
+/// The text of exported_module.py.
+extern const char* const kExportedModule;
+
 /// Returns the source of a Python module whose `make_model()` returns the network as a module of
 /// torch.nn with the same state_dict, `preprocess(path)` its input, and `CLASSES` the names of its
 /// outputs. The docstring explains how to use them.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/print.h"
 #include "interchange/exports.h"
 
 namespace mnist_train::interchange {
@@ -24,162 +25,13 @@ using Arguments = std::vector<std::string>;
 
 constexpr const char* kLevel = "    ";
 
-constexpr const char* kDocstring = R"("""The network of a run of mnist-train, in PyTorch.
-
-The weights come from the run's model.pt; pictures are opened by Pillow, 10.1 or newer:
-
-    model = make_model()
-    model.load_state_dict(torch.load("model.pt", weights_only=True), strict=True)
-    model.eval()
-    with torch.no_grad():
-        print(CLASSES[model(preprocess("picture.jpg")).argmax()])
-
-{}
-"""
-
-)";
-
-// Pictures are [height, width, channels], float32, from 0 to 255 until they are normalised.
-
-constexpr const char* kResize = R"(
-
-def resize(pixels, size):
-    """Resize a picture, bilinear with antialiasing, with the very sums of mnist-train."""
-    for new in reversed(size):
-        pixels = pixels.transpose(0, 1).contiguous()
-        old = len(pixels)
-        radius = max(old / new, 1)
-        centres = (torch.arange(new, dtype=torch.float64)[:, None] + 0.5) * (old / new)
-        first = (centres - radius + 0.5).floor().clamp(min=0)
-        end = (centres + radius + 0.5).floor().clamp(max=old)
-        taps = first + torch.arange(int((end - first).max()))
-        weights = (1 - ((taps + 0.5 - centres) / radius).abs()).clamp(min=0) * (taps < end)
-        weights = (weights.float() / weights.sum(1, keepdim=True)).float()
-        taps = taps.long().clamp(max=old - 1)
-        pixels = sum(w[:, None, None] * pixels[rows] for w, rows in zip(weights.T, taps.T))
-    return (pixels + 0.5).floor()
-)";
-
-constexpr const char* kPlace = R"(
-
-def place(pixels, top, left, size, colour):
-    """Put a picture on a canvas of one colour, at a position that may be negative."""
-    bottom, right = size[0] - top - pixels.shape[0], size[1] - left - pixels.shape[1]
-    edges = (0, 0, left, right, top, bottom)
-    return nn.functional.pad(pixels - colour, edges) + colour
-)";
-
-constexpr const char* kToPixels = R"(
-
-def to_pixels(picture):
-    values = bytearray(picture.convert(MODE).tobytes())
-    pixels = torch.frombuffer(values, dtype=torch.uint8).float()
-    return pixels.view(picture.height, picture.width, -1)
-)";
-
-/// By settings::Fit.
-constexpr std::array<const char*, 3> kFits{R"(
-
-def fit(pixels):
-    """Stretch a picture to SIZE."""
-    return resize(pixels, SIZE)
-)",
-                                           R"(
-
-def fit(pixels):
-    """Cover SIZE and keep the centre, as Resize and CenterCrop of torchvision."""
-    (height, width), (rows, columns) = SIZE, pixels.shape[:2]
-    if columns * height >= rows * width:
-        width = height * columns // rows
-    else:
-        height = width * rows // columns
-    top, left = -round((height - SIZE[0]) / 2), -round((width - SIZE[1]) / 2)
-    return place(resize(pixels, (height, width)), top, left, SIZE, 0)
-)",
-                                           R"(
-
-def fit(pixels):
-    """Show the whole picture in SIZE, as Pillow's ImageOps.pad."""
-    (height, width), (rows, columns) = SIZE, pixels.shape[:2]
-    if columns / rows > width / height:
-        height = max(1, round(rows / columns * width))
-    elif columns / rows < width / height:
-        width = max(1, round(columns / rows * height))
-    top, left = round((SIZE[0] - height) * 0.5), round((SIZE[1] - width) * 0.5)
-    bars = to_pixels(Image.new("RGB", (1, 1), BACKGROUND))
-    return place(resize(pixels, (height, width)), top, left, SIZE, bars)
-)"};
-
-constexpr const char* kPreprocess = R"(
-
-def preprocess(path):
-    """Return a picture file as mnist-train sees it: {}, normalised."""
-    with Image.open(path) as file:
-        picture = ImageOps.exif_transpose(file)
-    if picture.mode.startswith("I"):  # 16 bits, of which the high byte counts
-        values = picture.tobytes()
-        step = len(values) // (picture.width * picture.height)
-        picture = Image.frombytes("L", picture.size, values[1::step])
-    if picture.has_transparency_data:
-        ground = Image.new("RGBA", picture.size, (*BACKGROUND, 255))
-        picture = Image.alpha_composite(ground, picture.convert("RGBA"))
-    pixels = fit(to_pixels(picture))
-{}    return pixels.permute(2, 0, 1)[None].contiguous()
-)";
-
-constexpr const char* kResidual = R"(
-
-class Residual(nn.Module):
-    """The sum of `layers` and `shortcut`, applied to the same input."""
-
-    def __init__(self, layers, shortcut=None, activation=None):
-        super().__init__()
-        self.layers = layers
-        self.shortcut = shortcut
-        self.activation = activation
-
-    def forward(self, x):
-        y = self.layers(x) + (x if self.shortcut is None else self.shortcut(x))
-        return y if self.activation is None else self.activation(y)
-)";
-
-constexpr const char* kFlatResidual = R"(
-
-class FlatResidual(nn.Module):
-    """A residual block that holds the modules of its layers itself.
-
-    `layers` and `shortcut` are names of modules, in the order of computation.
-    """
-
-    def __init__(self, modules, layers, shortcut=(), activation=None):
-        super().__init__()
-        for name, module in modules.items():
-            self.add_module(name, module)
-        self._layers = layers
-        self._shortcut = shortcut
-        self._activation = activation
-
-    def forward(self, x):
-        y = x
-        for name in self._layers:
-            y = getattr(self, name)(y)
-        for name in self._shortcut:
-            x = getattr(self, name)(x)
-        return y + x if self._activation is None else self._activation(y + x)
-)";
-
-constexpr const char* kGate = R"(
-
-class Gate(nn.Module):
-    """The input times the output of `layers` for it."""
-
-    def __init__(self, layers):
-        super().__init__()
-        self.layers = layers
-
-    def forward(self, x):
-        return x * self.layers(x)
-)";
+/// Returns the class or function of exported_module.py that begins so, after two empty lines.
+std::string definition(const std::string& begin) {
+  const std::string_view text = kExportedModule;
+  const std::size_t first = text.find("\n\n" + begin);
+  const std::size_t last = std::min(text.find("\n\n\n", first + 2), text.size() - 1);
+  return std::string(text.substr(first, last + 1 - first));
+}
 
 std::string number_text(const settings::PerChannel& value) {
   return std::visit([](const auto& number) { return fmt::format("{}", number); }, value);
@@ -292,8 +144,9 @@ class ExpressionWriter {
            "import torch\nfrom PIL import Image, ImageOps\nfrom torch import nn\n";
   }
   std::string classes() const {
-    return std::string(has_residual_ ? kResidual : "") + (has_flat_residual_ ? kFlatResidual : "") +
-           (has_gate_ ? kGate : "");
+    return (has_residual_ ? definition("class Residual(") : "") +
+           (has_flat_residual_ ? definition("class FlatResidual(") : "") +
+           (has_gate_ ? definition("class Gate(") : "");
   }
 
  private:
@@ -446,9 +299,14 @@ std::string preprocessing(const network::Network& net, const Pictures& pictures)
   const std::string steps = StepWriter(pictures).text();
   const bool places =
       pictures.fit != settings::Fit::kStretch || steps.find("place(") != std::string::npos;
-  return std::string(kResize) + (places ? kPlace : "") + kToPixels +
-         kFits.at(static_cast<std::size_t>(pictures.fit)) +
-         fmt::format(kPreprocess, fmt::format("[1, {}, {}, {}]", channels, height, width), steps);
+  const std::string shape = fmt::format("[1, {}, {}, {}]", channels, height, width);
+  const std::string fit = std::string("fit_") + enum_name(settings::kFitNames, pictures.fit);
+  const std::string result = "    return pixels";
+  std::string preprocess = replaced(definition("def preprocess("), "SHAPE", shape);
+  preprocess = replaced(std::move(preprocess), "fit_stretch(", "fit(");
+  return definition("def resize(") + (places ? definition("def place(") : "") +
+         definition("def to_pixels(") + replaced(definition("def " + fit + "("), fit, "fit") +
+         replaced(std::move(preprocess), result, steps + result);
 }
 
 }  // namespace
@@ -465,7 +323,9 @@ std::string input_text(const network::Network& net, const settings::NormalizeOpt
 std::string python_module(const network::Network& net, const Pictures& pictures) {
   ExpressionWriter writer;
   const std::string model = writer.sequential(net.layers);
-  return fmt::format(kDocstring, input_text(net, pictures.normalize)) + writer.imports() +
+  const std::string text = kExportedModule;
+  const std::string docstring = text.substr(0, text.find("import torch"));
+  return replaced(docstring, "INPUT", input_text(net, pictures.normalize)) + writer.imports() +
          constants(net, pictures) + writer.classes() + "\n\ndef make_model():\n" + kLevel +
          "return " + indented(model) + "\n" + preprocessing(net, pictures);
 }
