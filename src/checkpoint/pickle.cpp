@@ -1,9 +1,6 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <deque>
-#include <optional>
-#include <span>
 #include <stdexcept>
 #include <unordered_map>
 #include <variant>

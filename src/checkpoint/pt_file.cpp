@@ -13,7 +13,6 @@
 #include <exception>
 #include <set>
 #include <stdexcept>
-#include <string_view>
 #include <tuple>
 
 #include "base/file.h"

@@ -11,11 +11,8 @@
 #include <array>
 #include <atomic>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "accelerator/device.h"
-#include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
-#include <string>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_file.h"

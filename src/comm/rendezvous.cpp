@@ -1,4 +1,3 @@
-
 #include <netdb.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
@@ -10,7 +9,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <thread>

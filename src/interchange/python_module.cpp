@@ -8,7 +8,6 @@
 #include <set>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "base/json.h"
 #include "base/print.h"

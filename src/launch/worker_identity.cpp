@@ -10,7 +10,6 @@
 #include <iterator>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"

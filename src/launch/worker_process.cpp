@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -17,7 +16,6 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/system.h"
 #include "launch/supervisor.h"

@@ -6,12 +6,9 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
-#include <utility>
 
 #include "base/cpu.h"
 #include "base/error.h"
