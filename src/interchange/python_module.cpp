@@ -105,12 +105,7 @@ std::string expression_of(const SizedLayer& sized, const settings::LayerKind& ki
 
 /// Returns the text with all lines but the first indented by one level.
 std::string indented(const std::string& text) {
-  std::string result;
-  for (const char letter : text) {
-    result += letter;
-    if (letter == '\n') result += kLevel;
-  }
-  return result;
+  return replaced(text, "\n", std::string("\n") + kLevel);
 }
 
 /// Returns a call or a list with one line per argument.
