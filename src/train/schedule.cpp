@@ -35,16 +35,10 @@ ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress
 }
 
 const char* name_if_bound_to_end(settings::ScheduleName schedule) {
-  switch (schedule) {
-    case settings::ScheduleName::kLinear:
-      return "linear";
-    case settings::ScheduleName::kCosine:
-      return "cosine";
-    case settings::ScheduleName::kOneCycle:
-      return "one_cycle";
-    default:
-      return nullptr;
-  }
+  using enum settings::ScheduleName;
+  if (schedule == kLinear) return "linear";
+  if (schedule == kCosine) return "cosine";
+  return schedule == kOneCycle ? "one_cycle" : nullptr;
 }
 
 Schedule::Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
