@@ -75,7 +75,9 @@ Json measure_shared_memory(Worker& worker) {
   return measure(worker, "shared_memory", [&](std::int64_t elements) {
     const at::Tensor flat = at::ones({elements});
     const std::shared_ptr averager = comm::make_shared_memory_averager(
-        worker.communicator, comm::one_row_buffer({}, flat, 0, worker.identity.world_size));
+        worker.communicator, {.rows = flat.unsqueeze(0),
+                              .flat = flat,
+                              .tree = comm::SummationTree::of_ranks(worker.identity.world_size)});
     averager->average();
     averager->add_up();
     averager->all_gather();

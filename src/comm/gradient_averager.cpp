@@ -160,7 +160,7 @@ class BucketedAverager : public GradientAverager {
     // from rebuilding.
     translate_failures("making the reducer", [&] {
       reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
-      reducer_->register_comm_hook(std::make_unique<Hook>(*this));
+      reducer_->register_comm_hook(std::make_unique<Hook>(this));
     });
   }
 
@@ -199,19 +199,13 @@ class BucketedAverager : public GradientAverager {
 
  private:
   /// Hands buckets to the averager. The Reducer's own hooks divide by the number of ranks.
-  class Hook : public c10d::CommHookInterface {
+  class Hook : public c10d::CppCommHookInterface<BucketedAverager*> {
    public:
-    explicit Hook(BucketedAverager& averager) : averager_(averager) {}
+    using CppCommHookInterface::CppCommHookInterface;
 
     c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
-      return averager_.all_reduce(bucket);
+      return state_->all_reduce(bucket);
     }
-    at::Tensor parseHookResult(const c10::IValue& result) override {
-      return c10d::detail::parseCppCommHookResult(result);
-    }
-
-   private:
-    BucketedAverager& averager_;
   };
 
   /// The sums of a bucket, [n] as they are sent, and the flat gradients that they go to.
@@ -279,17 +273,6 @@ AveragingStrategy choose_strategy(const settings::TrainOptions& options,
 }
 
 }  // namespace
-
-GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
-                              std::int64_t statistics, int ranks) {
-  return {.parameters = std::move(parameters),
-          .rows = flat.unsqueeze(0),
-          .flat = flat,
-          .bf16_rows = {},
-          .statistics = statistics,
-          .tree = SummationTree::of_ranks(ranks),
-          .views = {}};
-}
 
 GradientSum GradientAverager::sum() const {
   GradientSum sum = added_up_ ? GradientSum{} : parts();

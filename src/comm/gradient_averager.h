@@ -130,22 +130,17 @@ struct Slice {
 /// The gradients of one rank in one tensor, followed by the step's statistics: a few scalars that
 /// are summed over the ranks along with the gradients.
 struct GradientBuffer {
-  std::vector<at::Tensor> parameters;  // those whose gradients backward makes
+  std::vector<at::Tensor> parameters{};  // those whose gradients backward makes
   /// [r, n] f32, the rows of `tree`: gradient elements, statistics and padding.
   at::Tensor rows;
   at::Tensor flat;  // the first row without its padding; the averager's result
   /// [r, h] bf16: the first h gradient elements of each row, which keep the precision that they
   /// were computed in until they are added up. Undefined if these are f32, too.
-  at::Tensor bf16_rows;
+  at::Tensor bf16_rows{};
   std::int64_t statistics = 0;  // number of the last elements of `flat`
-  SummationTree tree;
-  std::vector<at::Tensor> views;  // by parameter: its gradient in `flat`
+  SummationTree tree = SummationTree::of_ranks(1);
+  std::vector<at::Tensor> views{};  // by parameter: its gradient in `flat`
 };
-
-/// Returns the buffer of ranks that compute one shard each. Its only row is `flat`, a whole
-/// storage.
-GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
-                              std::int64_t statistics, int ranks);
 
 /// Sums gradients over the ranks. Each rank's loss is its part of the mean over the global batch,
 /// so the sum is the gradient of that mean, however the batch is split.

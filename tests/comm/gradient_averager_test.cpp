@@ -71,6 +71,16 @@ struct Subject {
   }
 };
 
+/// Returns the buffer of ranks that compute one shard each. Its only row is `flat`.
+GradientBuffer one_row_buffer(std::vector<at::Tensor> parameters, const at::Tensor& flat,
+                              std::int64_t statistics, int ranks) {
+  return {.parameters = std::move(parameters),
+          .rows = flat.unsqueeze(0),
+          .flat = flat,
+          .statistics = statistics,
+          .tree = SummationTree::of_ranks(ranks)};
+}
+
 /// Gradients and statistics of each step for this rank's shard of `batch_size` samples.
 std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptions& options,
                               std::int64_t batch_size) {
