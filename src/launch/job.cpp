@@ -226,11 +226,9 @@ Job read_job(int fd) {
 Machine this_machine() {
   const int gpus = visible_gpus();
   const bool has_module = !find_program_file(kCudaModule).empty();
-  Machine machine;
-  machine.cores = usable_cores();
-  machine.gpus = has_module ? gpus : 0;
-  machine.lacks_module = gpus > 0 && !has_module;
-  return machine;
+  return {.cores = usable_cores(),
+          .gpus = has_module ? gpus : 0,
+          .lacks_module = gpus > 0 && !has_module};
 }
 
 int visible_gpus() {
@@ -292,13 +290,11 @@ std::string placement_note(const settings::RunConfig& config, const Machine& mac
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
                            int local_rank, int local_world_size) {
   require_gpu(config, machine);
-  Placement placement;
   const auto gpu = gpu_of(config, machine, local_rank);
-  placement.cuda = gpu.has_value();
-  placement.device_index = gpu.value_or(0);
-  placement.backend = choose_backend(config, machine, local_world_size);
-  placement.threads = choose_threads(config, machine, local_world_size);
-  return placement;
+  return {.cuda = gpu.has_value(),
+          .device_index = gpu.value_or(0),
+          .backend = choose_backend(config, machine, local_world_size),
+          .threads = choose_threads(config, machine, local_world_size)};
 }
 
 GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {

@@ -6,6 +6,7 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/strides.h>
 
 #include <algorithm>
 #include <numeric>
@@ -19,15 +20,9 @@ namespace mnist_train::train {
 namespace {
 
 std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
-  if (sizes.size() == 4) {
-    // [out, in, height, width] -> channels_last, even with one input channel.
-    const std::int64_t in = sizes[1];
-    const std::int64_t width = sizes[3];
-    return {in * sizes[2] * width, 1, width * in, in};
-  }
-  std::vector<std::int64_t> strides(sizes.size(), 1);
-  for (std::size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * sizes[i];
-  return strides;
+  if (sizes.size() == 4) return c10::get_channels_last_strides_2d(sizes);
+  const auto strides = c10::contiguous_strides(sizes);
+  return {strides.begin(), strides.end()};
 }
 
 /// Adds bf16 to f32 on a CPU in one pass; LibTorch would make an f32 copy first.

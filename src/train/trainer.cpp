@@ -59,19 +59,6 @@ GradientParts gradient_parts(const settings::TrainOptions& options, const BatchP
   return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
 }
 
-/// Returns the settings of the model's parameters. Throws as settings::parameter_settings does.
-std::vector<settings::ParameterSettings> settings_of(const settings::TrainOptions& options,
-                                                     const models::Model& model) {
-  return settings::parameter_settings(options.parameters, model.named_parameters().keys(),
-                                      model.frozen_parameters());
-}
-
-std::unique_ptr<EmaModel> make_ema(const settings::TrainOptions& options, const TrainerSetup& setup,
-                                   models::Model& model, const FlatParameters& parameters) {
-  if (!options.ema) return nullptr;
-  return std::make_unique<EmaModel>(model, parameters, make_on_device(setup, /*bf16=*/false));
-}
-
 /// Returns the name of the first parameter whose gradient is not finite. Empty if there is none, as
 /// when only their norm or the weights are too large.
 std::string broken_parameter(const FlatParameters& parameters) {
@@ -100,11 +87,15 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
                   StepLog::kScalars + partition_->statistics() +
                       (options.shards ? ShardBuffers::elements(*model_) : 0),
                   bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_),
-                  settings_of(options, *model_)),
+                  settings::parameter_settings(options.parameters,
+                                               model_->named_parameters().keys(),
+                                               model_->frozen_parameters())),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),
-      ema_(make_ema(options, setup, *model_, parameters_)),
+      ema_(options.ema ? std::make_unique<EmaModel>(*model_, parameters_,
+                                                    make_on_device(setup, /*bf16=*/false))
+                       : nullptr),
       optimizer_(options, parameters_, averager_->owned_slice(), ema_.get()),
       log_(parameters_.statistics(), parameters_.shard_statistics(), communicator,
            /*runs_ahead=*/!device_.is_cpu()),
