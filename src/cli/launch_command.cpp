@@ -246,15 +246,15 @@ launch::AttemptResult attempt(LaunchState& state, bool is_first) try {
   setup.may_restart = state.may_restart();
   setup.world_size = state.processes;
   setup.master_port = socket.port;
-  setup.job_fd = job_fd.get();
-  setup.status_fd = board.fd();
-  setup.listen_fd = socket.fd.get();
-  setup.snapshots_fd = state.snapshots.get();
+  setup.descriptors[launch::kJobFd] = job_fd.get();
+  setup.descriptors[launch::kStatusFd] = board.fd();
+  setup.descriptors[launch::kListenFd] = socket.fd.get();
+  setup.descriptors[launch::kSnapshotsFd] = state.snapshots.get();
   if (state.folder) setup.log_folder = state.folder->path / report::files::kLogs;
   if (state.dataset) {
     const data::SharedDatasetHandle handle = state.dataset->handle();
-    setup.dataset_fd = handle.memory_fd;
-    setup.dataset_ready_fd = handle.ready_fd;
+    setup.descriptors[launch::kDatasetFd] = handle.memory_fd;
+    setup.descriptors[launch::kDatasetReadyFd] = handle.ready_fd;
   }
   const auto warn = [&state](const std::string& warning) {
     std::cerr << state.new_line() << "mnist-train: warning: " << warning << std::endl;

@@ -339,9 +339,9 @@ Diagnosis run_workers(const settings::RunConfig& config, int processes) {
   setup.executable = launch::worker_executable();
   setup.world_size = processes;
   setup.master_port = socket.port;
-  setup.job_fd = job_fd.get();
-  setup.status_fd = board.fd();
-  setup.listen_fd = socket.fd.get();
+  setup.descriptors[launch::kJobFd] = job_fd.get();
+  setup.descriptors[launch::kStatusFd] = board.fd();
+  setup.descriptors[launch::kListenFd] = socket.fd.get();
   setup.output_fd = output.get();
   const auto result =
       launch::supervise(setup, board, config.launch.hang_timeout_s, launch::BackgroundTask{});

@@ -50,20 +50,14 @@ std::string log_file_name(int rank);
 
 class ForkServer;
 
-/// The common start-up parameters of all ranks of one attempt. Descriptors of -1 are not handed
-/// over.
+/// The common start-up parameters of all ranks of one attempt.
 struct WorkerSetup {
   std::filesystem::path executable;
   const ForkServer* fork_server = nullptr;  // forks the ranks; if null, they are started afresh
   bool may_restart = false;                 // a lost process leads to another attempt
   int world_size = 1;
   int master_port = 0;
-  int job_fd = -1;
-  int status_fd = -1;
-  int dataset_fd = -1;
-  int dataset_ready_fd = -1;
-  int listen_fd = -1;  // rank 0 only
-  int snapshots_fd = -1;
+  std::map<HandedOverFd, int> descriptors{};  // to hand over, unless -1; kListenFd to rank 0 only
   int output_fd = -1;  // rank 0 writes its results there instead of to standard output
   std::optional<std::filesystem::path> log_folder;  // for the ranks' standard error, rank-N.log
 };

@@ -122,26 +122,20 @@ void plan_standard_streams(const WorkerSetup& setup, int rank, RankPlan& plan) {
 
 /// Plans a rank whose failure report goes to `failure_fd`.
 RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
-  struct HandOver {
-    const char* name;
-    int source;
-    int target;
-  };
+  static constexpr std::array kNames{"job",     "failure",       "console", "status",
+                                     "dataset", "dataset-ready", "listen",  "snapshots"};
   RankPlan plan;
   plan.launcher = ::getpid();
   plan_standard_streams(setup, rank, plan);
+  std::map<HandedOverFd, int> sources = setup.descriptors;
+  sources[kFailureFd] = failure_fd;
+  sources[kConsoleFd] = STDERR_FILENO;
+  if (rank != 0) sources.erase(kListenFd);
   std::string names;
-  for (const HandOver& hand_over :
-       {HandOver{"job", setup.job_fd, kJobFd}, HandOver{"failure", failure_fd, kFailureFd},
-        HandOver{"console", STDERR_FILENO, kConsoleFd},
-        HandOver{"status", setup.status_fd, kStatusFd},
-        HandOver{"dataset", setup.dataset_fd, kDatasetFd},
-        HandOver{"dataset-ready", setup.dataset_ready_fd, kDatasetReadyFd},
-        HandOver{"listen", rank == 0 ? setup.listen_fd : -1, kListenFd},
-        HandOver{"snapshots", setup.snapshots_fd, kSnapshotsFd}}) {
-    if (hand_over.source < 0) continue;
-    plan.descriptors.emplace_back(copy_above_targets(hand_over.source), hand_over.target);
-    names += (names.empty() ? "" : " ") + std::string(hand_over.name);
+  for (const auto& [target, source] : sources) {
+    if (source < 0) continue;
+    plan.descriptors.emplace_back(copy_above_targets(source), target);
+    names += std::string(names.empty() ? "" : " ") + kNames.at(static_cast<std::size_t>(target - kJobFd));
   }
   const std::string world = std::to_string(setup.world_size);
   const std::string number = std::to_string(rank);

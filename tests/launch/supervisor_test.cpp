@@ -56,7 +56,7 @@ struct Attempt {
     setup.executable = shell_worker(
         folder, "FOLDER=" + folder.path().string() + "; touch $FOLDER/started.$RANK\n" + script);
     setup.world_size = ranks;
-    setup.status_fd = board.fd();
+    setup.descriptors[kStatusFd] = board.fd();
     for (int rank = 0; rank < ranks; ++rank) update(board.of(rank), Phase::kTraining, 1, 10 + rank);
   }
 

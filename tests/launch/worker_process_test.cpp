@@ -91,9 +91,9 @@ TEST_CASE("descriptors are handed over under their numbers, the socket only to r
                                "/proc/$$/fd/$fd ] && echo $fd; done > " +
                                to + "/open.$RANK; cat <&3 > " + to + "/job.$RANK");
   setup.world_size = 2;
-  setup.job_fd = job.get();
-  setup.status_fd = board.fd();
-  setup.listen_fd = listener.fd.get();
+  setup.descriptors[kJobFd] = job.get();
+  setup.descriptors[kStatusFd] = board.fd();
+  setup.descriptors[kListenFd] = listener.fd.get();
   for (int rank = 0; rank < 2; ++rank) {
     WorkerProcess worker = WorkerProcess::start(setup, rank);
     CHECK(end_of(worker).code == 0);
