@@ -1,5 +1,6 @@
 #include "accelerator/device.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -28,40 +29,45 @@ SharedLibrary load() {
                   "; scripts/setup --cuda installs LibTorch's CUDA parts and builds the module");
 }
 
-}  // namespace
-
-std::unique_ptr<DeviceEvent> make_event(at::Device device) {
-  return device.is_cpu() ? nullptr : cuda_module().make_event();
+/// Lets the event mark all work that the calling thread has given its GPU so far.
+void record(c10::Event& event, at::Device device) {
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
+
+}  // namespace
 
 void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
 
-void wait(const DeviceEvent& event) {
+void wait_until(const std::function<bool()>& has_reached) {
   constexpr double kSpin_s = 50e-6;  // sleeping takes as long, and delays short waits
   constexpr std::chrono::microseconds kPause(50);
-  if (event.is_done()) return;
+  if (has_reached()) return;
   const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);
   const double begin_s = monotonic_seconds();
-  while (!event.is_done()) {
+  while (!has_reached()) {
     if (monotonic_seconds() - begin_s > kSpin_s) std::this_thread::sleep_for(kPause);
   }
 }
 
 void synchronize(at::Device device) {
   if (device.is_cpu()) return;
-  const auto event = make_event(device);
-  event->record();
-  wait(*event);
+  c10::Event event(device.type());
+  record(event, device);
+  wait_until([&] { return event.query(); });
 }
 
 RunAheadLimit::RunAheadLimit(at::Device device, int steps)
-    : steps_(steps), last_(make_event(device)), next_(make_event(device)) {}
+    : device_(device), steps_(steps) {
+  if (device.is_cpu()) return;
+  last_.emplace(device.type());
+  next_.emplace(device.type());
+}
 
 void RunAheadLimit::step_launched() {
   if (!last_ || ++launched_ < steps_) return;
   launched_ = 0;
-  next_->record();
-  wait(*last_);
+  record(*next_, device_);
+  wait_until([&] { return last_->query(); });
   std::swap(last_, next_);
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -27,17 +29,6 @@ class DeviceGraph {
 
 /// Makes a graph for the device of the calling thread.
 using GraphFactory = std::function<std::unique_ptr<DeviceGraph>()>;
-
-/// A mark in the work that a thread gives its device.
-class DeviceEvent {
- public:
-  virtual ~DeviceEvent() = default;
-
-  /// Sets the mark after all work that the thread has given the device so far.
-  virtual void record() = 0;
-  /// Returns whether the device has reached the mark, or there is none yet. Does not wait.
-  virtual bool is_done() const = 0;
-};
 
 /// The number of blocks of a kernel, and of threads per block.
 struct Grid {
@@ -71,16 +62,13 @@ class KernelModule {
   virtual std::unique_ptr<DeviceKernel> find(const std::string& name) const = 0;
 };
 
-/// Returns an event for the device of the calling thread; null on a CPU, which computes at once.
-std::unique_ptr<DeviceEvent> make_event(at::Device device);
-
-/// Sets, for the whole process, the status that shows waits for the GPU in `wait`, `synchronize`
-/// and `to_host`; null for none. They wait without end, even if the GPU does not answer or a
+/// Sets, for the whole process, the status that shows waits for the GPU in `wait_until`,
+/// `synchronize` and `to_host`; null for none. They wait without end, even if the GPU does not answer or a
 /// captured collective waits for a rank that is gone: whoever watches the status ends the process.
 void show_waits_on(launch::RankStatus* status);
 
-/// Returns when the device has reached the event.
-void wait(const DeviceEvent& event);
+/// Returns when `has_reached` tells that the device has come to a point of its work.
+void wait_until(const std::function<bool()>& has_reached);
 
 /// Returns when the device has finished all work of this thread; on a CPU at once.
 void synchronize(at::Device device);
@@ -98,10 +86,11 @@ class RunAheadLimit {
   void step_launched();
 
  private:
+  at::Device device_;
   int steps_;
-  int launched_ = 0;  // since `last_` was recorded
-  std::unique_ptr<DeviceEvent> last_;
-  std::unique_ptr<DeviceEvent> next_;
+  int launched_ = 0;                // since `last_` was recorded
+  std::optional<c10::Event> last_;  // none on a CPU, like the next one
+  std::optional<c10::Event> next_;
 };
 
 /// Returns a tensor in the host's memory: itself on a CPU, else a copy. Waits as `synchronize`
@@ -144,7 +133,6 @@ struct CudaModule {
   bool (*computes_bfloat16)(int index);  // natively
   int (*runtime_version)();              // 13000 is 13.0
   std::string (*nccl_version)();         // "2.28.9"
-  std::unique_ptr<DeviceEvent> (*make_event)();
   std::unique_ptr<DeviceGraph> (*make_graph)();
   /// Compiles CUDA C++ by NVRTC for the GPU of the calling thread, or finds it compiled in the
   /// user's cache. Throws Error(kRunFailed).

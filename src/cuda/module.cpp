@@ -1,5 +1,4 @@
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -80,17 +79,6 @@ std::string nccl_version() {
   return std::to_string(version >> 32) + "." + std::to_string(version >> 16 & kMask) + "." +
          std::to_string(version & kMask);
 }
-
-class CudaEvent : public accelerator::DeviceEvent {
- public:
-  void record() override { event_.record(); }
-  bool is_done() const override { return event_.query(); }
-
- private:
-  at::cuda::CUDAEvent event_;  // of the current stream, without timing
-};
-
-std::unique_ptr<accelerator::DeviceEvent> make_event() { return std::make_unique<CudaEvent>(); }
 
 class CudaGraph : public accelerator::DeviceGraph {
  public:
@@ -348,7 +336,7 @@ std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& so
 constexpr accelerator::CudaModule kModule{&device_count,      &set_device,      &peak_memory_bytes,
                                           &free_memory_bytes, &device_name,     &pci_address,
                                           &computes_bfloat16, &runtime_version, &nccl_version,
-                                          &make_event,        &make_graph,      &compile_kernels};
+                                          &make_graph,        &compile_kernels};
 
 }  // namespace
 

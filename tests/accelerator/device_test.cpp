@@ -26,20 +26,9 @@ TEST_CASE("a CPU has neither a name nor a graph, and nothing to wait for") {
   synchronize(at::kCPU);
 }
 
-/// Is done at a moment of the clock.
-class TimedEvent : public DeviceEvent {
- public:
-  explicit TimedEvent(double done_s) : done_s_(done_s) {}
-  void record() override {}
-  bool is_done() const override { return monotonic_seconds() >= done_s_; }
-
- private:
-  double done_s_;
-};
-
 TEST_CASE("a wait ends when the device has reached the event") {
   const double done_s = monotonic_seconds() + 0.02;
-  wait(TimedEvent(done_s));
+  wait_until([&] { return monotonic_seconds() >= done_s; });
   const double now_s = monotonic_seconds();
   CHECK(now_s >= done_s);
   CHECK(now_s < done_s + 1);
