@@ -4,9 +4,18 @@
 #include <vector>
 
 #include "settings/train_options.h"
-#include "train/step_log.h"
 
 namespace mnist_train::train {
+
+/// Sums over the samples of one optimizer step, or of several.
+struct StepSums {
+  double loss = 0;     // of the samples' losses
+  double correct = 0;  // samples; a mixed one counts by the weight of the label that was predicted
+  double samples = 0;
+  double stop_requests = 0;  // ranks that were asked to stop; NaN: see `StepLog::update_check`
+};
+
+StepSums& operator+=(StepSums& sums, const StepSums& more);
 
 /// The state of the schedule `plateau`.
 struct PlateauState {
