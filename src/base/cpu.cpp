@@ -1,5 +1,6 @@
 #include "base/cpu.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
@@ -74,6 +75,20 @@ MNIST_TRAIN_VECTORIZED void add(const std::uint16_t* __restrict from, std::int64
   }
 }
 
+MNIST_TRAIN_VECTORIZED void sum(const float* a, const float* b, std::int64_t count, float* to) {
+#pragma GCC ivdep
+  for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
+}
+
+/// The larger a number, the larger are its bits without the sign; infinity and NaN come last.
+MNIST_TRAIN_VECTORIZED bool are_finite(const float* values, std::int64_t count) {
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff);
+  }
+  return largest < 0x7f800000;
+}
+
 }  // namespace
 
 void bf16_to_float(const std::uint16_t* from, std::int64_t count, float* to) {
@@ -85,6 +100,12 @@ void float_to_bf16(const float* from, std::int64_t count, std::uint16_t* to) {
 }
 
 void add_bf16(const std::uint16_t* from, std::int64_t count, float* to) { add(from, count, to); }
+
+void add_floats(const float* a, const float* b, std::int64_t count, float* to) {
+  sum(a, b, count, to);
+}
+
+bool all_finite(const float* values, std::int64_t count) { return are_finite(values, count); }
 
 const CpuFeatures& cpu_features() {
   static const CpuFeatures kFeatures = detect();

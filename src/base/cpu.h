@@ -31,4 +31,9 @@ void float_to_bf16(const float* from, std::int64_t count, std::uint16_t* to);
 /// Adds bf16 to floats.
 void add_bf16(const std::uint16_t* from, std::int64_t count, float* to);
 
+/// Writes the sums of two arrays to `to`, which may be one of them.
+void add_floats(const float* a, const float* b, std::int64_t count, float* to);
+/// Returns whether none of the values is NaN or infinite.
+bool all_finite(const float* values, std::int64_t count);
+
 }  // namespace mnist_train

@@ -114,9 +114,6 @@ struct GradientSum {
   bool is_finite() const;
 };
 
-/// Returns whether none of `count` values is NaN or infinite.
-bool all_finite(const float* values, std::int64_t count);
-
 /// A range of elements of the flat gradients, and of weights and optimizer state, which have the
 /// same layout.
 struct Slice {

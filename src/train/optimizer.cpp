@@ -113,7 +113,7 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
         float_to_bf16(values, copied,
                       static_cast<std::uint16_t*>(update.bf16_copy.mutable_data_ptr()) + begin);
       }
-      if (!comm::all_finite(values, block.size)) finite = false;
+      if (!all_finite(values, block.size)) finite = false;
     }
   });
   return finite;
