@@ -48,25 +48,19 @@ const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count
   return block;
 }
 
-/// The averager of a single rank.
+/// The averager of a single rank, which adds up its shards itself.
 class NoAverager : public GradientAverager {
  public:
   using GradientAverager::GradientAverager;
 
-  void average() override {
-    if (!leaves_parts()) return;
-    const std::vector<at::Tensor> rows =
-        buffer_.rows.narrow(1, gradient_count(), buffer_.statistics).unbind();
-    comm::add_up(rows, buffer_.tree.over_ranks(), statistics());
-  }
+  void average() override {}
   bool adds_up_late() const override { return true; }
   bool capturable() const override { return true; }
   const char* name() const override { return "none"; }
 
  private:
-  bool leaves_parts() const { return !buffer_.tree.over_ranks().empty(); }
   GradientSum parts() const override {
-    if (!leaves_parts() && !buffer_.bf16_rows.defined()) return {};
+    if (!buffer_.bf16_rows.defined()) return {};
     return parts_in({buffer_.rows}, {buffer_.bf16_rows});
   }
 };
