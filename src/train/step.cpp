@@ -305,16 +305,13 @@ std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
     one_ = make_graph_();
     capture(*one_, 1);
   }
-  std::vector<StepRates> rates = rates_of_many(planned);
-  const bool takes_many = !rates.empty();
-  if (!takes_many) {
-    rates = {next.rates};
-  } else if (!many_) {
+  const bool takes_many = are_many(planned);
+  if (takes_many && !many_) {
     many_ = make_graph_();
     capture(*many_, kStepsAtOnce);
   }
-  const auto steps = static_cast<std::int64_t>(rates.size());
-  set_rates(rates);
+  const std::int64_t steps = takes_many ? kStepsAtOnce : 1;
+  set_rates(planned.first(static_cast<std::size_t>(steps)));
   if (gathers_itself()) {
     set_positions(next);
     next_position_ += steps * samples_;
@@ -338,21 +335,16 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   return warm_up_steps_left_-- == 0;
 }
 
-/// Returns the rates of the steps of the larger graph. Empty if there are fewer steps, or if one is
-/// not as captured: each must advance by a global batch.
-std::vector<StepRates> GraphedStep::rates_of_many(std::span<const PlannedStep> planned) const {
-  if (!gathers_itself() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return {};
-  std::vector<StepRates> rates;
-  std::int64_t begin = planned.front().own_shard(0).begin;
-  for (const PlannedStep& step : planned.first(kStepsAtOnce)) {
-    if (step.samples != samples_ || step.shard_sizes != shard_sizes_ ||
-        step.own_shard(0).begin != begin) {
-      return {};
-    }
+/// Returns whether the planned steps are those of the larger graph: all as captured, each a global
+/// batch after the one before.
+bool GraphedStep::are_many(std::span<const PlannedStep> planned) const {
+  if (!gathers_itself() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return false;
+  std::int64_t begin = planned.front().own_shard(0).begin - samples_;
+  return std::ranges::all_of(planned.first(kStepsAtOnce), [&](const PlannedStep& step) {
     begin += samples_;
-    rates.push_back(step.rates);
-  }
-  return rates;
+    return step.samples == samples_ && step.shard_sizes == shard_sizes_ &&
+           step.own_shard(0).begin == begin;
+  });
 }
 
 void GraphedStep::make_inputs(const PlannedStep& first) {
@@ -394,20 +386,19 @@ void GraphedStep::load(std::size_t number, loader::Batch batch) {
   }
 }
 
-void GraphedStep::set_rates(const std::vector<StepRates>& rates) {
-  if (set_rates_.size() >= rates.size() &&
-      std::equal(rates.begin(), rates.end(), set_rates_.begin())) {
-    return;
-  }
+void GraphedStep::set_rates(std::span<const PlannedStep> steps) {
+  const auto set = std::span(set_rates_).first(std::min(set_rates_.size(), steps.size()));
+  if (std::ranges::equal(steps, set, {}, &PlannedStep::rates)) return;
   std::vector<double> numbers;
-  for (const StepRates& step : rates) {
-    numbers.insert(numbers.end(), {step.learning_rate, step.average_weight, step.loss_factor});
+  for (const PlannedStep& step : steps) {
+    const auto& [learning_rate, average_weight, loss_factor] = step.rates;
+    numbers.insert(numbers.end(), {learning_rate, average_weight, loss_factor});
   }
-  const at::Tensor first = rates_.narrow(0, 0, static_cast<std::int64_t>(rates.size()));
+  const at::Tensor first = rates_.narrow(0, 0, std::ssize(steps));
   const at::Tensor rows = at::tensor(numbers, first.options().device(at::kCPU)).view({-1, 3});
   first.copy_(accelerator::to_device(rows, rates_.device()));
-  if (set_rates_.size() < rates.size()) set_rates_.resize(rates.size());
-  std::copy(rates.begin(), rates.end(), set_rates_.begin());
+  if (set_rates_.size() < steps.size()) set_rates_.resize(steps.size());
+  std::ranges::transform(steps, set_rates_.begin(), &PlannedStep::rates);
 }
 
 void GraphedStep::set_positions(const PlannedStep& next) {

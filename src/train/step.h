@@ -253,9 +253,9 @@ class GraphedStep {
   std::int64_t replay(std::span<const PlannedStep> planned);
 
  private:
-  std::vector<StepRates> rates_of_many(std::span<const PlannedStep> planned) const;
+  bool are_many(std::span<const PlannedStep> planned) const;
   void make_inputs(const PlannedStep& first);
-  void set_rates(const std::vector<StepRates>& rates);
+  void set_rates(std::span<const PlannedStep> steps);
   void set_positions(const PlannedStep& next);
   void capture(accelerator::DeviceGraph& graph, std::int64_t steps);
 
