@@ -10,7 +10,7 @@
 
 #include "base/parallel.h"
 #include "base/print.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "eval/evaluator.h"
 #include "interchange/exports.h"
 #include "loader/batch_source.h"

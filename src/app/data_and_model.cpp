@@ -7,7 +7,7 @@
 
 #include "app/worker.h"
 #include "base/print.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::app {

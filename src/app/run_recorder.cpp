@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "base/print.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::app {

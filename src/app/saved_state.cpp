@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "app/run_recorder.h"
-#include "checkpoint/weights.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::app {

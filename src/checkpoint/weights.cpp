@@ -1,4 +1,4 @@
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
@@ -10,8 +10,6 @@
 #include <iterator>
 #include <map>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "base/file.h"
 #include "base/print.h"

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_logging.h"

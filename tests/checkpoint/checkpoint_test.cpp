@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"

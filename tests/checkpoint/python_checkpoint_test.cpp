@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/weights.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"

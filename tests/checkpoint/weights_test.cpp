@@ -1,4 +1,4 @@
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
