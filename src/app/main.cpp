@@ -11,7 +11,7 @@
 #include "app/commands.h"
 #include "base/file.h"
 #include "base/print.h"
-#include "comm/failures.h"
+#include "comm/communicator.h"
 #include "launch/supervisor.h"
 #include "report/records.h"
 

@@ -6,14 +6,11 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "accelerator/device.h"
-#include "base/system.h"
-#include "comm/failures.h"
 
 namespace mnist_train::comm {
 

@@ -17,7 +17,6 @@
 
 #include "base/cpu.h"
 #include "base/parallel.h"
-#include "comm/failures.h"
 
 namespace mnist_train::comm {
 

@@ -4,13 +4,10 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -18,9 +15,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/system.h"
 #include "comm/communicator.h"
-#include "comm/failures.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::comm {

@@ -1,4 +1,4 @@
-#include "comm/failures.h"
+#include "comm/communicator.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
