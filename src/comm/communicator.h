@@ -218,15 +218,9 @@ class Deadline {
 /// own all that it uses.
 template <class Work>
 auto finish_before(Deadline& deadline, Work work) -> std::optional<std::invoke_result_t<Work>> {
-  auto promise = std::make_shared<std::promise<std::invoke_result_t<Work>>>();
-  auto result = promise->get_future();
-  start_thread([promise, work = std::move(work)] {
-    try {
-      promise->set_value(work());
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
+  auto task = std::make_shared<std::packaged_task<std::invoke_result_t<Work>()>>(std::move(work));
+  auto result = task->get_future();
+  start_thread([task] { (*task)(); }).detach();
   while (result.wait_for(deadline.next_look()) != std::future_status::ready) {
     if (deadline.left_s() <= 0) return std::nullopt;
   }

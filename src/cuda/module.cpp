@@ -82,19 +82,7 @@ std::string nccl_version() {
 
 class CudaGraph : public accelerator::DeviceGraph {
  public:
-  void capture(const std::function<void()>& work) override {
-    try {
-      capture_or_throw(work);
-    } catch (const std::exception& error) {
-      throw Error(ExitCode::kRunFailed,
-                  "the training step cannot be captured as a CUDA graph: " + short_message(error) +
-                      "; set cuda_graphs to \"off\" to train without one");
-    }
-  }
-  void replay() override { graph_.replay(); }
-
- private:
-  void capture_or_throw(const std::function<void()>& work) {
+  void capture(const std::function<void()>& work) override try {
     // Work of other threads (NCCL's watchdog, the checkpoint writer) is not captured.
     graph_.capture_begin(pool(), cudaStreamCaptureModeThreadLocal);
     try {
@@ -107,8 +95,14 @@ class CudaGraph : public accelerator::DeviceGraph {
       throw;
     }
     graph_.capture_end();
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::kRunFailed,
+                "the training step cannot be captured as a CUDA graph: " + short_message(error) +
+                    "; set cuda_graphs to \"off\" to train without one");
   }
+  void replay() override { graph_.replay(); }
 
+ private:
   /// Memory that all graphs share: they are replayed one by one and leave nothing in it.
   static c10::MempoolId_t pool() {
     static const c10::MempoolId_t kPool = at::cuda::graph_pool_handle();
