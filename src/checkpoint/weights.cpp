@@ -134,48 +134,6 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
   return fresh;
 }
 
-}  // namespace
-
-std::optional<settings::ModelName> network_like(const NamedTensors& file,
-                                                const network::ImageShape& images) {
-  constexpr double kAlike = 0.75;
-  constexpr std::int64_t kPublishedSide = 224;
-  const auto counts = [](const std::string& name) { return !name.ends_with(kBatchCount); };
-  const auto size = std::ranges::count_if(file, counts, &NamedTensors::value_type::first);
-  std::optional<settings::ModelName> best;
-  double best_share = kAlike;
-  for (const settings::ModelName candidate : settings::all_models()) {
-    settings::ModelOptions options;
-    options.name = candidate;
-    network::ImageShape shape = images;
-    if (settings::published_normalize(options)) shape = {3, kPublishedSide, kPublishedSide, 2};
-    try {
-      const auto model = models::make_model(options, shape, 0);
-      const std::set<std::string> head = head_of(*model, shape.classes);
-      const NamedTensors tensors = model_tensors(*model);
-      const std::string prefix = find_prefix(file, tensors);
-      std::ptrdiff_t own_size = 0;
-      std::ptrdiff_t alike = 0;
-      for (const auto& [name, tensor] : tensors) {
-        if (!counts(name)) continue;
-        ++own_size;
-        const at::Tensor* found = find_named(file, prefix + name);
-        if (found == nullptr) continue;
-        alike += head.contains(name) || found->sizes() == tensor.sizes() ? 1 : 0;
-      }
-      const double share =
-          static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
-      if (share < best_share) continue;
-      best_share = share;
-      best = candidate;
-    } catch (const ConfigKeyError&) {  // the images are too small for it
-    }
-  }
-  return best;
-}
-
-namespace {
-
 /// The tensors of a model and of a file, by the model's names.
 struct Match {
   NamedTensors wanted{};
@@ -316,6 +274,44 @@ NamedTensors read_weights(const fs::path& path) {
   while (remove_prefix("module.", file.tensors) || remove_prefix("_orig_mod.", file.tensors)) {
   }
   return std::move(file.tensors);
+}
+
+std::optional<settings::ModelName> network_like(const NamedTensors& file,
+                                                const network::ImageShape& images) {
+  constexpr double kAlike = 0.75;
+  constexpr std::int64_t kPublishedSide = 224;
+  const auto counts = [](const std::string& name) { return !name.ends_with(kBatchCount); };
+  const auto size = std::ranges::count_if(file, counts, &NamedTensors::value_type::first);
+  std::optional<settings::ModelName> best;
+  double best_share = kAlike;
+  for (const settings::ModelName candidate : settings::all_models()) {
+    settings::ModelOptions options;
+    options.name = candidate;
+    network::ImageShape shape = images;
+    if (settings::published_normalize(options)) shape = {3, kPublishedSide, kPublishedSide, 2};
+    try {
+      const auto model = models::make_model(options, shape, 0);
+      const std::set<std::string> head = head_of(*model, shape.classes);
+      const NamedTensors tensors = model_tensors(*model);
+      const std::string prefix = find_prefix(file, tensors);
+      std::ptrdiff_t own_size = 0;
+      std::ptrdiff_t alike = 0;
+      for (const auto& [name, tensor] : tensors) {
+        if (!counts(name)) continue;
+        ++own_size;
+        const at::Tensor* found = find_named(file, prefix + name);
+        if (found == nullptr) continue;
+        alike += head.contains(name) || found->sizes() == tensor.sizes() ? 1 : 0;
+      }
+      const double share =
+          static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
+      if (share < best_share) continue;
+      best_share = share;
+      best = candidate;
+    } catch (const ConfigKeyError&) {  // the images are too small for it
+    }
+  }
+  return best;
 }
 
 std::optional<RunFacts> facts_of(const fs::path& path) {
