@@ -115,106 +115,86 @@ std::string block(const std::string& begin, const Arguments& arguments, const st
   return text + end;
 }
 
-/// Writes layers as Python expressions that create their modules.
-class ExpressionWriter {
- public:
-  /// Returns the layers as an nn.Sequential, with names unless these are the indices.
-  std::string sequential(const std::vector<SizedLayer>& layers) {
-    Arguments modules;
-    NamedModules named;
-    bool has_names = false;
-    for (const SizedLayer& sized : layers) {
-      has_names = has_names || sized.name != std::to_string(modules.size());
-      modules.push_back(module(sized));
-      named.emplace_back(sized.name, modules.back());
-    }
-    if (!has_names) return block("nn.Sequential(", modules, ")");
-    return "nn.Sequential(" + ordered_dict(named) + ")";
-  }
+using NamedModules = std::vector<std::pair<std::string, std::string>>;
 
-  /// Return the imports and classes that the expressions use.
-  std::string imports() const {
-    return std::string(has_ordered_dict_ ? "from collections import OrderedDict\n\n" : "") +
-           "import torch\nfrom PIL import Image, ImageOps\nfrom torch import nn\n";
+std::string ordered_dict(const NamedModules& modules) {
+  Arguments pairs;
+  for (const auto& [name, module] : modules) {
+    pairs.push_back(fmt::format("(\"{}\", {})", name, module));
   }
-  std::string classes() const {
-    return (has_residual_ ? definition("class Residual(") : "") +
-           (has_flat_residual_ ? definition("class FlatResidual(") : "") +
-           (has_gate_ ? definition("class Gate(") : "");
+  return block("OrderedDict([", pairs, "])");
+}
+
+// Python expressions that create the modules of layers.
+
+std::string module_of(const SizedLayer& sized);
+
+/// Returns the layers as an nn.Sequential, with names unless these are the indices.
+std::string sequential(const std::vector<SizedLayer>& layers) {
+  Arguments modules;
+  NamedModules named;
+  bool has_names = false;
+  for (const SizedLayer& sized : layers) {
+    has_names = has_names || sized.name != std::to_string(modules.size());
+    modules.push_back(module_of(sized));
+    named.emplace_back(sized.name, modules.back());
   }
+  if (!has_names) return block("nn.Sequential(", modules, ")");
+  return "nn.Sequential(" + ordered_dict(named) + ")";
+}
 
- private:
-  using NamedModules = std::vector<std::pair<std::string, std::string>>;
-
-  std::string ordered_dict(const NamedModules& modules) {
-    has_ordered_dict_ = true;
-    Arguments pairs;
-    for (const auto& [name, module] : modules) {
-      pairs.push_back(fmt::format("(\"{}\", {})", name, module));
-    }
-    return block("OrderedDict([", pairs, "])");
-  }
-
-  std::string module(const SizedLayer& sized) {
-    if (const auto* residual = std::get_if<settings::ResidualLayer>(&sized.kind)) {
-      return this->residual(sized, *residual);
-    }
-    if (std::holds_alternative<settings::GateLayer>(sized.kind)) {
-      has_gate_ = true;
-      return block("Gate(", {sequential(sized.layers)}, ")");
-    }
-    const std::string leaf = expression_of(sized, sized.kind);
-    return leaf.empty() ? sequential(sized.layers) : leaf;
-  }
-
-  std::string residual(const SizedLayer& sized, const settings::ResidualLayer& layer) {
-    const bool is_flat = !layer.modules.empty();
-    (is_flat ? has_flat_residual_ : has_residual_) = true;
-    Arguments arguments =
-        is_flat ? flat_arguments(sized, layer.modules) : Arguments{sequential(sized.layers)};
-    if (!is_flat && !sized.shortcut.empty()) {
-      arguments.push_back("shortcut=" + sequential(sized.shortcut));
-    }
-    if (layer.activation) {
-      arguments.push_back("activation=" +
-                          expression_of({}, settings::ActivationLayer{*layer.activation}));
-    }
-    return block(is_flat ? "FlatResidual(" : "Residual(", arguments, ")");
-  }
-
-  /// `with_weights`: the names of the modules with weights, in their order.
-  Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>& with_weights) {
-    std::set<std::string> names(with_weights.begin(), with_weights.end());
-    NamedModules modules;
-    for (const std::string& name : with_weights) modules.emplace_back(name, "");
-    const auto add_list = [&](const std::vector<SizedLayer>& layers) {
-      Arguments order;
-      for (const SizedLayer& inner : layers) {
-        std::string name = inner.name;
-        if (inner.parameters > 0) {
-          const auto is_named = [&](const auto& entry) { return entry.first == name; };
-          std::find_if(modules.begin(), modules.end(), is_named)->second = module(inner);
-        } else {
-          // Layers without weights may have the same name in both lists.
-          while (!names.insert(name).second) name += "_";
-          modules.emplace_back(name, module(inner));
-        }
-        order.push_back('"' + name + '"');
+/// `with_weights`: the names of the modules with weights, in their order.
+Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>& with_weights) {
+  std::set<std::string> names(with_weights.begin(), with_weights.end());
+  NamedModules modules;
+  for (const std::string& name : with_weights) modules.emplace_back(name, "");
+  const auto add_list = [&](const std::vector<SizedLayer>& layers) {
+    Arguments order;
+    for (const SizedLayer& inner : layers) {
+      std::string name = inner.name;
+      if (inner.parameters > 0) {
+        const auto is_named = [&](const auto& entry) { return entry.first == name; };
+        std::find_if(modules.begin(), modules.end(), is_named)->second = module_of(inner);
+      } else {
+        // Layers without weights may have the same name in both lists.
+        while (!names.insert(name).second) name += "_";
+        modules.emplace_back(name, module_of(inner));
       }
-      return fmt::format("[{}]", fmt::join(order, ", "));
-    };
-    const std::string layers = add_list(sized.layers);
-    const std::string shortcut = add_list(sized.shortcut);
-    Arguments arguments{ordered_dict(modules), "layers=" + layers};
-    if (!sized.shortcut.empty()) arguments.push_back("shortcut=" + shortcut);
-    return arguments;
-  }
+      order.push_back('"' + name + '"');
+    }
+    return fmt::format("[{}]", fmt::join(order, ", "));
+  };
+  const std::string layers = add_list(sized.layers);
+  const std::string shortcut = add_list(sized.shortcut);
+  Arguments arguments{ordered_dict(modules), "layers=" + layers};
+  if (!sized.shortcut.empty()) arguments.push_back("shortcut=" + shortcut);
+  return arguments;
+}
 
-  bool has_ordered_dict_ = false;
-  bool has_residual_ = false;
-  bool has_flat_residual_ = false;
-  bool has_gate_ = false;
-};
+std::string residual_of(const SizedLayer& sized, const settings::ResidualLayer& layer) {
+  const bool is_flat = !layer.modules.empty();
+  Arguments arguments =
+      is_flat ? flat_arguments(sized, layer.modules) : Arguments{sequential(sized.layers)};
+  if (!is_flat && !sized.shortcut.empty()) {
+    arguments.push_back("shortcut=" + sequential(sized.shortcut));
+  }
+  if (layer.activation) {
+    arguments.push_back("activation=" +
+                        expression_of({}, settings::ActivationLayer{*layer.activation}));
+  }
+  return block(is_flat ? "FlatResidual(" : "Residual(", arguments, ")");
+}
+
+std::string module_of(const SizedLayer& sized) {
+  if (const auto* residual = std::get_if<settings::ResidualLayer>(&sized.kind)) {
+    return residual_of(sized, *residual);
+  }
+  if (std::holds_alternative<settings::GateLayer>(sized.kind)) {
+    return block("Gate(", {sequential(sized.layers)}, ")");
+  }
+  const std::string leaf = expression_of(sized, sized.kind);
+  return leaf.empty() ? sequential(sized.layers) : leaf;
+}
 
 std::string constants(const network::Network& net, const Pictures& pictures) {
   Arguments classes;
@@ -315,12 +295,18 @@ std::string input_text(const network::Network& net, const settings::NormalizeOpt
 }
 
 std::string python_module(const network::Network& net, const Pictures& pictures) {
-  ExpressionWriter writer;
-  const std::string model = writer.sequential(net.layers);
+  const std::string model = sequential(net.layers);
+  const auto uses = [&](const std::string& call) { return model.find(call) != std::string::npos; };
   const std::string text = kExportedModule;
-  const std::string docstring = text.substr(0, text.find("import torch"));
-  return replaced(docstring, "INPUT", input_text(net, pictures.normalize)) + writer.imports() +
-         constants(net, pictures) + writer.classes() + "\n\ndef make_model():\n" + kLevel +
+  std::string head = replaced(text.substr(0, text.find("import torch")), "INPUT",
+                              input_text(net, pictures.normalize));
+  if (uses("OrderedDict(")) head += "from collections import OrderedDict\n\n";
+  head += "import torch\nfrom PIL import Image, ImageOps\nfrom torch import nn\n";
+  std::string classes;
+  for (const std::string name : {"Residual(", "FlatResidual(", "Gate("}) {
+    if (uses(" " + name)) classes += definition("class " + name);
+  }
+  return head + constants(net, pictures) + classes + "\n\ndef make_model():\n" + kLevel +
          "return " + indented(model) + "\n" + preprocessing(net, pictures);
 }
 
