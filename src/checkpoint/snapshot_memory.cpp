@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <span>
 
@@ -94,7 +93,7 @@ struct alignas(64) SnapshotMemory::Seal {
   std::atomic<std::int64_t> step;          // 0: being written, or never
   std::atomic<std::uint64_t> facts_bytes;  // of rank 0 alone, like is_checkpoint
   std::atomic<bool> is_checkpoint;
-  std::array<char, 2 * Hasher::kDigestBytes> digest;
+  Hasher::Digest digest;
 };
 
 SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
@@ -195,8 +194,7 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
     const at::Tensor bytes = accelerator::to_host(piece.bytes);
     write(bytes.data_ptr(), bytes.nbytes(), piece.offset);
   }
-  const std::string digest = hasher.hex_digest();
-  std::ranges::copy(digest, mine.digest.begin());
+  mine.digest = hasher.digest();
   mine.step = trainer.progress().step;
   if (rank_ != 0) return;
   const double seconds = monotonic_seconds() - begin_s;
@@ -216,8 +214,7 @@ std::optional<SnapshotFacts> SnapshotMemory::verified_facts(int slot, const std:
     for (const Piece& piece : pieces_of(state, rank, world_size_)) {
       hasher.update(bytes + piece.offset, piece.bytes.nbytes());
     }
-    const auto& digest = seal(slot, rank).digest;
-    if (hasher.hex_digest() != std::string(digest.begin(), digest.end())) return std::nullopt;
+    if (hasher.digest() != seal(slot, rank).digest) return std::nullopt;
   }
   return unpacked({bytes, facts_bytes});
 }

@@ -66,14 +66,8 @@ class NoAverager : public GradientAverager {
 
 /// Returns the type in which compressed gradients are sent; nothing if they keep their own.
 std::optional<at::ScalarType> compressed_type(settings::Compression compression) {
-  switch (compression) {
-    case settings::Compression::kFp16:
-      return at::kHalf;
-    case settings::Compression::kBf16:
-      return at::kBFloat16;
-    case settings::Compression::kNone:
-      break;
-  }
+  if (compression == settings::Compression::kFp16) return at::kHalf;
+  if (compression == settings::Compression::kBf16) return at::kBFloat16;
   return std::nullopt;
 }
 
