@@ -83,104 +83,15 @@ Value item(const PickleNode& dict, std::string_view key) {
 
 /// The stack machine that a pickle is a program for, of which nothing is executed. Values refer to
 /// nodes, so one that is recalled often costs no memory again.
-class PickleMachine {
- public:
+struct PickleMachine {
   explicit PickleMachine(std::string_view program) : program_(program) {}
 
-  Value run() {
-    for (char code = take(1)[0]; code != '.'; code = take(1)[0]) {
-      if (!push_literal(code)) execute(code);
-      require(stack_.size() + marks_.size() <= kMaxStack, "the pickle nests too deep");
-    }
-    return pop();
-  }
+  Value run();
 
   /// Returns the size in bytes of the program that `run` has executed.
   std::size_t size() const { return next_; }
   /// Returns all nodes, in the order in which they were made.
   const std::deque<PickleNode>& nodes() const { return nodes_; }
-
- private:
-  struct Opcode {
-    char code;
-    void (*run)(PickleMachine& machine);
-  };
-
-  template <std::size_t kSize>
-  bool run_one_of(const std::array<Opcode, kSize>& opcodes, char code) {
-    const auto found = std::ranges::find(opcodes, code, &Opcode::code);
-    if (found != opcodes.end()) found->run(*this);
-    return found != opcodes.end();
-  }
-
-  /// The comments, here and below, are Python's names of the opcodes.
-  bool push_literal(char code) {
-    static constexpr std::array kOpcodes{
-        Opcode{'N', [](auto& m) { m.push_other(0); }},                // NONE
-        Opcode{'\x88', [](auto& m) { m.push_other(0); }},             // NEWTRUE
-        Opcode{'\x89', [](auto& m) { m.push_other(0); }},             // NEWFALSE
-        Opcode{'K', [](auto& m) { m.push(std::int64_t{m.u8()}); }},   // BININT1
-        Opcode{'M', [](auto& m) { m.push(std::int64_t{m.u16()}); }},  // BININT2
-        Opcode{'J', [](auto& m) { m.push(std::int64_t{m.i32()}); }},  // BININT
-        Opcode{'\x8a', [](auto& m) { m.push_long(m.u8()); }},         // LONG1
-        Opcode{'\x8b', [](auto& m) { m.push_long(m.u32()); }},        // LONG4
-        Opcode{'G', [](auto& m) { m.push_other(8); }},                // BINFLOAT
-        Opcode{'X', [](auto& m) { m.push_text(m.u32()); }},           // BINUNICODE
-        Opcode{'\x8c', [](auto& m) { m.push_text(m.u8()); }},         // SHORT_BINUNICODE
-        Opcode{'\x8d', [](auto& m) { m.push_text(m.u64()); }},        // BINUNICODE8
-        Opcode{'T', [](auto& m) { m.push_text(m.u32()); }},           // BINSTRING
-        Opcode{'U', [](auto& m) { m.push_text(m.u8()); }},            // SHORT_BINSTRING
-        Opcode{'B', [](auto& m) { m.push_other(m.u32()); }},          // BINBYTES
-        Opcode{'C', [](auto& m) { m.push_other(m.u8()); }},           // SHORT_BINBYTES
-        Opcode{'\x8e', [](auto& m) { m.push_other(m.u64()); }},       // BINBYTES8
-        Opcode{'\x96', [](auto& m) { m.push_other(m.u64()); }},       // BYTEARRAY8
-        Opcode{'\x97', [](auto& m) { m.push_other(0); }},             // NEXT_BUFFER
-        Opcode{'\x82', [](auto& m) { m.push_other(1); }},             // EXT1
-        Opcode{'\x83', [](auto& m) { m.push_other(2); }},             // EXT2
-        Opcode{'\x84', [](auto& m) { m.push_other(4); }},             // EXT4
-        Opcode{']', [](auto& m) { m.push_other(0); }},                // EMPTY_LIST
-        Opcode{'\x8f', [](auto& m) { m.push_other(0); }},             // EMPTY_SET
-        Opcode{'}', [](auto& m) { m.push_node({kObject}); }},         // EMPTY_DICT
-        Opcode{')', [](auto& m) { m.push_tuple(m.stack_.size()); }},  // EMPTY_TUPLE
-    };
-    return run_one_of(kOpcodes, code);
-  }
-
-  void execute(char code) {
-    static constexpr std::array kOpcodes{
-        Opcode{'\x80', [](auto& m) { m.take(1); }},                         // PROTO
-        Opcode{'\x95', [](auto& m) { m.take(8); }},                         // FRAME
-        Opcode{'\x98', [](auto& /*m*/) {}},                                 // READONLY_BUFFER
-        Opcode{'(', [](auto& m) { m.marks_.push_back(m.stack_.size()); }},  // MARK
-        Opcode{'0', [](auto& m) { m.pop_or_mark(); }},                      // POP
-        Opcode{'1', [](auto& m) { m.stack_.resize(m.pop_mark()); }},        // POP_MARK
-        Opcode{'2', [](auto& m) { m.push(m.top()); }},                      // DUP
-        Opcode{'\x85', [](auto& m) { m.push_tuple(m.first_of(1)); }},       // TUPLE1
-        Opcode{'\x86', [](auto& m) { m.push_tuple(m.first_of(2)); }},       // TUPLE2
-        Opcode{'\x87', [](auto& m) { m.push_tuple(m.first_of(3)); }},       // TUPLE3
-        Opcode{'t', [](auto& m) { m.push_tuple(m.pop_mark()); }},           // TUPLE
-        Opcode{'c', [](auto& m) { m.push_global(); }},                      // GLOBAL
-        Opcode{'\x93', [](auto& m) { m.push_stack_global(); }},             // STACK_GLOBAL
-        Opcode{'Q', [](auto& m) { m.refer_to_storage(); }},                 // BINPERSID
-        Opcode{'R', [](auto& m) { m.call(); }},                             // REDUCE
-        Opcode{'\x81', [](auto& m) { m.call(); }},                          // NEWOBJ
-        Opcode{'\x92', [](auto& m) { m.pop(), m.call(); }},                 // NEWOBJ_EX
-        Opcode{'b', [](auto& m) { m.build(); }},                            // BUILD
-        Opcode{'u', [](auto& m) { m.set_items(m.pop_mark()); }},            // SETITEMS
-        Opcode{'s', [](auto& m) { m.set_items(m.first_of(2)); }},           // SETITEM
-        Opcode{'a', [](auto& m) { m.add_to_top(m.first_of(1)); }},          // APPEND
-        Opcode{'e', [](auto& m) { m.add_to_top(m.pop_mark()); }},           // APPENDS
-        Opcode{'\x90', [](auto& m) { m.add_to_top(m.pop_mark()); }},        // ADDITEMS
-        Opcode{'\x91', [](auto& m) { m.stack_.resize(m.pop_mark()), m.push({}); }},  // FROZENSET
-        Opcode{'q', [](auto& m) { m.remember(m.u8()); }},                            // BINPUT
-        Opcode{'r', [](auto& m) { m.remember(m.u32()); }},                           // LONG_BINPUT
-        Opcode{'\x94', [](auto& m) { m.remember(m.memo_.size()); }},                 // MEMOIZE
-        Opcode{'h', [](auto& m) { m.recall(m.u8()); }},                              // BINGET
-        Opcode{'j', [](auto& m) { m.recall(m.u32()); }},                             // LONG_BINGET
-    };
-    if (run_one_of(kOpcodes, code)) return;
-    refuse("the pickle uses opcode " + std::to_string(static_cast<unsigned char>(code)));
-  }
 
   std::string_view take(std::uint64_t size) {
     require(size <= program_.size() - next_, "the pickle ends too early");
@@ -328,6 +239,83 @@ class PickleMachine {
   std::deque<PickleNode> nodes_;
   std::size_t kept_ = 0;
 };
+
+/// What the machine does for a byte of its program.
+struct Opcode {
+  char code;
+  void (*run)(PickleMachine& machine);
+};
+
+/// The comments are Python's names of the opcodes.
+constexpr std::array kOpcodes{
+    Opcode{'N', [](auto& m) { m.push_other(0); }},                // NONE
+    Opcode{'\x88', [](auto& m) { m.push_other(0); }},             // NEWTRUE
+    Opcode{'\x89', [](auto& m) { m.push_other(0); }},             // NEWFALSE
+    Opcode{'K', [](auto& m) { m.push(std::int64_t{m.u8()}); }},   // BININT1
+    Opcode{'M', [](auto& m) { m.push(std::int64_t{m.u16()}); }},  // BININT2
+    Opcode{'J', [](auto& m) { m.push(std::int64_t{m.i32()}); }},  // BININT
+    Opcode{'\x8a', [](auto& m) { m.push_long(m.u8()); }},         // LONG1
+    Opcode{'\x8b', [](auto& m) { m.push_long(m.u32()); }},        // LONG4
+    Opcode{'G', [](auto& m) { m.push_other(8); }},                // BINFLOAT
+    Opcode{'X', [](auto& m) { m.push_text(m.u32()); }},           // BINUNICODE
+    Opcode{'\x8c', [](auto& m) { m.push_text(m.u8()); }},         // SHORT_BINUNICODE
+    Opcode{'\x8d', [](auto& m) { m.push_text(m.u64()); }},        // BINUNICODE8
+    Opcode{'T', [](auto& m) { m.push_text(m.u32()); }},           // BINSTRING
+    Opcode{'U', [](auto& m) { m.push_text(m.u8()); }},            // SHORT_BINSTRING
+    Opcode{'B', [](auto& m) { m.push_other(m.u32()); }},          // BINBYTES
+    Opcode{'C', [](auto& m) { m.push_other(m.u8()); }},           // SHORT_BINBYTES
+    Opcode{'\x8e', [](auto& m) { m.push_other(m.u64()); }},       // BINBYTES8
+    Opcode{'\x96', [](auto& m) { m.push_other(m.u64()); }},       // BYTEARRAY8
+    Opcode{'\x97', [](auto& m) { m.push_other(0); }},             // NEXT_BUFFER
+    Opcode{'\x82', [](auto& m) { m.push_other(1); }},             // EXT1
+    Opcode{'\x83', [](auto& m) { m.push_other(2); }},             // EXT2
+    Opcode{'\x84', [](auto& m) { m.push_other(4); }},             // EXT4
+    Opcode{']', [](auto& m) { m.push_other(0); }},                // EMPTY_LIST
+    Opcode{'\x8f', [](auto& m) { m.push_other(0); }},             // EMPTY_SET
+    Opcode{'}', [](auto& m) { m.push_node({kObject}); }},         // EMPTY_DICT
+    Opcode{')', [](auto& m) { m.push_tuple(m.stack_.size()); }},  // EMPTY_TUPLE
+    Opcode{'\x80', [](auto& m) { m.take(1); }},                         // PROTO
+    Opcode{'\x95', [](auto& m) { m.take(8); }},                         // FRAME
+    Opcode{'\x98', [](auto& /*m*/) {}},                                 // READONLY_BUFFER
+    Opcode{'(', [](auto& m) { m.marks_.push_back(m.stack_.size()); }},  // MARK
+    Opcode{'0', [](auto& m) { m.pop_or_mark(); }},                      // POP
+    Opcode{'1', [](auto& m) { m.stack_.resize(m.pop_mark()); }},        // POP_MARK
+    Opcode{'2', [](auto& m) { m.push(m.top()); }},                      // DUP
+    Opcode{'\x85', [](auto& m) { m.push_tuple(m.first_of(1)); }},       // TUPLE1
+    Opcode{'\x86', [](auto& m) { m.push_tuple(m.first_of(2)); }},       // TUPLE2
+    Opcode{'\x87', [](auto& m) { m.push_tuple(m.first_of(3)); }},       // TUPLE3
+    Opcode{'t', [](auto& m) { m.push_tuple(m.pop_mark()); }},           // TUPLE
+    Opcode{'c', [](auto& m) { m.push_global(); }},                      // GLOBAL
+    Opcode{'\x93', [](auto& m) { m.push_stack_global(); }},             // STACK_GLOBAL
+    Opcode{'Q', [](auto& m) { m.refer_to_storage(); }},                 // BINPERSID
+    Opcode{'R', [](auto& m) { m.call(); }},                             // REDUCE
+    Opcode{'\x81', [](auto& m) { m.call(); }},                          // NEWOBJ
+    Opcode{'\x92', [](auto& m) { m.pop(), m.call(); }},                 // NEWOBJ_EX
+    Opcode{'b', [](auto& m) { m.build(); }},                            // BUILD
+    Opcode{'u', [](auto& m) { m.set_items(m.pop_mark()); }},            // SETITEMS
+    Opcode{'s', [](auto& m) { m.set_items(m.first_of(2)); }},           // SETITEM
+    Opcode{'a', [](auto& m) { m.add_to_top(m.first_of(1)); }},          // APPEND
+    Opcode{'e', [](auto& m) { m.add_to_top(m.pop_mark()); }},           // APPENDS
+    Opcode{'\x90', [](auto& m) { m.add_to_top(m.pop_mark()); }},        // ADDITEMS
+    Opcode{'\x91', [](auto& m) { m.stack_.resize(m.pop_mark()), m.push({}); }},  // FROZENSET
+    Opcode{'q', [](auto& m) { m.remember(m.u8()); }},                            // BINPUT
+    Opcode{'r', [](auto& m) { m.remember(m.u32()); }},                           // LONG_BINPUT
+    Opcode{'\x94', [](auto& m) { m.remember(m.memo_.size()); }},                 // MEMOIZE
+    Opcode{'h', [](auto& m) { m.recall(m.u8()); }},                              // BINGET
+    Opcode{'j', [](auto& m) { m.recall(m.u32()); }},                             // LONG_BINGET
+};
+
+Value PickleMachine::run() {
+  for (char code = take(1)[0]; code != '.'; code = take(1)[0]) {
+    const auto found = std::ranges::find(kOpcodes, code, &Opcode::code);
+    if (found == kOpcodes.end()) {
+      refuse("the pickle uses opcode " + std::to_string(static_cast<unsigned char>(code)));
+    }
+    found->run(*this);
+    require(stack_.size() + marks_.size() <= kMaxStack, "the pickle nests too deep");
+  }
+  return pop();
+}
 
 /// Returns a description of a value that is not a tensor.
 std::string kind_of(const Value& value) {
