@@ -192,17 +192,16 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
   const double begin_s = monotonic_seconds();
   input_seconds_ = 0;
   log_.request_stop(stop_requested);
-  const PlannedStep next = plan(0);
-  std::int64_t steps = 1;
-  if (graphed_step_ && graphed_step_->can_replay(next)) {
-    steps = replay(next, most);
+  std::vector<PlannedStep> steps{plan(0)};
+  if (graphed_step_ && graphed_step_->can_replay(steps.front())) {
+    replay(steps, most);
   } else {
-    take_eagerly(next);
+    take_eagerly(steps.front());
   }
   run_ahead_limit_.step_launched();
   record_times(monotonic_seconds() - begin_s);
-  note_steps(steps);
-  if (!log_.is_due_after(steps)) return;
+  note(steps);
+  if (!log_.is_due_after(std::ssize(steps))) return;
   synchronize();
   log_.synced();
 }
@@ -246,20 +245,20 @@ void Trainer::take_eagerly(const PlannedStep& next) {
   partition_->update(log_.others(), next.shard_sizes);
 }
 
-/// Takes the next step, or several, by a graph. Returns their number.
-std::int64_t Trainer::replay(const PlannedStep& next, std::int64_t most) {
+/// Takes the next step by a graph, or also more, which it adds to `steps`.
+void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t most) {
   most = std::min({most, log_.steps_left(), GraphedStep::kStepsAtOnce});
   if (options_.max_steps) most = std::min(most, *options_.max_steps - progress_.step);
-  std::vector<PlannedStep> planned{next};
   if (graphed_step_->gathers_itself()) {
     if (most < GraphedStep::kStepsAtOnce) most = 1;
-    for (std::int64_t number = 1; number < most; ++number) planned.push_back(plan(number));
+    for (std::int64_t number = 1; number < most; ++number) steps.push_back(plan(number));
   } else {
+    const PlannedStep& next = steps.front();
     for (std::size_t shard = 0; shard < static_cast<std::size_t>(next.own.size()); ++shard) {
       graphed_step_->load(shard, gather(next, 0, shard));
     }
   }
-  return graphed_step_->replay(planned);
+  steps.resize(static_cast<std::size_t>(graphed_step_->replay(steps)));
 }
 
 /// Gathers shard number `shard` of this rank's in a batch of the next step; valid until the next
@@ -297,14 +296,12 @@ void Trainer::prefetch(std::size_t done) {
 }
 
 /// Advances the cursor past steps that were just given to the device.
-void Trainer::note_steps(std::int64_t steps) {
-  for (std::int64_t i = 0; i < steps; ++i) {
-    const double learning_rate = schedule_.learning_rate(progress_.step, progress_.plateau);
-    const std::int64_t begin = progress_.samples_into_epoch;
-    progress_.samples_into_epoch = std::min(begin + samples_per_step(), images_.count());
-    progress_.samples_seen += progress_.samples_into_epoch - begin;
+void Trainer::note(const std::vector<PlannedStep>& steps) {
+  for (const PlannedStep& step : steps) {
+    progress_.samples_into_epoch += step.samples;
+    progress_.samples_seen += step.samples;
     ++progress_.step;
-    log_.name_next(progress_.step, progress_.samples_seen, learning_rate);
+    log_.name_next(progress_.step, progress_.samples_seen, step.rates.learning_rate);
   }
 }
 

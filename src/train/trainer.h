@@ -103,8 +103,8 @@ class Trainer {
   void set_up_cuda_graph(TrainerSetup setup);
   PlannedStep plan(std::int64_t number) const;
   void take_eagerly(const PlannedStep& next);
-  std::int64_t replay(const PlannedStep& next, std::int64_t most);
-  void note_steps(std::int64_t steps);
+  void replay(std::vector<PlannedStep>& steps, std::int64_t most);
+  void note(const std::vector<PlannedStep>& steps);
   loader::Batch gather(const PlannedStep& step, std::size_t batch, std::size_t shard);
   void prefetch(std::size_t done);
   void record_times(double seconds);
