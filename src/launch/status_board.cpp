@@ -141,8 +141,7 @@ void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t st
 }
 
 void note_step(RankStatus& status, double seconds) {
-  status.stepped_s.store(status.stepped_s.load(std::memory_order_relaxed) + seconds,
-                         std::memory_order_relaxed);
+  status.stepped_s.fetch_add(seconds, std::memory_order_relaxed);
 }
 
 std::string describe(const RankStatus& status) {
@@ -174,9 +173,7 @@ WaitScope::~WaitScope() {
   status_->wait.store(before_, std::memory_order_relaxed);
   const bool for_others = own_ != Wait::kDevice && before_ == Wait::kNothing;
   if (!for_others || status_->phase != Phase::kTraining) return;
-  status_->waited_s.store(
-      status_->waited_s.load(std::memory_order_relaxed) + monotonic_seconds() - begin_s_,
-      std::memory_order_relaxed);
+  status_->waited_s.fetch_add(monotonic_seconds() - begin_s_, std::memory_order_relaxed);
 }
 
 std::string out_of_memory(Phase phase, const std::string& used_up) {
