@@ -262,6 +262,16 @@ PythonDict make_dict(std::initializer_list<std::pair<const char*, c10::IValue>> 
   return dict;
 }
 
+/// Returns a dict of the tensors, and appends them to `tensors`.
+PythonDict dict_of(const NamedTensors& named, std::vector<at::Tensor>& tensors) {
+  PythonDict dict = make_dict();
+  for (const auto& [name, tensor] : named) {
+    dict.insert(name, tensor);
+    tensors.push_back(tensor);
+  }
+  return dict;
+}
+
 /// Returns the parameters without optimizer state, which the network itself has frozen, if others
 /// have some.
 std::set<std::string> stateless_in(const TensorFile& file,
@@ -364,12 +374,8 @@ std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t>
 }
 
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights) {
-  c10::Dict<std::string, at::Tensor> dict;
   std::vector<at::Tensor> tensors;
-  for (const auto& [name, tensor] : weights) {
-    dict.insert(name, tensor);
-    tensors.push_back(tensor);
-  }
+  const PythonDict dict = dict_of(weights, tensors);
   write_pt_value(path, dict, tensors);
 }
 
@@ -378,14 +384,11 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
   const train::Progress progress = checkpoint_progress(file, source);
   const std::vector<std::string> buffers = checkpoint_buffers(file, source);
   const NamedTensors weights = trained_weights(file);
-  const NamedTensors evaluated = checkpoint_weights(file);
   std::vector<at::Tensor> tensors;
-  PythonDict model = make_dict();
+  const PythonDict model = dict_of(weights, tensors);
   PythonDict state(c10::IntType::get(), c10::AnyType::get());
   std::vector<std::string> parameters;
   for (const auto& [name, tensor] : weights) {
-    model.insert(name, tensor);
-    tensors.push_back(tensor);
     if (std::ranges::find(buffers, name) == buffers.end()) parameters.push_back(name);
   }
   // PyTorch numbers the parameters in the order of the state_dict, without the frozen ones.
@@ -415,14 +418,7 @@ void write_python_checkpoint(const std::filesystem::path& path, const TensorFile
        {"step", progress.step},
        {"model_state_dict", model},
        {"optimizer_state_dict", make_dict({{"state", state}, {"param_groups", python_groups}})}});
-  if (options.ema) {
-    PythonDict average = make_dict();
-    for (const auto& [name, tensor] : evaluated) {
-      average.insert(name, tensor);
-      tensors.push_back(tensor);
-    }
-    all.insert("ema_state_dict", average);
-  }
+  if (options.ema) all.insert("ema_state_dict", dict_of(checkpoint_weights(file), tensors));
   write_pt_value(path, all, tensors);
 }
 
