@@ -10,7 +10,7 @@
 #include "app/commands.h"
 #include "base/file.h"
 #include "base/print.h"
-#include "checkpoint/weights.h"
+#include "checkpoint/checkpoint.h"
 #include "network/network.h"
 
 namespace mnist_train::app {

@@ -23,7 +23,6 @@
 #include "accelerator/device.h"
 #include "base/hash.h"
 #include "base/print.h"
-#include "data/shared_dataset.h"
 #include "kernels/operations.h"
 #include "launch/supervisor.h"
 #include "report/records.h"

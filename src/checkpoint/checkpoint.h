@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/checkpoint_file.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/tensor_file.h"
 #include "comm/communicator.h"

@@ -13,7 +13,6 @@
 #include "base/hash.h"
 #include "base/print.h"
 #include "data/gzip_stream.h"
-#include "fetch/tar_archive.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::fetch {

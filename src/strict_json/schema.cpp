@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "base/error.h"
-#include "base/glob.h"
 #include "base/print.h"
 #include "base/system.h"
 
