@@ -191,7 +191,7 @@ void add_sources(Schema<DataOptions>& schema) {
           "Instead of train: one training set per process, by rank.", {},
           {.drops = {"train"}, .owner = owner});
   ADD_KEY(schema, on_bad_sample, kStepsAndSamples, one_of<OnBadSample>({"error", "skip"}),
-          "An unusable image or record is an error before the run begins, or is skipped and "
+          "Whether an unusable image or record stops the run before training, or is skipped and "
           "listed. For image-folder, image-list and lmdb.");
   ADD_KEY(schema, decode, kSamples, one_of<Decode>({"once", "stream", "dali"}),
           "When images of image-folder, image-list and lmdb are decoded: once, into memory, before "
@@ -204,7 +204,7 @@ void add_sources(Schema<DataOptions>& schema) {
       "Fraction of each class of the training set that is held out, after the test set. The best "
       "checkpoint, stop_at_accuracy, early_stopping and schedule plateau then use it.");
   ADD_KEY(schema, holdout_seed, kStepsAndSamples, integer(0, kMaxSteps),
-          "Another number draws another test and validation set; `seed` does not.");
+          "Seed of the held-out test and validation sets, which do not depend on `seed`.");
 }
 
 void add_preparation(Schema<DataOptions>& schema) {
@@ -218,13 +218,13 @@ void add_preparation(Schema<DataOptions>& schema) {
           "Size to which images are resized when they are read, bilinear with antialiasing: one "
           "number for a square, or [height, width]; null: all images have the same size.");
   ADD_KEY(schema, fit, kStepsAndSamples, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
-          "How images of other shapes reach `size`: stretch; crop: the centre, after resizing "
+          "How images of other shapes are brought to `size`: stretch; crop: the centre, after resizing "
           "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
           "the whole image between bars of `background` (Pillow's ImageOps.pad).");
   ADD_KEY(schema, background, kStepsAndSamples, optional_of(background()),
           "Colour under transparent pixels, and of the bars of `fit` pad: \"white\", \"black\" or "
-          "[red, green, blue]; null: white, with a warning if it matters (runs of versions "
-          "without this key, which ignored transparency and orientation).");
+          "[red, green, blue]; null: white, with a warning if it matters (in configs saved before "
+          "this key existed, when transparency and orientation were ignored).");
   ADD_KEY(schema, max_pixels, kStepsAndSamples, integer(1, kMaxSteps),
           "The most pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; larger "
           "ones are unusable (see on_bad_sample).");
@@ -237,8 +237,8 @@ void add_preparation(Schema<DataOptions>& schema) {
   ADD_KEY(schema, split, one_of<Split>({"even", "throughput"}),
           "Division of a batch among processes: even, or by their measured speed.");
   ADD_KEY(schema, limit_train, kStepsAndSamples, optional_of(integer(1, kMaxSteps)),
-          "Uses only N training samples: of picture files a proportional share of each class, else "
-          "the first ones.");
+          "Uses only N training samples: for picture files a proportional share of each class, "
+          "otherwise the first ones.");
   ADD_KEY(schema, limit_test, kSamples, optional_of(integer(1, kMaxSteps)),
           "Uses only N test samples, chosen like those of limit_train.");
 }

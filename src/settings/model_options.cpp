@@ -306,8 +306,8 @@ Type<WeightsOptions> weights() {
   ADD_KEY(schema, file, kNever, path(),
           "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", {"path"}, kRequired);
   schema.add("new", &WeightsOptions::fresh, kNever, globs,
-             "What keeps its fresh initialisation: \"head\" (the last layer), or globs of names of "
-             "tensors; * crosses dots.",
+             "Parameters that keep their fresh initialisation: \"head\" (the last layer), or globs of "
+             "their names; * crosses dots.",
              {"exclude", "skip", "ignore"});
   return brief_or_full(
       converted<WeightsOptions>(

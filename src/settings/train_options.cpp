@@ -112,7 +112,7 @@ strict_json::Field<TrainOptions> deterministic_field() {
   key.fragment["anyOf"] = {flag.fragment, object.fragment};
   return {std::move(key),
           "true: bit-identical results for the same binary, hardware and number of processes and "
-          "threads. With shards: for any number of processes.",
+          "threads. With shards: for 1 to `shards` processes.",
           read, write, object.keys};
 }
 
@@ -150,7 +150,7 @@ void add_length(Schema<TrainOptions>& schema) {
           "Ends the run after this number of optimizer steps, even within an epoch.",
           {"num_steps", "steps", "max_iterations"});
   ADD_KEY(schema, batch_size, optional_of(integer(1, kMaxCount)),
-          "Samples per step, over all processes; shares may differ by one. Null if "
+          "Samples per step, over all processes, whose shares may differ by one. Null if "
           "batch_size_per_process is set.",
           {"global_batch_size", "train_batch_size", "bs"});
   ADD_KEY(schema, batch_size_per_process, optional_of(integer(1, kMaxCount)),
@@ -219,7 +219,7 @@ void add_optimizer(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, schedule, schedule(), "The learning rate over time.",
           {"lr_schedule", "lr_scheduler", "scheduler"});
   ADD_KEY(schema, parameters, parameter_list(),
-          "Learning rate and weight decay of some parameters, or that they are frozen; later "
+          "Overrides the learning rate or weight decay of some parameters, or freezes them; later "
           "entries win key by key.",
           {"parameter_groups", "param_groups"});
 }
@@ -256,7 +256,7 @@ void add_machine(Schema<TrainOptions>& schema) {
   const auto precision =
       one_of<PrecisionName>({"auto", "fp32", "bf16"}, {{"float32", "fp32"}, {"bfloat16", "bf16"}});
   ADD_KEY(schema, precision, precision,
-          "Type in which layers compute during training; master weights and optimizer state are "
+          "Compute type of layers during training; master weights and optimizer state are "
           "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "
           "CPUs.",
           {"dtype"});
@@ -290,8 +290,8 @@ void add_monitoring(Schema<TrainOptions>& schema) {
                            "Fraction of the average kept by an optimizer step; step n keeps at "
                            "most (1 + n) / (10 + n).");
   ADD_KEY(schema, ema, optional_of(group(ema)),
-          "Keeps an exponential moving average of the weights, which is evaluated and saved "
-          "instead of them; the best checkpoint and early_stopping use it.",
+          "Keeps an exponential moving average of the weights, which replaces them for evaluation "
+          "and in saved models; the best checkpoint and early_stopping use it.",
           {"model_ema", "weight_averaging"});
 }
 
