@@ -55,6 +55,7 @@ class Arena {
     void* const memory =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw ArenaError();
+    madvise(memory, bytes, MADV_HUGEPAGE);  // fewer page faults and misses of the TLB
     memory_ = {static_cast<Element*>(memory), Unmap{bytes}};
   }
   Element* at(std::size_t offset) const { return memory_.get() + offset; }
