@@ -130,7 +130,7 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   band.a_pixel = s.out.pixel_size<Element>();
   band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
   // Odd numbers of cache lines, since otherwise a column's words would share few sets.
-  const auto odd_lines = [](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
+  const auto odd_lines = [&](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
   const std::int64_t channels = words<Element>(s.in.channels) * kD;
   if (view.merges_columns) {
     const std::int64_t padded_width =

@@ -238,10 +238,10 @@ class GraphExecutor {
         state.batch_norm.emplace(graph_.shape_of(node.in), norm->epsilon, norm->momentum, node.relu,
                                  node.limit);
       } else if (const auto* max = std::get_if<MaxPoolNode>(&node.kind)) {
-        state.pooling.emplace(max->shape, max->shape.in.pixel_size<Element>());
+        state.pooling.emplace(max->shape, max->shape.in.template pixel_size<Element>());
         state.maxima = maxima_.add(max_blocks_ * block_size(node.out));
       } else if (const auto* average = std::get_if<AveragePoolNode>(&node.kind)) {
-        state.pooling.emplace(average->shape, average->shape.in.pixel_size<Element>());
+        state.pooling.emplace(average->shape, average->shape.in.template pixel_size<Element>());
       }
     }
     scratch_offset_ = gradients_.add(scratch);
