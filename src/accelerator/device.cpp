@@ -56,8 +56,7 @@ void synchronize(at::Device device) {
   wait_until([&] { return event.query(); });
 }
 
-RunAheadLimit::RunAheadLimit(at::Device device, int steps)
-    : device_(device), steps_(steps) {
+RunAheadLimit::RunAheadLimit(at::Device device, int steps) : device_(device), steps_(steps) {
   if (device.is_cpu()) return;
   last_.emplace(device.type());
   next_.emplace(device.type());

@@ -63,8 +63,9 @@ class KernelModule {
 };
 
 /// Sets, for the whole process, the status that shows waits for the GPU in `wait_until`,
-/// `synchronize` and `to_host`; null for none. They wait without end, even if the GPU does not answer or a
-/// captured collective waits for a rank that is gone: whoever watches the status ends the process.
+/// `synchronize` and `to_host`; null for none. They wait without end, even if the GPU does not
+/// answer or a captured collective waits for a rank that is gone: whoever watches the status ends
+/// the process.
 void show_waits_on(launch::RankStatus* status);
 
 /// Returns when `has_reached` tells that the device has come to a point of its work.

@@ -135,7 +135,8 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
   for (const auto& [target, source] : sources) {
     if (source < 0) continue;
     plan.descriptors.emplace_back(copy_above_targets(source), target);
-    names += std::string(names.empty() ? "" : " ") + kNames.at(static_cast<std::size_t>(target - kJobFd));
+    names += names.empty() ? "" : " ";
+    names += kNames.at(static_cast<std::size_t>(target - kJobFd));
   }
   const std::string world = std::to_string(setup.world_size);
   const std::string number = std::to_string(rank);

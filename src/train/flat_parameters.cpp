@@ -20,6 +20,7 @@ namespace mnist_train::train {
 namespace {
 
 std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
+  // [out, in, height, width] -> channels_last, even with one input channel.
   if (sizes.size() == 4) return c10::get_channels_last_strides_2d(sizes);
   const auto strides = c10::contiguous_strides(sizes);
   return {strides.begin(), strides.end()};
