@@ -16,7 +16,6 @@
 #include <cstring>
 #include <fstream>
 #include <initializer_list>
-#include <ranges>
 
 #include "base/print.h"
 #include "base/system.h"
@@ -472,7 +471,8 @@ std::vector<std::int64_t> saved_steps(const fs::path& folder) {
 std::optional<fs::path> newest_whole_checkpoint(const fs::path& folder) {
   std::vector<std::string> names{kBestCheckpoint};
   for (const std::int64_t step : saved_steps(folder)) names.push_back(checkpoint_name(step));
-  for (const std::string& name : names | std::views::reverse) {
+  std::ranges::reverse(names);
+  for (const std::string& name : names) {
     fs::path path = folder / name;
     try {
       if (matches_seal(MappedFile::open(path, ExitCode::kCheckpoint).bytes())) return path;
