@@ -349,12 +349,7 @@ class PlannedNetwork {
     ++number_;
     sizes_ = x.sizes().vec();
     wanted_.clear();
-    bool have_places = false;
-    for (const NodeTensors& node : nodes) {
-      const auto& [weight, bias] = places.take(node.weight, node.bias);
-      have_places |= weight.defined() || bias.defined();
-      wanted_.push_back({destination(node.weight, weight), destination(node.bias, bias)});
-    }
+    for (const NodeTensors& node : nodes) wanted_.push_back(places.take(node.weight, node.bias));
     {
       const at::NoGradGuard no_grad;
       output_ =
@@ -362,6 +357,9 @@ class PlannedNetwork {
     }
     // Gradients without a destination buffer may be sent while others are computed, so autograd
     // gets those of each node as soon as they are computed.
+    const bool have_places = std::ranges::any_of(wanted_, [](const WantedGradients& wanted) {
+      return wanted.weight.defined() || wanted.bias.defined();
+    });
     const std::size_t nodes_of_stage = have_places ? nodes.size() : 1;
     at::Tensor y = x;
     for (std::size_t begin = 0; begin < nodes.size(); begin += nodes_of_stage) {
@@ -423,6 +421,7 @@ class PlannedNetwork {
     return with_executors(x, [&]<class Element>(Executors<Element>& executors) {
       GraphExecutor<Element>& executor = executors.executor_for(graph_.graph, images, passes);
       bind(executor, passes);
+      if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
       const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
       executor.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
                        training);
@@ -437,6 +436,7 @@ class PlannedNetwork {
     });
   }
 
+  /// Sets the tensors of all nodes, and where their gradients go if there is a backward pass.
   template <class Element>
   void bind(GraphExecutor<Element>& executor, Passes passes) const {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -458,7 +458,6 @@ class PlannedNetwork {
                                     memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
       }
     }
-    if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
     // All batch norms with statistics of the batch are synchronized, or none is.
     const auto synchronized = std::ranges::find_if(
         graph_.nodes, [](const NodeTensors& n) { return n.norm && n.norm->sum_over_ranks(); });
@@ -478,6 +477,12 @@ class PlannedNetwork {
     with_executors(of_output, [&]<class Element>(Executors<Element>& executors) {
       GraphExecutor<Element>& executor = *executors.training;
       if (end == graph_.nodes.size()) {
+        for (std::size_t i = 0; i < end; ++i) {
+          const auto& [weight, bias] = wanted_[i];
+          wanted_[i] = {destination(graph_.nodes[i].weight, weight),
+                        destination(graph_.nodes[i].bias, bias)};
+        }
+        bind(executor, executors.training_passes);
         executor.begin_backward(memory<const Element>(of_output),
                                 plain_strides(of_output, out_shape()));
       }
