@@ -358,8 +358,8 @@ class GraphExecutor {
     }
     const RowListener statistics{
         [&](std::int64_t parts) {
-          next->begin_statistics(parts,
-                                 value(node.out) + out.width / 2 * out.pixel_size<Element>());
+          next->begin_statistics(
+              parts, value(node.out) + out.width / 2 * out.template pixel_size<Element>());
         },
         [&](std::int64_t part, std::int64_t block, std::int64_t begin, std::int64_t end) {
           next->add_statistics(part, block, value(node.out, block), begin, end);

@@ -20,7 +20,7 @@ std::uint32_t mix(std::uint32_t bits) {
   return bits ^ (bits >> 16);
 }
 
-/// `drop_sample` of models/dropout.cpp, for contiguous samples of `elements` elements.
+/// `hashed_dropout` of models/layer_operations.cpp, for contiguous samples of `elements` elements.
 template <class Element>
 std::vector<double> dropped(const std::vector<Element>& x, const std::vector<std::int64_t>& seeds,
                             std::size_t elements, std::int64_t number, double p) {
@@ -66,7 +66,7 @@ void check_kernel(const ValueShape& shape, double p) {
   CHECK(from_blocks(shape, kSamples, to) == dropped(x, seeds, elements, 7, p));
 }
 
-TEST_CASE("Dropout drops the same elements as models/dropout.cpp") {
+TEST_CASE("Dropout drops the same elements as models/layer_operations.cpp") {
   for (const double p : {0.5, 0.1, 0.0, 1 - 1e-12}) {  // the last one's limit is 2^32
     for (const ValueShape& shape : {ValueShape{3, 5, 7}, ValueShape{64, 1, 1}}) {
       check_kernel<float>(shape, p);
