@@ -235,9 +235,9 @@ class SizeInference {
     if (layers.empty()) throw LayerError(pointer, "the list has no layers");
     const auto size = static_cast<std::int64_t>(layers.size());
     if (times > (kMaxLayers - layers_) / size) {
-      throw LayerError(pointer, fmt::format("the network has more than {} layers, repeated ones "
-                                            "counted",
-                                            kMaxLayers));
+      throw LayerError(
+          pointer,
+          fmt::format("the network has more than {} layers, repeated ones counted", kMaxLayers));
     }
     layers_ += size * times;
     std::vector<SizedLayer> sized_layers;
@@ -281,12 +281,13 @@ class SizeInference {
   /// by the number.
   void infer_layer(SizedLayer& sized) {
     sized.out = sized.in;
+    const ImageShape& images = images_;
     std::visit(
         [&](auto& layer) {
           if constexpr (requires { layer.layers; }) {
             infer_inner(sized, layer);
-          } else if constexpr (requires { infer(sized, layer, images_); }) {
-            infer(sized, layer, images_);
+          } else if constexpr (requires { infer(sized, layer, images); }) {
+            infer(sized, layer, images);
           } else if constexpr (requires { infer(sized, layer); }) {
             infer(sized, layer);
           }
