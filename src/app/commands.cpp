@@ -20,6 +20,19 @@ namespace mnist_train::app {
 
 namespace {
 
+std::int64_t parameters_of(const torch::nn::Module& module, bool with_children) {
+  std::int64_t count = 0;
+  for (const at::Tensor& tensor : module.parameters(with_children)) count += tensor.numel();
+  return count;
+}
+
+/// Returns "Conv2d" for "torch::nn::Conv2dImpl" and for "(anonymous namespace)::Conv2d".
+std::string class_of(const torch::nn::Module& module) {
+  const std::string& name = module.name();
+  const std::string own = name.substr(name.rfind(':') + 1);
+  return own.ends_with("Impl") ? own.substr(0, own.size() - 4) : own;
+}
+
 // Images and model.
 
 /// Returns the shape of the images that the job's checkpoint, if any, was trained on, as a set

@@ -287,7 +287,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
 
 /// Logs what was left out of the data set or skipped, and remarks on its files.
 void list_left_out(const data::Dataset& dataset) {
-  constexpr std::size_t kMostNamed = 10;
+  constexpr std::size_t kMostWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
   if (dataset.left_out.added > 0) {
@@ -299,7 +299,7 @@ void list_left_out(const data::Dataset& dataset) {
   spdlog::warn("skipped {} unusable image{} (data.on_bad_sample: skip)", dataset.skipped.size(),
                dataset.skipped.size() == 1 ? "" : "s");
   for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
-    spdlog::log(i < kMostNamed ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
+    spdlog::log(i < kMostWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
                 dataset.skipped[i]);
   }
 }

@@ -42,7 +42,11 @@ Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
   const loader::Batch all = images->gather({{0, count}, loader::Order::kStored});
   const auto loss = models::batch_loss(model->forward(all.images), all.labels);
   const auto samples = static_cast<double>(count);
-  return {loss.loss_sum.item<double>() / samples, loss.correct.item<double>() / samples, count};
+  Evaluation evaluation;
+  evaluation.loss = loss.loss_sum.item<double>() / samples;
+  evaluation.accuracy = loss.correct.item<double>() / samples;
+  evaluation.samples = count;
+  return evaluation;
 }
 
 TEST_CASE("every sample counts once, however large the batches are") {
