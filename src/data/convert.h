@@ -9,12 +9,12 @@ namespace mnist_train::data {
 enum class ConvertTarget { kLmdb, kImageFolder };
 
 struct ConvertOptions {
-  fs::path from;  // a folder of IDX files
+  fs::path from;  // a folder with IDX files
   ConvertTarget target = ConvertTarget::kLmdb;
-  fs::path to;                          // must not exist, or be empty
+  fs::path to;                          // must not exist or must be empty
   bool jpeg = false;                    // otherwise PNG, which is lossless
   int quality = 95;                     // of JPEG
-  std::function<void()> before_each{};  // called before each image; an exception ends the work
+  std::function<void()> before_each{};  // called before each image; may throw to abort
 };
 
 struct Converted {
@@ -22,20 +22,20 @@ struct Converted {
   std::int64_t test = 0;
 };
 
-/// Writes both splits of an IDX data set as `to`/train and `to`/test: Caffe2 LMDBs with keys
-/// 00000000, 00000001, …, in the order of the IDX file, or folders <class>/<position>.png (or
+/// Writes both splits of an IDX data set to `to`/train and `to`/test: as Caffe2 LMDBs with keys
+/// 00000000, 00000001, …, in the order of the IDX file, or as files <class>/<position>.png (or
 /// .jpg). The folder `to` appears complete or not at all. Throws Error(kData) if reading fails and
-/// Error(kRunFailed) if writing does.
+/// Error(kRunFailed) if writing fails.
 Converted convert(const ConvertOptions& options);
 
-/// Returns the message that holds an encoded image and its label, as parse_caffe2_record reads it.
+/// Returns the message for an encoded image and its label, in the format of parse_caffe2_record.
 std::string write_caffe2_record(const std::string& image, std::int32_t label);
 
-/// Returns the key and the value of an entry by its number.
+/// Returns the key and value of the entry with a given number.
 using EntryAt = std::function<std::pair<std::string, std::string>(std::int64_t number)>;
 
-/// Writes an LMDB of one unnamed table of `count` entries in a new folder, in the order of their
-/// keys, and syncs it. Throws Error(kRunFailed); the database is then incomplete.
+/// Writes an LMDB with one unnamed table of `count` entries in a new folder, in key order, and
+/// syncs it. Throws Error(kRunFailed), leaving the database incomplete.
 void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry_at);
 
 }  // namespace mnist_train::data

@@ -11,7 +11,7 @@ namespace mnist_train::data {
 
 namespace {
 
-/// Takes the samples that the files put into a part out of `among`.
+/// Splits off the samples among `among` that the files assign to `part`.
 Drawn take_part(const SampleView& samples, const std::vector<std::int64_t>& among, Part part) {
   const std::vector<Part>& parts = samples.sources().front()->parts();
   Drawn drawn;
@@ -23,7 +23,7 @@ Drawn take_part(const SampleView& samples, const std::vector<std::int64_t>& amon
   return drawn;
 }
 
-/// Returns the positions of a run's test files; files that are gone are an error.
+/// Returns the positions of a run's test files; a missing file is an error.
 std::vector<std::int64_t> recorded_test(const SampleView& samples, const DatasetRecord& record) {
   std::unordered_map<std::string, std::int64_t> wanted;  // path -> its number in the record
   for (const std::string& path : record.test) wanted.emplace(path, wanted.size());
@@ -59,7 +59,7 @@ void hash_split(Hasher& hasher, const ImageSet& set) {
   }
   hasher.update(set.images.data(), set.images.size());
   if (set.classes > 256) return hasher.update(set.labels.data(), set.labels.size_bytes());
-  // Bytes, which labels were before: checkpoints of such data resume.
+  // Hashed as bytes, the former type of labels, so that old checkpoints of such data resume.
   const std::vector<std::uint8_t> bytes(set.labels.begin(), set.labels.end());
   hasher.update(bytes.data(), bytes.size());
 }
@@ -121,11 +121,11 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
   hold_out(splits, known);
   const auto& stored = train_.sources().front()->geometry();
   const bool grows = !stored || !stored->same_shape(geometry_);
-  // Decoded or resized images fill memory only gradually, so a lack would show late.
+  // Decoded or resized images fill memory gradually, so a shortage would only show later.
   if (grows && options.decode == settings::Decode::kOnce) require_memory();
 }
 
-/// Takes test and validation samples out of the training set, and applies the limits.
+/// Removes test and validation samples from the training set, and applies the limits.
 void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
   std::vector<std::int64_t> left = positions({0, train_.count()});
   draw_test(left, record);
@@ -138,13 +138,13 @@ void DatasetReader::hold_out(Splits splits, const DatasetRecord* record) {
     test_ = {};
   } else {
     std::optional<std::int64_t> limit = options_.limit_test;
-    // The limit has been applied to the recorded samples, and unusable ones have been removed.
+    // The recorded test set already reflects the limit, and its unusable samples have been removed.
     if (limit && record != nullptr) limit = std::min(*limit, test_.count());
     test_ = limited(test_, limit, "limit_test", left_out_.limit_test);
   }
 }
 
-/// Limits the training set to the positions `left` and to limit_train, and takes the validation
+/// Restricts the training set to the positions `left` and to limit_train, and moves the validation
 /// samples out of it.
 void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
   Drawn part = take_part(train_, left, Part::kValidation);
@@ -161,7 +161,7 @@ void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
   train_ = train_.select(drawn.left);
 }
 
-/// Tells of classes that are not in a drawn set, and refuses an empty one.
+/// Warns about classes that a drawn set lacks, and rejects an empty set.
 void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
   if (drawn.taken.empty()) {
     fail_data("{}: data.{} holds out nothing, because no class has two samples", train_.name(),
@@ -179,7 +179,7 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
                                count == 1 ? "is" : "are", first_names(names, kMostNamed)));
 }
 
-/// Takes the test set out of the training samples at positions `left`, unless it has its own files.
+/// Moves the test set out of the training samples at positions `left`, unless it has its own files.
 void DatasetReader::draw_test(std::vector<std::int64_t>& left, const DatasetRecord* record) {
   if (record != nullptr) {
     test_ = train_.select(recorded_test(train_, *record));
@@ -258,8 +258,8 @@ std::shared_ptr<EncodedImages> DatasetReader::encoded(const SampleView& samples)
       EncodedImages{samples, geometry_, options_.decode, options_.decode_threads});
 }
 
-/// Writes the pixels of all samples to `images` and returns the failures; unless bad samples are
-/// skipped, stops at the first ones.
+/// Writes the pixels of all samples to `images` and returns the failures. Stops at the first
+/// failures unless bad samples are skipped.
 std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                                                  std::uint8_t* images) const {
   constexpr std::int64_t kBatch = 1024;
@@ -308,7 +308,7 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
     skip(samples, {begin, end}, first, {});
     first = next;
     begin = end;
-    // Selected once more, which the hashes in old checkpoints contain.
+    // The repeated selection is part of the hashes in old checkpoints.
     if (&samples == &train_) train_ = train_.select(positions({0, train_.count()}));
     const auto labels =
         std::make_shared<std::vector<std::uint16_t>>(static_cast<std::size_t>(samples.count()));
@@ -320,7 +320,7 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
 }
 
 /// Removes the failed samples, and their pixels from `images` unless that is empty. `first`: the
-/// number of the split's first sample in `failed`.
+/// number of the split's first sample, as counted in `failed`.
 void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> failed,
                          std::int64_t first, std::span<std::uint8_t> images) {
   for (const SampleFailure& each : failed) bad_.add(each.message);
@@ -343,7 +343,7 @@ void DatasetReader::skip(SampleView& samples, std::span<const SampleFailure> fai
   samples = samples.select(good);
 }
 
-/// Returns a set of the samples with their labels, which it writes to memory of `owner`, [count].
+/// Returns a set of the samples. Writes their labels to `labels`, [count], owned by `owner`.
 ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* labels,
                                  std::shared_ptr<const void> owner) const {
   ImageSet set = set_of_shape(geometry_, classes_);
@@ -386,7 +386,7 @@ ImageSet set_of_shape(const ImageGeometry& geometry, std::int64_t classes) {
 }
 
 ImageSet shape_of_images(settings::DataOptions options, const fs::path& record) {
-  options.decode = settings::Decode::kStream;  // which needs no memory for decoded images
+  options.decode = settings::Decode::kStream;  // needs no memory for decoded images
   const DatasetReader reader(options, record.empty() ? Splits::kBoth : Splits::kTest, record);
   return set_of_shape(reader.geometry(), reader.classes());
 }

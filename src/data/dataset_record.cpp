@@ -26,7 +26,7 @@ std::vector<std::string> paths_of(const ImageSet& set) {
   return paths;
 }
 
-/// The numbers in left_out besides those of files.
+/// The counts in left_out, other than the numbers of files.
 constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumbers{
     {{"duplicates", &LeftOut::duplicates},
      {"limit_train", &LeftOut::limit_train},
@@ -43,7 +43,7 @@ OrderedJson left_out_json(const LeftOut& left_out) {
   return json;
 }
 
-/// Returns the names as `"a", "b" and 3 more`.
+/// Formats names as `"a", "b" and 3 more`.
 std::string quoted_classes(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNamed = 50;
   const std::size_t named = std::min(names.size(), kMostNamed);
@@ -53,7 +53,7 @@ std::string quoted_classes(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Throws ConfigKeyError if there are weights of other classes.
+/// Throws ConfigKeyError if there are weights for unknown classes.
 void require_classes(const settings::ClassWeightOptions& options,
                      const std::vector<std::string>& names) {
   const std::set<std::string> known(names.begin(), names.end());
@@ -105,7 +105,7 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
   }
   for (const auto& [split, set] : kSplits) {
     std::vector<std::int64_t> sizes = (dataset.*set).class_sizes();
-    sizes.resize(classes);  // a set that was not asked for may have none
+    sizes.resize(classes);  // a split that was not requested may have none
     for (std::size_t label = 0; label < classes; ++label) rows[label][split] = sizes[label];
   }
   const std::vector<std::string> none;

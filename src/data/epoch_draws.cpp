@@ -9,8 +9,7 @@ namespace mnist_train::data {
 
 namespace {
 
-/// The finalizer of splitmix64 (Steele, Lea, Flood 2014): every bit of the input moves every bit of
-/// the result.
+/// The finalizer of splitmix64 (Steele, Lea, Flood 2014): every input bit affects every output bit.
 std::uint64_t mix(std::uint64_t bits) {
   bits += 0x9e3779b97f4a7c15;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9;
@@ -20,7 +19,7 @@ std::uint64_t mix(std::uint64_t bits) {
 
 std::uint64_t absorb(std::uint64_t state, std::uint64_t word) { return mix(state ^ mix(word)); }
 
-/// A whole number of [0, count).
+/// Returns an integer in [0, count).
 std::int64_t choose(double uniform, std::int64_t count) {
   return static_cast<std::int64_t>(uniform * static_cast<double>(count));
 }
@@ -36,7 +35,7 @@ EntryDraws EpochDraws::of(std::int64_t sample, std::uint64_t entry) const {
 }
 
 std::int64_t EpochDraws::seed(std::int64_t sample) const {
-  constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // which no entry of data.augment has
+  constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // no entry of data.augment has it
   return static_cast<std::int64_t>(
       absorb(absorb(state_, static_cast<std::uint64_t>(sample)), kNetwork));
 }
@@ -78,7 +77,7 @@ PixelBox EntryDraws::box(std::uint64_t number, settings::Interval scale, setting
   for (int i = 0; i < kTries; ++i, number += 2) {
     const double part = area * between(scale, number);
     const double slenderness = std::exp(between(log_ratio, number + 1));
-    PixelBox box{0, 0, std::llrint(std::sqrt(part * slenderness)),  // half to even, as Python
+    PixelBox box{0, 0, std::llrint(std::sqrt(part * slenderness)),  // half to even, like Python
                  std::llrint(std::sqrt(part / slenderness))};
     if (!fits(box)) continue;
     box.top = choose(uniform(number + 2), image.height - box.height + 1);
@@ -91,7 +90,7 @@ PixelBox EntryDraws::box(std::uint64_t number, settings::Interval scale, setting
 PixelBox EntryDraws::resized_crop(const settings::RandomResizedCropOptions& options,
                                   settings::ImageSize image) const {
   const auto [height, width] = image;
-  // torchvision's ratio is that of width to height.
+  // torchvision's ratio is width to height.
   const settings::Interval ratio{1 / options.ratio.max, 1 / options.ratio.min};
   PixelBox window = box(0, options.scale, ratio, image, [height, width](const PixelBox& some) {
     return some.height > 0 && some.height <= height && some.width > 0 && some.width <= width;
@@ -129,7 +128,7 @@ std::array<PictureChange, 4> EntryDraws::jitter(const settings::ColorJitterOptio
       change(PictureOperation::kContrast, options.contrast, 1, 1),
       change(PictureOperation::kSaturation, options.saturation, 1, 2),
       change(PictureOperation::kHue, options.hue, 0, 3)};
-  for (std::uint64_t left = changes.size(); left > 1; --left) {  // Fisher and Yates
+  for (std::uint64_t left = changes.size(); left > 1; --left) {  // Fisher-Yates shuffle
     const std::int64_t chosen = choose(uniform(2 + left), static_cast<std::int64_t>(left));
     std::swap(changes[left - 1], changes[static_cast<std::size_t>(chosen)]);
   }
@@ -143,7 +142,7 @@ PictureChange EntryDraws::trivial() const {
   const auto operation = static_cast<PictureOperation>(choose(uniform(0), kOperations));
   const std::int64_t number = choose(uniform(1), kMagnitudes);
   const bool is_negative = uniform(2) <= 0.5;
-  // torch.linspace's float, as CPUs with FMA compute it: 32 * 15 / 30 is a bit less than 16.
+  // torch.linspace's float, as CPUs with FMA compute it: 32 * 15 / 30 is slightly less than 16.
   const auto magnitude = [number](float first, float last) {
     const double step = (last - first) / (kMagnitudes - 1);
     const bool is_early = number < kMagnitudes / 2;
@@ -200,8 +199,8 @@ std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t 
 }
 
 double symmetric_beta(double alpha, double uniform1, double uniform2) {
-  // t = sqrt(2 alpha w) cos(2 pi v) has Student's distribution with 2 alpha degrees of freedom, and
-  // 1/2 + t / (2 sqrt(2 alpha + t^2)) that of Beta(alpha, alpha).
+  // t = sqrt(2 alpha w) cos(2 pi v) has Student's t-distribution with 2 alpha degrees of freedom,
+  // and 1/2 + t / (2 sqrt(2 alpha + t^2)) has the distribution Beta(alpha, alpha).
   const double cosine = std::cos(2 * std::numbers::pi * uniform2);
   const double w = std::expm1(-std::log1p(-uniform1) / alpha);  // u^(-1/alpha) - 1, u in (0, 1]
   const double t2 = cosine * cosine * w;

@@ -7,7 +7,7 @@
 
 namespace mnist_train::data {
 
-/// A part of an image, or partly outside of it; none if it has no height.
+/// A box that may extend beyond an image; height 0 means none.
 struct PixelBox {
   std::int64_t top = 0;
   std::int64_t left = 0;
@@ -15,8 +15,8 @@ struct PixelBox {
   std::int64_t width = 0;
 };
 
-/// An operation of torchvision.transforms.v2.functional: first those of TrivialAugmentWide, in its
-/// order, which draws one of them.
+/// An operation of torchvision.transforms.v2.functional. The operations from which
+/// TrivialAugmentWide draws come first, in its order.
 enum class PictureOperation {
   kIdentity,
   kShearX,
@@ -38,47 +38,47 @@ enum class PictureOperation {
 struct PictureChange {
   PictureOperation operation = PictureOperation::kIdentity;
   /// Slope of a shear, pixels, degrees counter-clockwise, factor (brightness to sharpness), step
-  /// between the levels that posterize leaves, threshold of solarize, part of the colour circle.
+  /// between posterize's levels, solarize's threshold, or fraction of the hue circle.
   double magnitude = 0;
 };
 
-/// Random draws of one entry of data.augment for one sample.
+/// Random draws for one entry of data.augment and one sample.
 class EntryDraws {
  public:
-  /// `state`: a hash of seed, epoch and sample. `entry`: the position in the list.
+  /// `state`: a hash of seed, epoch and sample. `entry`: the position in data.augment.
   EntryDraws(std::uint64_t state, std::uint64_t entry) : state_(state), entry_(entry) {}
 
-  /// Draws uniformly from [0, 1), 53 bits; `number` tells the draws of the entry apart.
+  /// Draws uniformly from [0, 1) with 53 bits; `number` distinguishes the draws of an entry.
   double uniform(std::uint64_t number) const;
 
-  /// Draws the window in the image without its padding.
+  /// Draws the crop window, in coordinates of the unpadded image.
   PixelBox crop(const settings::RandomCropOptions& options, settings::ImageSize image) const;
   /// Draws whether the image is flipped.
   bool flip(double probability) const { return uniform(0) < probability; }
   /// Draws the angle in radians, counter-clockwise.
   double angle(const settings::RotateOptions& options) const;
-  /// Draws the square.
+  /// Draws the square to fill.
   PixelBox cutout(const settings::CutoutOptions& options, settings::ImageSize image) const;
-  /// Draws the window that is resized, as torchvision's RandomResizedCrop.
+  /// Draws the window to resize, like torchvision's RandomResizedCrop.
   PixelBox resized_crop(const settings::RandomResizedCropOptions& options,
                         settings::ImageSize image) const;
-  /// Draws the rectangle that is filled, as torchvision's RandomErasing.
+  /// Draws the rectangle to fill, like torchvision's RandomErasing.
   PixelBox erased(const settings::RandomErasingOptions& options, settings::ImageSize image) const;
-  /// Draws the operations of color_jitter, in their order; an option of 0 makes an identity.
+  /// Draws the operations of color_jitter, in their order; an option of 0 yields an identity.
   std::array<PictureChange, 4> jitter(const settings::ColorJitterOptions& options) const;
   /// Draws the operation of trivial_augment.
   PictureChange trivial() const;
-  /// Draws the rectangle that comes from the partner, as torchvision's CutMix.
+  /// Draws the rectangle to copy from the partner, like torchvision's CutMix.
   PixelBox cutmix(const settings::CutmixOptions& options, settings::ImageSize image) const;
-  /// Returns the weight of the sample itself: the fixed one, or one drawn from Beta(alpha, alpha).
+  /// Returns the sample's own weight: fixed, or drawn from Beta(alpha, alpha).
   double mixup_weight(const settings::MixupOptions& options) const;
 
  private:
-  /// Draws from the interval.
+  /// Draws uniformly from the interval.
   double between(settings::Interval interval, std::uint64_t number) const;
-  /// Tries up to ten times to draw a box of random area and of random `ratio` of its sides, the
-  /// first of which is returned in `height`, by two numbers from `number` on each time. Returns one
-  /// that `fits`, at a place that two more draws choose; else none.
+  /// Draws a box with random area and random aspect ratio `ratio` in up to ten attempts, each of
+  /// which uses two numbers from `number` on. Returns the first that `fits`, at a position chosen
+  /// by two more draws, or none.
   template <class Fits>
   PixelBox box(std::uint64_t number, settings::Interval scale, settings::Interval ratio,
                settings::ImageSize image, const Fits& fits) const;
@@ -87,27 +87,27 @@ class EntryDraws {
   std::uint64_t entry_;
 };
 
-/// Random draws in one epoch (counted from 0). A draw is a hash of seed, epoch, sample (its index
-/// in the training set) and entry (its position in data.augment), so it is the same in every
-/// process, with any number of processes, and after a resume.
+/// Random draws of one epoch (counted from 0). A draw is a hash of seed, epoch, sample (its index
+/// in the training set) and entry (its position in data.augment), so it is identical in every
+/// process, for any number of processes, and after a resume.
 class EpochDraws {
  public:
   EpochDraws(std::int64_t seed, std::int64_t epoch);
 
-  /// Returns the draws of an entry for a sample.
+  /// Returns the draws for an entry and a sample.
   EntryDraws of(std::int64_t sample, std::uint64_t entry) const;
-  /// Draws the seed of a network's own draws for the sample.
+  /// Draws the seed for a network's own random draws on the sample.
   std::int64_t seed(std::int64_t sample) const;
 
  private:
   std::uint64_t state_;
 };
 
-/// Draws the seed of LibTorch's generator for one step and shard, for networks that draw from it.
+/// Draws the seed of LibTorch's generator for one step and shard, for networks that use it.
 std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t shard);
 
-/// Draws from Beta(alpha, alpha) with two uniform numbers, by way of Student's t in polar form (R.
-/// W. Bailey, Mathematics of Computation 62, 1994): exact, and without rejection.
+/// Draws from Beta(alpha, alpha) using two uniform numbers, via Student's t in polar form (R. W.
+/// Bailey, Mathematics of Computation 62, 1994): exact, without rejection.
 double symmetric_beta(double alpha, double uniform1, double uniform2);
 
 }  // namespace mnist_train::data

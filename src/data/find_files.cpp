@@ -19,7 +19,7 @@ using settings::DataLocation;
 
 namespace {
 
-/// The names of a split's files in a folder.
+/// File names of a split in a folder.
 struct SplitNames {
   std::vector<std::string_view> prefixes;
   std::vector<std::string_view> other_prefixes;
@@ -44,8 +44,8 @@ bool replace_last(std::string& text, std::string_view from, std::string_view to)
   return true;
 }
 
-/// Returns the common stem of a file's names: compressed by gzip or not, with "-idx" as in MNIST's
-/// archives, or ".idx" as in the headers of these.
+/// Returns the common stem of a file's possible names: with or without ".gz", and with "-idx" as in
+/// MNIST's archives or ".idx" as in their headers.
 std::string stem_of(const fs::path& path) {
   std::string stem = path.filename().string();
   if (stem.ends_with(".gz")) stem.resize(stem.size() - 3);
@@ -53,12 +53,13 @@ std::string stem_of(const fs::path& path) {
   return stem;
 }
 
-/// Returns the files of IDX format that a folder may hold, by stem: itself, or in folders of their
-/// own name, as Kaggle unpacks them. A file as such hides one in a folder, and a raw one its
-/// compressed form. There are none in a folder that cannot be listed.
+/// Returns the possible IDX files in a folder whose names contain `word`, by stem: directly in it,
+/// or in folders of the same name, as Kaggle unpacks them. A file in the folder itself takes
+/// precedence over one in a subfolder, and a raw file over its compressed form. Empty if the folder
+/// cannot be listed.
 std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::string_view word) {
   std::map<std::string, fs::path> files;
-  // Sorted: raw forms come first.
+  // Sorted, so raw forms come first.
   const std::vector<fs::path> paths = paths_in(folder.empty() ? "." : folder);
   const auto is_candidate = [&](const fs::path& path) {
     const std::string name = path.filename().string();
@@ -76,7 +77,7 @@ std::map<std::string, fs::path> files_by_stem(const fs::path& folder, std::strin
   return files;
 }
 
-/// Returns the possible stems of the labels file by the path of the images file.
+/// Returns the possible stems of the labels file for an images file.
 std::vector<std::string> labels_stems(const fs::path& images) {
   std::string stem = stem_of(images);
   if (!replace_last(stem, "images", "labels")) {
@@ -89,13 +90,14 @@ std::vector<std::string> labels_stems(const fs::path& images) {
   if (type == 0) return {stem};
   const std::string begin = stem.substr(0, type - 1);
   const std::string rest = stem.substr(type + 3);
-  // Another extension, as in train-images.idx3-ubyte.partial, is not a type's.
+  // Another extension, as in train-images.idx3-ubyte.partial, is not a type name.
   if (rest.find('.') != std::string::npos) return {begin + "idx1" + rest};
   return {begin + "idx1" + rest, begin + "idx1-ubyte", begin + "idx1-int",
           begin + "idx2-int"};  // QMNIST's
 }
 
-/// Finds the labels beside the images, or beside a folder of the images' own.
+/// Finds the labels next to the images or, if the name of their folder contains "images", next to
+/// it.
 std::optional<fs::path> labels_of(const fs::path& images) {
   const fs::path folder = images.parent_path();
   const auto files = files_by_stem(folder, "labels");
@@ -113,16 +115,16 @@ fs::path find_labels(const fs::path& images) {
             labels.string());
 }
 
-/// Returns why a folder seems to hold no images: it cannot be listed, or holds files of another
-/// kind.
+/// Returns why a folder seems to contain no images: it cannot be listed, or it contains other
+/// files.
 std::string without_images(const fs::path& folder) {
   std::error_code error;
   (void)paths_in(folder, &error);
   return error ? "; the folder cannot be listed: " + error.message() : other_files_in(folder);
 }
 
-/// Returns the images file of a split: the one whose name begins as that split's do, or the only
-/// one.
+/// Returns the images file of a split: the one whose name begins like that split's names, or the
+/// only one.
 fs::path images_in(const fs::path& folder, SplitName split) {
   const SplitNames& split_names = names_of(split);
   // At the start of the name or of a part of it, as in qmnist-train-images-idx3-ubyte.
@@ -136,7 +138,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
   };
   auto files = files_by_stem(folder, "images");
   std::erase_if(files, begins_with(split_names.other_prefixes));
-  const auto prefer = [&files](const auto& passes) {  // unless none does
+  const auto prefer = [&files](const auto& passes) {  // unless none passes
     if (std::ranges::any_of(files, passes)) std::erase_if(files, std::not_fn(passes));
   };
   prefer(begins_with(split_names.prefixes));
@@ -160,7 +162,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
   return files.begin()->second;
 }
 
-/// Returns whether a folder holds a data set's files: images with labels, or a batch.
+/// Returns whether a folder contains a data set's files: images with labels, or a batch.
 bool holds_images(const fs::path& folder, DataFormat format) {
   if (format == DataFormat::kIdx) {
     return std::ranges::any_of(files_by_stem(folder, "images"),
@@ -170,8 +172,8 @@ bool holds_images(const fs::path& folder, DataFormat format) {
          is_there(folder / names_of(SplitName::kTest).cifar_files.front());
 }
 
-/// Returns the folders that hold images, sorted: the named one, or those up to `levels` below it,
-/// such as torchvision's MNIST/raw.
+/// Returns the folders that contain images, sorted: the given folder, or those up to `levels` below
+/// it, such as torchvision's MNIST/raw.
 std::vector<fs::path> image_folders(const fs::path& folder, DataFormat format, int levels = 2) {
   if (holds_images(folder, format)) return {folder};
   std::vector<fs::path> found;
@@ -184,8 +186,8 @@ std::vector<fs::path> image_folders(const fs::path& folder, DataFormat format, i
   return found;
 }
 
-/// Returns the folder that holds a split's files: the named one, or the only one below it. Throws
-/// Error(kData) if there are several.
+/// Returns the folder that contains a split's files: the given one, or the only one below it.
+/// Throws Error(kData) if there are several.
 fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat format) {
   const std::vector<fs::path> found = image_folders(folder, format);
   if (found.empty()) return folder;
@@ -196,7 +198,7 @@ fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat 
             key_of(split), list);
 }
 
-/// Folders that may hold data sets as folders of their own, each with the reason to search it.
+/// Folders that may contain data sets, each in its own folder, with the reason to search there.
 std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<fs::path>& root) {
   std::vector<std::pair<fs::path, std::string>> places;
   if (root) places.emplace_back(*root, "data.root");
@@ -206,8 +208,7 @@ std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<
       if (!folder.empty()) places.emplace_back(expand_home(folder), "MNIST_TRAIN_DATA");
     }
   }
-  // The executable is in build/bin or build/<preset>/bin of the repository, or in bin of the
-  // bundle.
+  // The executable is in build/bin or build/<preset>/bin of the repository, or in the bundle's bin.
   fs::path folder = executable_folder();
   for (int levels = 0; levels < 3; ++levels) {
     folder = folder.parent_path();
@@ -217,7 +218,7 @@ std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<
                                                     : "of the bundle");
     break;
   }
-  // Installed, it is in bin, and the worker in libexec/mnist-train.
+  // In an installation, it is in bin, and the worker in libexec/mnist-train.
   for (const char* up : {"..", "../.."}) {
     places.emplace_back((executable_folder() / up / "share/mnist-train").lexically_normal(),
                         "of the installation");

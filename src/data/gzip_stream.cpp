@@ -19,14 +19,14 @@ namespace mnist_train::data {
 
 namespace {
 
-// Inflated files that are kept:
+// Which decompressed files are cached:
 constexpr std::size_t kWorthwhile_bytes = std::size_t{256} << 10;    // compressed
-constexpr std::size_t kMostInflated_bytes = std::size_t{256} << 20;  // inflated
+constexpr std::size_t kMostInflated_bytes = std::size_t{256} << 20;  // decompressed
 constexpr std::size_t kMostKept = 8;
 constexpr char kBetweenHashes = '-';
 
-// Files are named by the hashes of the compressed bytes and of their content. Names of unfinished
-// ones, which a process is writing or left, begin with a dot.
+// Files are named by the hashes of their compressed bytes and of their content. Names of unfinished
+// files, still being written or left by a crashed process, begin with a dot.
 
 void set_used_now(const fs::path& file) { ::utimensat(AT_FDCWD, file.c_str(), nullptr, 0); }
 
@@ -41,14 +41,14 @@ void remove_least_recently_used(const fs::path& folder) {
   for (std::size_t i = kMostKept; i < files.size(); ++i) fs::remove(files[i].second, failed);
 }
 
-/// Without fsync: a file damaged by a crash of the machine has another hash.
+/// Does not fsync: if a machine crash damages the file, its hash no longer matches.
 bool write_whole(const fs::path& path, Bytes content) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
   return file.valid() && write_all(file.get(), content.data(), content.size());
 }
 
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // zlib counts in 32 bits
-constexpr int kGzipWindowBits = 15 + 16;  // the widest window, with gzip header and trailer
+constexpr int kGzipWindowBits = 15 + 16;  // largest window, with gzip header and trailer
 
 }  // namespace
 
@@ -75,13 +75,13 @@ void GzipStream::expect_end() const {
   if (rest > 0) fail(std::to_string(rest) + " more bytes follow the end of the gzip stream");
 }
 
-/// Calls zlib once; returns the number of bytes that it wrote.
+/// Calls zlib once and returns the number of bytes written.
 std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
   z_stream& zlib = *zlib_;
   const auto input = compressed_.subspan(consumed_);
   const auto input_size = static_cast<uInt>(std::min(input.size(), kMaxPiece));
   const auto output_size = static_cast<uInt>(std::min(out.size(), kMaxPiece));
-  zlib.next_in = const_cast<Bytef*>(input.data());  // zlib's interface lacks const
+  zlib.next_in = const_cast<Bytef*>(input.data());  // zlib's interface is not const-correct
   zlib.avail_in = input_size;
   zlib.next_out = out.data();
   zlib.avail_out = output_size;
@@ -156,10 +156,10 @@ void unpack(const fs::path& archive, const std::vector<settings::DatasetFile>& w
     if (stream.read(std::span(buffer).first(bytes)) == bytes) return;
     fail_data("{}: the archive ends within a member", archive.string());
   };
-  // A header is one block (POSIX.1-1988, ustar); one of zeros ends the archive.
+  // A header is one block (POSIX.1-1988, ustar); a block of zeros ends the archive.
   std::vector<settings::DatasetFile> missing = wanted;
   for (read(kBlock); buffer[0] != 0; read(kBlock)) {
-    std::array<char, 101> path{};  // stored without a final zero if it fills its field
+    std::array<char, 101> path{};  // no terminating zero if the path fills the field
     std::array<char, 13> octal_size{};
     std::copy_n(buffer.begin(), 100, path.begin());
     std::copy_n(buffer.begin() + 124, 12, octal_size.begin());

@@ -7,9 +7,9 @@ struct z_stream_s;  // zlib's, NOLINT(readability-identifier-naming)
 
 namespace mnist_train::data {
 
-/// Inflates a gzip file (RFC 1952) of one or several members, which are concatenated. The file is
-/// in memory and outlives this object. Throws Error(kData) with the name and the offsets in the
-/// compressed and the inflated data.
+/// Decompresses a gzip file (RFC 1952) of one or more concatenated members. The file is in memory
+/// and must outlive this object. Throws Error(kData) with the name and the offsets in the
+/// compressed and decompressed data.
 class GzipStream {
  public:
   GzipStream(Bytes compressed, std::string name);
@@ -20,11 +20,11 @@ class GzipStream {
   /// Returns whether the bytes begin like a gzip file.
   static bool recognizes(Bytes bytes);
 
-  /// Inflates the next bytes into `out` and returns their number: fewer than asked only at the end
-  /// of the last member. At the end of a member its length and checksum are checked.
+  /// Decompresses the next bytes into `out` and returns their number, which is less than requested
+  /// only at the end of the last member. Checks each member's length and checksum at its end.
   std::size_t read(std::span<std::uint8_t> out);
 
-  /// Throws Error(kData) unless the stream has ended and nothing follows it in the file.
+  /// Throws Error(kData) unless the stream has ended and is not followed by other data.
   void expect_end() const;
 
  private:
@@ -39,20 +39,20 @@ class GzipStream {
   std::unique_ptr<z_stream_s> zlib_;
 };
 
-/// Returns the content of a gzip file from the user's cache, where `keep_inflated` wrote it; null
-/// if it is not there or was changed since. Inflating the 47 MB of MNIST takes a tenth of a second,
-/// checking their hash five milliseconds.
+/// Returns the content of a gzip file from the user's cache, as stored by `keep_inflated`, or null
+/// if it is missing or has changed. Decompressing MNIST's 47 MB takes a tenth of a second, checking
+/// their hash five milliseconds.
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 
-/// Keeps the content of a gzip file in the folder `inflated` of the user's cache, unless it is
-/// small or huge. Removes all but the eight most recently used files there. A failure is no error:
-/// the next run inflates again.
+/// Stores the content of a gzip file in the folder `inflated` of the user's cache, unless it is
+/// small or huge. Removes all but the eight most recently used files. Failures are ignored: the
+/// next run decompresses again.
 void keep_inflated(Bytes compressed, Bytes content);
 
-/// Writes the wanted files of a .tar.gz, whose SHA-256 was verified, into `folder`, each whole or
-/// not at all. They are found by the last part of their names in the archive, which does not affect
-/// where they are written; other files are skipped. Throws Error(kData) naming the archive if one
-/// of them is missing or the archive is truncated.
+/// Extracts the wanted files from a .tar.gz with verified SHA-256 into `folder`, each atomically.
+/// Files are matched by the last component of their names in the archive, which does not affect
+/// where they are written; other files are skipped. Throws Error(kData) with the archive's path if
+/// a file is missing or the archive is truncated.
 void unpack(const fs::path& archive, const std::vector<settings::DatasetFile>& wanted,
             const fs::path& folder);
 

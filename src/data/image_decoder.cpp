@@ -31,7 +31,7 @@ MakeDecoder* load_dali() {
   return make;
 }
 
-/// Threads that decode all samples before training to a destination, or batches during training.
+/// A thread pool that decodes all samples to a destination before training, or batches during it.
 class DecoderPool : public ImageDecoder {
  public:
   explicit DecoderPool(const ImageDecoderSetup& setup)
@@ -41,7 +41,7 @@ class DecoderPool : public ImageDecoder {
     try {
       for (int i = 0; i < setup.threads; ++i) threads_.push_back(start_thread([this] { work(); }));
     } catch (...) {
-      end_threads();  // destroying a running thread would end the process
+      end_threads();  // destroying a running thread would terminate the process
       throw;
     }
   }
@@ -69,7 +69,7 @@ class DecoderPool : public ImageDecoder {
   }
 
  private:
-  // Samples that a thread takes under one lock if there are enough for all threads.
+  // Number of samples that a thread claims per lock, if there are enough for all threads.
   static constexpr std::size_t kMostAtOnce = 16;
 
   using Pixels = std::shared_ptr<Buffer>;
@@ -77,7 +77,7 @@ class DecoderPool : public ImageDecoder {
     std::vector<std::int64_t> samples;
     Pixels pixels;  // null if there is a destination
     std::vector<SampleFailure> failures{};
-    std::size_t next = 0;  // the first sample that no thread has taken
+    std::size_t next = 0;  // the first unclaimed sample
     std::size_t done = 0;
   };
 
@@ -90,7 +90,7 @@ class DecoderPool : public ImageDecoder {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  /// Returns memory that nobody holds any more, or new memory.
+  /// Returns memory that is no longer in use, or new memory.
   Pixels free_pixels(std::size_t bytes) {
     for (Pixels& pixels : pixels_) {
       if (pixels.use_count() > 1) continue;
@@ -129,7 +129,7 @@ class DecoderPool : public ImageDecoder {
         try {
           images_->samples.decode(sample, images_->geometry, out, buffer);
         } catch (const std::bad_alloc&) {
-          out_of_memory_ = true;  // the sample may be good
+          out_of_memory_ = true;  // the sample may be fine
         } catch (const std::exception& error) {
           failures.push_back({sample, error.what()});
         }
@@ -147,11 +147,11 @@ class DecoderPool : public ImageDecoder {
   std::uint8_t* destination_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> out_of_memory_{false};
-  std::mutex mutex_;  // of batches_ and pixels_
+  std::mutex mutex_;  // guards batches_ and pixels_
   std::condition_variable begun_;
   std::condition_variable done_;
   std::deque<PendingBatch> batches_;  // begun and not finished
-  std::vector<Pixels> pixels_;        // of batches here and of those that were taken
+  std::vector<Pixels> pixels_;        // of batches here and of batches already returned
   std::vector<std::thread> threads_;
 };
 

@@ -17,8 +17,8 @@ struct SampleFailure {
 /// The pixels of a batch of samples.
 struct DecodedBatch {
   const std::uint8_t* pixels = nullptr;   // [n,C,H,W] u8
-  std::shared_ptr<const void> owner{};    // keeps them alive
-  std::vector<SampleFailure> failures{};  // ascending; their pixels are undefined
+  std::shared_ptr<const void> owner{};    // keeps the pixels alive
+  std::vector<SampleFailure> failures{};  // ascending; the pixels of these samples are undefined
 };
 
 /// Decodes batches of samples on its own threads, several batches ahead.
@@ -28,13 +28,13 @@ class ImageDecoder {
 
   virtual ~ImageDecoder() = default;
 
-  /// Begins to decode the batches that will be taken next, in order, at most kBatchesAhead; empty
+  /// Starts decoding the batches that will be taken next, in order, at most kBatchesAhead; empty
   /// ones are skipped. A wrong prefetch hint costs a wasted decode, nothing else.
   void prefetch(const std::vector<std::vector<std::int64_t>>& batches);
-  /// Waits for the batch of these samples, at least one, whether or not it was prefetched.
+  /// Waits for the batch of these samples (at least one), whether or not it was prefetched.
   DecodedBatch take(const std::vector<std::int64_t>& samples);
-  /// Decodes the samples of `range` in batches and returns those that fail, ascending. `progress`
-  /// is called after each batch with the failures so far, and ends the work by returning false.
+  /// Decodes the samples of `range` in batches and returns the failures, ascending. `progress` is
+  /// called after each batch with the failures so far, and can stop the work by returning false.
   std::vector<SampleFailure> decode_range(
       Range range, std::int64_t batch_size,
       const std::function<bool(const std::vector<SampleFailure>&)>& progress);
@@ -42,9 +42,9 @@ class ImageDecoder {
   virtual bool decodes_to_gpu() const { return false; }
 
  protected:
-  /// Begins to decode a batch of at least one sample, and returns at once.
+  /// Starts decoding a batch of at least one sample without blocking.
   virtual void begin(std::vector<std::int64_t> samples) = 0;
-  /// Waits for the earliest batch that was begun and not finished.
+  /// Waits for the oldest batch that was begun but not finished.
   virtual DecodedBatch finish() = 0;
 
  private:
@@ -54,19 +54,19 @@ class ImageDecoder {
 struct ImageDecoderSetup {
   std::shared_ptr<const EncodedImages> images;
   int threads = 1;
-  std::optional<int> gpu{};  // to decode to, if the decoder can
-  /// [count,C,H,W]: each sample is written to its position, and batches have no pixels. Null:
-  /// batches have memory, which is reused once nobody holds it. Only without DALI.
+  std::optional<int> gpu{};  // target device, if the decoder supports it
+  /// [count,C,H,W]: each sample is written to its position, and batches have no pixels. If null,
+  /// batches have their own memory, which is reused when released. Not supported by DALI.
   std::uint8_t* destination = nullptr;
 };
 
-/// Makes the decoder that images->decode names: a pool of threads that use src/imaging, or DALI.
-/// Throws Error(kConfig) if DALI is wanted and does not load, and Error(kRunFailed) if the system
-/// refuses a thread.
+/// Creates the decoder that images->decode selects: a thread pool based on src/imaging, or DALI.
+/// Throws Error(kConfig) if DALI is selected but does not load, and Error(kRunFailed) if the system
+/// cannot create a thread.
 std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup);
 
-/// Throws Error(kConfig), with the command that installs it, if `decode` needs the DALI module and
-/// it is missing. Loads nothing.
+/// Throws Error(kConfig), with the installation command, if `decode` needs the DALI module and it
+/// is missing. Loads nothing.
 void require_decoder(settings::Decode decode);
 
 }  // namespace mnist_train::data

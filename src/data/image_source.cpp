@@ -17,8 +17,8 @@ namespace mnist_train::data {
 
 namespace {
 
-/// Converts an image to the geometry and writes it as planes [C,H,W] to `out`. Throws Error(kData)
-/// as require_geometry does.
+/// Converts an image to the geometry and writes it to `out` as planes [C,H,W]. Throws Error(kData)
+/// like require_geometry.
 void fit(imaging::Image image, const ImageGeometry& geometry, const std::string& name,
          std::uint8_t* out) {
   require_geometry({image.channels, image.height, image.width}, geometry, name);
@@ -32,7 +32,7 @@ void fit(imaging::Image image, const ImageGeometry& geometry, const std::string&
                        geometry.width, geometry.decode.background, out);
 }
 
-/// Says once that pictures are read otherwise than by the version that trained the network.
+/// Warns once that pictures are decoded differently than by the version that trained the network.
 void warn_of_change(const std::string& name) {
   static std::once_flag once;
   std::call_once(once, [&] {
@@ -69,7 +69,7 @@ void sort_by_hash(const SampleView& samples, Positions& positions, std::int64_t 
   for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = drawn[i].second;
 }
 
-/// Takes the first `shares[i]` samples of the i-th class.
+/// Draws the first `shares[i]` samples of the i-th class.
 Drawn take(const SampleView& samples, Classes classes, const Positions& shares, std::int64_t seed) {
   Drawn drawn;
   auto share = shares.begin();
@@ -86,7 +86,7 @@ Drawn take(const SampleView& samples, Classes classes, const Positions& shares, 
 
 constexpr std::int64_t kMostHeaders = 4000;
 constexpr std::int64_t kMostDecoded = 64;
-constexpr std::int64_t kMostDecodedPixels = 50'000'000;  // about a second
+constexpr std::int64_t kMostDecodedPixels = 50'000'000;  // about a second's work
 
 bool is_gray(const imaging::Image& image) {
   if (image.channels == 1) return true;
@@ -97,7 +97,7 @@ bool is_gray(const imaging::Image& image) {
   return true;
 }
 
-/// Returns whether the first channel of the four corners is light on average.
+/// Returns whether the first channel of the four corners is bright on average.
 bool has_light_corners(const imaging::Image& image) {
   constexpr int kMiddle = 128;
   const auto value = [&](std::int64_t y, std::int64_t x) {
@@ -259,14 +259,14 @@ Drawn draw_limit(const SampleView& samples, const Positions& among, std::int64_t
 }
 
 PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folder) {
-  constexpr int kFirstTurned = 5;  // EXIF orientations from here on swap the sides
+  constexpr int kFirstTurned = 5;  // EXIF orientations from here on swap height and width
   PictureSurvey survey;
   survey.gray = true;
   std::vector<std::pair<std::int64_t, std::int64_t>> sizes;
   const std::int64_t step = (pictures.count() + kMostHeaders - 1) / kMostHeaders;
   const std::int64_t decoded_step = step * ((pictures.count() / step - 1) / kMostDecoded + 1);
   std::int64_t pixels = 0;  // decoded
-  std::int64_t light = 0;   // minus dark pictures
+  std::int64_t light = 0;   // number of light pictures minus dark ones
   for (std::int64_t sample = 0; sample < pictures.count(); sample += step) {
     const std::string name = pictures.sample_name(sample);
     try {

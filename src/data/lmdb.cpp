@@ -15,21 +15,21 @@ namespace mnist_train::data {
 
 namespace {
 
-// LMDB's own file format, version 1 on 64-bit machines: its structs.
+// The structs of LMDB's file format, version 1 on 64-bit machines.
 struct PageHeader {
   std::uint64_t number;
   std::uint16_t padding;
   std::uint16_t kind;
-  std::uint16_t end_of_list;  // of the offsets of its entries, which follow
+  std::uint16_t end_of_list;  // end of the offsets of its entries, which follow
   std::uint16_t begin_of_entries;
 };
 struct TableInfo {
-  std::uint32_t page_size;  // of the first table alone
+  std::uint32_t page_size;  // set in the first table only
   std::uint16_t flags;
-  std::uint16_t levels;  // of its tree of pages
+  std::uint16_t levels;  // depth of its page tree
   std::array<std::uint64_t, 3> page_counts;
   std::uint64_t entries;
-  std::uint64_t root;  // its top page
+  std::uint64_t root;  // its root page
 };
 struct MetaPage {
   PageHeader header;
@@ -41,8 +41,8 @@ struct MetaPage {
   std::uint64_t last_page;
   std::uint64_t transaction;
 };
-struct NodeHeader {    // of an entry, before its key
-  std::uint32_t size;  // of its value; in a branch: the page below, with `flags`
+struct NodeHeader {    // precedes an entry's key
+  std::uint32_t size;  // of its value; in a branch: the child page, together with `flags`
   std::uint16_t flags;
   std::uint16_t key_size;
 };
@@ -53,7 +53,7 @@ constexpr std::uint32_t kVersion = 1;
 constexpr unsigned kMostLevels = 32;
 constexpr std::uint16_t kOnOverflowPages = 1;
 
-/// Copies a number or struct, which may be unaligned.
+/// Copies a possibly unaligned number or struct.
 template <class Stored>
 Stored read_at(Bytes bytes, std::size_t at) {
   Stored value{};
@@ -66,7 +66,7 @@ struct LmdbEntry {
   Bytes value;
 };
 
-// caffe2.proto: TensorProtos and TensorProto.
+// Fields of TensorProtos and TensorProto in caffe2.proto.
 enum Caffe2Field : protozero::pbf_tag_type {
   kProtos = 1,
   kDims = 1,
@@ -101,7 +101,7 @@ Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
         tensor.has_more = tensor.has_more || tensor.text.has_value();
         tensor.text = reader.get_view();
         break;
-      case kInt32Data:  // both are varints, packed into one field or with a field each
+      case kInt32Data:  // both are varints, packed into one field or one per field
       case kInt64Data:
         if (reader.wire_type() == protozero::pbf_wire_type::length_delimited) {
           for (const auto value : reader.get_packed_int64()) tensor.add_number(value);
@@ -116,8 +116,8 @@ Caffe2Tensor read_tensor(protozero::pbf_reader reader) {
   return tensor;
 }
 
-/// An LMDB, memory-mapped. Its pages are read without LMDB's library, which trusts them: in a
-/// damaged file it would follow them out of the mapping.
+/// A memory-mapped LMDB. It is parsed here because LMDB's library trusts the file: damaged pages
+/// could lead it outside the mapping.
 class LmdbSource : public ImageSource {
  public:
   LmdbSource(const fs::path& path, BadSamples& bad) {
@@ -166,7 +166,7 @@ class LmdbSource : public ImageSource {
  private:
   enum class PageKind : unsigned { kBranch = 1, kLeaf = 2, kOverflow = 4 };
 
-  /// Reads the later one of the two pages at the beginning, which tell where the table is.
+  /// Reads the newer of the two meta pages at the beginning, which locate the table.
   void read_meta() {
     const std::size_t size = file_.bytes().size();
     const MetaPage first = meta_at(0);
@@ -202,7 +202,7 @@ class LmdbSource : public ImageSource {
     return meta;
   }
 
-  /// Returns a page of one kind, and everything after it in the file.
+  /// Returns a page of the given kind, with everything after it in the file.
   Bytes page(std::uint64_t index, PageKind kind) const {
     const Bytes bytes = file_.bytes();
     if (index >= bytes.size() / page_size_) fail(index, "it is beyond the end of the file");
@@ -216,7 +216,7 @@ class LmdbSource : public ImageSource {
   }
 
   /// Adds the entries below a page that is `levels` above the bottom of the tree, 1 for a leaf.
-  /// Every leaf has an entry, so even a cycle of pages comes to an end.
+  /// Every leaf has an entry, so even a cycle of pages terminates.
   void add_page(std::uint64_t index, unsigned levels) {
     const bool is_leaf = levels == 1;
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
@@ -241,7 +241,7 @@ class LmdbSource : public ImageSource {
     }
   }
 
-  /// `node`: the rest of the page, from the entry on.
+  /// `node`: the rest of the page, starting at the entry.
   LmdbEntry entry_in(std::uint64_t index, Bytes node) const {
     const auto [size, flags, key_size] = read_at<NodeHeader>(node, 0);
     const Bytes rest = node.subspan(sizeof(NodeHeader));
@@ -263,7 +263,7 @@ class LmdbSource : public ImageSource {
   }
 
   std::string name_of_key(std::string_view key) const {
-    constexpr std::size_t kMostShown = 64;  // in a damaged file anything may be a key
+    constexpr std::size_t kMostShown = 64;  // a damaged file may contain any key
     return name_ + ": key " + on_one_line(key.substr(0, kMostShown)) +
            (key.size() > kMostShown ? "…" : "");
   }
@@ -271,7 +271,7 @@ class LmdbSource : public ImageSource {
   MappedFile file_;
   std::size_t page_size_ = 0;
   TableInfo table_{};
-  std::vector<LmdbEntry> samples_;  // in the end with the pictures alone as values
+  std::vector<LmdbEntry> samples_;  // in the end, values are the pictures alone
 };
 
 }  // namespace
@@ -344,7 +344,7 @@ std::string write_caffe2_record(const std::string& image, std::int32_t label) {
 }
 
 void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry_at) {
-  // Address space, not memory or disk: pages come as they are written.
+  // Address space, not memory or disk: pages are allocated as they are written.
   constexpr std::size_t kMostBytes = std::size_t{1} << (sizeof(void*) >= 8 ? 40U : 30U);
   constexpr std::int64_t kEntriesPerCommit = 10000;
   const auto require = [&folder](int result, const char* action) {
@@ -357,8 +357,8 @@ void write_lmdb(const fs::path& folder, std::int64_t count, const EntryAt& entry
   require(mdb_env_create(&environment), "create");
   const std::unique_ptr<MDB_env, void (*)(MDB_env*)> owner(environment, &mdb_env_close);
   require(mdb_env_set_mapsize(environment, kMostBytes), "reserve");
-  // Only the end syncs: an unfinished database is thrown away. No other process knows it yet, and a
-  // lock file, which is mapped, would kill this process on a full disk.
+  // Syncs only at the end: an unfinished database is discarded. No other process knows of it yet,
+  // so no lock file is needed; that file is mapped and would kill this process on a full disk.
   require(mdb_env_open(environment, folder.c_str(), MDB_NOSYNC | MDB_NOLOCK, 0644), "open");
   for (std::int64_t number = 0; number < count;) {
     MDB_txn* begun = nullptr;

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::int64_t kMostImageBytes = std::int64_t{1} << 30;  // of one image file
 
-/// Returns whether a name is UTF-8 without control characters.
+/// Returns whether a name is valid UTF-8 without control characters.
 bool is_plain_text(std::string_view name) {
   while (!name.empty()) {
     const Utf8Character character = first_character(name);
@@ -35,8 +35,8 @@ bool is_plain_text(std::string_view name) {
   return true;
 }
 
-/// Picture files below a folder, one a sample: a few dozen bytes of memory each, because every
-/// process lists them.
+/// Picture files below a folder, one per sample. Uses a few dozen bytes of memory per file, because
+/// every process lists them.
 class PictureFiles : public ImageSource {
  public:
   std::string path(std::int64_t sample) const override { return std::string(path_view(sample)); }
@@ -63,7 +63,7 @@ class PictureFiles : public ImageSource {
  protected:
   PictureFiles(fs::path folder, BadSamples& bad) : folder_(std::move(folder)), bad_(bad) {}
 
-  /// Adds a sample. Returns why the file cannot be one, as the end of a message; "" if it can.
+  /// Adds a sample. Returns why the file cannot be one, as the end of a message, or "" on success.
   std::string add_file(std::string_view path, mode_t mode, off_t size, std::int32_t label) {
     if (!S_ISREG(mode)) return ": not a regular file";
     if (size == 0) return ": byte 0: an empty file instead of an image";
@@ -84,7 +84,7 @@ class PictureFiles : public ImageSource {
     const auto at = static_cast<std::size_t>(sample);
     return std::string_view(paths_).substr(begins_[at], begins_[at + 1] - 1 - begins_[at]);
   }
-  /// Returns the path as messages show it.
+  /// Returns the path as shown in messages.
   std::string shown(const fs::path& relative) const {
     return on_one_line((relative.empty() ? folder_ : folder_ / relative).string());
   }
@@ -110,12 +110,12 @@ class PictureFiles : public ImageSource {
   BadSamples& bad_;  // used while the files are listed
 
  private:
-  std::string paths_;  // relative to folder_, each with a NUL
+  std::string paths_;  // relative to folder_, each NUL-terminated
   std::vector<std::size_t> begins_{0};
   std::vector<std::uint32_t> sizes_;
 };
 
-/// Folders that programs make beside a user's own.
+/// Folders that other programs create next to a user's own.
 constexpr std::array<std::pair<std::string_view, const char*>, 9> kForeignFolders{{
     {"__MACOSX", "made by an archive program"},
     {"@eaDir", "made by a file server"},
@@ -128,7 +128,7 @@ constexpr std::array<std::pair<std::string_view, const char*>, 9> kForeignFolder
     {"__pycache__", "made by Python"},
 }};
 
-/// Returns why a folder cannot be a class or a part of one; nothing for a user's own folder.
+/// Returns why a folder cannot be a class or part of one, or null for a user's own folder.
 const char* reason_to_ignore(std::string_view folder) {
   for (const auto& [name, reason] : kForeignFolders) {
     if (folder == name) return reason;
@@ -175,7 +175,7 @@ class ImageFolder : public PictureFiles {
   }
 
  private:
-  using Identity = std::pair<dev_t, ino_t>;  // of a folder, also through links
+  using Identity = std::pair<dev_t, ino_t>;  // of a folder, with links resolved
 
   /// Returns {0, 0} if the folder does not exist.
   static Identity identity_of(const fs::path& folder) {
@@ -188,15 +188,15 @@ class ImageFolder : public PictureFiles {
     return !entry.is_folder && imaging::has_picture_extension(entry.name);
   }
 
-  /// Returns the end of a message: why the first folder is not a class.
+  /// Returns the end of a message: why the first left-out folder is not a class.
   std::string first_reason() const {
     if (left_out_.folders.empty()) return "";
     const auto& [folder, reason] = *left_out_.folders.begin();
     return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
   }
 
-  /// Returns the entries of a folder, sorted by name, without hidden files and folders that are
-  /// left out; links are followed. Only pictures and links are examined, not files of other kinds.
+  /// Returns the entries of a folder, sorted by name, without hidden files and left-out folders;
+  /// follows links. Only pictures and links are examined, not other files.
   std::vector<FolderEntry> list_folder(const fs::path& relative) {
     const fs::path folder = relative.empty() ? folder_ : folder_ / relative;
     std::vector<FolderEntry> entries;
@@ -247,8 +247,8 @@ class ImageFolder : public PictureFiles {
     entries.push_back(std::move(found));
   }
 
-  /// Adds the pictures below a folder as a class, unless there are none. `listed`: its entries, if
-  /// they are known.
+  /// Adds the pictures below a folder as a class, unless there are none. `listed`: the folder's
+  /// entries, if already known.
   void add_class(const std::string& name, const fs::path& folder,
                  const std::vector<FolderEntry>* listed) {
     const std::int64_t first = count();
@@ -289,10 +289,10 @@ class ImageFolder : public PictureFiles {
     above_.erase(identity);
   }
 
-  std::set<Identity> above_{};  // the folders that are being listed
+  std::set<Identity> above_{};  // the folder being listed and its ancestors
 };
 
-/// The records of a CSV file (RFC 4180), one after the other. Lines may also end with LF alone.
+/// Reads the records of a CSV file (RFC 4180) in order. Lines may also end with LF alone.
 class CsvReader {
  public:
   CsvReader(std::string_view text, std::string name) : text_(text), name_(std::move(name)) {
@@ -303,7 +303,7 @@ class CsvReader {
     if (text_.starts_with(kByteOrderMark)) text_.remove_prefix(kByteOrderMark.size());
   }
 
-  /// Reads the next record into `fields` and skips empty lines. Returns false at the end.
+  /// Reads the next record into `fields`, skipping empty lines. Returns false at the end.
   bool next(std::vector<std::string>& fields) {
     while (take_end_of_line()) {
     }
@@ -317,7 +317,7 @@ class CsvReader {
     return true;
   }
 
-  /// Returns the line on which the record begins, from 1.
+  /// Returns the line on which the record begins, counted from 1.
   std::uint32_t line() const { return line_; }
 
   template <class... Values>
@@ -359,7 +359,7 @@ class CsvReader {
     }
   }
 
-  std::string_view text_;  // that is not read yet
+  std::string_view text_;  // the unread part
   std::string name_;
   std::uint32_t line_ = 1;
   std::uint32_t next_line_ = 1;
@@ -397,14 +397,14 @@ ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
   return {fields.size(), path ? *path : *file_name, *label, find("holdout")};
 }
 
-/// Returns the path without steps that lead nowhere, so that a file has one name.
+/// Returns the path without redundant components, so that each file has one name.
 std::string normal_path(const std::string& path) {
   const bool may_differ =
       path.find("./") != std::string::npos || path.find("//") != std::string::npos;
   return may_differ ? fs::path(path).lexically_normal().string() : path;
 }
 
-/// Returns the class number that a label is; nothing if it is not an integer.
+/// Returns the class number given by a label, or nullopt if it is not an integer.
 std::optional<std::int64_t> integer_of(const std::string& label) {
   std::int64_t number = 0;
   const char* end = label.data() + label.size();
@@ -439,7 +439,7 @@ class ImageList : public PictureFiles {
   void read_rows(CsvReader csv) {
     std::vector<std::string> fields;
     const ListColumns columns = read_header(csv, fields);
-    // Samples by their paths, without a copy of these.
+    // Looks up samples by path without copying the paths.
     auto hash = [this](std::uint32_t sample) {
       return std::hash<std::string_view>()(path_view(sample));
     };
@@ -455,7 +455,7 @@ class ImageList : public PictureFiles {
     }
   }
 
-  /// Adds the sample of a row. Returns false if it is bad.
+  /// Adds a row's sample. Returns false if it is bad.
   bool add_row(const CsvReader& csv, const ListColumns& columns,
                const std::vector<std::string>& fields) {
     if (fields.size() != columns.count) {
@@ -495,7 +495,7 @@ class ImageList : public PictureFiles {
              kind_.is_test ? "test, since this list is the test set" : "train, validation or test");
   }
 
-  /// Drops the last sample, whose file is that of the row of sample `first`.
+  /// Drops sample `last`, whose file is already sample `first`. Fails if the two rows differ.
   void drop_repeated(const CsvReader& csv, std::uint32_t first, std::uint32_t last) {
     const auto refuse = [&](const char* what) {
       csv.fail("{} is on line {} too, with another {}", shown(path(last)), lines_[first], what);
@@ -508,8 +508,8 @@ class ImageList : public PictureFiles {
     ++left_out_.duplicates;
   }
 
-  /// Numbers the classes, from the order in which labels were met: integers are numbers, else the
-  /// sorted labels are the classes.
+  /// Numbers the classes, which so far are numbered by first appearance: integers are class
+  /// numbers; otherwise, the sorted labels are the classes.
   void number_labels() {
     std::vector<std::string> names;
     const std::string* integer = nullptr;
@@ -548,7 +548,7 @@ class ImageList : public PictureFiles {
   }
 
   ListKind kind_;
-  // While the rows are read:
+  // Used while rows are read:
   std::unordered_map<std::string, std::size_t> label_numbers_{};
   std::vector<std::uint32_t> lines_{};  // of the samples
   UniqueFd folder_fd_{};

@@ -11,7 +11,7 @@ namespace mnist_train::data {
 
 namespace {
 
-// Codes of element types; numbers of several bytes are big-endian.
+// Codes of the element types; multi-byte numbers are big-endian.
 constexpr std::uint8_t kUnsignedByte = 0x08;
 constexpr std::uint8_t kSignedByte = 0x09;
 constexpr std::uint8_t kInt16 = 0x0B;
@@ -20,12 +20,13 @@ constexpr std::uint8_t kInt32 = 0x0C;
 constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMostHeaderBytes = 4 + 4 * kMaxDimensions;
 
-// Deflate compresses zeros 1032:1, but images far below 100:1. A file that claims more than this is
-// a bomb or a lie; small ones may, because they do no harm.
+// Deflate compresses zeros 1032:1, but images far less than 100:1. A file that claims a higher
+// ratio than this is a decompression bomb or has a false header. Small files are exempt, because
+// they do no harm.
 constexpr std::size_t kMaxExpansion = 256;
 constexpr std::size_t kHarmlessBytes = std::size_t{256} << 20;
 
-/// Returns the number of these bytes, big-endian, in two's complement if it is signed.
+/// Returns a big-endian integer, in two's complement if signed.
 std::int64_t number_in(Bytes bytes, bool is_signed) {
   std::int64_t number = 0;
   for (const std::uint8_t byte : bytes) number = number * 256 + byte;
@@ -33,8 +34,8 @@ std::int64_t number_in(Bytes bytes, bool is_signed) {
   return is_signed && number >= most ? number - 2 * most : number;
 }
 
-/// An opened IDX file of integers of 8, 16 or 32 bits: the header is read and checked, but not the
-/// values. Compression is recognised by the first bytes, not by the file's name.
+/// An opened IDX file of 8-, 16- or 32-bit integers, with a checked header and unread values.
+/// Compression is detected by content, not by file name.
 class IdxReader {
  public:
   explicit IdxReader(const fs::path& path)
@@ -56,8 +57,9 @@ class IdxReader {
                      expected);
   }
 
-  /// Returns the values: mapped, from the user's cache of inflated files, or inflated. Memory for
-  /// these is provided page by page as it is written, so a lying header costs nothing.
+  /// Returns the values: memory-mapped, from the user's cache of decompressed files, or
+  /// decompressed. Memory for the latter is committed page by page as it is written, so a false
+  /// header costs nothing.
   IdxFile read() const {
     const Bytes bytes = file_->bytes();
     const std::size_t end = header_.size() + size_;
@@ -81,8 +83,8 @@ class IdxReader {
     return {shape_, content.subspan(header_.size()), memory};
   }
 
-  /// Reads every `stride`th element as a number in [0, limit). Throws Error(kData) for another one,
-  /// with its offset and `what` it is.
+  /// Reads every `stride`-th element as a number in [0, limit). Throws Error(kData) for a number
+  /// outside, with its offset and `what` it is.
   std::vector<std::int32_t> read_numbers(std::size_t stride, std::int64_t limit,
                                          const char* what) const {
     const IdxFile file = read();
@@ -146,7 +148,7 @@ class IdxReader {
     header_.resize(4 + 4 * shape_.size());
   }
 
-  /// Refuses an impossible size before any memory is allocated.
+  /// Rejects an impossible size before allocating memory.
   void check_size() const {
     const std::size_t file_size = file_->bytes().size();
     const std::size_t end = header_.size() + size_;
@@ -190,7 +192,7 @@ class IdxReader {
   std::size_t size_ = 0;  // of all values, in bytes
 };
 
-// QMNIST's labels: eight numbers a sample, the first of which is the class
+// QMNIST's labels are eight numbers per sample, the first of which is the class
 // (https://github.com/facebookresearch/qmnist).
 constexpr std::int64_t kQmnistColumns = 8;
 
@@ -216,7 +218,7 @@ class IdxSource : public ImageSource {
     return labels_name_ + ": sample " + std::to_string(sample);
   }
 
-  /// Inflates or converts the file as a whole.
+  /// Decompresses or converts the whole file.
   void load() const override {
     std::call_once(once_, [this] { pixels_ = read_pixels(); });
   }
@@ -228,7 +230,7 @@ class IdxSource : public ImageSource {
   }
 
  private:
-  /// Returns the pixels as bytes, whatever integers they are stored as.
+  /// Returns the pixels as bytes, whatever their stored integer type.
   IdxFile read_pixels() const {
     constexpr std::int64_t kPixelValues = 256;
     if (images_.holds_bytes()) return images_.read();
@@ -256,7 +258,7 @@ class IdxSource : public ImageSource {
   IdxReader images_;
   std::string labels_name_;
   mutable std::once_flag once_;
-  mutable IdxFile pixels_;  // once `read` was called
+  mutable IdxFile pixels_;  // set by `load`
 };
 
 constexpr std::size_t kPixelBytes = std::size_t{3} * 32 * 32;

@@ -10,7 +10,8 @@ namespace mnist_train::data {
 
 namespace {
 
-// Otherwise sets of one size would be visited in one order, which always pairs the same samples.
+// Without it, sets of equal size would be visited in the same order, always pairing the same
+// samples.
 constexpr std::int64_t kSeedsApart = 1'000'003;
 
 }  // namespace

@@ -12,49 +12,49 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-/// Returns the positions of a range: begin, begin + 1, … end - 1.
+/// Returns the positions in a range: begin, begin + 1, … end - 1.
 std::vector<std::int64_t> positions(const Range& range);
 
-/// Returns the order in which an epoch (counted from 0) visits its samples: a permutation of
-/// [0, count) that depends on seed and epoch alone, so every process draws the same one. It is that
-/// of PyTorch's DistributedSampler, torch.randperm seeded with seed + epoch, for up to 2^32 / 20
+/// Returns the order in which an epoch (counted from 0) visits its samples: a permutation of [0,
+/// count) that depends only on seed and epoch, so it is the same in every process. It matches
+/// PyTorch's DistributedSampler (torch.randperm seeded with seed + epoch) for up to 2^32 / 20
 /// samples.
 std::vector<std::int64_t> epoch_permutation(std::int64_t count, std::int64_t seed,
                                             std::int64_t epoch);
 
-/// Returns the positions of `range` that belong to `part` of [0, parts). Parts are contiguous, the
-/// larger ones come first, and their sizes differ by at most one. The last parts are empty if there
-/// are fewer positions than parts.
+/// Returns the positions of `range` that belong to `part` in [0, parts). Parts are contiguous and
+/// differ in size by at most one, the larger ones first. If there are fewer positions than parts,
+/// the last parts are empty.
 Range shard(Range range, std::int64_t part, std::int64_t parts);
 
-/// Returns integers that add up to `total`, in proportion to `weights` (not negative, their sum
-/// above 0), by largest remainders, the first of equal ones first. Each is at least one if `total`
-/// allows it.
+/// Returns integers that add up to `total`, in proportion to `weights` (non-negative, with a
+/// positive sum), by largest remainders, with ties going to the first. Each is at least one if
+/// `total` allows it.
 std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double>& weights);
 
-/// Returns the steps of an epoch. Every sample is used, so the last batch may be short.
+/// Returns the number of steps per epoch. Every sample is used, so the last batch may be short.
 std::int64_t steps_per_epoch(std::int64_t count, std::int64_t batch_size);
 
-/// Orders the samples of sets that each belong to one process (train_per_process). Every sample is
-/// visited once an epoch, and every global batch is taken evenly from the sets that have samples
+/// Orders samples when each process has a set of its own (train_per_process). Every sample is
+/// visited once per epoch, and every global batch draws evenly from the sets that have samples
 /// left. The sets are concatenated, as in Dataset::train.
 class PerRankSampler {
  public:
-  /// `sizes`: the number of samples of each rank's set, none of them 0.
+  /// `sizes`: the number of samples in each rank's set, none of them 0.
   explicit PerRankSampler(std::vector<std::int64_t> sizes);
 
-  /// Returns the positions of its own order that a rank takes in the global batch `global`. The
-  /// sizes of all ranks' ranges add up to that of `global`.
+  /// Returns the positions in its own order that a rank uses in the global batch `global`. The
+  /// sizes of all ranks' ranges add up to `global.size()`.
   Range shard(Range global, int rank) const;
-  /// Returns the order in which a rank visits its own samples in an epoch (counted from 0), as
-  /// indices into the concatenated sets.
+  /// Returns the order in which a rank visits its samples in an epoch (counted from 0), as indices
+  /// into the concatenated sets.
   std::vector<std::int64_t> order(int rank, std::int64_t seed, std::int64_t epoch) const;
 
   const std::vector<std::int64_t>& sizes() const { return sizes_; }
 
  private:
   std::vector<std::int64_t> sizes_;
-  // by rank: the positions of the global order that are its own, ascending
+  // by rank: positions in the global order that belong to it, ascending
   std::vector<std::vector<std::int64_t>> positions_;
 };
 

@@ -13,7 +13,7 @@
 
 namespace mnist_train::data {
 
-// The members that are described as they are; offsets of samples are added.
+// Members that are serialised unchanged; the offsets of samples are added.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ImageSet, count, channels, height, width, classes, source, paths)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LeftOut, files, folders, duplicates, limit_train, limit_test,
                                    unusable, added)
@@ -22,7 +22,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_pa
 
 namespace {
 
-// The memory holds the samples, their description as CBOR, and the offset of that, a uint64.
+// Memory layout: the samples, their description as CBOR, and the description's offset, a uint64.
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kMemory = "the shared samples";
 
@@ -42,8 +42,8 @@ std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
   return text;
 }
 
-/// Makes the memory read-only for everyone. A process that is being started has the launcher's
-/// writable mapping from fork to exec, and the kernel refuses to seal until then.
+/// Makes the memory read-only for everyone. Between fork and exec, a starting process still has the
+/// launcher's writable mapping, and the kernel refuses to seal until it is gone.
 void seal(int fd) {
   constexpr double kTimeout_s = 10;
   const double begin_s = monotonic_seconds();
@@ -81,7 +81,7 @@ void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
     const int count =
         ::poll(&ready, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1000)));
     if (count < 0 && errno != EINTR) throw_errno("wait for the launcher's samples");
-    // The byte stays in the pipe, so every worker sees it, even after the launcher has ended.
+    // The byte stays in the pipe, so every worker sees it, even after the launcher has exited.
     if (count > 0 && (ready.revents & POLLIN) != 0) return;
     if (count > 0) throw PeerError("the launcher ended before the samples were read");
     if (while_waiting) while_waiting();

@@ -19,7 +19,7 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
   const fs::path& path = location.images;
   if (is_there(path)) return;
   const std::string key = key_of(split);
-  // `convert` makes folders of the two keys' names.
+  // `convert` creates folders named after the two keys.
   const std::string made = path.filename() == key ? path.parent_path().string() : "DIR";
   const auto convert = [&](const std::string& to) {
     return fmt::format("`{} convert --from idx:IDX_FOLDER --to {}`", shell_word(program_to_type()),
@@ -46,7 +46,7 @@ void refuse_other_kind(const fs::path& path) {
 
 namespace {
 
-/// The format and locations that the options name, directly or by a data set.
+/// The format and locations that the options specify, directly or through a named data set.
 struct NamedFiles {
   DataFormat format;
   std::vector<DataLocation> train_locations;
@@ -68,8 +68,8 @@ NamedFiles named_files(const DataOptions& options) {
   return files;
 }
 
-/// Opens a source. If that fails because a file of another kind is named, tells which kind.
-/// `trained_on`: the first training set; null: it is this one.
+/// Opens a source. If that fails because the file is of another kind, the message says which.
+/// `trained_on`: the first training set, or null if this is it.
 std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLocation& location,
                                          SplitName split, const ImageSource* trained_on,
                                          BadSamples& bad) try {
@@ -100,7 +100,7 @@ std::shared_ptr<ImageSource> open_source(const NamedFiles& files, const DataLoca
   throw;
 }
 
-/// Numbers the classes of all sources alike if their files name them.
+/// Numbers the classes of all sources consistently if their files have class names.
 void number_classes(Sources& sources, const DatasetRecord* record, BadSamples& bad) {
   if (record != nullptr && !sources.train_sources.front()->class_names().empty()) {
     sources.class_names = record->class_names;
@@ -120,7 +120,7 @@ void number_classes(Sources& sources, const DatasetRecord* record, BadSamples& b
   if (sources.test_source) sources.test_source->use_classes(sources.class_names, bad);
 }
 
-/// Returns the geometry of images once data.channels and data.size are applied.
+/// Returns the geometry after data.channels and data.size are applied.
 ImageGeometry converted(ImageGeometry own, const DataOptions& options) {
   if (options.channels) {
     own.channels = *options.channels;
@@ -135,7 +135,7 @@ ImageGeometry converted(ImageGeometry own, const DataOptions& options) {
   return own;
 }
 
-/// Returns the geometry that the files or the options state, else that of the first good image.
+/// Returns the geometry that the files or the options specify, or that of the first good image.
 ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options, BadSamples& bad) {
   const ImageGeometry stated = converted(source.geometry().value_or(ImageGeometry{}), options);
   if (source.geometry() || (stated.fits_channels && stated.fits_size)) return stated;
@@ -146,13 +146,13 @@ ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options,
           imaging::decode(source.read(sample, buffer), source.sample_name(sample), stated.decode);
       return converted({first.channels, first.height, first.width}, options);
     } catch (const Error&) {
-      if (!bad.skips()) throw;  // otherwise noted when it is read
+      if (!bad.skips()) throw;  // otherwise reported when it is read
     }
   }
   fail_data("{}: none of its images can be decoded", source.name());
 }
 
-/// Checks stored pixels against the geometry; encoded images are checked when they are decoded.
+/// Checks stored pixels against the geometry; encoded images are checked when decoded.
 void require_one_geometry(const Sources& sources, const ImageSource& source,
                           const DataOptions& options) {
   if (!source.geometry()) return;
@@ -181,14 +181,14 @@ void require_few_classes(const ImageSource& source) {
   fail_data("{}: has {} class folders{}", source.name(), classes, most);
 }
 
-/// Returns the training set of the most classes.
+/// Returns the training set with the most classes.
 const ImageSource& most_classes(const Sources& sources) {
   return **std::ranges::max_element(sources.train_sources, {},
                                     [](const auto& source) { return source->classes(); });
 }
 
-/// Refuses a training set that has samples of fewer than half of its classes: one wrong label would
-/// add classes without samples.
+/// Rejects training sets with samples for fewer than half of their classes: a single wrong label
+/// would add empty classes.
 void require_few_gaps(const Sources& sources) {
   std::set<std::int32_t> labels;
   for (const auto& source : sources.train_sources) {
@@ -202,7 +202,7 @@ void require_few_gaps(const Sources& sources) {
                          greatest + 1, labels.size()));
 }
 
-/// Refuses a test sample whose class the training set does not have.
+/// Rejects test samples whose class is not in the training set.
 void require_trained_classes(const Sources& sources) {
   const std::int64_t classes = most_classes(sources).classes();
   for (const std::int32_t label : sources.test_source->labels()) {
@@ -213,14 +213,13 @@ void require_trained_classes(const Sources& sources) {
   }
 }
 
-/// Returns whether the test set has files of its own.
+/// Returns whether the test set has its own files.
 bool has_test_files(const DataOptions& options) {
   const bool is_named = !options.format || options.format == DataFormat::kSynthetic;
   return is_named || options.test.has_value();
 }
 
-/// Refuses options beside a list that decides the same by its column `holdout`, and a list without
-/// a test set.
+/// Rejects options that conflict with a list's `holdout` column, and a list without a test set.
 void check_parts(const DataOptions& options, const Sources& sources, bool with_test) {
   const ImageSource& source = *sources.train_sources.front();
   const auto names = [&source](Part part) { return std::ranges::count(source.parts(), part) > 0; };
@@ -269,7 +268,7 @@ Sources open_sources(const DataOptions& options, bool with_test, const DatasetRe
     require_one_geometry(sources, *source, options);
     require_few_classes(*source);
   }
-  // Of these formats, and unless the data set is known by name, labels alone tell the classes.
+  // In these formats, unless the data set is known by name, only the labels determine the classes.
   const bool is_numbered_list =
       files.format == DataFormat::kImageList && sources.class_names.empty();
   if (files.format == DataFormat::kLmdb || is_numbered_list ||

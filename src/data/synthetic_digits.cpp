@@ -16,10 +16,10 @@ struct StrokePoint {
   double y;  // from top to bottom
 };
 
-/// A line from point to point: x and y of each, in percent.
+/// A polyline: x and y of each point, in percent.
 using Stroke = std::vector<int>;
 
-/// Strokes of each digit, upright, in the unit square.
+/// The strokes of each digit, upright, in the unit square.
 const std::array<std::vector<Stroke>, kDigits>& glyphs() {
   static const std::array<std::vector<Stroke>, kDigits> kGlyphs{{
       {{50, 0, 80, 12, 90, 50, 80, 88, 50, 100, 20, 88, 10, 50, 20, 12, 50, 0}},
@@ -41,7 +41,7 @@ StrokePoint point_of(const Stroke& stroke, std::size_t number) {
   return {stroke[2 * number] / 100.0, stroke[2 * number + 1] / 100.0};
 }
 
-/// The handwriting of one sample: an affine map of strokes, and half the width of a stroke.
+/// The handwriting of one sample: an affine map for strokes, and half the stroke width.
 struct Handwriting {
   double xx, xy, yx, yy;
   StrokePoint centre;
@@ -57,7 +57,7 @@ struct Handwriting {
 
 Handwriting draw_handwriting(std::uint32_t seed) {
   std::mt19937 random(seed);
-  // The standard's distributions differ between libraries.
+  // The standard library's distributions differ between implementations.
   const auto between = [&random](double low, double high) {
     return low + (high - low) * static_cast<double>(random()) / 4294967296.0;
   };
@@ -75,7 +75,7 @@ Handwriting draw_handwriting(std::uint32_t seed) {
           between(0.8, 1.7)};
 }
 
-/// Returns the vector from the nearest point of a line to `p`.
+/// Returns the vector from the nearest point on a line segment to `p`.
 StrokePoint offset_from_line(StrokePoint p, StrokePoint a, StrokePoint b) {
   const double dx = b.x - a.x;
   const double dy = b.y - a.y;
@@ -84,8 +84,8 @@ StrokePoint offset_from_line(StrokePoint p, StrokePoint a, StrokePoint b) {
   return {p.x - a.x - t * dx, p.y - a.y - t * dy};
 }
 
-/// Returns the ink of a pixel, 0 to 255, whose centre is `offset` from a line of half width
-/// `reach`. Lengths are slow to compute, and only the edge of a line needs them.
+/// Returns the ink, 0 to 255, of a pixel whose centre is at `offset` from a line of half width
+/// `reach`. Square roots are slow, and only the edge of a line needs them.
 std::uint8_t shade(StrokePoint offset, double reach) {
   constexpr double kRounding = 1e-6;
   const auto square = [](double value) { return value * value; };
