@@ -53,7 +53,7 @@ Augmentation augmentation_of(const settings::RandomCropOptions& options, ImageSi
     return at::index(windows, {samples, {}, places.select(1, 0), places.select(1, 1)}).contiguous();
   };
   if (window == size) return entry;
-  entry.apply_to_test = [=, padding = options.padding](const at::Tensor& images) {  // the middle
+  entry.apply_to_test = [=, padding = options.padding](const at::Tensor& images) {  // centre crop
     const std::int64_t top = (size.height + 2 * padding - window.height) / 2;
     const std::int64_t left = (size.width + 2 * padding - window.width) / 2;
     return padded(images).narrow(2, top, window.height).narrow(3, left, window.width).contiguous();
@@ -61,7 +61,7 @@ Augmentation augmentation_of(const settings::RandomCropOptions& options, ImageSi
   return entry;
 }
 
-/// Mirrors along a dimension of the images.
+/// Flips images along a dimension.
 Augmentation flip(double probability, std::int64_t dimension) {
   Augmentation entry{1};
   entry.draw = [probability](const data::EntryDraws& draws, float* out) {
@@ -87,9 +87,9 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
   constexpr std::int64_t kBilinear = 0;
   constexpr std::int64_t kZerosOutside = 0;
   Augmentation entry{6};
-  // The matrix from coordinates in the result to those in the image, both in [-1, 1]: with y
-  // downwards, (x, y) comes from (cos x - sin y, sin x + cos y). The host computes it, so that all
-  // devices rotate by the same bits.
+  // The matrix from output to input coordinates, both in [-1, 1]: with y downwards, (x, y) comes
+  // from (cos x - sin y, sin x + cos y). Computed on the host, so that rotations are bit-identical
+  // on all devices.
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const double angle = draws.angle(options);
     const auto cosine = static_cast<float>(std::cos(angle));
@@ -110,14 +110,15 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
     };
     const at::Tensor values = images.to(at::kFloat);
     if (is_black) return as_type_of(images, rotated(values));
-    // As torchvision, which takes pixels at the border, darkened by zeros, by their part again.
+    // Like torchvision, weights border pixels by their coverage again, although interpolation with
+    // zeros has already darkened them.
     const at::Tensor part = rotated(at::ones_like(values.narrow(1, 0, 1)));
     return as_type_of(images, rotated(values).sub_(fill).mul_(part).add_(fill));
   };
   return entry;
 }
 
-/// An entry that changes training and test images alike.
+/// An entry that changes training and test images in the same way.
 Augmentation fixed(const std::function<at::Tensor(const at::Tensor&)>& change) {
   Augmentation entry;
   entry.apply = [change](const at::Tensor& images, const at::Tensor&) { return change(images); };
@@ -135,7 +136,7 @@ Augmentation augmentation_of(const settings::ResizeOptions& options, ImageSize, 
 }
 
 /// Exactly the operations of torchvision's ToTensor and Normalize. Mean and std are tensors,
-/// because LibTorch turns a division by a number into a multiplication, with other last bits.
+/// because LibTorch replaces division by a scalar with multiplication, which rounds differently.
 Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSize,
                              at::Device device) {
   return fixed([scale = per_channel(255.0, device), mean = per_channel(options.mean, device),
@@ -144,14 +145,14 @@ Augmentation augmentation_of(const settings::NormalizeOptions& options, ImageSiz
   });
 }
 
-/// Returns whether each of `count` coordinates is from `first` [n] to before `end` [n]: [n,count].
+/// Returns whether each of `count` coordinates is in [`first` [n], `end` [n]): [n,count].
 at::Tensor between(const at::Tensor& first, const at::Tensor& end, std::int64_t count) {
   const at::Tensor all = at::arange(count, first.options());
   return (all >= first.unsqueeze(1)).logical_and_(all < end.unsqueeze(1));
 }
 
-/// Returns where pixels are in the box of each image, whose top, left, bottom and right are the
-/// first of the numbers drawn for it: [n,1,H,W].
+/// Returns which pixels are in each image's box, whose top, left, bottom and right are the first
+/// numbers drawn for the image: [n,1,H,W].
 at::Tensor in_box(const at::Tensor& drawn, ImageSize size) {
   const at::Tensor rows = between(drawn.select(1, 0), drawn.select(1, 2), size.height);
   const at::Tensor columns = between(drawn.select(1, 1), drawn.select(1, 3), size.width);
@@ -254,7 +255,7 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
     }
   }
   if (drawn_.defined() && drawn_.sizes() == drawn.sizes()) {
-    drawn_.copy_(drawn);  // at the same address, where a captured step finds it
+    drawn_.copy_(drawn);  // at the same address, where a captured step reads it
   } else {
     drawn_ = drawn.to(device_);
   }
@@ -288,7 +289,7 @@ data::Range Augmenter::partners(const Selection& selection) const {
 }
 
 Batch Augmenter::apply(Batch batch, const Selection& selection) const {
-  const data::Range others = partners(selection);  // none at `positions`
+  const data::Range others = partners(selection);  // none with `positions`
   const std::int64_t own = batch.size() - others.size();
   at::Tensor drawn = selection.positions.defined() ? drawn_.index_select(0, selection.positions)
                                                    : drawn_.narrow(0, selection.range.begin, own);
@@ -309,9 +310,9 @@ Batch Augmenter::apply(Batch batch, const Selection& selection) const {
   return batch;
 }
 
-/// Mixes each sample with the one after it, or with the one at the same position of the next shard.
-/// These `next_count` samples follow the batch, or another process has them; then it is a
-/// collective. Samples without a partner, at the end or in a world of one shard, stay as they are.
+/// Mixes each sample with the next one, or with the one at the same position in the next shard.
+/// These `next_count` samples follow the batch, or are in another process, which makes this a
+/// collective. Samples without a partner, at the end or in a world of one shard, stay unchanged.
 Batch Augmenter::mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
                      std::int64_t next_count) const {
   const std::int64_t count = drawn.size(0);
@@ -358,7 +359,7 @@ std::optional<kernels::PixelMap> Augmenter::pixel_map(
   kernels::PixelMap map;
   map.stored_height = map.height = stored_size_.height;
   map.stored_width = map.width = stored_size_.width;
-  const settings::NormalizeOptions* own = nullptr;  // the list's
+  const settings::NormalizeOptions* own = nullptr;  // that of the list
   std::vector<int> numbers;                         // of all steps
   const auto steps = [&] { return std::ssize(numbers) / kNumbersPerStep; };
   const auto add_step = [&](kernels::PixelStep step, std::int64_t column, std::int64_t extent) {
@@ -419,7 +420,7 @@ at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at:
   const auto column = [](const settings::PerChannel& figures) {
     return per_channel(figures, at::kCPU).view({-1, 1});
   };
-  // A division by a number would become a multiplication.
+  // Division by a scalar would become multiplication.
   const at::Tensor values = at::arange(256, at::kFloat).div_(at::scalar_tensor(255, at::kFloat));
   return accelerator::to_device((values - column(normalize.mean)) / column(normalize.std), device);
 }

@@ -15,62 +15,62 @@
 
 namespace mnist_train::loader {
 
-/// The samples that one rank trains on or evaluates in one go, on the training device; there may be
-/// none. Images are [n,C,H,W]: stored bytes (u8), f32 from augmentation, or a model's input: f32 or
-/// bf16, normalised, with channels_last strides. Seeds are for models that draw by sample.
+/// The samples that one rank trains on or evaluates together, on the training device; may be empty.
+/// Images are [n,C,H,W]: stored bytes (u8), f32 from augmentation, or a model's input: f32 or bf16,
+/// normalised, with channels_last strides. Seeds are for models that use random numbers per sample.
 struct Batch : kernels::MadeBatch {
   std::int64_t size() const { return labels.size(0); }
   bool is_mixed() const { return weights.defined(); }
-  /// Returns all tensors, also undefined ones.
+  /// Returns all tensors, including undefined ones.
   std::array<at::Tensor*, 5> tensors() {
     return {&images, &labels, &other_labels, &weights, &seeds};
   }
 };
 
-/// The order of an epoch, or that in which samples are stored.
+/// Epoch order, or storage order.
 enum class Order { kEpoch, kStored };
 
 /// Selects the samples of a batch.
 struct Selection {
   data::Range range{};  // positions in `order`
   Order order = Order::kEpoch;
-  data::Range next{};  // the next shard of the batch, with which global mixup mixes this one
-  /// [n + samples_beyond()] i64 on the device, ascending by one: positions in the epoch's order,
+  data::Range next{};  // the batch's next shard, with which global mixup mixes this one
+  /// [n + samples_beyond()] i64 on the device, consecutive: positions in the epoch's order, used
   /// instead of `range`. They are read when the batch is computed, and then `advance` is added to
-  /// each, so that a captured step takes other samples each time.
+  /// each, so that a captured step uses other samples on every replay.
   at::Tensor positions{};
   std::int64_t advance = 0;
 };
 
-/// A collective that sends `mine` to the previous process and returns the tensor of the next one
+/// A collective that sends `mine` to the previous process and returns the next process's tensor
 /// (rank + 1 modulo the world size): `count` rows of the same shape.
 using FromNext = std::function<at::Tensor(const at::Tensor& mine, std::int64_t count)>;
 
-/// An entry of data.augment, for images of one size: functions for all images of a batch at once,
-/// on their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize makes them f32.
-/// An entry that computes with bytes rounds its results to bytes.
+/// An entry of data.augment for images of one size: functions that process all images of a batch at
+/// once, on their device. Images are [n,C,H,W], contiguous: bytes (u8) until a normalize entry
+/// makes them f32. Entries that compute with bytes round their results to bytes.
 struct Augmentation {
   std::int64_t columns = 0;  // random numbers per sample
-  /// Writes the numbers of a sample; called once an epoch for each. Null if there are none.
+  /// Writes a sample's numbers; called once per epoch for each sample. Null if there are none.
   std::function<void(const data::EntryDraws& draws, float* out)> draw{};
-  /// Changes images by the numbers drawn for them, [n,columns] f32 on the device.
+  /// Changes images using the numbers drawn for them, [n,columns] f32 on the device.
   std::function<at::Tensor(const at::Tensor& images, const at::Tensor& drawn)> apply{};
-  /// Gives test images the same size and type; nothing random. Null if they have both.
+  /// Converts test images to the same size and type, without randomness. Null if not needed.
   std::function<at::Tensor(const at::Tensor& images)> apply_to_test{};
-  /// Of mixup and cutmix, instead of `apply`: mixes each image with its partner by the numbers
-  /// drawn for it. The last number of a sample is then the weight of its own label.
+  /// For mixup and cutmix, instead of `apply`: mixes each image with its partner, using the numbers
+  /// drawn for it. A sample's last number is then the weight of its own label.
   std::function<at::Tensor(const at::Tensor& images, const at::Tensor& partners,
                            const at::Tensor& drawn)>
       mix{};
 };
 
-/// Makes an entry for input images of this size by the `augmentation_of` of its kind.
+/// Creates an entry for input images of this size, using the `augmentation_of` for its kind.
 Augmentation make_augmentation(const settings::AugmentationOptions& entry, settings::ImageSize size,
                                at::Device device);
 
-// Entries that compute image by image. On CPUs plain loops of picture_operations.h do it, on all
-// threads; on GPUs operations of LibTorch, for all images of a batch at once, which differ by at
-// most one level.
+// Entries that process image by image. On CPUs, plain loops from picture_operations.h run on all
+// threads; on GPUs, LibTorch operations process the whole batch at once, with results that differ
+// by at most one level.
 Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
                              settings::ImageSize size, at::Device device);
 Augmentation augmentation_of(const settings::ColorJitterOptions& options, settings::ImageSize size,
@@ -78,63 +78,63 @@ Augmentation augmentation_of(const settings::ColorJitterOptions& options, settin
 Augmentation augmentation_of(const settings::TrivialAugmentOptions& options,
                              settings::ImageSize size, at::Device device);
 
-/// Returns computed values in the type of `images`: bytes are rounded and kept in range.
+/// Returns computed values in the type of `images`; bytes are rounded and clamped.
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
 
-/// What the GPU computes; also for tests on a CPU. `drawn` is as of Augmentation::apply.
+/// The GPU implementations; they also run on a CPU, for tests. `drawn`: as in Augmentation::apply.
 at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,
                               settings::ImageSize size);
 at::Tensor jittered_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
 at::Tensor trivially_changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn);
 
-/// Applies data.augment to batches of stored images, on their device, all images at once. The
-/// numbers of an epoch are drawn on the host and uploaded when it begins, so a batch costs neither
-/// traffic nor waiting.
+/// Applies data.augment to batches of stored images on their device, all images at once. An epoch's
+/// random numbers are drawn on the host and uploaded at its start, so a batch needs neither
+/// transfers nor waits.
 class Augmenter {
  public:
-  /// `list` and `size` are for the stored images, see settings::list_for_images. Mixing with scope
-  /// global needs `from_next`, or
-  /// `takes_partners`: each batch then comes with the samples that it is mixed with. Throws
-  /// Error(kConfig) if a crop does not fit.
+  /// `list` and `size` apply to the stored images, see settings::list_for_images. Mixing with scope
+  /// global needs `from_next` or `takes_partners`; with the latter, each batch comes with the
+  /// samples to mix it with. Throws Error(kConfig) if a crop does not fit.
   Augmenter(settings::AugmentList list, settings::ImageSize size, std::int64_t seed,
             at::Device device, FromNext from_next = {}, bool takes_partners = false);
 
   /// Height and width of the augmented images, in pixels.
   settings::ImageSize size() const { return size_; }
 
-  /// Draws the numbers of an epoch, counted from 0, whose samples come in `order`.
+  /// Draws the numbers of an epoch (counted from 0) whose samples come in `order`.
   void begin_epoch(const std::vector<std::int64_t>& order, std::int64_t epoch);
 
-  /// Returns the number of samples after the last one of a batch that `apply` needs: 1 for local
-  /// mixing, whose partner is the next sample of the order (of the last one, the first).
+  /// Returns the number of samples that `apply` needs after a batch's last one: 1 for local mixing,
+  /// where a sample's partner is the next one in the order (for the last one, the first).
   std::int64_t samples_beyond() const;
-  /// Returns the positions of the partners of `selection` in the epoch's order, at most as many as
-  /// its samples, with `takes_partners`; else none.
+  /// With `takes_partners`, returns the positions in the epoch's order of the partners of
+  /// `selection`, at most as many as its samples; otherwise, none.
   data::Range partners(const Selection& selection) const;
 
   /// Augments the selected samples of the epoch's order. `stored`: bytes [n + m,C,H,W] u8,
   /// contiguous, and labels [n + m] i64, of the n samples and the m = samples_beyond() next ones or
-  /// the m `partners`. Without mixing `other_labels` and `weights` stay undefined. Images come out
-  /// as u8, or as f32 if the list has a normalize. Global mixing with `from_next` is a collective;
-  /// `selection.next` then has the size of the next process's shard.
+  /// the m `partners`. Without mixing, `other_labels` and `weights` stay undefined. Returns images
+  /// as u8, or as f32 if the list contains a normalize. Global mixing with `from_next` is a
+  /// collective; `selection.next` must then have the size of the next process's shard.
   Batch apply(Batch stored, const Selection& selection) const;
-  /// Returns the share of each sample's own label in an epoch (from 0) whose samples come in
-  /// `order`, also of another process; the rest is its partner's, if it has one. Empty if `apply`
-  /// does not mix samples.
+  /// Returns the weight of each sample's own label in an epoch (from 0) whose samples come in
+  /// `order`, which may be another process's; the rest belongs to its partner, if any. Empty if
+  /// `apply` does not mix samples.
   std::vector<float> label_shares(const std::vector<std::int64_t>& order, std::int64_t epoch) const;
-  /// Returns whether `apply` mixes samples of different shards of a batch.
+  /// Returns whether `apply` mixes samples across the shards of a batch.
   bool mixes_shards() const { return from_next_ != nullptr || takes_partners_; }
 
-  /// Applies the entries that test images need: resize, normalize, and the middle of a crop.
+  /// Applies the entries that test images need: resize, normalize, and the centre crop.
   at::Tensor apply_to_test(at::Tensor images) const;
   /// Returns whether `apply_to_test` does anything.
   bool changes_test() const;
 
-  /// Returns the map of `apply`'s pixels, normalised by `normalize` unless the list does it, for
-  /// the kernel that makes batches of stored bytes. Nothing if the kernel cannot: it moves, clears
-  /// and normalises pixels, and mixes by mixup within a shard, nothing else. `drawn` is not set.
+  /// Returns `apply` as a pixel map, with normalisation by `normalize` unless the list normalises,
+  /// for the kernel that creates batches from stored bytes. Returns nullopt if the kernel cannot do
+  /// it: it supports only moving, clearing and normalising pixels, and mixup within a shard. Does
+  /// not set `drawn`.
   std::optional<kernels::PixelMap> pixel_map(const settings::NormalizeOptions& normalize) const;
-  /// Returns the epoch's numbers [samples of the epoch + 1, columns] f32, in its order.
+  /// Returns the epoch's numbers, [samples of the epoch + 1, columns] f32, in its order.
   const at::Tensor& drawn() const { return drawn_; }
 
  private:
@@ -148,19 +148,20 @@ class Augmenter {
   bool takes_partners_;
   settings::ImageSize stored_size_;
   settings::ImageSize size_;
-  std::vector<Augmentation> entries_;  // their numbers follow each other
+  std::vector<Augmentation> entries_;  // their numbers are consecutive
   std::int64_t columns_ = 0;
   at::Tensor drawn_;  // [samples of an epoch + 1, columns] f32 in its order, then the first again
 };
 
 /// Computes weight * image + (1 - weight) * partner in fp32; each product and the sum are rounded
-/// separately. Bytes are clipped to 0–255 and truncated to whole numbers.
+/// separately. Bytes are clamped to 0–255 and truncated to integers.
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights);
 
-/// Returns the value of each byte, [1,256] f32 for all channels or [C,256] for each, on the device.
+/// Returns the value of each byte, [1,256] f32 for all channels or [C,256] per channel, on the
+/// device.
 at::Tensor normalization_tables(const settings::NormalizeOptions& normalize, at::Device device);
 
-/// Returns numbers as f32 that broadcast to images [n,C,H,W] on the device: [] or [C,1,1].
+/// Returns numbers as f32 on the device that broadcast to images [n,C,H,W]: [] or [C,1,1].
 at::Tensor per_channel(const settings::PerChannel& figures, at::Device device);
 
 }  // namespace mnist_train::loader

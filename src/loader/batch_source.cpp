@@ -18,13 +18,13 @@ namespace mnist_train::loader {
 
 namespace {
 
-constexpr std::int64_t kGrainPixels = 1 << 14;  // the least work of a thread
+constexpr std::int64_t kGrainPixels = 1 << 14;  // minimum work per thread
 
-/// Writes the values of a channel's pixels to every `stride`-th element.
+/// Looks up the values of a channel's pixels and writes them to every `stride`-th element.
 template <class T>
 void look_up(const T* values, const std::uint8_t* in, std::int64_t pixels, std::int64_t stride,
              T* out) {
-  if (stride == 1) {  // known to the compiler it is four times as fast
+  if (stride == 1) {  // a compile-time stride is four times as fast
     std::transform(in, in + pixels, out, [&](std::uint8_t pixel) { return values[pixel]; });
     return;
   }
@@ -61,8 +61,8 @@ class StreamedSource : public BatchSource {
     if (!batch.failures.empty()) throw Error(ExitCode::kData, batch.failures.front().message);
     const bool on_gpu = decoder_->decodes_to_gpu();
     if (on_gpu) {
-      // The decoder reuses its memory once nobody holds it. Work queued on the GPU may still read
-      // the last batch until the next one is taken, so it is held until then.
+      // The decoder reuses memory once it is released. Work queued on the GPU may still read the
+      // last batch until the next one is taken, so it is held until then.
       accelerator::synchronize(device_);
       held_ = batch.owner;
     }
@@ -84,7 +84,7 @@ class StreamedSource : public BatchSource {
   std::shared_ptr<const void> held_;  // the last batch's bytes, if they are on the GPU
 };
 
-/// Images in memory: on a CPU the shared host memory itself, on a GPU a copy.
+/// Images in memory: the shared host memory itself on a CPU, a copy on a GPU.
 class ResidentSource : public BatchSource {
  public:
   ResidentSource(data::ImageSet images, const settings::NormalizeOptions& normalize,
@@ -160,7 +160,7 @@ class ResidentSource : public BatchSource {
     return false;
   }
 
-  /// Copies all images to the GPU, a part of them at a time, as bytes or normalised.
+  /// Copies all images to the GPU in chunks, as bytes or normalised.
   void upload(at::ScalarType type) {
     constexpr std::int64_t kPart = 4096;
     const std::int64_t pixels = set_.bytes_per_image();
@@ -171,11 +171,11 @@ class ResidentSource : public BatchSource {
                                       {count, set_.channels, set_.height, set_.width}, at::kByte);
       const at::Tensor here = accelerator::to_device(bytes, device_);
       images_of(rows_.narrow(0, begin, count)).copy_(are_normalized_ ? normalize(here) : here);
-      accelerator::synchronize(device_);  // LibTorch's own waits for it have no time-out
+      accelerator::synchronize(device_);  // LibTorch's own waits have no time-out
     }
   }
 
-  /// Returns rows as images [n,C,H,W]: bytes with their stored strides, normalised ones with
+  /// Returns rows as images [n,C,H,W]: bytes with their stored strides, normalised images with
   /// channels_last strides.
   at::Tensor images_of(const at::Tensor& rows) const {
     const std::int64_t count = rows.size(0);
@@ -196,7 +196,7 @@ class ResidentSource : public BatchSource {
     return samples;
   }
 
-  /// Returns rows with their labels, by the kernel.
+  /// Gathers rows and their labels using the kernel.
   Batch rows_of(const kernels::BatchSamples& samples) const {
     Batch batch{kernels::gather_rows(samples)};
     batch.images = images_of(batch.images);
@@ -218,20 +218,20 @@ class ResidentSource : public BatchSource {
     return {bytes, labels_of(samples)};
   }
 
-  // Whether kernels read a copy of all samples in the device's memory: on a GPU, and if a CPU
-  // computes kernels, as in tests.
+  // Whether kernels read a copy of all samples in device memory: on a GPU, or if a CPU runs the
+  // kernels, as in tests.
   const bool on_device_ =
       !device_.is_cpu() || kernels::is_used(kernels::Operation::kGatherBatch, device_);
-  at::Tensor host_bytes_;        // CPU: the bytes of one batch that is to be augmented
-  bool are_normalized_ = false;  // GPU: `rows_`
+  at::Tensor host_bytes_;        // CPU: bytes of one batch to augment
+  bool are_normalized_ = false;  // GPU: whether `rows_` are
   at::Tensor rows_;              // GPU: [count, C*H*W] u8, or [count, H*W*C] of the images' type
   at::Tensor device_labels_;     // GPU: [count] i64
   at::Tensor device_order_;      // GPU: a copy of order_
-  kernels::PixelMap plain_map_;  // GPU: of bytes that are not augmented
-  std::optional<kernels::PixelMap> augmenting_map_;  // GPU: of augmented ones, if there can be one
+  kernels::PixelMap plain_map_;  // GPU: for bytes without augmentation
+  std::optional<kernels::PixelMap> augmenting_map_;  // GPU: for augmented ones, if supported
 };
 
-/// Returns a copy of `rows` with space for `more` rows after them.
+/// Returns a copy of `rows` with space for `more` rows at the end.
 at::Tensor with_room(const at::Tensor& rows, std::int64_t more) {
   std::vector<std::int64_t> sizes = rows.sizes().vec();
   sizes.front() += more;
@@ -253,7 +253,7 @@ at::Tensor BatchSource::buffer(at::IntArrayRef sizes) {
   return buffer_.narrow(0, 0, sizes[0]);
 }
 
-/// `sample_at` returns a pointer to the bytes of a sample of the batch.
+/// `sample_at` returns a pointer to the bytes of a sample in the batch.
 template <typename SampleAt>
 at::Tensor BatchSource::look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at) {
   at::Tensor images = buffer(sizes);
@@ -366,7 +366,7 @@ Batch BatchSource::gather(const Selection& given) {
 }
 
 Batch BatchSource::augmented(Selection selection) {
-  selection.advance = 0;  // is added later
+  selection.advance = 0;  // added later
   Selection wanted = selection;
   wanted.range.end += samples_beyond();
   Batch stored = read(wanted);
@@ -374,7 +374,7 @@ Batch BatchSource::augmented(Selection selection) {
   if (partners.size() > 0) {
     const std::int64_t own = stored.labels.size(0);
     stored = {with_room(stored.images, partners.size()), with_room(stored.labels, partners.size())};
-    const Batch others = read({partners});  // may use the memory of the first ones again
+    const Batch others = read({partners});  // may reuse the memory of the first ones
     stored.images.narrow(0, own, partners.size()).copy_(others.images);
     stored.labels.narrow(0, own, partners.size()).copy_(others.labels);
   }
@@ -402,7 +402,7 @@ at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) cons
   return result;
 }
 
-/// Normalises bytes, and converts f32 images, which augmentation has normalised, to the type.
+/// Normalises bytes, or converts f32 images, which augmentation has normalised, to the type.
 Batch BatchSource::finish(Batch batch) {
   if (batch.images.scalar_type() == at::kByte) {
     batch.images = normalize(batch.images);
@@ -415,7 +415,8 @@ Batch BatchSource::finish(Batch batch) {
   return batch;
 }
 
-/// A captured step finds the tensor at its address, as long as its size stays.
+/// Keeps the tensor's address while its size is unchanged, because a captured step reads from
+/// there.
 void BatchSource::keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const {
   if (!kept.defined() || kept.sizes() != on_host.sizes()) {
     kept = at::empty(on_host.sizes(), on_host.options().device(device_));

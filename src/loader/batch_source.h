@@ -8,19 +8,19 @@
 
 namespace mnist_train::loader {
 
-/// Returns an uninitialised [n,C,H,W] tensor whose strides are channels_last even for one channel:
-/// `contiguous` would leave them as they are, and convolutions would run in their slow format.
+/// Returns an uninitialised [n,C,H,W] tensor with channels_last strides even for one channel:
+/// `contiguous` would leave the strides unchanged, and convolutions would use their slow format.
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-/// The batches of an image set, gathered, augmented and normalised on the training device. A source
-/// reuses the memory of its batches: a batch is valid until the next one is gathered.
+/// The batches of an image set, gathered, augmented and normalised on the training device. Batches
+/// reuse their memory: a batch is valid until the next one is gathered.
 ///
 ///   const auto source = make_batch_source(dataset.train, normalize, device);
 ///   source->set_order(data::epoch_permutation(source->count(), seed, epoch), epoch);
 ///   const Batch batch = source->gather({{0, 128}});  // batch.images [128,C,H,W]
 class BatchSource {
  public:
-  /// Number of prefetched batches that are prepared ahead of their use; further ones are ignored.
+  /// Maximum number of prefetched batches; further ones are ignored.
   static constexpr std::size_t kBatchesAhead = data::ImageDecoder::kBatchesAhead;
 
   BatchSource(data::ImageSet images, const settings::NormalizeOptions& normalize, at::Device device,
@@ -34,59 +34,58 @@ class BatchSource {
   const data::ImageSet& images() const { return set_; }
   const Augmenter* augmenter() const { return augmenter_.get(); }  // null without augmentation
 
-  /// Sets the order of an epoch, each sample at most once, and draws the random numbers of
+  /// Sets an epoch's order, with each sample at most once, and draws the random numbers of
   /// augmentation for `epoch`, counted from 0.
   virtual void set_order(std::vector<std::int64_t> order, std::int64_t epoch = 0);
-  /// Adds seeds to the batches of all later orders: for each sample a hash of `seed`, the epoch and
-  /// the sample.
+  /// Adds seeds to the batches of all later orders: a hash of `seed`, the epoch and the sample.
   void draw_seeds(std::int64_t seed) { seed_ = seed; }
 
-  /// Returns the selected samples: augmented, with seeds, in the epoch's order, or prepared as test
-  /// images in the stored order. If another process has `selection.next`, global mixup makes it a
+  /// Returns the selected samples: augmented, with seeds, in epoch order, or prepared as test
+  /// images in storage order. If `selection.next` is in another process, global mixup makes this a
   /// collective.
   Batch gather(const Selection& selection);
   /// Returns whether `selection.positions` may be used: all samples are in memory, and no process
-  /// needs those of another. A captured step may gather so: from the first `set_order` on, all
+  /// needs another's samples. A captured step may then gather: after the first `set_order`, all
   /// memory that `gather` reads stays at its address.
   bool gathers_at_positions() const;
-  /// Returns the number of samples that `positions` need after their last one, see Augmenter.
+  /// Returns the number of samples that `positions` must contain after the last one, see Augmenter.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
-  /// Hints at the next ranges of `gather`, in order, so that they are decoded while others are
-  /// computed. A wrong hint costs a wasted decode, nothing else.
+  /// Announces the next ranges of `gather`, in order, so that they are decoded during computation.
+  /// A wrong prefetch hint costs a wasted decode, nothing else.
   void prefetch(std::span<const data::Range> ranges, Order order = Order::kEpoch);
 
  protected:
-  /// Returns the batch of `gather` if one kernel can make it; else does nothing.
+  /// Returns the batch of `gather` if a single kernel can create it; otherwise does nothing.
   virtual std::optional<Batch> gather_by_kernel(const Selection& /*selection*/) {
     return std::nullopt;
   }
   /// Returns images and labels of the selected samples: stored bytes [n,C,H,W] u8, or normalised
-  /// images if the source keeps them so.
+  /// images if the source stores them normalised.
   virtual Batch read(const Selection& selection) = 0;
-  /// Returns the same, normalised.
+  /// Same, normalised.
   virtual Batch read_normalized(const Selection& selection) { return finish(read(selection)); }
-  /// Starts to prepare samples for `read`; ranges may be empty.
+  /// Starts preparing samples for `read`; ranges may be empty.
   virtual void prepare(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
-  /// Returns the selected samples as indices in the image set. Positions must be on a CPU.
+  /// Returns the selected samples as indices into the image set. Positions must be on a CPU.
   std::vector<std::int64_t> samples_of(const Selection& selection) const;
-  /// Turns bytes [n,C,H,W] u8 on the device into the input of a model as torchvision does:
-  /// `(value / 255 - mean) / std` in fp32, with channels_last strides, by tables that the host
-  /// computes. The result is valid until the next one.
+  /// Converts bytes [n,C,H,W] u8 on the device to a model's input like torchvision: `(value / 255 -
+  /// mean) / std` in fp32, with channels_last strides, using tables computed on the host. The
+  /// result is valid until the next call.
   at::Tensor normalize(const at::Tensor& bytes);
-  /// Does the same for samples in host memory. Only for a CPU.
+  /// Same, for samples in host memory. CPU only.
   at::Tensor gather_normalized(const std::vector<std::int64_t>& samples);
   /// Returns the labels of `samples`, [n] i64 on the CPU.
   at::Tensor labels_of(const std::vector<std::int64_t>& samples) const;
-  /// Copies a tensor to the device, into `kept` if that has the same size.
+  /// Copies a tensor to the device, reusing `kept` if it has the same size.
   void keep_on_device(at::Tensor& kept, const at::Tensor& on_host) const;
 
   const data::ImageSet set_;
   const at::Device device_;
   const at::ScalarType type_;                   // of a batch's images
   const std::shared_ptr<Augmenter> augmenter_;  // null without augmentation
-  std::vector<std::int64_t> order_;  // followed by its first sample, if a batch needs one more
-  at::Tensor seeds_;                 // of an order's samples, [count] i64; undefined: not needed
+  std::vector<std::int64_t> order_;  // followed by its first sample if a batch needs one more
+  at::Tensor seeds_;                 // of an order's samples, [count] i64; undefined if not needed
 
  private:
   Batch augmented(Selection selection);
@@ -95,15 +94,15 @@ class BatchSource {
   at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
   at::Tensor buffer(at::IntArrayRef sizes);
 
-  const at::Tensor tables_;           // see normalization_tables, of the images' type
-  at::Tensor buffer_;                 // CPU: memory of the images of one batch
-  std::optional<std::int64_t> seed_;  // of `seeds_`; none: they are not needed
+  const at::Tensor tables_;           // see normalization_tables, in the images' type
+  at::Tensor buffer_;                 // CPU: memory for the images of one batch
+  std::optional<std::int64_t> seed_;  // for `seeds_`; nullopt if not needed
 };
 
-/// Makes the source of an image set. A CPU uses bytes in memory in place; a GPU gets one copy,
-/// which is normalised once if nothing is done to bytes before that and there is memory for it.
-/// Images that are decoded as they are used are streamed. `type` (f32 or bf16) is that of the
-/// batches' images; `augmenter` is null if data.augment is empty.
+/// Creates the source of an image set. A CPU uses bytes in memory in place; a GPU gets one copy,
+/// already normalised if no step before normalisation needs the bytes and memory suffices. Images
+/// that are decoded on demand are streamed. `type` (f32 or bf16) is the type of the batches'
+/// images; `augmenter` is null if data.augment is empty.
 std::unique_ptr<BatchSource> make_batch_source(data::ImageSet images,
                                                const settings::NormalizeOptions& normalize,
                                                at::Device device, at::ScalarType type = at::kFloat,

@@ -33,8 +33,8 @@ constexpr std::array kTrivialChanges{kBrightness, kSaturation, kContrast,     kS
 
 bool has_map(PictureOperation operation) { return operation >= kShearX && operation <= kRotate; }
 
-/// Returns what `compute(planes, numbers, out)` writes for each image of a batch in host memory, on
-/// all threads.
+/// Runs `compute(planes, numbers, out)` for each image of a batch in host memory, on all threads,
+/// and returns the results.
 template <class T, class Compute>
 at::Tensor computed_on_host(const at::Tensor& images, const at::Tensor& drawn,
                             settings::ImageSize size, const Compute& compute) {
@@ -68,8 +68,8 @@ PictureOperation operation_of(const float* numbers) {
   return static_cast<PictureOperation>(static_cast<int>(numbers[0]));
 }
 
-/// Returns the weights of the pixels of lines of `size` that become lines of `count`, see taps_of;
-/// each line begins at `first` [n] and has `extent` [n] pixels: [n,1,count,size].
+/// Returns the weights for resampling lines of `size` pixels to `count` pixels, see taps_of; each
+/// line begins at `first` [n] and has `extent` [n] pixels: [n,1,count,size].
 at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::int64_t size,
                         std::int64_t count) {
   const at::Tensor length = extent.view({-1, 1, 1, 1});
@@ -81,8 +81,8 @@ at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::
   return weights / weights.sum(3, /*keepdim=*/true);
 }
 
-// The operations of torchvision.transforms.v2.functional for a whole batch. `images` are bytes in
-// f32 [n,C,H,W], `magnitude` is [n,1,1,1]. Results are clipped and truncated later.
+// The operations of torchvision.transforms.v2.functional for a whole batch. `images` are byte
+// values in f32 [n,C,H,W], `magnitude` is [n,1,1,1]. Results are clamped and truncated later.
 
 at::Tensor gray_of_batch(const at::Tensor& images) {
   if (images.size(1) != 3) return images;
@@ -177,7 +177,7 @@ at::Tensor change_batch(PictureOperation operation, const at::Tensor& images,
   }
 }
 
-/// Changes each image by the operation and the magnitude in columns 0 and 1 of `drawn`; those that
+/// Changes each image by the operation and magnitude in columns 0 and 1 of `drawn`; operations that
 /// are not `possible` change nothing.
 at::Tensor changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn,
                               std::span<const PictureOperation> possible) {
@@ -192,7 +192,7 @@ at::Tensor changed_by_tensors(const at::Tensor& images, const at::Tensor& drawn,
   return result.clamp(0, 255).to(at::kByte);
 }
 
-/// Returns the images with the nearest pixels by the map in columns 2 to 7 of `drawn`.
+/// Maps images to their nearest pixels, by the map in columns 2 to 7 of `drawn`.
 at::Tensor mapped_by_tensors(const at::Tensor& images, const at::Tensor& drawn) {
   constexpr std::int64_t kNearest = 1;
   constexpr std::int64_t kZeros = 0;
@@ -260,8 +260,8 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
   };
   entry.apply = resized;
   if (options.size == size) return entry;
-  // Cuts out the middle, as torchvision's CenterCrop; if images are smaller than that, the largest
-  // window of the same shape is resized.
+  // Centre crop, like torchvision's CenterCrop; if images are smaller, the largest window of the
+  // same shape is resized.
   entry.apply_to_test = [resized, size, wanted = options.size,
                          middle =
                              settings::centre_window(options, size)](const at::Tensor& images) {

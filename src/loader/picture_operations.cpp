@@ -13,12 +13,12 @@ namespace {
 using data::PictureOperation;
 using Table = std::array<std::uint8_t, 256>;
 
-/// a * b + c, rounded once as LibTorch does with FMA: the product is exact in doubles.
+/// a * b + c, rounded once like LibTorch with FMA: the product is exact in double precision.
 float multiply_add(float a, float b, float c) {
   return static_cast<float>(static_cast<double>(a) * b + c);
 }
 
-/// Clips to bytes and drops the fraction, as torchvision.
+/// Clamps to 0–255 and truncates, like torchvision.
 std::uint8_t to_byte(float value) {
   return static_cast<std::uint8_t>(std::min(std::max(value, 0.0F), 255.0F));
 }
@@ -28,7 +28,7 @@ float gray_of(std::uint8_t red, std::uint8_t green, std::uint8_t blue) {
   return std::floor(multiply_add(blue, 0.114F, sum));
 }
 
-/// Mixes a value with that of a degenerate image, of which `factor` 1 takes nothing.
+/// Blends a value with that of a degenerate image, which `factor` 1 ignores.
 struct Blend {
   explicit Blend(float factor)
       : own(factor), other(static_cast<float>(1.0 - static_cast<double>(factor))) {}
@@ -54,7 +54,7 @@ void map_levels(const Table& table, const std::uint8_t* in, std::int64_t count, 
   for (std::int64_t i = 0; i < count; ++i) out[i] = table[in[i]];
 }
 
-/// Returns the mean of the gray image.
+/// Returns the mean of the grayscale image.
 float mean_of(const BytePlanes& image) {
   const std::int64_t pixels = image.pixels();
   const std::uint8_t* level = image.values;
@@ -81,7 +81,7 @@ void saturate(float factor, const BytePlanes& image, std::uint8_t* out) {
   }
 }
 
-/// Returns the hue of a colour in [0, 1), see torchvision's _rgb_to_hsv.
+/// Returns a colour's hue in [0, 1), see torchvision's _rgb_to_hsv.
 float hue_of(float red, float green, float blue, float highest, float range) {
   const float divisor = range == 0 ? 1 : range;
   const float r = (highest - red) / divisor;
@@ -128,7 +128,7 @@ void shift_hue(float shift, const BytePlanes& image, std::uint8_t* out) {
   }
 }
 
-/// Blends with the image smoothed by weights 1 and, in the middle, 5; the border stays.
+/// Blends with the image smoothed by weights 1 and, in the middle, 5; the border is unchanged.
 void sharpen(float factor, const BytePlanes& image, std::uint8_t* out) {
   std::memcpy(out, image.values, static_cast<std::size_t>(image.channels * image.pixels()));
   const std::int64_t width = image.width;
@@ -164,7 +164,7 @@ Table autocontrast_table(const std::uint8_t* plane, std::int64_t count) {
   return table_of([=](float level) { return (level - first) / scale; });
 }
 
-/// Returns the table that makes all levels of a plane equally frequent, as Pillow.
+/// Returns the table that equalises the histogram of a plane, like Pillow.
 Table equalize_table(const std::uint8_t* plane, std::int64_t count) {
   std::array<std::int64_t, 256> histogram{};
   for (std::int64_t i = 0; i < count; ++i) ++histogram[plane[i]];
@@ -182,13 +182,13 @@ Table equalize_table(const std::uint8_t* plane, std::int64_t count) {
   return table;
 }
 
-/// Weights of the pixels that one pixel of a resized line is the mean of.
+/// The weights of the input pixels that are averaged into one pixel of a resized line.
 struct FilterTaps {
   std::int64_t first;
   std::vector<float> weights;
 };
 
-/// Returns the taps of a line of `size` pixels that becomes one of `count`.
+/// Returns the taps for resizing a line of `size` pixels to `count` pixels.
 std::vector<FilterTaps> taps_of(std::int64_t size, std::int64_t count) {
   const double scale = static_cast<double>(size) / static_cast<double>(count);
   const double support = std::max(scale, 1.0);
@@ -224,7 +224,7 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
   const double by = change.magnitude;
   std::array<double, 6> map{1, 0, 0, 0, 1, 0};
   switch (change.operation) {
-    case PictureOperation::kShearX:  // the corner stays
+    case PictureOperation::kShearX:  // the corner stays fixed
       map[1] = by;
       map[2] = by * height / 2;
       break;
@@ -297,7 +297,7 @@ void map_picture(const AffineMap& map, const BytePlanes& image, std::uint8_t* ou
     const float y = static_cast<float>(row) + (1 - height) / 2;
     for (std::int64_t column = 0; column < image.width; ++column, ++out) {
       const float x = static_cast<float>(column) + (1 - width) / 2;
-      // In the order and with the roundings of LibTorch's matrix product and grid_sample.
+      // In the order and with the rounding of LibTorch's matrix product and grid_sample.
       const float from_x = multiply_add(y, map[1], x * map[0]) + map[2];
       const float from_y = multiply_add(y, map[4], x * map[3]) + map[5];
       const float left = std::nearbyint(multiply_add(from_x + 1, width / 2, -0.5F));
