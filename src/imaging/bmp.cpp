@@ -8,14 +8,14 @@ namespace mnist_train::imaging {
 
 namespace {
 
-constexpr std::size_t kInfo = 14;     // offset of the header that follows the file header
-constexpr std::size_t kOldInfo = 12;  // its size in OS/2, which has sizes of 16 bits
+constexpr std::size_t kInfo = 14;     // offset of the header after the file header
+constexpr std::size_t kOldInfo = 12;  // header size in OS/2, which uses 16-bit dimensions
 constexpr std::size_t kPaletteBytes = WUFFS_BASE__PIXEL_FORMAT__INDEXED__PALETTE_BYTE_LENGTH;
 constexpr std::size_t kPaletteEntry = 4;  // blue, green, red, alpha
 
 bool is_old(Bytes bytes) { return little_endian(bytes, kInfo, 4) == kOldInfo; }
 
-/// Returns whether masks tell which bits are which colour.
+/// Returns whether masks define the bits of each colour.
 bool has_masks(Bytes bytes) {
   constexpr std::int64_t kBitFields = 3;
   return !is_old(bytes) && little_endian(bytes, kInfo + 16, 4) == kBitFields;
@@ -25,14 +25,15 @@ std::int64_t bits_per_pixel(Bytes bytes) {
   return little_endian(bytes, kInfo + (is_old(bytes) ? 10 : 14), 2);
 }
 
-/// Returns the number of colours in the palette, as in Pillow.
+/// Returns the number of palette colours, like Pillow.
 std::size_t colours_of(Bytes bytes) {
   const std::int64_t stated = is_old(bytes) ? 0 : little_endian(bytes, kInfo + 32, 4);
   return static_cast<std::size_t>(stated > 0 ? std::min<std::int64_t>(stated, 256)
                                              : std::int64_t{1} << bits_per_pixel(bytes));
 }
 
-/// Decodes to a pixel format of Wuffs. Returns its bytes, after the palette if there is one.
+/// Decodes to one of Wuffs's pixel formats. Returns the bytes, preceded by the palette if there is
+/// one.
 std::vector<std::uint8_t> decode_to(std::uint32_t format, std::size_t bytes_per_pixel, Bytes bytes,
                                     const Header& header, const std::string& name) {
   const auto require = [&](const wuffs_base__status& status) {
@@ -60,8 +61,8 @@ std::vector<std::uint8_t> decode_to(std::uint32_t format, std::size_t bytes_per_
   return memory;
 }
 
-/// Returns whether every colour of the palette is the gray of its index, so that Pillow takes the
-/// indices themselves.
+/// Returns whether every palette colour is the gray level of its index, in which case Pillow uses
+/// the indices directly.
 bool is_gray_ramp(const std::vector<std::uint8_t>& palette, std::size_t colours) {
   for (std::size_t index = 0; index < colours; ++index) {
     const std::size_t gray = colours == 2 ? 255 * index : index;
@@ -91,7 +92,7 @@ Image decode_indexed(Bytes bytes, const Header& header, const std::string& name)
   return image;
 }
 
-/// Colours of 5 or 6 bits, which Pillow scales by division instead of repeating bits.
+/// Handles colours of 5 or 6 bits, which Pillow scales by division instead of repeating bits.
 Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name) {
   constexpr std::size_t kPixel = 8;
   const auto wide =
@@ -112,8 +113,7 @@ Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name)
   return image;
 }
 
-/// Returns whether the masks of a picture of 32 bits have one for alpha. Without masks, its fourth
-/// byte means nothing.
+/// Returns whether a 32-bit picture has an alpha mask. Without masks, the fourth byte is unused.
 bool has_alpha_mask(Bytes bytes) {
   return has_masks(bytes) && little_endian(bytes, kInfo, 4) >= 56 && bytes.size() >= kInfo + 56 &&
          little_endian(bytes, kInfo + 52, 4) != 0;

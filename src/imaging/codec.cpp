@@ -10,7 +10,7 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// How a format is recognised, read and decoded.
+/// Functions that recognise, read and decode a format.
 struct Codec {
   bool (*recognises)(Bytes bytes);
   Header (*read)(Bytes bytes, const std::string& name);
@@ -33,7 +33,7 @@ constexpr std::array<Codec, 5> kCodecs{{
      read_pnm, decode_pnm},
 }};
 
-/// Throws Error(kData) with the kind of the file, if it is known, and the command to convert it.
+/// Throws Error(kData) with the kind of file, if known, and the command to convert it.
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto kind = binary_kind(text.substr(0, 1024));
@@ -55,18 +55,18 @@ void check_size(const Header& header, const std::string& name, std::int64_t max_
           width, height, max_pixels);
 }
 
-/// Composites one channel as Pillow's alpha_composite does on an opaque background.
+/// Composites one channel on an opaque background, like Pillow's alpha_composite.
 std::uint8_t blend(int value, int alpha, int background) {
   const int sum = 128 * (value * alpha + background * (255 - alpha)) + 128 * 128;
   return static_cast<std::uint8_t>(((sum >> 8) + sum) >> 15);
 }
 
 /// Composites gray or RGB with alpha to `channels`. Returns whether any pixel is not opaque. `out`
-/// must have room for one more byte; it may be the memory of the pixels unless colours are added.
+/// must have room for one extra byte; it may alias the pixels unless channels are added.
 template <std::size_t colours, std::size_t channels>
 bool composite_to(std::uint8_t* out, const std::vector<std::uint8_t>& pixels,
                   const Colour& background) {
-  // Most pixels are opaque or clear. Colours are copied as a whole, with the byte after them.
+  // Most pixels are opaque or clear. Pixels are copied together with the byte after them.
   constexpr std::size_t kCopied = channels == 3 ? 4 : channels;
   std::array<std::uint8_t, 4> clear{background[0], background[1], background[2], 0};
   bool transparent = false;
@@ -88,10 +88,10 @@ bool composite_to(std::uint8_t* out, const std::vector<std::uint8_t>& pixels,
   return transparent;
 }
 
-/// Removes the alpha channel, the last of 2 or 4.
+/// Removes the alpha channel, which is the last of 2 or 4.
 Image composite(Image image, const Colour& background) {
   const bool is_gray = background[0] == background[1] && background[1] == background[2];
-  if (image.channels == 2 && !is_gray) {  // gray on a colour
+  if (image.channels == 2 && !is_gray) {  // gray on a coloured background
     Image result{image.height, image.width, 3, {}};
     result.pixels.resize(result.bytes() + 1);
     result.was_transparent = composite_to<1, 3>(result.pixels.data(), image.pixels, background);
@@ -105,7 +105,7 @@ Image composite(Image image, const Colour& background) {
   return image;
 }
 
-/// Turns and mirrors an image upright.
+/// Rotates and mirrors an image upright.
 Image upright(Image image, int orientation) {
   if (orientation == 1) return image;
   const bool swaps = orientation >= 5;
@@ -134,7 +134,7 @@ Image upright(Image image, int orientation) {
   return result;
 }
 
-/// Returns the value of a tag in the first directory of TIFF data, which EXIF is.
+/// Returns the orientation tag in the first directory of TIFF data, the format of EXIF.
 std::optional<int> orientation_tag(Bytes tiff) {
   constexpr std::int64_t kTag = 0x0112;
   constexpr std::size_t kEntry = 12;

@@ -23,8 +23,8 @@ struct Image {
   std::int64_t width = 0;
   std::int64_t channels = 1;         // 1: gray, 3: RGB
   std::vector<std::uint8_t> pixels;  // [height, width, channels] u8
-  bool was_transparent = false;      // its file has pixels that are not opaque
-  bool was_turned = false;           // its file has another orientation
+  bool was_transparent = false;      // the file has pixels that are not opaque
+  bool was_turned = false;           // the file's orientation is not upright
 
   std::size_t bytes() const { return static_cast<std::size_t>(height * width * channels); }
 };
@@ -33,25 +33,25 @@ struct Image {
 using Colour = std::array<std::uint8_t, 3>;
 inline constexpr Colour kWhite{255, 255, 255};
 
-/// The greatest height * width by default, checked against the header before any allocation.
+/// Default limit of height * width, checked against the header before any allocation.
 inline constexpr std::int64_t kMostPixels = 64LL << 20;
 
-/// Returns the image of planes [channels, height, width].
+/// Converts planes [channels, height, width] to an image.
 Image from_planes(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
                   std::int64_t width);
 
-/// Converts gray to RGB by repetition, and RGB to gray by ITU-R 601-2 luma as Pillow's convert("L")
-/// does. `channels` is 1 or 3.
+/// Converts gray to RGB by repetition, and RGB to gray by ITU-R 601-2 luma like Pillow's
+/// convert("L"). `channels` is 1 or 3.
 Image with_channels(Image image, std::int64_t channels);
 
-/// Resizes, bilinear with antialiasing: each output pixel is the mean of the input pixels below a
-/// triangle that widens as the image shrinks, as in Pillow's resize(BILINEAR), torchvision's with
+/// Resizes, bilinear with antialiasing: each output pixel is a mean of input pixels with triangular
+/// weights that widen as the image shrinks, like Pillow's resize(BILINEAR), torchvision's with
 /// antialias, and DALI's default. Values are within 1 of Pillow's, which rounds between its two
 /// passes.
 Image resize(const Image& image, std::int64_t height, std::int64_t width);
 
-/// The size that a picture is resized to, and the place of its first pixel on a canvas. What is
-/// outside of the canvas is cut off. The size of the canvas stretches the picture.
+/// The size to which a picture is resized, and the position of its first pixel on a canvas. Parts
+/// outside the canvas are cut off. The default fit, the size of the canvas, stretches the picture.
 struct Framing {
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -59,14 +59,14 @@ struct Framing {
   std::int64_t left = 0;
 };
 
-/// Covers the canvas, cut off at both ends of one side: for a square canvas torchvision's Resize of
-/// the shorter side and CenterCrop, with their rounding.
+/// Covers the canvas, cropping both ends of one side: for a square canvas, torchvision's Resize of
+/// the shorter side and CenterCrop, with the same rounding.
 Framing cropped(const Image& image, std::int64_t height, std::int64_t width);
-/// Shows the whole picture, with bars at both ends of one side: Pillow's ImageOps.pad.
+/// Shows the whole picture, with bars at both ends of one side, like Pillow's ImageOps.pad.
 Framing padded(const Image& image, std::int64_t height, std::int64_t width);
 
-/// Writes a canvas of `background` with the picture on it to `out`, as planes [channels, height,
-/// width]. `channels` is 1 or 3; RGB is converted to gray before it is resized.
+/// Draws the picture on a canvas of `background` and writes it to `out` as planes [channels,
+/// height, width]. `channels` is 1 or 3; RGB is converted to gray before resizing.
 void draw_planes(Image image, const Framing& framing, std::int64_t channels, std::int64_t height,
                  std::int64_t width, const Colour& background, std::uint8_t* out);
 
@@ -74,44 +74,45 @@ void draw_planes(Image image, const Framing& framing, std::int64_t channels, std
 double border_brightness(Bytes planes, std::int64_t height, std::int64_t width);
 
 /// Returns whether an image with this border brightness is light although the model's training
-/// images, of mean brightness `trained_mean`, are dark, or vice versa. False if that mean is near
+/// images, with mean brightness `trained_mean`, are dark, or vice versa. False if that mean is near
 /// 0.5. None of the 140,000 images of MNIST and Fashion-MNIST looks inverted (their brightest
-/// border is 0.42), and all do once they are inverted.
+/// border is 0.42), but all do once inverted.
 bool looks_inverted(double border, double trained_mean);
 
 enum class Format { kPng, kJpeg, kWebp, kBmp, kPnm };
 
-/// Names of files with such pictures, for messages.
+/// File extensions of supported pictures, for messages.
 inline constexpr const char* kPictureExtensions = ".jpg, .jpeg, .png, .webp, .bmp, .ppm, .pgm";
 
-/// Returns the extension of a file's name in lower case, with its dot; "" if there is none.
+/// Returns a file name's extension in lower case, with its dot, or "" if there is none.
 std::string extension_of(std::string_view name);
 
-/// Returns whether the extension of a file's name, in any case, is one of kPictureExtensions.
+/// Returns whether a file name's extension, in any case, is one of kPictureExtensions.
 bool has_picture_extension(std::string_view name);
 
-/// Returns the command that converts a picture of another format to PNG.
+/// Returns the command that converts a picture in another format to PNG.
 std::string conversion_command(const std::string& name);
 
-/// Returns the command that converts all files in a folder with this extension (lower case), in
-/// brackets; "" unless it is that of pictures in an unsupported format.
+/// Returns, in brackets, the command that converts all files in a folder with this lower-case
+/// extension, or "" unless it belongs to an unsupported picture format.
 std::string conversion_hint(std::string_view extension);
 
 /// Format and size of an image, from the first bytes of its file.
 struct Header {
   Format format = Format::kPng;
-  std::int64_t height = 0;  // as stored, before it is turned upright
+  std::int64_t height = 0;  // as stored, before rotation
   std::int64_t width = 0;
-  /// Of PNG and JPEG as stored: gray 1, gray with alpha 2, RGB or palette 3, RGBA or CMYK 4.
+  /// In PNG and JPEG, as stored: gray 1, gray with alpha 2, RGB or palette 3, RGBA or CMYK 4.
   std::int64_t components = 0;
-  int orientation = 1;  // of EXIF: 1 (upright) to 8
-  /// An upright opaque PNG of 8 bits, or JPEG of gray or RGB, which all decoders read alike.
+  int orientation = 1;  // from EXIF: 1 (upright) to 8
+  /// Whether it is an upright opaque 8-bit PNG, or a gray or RGB JPEG, which all decoders read the
+  /// same way.
   bool is_plain = false;
 };
 
-/// Reads and checks the header of a picture without decoding or allocating anything. Throws
-/// Error(kData) with `name` and the byte offset: an empty file, another format, a broken header, a
-/// size of 0 or of more than `max_pixels`.
+/// Reads and checks a picture's header without decoding or allocating. Throws Error(kData) with
+/// `name` and the byte offset: an empty file, another format, a broken header, a size of 0 or above
+/// `max_pixels`.
 Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels = kMostPixels);
 
 /// Throws Error(kData) with `name`, the byte offset and the formatted `problem`.
@@ -122,24 +123,24 @@ template <class... Values>
                                            fmt::format(problem, std::forward<Values>(values)...)));
 }
 
-/// Encodes an image as PNG, 8 bits per channel.
+/// Encodes an image as PNG with 8 bits per channel.
 std::string encode_png(const Image& image);
 
-/// Encodes an image as baseline JFIF. `quality` is from 1 to 100; from 90 on, chroma is not
+/// Encodes an image as baseline JFIF. `quality` is from 1 to 100; from 90, chroma is not
 /// subsampled.
 std::string encode_jpeg(const Image& image, int quality);
 
 struct DecodeOptions {
-  Colour background = kWhite;  // under pixels that are not opaque
+  Colour background = kWhite;  // behind pixels that are not opaque
   std::int64_t max_pixels = kMostPixels;
 };
 
 /// Decodes a PNG, JPEG, WebP, BMP or PNM picture, recognised by its content, to 1 or 3 channels.
-/// Its pixels are Pillow's: turned upright as ImageOps.exif_transpose does, composited with
-/// `background` by Image.alpha_composite, and converted to RGB (palettes, CMYK) or 8 bits (16-bit
-/// gray by its high byte); gamma and colour profiles are ignored. Gray with alpha stays gray if the
-/// background is gray. Throws Error(kData) with `name` and, if known, the byte offset, as
-/// read_header does, and for truncated or corrupt data.
+/// Pixels match Pillow's: rotated upright as by ImageOps.exif_transpose, composited with
+/// `background` as by Image.alpha_composite, and converted to RGB (palettes, CMYK) or 8 bits
+/// (16-bit gray by its high byte); gamma and colour profiles are ignored. Gray with alpha stays
+/// gray if the background is gray. Throws Error(kData) with `name` and, if known, the byte offset,
+/// like read_header, and for truncated or corrupt data.
 Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options = {});
 
 }  // namespace mnist_train::imaging

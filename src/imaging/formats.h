@@ -6,9 +6,9 @@
 
 namespace mnist_train::imaging {
 
-// The formats, each in its own file, for codec.cpp. `read_…` reads the header and does not check
-// sizes. `decode_…` returns the pixels as they are stored: upright or not, and with
-// alpha as the last of 2 or 4 channels. All throw Error(kData) with the name.
+// The formats, each in its own file, used by codec.cpp. `read_…` reads the header without checking
+// sizes. `decode_…` returns the pixels as stored: not rotated, and with alpha as the last of 2 or 4
+// channels. All throw Error(kData) with the name.
 
 Header read_png(Bytes bytes, const std::string& name);
 Image decode_png(Bytes bytes, const Header& header, const std::string& name);
@@ -25,8 +25,8 @@ Image decode_bmp(Bytes bytes, const Header& header, const std::string& name);
 Header read_pnm(Bytes bytes, const std::string& name);
 Image decode_pnm(Bytes bytes, const Header& header, const std::string& name);
 
-/// Finds the orientation in the metadata of a picture as Pillow's exif_transpose does: the tag of
-/// EXIF or, if it has none, of XMP.
+/// Finds the orientation in a picture's metadata like Pillow's exif_transpose: the EXIF tag or, if
+/// missing, the XMP tag.
 class Orientation {
  public:
   void add_exif(Bytes exif);
@@ -39,11 +39,11 @@ class Orientation {
   std::optional<int> xmp_;
 };
 
-/// Returns the number in `size` bytes at `offset`, which the caller has checked.
+/// Returns the number in `size` bytes at `offset`; the caller checks the bounds.
 std::int64_t big_endian(Bytes bytes, std::size_t offset, std::size_t size);
 std::int64_t little_endian(Bytes bytes, std::size_t offset, std::size_t size);
 
-/// Returns whether `text` is at `offset`.
+/// Returns whether the bytes at `offset` are `text`.
 bool has_text(Bytes bytes, std::size_t offset, std::string_view text);
 
 }  // namespace mnist_train::imaging

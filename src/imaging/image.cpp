@@ -8,21 +8,21 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// For each output position along one axis, its input positions and their weights.
+/// The input positions and weights for each output position along one axis.
 struct AxisWindows {
   std::vector<std::int64_t> begin{};   // [positions]
-  std::vector<std::int64_t> first{0};  // [positions + 1]: the first of its weights
+  std::vector<std::int64_t> first{0};  // [positions + 1]: index of its first weight
   std::vector<float> weights{};
 };
 
-/// Output positions, of all that an axis is resized to.
+/// A range of output positions on a resized axis.
 struct Positions {
   std::int64_t begin;
   std::int64_t end;
   std::int64_t size() const { return end - begin; }
 };
 
-/// Returns those that a canvas of `canvas` pixels shows if the axis begins at `start` of it.
+/// Returns the positions visible on a canvas of `canvas` pixels if the axis begins at `start`.
 Positions visible(std::int64_t size, std::int64_t start, std::int64_t canvas) {
   return {std::max<std::int64_t>(0, -start), std::min(size, canvas - start)};
 }
@@ -53,7 +53,7 @@ AxisWindows windows(std::int64_t from, std::int64_t to, Positions wanted) {
 
 using Floats = float __attribute__((vector_size(16)));
 
-/// Resizes two rows of `channels` interleaved values, 1 or 3; a value past them is read. All
+/// Resizes two rows of `channels` (1 or 3) interleaved values; reads one value past the end. All
 /// channels of a pixel are summed at once, each in the order of its window.
 template <std::size_t channels>
 void resample_rows(const AxisWindows& columns, std::array<const float*, 2> in,
@@ -99,7 +99,7 @@ std::uint8_t nearest_byte(float value) {
   return static_cast<std::uint8_t>(std::min(rounded, 255));
 }
 
-/// Resizes to `height` x `width`, of which only the wanted rows and columns are computed.
+/// Resizes to `height` x `width`, computing only the wanted rows and columns.
 Image resize_part(const Image& image, std::int64_t height, std::int64_t width, Positions rows,
                   Positions columns) {
   const AxisWindows across = windows(image.width, width, columns);
@@ -115,7 +115,7 @@ Image resize_part(const Image& image, std::int64_t height, std::int64_t width, P
     const std::uint8_t* bytes = image.pixels.data() + static_cast<std::size_t>(row) * row_size;
     std::copy(bytes, bytes + static_cast<std::size_t>(pair) * row_size, in.begin());
     float* narrow = narrowed.data() + static_cast<std::size_t>(row - first) * values.size();
-    // The last of an odd number is computed twice.
+    // If the number of rows is odd, the last one is computed twice.
     const std::array<const float*, 2> from{in.data(), in.data() + (pair == 2 ? row_size : 0)};
     const std::array<float*, 2> to{narrow, narrow + (pair == 2 ? values.size() : 0)};
     image.channels == 1 ? resample_rows<1>(across, from, to) : resample_rows<3>(across, from, to);
@@ -130,7 +130,7 @@ Image resize_part(const Image& image, std::int64_t height, std::int64_t width, P
   return result;
 }
 
-/// Rounds half to even, as Python's round does.
+/// Rounds half to even, like Python's round.
 std::int64_t rounded(double value) { return std::llrint(value); }
 
 }  // namespace
@@ -172,7 +172,7 @@ Framing padded(const Image& image, std::int64_t height, std::int64_t width) {
 
 void draw_planes(Image image, const Framing& framing, std::int64_t channels, std::int64_t height,
                  std::int64_t width, const Colour& background, std::uint8_t* out) {
-  // Gray is resized before it is copied to the channels, which gives the same planes.
+  // Gray is resized before it is copied to the channels, with the same result.
   if (image.channels > channels) image = with_channels(std::move(image), channels);
   const Positions rows = visible(framing.height, framing.top, height);
   const Positions columns = visible(framing.width, framing.left, width);

@@ -17,16 +17,16 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// SOF0 to SOF15, except for three numbers with other meanings.
+/// SOF0 to SOF15, except for three markers with other meanings.
 bool is_frame_header(std::uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
-constexpr int kMostScans = 500;  // a scan takes few bytes, but a pass over the whole image
+constexpr int kMostScans = 500;  // a scan takes few bytes, but requires a pass over the whole image
 
 /// libjpeg reports errors through functions that must not return: they jump back to the caller.
 struct ErrorManager {
-  jpeg_error_mgr functions;  // the first member: libjpeg knows this object by it
+  jpeg_error_mgr functions;  // must be first: libjpeg casts its address to this object
   std::jmp_buf back;
   std::array<char, JMSG_LENGTH_MAX> message;
 };
@@ -37,7 +37,7 @@ void leave(j_common_ptr codec) {
   std::longjmp(errors->back, 1);
 }
 
-/// Truncated data are an error here: libjpeg would fill the rest with gray.
+/// Treats truncated data as an error; libjpeg would fill the rest with gray.
 void refuse_truncation(j_common_ptr codec, int level) {
   const int code = codec->err->msg_code;
   if (level < 0 && (code == JWRN_JPEG_EOF || code == JWRN_HIT_MARKER)) leave(codec);
@@ -62,11 +62,11 @@ struct Decoding {
   jpeg_decompress_struct decoder{};
   jpeg_progress_mgr progress{};
   ErrorManager errors{};
-  std::size_t left = 0;  // unread bytes when it failed
+  std::size_t left = 0;  // unread bytes at the time of failure
 };
 
-// A function that setjmp returns to must not have objects with destructors: these two only use
-// plain data of their callers.
+// A function that setjmp returns to must not contain objects with destructors: these two use only
+// plain data owned by their callers.
 
 bool decode_into(Decoding& state, Bytes bytes, const Image& shape, std::uint8_t* pixels) {
   jpeg_decompress_struct& decoder = state.decoder;
@@ -121,7 +121,7 @@ bool encode_into(Encoding& state, const Image& image, int quality) {
   jpeg_start_compress(&encoder, TRUE);
   const auto row_bytes = static_cast<std::size_t>(image.width * image.channels);
   while (encoder.next_scanline < encoder.image_height) {
-    // libjpeg's interface lacks const.
+    // libjpeg's interface is not const-correct.
     auto* row = const_cast<JSAMPROW>(image.pixels.data() + encoder.next_scanline * row_bytes);
     jpeg_write_scanlines(&encoder, &row, 1);
   }
@@ -130,7 +130,7 @@ bool encode_into(Encoding& state, const Image& image, int quality) {
   return true;
 }
 
-/// Converts inverted CMYK, as Adobe's programs write it, to RGB as Pillow does.
+/// Converts inverted CMYK, as written by Adobe's programs, to RGB like Pillow.
 void to_rgb(Image& cmyk) {
   std::uint8_t* out = cmyk.pixels.data();
   for (std::size_t at = 0; at < cmyk.pixels.size(); at += 4) {
@@ -154,11 +154,11 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
   std::size_t at = 2;
   while (at + 4 <= bytes.size()) {
     const std::uint8_t marker = bytes[at + 1];
-    if (bytes[at] != 0xFF || marker == 0xFF || marker == 0x00) {  // stray and fill bytes
+    if (bytes[at] != 0xFF || marker == 0xFF || marker == 0x00) {  // stray bytes and fill bytes
       ++at;
       continue;
     }
-    if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {  // without length and data
+    if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD8)) {  // markers without length and data
       at += 2;
       continue;
     }

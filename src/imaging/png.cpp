@@ -11,9 +11,9 @@ namespace {
 
 constexpr std::size_t kPngHeaderEnd = 33;  // signature, length, type, 13 bytes, checksum
 
-/// Reads the chunks that follow the header as far as they matter.
+/// Reads those chunks after the header that are relevant.
 void read_chunks(Bytes bytes, Header& header) {
-  constexpr std::string_view kXmp{"XML:com.adobe.xmp\0\0", 19};  // not compressed
+  constexpr std::string_view kXmp{"XML:com.adobe.xmp\0\0", 19};  // uncompressed
   constexpr std::size_t kAround = 12;                            // length, type, checksum
   Orientation orientation;
   for (std::size_t at = kPngHeaderEnd; at + kAround <= bytes.size();) {
@@ -57,10 +57,10 @@ void read_png_bytes(png_structp png, png_bytep out, std::size_t count) {
   reader->at += count;
 }
 
-// Functions that setjmp returns to must not have objects with destructors.
+// Functions that setjmp returns to must not contain objects with destructors.
 
-/// Reads up to the pixels and asks for 8 bits, without palette. Gamma and colour profiles are not
-/// even read, as in Pillow.
+/// Reads everything before the pixels and requests 8 bits without palette. Gamma and colour
+/// profiles are not even read, like in Pillow.
 bool start_png(PngReader& reader) {
   if (setjmp(reader.back) != 0) return false;
   reader.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &reader, leave_png,
@@ -71,7 +71,7 @@ bool start_png(PngReader& reader) {
   png_set_keep_unknown_chunks(reader.png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_set_user_limits(reader.png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
 #ifdef PNG_IGNORE_ADLER32  // libpng may be built without it
-  // Chunks have checksums of their own.
+  // Chunks have their own checksums.
   png_set_option(reader.png, PNG_IGNORE_ADLER32, PNG_OPTION_ON);
 #endif
   png_read_info(reader.png, reader.info);
@@ -140,7 +140,7 @@ std::string encode_png(const Image& image) {
   png.format = image.channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(png), '\0');
   png_alloc_size_t size = bytes.size();
-  // This interface returns failures instead of jumping out of its functions, and frees its memory.
+  // This interface returns failures instead of jumping out, and frees its own memory.
   if (png_image_write_to_memory(&png, bytes.data(), &size, 0, image.pixels.data(), 0, nullptr) ==
       0) {
     throw Error(ExitCode::kRunFailed, std::string("cannot encode a PNG image: ") + png.message);

@@ -7,7 +7,7 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// Reads the text of a PNM file: numbers between spaces, line ends and comments.
+/// Reads the text of a PNM file: numbers separated by whitespace and comments.
 class PnmText {
  public:
   PnmText(Bytes bytes, std::size_t at, const std::string& name)
@@ -25,7 +25,7 @@ class PnmText {
     }
     return value;
   }
-  /// Skips the one character after the header of binary pixels.
+  /// Skips the single character after the header of binary pixels.
   void end_header() {
     if (at_ == bytes_.size() || !is_space()) fail("expected a space after the PNM header");
     ++at_;
@@ -56,8 +56,8 @@ class PnmText {
 
 constexpr std::int64_t kMostPnm = 65535;
 
-/// Returns the byte of each stored value. Pillow rounds to 8 bits, or for gray of more than 8 bits
-/// to 16, of which the high byte counts.
+/// Returns the byte for each stored value. Pillow rounds to 8 bits, or gray of more than 8 bits to
+/// 16, of which the high byte is used.
 std::vector<std::uint8_t> pnm_bytes(std::int64_t greatest, bool gray) {
   const bool deep = gray && greatest > 255;
   const std::int64_t full = deep ? kMostPnm : 255;
@@ -86,7 +86,7 @@ Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   Image image{header.height, header.width, header.components, {}};
   const bool is_text = bytes[1] < '4';
   const std::int64_t greatest = text.number(kMostPnm);
-  const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // at least, in text
+  const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // a minimum for text
   if (greatest == 0) text.fail("a greatest value of 0");
   if (!is_text) text.end_header();
   if (bytes.size() - text.at() < value_size * image.bytes()) {

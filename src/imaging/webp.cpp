@@ -8,7 +8,7 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// Functions of libwebp, which is loaded with the first picture.
+/// Functions of libwebp, which is loaded when the first picture is read.
 struct WebpLibrary {
   WebpLibrary() {
     const SharedLibrary library("libwebp.so.7");
