@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kMostAttempts = 100;                  // each must make progress
-constexpr std::uint64_t kContainerBytes = 1 << 16;  // gzip may add to incompressible data
+constexpr std::uint64_t kContainerBytes = 1 << 16;  // gzip may enlarge incompressible data
 constexpr std::size_t kPiece = 1 << 20;
 constexpr long kConnectTimeout_s = 15;
-constexpr long kSilence_s = 30;  // without a byte
+constexpr long kSilence_s = 30;  // maximum time without a byte
 constexpr long kMostRedirects = 5;
 
 template <typename... Parts>
@@ -33,8 +33,8 @@ void say(const Parts&... parts) {
   ((std::cerr << "mnist-train fetch: ") << ... << parts) << '\n';
 }
 
-/// Returns the problem with the content of a file; "" if there is none. Mirrors may compress
-/// differently, so the inflated content of a .gz file is verified, up to its size.
+/// Returns the problem with a file's content, or "". Mirrors may compress differently, so the
+/// decompressed content of a .gz file is verified, up to the expected size.
 std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   Sha256 sha256;
   std::uint64_t bytes = 0;
@@ -66,12 +66,12 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   return "SHA-256 of the content is " + digest + ", expected " + wanted.sha256;
 }
 
-/// The lock of the one process that downloads into a folder: a file, removed with the object.
+/// Ensures that only one process downloads into a folder: a lock file, removed with the object.
 class FolderLock {
  public:
-  /// Waits for another process that holds it.
+  /// Waits if another process holds the lock.
   explicit FolderLock(const fs::path& folder) : path_(folder / ".fetch.lock") {
-    while (!take()) {  // the previous holder removed the file meanwhile
+    while (!take()) {  // the previous holder has removed the file
     }
   }
   FolderLock(const FolderLock&) = delete;
@@ -159,16 +159,15 @@ bool may_resume(CURLcode code) {
          code == CURLE_OPERATION_TIMEDOUT || code == CURLE_COULDNT_CONNECT;
 }
 
-/// How an attempt to download a URL ended.
+/// The outcome of an attempt to download a URL.
 struct Transfer {
-  std::string problem{};    // "" if there is none
-  bool may_resume = false;  // interrupted: another attempt can continue
+  std::string problem{};    // "" on success
+  bool may_resume = false;  // interrupted; another attempt can continue
 };
 
-/// Appends the missing content of `url` (http, https, file) to `part`. The server is asked to start
-/// at the present size, or for everything if it cannot. The bytes that were received stay in the
-/// file in any case. Content beyond `max_bytes` is refused. Throws Error(kData) if the file cannot
-/// be written.
+/// Appends the missing content of `url` (http, https, file) to `part`. Asks the server to start at
+/// the current size, or requests everything if it cannot. Received bytes stay in the file in any
+/// case. Content beyond `max_bytes` is rejected. Throws Error(kData) if the file cannot be written.
 Transfer download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
   const UniqueFd file = open_private_file(part, ExitCode::kData);
   struct stat status {};
@@ -200,8 +199,8 @@ Transfer download(const std::string& url, const fs::path& part, std::uint64_t ma
   return {message[0] == '\0' ? curl_easy_strerror(code) : message.data(), may_resume(code)};
 }
 
-/// Downloads `url` into `part`. An interrupted transfer is resumed as long as each attempt makes
-/// progress. Returns the problem; "" if there is none.
+/// Downloads `url` into `part`, resuming interrupted transfers as long as each attempt makes
+/// progress. Returns the problem, or "".
 std::string transfer(const std::string& url, const fs::path& part,
                      const settings::DatasetFile& file) {
   for (int attempt = 1;; ++attempt) {
@@ -214,8 +213,8 @@ std::string transfer(const std::string& url, const fs::path& part,
   }
 }
 
-/// Downloads and verifies a file from one mirror. Wrong content may come from an old part, so it is
-/// then downloaded from the start. Returns the problem; "" if there is none.
+/// Downloads and verifies a file from one mirror. If the content is wrong, an old part may be the
+/// cause, so the file is downloaded again from the start. Returns the problem, or "".
 std::string fetch_from(const std::string& url, const fs::path& part,
                        const settings::DatasetFile& file) {
   bool fresh = size_of(part) == 0;
@@ -230,17 +229,17 @@ std::string fetch_from(const std::string& url, const fs::path& part,
   }
 }
 
-/// Removes the parts of other mirrors.
+/// Removes the partial files of other mirrors.
 void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
   const std::string prefix = "." + file.name + ".";
-  std::error_code ignored;  // another user's
+  std::error_code ignored;  // belongs to another user
   for (const fs::path& path : paths_in(folder)) {
     const std::string name = path.filename().string();
     if (name.starts_with(prefix) && name.ends_with(".part")) fs::remove(path, ignored);
   }
 }
 
-/// Returns whether a file is there and correct.
+/// Returns whether a file exists and is correct.
 bool is_there(const fs::path& path, const settings::DatasetFile& file) {
   if (!fs::exists(path)) return false;
   const std::string problem = verify(path, file);
@@ -272,7 +271,7 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
       path.string());
 }
 
-/// Fetches the archive that holds the files, unless all of them are there.
+/// Downloads the archive that contains the files, unless all of them exist.
 void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder,
                    const std::vector<std::string>& mirrors) {
   const auto has = [&](const auto& file) { return is_there(folder / file.name, file); };
@@ -283,8 +282,7 @@ void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder
   fs::remove(archive);
 }
 
-/// Throws Error(kConfig) if a file in the folder would be replaced that belongs to another data
-/// set.
+/// Throws Error(kConfig) if the download would replace another data set's file in the folder.
 void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path& folder) {
   for (const settings::NamedDataset& other : settings::named_datasets()) {
     if (other.name == dataset.name) continue;
@@ -300,13 +298,13 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
   }
 }
 
-/// Downloads a data set's files into `folder`, which is made if it is missing, and returns their
-/// paths. Correct files that are there are kept. A file gets its name only once its SHA-256 is
-/// verified; until then it is a hidden .part beside it, from which the next attempt, of this or
-/// another process, resumes. An archive is verified, then unpacked. One process downloads while
-/// others that want the same folder wait for it. Mirrors are tried in order, and the problem of
-/// each is printed. Throws Error(kData) if no mirror had the files, and Error(kConfig) if the
-/// folder cannot be written.
+/// Downloads a data set's files into `folder`, which is created if missing, and returns their
+/// paths. Correct files that exist are kept. A file gets its name only after its SHA-256 is
+/// verified; until then it is a hidden .part file next to it, from which the next attempt, by this
+/// or another process, resumes. An archive is verified, then unpacked. While one process downloads,
+/// others that need the same folder wait. Mirrors are tried in order, and the problem with each is
+/// printed. Throws Error(kData) if all mirrors fail, and Error(kConfig) if the folder cannot be
+/// written.
 std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const fs::path& folder,
                                     const std::vector<std::string>& mirrors) {
   make_folder(folder, ExitCode::kConfig);
@@ -329,7 +327,7 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
 }  // namespace mnist_train::fetch
 
 /// Called by `mnist-train fetch`, which has checked the arguments: data set, folder, and mirrors
-/// instead of the known ones.
+/// that replace the known ones.
 int main(int argc, char** argv) {
   using namespace mnist_train;
   ::signal(SIGPIPE, SIG_IGN);
