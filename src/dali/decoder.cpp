@@ -13,7 +13,7 @@
 #include "base/system.h"
 #include "data/image_decoder.h"
 
-// Declared by no header of the C interface; without it no operator is known.
+// No header of the C interface declares it; without this call, no operator is registered.
 extern "C" void daliInitOperators();  // NOLINT(readability-identifier-naming)
 
 namespace mnist_train::dali {
@@ -45,7 +45,7 @@ void initialize() {
   });
 }
 
-/// Discards output to standard error during its lifetime.
+/// Discards standard error during its lifetime.
 class QuietStderr {
  public:
   QuietStderr() : saved_(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
@@ -66,22 +66,22 @@ daliArgDesc_t argument(const char* name, daliDataType_t type, std::int64_t value
   return {.name = name, .dtype = type, .ivalue = value};
 }
 
-/// A DALI pipeline: external input -> decoders.Image -> Resize -> CropMirrorNormalize, which makes
-/// planes of colours. DALI does not choose, shuffle or pad samples. With a GPU the decoder is
+/// A DALI pipeline: external input -> decoders.Image -> Resize -> CropMirrorNormalize, which
+/// outputs colour planes. DALI does not select, shuffle or pad samples. With a GPU, the decoder is
 /// `mixed` and the other operators run on the GPU.
 class Pipeline {
  public:
   /// Builds it for batches of at most `max_batch` samples. Throws Error(kRunFailed) with DALI's
-  /// reason.
+  /// message.
   Pipeline(const data::ImageDecoderSetup& setup, std::size_t max_batch)
       : setup_(setup), max_batch_(max_batch) {
-    // DALI prints long warnings about codecs that are not installed (JPEG 2000, TIFF).
+    // DALI prints long warnings about missing codecs (JPEG 2000, TIFF).
     const QuietStderr quiet;
     initialize();
     daliPipelineParams_t parameters{};
     DALI_SET_PARAM(parameters, max_batch_size, static_cast<int>(max_batch_));
     DALI_SET_PARAM(parameters, num_threads, setup_.threads);
-    // Without a GPU it must not be set at all.
+    // Must not be set without a GPU.
     if (setup_.gpu) DALI_SET_PARAM(parameters, device_id, *setup_.gpu);
     DALI_SET_PARAM(parameters, exec_type, DALI_EXEC_DYNAMIC);
     constexpr int kDepth = 2;  // batches
@@ -108,7 +108,7 @@ class Pipeline {
 
   std::size_t max_batch() const { return max_batch_; }
 
-  /// Begins to decode a batch of encoded files, which must stay in place until it is popped.
+  /// Starts decoding a batch of encoded files, which must stay in place until the batch is popped.
   void feed(const std::vector<data::Bytes>& files) {
     std::vector<std::int64_t> sizes(files.size());
     std::vector<daliTensorDesc_t> samples(files.size());
@@ -131,8 +131,8 @@ class Pipeline {
                                   nullptr));
     require(daliPipelineRun(pipeline_.get()));
   }
-  /// Waits for the oldest batch in the pipeline. Its memory belongs to DALI and is reused after the
-  /// last owner is gone. Throws Error(kData), after which the pipeline is unusable.
+  /// Waits for the oldest batch in the pipeline. DALI owns its memory and reuses it when the last
+  /// owner is gone. Throws Error(kData), after which the pipeline is unusable.
   data::DecodedBatch pop() {
     daliPipelineOutputs_h popped = nullptr;
     require(daliPipelinePopOutputs(pipeline_.get(), &popped), ExitCode::kData);
@@ -140,7 +140,7 @@ class Pipeline {
     daliTensorList_h got = nullptr;
     require(daliPipelineOutputsGet(popped, &got, 0));
     const Owned<daliTensorList_h> list(got);
-    // Fails unless samples are contiguous, which samples of equal size are.
+    // Fails unless samples are contiguous; samples of equal size are.
     daliTensor_h view = nullptr;
     require(daliTensorListViewAsTensor(got, &view));
     std::shared_ptr<const void> owner(view, [](daliTensor_h tensor) { FreeHandle{}(tensor); });
@@ -153,7 +153,7 @@ class Pipeline {
   void add_operators() {
     const data::ImageGeometry& geometry = setup_.images->geometry;
     const bool gray = geometry.channels == 1;
-    constexpr std::int64_t kRgb = 0;  // DALIImageType, which only C++ headers define
+    constexpr std::int64_t kRgb = 0;  // DALIImageType, defined only in C++ headers
     constexpr std::int64_t kGray = 2;
     // Orientation and chroma as in the decoders of src/imaging.
     add_operator("decoders__Image", setup_.gpu ? DALI_BACKEND_MIXED : DALI_BACKEND_CPU, "decoded",
@@ -171,7 +171,7 @@ class Pipeline {
       sizes.arr = size.data();
       add_operator("Resize", backend, "resized", {sizes});
     }
-    if (gray) return;  // one plane is the same either way
+    if (gray) return;  // one plane is the same in either layout
     const daliArgDesc_t layout{.name = "output_layout", .dtype = DALI_STRING, .str = "CHW"};
     add_operator("CropMirrorNormalize", backend, "planes",
                  {argument("dtype", DALI_INT32, DALI_UINT8), layout});
@@ -200,16 +200,17 @@ class Pipeline {
   daliIODesc_t last_{};  // input of the next operator
 };
 
-// While one is decoded, the next one waits in DALI.
+// While one batch is decoded, the next one waits in DALI.
 constexpr std::size_t kMostFed = 2;
 
 /// Decodes with NVIDIA DALI. One thread reads the files and owns the pipeline. Headers are checked
-/// before DALI sees a file, as for our own decoders. Pictures that only these read as they should
-/// be, and all of a batch of which DALI failed, reach it as PNGs that they made.
+/// before DALI sees a file, as for the built-in decoders. Pictures that DALI would decode
+/// differently, and whole batches on which it failed, are decoded by the built-in decoders and
+/// passed to it as PNG.
 class DaliDecoder : public data::ImageDecoder {
  public:
   explicit DaliDecoder(const data::ImageDecoderSetup& setup) : setup_(setup) {
-    (void)pipeline_for(1);  // reports a broken installation at once
+    (void)pipeline_for(1);  // reports a broken installation immediately
     thread_ = start_thread([this] { work(); });
   }
   DaliDecoder(const DaliDecoder&) = delete;
@@ -248,7 +249,7 @@ class DaliDecoder : public data::ImageDecoder {
         : samples(std::move(wanted)), buffers(samples.size()), files(samples.size()) {}
 
     std::vector<std::int64_t> samples;
-    std::vector<data::Buffer> buffers;  // of files that are not mapped
+    std::vector<data::Buffer> buffers;  // of files that are not memory-mapped
     std::vector<data::Bytes> files;
     std::promise<data::DecodedBatch> result{};
   };
@@ -273,8 +274,8 @@ class DaliDecoder : public data::ImageDecoder {
     }
   }
 
-  /// Returns the next batch to feed; null if none waits or enough are fed, or, with none fed, at
-  /// the end.
+  /// Returns the next batch to feed, or null if none is waiting, if enough are fed, or at the end.
+  /// Blocks if none is fed.
   std::unique_ptr<FileBatch> next_batch() {
     std::unique_lock<std::mutex> lock(mutex_);
     if (fed_.size() == kMostFed) return nullptr;
@@ -306,7 +307,7 @@ class DaliDecoder : public data::ImageDecoder {
     }
   }
 
-  /// Decodes a batch that has failed, with no other in the pipeline, or finds its bad samples.
+  /// Decodes a failed batch with no other batch in the pipeline, or finds its bad samples.
   void settle(FileBatch& batch) try {
     data::DecodedBatch decoded;
     decoded.failures = read(batch, /*as_png=*/true);
@@ -320,7 +321,7 @@ class DaliDecoder : public data::ImageDecoder {
     batch.result.set_exception(std::current_exception());
   }
 
-  /// Reads the files of a batch and returns those that are unusable.
+  /// Reads the files of a batch and returns the unusable ones.
   std::vector<data::SampleFailure> read(FileBatch& batch, bool as_png) const {
     std::vector<data::SampleFailure> failures;
     for (std::size_t place = 0; place < batch.samples.size(); ++place) {
@@ -351,7 +352,7 @@ class DaliDecoder : public data::ImageDecoder {
     file = batch.buffers[place];
   }
 
-  /// Returns a pipeline for this many samples; no batch may be in it if it must be rebuilt.
+  /// Returns a pipeline for this many samples. If it must be rebuilt, no batch may be in it.
   Pipeline& pipeline_for(std::size_t samples) {
     if (!pipeline_ || pipeline_->max_batch() < samples) {
       pipeline_.reset();
@@ -364,7 +365,7 @@ class DaliDecoder : public data::ImageDecoder {
   std::deque<std::future<data::DecodedBatch>> results_;  // of batches begun and not finished
   std::unique_ptr<Pipeline> pipeline_;
   FileBatches fed_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   FileBatches waiting_;
   bool ending_ = false;
