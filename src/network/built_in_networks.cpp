@@ -55,7 +55,8 @@ void add_linear_layers(LayerList& layers, const std::vector<std::int64_t>& hidde
   layers.push_back(linear("fc" + std::to_string(number), std::nullopt));
 }
 
-/// Convolutions, each with ReLU and 2x2 max-pooling, then linear layers with ReLU between them.
+/// A convolution with ReLU and 2x2 max-pooling, for `convolutional`, which appends linear layers
+/// with ReLU between them.
 struct ConvolutionBlock {
   std::int64_t channels;
   std::int64_t kernel;
@@ -85,8 +86,8 @@ LayerList mlp(const settings::ModelOptions& options) {
   return layers;
 }
 
-/// Two 3x3 convolutions with batch norm. With `stride` 2 the block halves the image, and the
-/// shortcut is a 1x1 convolution. The modules are in the order of the book's class.
+/// Two 3x3 convolutions with batch norm. With `stride` 2, the block halves the image, and the
+/// shortcut is a 1x1 convolution. The order of the modules is that of the book's class.
 Layer residual_block(std::int64_t channels, std::int64_t stride) {
   settings::ResidualLayer block;
   block.layers = {conv2d("conv1", channels, 3, /*padding=*/1, stride), batch_norm("bn1"), relu(),
@@ -100,7 +101,7 @@ Layer residual_block(std::int64_t channels, std::int64_t stride) {
   return {"", block};
 }
 
-/// ResNet-18 of Dive into Deep Learning 13.6 (https://d2l.ai).
+/// ResNet-18 from Dive into Deep Learning 13.6 (https://d2l.ai).
 LayerList resnet18() {
   LayerList layers{conv2d("", 64, 3, /*padding=*/1), batch_norm(), relu()};
   std::int64_t number = 1;
@@ -114,9 +115,9 @@ LayerList resnet18() {
   return layers;
 }
 
-// The networks of torchvision and of efficientnet-lite-pytorch, with the names of their modules.
+// The networks of torchvision and efficientnet-lite-pytorch, with their module names.
 
-/// A convolution without bias that keeps the size of images, but for its stride.
+/// A convolution without bias that preserves the image size at stride 1.
 Layer plain_conv2d(std::string as, std::int64_t out_channels, std::int64_t kernel,
                    std::int64_t stride = 1, std::int64_t groups = 1) {
   Layer layer = conv2d(std::move(as), out_channels, kernel, /*padding=*/kernel / 2, stride);
@@ -126,8 +127,8 @@ Layer plain_conv2d(std::string as, std::int64_t out_channels, std::int64_t kerne
   return layer;
 }
 
-/// A residual block of torchvision's ResNets: two 3x3 convolutions, or, if it is a bottleneck, a
-/// 3x3 between two 1x1 with four times the channels at the end.
+/// A residual block of torchvision's ResNets: two 3x3 convolutions or, as a bottleneck, a 3x3
+/// between two 1x1 convolutions, the last with four times the channels.
 Layer torchvision_block(std::int64_t channels, std::int64_t stride, bool is_bottleneck,
                         bool has_projection) {
   settings::ResidualLayer block;
@@ -175,12 +176,12 @@ LayerList torchvision_resnet(const std::vector<std::int64_t>& blocks, bool is_bo
   return layers;
 }
 
-/// A row of the tables of inverted residual blocks.
+/// A row in the tables of inverted residual blocks.
 struct InvertedBlocks {
   std::int64_t expansion;
   std::int64_t channels;
   std::int64_t times;
-  std::int64_t stride;  // of the first
+  std::int64_t stride;  // of the first block
   std::int64_t kernel = 3;
 };
 
@@ -224,8 +225,8 @@ LayerList torchvision_mobilenet_v2() {
           sequential("classifier", {dropout(0.2), linear("", std::nullopt)})};
 }
 
-/// Halves a side of images as TensorFlow does, and returns the zeros at its ends: windows then
-/// cover all of it. There is one more at the end if their number is odd.
+/// Halves a side of images like TensorFlow, and returns the zero padding at its two ends: windows
+/// then cover the whole side. If the padding is odd, the extra zero is at the end.
 std::pair<std::int64_t, std::int64_t> halve(std::int64_t& side, std::int64_t kernel) {
   const std::int64_t half = (side + 1) / 2;
   const std::int64_t zeros = std::max<std::int64_t>((half - 1) * 2 + kernel - side, 0);
@@ -285,7 +286,7 @@ LayerList efficientnet_lite0(ImageShape images) {
   return layers;
 }
 
-/// Returns whether square images of this size pass through the layers.
+/// Returns whether square images with this side fit all layers.
 bool fits(const settings::ModelOptions& options, ImageShape images, std::int64_t side) try {
   images.height = images.width = side;
   (void)infer_sizes(layers_of(options, images), images);
@@ -330,7 +331,7 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
     const std::string named = "/model/name: model \"" + settings::name_of(options.name) + '"';
     std::int64_t side = 1;
     while (side < kLargestSideTried && !fits(options, images, side)) ++side;
-    // No size of images helps.
+    // No image size helps.
     if (side == kLargestSideTried) throw ConfigKeyError(named + ": " + error.reason());
     throw ConfigKeyError(named + " needs images of at least " + settings::text_of({side, side}) +
                          ", the data has " + settings::text_of({images.height, images.width}));

@@ -20,7 +20,7 @@ constexpr std::int64_t kMaxParameters = std::int64_t{1} << 33;
 constexpr std::int64_t kMaxParametersOfLayer = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // of one image, between two layers
 
-// dir(torch.nn.Sequential()) of PyTorch 2.11, each name between blanks.
+// dir(torch.nn.Sequential()) of PyTorch 2.11, separated by blanks.
 constexpr std::string_view kModuleAttributes =
     " T_destination add_module append apply bfloat16 buffers call_super_init children compile "
     "cpu cuda double dump_patches eval extend extra_repr float forward get_buffer "
@@ -41,13 +41,13 @@ constexpr std::string_view kModuleAttributes =
     "_replicate_for_data_parallel _save_to_state_dict _slow_forward _state_dict_hooks "
     "_state_dict_pre_hooks _version _wrapped_call_impl ";
 
-/// Returns whether torch.nn.Sequential has no attribute of this name, not even a private one.
+/// Returns whether torch.nn.Sequential has no attribute with this name, not even a private one.
 bool is_free_in_python(const std::string& name) {
   return !name.starts_with("__") &&
          kModuleAttributes.find(" " + name + " ") == std::string_view::npos;
 }
 
-/// Returns the product, or `most` + 1 if it is larger.
+/// Returns the product, or `most` + 1 if it exceeds `most`.
 std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::int64_t most) {
   std::int64_t product = 1;
   for (const std::int64_t factor : factors) {
@@ -56,9 +56,9 @@ std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::i
   return product;
 }
 
-/// Returns the number of windows that slide over one side of an image, with `padding` on both ends
-/// together; nothing if none fits. In ceil mode the last one may extend beyond the padding, but, as
-/// in PyTorch, no window starts in the padding after the last pixel.
+/// Returns the number of windows that slide over one side of an image, or nullopt if none fits.
+/// `padding` is the total of both ends. In ceil mode, the last window may extend beyond the padding
+/// but, as in PyTorch, no window starts in the padding after the last pixel.
 std::optional<std::int64_t> windows(std::int64_t side, std::int64_t kernel, std::int64_t stride,
                                     std::int64_t padding, std::int64_t dilation, bool ceil_mode) {
   const std::int64_t reach = dilation * (kernel - 1) + 1;
@@ -69,7 +69,7 @@ std::optional<std::int64_t> windows(std::int64_t side, std::int64_t kernel, std:
   return is_beyond ? count - 1 : count;
 }
 
-/// Formats the reason as fmt::format does.
+/// Formats the reason like fmt::format.
 template <class... Values>
 [[noreturn]] void fail(const SizedLayer& sized, fmt::format_string<Values...> reason,
                        Values&&... values) {
@@ -96,7 +96,7 @@ std::int64_t count_weights(const SizedLayer& sized, std::initializer_list<std::i
   fail(sized, "has more than {} weights for input {}", kMaxParametersOfLayer, batch_text(sized.in));
 }
 
-/// `padding`: on both ends together.
+/// `padding`: total of both ends.
 void slide(SizedLayer& sized, const ImageSize& kernel, const ImageSize& stride,
            const ImageSize& padding, const ImageSize& dilation, bool ceil_mode = false) {
   const SampleShape& in = sized.in;
@@ -126,7 +126,7 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
   }
   const auto& kernel = layer.kernel_size;
   const auto& stride = layer.stride;
-  ImageSize padding;  // on both sides together
+  ImageSize padding;  // total of both sides
   if (layer.padding) {
     padding = {2 * layer.padding->height, 2 * layer.padding->width};
   } else {
@@ -228,7 +228,7 @@ class SizeInference {
   }
 
  private:
-  /// Infers `layers`, repeated `times` times.
+  /// Infers the sizes of `layers`, repeated `times` times.
   std::vector<SizedLayer> infer_list(const LayerList& layers, SampleShape in,
                                      const std::string& path, const std::string& pointer,
                                      std::int64_t times) {
@@ -277,8 +277,8 @@ class SizeInference {
     }
   }
 
-  /// Infers output, parameters and multiply-adds of a layer from its input, and replaces "classes"
-  /// by the number.
+  /// Infers a layer's output, parameters and multiply-adds from its input, and replaces "classes"
+  /// with the number.
   void infer_layer(SizedLayer& sized) {
     sized.out = sized.in;
     const ImageShape& images = images_;
@@ -296,7 +296,7 @@ class SizeInference {
     check_elements(sized);
   }
 
-  /// Of a sequential or a repeat.
+  /// Handles sequential and repeat.
   template <class Whole>
   void infer_inner(SizedLayer& sized, Whole& layer) {
     std::int64_t times = 1;

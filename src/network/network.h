@@ -11,7 +11,7 @@
 
 namespace mnist_train::network {
 
-/// Size of the images and number of classes of a data set.
+/// The image size and number of classes of a data set.
 struct ImageShape {
   std::int64_t channels = 1;
   std::int64_t height = 28;
@@ -19,14 +19,14 @@ struct ImageShape {
   std::int64_t classes = 10;
 };
 
-/// Returns the shape of the images of a named data set; nothing for other data.
+/// Returns the shape of a named data set's images, or nullopt for other data.
 std::optional<ImageShape> known_images(const settings::DataOptions& options);
 
 /// Returns the shape of a model's input: the images after `data.augment`. Throws Error(kConfig) if
 /// a crop does not fit.
 ImageShape model_input(const settings::DataOptions& options, ImageShape images);
 
-/// The shape of activations for one image: [C,H,W], or [F] after a flatten.
+/// The shape of activations for one image: [C,H,W], or [F] after flattening.
 struct SampleShape {
   std::int64_t channels = 0;  // or features
   std::int64_t height = 1;
@@ -42,36 +42,36 @@ std::string batch_text(const SampleShape& shape);
 
 /// A layer with inferred sizes.
 struct SizedLayer {
-  settings::LayerKind kind;  // with sizes instead of "classes", and without inner layers
-  std::string name;          // in the module that holds it
-  std::string path;          // with the names of its parents: "resnet_block1.0.conv1"
-  std::string pointer;       // of its entry in the list: "/3/layers/0"
+  settings::LayerKind kind;  // with numbers instead of "classes", without inner layers
+  std::string name;          // within its parent module
+  std::string path;          // including its parents: "resnet_block1.0.conv1"
+  std::string pointer;       // to its entry in the list: "/3/layers/0"
   SampleShape in;
   SampleShape out;
   std::int64_t parameters = 0;
-  std::int64_t multiply_adds = 0;    // of convolutions and linear layers, for one image
-  std::vector<SizedLayer> layers;    // of sequential, residual, gate, repeat (all repetitions)
-  std::vector<SizedLayer> shortcut;  // of residual
+  std::int64_t multiply_adds = 0;    // in convolutions and linear layers, per image
+  std::vector<SizedLayer> layers;    // in sequential, residual, gate, repeat (all repetitions)
+  std::vector<SizedLayer> shortcut;  // in residual
 
-  /// Returns the names of the layer's own parameters in its module: "weight", "bias".
+  /// Returns the names of the layer's own parameters within its module: "weight", "bias".
   std::vector<std::string> parameter_names() const;
 };
 
 /// Returns the names of all parameters in the layers, as in a state_dict.
 std::vector<std::string> parameter_names(const std::vector<SizedLayer>& layers);
 
-/// A network for images of one size.
+/// A network for images of a given size.
 struct Network {
   ImageShape images;
   std::vector<SizedLayer> layers;
   std::int64_t parameters = 0;
-  std::int64_t multiply_adds = 0;  // for one image
+  std::int64_t multiply_adds = 0;  // per image
 };
 
-/// A layer that does not fit its input, or another mistake in a list of layers.
+/// A layer that does not fit its input, or another error in a list of layers.
 class LayerError : public ConfigKeyError {
  public:
-  /// `pointer`: of the entry within the list, such as "/3/layers/0".
+  /// `pointer`: to the entry within the list, such as "/3/layers/0".
   LayerError(const std::string& pointer, std::string reason)
       : ConfigKeyError("/model/layers" + pointer + ": " + reason), reason_(std::move(reason)) {}
 
@@ -81,11 +81,11 @@ class LayerError : public ConfigKeyError {
   std::string reason_;
 };
 
-/// Infers all sizes of a network from those of its images. Throws LayerError.
+/// Infers all sizes in a network from the image size. Throws LayerError.
 Network infer_sizes(const settings::LayerList& layers, const ImageShape& images);
 
-/// Returns the layers of a built-in network for images of this size, or of the config. Requires
-/// options.has_layers().
+/// Returns the layers of the built-in network for images of this size, or the config's layers.
+/// Requires options.has_layers().
 settings::LayerList layers_of(const settings::ModelOptions& options, const ImageShape& images);
 
 /// Returns the network of `options` for these images. Requires options.has_layers(). Throws
