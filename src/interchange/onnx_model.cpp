@@ -31,15 +31,16 @@ using settings::ImageSize;
 using settings::sides;
 using Sizes = std::vector<std::int64_t>;
 
-constexpr std::int32_t kFloat32 = 1;  // of TensorProto.DataType
+constexpr std::int32_t kFloat32 = 1;  // in TensorProto.DataType
 
-/// Protobuf messages must be smaller than 2 GiB; 16 MiB are reserved for everything but parameters.
+/// Protobuf messages must be smaller than 2 GiB; 16 MiB are reserved for data other than
+/// parameters.
 constexpr std::int64_t kMaxParameters = ((std::int64_t{2} << 30) - (std::int64_t{16} << 20)) / 4;
 
-/// The name and value of an attribute of an operator of operator set 17.
+/// Name and value of an operator attribute in operator set 17.
 using OnnxAttribute = std::pair<std::string, std::variant<std::int64_t, float, Sizes>>;
 
-/// An operator with the names of its input and output tensors. The output's is also its own.
+/// An operator with the names of its input tensors. Its output tensor has the operator's name.
 struct OnnxNode {
   std::string operation;
   std::string name;
@@ -47,7 +48,7 @@ struct OnnxNode {
   std::vector<OnnxAttribute> attributes;
 };
 
-/// An input or output of the graph, for any number of images.
+/// An input or output of the graph, for any batch size.
 struct OnnxValue {
   std::string name;
   Sizes shape;  // of one image
@@ -55,9 +56,9 @@ struct OnnxValue {
 };
 
 /// A graph of operators (https://github.com/onnx/onnx/blob/main/docs/IR.md). The messages of
-/// onnx/onnx.proto are written field by field, each with its number and name, since libprotobuf
-/// must not be linked beside LibTorch, which carries its own. Tensors, nearly all of a file, are
-/// written when they are added.
+/// onnx/onnx.proto are written field by field, each with its number and name, because libprotobuf
+/// must not be linked together with LibTorch, which contains its own copy. Tensors, which make up
+/// nearly all of a file, are written as soon as they are added.
 class OnnxGraph {
  public:
   OnnxGraph() = default;
@@ -69,8 +70,8 @@ class OnnxGraph {
   std::string description;
   std::vector<std::pair<std::string, std::string>> metadata;
 
-  /// Adds an operator after those of its inputs. Returns the name of its output, which contains the
-  /// path of its layer.
+  /// Adds an operator, after the operators of its inputs. Returns the name of its output, which
+  /// contains the layer's path.
   std::string add_node(const std::string& path, const std::string& operation,
                        std::vector<std::string> inputs,
                        std::vector<OnnxAttribute> attributes = {}) {
@@ -80,7 +81,7 @@ class OnnxGraph {
     return name;
   }
 
-  /// Adds a named tensor of float32 or int64; returns the name.
+  /// Adds a named float32 or int64 tensor; returns the name.
   template <class Number>
   std::string add_tensor(const std::string& name, const Sizes& shape,
                          const std::vector<Number>& values) {
@@ -94,7 +95,7 @@ class OnnxGraph {
     return name;
   }
 
-  /// Adds a tensor without a name; returns a generated one.
+  /// Adds an unnamed tensor; returns a generated name.
   template <class Number>
   std::string add_constant(const Sizes& shape, const std::vector<Number>& values) {
     return add_tensor("/constant_" + std::to_string(constants_++), shape, values);
@@ -106,8 +107,8 @@ class OnnxGraph {
     return add_constant({}, std::vector<float>{static_cast<float>(value)});
   }
 
-  /// Makes the output of the last operator that of the graph, and returns the bytes of an ONNX
-  /// file. Requires at least one operator.
+  /// Makes the last operator's output the graph's output, and returns the bytes of an ONNX file.
+  /// Requires at least one operator.
   std::string write() {
     for (const OnnxNode& node : nodes_) {
       write_node(node, &node == &nodes_.back() ? output.name : node.name);
@@ -116,7 +117,7 @@ class OnnxGraph {
     write_value(pbf_writer(*graph_, /*input*/ 11), input);
     write_value(pbf_writer(*graph_, /*output*/ 12), output);
     graph_.reset();
-    model_.add_int64(/*ir_version*/ 1, 8);  // the first that has these operators
+    model_.add_int64(/*ir_version*/ 1, 8);  // the first with these operators
     model_.add_string(/*producer_name*/ 2, "mnist-train");
     model_.add_string(/*producer_version*/ 3, build_info().version);
     model_.add_string(/*doc_string*/ 6, description);
@@ -168,11 +169,11 @@ class OnnxGraph {
   pbf_writer model_{bytes_};
   std::optional<pbf_writer> graph_{std::in_place, model_, /*graph*/ 7};  // until it is complete
   std::vector<OnnxNode> nodes_;
-  std::map<std::string, int> names_;  // number of nodes with each name
+  std::map<std::string, int> names_;  // number of nodes per name
   int constants_ = 0;
 };
 
-/// Windows that slide over one side of an image.
+/// Windows sliding over one side of an image.
 struct Windows {
   std::int64_t side;
   std::int64_t count;
@@ -200,7 +201,7 @@ struct Windows {
   }
 };
 
-/// Returns the windows of a pooling layer over the height and over the width.
+/// Returns the windows of a pooling layer along height and width.
 template <class Pool>
 std::array<Windows, 2> windows_of(const SizedLayer& sized, const Pool& layer,
                                   const ImageSize& dilation = {1, 1}) {
@@ -212,25 +213,24 @@ std::array<Windows, 2> windows_of(const SizedLayer& sized, const Pool& layer,
             dilation.width}}};
 }
 
-/// Padding of an image: above, left, below, right.
+/// Padding of an image: top, left, bottom, right.
 Sizes both_ends(const ImageSize& padding) {
   return {padding.height, padding.width, padding.height, padding.width};
 }
 
-/// Returns padding with which the windows of a pooling layer do not extend beyond it, regardless of
-/// `ceil_mode`.
+/// Returns padding within which all windows of a pooling layer fit, regardless of `ceil_mode`.
 template <class Pool>
 Sizes padding_of(const Pool& layer, const std::array<Windows, 2>& windows) {
   if (!layer.ceil_mode) return both_ends(layer.padding);
   return {layer.padding.height, layer.padding.width, windows[0].overhang(), windows[1].overhang()};
 }
 
-/// Splits the padding of both ends. Like PyTorch, puts the larger half at the end.
+/// Splits the total padding between both ends. Like PyTorch, puts the larger half at the end.
 Sizes halves(std::int64_t height, std::int64_t width) {
   return {height / 2, width / 2, height - height / 2, width - width / 2};
 }
 
-/// For each channel, `value * scale + shift`.
+/// Per channel: `value * scale + shift`.
 struct ScaleAndShift {
   std::vector<double> scale;
   std::vector<double> shift;
@@ -240,7 +240,7 @@ std::vector<float> rounded(const std::vector<double>& values) {
   return {values.begin(), values.end()};
 }
 
-/// Appends the layers in the order of computation, with those of lists in lists, without dropout.
+/// Appends the layers in order of computation, flattening nested lists and omitting dropout.
 void append_in_order(const std::vector<SizedLayer>& layers,
                      std::vector<const SizedLayer*>& in_order) {
   for (const SizedLayer& sized : layers) {
@@ -253,7 +253,8 @@ void append_in_order(const std::vector<SizedLayer>& layers,
   }
 }
 
-/// Adds layers to a graph. Functions take the name of the input tensor and return the output's.
+/// Adds layers to a graph. Functions take the name of the input tensor and return the output's
+/// name.
 class LayerWriter {
  public:
   LayerWriter(OnnxGraph& graph, const FindWeight& find_weight)
@@ -277,7 +278,7 @@ class LayerWriter {
     return x;
   }
 
-  /// `path` names the operators; x has the given number of dimensions.
+  /// `path` names the operators; x has `dimensions` dimensions.
   std::string add_scale_and_shift(const std::string& path, const ScaleAndShift& by,
                                   std::size_t dimensions, const std::string& x) {
     Sizes shape(dimensions, 1);
@@ -311,7 +312,7 @@ class LayerWriter {
                     {{"transB", std::int64_t{1}}});
   }
 
-  /// One that follows no convolution or linear layer.
+  /// Adds a batch norm that does not follow a convolution or linear layer.
   std::string add(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/,
                   const std::string& x) {
     return add_scale_and_shift(sized.path, affine_of(sized), sized.in.is_image ? 4 : 2, x);
@@ -361,7 +362,8 @@ class LayerWriter {
     return add_node(sized, "Relu", {x});
   }
 
-  /// Adds x * (1 + erf(x / sqrt(2))) / 2, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)) for erf.
+  /// Adds x * (1 + erf(x / sqrt(2))) / 2, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)) instead
+  /// of erf.
   std::string add_gelu(const SizedLayer& sized, bool tanh_approximates, const std::string& x) {
     const auto op = [&](const char* operation, std::vector<std::string> inputs) {
       return add_node(sized, operation, std::move(inputs));
@@ -388,7 +390,7 @@ class LayerWriter {
     }
     Sizes pads = padding_of(layer, windows);
     if (pads != both_ends(layer.padding)) {
-      // Padding of operators must be smaller than the kernel, but dilated windows may need more.
+      // An operator's padding must be smaller than its kernel, but dilated windows may need more.
       x = add_pad(sized, pads, -std::numeric_limits<float>::infinity(), x);
       pads = Sizes(4);
     }
@@ -400,7 +402,7 @@ class LayerWriter {
     Sizes pads = padding_of(layer, windows_of(sized, layer));
     if (layer.count_include_pad && pads != Sizes(4)) {
       // PyTorch counts the layer's padding, but not the part of windows beyond it. OpenCV up to
-      // 4.12 counts none that is the operator's.
+      // 4.12 does not count an operator's own padding at all.
       x = add_pad(sized, both_ends(layer.padding), 0, x);
       pads = {0, 0, std::max<std::int64_t>(pads[2] - layer.padding.height, 0),
               std::max<std::int64_t>(pads[3] - layer.padding.width, 0)};
@@ -439,7 +441,7 @@ class LayerWriter {
     return add_node(sized, "Flatten", {x});
   }
 
-  /// Never called: `append_in_order` leaves none of these.
+  /// Never called: `append_in_order` leaves none of these layers.
   template <class Layers>
   std::string add(const SizedLayer& sized, const Layers& /*layer*/, const std::string& x) {
     return add_all(sized.layers, x);
@@ -478,7 +480,7 @@ class LayerWriter {
     return {numbers.begin(), numbers.end()};
   }
 
-  /// Returns the scale and shift of each channel by a batch norm in evaluation mode.
+  /// Returns the per-channel scale and shift of a batch norm in evaluation mode.
   ScaleAndShift affine_of(const SizedLayer& sized) {
     ScaleAndShift affine{numbers(sized, "weight"), numbers(sized, "bias")};
     const std::vector<double> mean = numbers(sized, "running_mean");
@@ -491,7 +493,7 @@ class LayerWriter {
     return affine;
   }
 
-  /// Returns x, weight and bias, if any, of a convolution or linear layer with `norms_` folded in.
+  /// Returns x, weight and bias (if any) of a convolution or linear layer with `norms_` folded in.
   std::vector<std::string> weighted_inputs(const SizedLayer& sized, const Sizes& shape,
                                            bool has_bias, const std::string& x) {
     std::vector<double> weight = numbers(sized, "weight");
@@ -515,7 +517,7 @@ class LayerWriter {
 
   OnnxGraph& graph_;
   const FindWeight& find_weight_;
-  std::vector<const SizedLayer*> norms_;  // those directly after the layer that is added
+  std::vector<const SizedLayer*> norms_;  // directly after the layer being added
 };
 
 std::vector<double> per_channel(const settings::PerChannel& value, std::int64_t channels) {

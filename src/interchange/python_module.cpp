@@ -19,12 +19,13 @@ namespace {
 
 using network::SizedLayer;
 using settings::ImageSize;
-/// Arguments of a call in Python.
+/// Arguments of a Python call.
 using Arguments = std::vector<std::string>;
 
 constexpr const char* kLevel = "    ";
 
-/// Returns the class or function of exported_module.py that begins so, after two empty lines.
+/// Returns the class or function of exported_module.py that begins with `begin`, after two empty
+/// lines.
 std::string definition(const std::string& begin) {
   const std::string_view text = kExportedModule;
   const std::size_t first = text.find("\n\n" + begin);
@@ -36,13 +37,13 @@ std::string number_text(const settings::PerChannel& value) {
   return std::visit([](const auto& number) { return fmt::format("{}", number); }, value);
 }
 
-/// A module of torch.nn for a kind of layer without inner layers. Its arguments are the keys of the
-/// config, which have PyTorch's names.
+/// The torch.nn module for a kind of layer without inner layers. Its arguments are the config's
+/// keys, which have PyTorch's names.
 struct TorchModule {
   const char* layer;
   const char* module;
-  std::size_t positional = 0;             // the first keys, which are written without names
-  std::optional<std::size_t> channels{};  // the position of the input's channels among them
+  std::size_t positional = 0;             // number of leading keys written without names
+  std::optional<std::size_t> channels{};  // position of the input's channels among them
 };
 constexpr std::array kTorchModules{
     TorchModule{"conv2d", "Conv2d", 2, 0},
@@ -66,7 +67,7 @@ constexpr std::array kTorchModules{
     TorchModule{"hardsigmoid", "Hardsigmoid"},
 };
 
-/// Returns a value of the config as a Python literal.
+/// Returns a config value as a Python literal.
 std::string literal(const OrderedJson& value) {
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
   if (!value.is_array()) return value.dump();
@@ -75,8 +76,8 @@ std::string literal(const OrderedJson& value) {
   return fmt::format("({})", fmt::join(items, ", "));
 }
 
-/// Returns a Python expression for the module of a layer without inner layers, with the arguments
-/// that differ from PyTorch's defaults; "" for a layer with inner layers.
+/// Returns a Python expression for a layer's module, with the arguments that differ from PyTorch's
+/// defaults, or "" for a layer with inner layers.
 std::string expression_of(const SizedLayer& sized, const settings::LayerKind& kind) {
   OrderedJson entry = OrderedJson::parse(settings::write_layers({{"", kind}})).front();
   if (entry.is_string()) entry = {{"name", entry}};
@@ -108,7 +109,7 @@ std::string indented(const std::string& text) {
   return replaced(text, "\n", std::string("\n") + kLevel);
 }
 
-/// Returns a call or a list with one line per argument.
+/// Returns a call or list with one argument per line.
 std::string block(const std::string& begin, const Arguments& arguments, const std::string& end) {
   std::string text = begin + "\n";
   for (const std::string& argument : arguments) text += kLevel + indented(argument) + ",\n";
@@ -129,7 +130,7 @@ std::string ordered_dict(const NamedModules& modules) {
 
 std::string module_of(const SizedLayer& sized);
 
-/// Returns the layers as an nn.Sequential, with names unless these are the indices.
+/// Returns the layers as an nn.Sequential, with names unless they equal the indices.
 std::string sequential(const std::vector<SizedLayer>& layers) {
   Arguments modules;
   NamedModules named;
@@ -143,7 +144,7 @@ std::string sequential(const std::vector<SizedLayer>& layers) {
   return "nn.Sequential(" + ordered_dict(named) + ")";
 }
 
-/// `with_weights`: the names of the modules with weights, in their order.
+/// `with_weights`: the names of the modules with weights, in order.
 Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>& with_weights) {
   std::set<std::string> names(with_weights.begin(), with_weights.end());
   NamedModules modules;
@@ -206,7 +207,7 @@ std::string constants(const network::Network& net, const Pictures& pictures) {
                      net.images.channels == 1 ? "L" : "RGB", fmt::join(pictures.background, ", "));
 }
 
-/// Writes what entries of data.augment do to test images, one statement each.
+/// Writes the effect of data.augment's entries on test images, one statement per entry.
 class StepWriter {
  public:
   explicit StepWriter(const Pictures& pictures) : size_(pictures.size) {
@@ -267,7 +268,7 @@ class StepWriter {
   bool are_bytes_ = true;
 };
 
-/// Returns `preprocess` and the functions that it needs.
+/// Returns `preprocess` and the functions it needs.
 std::string preprocessing(const network::Network& net, const Pictures& pictures) {
   const auto& [channels, height, width, classes] = net.images;
   const std::string steps = StepWriter(pictures).text();
