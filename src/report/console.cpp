@@ -30,14 +30,14 @@ std::string coloured(const TerminalStyle& style, const char* code, const std::st
   return style.colours && !text.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
 }
 
-/// Figures of an epoch that not every run shows.
+/// Epoch metrics that not every run shows.
 struct ShownFigures {
   bool validation = false;
-  bool balanced_accuracy = false;  // if the classes of the test set are unequal
+  bool balanced_accuracy = false;  // if the test set's class sizes are unequal
   bool top5_accuracy = false;      // if there are many classes
 };
 
-/// A column of the table of epochs. The most important ones come first.
+/// A column of the epoch table. The most important columns come first.
 struct Column {
   const char* title;
   std::size_t width;
@@ -69,7 +69,7 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}:{}", whole / 3600, whole / 60 % 60, rest);
 }
 
-/// Returns the parts of a line that fit into the columns. Those with high numbers are dropped
+/// Returns the parts of a line that fit into the columns. Parts with high numbers are dropped
 /// first.
 std::string fitted(const std::vector<std::pair<int, std::string>>& parts, std::size_t columns) {
   std::string line;
@@ -83,7 +83,7 @@ std::string fitted(const std::vector<std::pair<int, std::string>>& parts, std::s
   return line.substr(0, columns);
 }
 
-/// Returns a bar for the `columns` left on a line, or nothing if there are too few.
+/// Returns a bar for the `columns` left on a line, or "" if there are too few.
 std::string progress_bar(double fraction, std::size_t columns) {
   constexpr std::size_t kFrame = 4;  // "  [" and "]"
   if (columns < kFrame + kLeastBarWidth) return "";
@@ -94,7 +94,7 @@ std::string progress_bar(double fraction, std::size_t columns) {
   return "  [" + bar + "]";
 }
 
-/// Returns the name of a class for a line of text, long ones shortened; else its number.
+/// Returns a class name for a line of text, shortened if it is long; the number if it has no name.
 std::string class_text(const std::vector<std::string>& class_names, std::size_t label) {
   constexpr std::size_t kMostBytes = 40;
   return shortened(on_one_line(name_or_number(class_names, label)), kMostBytes);
@@ -125,7 +125,7 @@ class Console : public Sink {
 
   void pace(const Pace& pace) override {
     pace_ = pace;
-    constexpr double kWeight = 0.2;  // of the last second in the remaining time
+    constexpr double kWeight = 0.2;  // weight of the last second in the remaining time
     step_s_ =
         step_s_ > 0 ? (1 - kWeight) * step_s_ + kWeight * pace.step_seconds : pace.step_seconds;
   }
@@ -152,7 +152,7 @@ class Console : public Sink {
                        record.validation_balanced_accuracy, record.validation_top5_accuracy) +
           "; ";
     }
-    // A terminal shows the table instead, but the log has the line.
+    // A terminal shows the table instead, but the log contains this line.
     spdlog::log(setup_.is_terminal ? spdlog::level::debug : spdlog::level::info,
                 "epoch {}/{}: train {}; {}test {}; {:.2f} s, {}", record.epoch, setup_.epochs,
                 figures_text(record.train_loss, record.train_accuracy), validation,
@@ -171,7 +171,7 @@ class Console : public Sink {
   }
 
  private:
-  /// Returns "loss 0.1234, accuracy 98.76 %", with the accuracies that this run shows besides.
+  /// Returns "loss 0.1234, accuracy 98.76 %" and any other accuracies that this run shows.
   std::string figures_text(double loss, double accuracy, std::optional<double> balanced = {},
                            std::optional<double> top5 = {}) const {
     std::string text = fmt::format("loss {:.4f}, accuracy {}", loss, as_percent(accuracy));
@@ -180,8 +180,8 @@ class Console : public Sink {
     return text;
   }
 
-  /// Returns the cells of the columns that fit. The last character of a line stays free, because
-  /// some terminals wrap when it is written.
+  /// Returns the cells of the columns that fit. The last column of the terminal stays empty,
+  /// because some terminals wrap when a character is written there.
   std::string table_row(const Row& cells, bool is_best = false) const {
     const std::size_t width = columns();
     std::size_t used = 0;
@@ -197,7 +197,7 @@ class Console : public Sink {
     return row;
   }
 
-  /// Returns the line of an epoch, with the test accuracy coloured if the epoch is the best so far.
+  /// Returns an epoch's line. The test accuracy is coloured if the epoch is the best so far.
   std::string table_line(const EpochRecord& record) {
     const double score = selection_score(record, setup_.best_by);
     const bool best = !best_score_ || score > *best_score_;
@@ -239,7 +239,7 @@ class Console : public Sink {
     if (std::exchange(progress_is_drawn_, false)) write(kEraseLine);
   }
 
-  /// Returns "ETA 1:05", or nothing before the speed is known.
+  /// Returns "ETA 1:05", or "" while the speed is unknown.
   std::string time_left() const {
     if (step_s_ <= 0) return "";
     const std::int64_t in_epoch = std::max<std::int64_t>(1, setup_.steps_per_epoch);
@@ -266,7 +266,7 @@ class Console : public Sink {
     const double fraction =
         static_cast<double>(std::min(position_.step_in_epoch, steps)) / static_cast<double>(steps);
     line += progress_bar(fraction, free - line.size());
-    // The cursor returns to the start of the line, so the next output overwrites it.
+    // The cursor returns to the start of the line, so that the next output overwrites it.
     write(kEraseLine + line + "\r");
     progress_is_drawn_ = true;
   }
@@ -275,7 +275,7 @@ class Console : public Sink {
   ShownFigures figures_;
   std::vector<std::string> class_names_;
   ClassCounts counts_;                // of the last evaluation
-  std::optional<double> best_score_;  // that the best checkpoint goes by
+  std::optional<double> best_score_;  // by the measure that selects the best checkpoint
   StepPosition position_;
   std::optional<Pace> pace_;
   double step_s_ = 0;  // smoothed duration of a step; 0: unknown
@@ -287,7 +287,7 @@ class Console : public Sink {
 using Json = nlohmann::ordered_json;
 using Sizes = std::vector<std::int64_t>;
 
-/// Name, layer, output, parameters, multiply-adds and tensors of a module.
+/// A module's name, layer, output, parameters, multiply-adds and tensors.
 using Cells = std::array<std::string, 6>;
 constexpr std::size_t kFirstNumber = 3;
 constexpr std::size_t kNumbers = 2;
@@ -324,7 +324,7 @@ Cells cells_of(const ModuleRow& row) {
           tensors_text(row)};
 }
 
-/// Aligns the columns, numbers to the right.
+/// Aligns the columns; numbers are right-aligned.
 std::string aligned(const std::vector<Cells>& lines) {
   std::array<std::size_t, std::tuple_size_v<Cells>> widths{};
   for (const Cells& cells : lines) {
@@ -441,7 +441,7 @@ Json to_json(const FilePrediction& prediction, const std::vector<std::string>& c
   Json row = {{"file", prediction.file}, {"guess", guess}};
   if (has_names(prediction, class_names)) row["class"] = class_names[guess];
   row["scores"] = Json::array();
-  for (const float score : prediction.scores) {  // the double with the shortest digits of the float
+  for (const float score : prediction.scores) {  // shortest decimal that reads back as the float
     row["scores"].push_back(std::strtod(fmt::format("{}", score).c_str(), nullptr));
   }
   return row;

@@ -22,7 +22,7 @@ namespace {
 constexpr double kPaceInterval_s = 1;
 constexpr double kFirstPaceInterval_s = 0.1;
 
-/// Adds the fields of a record. An empty optional is omitted, or else null.
+/// Adds the fields of a record. Empty optionals are omitted if `omits_empty`, otherwise null.
 template <class Record>
 void add_fields(OrderedJson& json, const Record& record, bool omits_empty = true) {
   Record::visit(record, [&](const std::string& key, const auto& value) {
@@ -34,7 +34,7 @@ void add_fields(OrderedJson& json, const Record& record, bool omits_empty = true
   });
 }
 
-/// Adds the rest of an epoch's line.
+/// Adds the remaining keys of an epoch's line.
 void add_details(OrderedJson& json, const EpochResult& result) {
   add_fields(json["seconds"], result.seconds);
   json["rank_seconds"] = OrderedJson::array();
@@ -63,7 +63,7 @@ OrderedJson to_json(const Summary& summary) {
   return json;
 }
 
-/// Returns a discarded value if the file is missing or not JSON.
+/// Returns a discarded value if the file does not exist or is not JSON.
 OrderedJson read_json(const std::filesystem::path& path) {
   std::ifstream file(path);
   return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -119,13 +119,13 @@ class RecordFiles : public Sink {
   void step(const StepRecord& record) override { write_metrics("step", record); }
 
   void epoch(const EpochResult& result) override {
-    if (!result.predictions.empty()) {  // else report.predictions.batches is 0
+    if (!result.predictions.empty()) {  // otherwise report.predictions.batches is 0
       write_file_atomically(folder_ / files::kPredictions, prediction_lines(result),
                             ExitCode::kRunFailed);
       write_file_atomically(folder_ / files::kMistakes, mistake_lines(result),
                             ExitCode::kRunFailed);
     }
-    // A repeated evaluation needs a record only if the file has just begun.
+    // A repeated evaluation needs a record only if the file is empty.
     if (!result.is_repeated || metrics_.bytes() == 0) {
       write_metrics("epoch", result.record, &result);
     }
@@ -173,7 +173,7 @@ class RecordFiles : public Sink {
     return row;
   }
 
-  /// Rounds to seven digits. A broken model can give NaN, which becomes null.
+  /// Rounds to seven significant digits. A broken model can return NaN, which becomes null.
   static OrderedJson score_of(double score) {
     const double rounded = std::strtod(fmt::format("{:.7g}", score).c_str(), nullptr);
     return rounded == 0 || rounded == 1 ? OrderedJson(static_cast<int>(rounded))

@@ -20,11 +20,11 @@
 
 namespace mnist_train::report {
 
-/// A number that was not measured, or that a run of an older program did not record.
+/// A number that was not measured or that an older version did not record.
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// The records of metrics.jsonl, with members in the order of the file. Writing turns NaN into null
-// and omits an empty optional; reading leaves a member that is missing or null at its default.
+// Records of metrics.jsonl, with members in the order of the file. Writing turns NaN into null and
+// omits empty optionals. Reading leaves missing and null members at their defaults.
 
 /// A line with "event": "step", written every `log_interval` steps.
 struct StepRecord {
@@ -39,7 +39,7 @@ struct StepRecord {
   MNIST_TRAIN_VISIT(epoch, step, loss, learning_rate, samples_per_second, accuracy, time)
 };
 
-/// The figures of a line with "event": "epoch".
+/// The metrics in a line with "event": "epoch".
 struct EpochRecord {
   std::int64_t epoch = 0;  // from 1
   std::int64_t step = 0;
@@ -47,13 +47,13 @@ struct EpochRecord {
   double train_accuracy = kUnknown;
   double test_loss = kUnknown;
   double test_accuracy = kUnknown;
-  double test_balanced_accuracy = kUnknown;    // mean of the accuracies of the classes
-  std::optional<double> test_top5_accuracy{};  // with more than five classes only
+  double test_balanced_accuracy = kUnknown;    // mean of the per-class accuracies
+  std::optional<double> test_top5_accuracy{};  // only with more than five classes
   double train_seconds = 0;
   double test_seconds = 0;
   double samples_per_second = kUnknown;
   double time = kUnknown;                   // seconds since 1970, set on writing
-  std::optional<double> validation_loss{};  // with a validation set only
+  std::optional<double> validation_loss{};  // only with a validation set
   std::optional<double> validation_accuracy{};
   std::optional<double> validation_balanced_accuracy{};
   std::optional<double> validation_top5_accuracy{};
@@ -64,21 +64,22 @@ struct EpochRecord {
                     validation_balanced_accuracy, validation_top5_accuracy)
 };
 
-/// Returns the figure that selects the best checkpoint, greater is better: of the validation set if
-/// there is one, else of the test set; of losses the negative. NaN if the record lacks an accuracy.
+/// Returns the score that selects the best checkpoint (greater is better), from the validation set
+/// if there is one, otherwise from the test set; a loss is negated. NaN if the record contains no
+/// such accuracy.
 double selection_score(const EpochRecord& record, settings::BestBy best_by);
 
 /// Returns "accuracy", "balanced accuracy" or "loss".
 const char* words_for(settings::BestBy best_by);
 
-/// How rank 0 spent the seconds since the previous epoch record. The first three are unknown on a
-/// GPU, which overlaps them.
+/// How rank 0 spent the time since the previous epoch record. The first three are unknown on a GPU,
+/// which overlaps them.
 struct TimeSplit {
   double input_s = kUnknown;
   double compute_s = kUnknown;
   double communication_s = kUnknown;  // includes waiting for other ranks
   double evaluation_s = 0;
-  double checkpoint_s = 0;  // waiting for checkpoints, mostly that of the previous epoch
+  double checkpoint_s = 0;  // waiting for checkpoints, mostly of the previous epoch
   double report_s = 0;      // writing to the sinks
 
   MNIST_TRAIN_VISIT(input_s, compute_s, communication_s, evaluation_s, checkpoint_s, report_s)
@@ -88,7 +89,7 @@ struct TimeSplit {
 struct RankTimes {
   std::int64_t rank = 0;
   std::int64_t steps = 0;
-  double input_s = 0;  // this and the next two as in TimeSplit
+  double input_s = 0;  // this and the next two are as in TimeSplit
   double compute_s = 0;
   double communication_s = 0;
   double median_step_s = 0;
@@ -99,60 +100,61 @@ struct RankTimes {
                     longest_step_s)
 };
 
-/// Returns whether the largest class has more than 1.5 times the images of the smallest, so that
-/// accuracy says little of small classes. Classes without images do not count.
+/// Returns whether the largest class has more than 1.5 times as many images as the smallest, so
+/// that accuracy says little about small classes. Ignores classes without images.
 bool are_unequal(const std::vector<std::int64_t>& class_sizes);
 
-/// Returns the classes with test images that were never predicted.
+/// Returns the classes that have test images but were never predicted.
 std::vector<std::int64_t> never_predicted(const ClassCounts& counts);
 
-/// Returns the names of classes, "a, b": all, or the first ten "and 7 more".
+/// Returns the names of the classes as "a, b"; beyond ten, ends with "and 7 more".
 std::string named_classes(const std::vector<std::int64_t>& labels,
                           const std::function<std::string(std::int64_t label)>& name);
 
-/// Returns what may help a model that never predicts some classes.
+/// Returns advice for a model that never predicts some classes.
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights);
 
-/// Number of classes from which the top-5 accuracy is shown: of few classes it says little.
+/// Number of classes from which top-5 accuracy is shown; it says little with fewer classes.
 inline constexpr std::int64_t kTop5Classes = 50;
 
 /// The prediction for one test image: a line of predictions.jsonl.
 struct Prediction {
   std::int64_t id = 0;     // position in the test set
-  std::string image;       // a PNG, or that of a mistake a PNG or JPEG, as data: URI; may be empty
+  std::string image;       // data: URI of a PNG or, for a mistake, a PNG or JPEG; may be empty
   std::int64_t guess = 0;  // the predicted class
   std::int64_t truth = 0;
-  // Classes with their probabilities: all in order, or of many the likeliest, descending.
+  // Class probabilities: all classes in order or, if there are many, the likeliest, descending.
   std::vector<std::pair<std::int64_t, double>> scores;
-  std::string file = {};  // path in the folder of the test set; "" if there is none
+  std::string file = {};  // path in the test set's folder; "" if there is none
 
-  /// Returns the probability of the guess, 0 if it is not known.
+  /// Returns the probability of the guess, or 0 if unknown.
   double confidence() const {
     const auto found = std::ranges::find(scores, guess, &std::pair<std::int64_t, double>::first);
     return found == scores.end() ? 0 : found->second;
   }
 };
 
-/// A misclassified test image: a line of mistakes.jsonl. Has the score of the guess alone.
+/// A misclassified test image: a line of mistakes.jsonl. Contains only the score of the guess.
 using Mistake = Prediction;
 
-/// Maximum number of mistakes that a run keeps of an evaluation.
+/// Maximum number of mistakes kept per evaluation.
 inline constexpr std::size_t kMostMistakes = 240;
 
-/// Chooses at most `most` mistakes such that rare kinds (pairs of true and predicted class) are
-/// represented: the most confident one of each kind, frequent kinds first, then the second of each
-/// kind, and so on.
+/// Chooses at most `most` mistakes so that rare kinds (pairs of true and predicted class) are
+/// represented: the most confident mistake of each kind, frequent kinds first, then the second of
+/// each kind, and so on.
 std::vector<Mistake> choose_mistakes(std::vector<Mistake> all, std::size_t most = kMostMistakes);
 
-/// Returns an image of planes [channels, height, width] u8. If it has neither 1 nor 3 channels only
-/// the first channel is taken.
+/// Returns the image of planes [channels, height, width] u8. Unless there are 1 or 3 channels, only
+/// the first channel is used.
 imaging::Image image_of(const std::uint8_t* planes, std::int64_t channels, std::int64_t height,
                         std::int64_t width);
 
 /// Returns the image as a PNG, "data:image/png;base64,…".
 std::string png_uri(const imaging::Image& image);
 
-/// Returns the image as a small data: URI: a PNG if no side exceeds 64 pixels, else a reduced JPEG.
+/// Returns the image as a small data: URI: a PNG if no side exceeds 64 pixels, otherwise a
+/// downscaled JPEG.
 std::string thumbnail_uri(const imaging::Image& image);
 
 /// A histogram in TensorBoard's form: `counts[i]` values are in (limits[i - 1], limits[i]].
@@ -168,21 +170,21 @@ struct Histogram {
 /// All results of an epoch and its evaluation.
 struct EpochResult {
   EpochRecord record{};
-  bool is_repeated = false;  // an earlier start of the run has already evaluated these weights
+  bool is_repeated = false;  // an earlier start of the run already evaluated these weights
   TimeSplit seconds{};
   std::vector<RankTimes> ranks{};    // measured ranks only
-  ClassCounts counts{};              // of the test images
+  ClassCounts counts{};              // on the test images
   std::vector<double> accuracies{};  // on the test set, one per epoch so far
   std::vector<Prediction> predictions{};
   std::vector<std::pair<std::string, Histogram>> histograms{};  // of weights and gradients, by name
-  std::vector<Mistake> mistakes{};                              // chosen, without images
+  std::vector<Mistake> mistakes{};                              // selected, without images
   std::function<imaging::Image(std::int64_t id)> test_image{};  // reads a test image
 };
 
-/// One start of a run: the first, a restart after a lost process, or a resume.
+/// A start of a run: the first one, a restart after a lost process, or a resume.
 struct RunStart {
   std::string host;
-  std::string resumed_from;  // the checkpoint; empty: a fresh start
+  std::string resumed_from;  // checkpoint; empty: a fresh start
   std::int64_t epoch = 0;    // finished epochs
   std::int64_t step = 0;
   std::int64_t samples_seen = 0;
@@ -193,9 +195,9 @@ struct RunStart {
   std::int64_t image_height = 0;
   std::int64_t image_width = 0;
   std::int64_t classes = 0;
-  std::vector<std::string> class_names;  // by number; empty if the data have no names
+  std::vector<std::string> class_names;  // by number; empty if the data contain no names
   std::int64_t steps_per_epoch = 0;
-  std::vector<std::int64_t> test_class_sizes;  // numbers of test images by class
+  std::vector<std::int64_t> test_class_sizes;  // number of test images per class
 };
 
 /// The part of the summary that is known when a run starts.
@@ -208,7 +210,7 @@ struct RunIdentity {
   std::string precision;
   std::string gradient_averaging;
   std::string execution;                                    // "graph" or "eager"
-  std::vector<std::string> gpu_kernels;                     // that replace operations of LibTorch
+  std::vector<std::string> gpu_kernels;                     // that replace LibTorch operations
   std::map<std::string, std::string> rejected_gpu_kernels;  // with reasons
   int threads_per_process = 1;
   std::int64_t parameters = 0;                // of the model
@@ -227,11 +229,11 @@ struct RunIdentity {
   static OrderedJson versions_of_build();
 };
 
-/// The content of `summary.json`. `visit` calls `field` for the figures of the run so far.
+/// The content of `summary.json`. `visit` calls `field` for the results so far.
 struct Summary : RunIdentity {
   std::string status;    // "running", "finished", "stopped" (by a signal, resumable), "failed"
   std::string error;     // of a failed run
-  std::string ended_by;  // the key of the config that ended a finished run: "epochs"
+  std::string ended_by;  // config key that ended a finished run: "epochs"
   std::int64_t epochs = 0;
   std::int64_t steps = 0;
   double startup_seconds = 0;  // from the start of the attempt to its first step
@@ -248,34 +250,34 @@ struct Summary : RunIdentity {
   std::optional<double> validation_accuracy;  // with a validation set only
   std::optional<double> best_validation_accuracy;
   std::int64_t samples_seen = 0;
-  std::int64_t peak_memory_bytes = 0;  // of the largest process
+  std::int64_t peak_memory_bytes = 0;  // of the process that uses the most
 
   MNIST_TRAIN_VISIT(startup_seconds, train_seconds, test_seconds, wall_seconds, checkpoint_seconds,
                     report_seconds, samples_per_second, test_loss, test_accuracy,
                     best_test_accuracy, best_epoch, samples_seen, peak_memory_bytes)
 };
 
-/// Changes a summary from "running" to "failed" or "stopped", for a run that could not do so
-/// itself. Leaves any other status unchanged and ignores errors, because the end itself matters
-/// more.
+/// Changes a summary's status from "running" to "failed" or "stopped", for a run that could not do
+/// so itself. Leaves any other status unchanged. Ignores errors, because the end itself is more
+/// important.
 void record_end(const std::filesystem::path& path, const std::string& status,
                 const std::string& error = "");
 
-/// Returns the number of steps if the summary says "finished".
+/// Returns the number of steps if the summary's status is "finished".
 std::optional<std::int64_t> finished_steps(const std::filesystem::path& path);
 
 /// Writes a JSON list of test accuracies in [0,1], one per epoch, atomically. Throws
 /// Error(kRunFailed).
 void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies);
 
-/// Returns the length of such a list, 0 if there is none.
+/// Returns the length of such a list, or 0 if there is none.
 std::size_t count_accuracies(const std::filesystem::path& path);
 
-/// Lengths of a run's append-only files. Checkpoints store them, so that a resumed run can truncate
+/// Lengths of a run's append-only files. Stored in checkpoints so that a resumed run can truncate
 /// the files.
 struct LogPositions {
   std::int64_t metrics_bytes = 0;
-  std::int64_t event_bytes = 0;  // of TensorBoard's file; 0: none
+  std::int64_t event_bytes = 0;  // of TensorBoard's event file; 0: none
 };
 
 /// Progress of a run.
@@ -292,7 +294,7 @@ struct Pace {
   double step_seconds = 0;
 };
 
-/// Measures the pace about once a second. The first step, as of a start or an epoch, is excluded.
+/// Measures the pace about once a second. The first step only starts the clock.
 class PaceMeter {
  public:
   struct PacedStep {
@@ -313,8 +315,8 @@ class PaceMeter {
   bool has_told_ = false;
 };
 
-/// Receives the progress and results of a run, on rank 0 only. Every method may throw
-/// Error(kRunFailed), as may the functions below.
+/// Receives the progress and results of a run, on rank 0 only. Every method, and every function
+/// below, may throw Error(kRunFailed).
 class Sink {
  public:
   virtual ~Sink() = default;
@@ -331,18 +333,18 @@ class Sink {
   virtual void epoch(const EpochResult& /*result*/) {}
   /// Called from time to time to update the displayed state of the run.
   virtual void refresh(const Summary& /*summary*/) {}
-  /// The run has finished or was stopped, as the summary says.
+  /// The run has finished or was stopped, as `summary` says.
   virtual void end(const Summary& /*summary*/) {}
 
   /// Stores the length of the sink's append-only file, if it has one.
   virtual void add_position(LogPositions& /*positions*/) const {}
 
-  /// Returns the name of the sink's output ("its page") if its failure is only a warning; null if a
-  /// failure ends the run.
+  /// Returns the name of the sink's output ("its page") if its failure only causes a warning; null
+  /// if a failure ends the run.
   virtual const char* dispensable() const { return nullptr; }
 };
 
-/// An append-only file of a run. Throws Error(kRunFailed) naming it; links are not followed.
+/// An append-only file of a run. Throws Error(kRunFailed) naming the file. Does not follow links.
 class AppendFile {
  public:
   /// Opens or creates the file, and truncates it to at most `keep_bytes`.
@@ -350,7 +352,8 @@ class AppendFile {
                       std::int64_t keep_bytes = std::numeric_limits<std::int64_t>::max());
 
   void truncate(std::int64_t bytes);
-  /// Appends all of the content or, if the disk is full, nothing: readers would stop at a part.
+  /// Appends the whole content or, if the disk is full, nothing, because readers would fail at a
+  /// partial record.
   void append(std::string_view content);
 
   std::int64_t bytes() const { return bytes_; }
@@ -364,18 +367,19 @@ class AppendFile {
   std::int64_t bytes_ = 0;
 };
 
-/// Keeps the records of a run up to date: a line in `lineage.jsonl` for each start, `metrics.jsonl`
-/// (truncated to `keep_metrics_bytes` first: a resumed run rewrites everything after its
-/// checkpoint), `summary.json`, the list of test accuracies (beyond 1,000 epochs after each
-/// thousandth of them, and at the end), and `predictions.jsonl` and `mistakes.jsonl` of the last
-/// evaluation (README.md has the keys). Mistakes have up to two megabytes of images.
+/// Keeps the records of a run up to date: a line in `lineage.jsonl` per start; `metrics.jsonl`,
+/// first truncated to `keep_metrics_bytes`, because a resumed run rewrites everything after its
+/// checkpoint; `summary.json`; the list of test accuracies (beyond 1,000 epochs, rewritten only
+/// each time it has grown by 0.1 %, and at the end); and `predictions.jsonl` and `mistakes.jsonl`
+/// of the last evaluation (README.md describes the keys). Mistakes include up to two megabytes of
+/// images.
 std::unique_ptr<Sink> record_files(const std::filesystem::path& run_folder,
                                    const std::filesystem::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 
-/// Appends to TensorBoard's `events.out.tfevents.*`: to the newest one of the run folder, truncated
-/// at the end of a record to at most `keep_bytes`, or to a new one, which starts with `config`
-/// (JSON) as text.
+/// Appends to TensorBoard's `events.out.tfevents.*`: to the newest one in the run folder, truncated
+/// at a record boundary to at most `keep_bytes`, or to a new one, which starts with `config` (JSON)
+/// as text.
 std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
                                        std::int64_t keep_bytes, const std::string& config);
 
@@ -392,18 +396,18 @@ struct TerminalStyle {
 /// (no-color.org); neither colours nor redrawing if TERM is "dumb".
 TerminalStyle terminal_style();
 
-/// Returns a number with commas: "12,345".
+/// Returns a number with thousands separators: "12,345".
 std::string with_thousands(std::int64_t number);
 
-/// Returns " of 3 (rare) to 1,200 (common) training images", nothing if the classes are not
-/// unequal.
+/// Returns " of 3 (rare) to 1,200 (common) training images", or "" unless
+/// `are_unequal(sizes)`.
 std::string class_sizes_text(const std::vector<std::int64_t>& sizes,
                              const std::vector<std::string>& class_names);
 
 struct ConsoleSetup {
   bool quiet = false;
   bool is_terminal = false;  // draws a progress bar
-  bool has_head = false;     // an earlier attempt has drawn the head of the table of epochs
+  bool has_head = false;     // an earlier attempt has printed the header of the epoch table
   TerminalStyle style;
   int fd = 2;
   std::int64_t epochs = 0;
@@ -413,90 +417,91 @@ struct ConsoleSetup {
   bool has_class_weights = false;
 };
 
-/// Makes the sink that shows progress. At the end of a run it warns of classes that the last
-/// evaluation never predicted. On a terminal: a line with a bar and the remaining time,
-/// redrawn at most ten times a second, and a table of epochs, both fitted to the terminal's current
-/// width: a narrow terminal shows fewer columns, but whole ones. Elsewhere: plain lines, or nothing
+/// Creates the sink that shows progress. At the end of a run, it warns about classes that the last
+/// evaluation never predicted. On a terminal, it shows a line with a progress bar and the remaining
+/// time, redrawn at most ten times a second, and a table of epochs; both fit the terminal's current
+/// width, and a narrow terminal shows fewer columns. Elsewhere, it prints plain lines, or nothing
 /// if quiet.
 std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 
-// The folder.
+// Run folders.
 
-/// The folder of a run, locked against other runs for the lifetime of this object (or the process).
+/// A run's folder, locked against other runs for the lifetime of this object (or of the process).
 struct RunFolder {
   std::filesystem::path path;  // absolute
   UniqueFd lock;
   std::vector<std::filesystem::path> made;  // folders that had to be created, parents first
 };
 
-/// Whether a run has started in the folder.
+/// Returns whether a run has started in the folder.
 bool holds_run(const std::filesystem::path& folder);
 
 /// Returns the folder of the run that wrote `file` and still needs it: config, records, checkpoints
-/// or weights. Nothing for other files and for pages, which can be made again.
+/// or weights. Returns nothing for other files and for pages, which can be regenerated.
 std::optional<std::filesystem::path> run_that_wrote(const std::filesystem::path& file);
 
-/// Removes the records of a run that could not start, so that `holds_run` is false again.
+/// Removes the records of a run that could not start, so that `holds_run` returns false again.
 void remove_records(const std::filesystem::path& folder);
 
-/// Removes what was created for a run that could not start: its lock, its logs, and the folders
-/// `made` if they are empty. A no-op if the folder holds a run.
+/// Removes what was created for a run that could not start: its lock, its logs, and the folders in
+/// `made` that are empty. A no-op if the folder contains a run.
 void discard_run_folder(const std::filesystem::path& folder,
                         const std::vector<std::filesystem::path>& made);
 
-/// Finds or creates the run's folder: `output`, else `runs/<config name>/<start time>` in the
-/// working directory. `resume` is "", "auto" (without `output`: the run behind `latest`) or the
-/// path of a checkpoint (without `output`: its run). With `after_restart`, a run found there is
-/// continued if it belongs to the launch `launch_id` ("": any). Throws Error(kConfig) if the folder
-/// holds a run that is not to be continued, is in use by another process, or cannot be written.
+/// Finds or creates the run's folder: `output`, or by default `runs/<config name>/<start time>` in
+/// the working directory. `resume` is "", "auto" (without `output`: the run to which `latest`
+/// points) or the path of a checkpoint (without `output`: the checkpoint's run). With
+/// `after_restart`, an existing run is continued if it belongs to the launch `launch_id` ("": any).
+/// Throws Error(kConfig) if the folder contains a run that must not be continued, is in use by
+/// another process, or cannot be written.
 RunFolder prepare_run_folder(const settings::RunConfig& config, const std::string& config_name,
                              const std::string& resume, bool after_restart,
                              const std::string& launch_id = "");
 
-/// Throws as `prepare_run_folder` would for an occupied or used folder, but creates nothing.
+/// Throws as `prepare_run_folder` would if the folder is occupied or in use, but creates nothing.
 void check_run_folder(const settings::RunConfig& config, const std::string& config_name,
                       const std::string& resume);
 
-/// Atomically points the link `latest` at a folder that was named by its start time. Called when
+/// Atomically points the link `latest` at a folder that is named after its start time. Called once
 /// the run has started, so that a failed start does not hide the last good run. A no-op for folders
-/// that the user has named.
+/// named by the user.
 void point_latest_at(const std::filesystem::path& folder);
 
-/// The files of a run, within its folder.
+/// File names in a run folder.
 namespace files = settings::run_files;
 
-// Its page.
+// Pages.
 
-/// Returns the page on the current content of run folders. Throws Error.
+/// Returns the page for the current content of the run folders. Throws Error.
 std::string page_on(const std::vector<std::filesystem::path>& folders);
 
-/// Writes the last page of a failed run. Ignores errors, because the failure of the run is about to
-/// be reported.
+/// Writes the final page of a failed run. Ignores errors, because the run's failure is about to be
+/// reported.
 void write_last_page(const std::filesystem::path& folder);
 
 // Results of other commands.
 
 /// A parameter of a module, and how it is trained.
 struct ParameterRow {
-  std::string name;  // in the module: "weight"
+  std::string name;  // within the module: "weight"
   bool frozen = false;
-  double learning_rate = 0;  // the schedule's highest
+  double learning_rate = 0;  // the schedule's maximum
   double weight_decay = 0;
 };
 
-/// Returns the parameter of these settings.
+/// Returns the row of a parameter with these settings.
 ParameterRow parameter_row(const std::string& name, const settings::ParameterSettings& kind,
                            const settings::TrainOptions& options);
 
-/// One module of a network.
+/// A module of a network.
 struct ModuleRow {
   std::string name;                  // prefix of its tensors in a state_dict: "layer1.0.conv1"
-  std::string layer;                 // its kind or class: "conv2d"
+  std::string layer;                 // its type or class: "conv2d"
   std::vector<std::int64_t> output;  // for one image: [C,H,W] or [F]; empty if unknown
   std::int64_t parameters = 0;
   std::optional<std::int64_t> multiply_adds;  // for one image, if known
-  bool is_container = false;                  // its figures are those of its modules' rows
-  std::vector<ParameterRow> own{};            // its parameters, without those of inner modules
+  bool is_container = false;                  // its numbers are in its modules' rows
+  std::vector<ParameterRow> own{};            // its parameters, excluding inner modules
 };
 
 struct ModuleTable {
@@ -506,18 +511,17 @@ struct ModuleTable {
   std::optional<std::int64_t> multiply_adds;  // for one image, if known
 };
 
-/// Returns the table as text: the images, a line for each module, the sums.
+/// Returns the table as text: the input, a line per module, and the totals.
 std::string to_text(const ModuleTable& table);
 
-/// Returns {"input", "modules", "parameters", "multiply_adds"}; unknown values are null. The
-/// "tensors" of a module have "name", "frozen" and, if they are trained, "learning_rate" and
-/// "weight_decay".
+/// Returns {"input", "modules", "parameters", "multiply_adds"}; unknown values are null. A module's
+/// "tensors" contain "name", "frozen" and, if trained, "learning_rate" and "weight_decay".
 nlohmann::ordered_json to_json(const ModuleTable& table);
 
 /// The prediction for one image file.
 struct FilePrediction {
   std::string file;           // as named by the user
-  std::vector<float> scores;  // probabilities by class, at least one
+  std::vector<float> scores;  // class probabilities, at least one
 };
 
 /// Returns {"file", "guess", "scores"}, with "class" after the guess if all classes have names.
@@ -531,8 +535,8 @@ std::string to_text(const FilePrediction& prediction, const std::vector<std::str
 /// Returns lines with the accuracies and the loss on the test set.
 std::string to_text(const EvaluationFigures& test);
 
-/// Returns the figures and `classes`: name (or number, if it has none), samples, precision, recall
-/// and F1 of each. As in scikit-learn, a measure is 0 if it divides by 0.
+/// Returns the metrics and `classes`: the name (or number, if unnamed), samples, precision, recall
+/// and F1 of each class. As in scikit-learn, a metric is 0 if its denominator is 0.
 nlohmann::ordered_json to_json(const EvaluationFigures& test,
                                const std::vector<std::string>& class_names);
 

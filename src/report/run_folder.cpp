@@ -22,7 +22,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
 
-/// Creates the folder and its parents as needed, and adds the created ones to `made`.
+/// Creates the folder and any missing parents, and adds the created ones to `made`.
 void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error_code& error) {
   if (fs::is_directory(folder, error)) return;
   error.clear();
@@ -31,13 +31,13 @@ void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error
   if (!error && fs::create_directory(folder, error)) made.push_back(folder);
 }
 
-/// Removes the created folders that are empty.
+/// Removes those of the created folders that are empty.
 void remove_made(const std::vector<fs::path>& made) {
   std::error_code ignored;
   for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
 }
 
-/// Explains why a folder cannot be created, for which the system may only say "File exists".
+/// Explains why a folder cannot be created. The system may only report "File exists".
 std::string why_no_folder(fs::path path, const std::error_code& error) {
   std::error_code ignored;
   for (; path.has_relative_path(); path = path.parent_path()) {
@@ -83,7 +83,7 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
   refuse(parent.string() + ": too many runs were started in this second");
 }
 
-/// The last process that took the lock, and its launch, if any.
+/// The last process that acquired the lock, and its launch, if any.
 struct Holder {
   std::string process;
   std::string launch_id;
@@ -110,7 +110,7 @@ bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
   std::string holder = read_lock(lock_fd).process;  // "process 123 on host"
   const bool is_here = holder.ends_with(" on " + host_name());
-  // The holder may not have replaced the name of its predecessor yet.
+  // The lock file may still contain the name of the previous holder.
   const auto pid = is_here ? std::strtol(holder.c_str() + holder.find(' '), nullptr, 10) : 0;
   const bool has_ended = is_here && !process_state(static_cast<pid_t>(pid));
   if (holder.empty() || has_ended) holder = "another process";
@@ -118,7 +118,7 @@ bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
          "; wait for it, or choose another --output");
 }
 
-/// Checked before anything else: advice to resume would be wrong while a folder is in use.
+/// Checked first, because advice to resume would be wrong while the folder is in use.
 void refuse_if_in_use(const fs::path& folder) {
   const UniqueFd fd = open_lock(folder);
   if (fd.valid() && is_file_locked(fd.get())) refuse_in_use(folder, fd.get());
@@ -150,8 +150,8 @@ bool belongs_to(const fs::path& file, const fs::path& folder) {
   return fs::equivalent(fs::absolute(file).parent_path(), folder / files::kCheckpoints, error);
 }
 
-/// Returns the named folder or that of the run to be resumed; nothing if a new one is needed.
-/// Refuses one that is occupied or in use.
+/// Returns the specified folder or the folder of the run to resume; nothing if a new one is needed.
+/// Throws if the folder is occupied or in use.
 std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
                                          const std::string& config_name, const std::string& resume,
                                          bool after_restart, const std::string& launch_id) {
@@ -183,7 +183,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   return folder;
 }
 
-/// Whether a run writes the file, a path relative to its folder.
+/// Returns whether a run writes this file, given relative to the run folder.
 bool is_own_file(const fs::path& folder, const fs::path& file) {
   const std::string first = *file.begin();
   if (first == files::kCheckpoints || first == files::kLogs) return true;
@@ -191,7 +191,7 @@ bool is_own_file(const fs::path& folder, const fs::path& file) {
                            files::kMistakes, files::kLineage, files::kDataset, files::kLock}) {
     if (file == name) return true;
   }
-  settings::RunConfig config;  // with the usual names of results, if it cannot be read
+  settings::RunConfig config;  // default names of results if the config cannot be read
   const fs::path path = folder / files::kConfig;
   try {
     constexpr std::size_t kMostBytes = 1 << 20;
@@ -267,7 +267,7 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
 }
 
 void point_latest_at(const fs::path& folder) {
-  const std::regex dated(R"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?)");  // by make_dated_folder
+  const std::regex dated(R"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(-\d+)?)");  // see make_dated_folder
   if (!std::regex_match(folder.filename().string(), dated)) return;
   const fs::path link = folder.parent_path() / "latest";
   const fs::path temporary = folder.parent_path() / (".latest-" + std::to_string(::getpid()));
@@ -275,7 +275,7 @@ void point_latest_at(const fs::path& folder) {
   fs::remove(temporary, error);
   fs::create_directory_symlink(folder.filename(), temporary, error);
   if (!error) fs::rename(temporary, link, error);
-  // Some file systems have no links; the run does not need one.
+  // Some file systems do not support links; the run does not need one.
 }
 
 }  // namespace mnist_train::report

@@ -20,7 +20,7 @@ constexpr std::int64_t kHeaderBytes = 12;  // length and its checksum
 constexpr std::int64_t kFooterBytes = 4;
 constexpr std::uint32_t kReversedPolynomial = 0x82f63b78;  // of CRC-32C
 
-/// Appends a little-endian number, as x86-64 and arm64 have it in memory.
+/// Appends a number in little-endian order, which is also its layout in memory on x86-64 and arm64.
 template <class Number>
 void append_number(std::string& text, Number number) {
   static_assert(std::endian::native == std::endian::little);
@@ -28,7 +28,7 @@ void append_number(std::string& text, Number number) {
 }
 
 /// Returns the CRC-32C (Castagnoli, RFC 3720) that protects a record. Stored checksums are masked,
-/// because a checksum over data with checksums is problematic.
+/// because the checksum of data that contains checksums is problematic.
 std::uint32_t masked_crc(std::string_view bytes) {
   std::uint32_t crc = ~std::uint32_t{0};
   for (const char byte : bytes) {
@@ -39,8 +39,8 @@ std::uint32_t masked_crc(std::string_view bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8U;
 }
 
-/// Returns the newest file of events in a folder, else the name that TensorBoard expects of a new
-/// one; names sort by their time.
+/// Returns the newest event file in a folder, or the name that TensorBoard expects for a new one.
+/// Names sort by time.
 fs::path events_path(const fs::path& folder) {
   fs::path path;
   for (const fs::path& each : paths_in(folder)) {
@@ -50,11 +50,11 @@ fs::path events_path(const fs::path& folder) {
   return folder / fmt::format("{}{:010.0f}.{}", files::kEvents, wall_clock_seconds(), host_name());
 }
 
-/// A file of TensorFlow's records (tensorflow/core/lib/io/record_writer.cc): length, its checksum,
-/// content, its checksum.
+/// A TFRecord file (tensorflow/core/lib/io/record_writer.cc). Each record consists of the length,
+/// its checksum, the content and its checksum.
 class EventFile : public AppendFile {
  public:
-  /// Truncates the file at the end of a record.
+  /// Truncates the file at a record boundary.
   EventFile(const fs::path& folder, std::int64_t keep_bytes)
       : AppendFile(events_path(folder), keep_bytes) {
     std::int64_t end = 0;
@@ -81,9 +81,8 @@ class EventFile : public AppendFile {
 
 using protozero::pbf_writer;
 
-// The numbers of fields are those of tensorflow/core/util/event.proto and framework/summary.proto.
-// protozero writes them, since libprotobuf must not be linked beside LibTorch, which contains its
-// own.
+// Field numbers are from tensorflow/core/util/event.proto and framework/summary.proto. Written with
+// protozero, because libprotobuf cannot be linked alongside LibTorch, which contains its own copy.
 constexpr std::int32_t kTypeString = 7;        // DT_STRING
 constexpr std::size_t kMostWrongPictures = 8;  // per epoch
 
@@ -133,7 +132,7 @@ class TensorboardLog : public Sink {
  private:
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  /// Writes the most confident wrong predictions as pictures and as a table.
+  /// Writes the most confident wrong predictions as images and as a table.
   void write_wrong_pictures(const EpochResult& result) {
     std::vector<const Prediction*> wrong;
     for (const Prediction& prediction : result.predictions) {
@@ -242,7 +241,7 @@ class TensorboardLog : public Sink {
   std::int64_t keep_bytes_;
   std::string config_;
   std::vector<std::string> class_names_;
-  std::optional<EventFile> file_;  // from `begin` on
+  std::optional<EventFile> file_;  // set by `begin`
 };
 
 }  // namespace

@@ -13,14 +13,14 @@ namespace mnist_train::report {
 
 namespace {
 
-// The identity of a run.
+// Identity of a run.
 
 constexpr int kMaxDepth = 10;
 constexpr std::size_t kMostOfValue = 160;  // bytes in a table; a list of layers can be long
 
 using Values = std::map<std::string, std::string>;
 
-/// An item of the list of facts, nothing if the value is empty.
+/// Returns an item of the list of facts, or "" if the value is empty.
 std::string fact_line(const std::string& name, const std::string& value) {
   return value.empty() ? "" : "<div><dt>" + name + "</dt><dd>" + value + "</dd></div>\n";
 }
@@ -33,7 +33,7 @@ std::string with_unit(double number, const char* one, const char* many) {
   return std::isfinite(number) ? count(number) + ' ' + (number == 1 ? one : many) : "";
 }
 
-/// Returns a value of the config as one line of text.
+/// Returns a config value as one line of text.
 std::string config_text(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
@@ -92,8 +92,8 @@ std::string versions_text(const RunFiles& run) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// Shows the samples, files and folders that the data set does not use, as dataset.json lists them:
-/// numbers, and objects of them or of reasons.
+/// Shows the samples, files and folders that the data set does not use, as listed in dataset.json:
+/// numbers, or objects that contain numbers or reasons.
 std::string left_out_table(const RunFiles& run) {
   const nlohmann::json none;
   Table table{"Left out of the data", "settings", {"what", "files"}};
@@ -111,8 +111,8 @@ std::string left_out_table(const RunFiles& run) {
   return table.rows.empty() ? "" : "<h3>Left out of the data</h3>" + table.html() + "\n";
 }
 
-/// Returns "2 of 7 (rare) to 1,234 (common) training images"; only the number if the classes are
-/// not unequal, or their sizes are not known.
+/// Returns "2 of 7 (rare) to 1,234 (common) training images"; only the number if the class sizes
+/// are similar or unknown.
 std::string classes_text(const RunFiles& run) {
   std::vector<std::int64_t> sizes;
   for (const nlohmann::json& each : value_in(run.dataset, "classes")) {
@@ -146,7 +146,7 @@ std::string starts_table(const RunFiles& run) {
   return "<h3>Started</h3><p>" + note + "</p>" + table.html() + "\n";
 }
 
-/// Lists all settings, the defaults of those that differ beside them.
+/// Lists all settings; those that differ from their defaults also show the default.
 std::string settings_list(const RunFiles& run) {
   const Values defaults = values_of(settings::RunConfig());
   const auto shown = [](const std::string& value) {
@@ -168,7 +168,7 @@ std::string settings_list(const RunFiles& run) {
          list + "</dl>\n";
 }
 
-/// Returns the name of a built-in network, else the origin of the network.
+/// Returns the name of a built-in network, or the origin of a custom one.
 std::string model_text(const nlohmann::json& model) {
   if (model.contains("layers")) {
     return "custom, " + with_unit(static_cast<double>(model["layers"].size()), "layer", "layers");
@@ -179,18 +179,18 @@ std::string model_text(const nlohmann::json& model) {
   return text_in(model, "name");
 }
 
-// Several runs.
+// Comparison of runs.
 
 constexpr int kColours = 8;
 
 int colour_of(std::size_t run) { return static_cast<int>(run % kColours); }
 
-/// The name of a run, after its colour in the charts.
+/// Returns a run's name, preceded by its colour in the charts.
 std::string keyed_name(std::span<const RunFiles> runs, std::size_t run) {
   return line_key(colour_of(run)) + escape_html(runs[run].name);
 }
 
-/// Returns a table with a column for each run.
+/// Returns a table with a column per run.
 Table table_of(std::span<const RunFiles> runs, const char* label, const char* css_class,
                const char* first) {
   Table table{label, css_class, {first}};
@@ -202,8 +202,8 @@ double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_
 
 std::string percent_text(double fraction) { return percent(fraction); }
 
-/// Returns the text of a figure of each run, with a star on the best unless all are equal or do not
-/// compare.
+/// Returns a metric of each run as text, with a star on the best one unless all are equal or not
+/// comparable.
 template <typename Figure, typename Text>
 std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& figure_of,
                                  const Text& text, bool most_is_best = true, bool compare = true) {
@@ -227,7 +227,7 @@ std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& f
 /// Whether runs were tested on the same images.
 enum class SameTest { kYes, kMaybe, kNo };
 
-/// Compares the numbers of test images by class, lists of held-out files, and hashes of the data.
+/// Compares the numbers of test images per class, the lists of held-out files, and the data hashes.
 SameTest same_test(const RunFiles& a, const RunFiles& b) {
   const bool are_known = a.counts.classes() > 0 && b.counts.classes() > 0;
   if (are_known && a.counts.samples != b.counts.samples) return SameTest::kNo;
@@ -316,7 +316,7 @@ std::string times(std::span<const RunFiles> runs) {
   return section("time", "Where did the time go?", bars);
 }
 
-/// Compares the accuracies by class, if all runs have the same classes.
+/// Compares per-class accuracy if all runs have the same classes.
 std::string classes(std::span<const RunFiles> runs) {
   const RunFiles& first = runs.front();
   const std::int64_t all = first.counts.classes();
@@ -343,7 +343,7 @@ std::string classes(std::span<const RunFiles> runs) {
   return section("mistakes", "What do they get wrong?", figure(title, table.html(), "fit"));
 }
 
-/// Facts of a run other than its config.
+/// Facts about a run other than its config.
 Values ran_with(const RunFiles& run) {
   Values values;
   for (const char* key :
@@ -356,8 +356,8 @@ Values ran_with(const RunFiles& run) {
   return values;
 }
 
-/// Returns the config of a run as this program understands it, with the defaults of keys that the
-/// program of the run did not have; as recorded if that fails.
+/// Returns a run's config as this program interprets it, with defaults for keys that did not exist
+/// when the run was made; returns it as recorded if it cannot be parsed.
 Values settings_of(const RunFiles& run) try {
   return values_of(settings::parse_run_config(
       {(run.folder / files::kConfig).string(), run.config_text, run.folder}));
@@ -365,7 +365,7 @@ Values settings_of(const RunFiles& run) try {
   return config_values(run.config);
 }
 
-/// Lists the settings and then the other facts whose values differ.
+/// Lists the settings, and then the other facts, whose values differ.
 std::string differences(std::span<const RunFiles> runs) {
   Table table = table_of(runs, "Differences", "settings", "key");
   for (const auto& values_of_run : {settings_of, ran_with}) {
@@ -391,7 +391,7 @@ std::string differences(std::span<const RunFiles> runs) {
 }
 
 std::string lead(std::span<const RunFiles> runs) {
-  std::vector<const RunFiles*> ranked;  // the best first
+  std::vector<const RunFiles*> ranked;  // best first
   for (const RunFiles& run : runs) {
     if (std::isfinite(final_accuracy(run))) ranked.push_back(&run);
   }

@@ -12,7 +12,7 @@ namespace {
 
 enum SeriesColour { kTest, kTrain, kValidation, kBalanced, kRate, kTop5 };
 
-/// Shows single steps in the background, their running mean, and the test set after each epoch.
+/// Shows single steps in the background, their moving average, and the test set after each epoch.
 std::string chart_by_step(const RunFiles& run, LineChart chart, double StepRecord::*of_step,
                           double EpochRecord::*of_epoch) {
   ChartSeries each = series_of(run.steps, "single steps", kTrain, of_step);
@@ -56,7 +56,7 @@ std::string learning_charts(const RunFiles& run) {
                   .logarithmic = true,
                   .series = std::move(losses)}) +
       line_chart({.title = "Learning rate", .x_name = "step", .from_zero = true, .series = {rate}});
-  if (run.steps.size() < 2) return figures;  // the test set alone is in the charts by epoch
+  if (run.steps.size() < 2) return figures;  // the charts by epoch contain the test set
   return figures +
          chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},
                        &StepRecord::accuracy, &Epoch::test_accuracy) +
@@ -76,7 +76,7 @@ std::string verdict_without_epochs(const RunFiles& run) {
                             decimal(first.loss), first.step, decimal(last.loss), last.step);
 }
 
-/// "test accuracy is 98.29 % after epoch 5, and was 95.58 % after epoch 1".
+/// Returns "test accuracy is 98.29 % after epoch 5, and was 95.58 % after epoch 1".
 std::string accuracy_reached(const RunFiles& run) {
   const EpochRecord& first = run.epochs.front();
   const EpochRecord& last = run.epochs.back();
@@ -89,7 +89,7 @@ std::string accuracy_reached(const RunFiles& run) {
   return text;
 }
 
-/// The accuracies of a model that predicts the largest class for every image. NaN if not known.
+/// Accuracies of a model that predicts the largest class for every image. NaN if unknown.
 struct Baseline {
   explicit Baseline(const ClassCounts& counts) {
     if (counts.all() == 0) return;
@@ -111,15 +111,15 @@ struct Baseline {
   }
 
   std::int64_t label = 0;
-  bool is_shared = false;  // several classes are the largest
+  bool is_shared = false;  // several classes share the largest size
   double accuracy = NAN;
   double chance = 0;  // twice the standard error of the accuracy
   double balanced_accuracy = NAN;
-  double balanced_chance = 0;  // an upper bound of twice its standard error
+  double balanced_chance = 0;  // upper bound on twice its standard error
 };
 
-/// Returns "Yes", or why that cannot be said: if classes are never predicted, or the model is
-/// better than the baseline for the mean class only, it learned in part.
+/// Returns "Yes" or another answer. The model has learned "Partly" if it never predicts some
+/// classes, or if only its balanced accuracy is better than the baseline.
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
   constexpr double kLeastGain = 0.05;  // as a fraction of the baseline's mistakes
   if (baseline.accuracy == 1) return "Not known";
@@ -145,7 +145,7 @@ std::string baseline_text(const RunFiles& run, const Baseline& baseline) {
                      percent(baseline.accuracy, 1));
 }
 
-/// Names the classes that were never predicted, if any, and says what may help.
+/// Names the classes that were never predicted, if any, and gives advice.
 std::string never_predicted_text(const RunFiles& run, const std::vector<std::int64_t>& missed) {
   if (missed.empty()) return "";
   const bool has_class_weights = !value_in(run.config, "class_weights").is_null();
@@ -156,7 +156,7 @@ std::string never_predicted_text(const RunFiles& run, const std::vector<std::int
                      missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
 }
 
-/// A few sentences for people who read nothing else.
+/// Returns a summary in a few sentences for people who read nothing else.
 std::string learning_verdict(const RunFiles& run) {
   if (run.epochs.empty()) return verdict_without_epochs(run);
   const EpochRecord& last = run.epochs.back();
@@ -186,14 +186,14 @@ std::string learning_verdict(const RunFiles& run) {
   return text;
 }
 
-/// Returns the text of a figure of EpochRecord.
+/// Returns a metric of EpochRecord as text.
 std::string figure_text(const std::string& key, double figure) {
   if (key.ends_with("accuracy")) return percent(figure);
   if (key.ends_with("loss")) return decimal(figure);
   return key.ends_with("seconds") ? duration(figure) : count(figure);
 }
 
-/// Shows all epochs, or of long runs evenly spaced ones, the last and the best.
+/// Shows all epochs or, for long runs, evenly spaced ones, the last and the best.
 std::string epoch_table(const RunFiles& run) {
   std::set<std::string> left_out{"epoch", "time"};
   if (!shows_balanced_accuracy(run)) left_out.insert("test_balanced_accuracy");
@@ -233,7 +233,7 @@ constexpr std::array<const char*, kActivities> kActivityNames{
     "input", "compute", "averaging and waiting", "evaluation", "checkpoint", "report",
     "start", "other"};
 
-/// Fewer seconds are left out, because they would read 0.00 s.
+/// Fewer seconds are omitted, because they would be shown as 0.00 s.
 constexpr double kShownSeconds = 0.005;
 
 double or_zero(double seconds) { return std::isfinite(seconds) ? seconds : 0; }
@@ -279,7 +279,7 @@ std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   return text;
 }
 
-/// Shows the seconds of each epoch, in all and by activity.
+/// Shows the seconds of each epoch, in total and by activity.
 std::string chart_of_seconds(const RunFiles& run) {
   std::vector<ChartSeries> parts;
   for (std::size_t a = 0; a < kActivities; ++a) {
@@ -303,8 +303,8 @@ std::string chart_of_seconds(const RunFiles& run) {
                      .series = std::move(parts)});
 }
 
-/// Returns the times of each rank over the whole run: sums, the longest step, and the median and
-/// the 95th percentile of the last epoch.
+/// Returns the times of each rank over the whole run: totals, the longest step, and the last
+/// epoch's median and 95th percentile.
 std::map<std::int64_t, RankTimes> rank_times(const RunFiles& run) {
   std::map<std::int64_t, RankTimes> ranks;
   for (const RunEpoch& epoch : run.epochs) {

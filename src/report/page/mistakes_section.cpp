@@ -12,19 +12,19 @@ namespace mnist_train::report {
 namespace {
 
 constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit on a page
-constexpr std::int64_t kWideClasses = 14;       // need the width of the page
+constexpr std::int64_t kWideClasses = 14;       // these need the full width of the page
 constexpr std::size_t kListedPairs = 30;        // instead of a larger matrix
 constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
 
-/// Returns the name of a class for a table, which shows long names shortened.
+/// Returns the name of a class for a table, which shortens long names.
 std::string class_label(const RunFiles& run, std::int64_t label) {
   return run.class_names.empty() ? escaped_class(run, label)
                                  : fmt::format(R"(<span class="name" title="{0}">{0}</span>)",
                                                escaped_class(run, label));
 }
 
-/// Pairs of true and predicted class with pictures on the page.
+/// Pairs of true and predicted class whose images are on the page.
 using PicturedKinds = std::set<std::pair<std::int64_t, std::int64_t>>;
 
 PicturedKinds pictured_kinds(const RunFiles& run) {
@@ -39,7 +39,7 @@ std::string pair_label(const RunFiles& run, const ConfusedPair& pair) {
                      escaped_class(run, pair.predicted), pair.images);
 }
 
-/// Returns `text` as a link to the pictures of a kind of mistake, or unchanged if there are none.
+/// Returns `text` as a link to the images of a kind of mistake, or unchanged if there are none.
 std::string link_to_pictures(const RunFiles& run, const PicturedKinds& kinds,
                              const ConfusedPair& pair, const std::string& text) {
   if (!kinds.contains({pair.truth, pair.predicted})) return text;
@@ -48,12 +48,12 @@ std::string link_to_pictures(const RunFiles& run, const PicturedKinds& kinds,
       pair.truth, pair.predicted, pair_label(run, pair), text);
 }
 
-/// Returns a percentage without the sign: "98.7".
+/// Returns a percentage without the percent sign: "98.7".
 std::string in_percent(double fraction, int digits = 1) {
   return std::isfinite(fraction) ? fmt::format("{:.{}f}", 100 * fraction, digits) : "–";
 }
 
-/// A cell of the matrix. `most` is the largest number of images off the diagonal.
+/// Returns a cell of the matrix. `most` is the largest number of images off the diagonal.
 std::string matrix_cell(const RunFiles& run, const PicturedKinds& kinds, const ConfusedPair& pair,
                         std::int64_t row_images, std::int64_t most) {
   const double fraction = fraction_of(pair.images, row_images);
@@ -102,11 +102,11 @@ std::string confusion_matrix(const RunFiles& run) {
           scrolling_table("Confusion matrix", css_class, head, rows));
 }
 
-/// Lists all classes, or of many the worst by F1 and accuracy, those without images and predictions
-/// last.
+/// Lists all classes or, if there are many, the worst by F1 and accuracy; those without images and
+/// predictions come last.
 std::string class_table(const RunFiles& run) {
   const ClassCounts& counts = run.counts;
-  // Of dataset.json, with their titles, besides the test set.
+  // Splits in dataset.json other than the test set, with their titles.
   std::vector<std::pair<const char*, const char*>> splits{{"train", "train"},
                                                           {"validation", "valid."}};
   const nlohmann::json& sizes = value_in(run.dataset, "classes");
@@ -157,7 +157,7 @@ std::string class_table(const RunFiles& run) {
   return figure(title, paragraph("soft", text) + table.html());
 }
 
-/// Returns nothing without a confusion matrix.
+/// Returns "" if there is no confusion matrix.
 std::string pair_table(const RunFiles& run) {
   const PicturedKinds kinds = pictured_kinds(run);
   Table table{"Most confused", "numbers pairs", {"class", "taken for", "images"}};
@@ -168,7 +168,7 @@ std::string pair_table(const RunFiles& run) {
   return run.counts.confusion.empty() ? "" : figure(table.label, table.html());
 }
 
-/// A class in a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
+/// Returns a class for a sentence: "a <b>4</b>", "<b>Ankle boot</b>".
 std::string bold_class(const RunFiles& run, std::int64_t label) {
   const std::string name = "<b>" + escaped_class(run, label) + "</b>";
   return run.class_names.empty() ? "a " + name : name;
@@ -197,7 +197,7 @@ std::string mistakes_verdict(const RunFiles& run) {
   return text;
 }
 
-/// Returns an item of the list of images. `kinds` has those of the items so far.
+/// Returns an item of the image list. `kinds` contains the kinds of the items so far.
 std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds& kinds) {
   const std::string truth = escaped_class(run, mistake.truth);
   std::string picture = "<span class=\"soft omitted\">omitted</span>";
@@ -205,7 +205,7 @@ std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds
     picture = fmt::format(R"(<img src="{}" alt="test image {}: {}" loading="lazy">)", mistake.image,
                           mistake.id, truth);
   }
-  std::string file;  // its name, with the path as tooltip
+  std::string file;  // file name, with the path as tooltip
   if (!mistake.file.empty()) {
     file = fmt::format(R"(<span class="soft file" title="{}">{}</span>)", escape_html(mistake.file),
                        escape_html(std::filesystem::path(mistake.file).filename().string()));

@@ -36,7 +36,7 @@ std::string page_head(std::span<const RunFiles> runs, const std::string& nonce) 
   return text + "<style nonce=\"" + nonce + "\">" + kStyle + "</style></head>\n";
 }
 
-/// A label, the value in large letters, and a note below it.
+/// Returns a label, the value in large type, and a note below it.
 std::string tile(const std::string& label, const std::string& value, const std::string& note = "") {
   std::string text =
       "<div class=\"tile\"><dt>" + escape_html(label) + "</dt><dd>" + escape_html(value) + "</dd>";
@@ -92,7 +92,7 @@ std::string status_text(const RunFiles& run) {
   return status;
 }
 
-/// The run's status, main figures, and links to the sections.
+/// Returns the run's status, its main metrics, and links to the sections.
 std::string page_header(const RunFiles& run) {
   const std::string status = run.status();
   std::string text =
@@ -154,7 +154,7 @@ constexpr std::size_t kMaxLargeFile = std::size_t{1} << 30;
   throw Error(ExitCode::kData, where + ": " + reason);
 }
 
-/// Reads the fields of a record of metrics.jsonl; see records.h for missing ones.
+/// Reads the fields of a record of metrics.jsonl; records.h describes how missing ones are handled.
 template <typename Record>
 Record record_of(const nlohmann::json& json) {
   Record record;
@@ -217,7 +217,7 @@ void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& r
                                                : ClassCounts();
 }
 
-/// Whether the URI is a PNG or JPEG in base64, which loads nothing from elsewhere.
+/// Returns whether the URI is a base64 PNG or JPEG, which loads nothing from elsewhere.
 bool is_picture(std::string_view uri) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
@@ -228,8 +228,8 @@ bool is_picture(std::string_view uri) {
   return false;
 }
 
-/// Reads a line of mistakes.jsonl. The image is empty unless it is a PNG or JPEG, and a confidence
-/// that is not a number is 0.
+/// Reads a line of mistakes.jsonl. The image is cleared unless it is a PNG or JPEG, and a
+/// confidence that is not a number becomes 0.
 Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   const auto integer = [&](const char* key) {
     const double number = number_in(json, key);
@@ -244,7 +244,7 @@ Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   return mistake;
 }
 
-/// Returns the content of a file, nothing if it does not exist.
+/// Returns the content of a file, or "" if it does not exist.
 std::string read_if_there(const fs::path& path, std::size_t max_bytes) {
   std::error_code error;
   return fs::exists(path, error) ? read_file(path, max_bytes, ExitCode::kData) : "";
@@ -257,8 +257,8 @@ nlohmann::json parse_file(const fs::path& path, const std::string& text) {
   return json;
 }
 
-/// Calls `take(object, "FILE:LINE")` for each whole line that is a JSON object; throws for other
-/// lines unless `lenient`.
+/// Calls `take(object, "FILE:LINE")` for each complete line that contains a JSON object. Throws for
+/// other lines unless `lenient`.
 template <typename Take>
 void for_each_line(const fs::path& path, std::size_t max_bytes, bool lenient, const Take& take) {
   const std::string text = read_if_there(path, max_bytes);
@@ -331,8 +331,9 @@ bool RunFiles::holds_out() const {
 
 std::optional<BestEpoch> RunFiles::best_epoch() const {
   if (epochs.empty()) return std::nullopt;
-  // Epochs are missing here if the run resumed in another folder, or within an epoch that had been
-  // evaluated unfinished. While a run lasts, its summary may be older than its epochs.
+  // Epochs are missing here if the run was resumed in another folder, or within an epoch that had
+  // been evaluated unfinished. While a run is in progress, its summary may be older than its
+  // epochs.
   const bool is_over = status() == "finished" || status() == "stopped";
   const double number = number_in(summary, "best_epoch");
   const double accuracy = number_in(summary, "best_test_accuracy");
@@ -371,7 +372,7 @@ RunFiles read_run(const fs::path& folder) {
   run.name = (path.parent_path().filename() / path.filename()).string();
   const UniqueFd lock(
       ::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  run.live = lock.valid() && is_file_locked(lock.get());  // as long as the run lasts
+  run.live = lock.valid() && is_file_locked(lock.get());  // held as long as the run lasts
   const auto object_in = [&folder](const char* file, std::size_t max_bytes) {
     return parse_file(folder / file, read_if_there(folder / file, max_bytes));
   };

@@ -14,14 +14,15 @@ namespace {
 constexpr const char* kNotFinite = "–";
 constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
-constexpr std::size_t kMaxPoints = 1000;  // of a line
+constexpr std::size_t kMaxPoints = 1000;  // per line
 constexpr std::size_t kMaxDots = 25;
 constexpr double kWantedTicks = 5;
 constexpr double kLogarithmicFrom = 10;  // factor between the extremes
 
 bool is_finite(const ChartPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
-/// Keeps the ends of a long line and the lowest and highest point of each of equal buckets.
+/// Keeps the ends of a long line, and the lowest and highest point of each of several equal
+/// buckets.
 std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   if (points.size() <= kMaxPoints) return points;
   constexpr std::size_t kBuckets = (kMaxPoints - 2) / 2;
@@ -49,7 +50,7 @@ std::string value_text(double value, AxisFormat format) {
   return format == AxisFormat::kCount ? count(value) : decimal(value);
 }
 
-/// A short form of a value, for ticks.
+/// Returns a short form of a value for ticks.
 std::string tick_text(double value, AxisFormat format) {
   if (format == AxisFormat::kPercent) return fmt::format("{:.7g} %", 100 * value);
   if (std::abs(value) < 1e-12) return "0";
@@ -67,11 +68,11 @@ double round_up(double step) {
   return 10 * power;
 }
 
-/// The scale of one axis.
+/// The scale of an axis.
 class ChartScale {
  public:
-  /// Covers the finite ones of `values`, or 0 to 1 if there are none. A scale is logarithmic only
-  /// if all values are positive and span a factor of ten.
+  /// Covers the finite `values`, or 0 to 1 if there are none. The scale is logarithmic only if all
+  /// values are positive and span a factor of ten.
   ChartScale(std::vector<double> values, bool logarithmic, bool whole_numbers = false) {
     std::erase_if(values, [](double value) { return !(std::abs(value) < 1e300); });
     if (!values.empty()) {
@@ -79,7 +80,7 @@ class ChartScale {
       high_ = std::ranges::max(values);
     }
     logarithmic_ = logarithmic && low_ > 0 && high_ / low_ >= kLogarithmicFrom;
-    if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // one value: in the middle
+    if (high_ - low_ <= 1e-12 * std::abs(high_)) {  // a single value is centred
       const double margin = low_ == 0 ? 1 : std::abs(low_) * 0.1;
       high_ += margin;
       low_ -= low_ == 0 ? 0 : margin;
@@ -88,12 +89,12 @@ class ChartScale {
     if (ticks_.size() < 2) add_linear_ticks(whole_numbers);
   }
 
-  /// Position of a value on the axis, in [0,1].
+  /// Returns the position of a value on the axis, in [0,1].
   double at(double value) const {
     if (logarithmic_) return std::log(std::max(value, 1e-300) / low_) / std::log(high_ / low_);
     return (value - low_) / (high_ - low_);
   }
-  /// Round values on the axis, usually three to seven.
+  /// Returns round values on the axis, usually three to seven.
   const std::vector<double>& ticks() const { return ticks_; }
 
  private:
@@ -125,7 +126,7 @@ class ChartScale {
   std::vector<double> ticks_;
 };
 
-// Coordinates are about one pixel, so all charts have letters of the same size; y grows downwards.
+// Coordinates are about one pixel, so text has the same size in all charts. y grows downwards.
 constexpr double kWidth = 360;
 constexpr double kHeight = 210;
 constexpr double kLeft = 58;
@@ -182,8 +183,8 @@ class LineDrawing {
                escape_html(chart_.x_name));
   }
 
-  /// A line and, if it has few points, dots with tooltips. Those that are not faint carry their
-  /// values: the n-th belongs to the n-th entry of the legend.
+  /// Returns a line and, if it has few points, dots with tooltips. Lines that are not faint carry
+  /// their values; the n-th such line belongs to the n-th legend entry.
   std::string line(const ChartSeries& series) const {
     const std::vector<ChartPoint> points = thinned(series.points);
     std::string drawing;
@@ -214,7 +215,7 @@ class LineDrawing {
                        series.colour, xs, ys, drawing, dots);
   }
 
-  /// "Accuracy by epoch. test: from 91.20 % (epoch 1) to 99.02 % (epoch 10), …".
+  /// Returns "Accuracy by epoch. test: from 91.20 % (epoch 1) to 99.02 % (epoch 10), …".
   std::string description() const {
     std::string text = chart_.title + " by " + chart_.x_name + ".";
     for (const ChartSeries& series : chart_.series) {
@@ -233,7 +234,7 @@ class LineDrawing {
   ChartScale y_;
 };
 
-/// Whether two points differ in x.
+/// Returns whether two points differ in x.
 bool has_a_line(const LineChart& chart) {
   double first = NAN;
   for (const ChartSeries& series : chart.series) {
