@@ -41,7 +41,7 @@ using Json = nlohmann::ordered_json;
 
 // The machine.
 
-/// Returns the result of `check`. An Error that it throws is a problem with this topic and remedy.
+/// Returns the result of `check`, or a problem with this topic and remedy if it throws an Error.
 template <class Check>
 Finding problem_if_throws(const char* topic, const char* remedy, const Check& check) {
   try {
@@ -58,7 +58,7 @@ std::string counted(int number, const char* noun) {
 }
 
 Finding check_open_files() {
-  constexpr rlim_t kLeast = 64;  // sockets, pipes, libraries and data of one rank
+  constexpr rlim_t kLeast = 64;  // sockets, pipes, libraries and data files of one rank
   constexpr rlim_t kComfortable = 1024;
   rlimit limit{};
   const rlim_t files = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
@@ -103,7 +103,7 @@ std::string address_text(const sockaddr& address) {
   return text.data();
 }
 
-/// Returns names and addresses of the interfaces that are up, one entry for each address.
+/// Returns the name and address of each interface that is up, one entry per address.
 std::vector<std::pair<std::string, std::string>> interfaces() {
   ifaddrs* list = nullptr;
   std::vector<std::pair<std::string, std::string>> found;
@@ -119,12 +119,12 @@ std::vector<std::pair<std::string, std::string>> interfaces() {
   return found;
 }
 
-/// Debian gives a host without a fixed address 127.0.1.1, which no interface has.
+/// Debian maps the name of a host without a fixed address to 127.0.1.1, which no interface has.
 bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1";
 }
 
-/// Returns the first address of a name, or nothing if it does not resolve.
+/// Returns the first address of a host name, or nothing if it does not resolve.
 std::optional<std::string> resolve(const std::string& name) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -134,8 +134,8 @@ std::optional<std::string> resolve(const std::string& name) {
   return address_text(*list->ai_addr);
 }
 
-/// Checks the interface on which Gloo listens for other hosts: the one in a variable, by default
-/// that of the host's name.
+/// Checks the interface on which Gloo listens for other hosts: the one in GLOO_SOCKET_IFNAME, or by
+/// default the one with the host name's address.
 Finding check_interface() {
   const auto all = interfaces();
   Finding finding{"network"};
@@ -164,7 +164,7 @@ Finding check_interface() {
                       "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=" + choice);
 }
 
-/// Checks the variable that names the first host, if it is set.
+/// Checks MASTER_ADDR, the address of the first host, if it is set.
 Findings check_master() {
   const auto address = environment_variable("MASTER_ADDR");
   if (!address) return {};
@@ -175,7 +175,7 @@ Findings check_master() {
            "set it to an address or name of the first host that every host resolves"}};
 }
 
-/// Checks that processes of this host can connect to each other.
+/// Checks that processes on this host can connect to each other.
 Finding check_loopback() {
   return problem_if_throws("ports", "bring the loopback interface up: ip link set lo up", [] {
     const launch::ListenSocket socket = launch::listen_on_loopback();
@@ -209,7 +209,7 @@ fs::path output_of(const settings::RunConfig& config) {
   return config.output.value_or(fs::current_path() / "runs");
 }
 
-/// Makes a file in the folder that is removed when it is closed. Sets errno on failure.
+/// Creates an unnamed temporary file in the folder. Sets errno on failure.
 UniqueFd scratch_file(const fs::path& folder) {
   std::string name = (folder / ".mnist-train-doctor-XXXXXX").string();
   UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
@@ -217,8 +217,8 @@ UniqueFd scratch_file(const fs::path& folder) {
   return file;
 }
 
-/// Names the features that the file system of a folder lacks, "" if none; nothing if no file can be
-/// made there.
+/// Describes the features that the folder's file system lacks, "" if none; returns nothing if no
+/// file can be created there.
 std::optional<std::string> missing_in(const fs::path& folder) {
   std::string missing;
   const auto add = [&](const char* what) {
@@ -257,8 +257,8 @@ Finding check_format(const settings::DataOptions& options) {
   });
 }
 
-/// Checks with a temporary file whether files can be locked and folders synced in the folder of
-/// runs and in the user's cache.
+/// Checks, with a temporary file, whether the run folder and the user's cache support file locks
+/// and folder syncs.
 Finding check_file_locks(const settings::RunConfig& config) {
   std::set<fs::path> folders{nearest_existing(output_of(config))};
   if (const auto cache = user_cache_folder()) folders.insert(nearest_existing(*cache));
@@ -292,7 +292,7 @@ Finding describe_program() {
               {{"version", build.version}});
 }
 
-/// Tells which processes a run with this config would start here.
+/// Reports which processes a run with this config would start here.
 Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
   return problem_if_throws("a run here", "change the config", [&] {
     launch::Machine machine = launch::this_machine();
@@ -316,10 +316,10 @@ std::string hanging(const std::string& text, std::size_t column) {
   return replaced(escape_control_bytes(text), "\n", "\n" + std::string(column, ' '));
 }
 
-constexpr double kTimeout_s = 180;  // loading CUDA from a cold disk takes long
+constexpr double kTimeout_s = 180;  // loading CUDA from a cold disk is slow
 constexpr double kSlow = 50e6;      // bytes per second
 
-/// The output of rank 0, or the reason that there is none.
+/// Rank 0's output, or the reason why there is none.
 struct Diagnosis {
   Json result;
   std::string failure{};
@@ -420,9 +420,8 @@ Finding check_cuda(const Diagnosis& diagnosis) {
       facts);
 }
 
-/// Starts real workers as a run does, two on CPUs and one for each GPU. They load LibTorch,
-/// connect, sum tensors and measure the time. Must be called after
-/// launch::block_supervised_signals.
+/// Starts real workers as a run does: two on CPUs, and one per GPU. They load LibTorch, connect,
+/// all-reduce tensors and report timings. Call launch::block_supervised_signals first.
 Findings check_workers(const settings::RunConfig& config, const Driver& driver) {
   constexpr int kProcesses = 2;
   Findings findings;
@@ -456,7 +455,7 @@ Finding check_run_folder(const settings::RunConfig& config) {
     try {
       report::check_run_folder(config, /*config_name=*/"", /*resume=*/"");
       return finding;
-    } catch (const Error& error) {  // as at a start: the folder holds a run or is in use
+    } catch (const Error& error) {  // as at startup: the folder contains a run or is in use
       return {"run folder", Verdict::kWarning, error.what(), kSeeAbove, finding.values};
     }
   }

@@ -14,8 +14,8 @@ namespace mnist_train::doctor {
 
 enum class Verdict {
   kGood,
-  kNote,     // nothing is wrong, but it is worth knowing or limits the possibilities
-  kWarning,  // works, but badly or not for all uses
+  kNote,     // nothing is wrong, but it is worth knowing or limits what is possible
+  kWarning,  // works, but badly or only for some uses
   kProblem,  // a run will fail
 };
 
@@ -25,16 +25,16 @@ struct Finding {
   Verdict verdict = Verdict::kGood;
   std::string text{};
   std::string remedy{};  // empty if there is nothing to do
-  /// The same for other programs, as numbers.
+  /// The facts in `text` for other programs, as numbers.
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
 
-  /// Returns the finding with another verdict, a remedy, and more text at the end.
+  /// Returns a copy with another verdict and remedy, and with `more` appended to the text.
   Finding with(Verdict other, const std::string& more, const std::string& new_remedy) const {
     return {topic, other, text + more, new_remedy, values};
   }
 };
 
-/// Returns the finding that all is well.
+/// Returns a finding that reports no problem.
 inline Finding good(std::string topic, std::string text,
                     nlohmann::ordered_json values = nlohmann::ordered_json::object()) {
   return {std::move(topic), Verdict::kGood, std::move(text), "", std::move(values)};
@@ -42,11 +42,11 @@ inline Finding good(std::string topic, std::string text,
 
 using Findings = std::vector<Finding>;
 
-/// Checks everything that a run with this config needs from the machine. Blocks the signals that
+/// Checks everything that a run with this config needs on this machine. Blocks the signals that
 /// launch::supervise receives.
 Findings examine(const settings::RunConfig& config);
 
-/// Returns the findings as a table for people. `colours` is for a terminal that shows them.
+/// Returns the findings as a table for people; `colours` adds terminal colours.
 std::string to_text(const Findings& findings, bool colours);
 
 /// Returns the findings as JSON.
@@ -66,33 +66,33 @@ struct Gpu {
   std::uint64_t memory_bytes = 0;
 };
 
-/// The NVIDIA driver, examined through its own library, without any part of CUDA.
+/// State of the NVIDIA driver, queried through its own library without using CUDA.
 struct Driver {
-  std::string kernel_version;  // "580.65.06"; empty: no kernel module is loaded
-  bool library = false;        // libcuda.so.1 is there
-  std::string error;           // why it does not work; empty: it does
-  int cuda_version = 0;        // the newest that it supports: 13000 is 13.0
-  std::vector<Gpu> gpus;       // those that CUDA_VISIBLE_DEVICES shows
+  std::string kernel_version;  // such as "580.65.06"; empty if no kernel module is loaded
+  bool library = false;        // libcuda.so.1 can be loaded
+  std::string error;           // why the driver does not work; empty if it does
+  int cuda_version = 0;        // newest supported version; 13000 means 13.0
+  std::vector<Gpu> gpus;       // GPUs visible under CUDA_VISIBLE_DEVICES
   std::vector<std::pair<int, int>> without_peer_access;  // pairs of GPUs
   int gpus_on_bus = 0;  // NVIDIA's display and 3D controllers on PCI
 };
 
-/// Examines the driver of this machine.
+/// Queries the driver of this machine.
 Driver examine_driver();
 
-/// Checks the folder of runs: `output`, or runs/ in the working directory. Writes and removes a
-/// file there, or in the nearest folder above it that exists.
+/// Checks the folder for runs: `output`, or runs/ in the working directory. Creates and deletes a
+/// file in it, or in its nearest existing parent folder.
 Finding check_run_folder(const settings::RunConfig& config);
 
-/// Checks the data that the config asks for, and the data sets that are found by name.
+/// Checks the data in the config, and the data sets that can be found by name.
 Findings check_data(const settings::RunConfig& config);
 
-/// Checks the GPUs, their driver against the CUDA that this program was built with, and whether
-/// they can access each other's memory.
+/// Checks the GPUs, whether the driver supports the CUDA version of this build, and whether the
+/// GPUs can access each other's memory.
 Findings check_gpus(const Driver& driver, const BuildInfo& build);
 
-/// Checks /dev/shm, through which NCCL exchanges gradients between GPUs that cannot access each
-/// other's memory. `free_bytes` is its free space, if it is there. CPU ranks do not use it.
+/// Checks /dev/shm, which NCCL uses to exchange gradients between GPUs without peer access.
+/// `free_bytes` is its free space, or nothing if it does not exist. CPU ranks do not use it.
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes);
 
 /// Checks which transports NCCL can use here: peer access, shared memory, sockets.

@@ -16,12 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// C functions of the driver. Each returns 0 for success.
+/// The driver's C functions. Each returns 0 on success.
 class DriverLibrary : public SharedLibrary {
  public:
   DriverLibrary() : SharedLibrary("libcuda.so.1") {}
 
-  /// Returns the function's result, or -1 if the library lacks it.
+  /// Returns the function's result, or -1 if the library does not have the function.
   template <typename... Arguments>
   int call(const char* name, Arguments... arguments) const {
     const auto function = find<int(Arguments...)>(name);
@@ -35,8 +35,8 @@ class DriverLibrary : public SharedLibrary {
   }
 };
 
-/// Returns the driver's version from NVML, which works in sandboxes that hide the kernel's files;
-/// empty without NVML.
+/// Returns the driver's version from NVML, which works even in sandboxes that hide the kernel's
+/// files; empty without NVML.
 std::string version_by_nvml() {
   const SharedLibrary library("libnvidia-ml.so.1");
   const auto init = library.find<int()>("nvmlInit_v2");
@@ -46,8 +46,8 @@ std::string version_by_nvml() {
   return version(text.data(), text.size()) == 0 ? text.data() : "";
 }
 
-/// Reads the version out of a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module
-/// 580.65.06  Sun Jul 27 …".
+/// Parses the version from a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.65.06
+/// Sun Jul 27 …".
 std::string kernel_version() {
   if (const auto version = first_line("/sys/module/nvidia/version")) return *version;
   std::istringstream words(first_line("/proc/driver/nvidia/version").value_or(""));
@@ -102,7 +102,7 @@ void read_devices(const DriverLibrary& library, Driver& driver) {
   }
 }
 
-/// Explains why the driver shows no GPU.
+/// Explains why the driver reports no GPU.
 Finding explain_no_gpu(const Driver& driver) {
   const auto finding = [](Verdict verdict, const std::string& text, const char* remedy) {
     return Finding{"GPU", verdict, text + "; runs use the CPUs", remedy, {{"gpus", 0}}};
@@ -143,7 +143,7 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
                         "scripts/setup --cuda builds it; until then set device to \"cpu\"");
   }
   finding.text += fmt::format("; this build needs {}", build.cuda);
-  // Within one major version an older driver works with newer libraries.
+  // Within a major version, an older driver works with newer libraries.
   int needed = 0;
   std::from_chars(build.cuda, build.cuda + std::strlen(build.cuda), needed);  // "13.0"
   if (driver.cuda_version / kVersionStep >= needed) return finding;
