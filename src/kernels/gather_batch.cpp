@@ -19,7 +19,7 @@ namespace mnist_train::kernels {
 
 namespace {
 
-/// Number of blocks of a sample, and of threads of a block.
+/// Blocks per sample, and threads per block.
 struct Division {
   std::int64_t parts;
   unsigned threads;
@@ -29,7 +29,7 @@ struct Division {
   }
 };
 
-constexpr std::int64_t kMostParts = 8;  // each is counted if positions advance
+constexpr std::int64_t kMostParts = 8;  // each part counts its arrival if positions advance
 
 Division divide(std::int64_t units, std::int64_t units_per_thread) {
   const auto up = [](auto a, auto b) { return std::max<std::int64_t>(1, divided_up(a, b)); };
@@ -38,7 +38,7 @@ Division divide(std::int64_t units, std::int64_t units_per_thread) {
   return {parts, static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kThreads))};
 }
 
-/// Returns the number of bytes to copy at once: 16, or fewer if addresses or sizes require it.
+/// Returns the number of bytes per copy: 16, or fewer if alignment or sizes require it.
 std::int64_t copied_at_once(const at::Tensor& from, const at::Tensor& to, std::int64_t row_bytes) {
   std::int64_t bytes = 16;
   while (!is_aligned(from, bytes) || !is_aligned(to, bytes) || row_bytes % bytes != 0) bytes /= 2;
@@ -107,7 +107,7 @@ constexpr std::int64_t kKnownPadding = 2;
 constexpr std::int64_t kKnownCount = 6;
 constexpr std::int64_t kKnownAdvance = 2;
 
-/// A known case of bytes on the host.
+/// A known case on the host, with images of bytes.
 BatchSamples known_samples() {
   BatchSamples samples{
       .count = kKnownCount,

@@ -12,29 +12,30 @@
 namespace mnist_train::kernels {
 
 inline constexpr unsigned kWarp = 32;      // threads
-inline constexpr unsigned kThreads = 256;  // of a block, unless a kernel needs another number
+inline constexpr unsigned kThreads = 256;  // per block, unless a kernel needs another number
 
-/// Returns the source of all kernels as one text of CUDA C++: the files of gpu/, the prelude first.
+/// Returns the CUDA C++ source of all kernels: the files of gpu/ concatenated, starting with the
+/// prelude.
 const std::string& source();
 
-/// Returns the kernel of this name, for the device of `use`. Throws Error(kRunFailed) if there is
-/// none.
+/// Returns the kernel with this name for the device passed to `use`. Throws Error(kRunFailed) if
+/// there is none.
 const accelerator::DeviceKernel& kernel(const std::string& name);
 
 inline constexpr std::int64_t kArrivedBlocks = 1024;  // counters
 
-/// Returns counters of arrived blocks, u32 on the device of `use`, which are 0 whenever a kernel
-/// starts; see `is_last_block` in gpu/prelude.cu.
+/// Returns counters of arrived blocks: u32 on the device passed to `use`, 0 whenever a kernel
+/// starts. See `is_last_block` in gpu/prelude.cu.
 unsigned* arrived_blocks();
 
 inline std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Returns the number of blocks of `kThreads` threads for this number of threads.
+/// Returns the number of blocks of `kThreads` threads that contain at least this many threads.
 inline unsigned blocks_for(std::int64_t threads) {
   return static_cast<unsigned>(divided_up(threads, kThreads));
 }
 
-/// Returns "NAME_f32" or "NAME_bf16", as kernels are named, for the type of a tensor.
+/// Returns the kernel name for a tensor's type: "NAME_f32" or "NAME_bf16".
 inline std::string name_for(const char* name, at::ScalarType type) {
   return std::string(name) + (type == at::kBFloat16 ? "_bf16" : "_f32");
 }
@@ -47,10 +48,10 @@ inline bool is_aligned(const at::Tensor& tensor, std::int64_t bytes) {
   return !tensor.defined() || reinterpret_cast<std::intptr_t>(tensor.const_data_ptr()) % bytes == 0;
 }
 
-/// Returns a size that must fit into a parameter of type `int`.
+/// Converts a size to `int` for a kernel parameter; the caller ensures that it fits.
 inline int as_int(std::int64_t size) { return static_cast<int>(size); }
 
-// Convert values to the types of kernel parameters. An undefined tensor is a null pointer.
+// Conversions to the types of kernel parameters. An undefined tensor becomes a null pointer.
 
 inline void* argument(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.data_ptr() : nullptr;
@@ -61,8 +62,8 @@ inline int argument(int number) { return number; }
 inline int argument(bool flag) { return flag ? 1 : 0; }
 inline float argument(double number) { return static_cast<float>(number); }
 
-/// Launches the kernel of this name on the current stream. Tensors become pointers, std::int64_t
-/// becomes `int64`, bool `int` and double `float`.
+/// Launches the kernel with this name on the current stream. Tensors become pointers, std::int64_t
+/// becomes `int64`, bool becomes `int`, and double becomes `float`.
 template <class... Arguments>
 void launch(const std::string& name, const accelerator::Grid& grid, const Arguments&... arguments) {
   const std::tuple values{argument(arguments)...};
@@ -74,18 +75,18 @@ void launch(const std::string& name, const accelerator::Grid& grid, const Argume
       values);
 }
 
-/// Compares results of kernels on a device with those of LibTorch's operations on the host.
+/// Compares kernel results on a device with results of LibTorch's operations on the host.
 class Agreement {
  public:
   explicit Agreement(at::Device device = at::kCPU) : device_(device) {}
 
-  /// Returns a copy on the device, or an undefined tensor for one.
+  /// Returns a copy on the device; an undefined tensor stays undefined.
   at::Tensor here(const at::Tensor& host) const {
     return host.defined() ? accelerator::to_device(host.clone(), device_) : host;
   }
   /// Waits for a result and compares it with the expected one, f32 or f64 on the host. They agree
-  /// if they differ by no more than the rounding of `type`, in which the kernel stored or computed,
-  /// relative to the largest value.
+  /// if the difference, relative to the largest value, is within the rounding error of `type`, in
+  /// which the kernel stored or computed.
   void add(const char* name, const at::Tensor& result, const at::Tensor& expected,
            at::ScalarType type);
 
@@ -100,8 +101,8 @@ class Agreement {
 /// Returns pseudo-random f32 values in (-1, 1) on the host, the same in every process.
 at::Tensor known_values(at::IntArrayRef sizes);
 
-// The checks before first use: each computes small known cases by the kernels on the device and by
-// LibTorch on the host.
+// The checks before first use. Each computes small known cases with the kernels on the device and
+// with LibTorch on the host.
 
 void check_softmax_loss(Agreement& agreement);
 void check_optimizer_update(Agreement& agreement);

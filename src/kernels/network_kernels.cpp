@@ -21,7 +21,7 @@
 #include "kernels/launch.h"
 #include "kernels/operations.h"
 
-/// The kernels of networks and of their loss: launches, and checks before first use.
+/// Network and loss kernels: launches, and checks before first use.
 namespace mnist_train::kernels {
 
 bool can_softmax_loss(const at::Tensor& logits) {
@@ -79,15 +79,15 @@ void check_softmax_loss(Agreement& agreement) {
 namespace {
 
 constexpr at::MemoryFormat kChannelsLast = at::MemoryFormat::ChannelsLast;
-constexpr unsigned kBackwardThreads = 512;     // of a block, at most
+constexpr unsigned kBackwardThreads = 512;     // per block, at most
 constexpr unsigned kMostBackwardBlocks = 264;  // two per multiprocessor of an H100
 
 bool is_planar(const at::Tensor& pooled) {
   return !pooled.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
-/// Returns the number of adjacent channels of a thread: as many as one access can load, 16 bytes or
-/// less, depending on the alignment of the tensors.
+/// Returns the number of adjacent channels per thread: as many as fit in one access of up to 16
+/// bytes, given the alignment of the tensors.
 unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
                              const at::Tensor& others) {
   const std::int64_t bytes = values.element_size();
@@ -182,17 +182,17 @@ void check_relu_max_pool(Agreement& agreement) {
 
 namespace {
 
-constexpr std::int64_t kTiledThreads = 512;  // of a block, as in gpu/row_tiles.cu
-constexpr std::int64_t kTileChannels = 64;   // of a block, at most
+constexpr std::int64_t kTiledThreads = 512;  // per block, as in gpu/row_tiles.cu
+constexpr std::int64_t kTileChannels = 64;   // per block, at most
 
-/// Returns whether there are counters of arrived blocks for all tiles of this many channels.
+/// Returns whether there are enough arrival counters for the tiles of this many channels.
 bool has_few_tiles(std::int64_t channels) {
   return divided_up(channels, kTileChannels) <= kArrivedBlocks;
 }
 
-/// The division of tensors into rows, tiles of channels and blocks, see gpu/row_tiles.cu.
+/// Division of a tensor into rows, channel tiles and blocks; see gpu/row_tiles.cu.
 struct RowTiles {
-  /// Several adjacent channels are loaded at once if all tensors allow it.
+  /// Loads several adjacent channels at once if all tensors allow it.
   RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others)
       : rows(x.numel() / x.size(1)), channels(x.size(1)) {
     constexpr std::int64_t kBytes = 16;
@@ -207,8 +207,8 @@ struct RowTiles {
     row_slots = kTiledThreads / divided_up(groups, tile_count);
   }
 
-  /// Returns the number of blocks of a tile: `most` for all tiles, each with at least
-  /// `rows_of_thread` rows for a thread.
+  /// Returns the number of blocks per tile: at most `most` over all tiles, with at least
+  /// `rows_of_thread` rows per thread.
   std::int64_t blocks(std::int64_t most, std::int64_t rows_of_thread) const {
     return std::max<std::int64_t>(
         std::min<std::int64_t>(rows / (row_slots * rows_of_thread), most / tiles), 1);
@@ -222,10 +222,10 @@ struct RowTiles {
   std::int64_t channels;
   int tiles = 0;
   bool packed = false;
-  std::int64_t row_slots = 0;  // rows that a block takes at once
+  std::int64_t row_slots = 0;  // rows that a block processes at once
 };
 
-// Sums need few blocks, because the last one adds up their results, and enough rows per thread.
+// Sums need few blocks, because the last block adds up their results, and enough rows per thread.
 constexpr std::int64_t kSumBlocks = 132;
 constexpr std::int64_t kSumRows = 4;
 constexpr std::int64_t kMapBlocks = 528;
@@ -235,8 +235,8 @@ at::MemoryFormat format_of(const at::Tensor& x) {
   return x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
 }
 
-// A batch has few rows, so there are as many blocks as an H100 runs at once, with at least one row
-// per thread.
+// A batch has few rows, so use as many blocks as an H100 runs at once, with at least one row per
+// thread.
 constexpr std::int64_t kGradientBlocks = 132;
 constexpr std::int64_t kGradientRows = 1;
 
@@ -299,7 +299,7 @@ BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::
 
 namespace {
 
-/// Compares the kernels with LibTorch's operations, with or without a residual.
+/// Compares the kernels with LibTorch's operations; `adds`: with a residual.
 void check_case(at::ScalarType type, std::int64_t channels, bool adds, Agreement& agreement) {
   constexpr double kEpsilon = 1e-5;
   constexpr double kMomentum = 0.25;
@@ -341,7 +341,7 @@ void check_case(at::ScalarType type, std::int64_t channels, bool adds, Agreement
                 variance * (kMomentum * kRows / (kRows - 1)) + (1 - kMomentum), at::kFloat);
   agreement.add("batches", layer.batches, at::ones({}), at::kFloat);
   agreement.add("output", y, at::relu(x_hat * weight + bias + residual), type);
-  // The kernel applies the ReLU to the gradient by the rounded output.
+  // The kernel masks the gradient by the sign of the rounded output.
   const at::Tensor gradient = dy.to(at::kDouble) * accelerator::to_host(y).gt(0);
   const at::Tensor bias_gradient = gradient.sum(0);
   const at::Tensor weight_gradient = (gradient * x_hat).sum(0);

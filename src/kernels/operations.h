@@ -13,8 +13,9 @@
 
 namespace mnist_train::kernels {
 
-/// A computation that a custom kernel does instead of several operations of LibTorch. Its
-/// file launches and checks it; selection.cpp has the table of all.
+/// A computation for which a custom kernel can replace several LibTorch operations. Each
+/// operation's source file launches and checks its kernels; selection.cpp contains the table of all
+/// operations.
 enum class Operation {
   kSoftmaxLoss,
   kOptimizerUpdate,
@@ -29,59 +30,59 @@ inline constexpr std::size_t kOperations = 6;
 /// The implementation of an operation on the GPU of this process.
 struct Selected {
   const char* name;         // of the operation, such as "softmax_loss"
-  bool is_own = false;      // the custom kernel, not LibTorch's operations
-  std::string reason = {};  // why LibTorch computes it; empty for the kernel
+  bool is_own = false;      // a custom kernel rather than LibTorch's operations
+  std::string reason = {};  // why LibTorch computes it; empty if the kernel does
 };
 
-/// Compiles the kernels for a GPU and uses those that agree with LibTorch's operations on small
-/// known cases. LibTorch's operations stay selected if NVRTC is missing or a kernel differs. Throws
-/// PeerError if the GPU does not answer, and Error(kRunFailed) if a check broke it. Must be called
-/// before the first step; takes some seconds of a core if the user's cache lacks the kernels.
+/// Compiles the kernels for a GPU and selects those that agree with LibTorch's operations on small
+/// known cases. LibTorch's operations stay selected if NVRTC is missing or the results differ.
+/// Throws Error(kRunFailed) if a check breaks the GPU. Call before the first step; takes several
+/// seconds of CPU time unless the kernels are in the user's cache.
 void prepare(at::Device device);
 
-/// The same with compiled kernels. Null: uses none, for this reason.
+/// Like `prepare`, but with compiled kernels. If null, uses no kernels, for the given reason.
 void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled,
          const std::string& reason_for_none = {});
 
 /// Returns the implementation of each operation, in the order of `Operation`.
 const std::array<Selected, kOperations>& selected();
 
-/// Selects LibTorch's operations from now on, and keeps the reason.
+/// Selects LibTorch's operations from now on and records the reason.
 void reject(Operation operation, const std::string& reason);
 
-/// Returns whether the kernel computes the operation for tensors on the device.
+/// Returns whether the custom kernel computes the operation for tensors on this device.
 bool is_used(Operation operation, at::Device device);
-/// Returns whether any kernel does.
+/// Returns whether any custom kernel is used on this device.
 bool is_any_used(at::Device device);
 
-/// The targets of a batch.
+/// Targets of a batch.
 struct Targets {
   at::Tensor labels;           // [N] i64
-  at::Tensor other_labels{};   // [N] i64; undefined, like `weights`, unless samples are mixed
+  at::Tensor other_labels{};   // [N] i64; like `weights`, undefined unless samples are mixed
   at::Tensor weights{};        // [N] f32, of `labels`
-  at::Tensor class_weights{};  // [classes] f32; undefined: all 1
+  at::Tensor class_weights{};  // [classes] f32; if undefined, all are 1
 };
 
-/// Returns whether the kernel computes the loss of such logits.
+/// Returns whether the kernel supports these logits.
 bool can_softmax_loss(const at::Tensor& logits);
 
 /// Adds the summed loss of logits [N,classes] f32 or bf16, the number of correct predictions and
-/// the number of samples to `sums` [3] f32, and writes the gradient of the summed loss times
-/// `scale` to `gradient`, which is like the logits, or undefined if nobody needs it. Ignores class
-/// weights; all tensors are contiguous and on one GPU. See gpu/softmax_loss.cu.
+/// the number of samples to `sums` [3] f32. Writes the gradient of the summed loss times `scale` to
+/// `gradient`, which has the shape and type of the logits, or is undefined if not needed. Ignores
+/// class weights. All tensors are contiguous and on one GPU. See gpu/softmax_loss.cu.
 void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing, double scale,
                   const at::Tensor& gradient, const at::Tensor& sums);
 
-/// The weights that a step updates, all on one device; tensors are contiguous, and may be views
-/// without alignment.
+/// Weights that an optimizer step updates. Tensors are on one device and contiguous, and may be
+/// unaligned views.
 struct WeightUpdate {
   at::Tensor values;          // [n] f32
   at::Tensor gradients;       // [n] f32
   at::Tensor learning_rate;   // scalar f32, or f64 on a CPU
   at::Tensor gradient_scale;  // scalar f32, see `clipping_scale`; undefined without clipping
-  at::Tensor bf16_copy;       // [h] bf16 of the first h <= n values; may be undefined
+  at::Tensor bf16_copy;       // [h] bf16 copy of the first h <= n values; may be undefined
   at::Tensor average;         // [n] f32, moving average of the values; may be undefined
-  at::Tensor average_weight;  // scalar of `learning_rate`'s type: of the new values
+  at::Tensor average_weight;  // scalar, type of `learning_rate`: weight of the new values
   at::Tensor check{};         // scalar f32, set to NaN if values are not finite; may be undefined
 };
 
@@ -101,37 +102,37 @@ struct AdamRule {
   double weight_decay = 0;
   bool decoupled = false;
   at::Tensor average;         // [n] f32, of the gradients
-  at::Tensor square_average;  // [n] f32
+  at::Tensor square_average;  // [n] f32, of the squared gradients
   at::Tensor steps;           // scalar f32: number of earlier steps, which the update increments
 };
 
 using UpdateRule = std::variant<SgdRule, AdamRule>;
 
-/// Takes an optimizer step in one launch: reads gradients, writes weights, optimizer state, bf16
-/// copy and moving average, and scales the gradients in place. See gpu/optimizer_update.cu.
+/// Performs an optimizer step in one launch: reads the gradients, writes weights, optimizer state,
+/// bf16 copy and moving average, and scales the gradients in place. See gpu/optimizer_update.cu.
 void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 
-/// Takes the same step by LibTorch's fused optimizers, of weights and optimizer state alone.
-/// Ignores the gradients' scale.
+/// Performs the same step with LibTorch's fused optimizers, but updates only weights and optimizer
+/// state. Ignores the gradient scale.
 void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule);
 
-/// Returns the factor that limits the norm of gradients [n] f32 to `max_norm`: a scalar f32 on
-/// their device, or NaN, which updates nothing, if the norm is not finite. See
+/// Returns the factor that limits the norm of the gradients [n] f32 to `max_norm`: a scalar f32 on
+/// their device, or NaN, which makes the update a no-op, if the norm is not finite. See
 /// gpu/optimizer_update.cu.
 at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm);
 
-/// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` of x [N,C,H,W] and bias
-/// [C], which may be undefined: f32 or bf16, and images of at least 2x2.
+/// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` for x [N,C,H,W] and bias
+/// [C], which may be undefined. Requires f32 or bf16, and images of at least 2x2.
 bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 
-/// The output of `relu_max_pool` [N,C,H/2,W/2].
+/// Output of `relu_max_pool`, [N,C,H/2,W/2].
 struct PooledRelu {
   at::Tensor out;
   at::Tensor choice;  // u8, channels last: positions of the maxima, see gpu/relu_max_pool.cu
 };
 
-/// Returns `max_pool2d(relu(x + bias), 2)` of images [N,C,H,W], channels last or, if `planar`,
-/// contiguous; `bias` [C] may be undefined.
+/// Returns `max_pool2d(relu(x + bias), 2)` of images [N,C,H,W] in any format; `bias` [C] may be
+/// undefined. The output is channels_last or, if `planar`, contiguous.
 PooledRelu relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar);
 
 struct ReluMaxPoolGradients {
@@ -139,19 +140,19 @@ struct ReluMaxPoolGradients {
   at::Tensor bias;  // [C]; undefined unless needed
 };
 
-/// Returns the gradients of `relu_max_pool` for that of its output.
+/// Returns the gradients of `relu_max_pool` for the gradient of its output.
 ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const at::Tensor& choice,
                                              std::int64_t height, std::int64_t width, bool planar,
                                              bool needs_bias);
 
-/// The samples of a batch. All tensors are contiguous and on one GPU.
+/// Samples of a batch. All tensors are contiguous and on one GPU.
 struct BatchSamples {
-  std::int64_t count;  // of the batch
+  std::int64_t count;  // samples in the batch
   at::Tensor rows;     // [samples, ...]: images of any type
   at::Tensor labels;   // [samples] i64
-  at::Tensor order{};  // [n] i64 of samples; undefined: the stored order
-  at::Tensor seeds{};  // [n] i64 in that order; undefined: not needed
-  // [count or more] i64 in that order; undefined: consecutive ones from `first` on
+  at::Tensor order{};  // [n] i64 sample indices; undefined: the stored order
+  at::Tensor seeds{};  // [n] i64 in that order; undefined if not needed
+  // [count or more] i64, positions in that order; undefined: consecutive ones from `first`
   at::Tensor positions{};
   std::int64_t first = 0;
   std::int64_t advance = 0;  // added to all of `positions` after reading them
@@ -161,38 +162,39 @@ struct BatchSamples {
 struct MadeBatch {
   at::Tensor images;
   at::Tensor labels;          // [count] i64
-  at::Tensor other_labels{};  // if samples are mixed, [count] i64: labels of the partners
-  at::Tensor weights{};       // if samples are mixed, [count] f32: each one's against its partner
+  at::Tensor other_labels{};  // [count] i64, labels of the partners if samples are mixed
+  at::Tensor weights{};       // [count] f32, each sample's weight against its partner, if mixed
   at::Tensor seeds{};         // [count] i64, if needed
 };
 
-/// Returns the samples with their images as stored, [count, ...]. See gpu/gather_batch.cu.
+/// Returns the batch with its images as stored, [count, ...]. See gpu/gather_batch.cu.
 MadeBatch gather_rows(const BatchSamples& samples);
 
-/// Kinds of steps of a PixelMap, with the values of gpu/gather_batch.cu.
+/// Kinds of steps in a PixelMap; the values match gpu/gather_batch.cu.
 enum class PixelStep : int { kCrop, kFlip, kCutout };
 
-/// Maps pixels of augmented and normalised images to stored pixels.
+/// Maps pixels of the augmented and normalised images to stored pixels.
 struct PixelMap {
   at::Tensor steps{};              // [steps,5] i32, see gpu/gather_batch.cu; undefined: none
-  std::int64_t stored_height = 0;  // of the bytes
+  std::int64_t stored_height = 0;  // of the stored bytes
   std::int64_t stored_width = 0;
   std::int64_t height = 0;  // of the output
   std::int64_t width = 0;
-  std::int64_t mixed_before = -1;      // the step before which samples are mixed; -1: never
-  bool mixes_bytes = false;            // instead of normalised values
-  std::int64_t weight_column = 0;      // column of `drawn` with the weights of mixup
-  std::int64_t normalized_before = 0;  // the step before which bytes are normalised
+  std::int64_t mixed_before = -1;      // step before which samples are mixed; -1: never
+  bool mixes_bytes = false;            // mixes bytes rather than normalised values
+  std::int64_t weight_column = 0;      // column of `drawn` that contains mixup weights
+  std::int64_t normalized_before = 0;  // step before which bytes are normalised
   at::Tensor tables{};                 // [1 or channels,256] f32: normalised value of each byte
   at::Tensor drawn{};                  // [n, columns] f32 in the samples' order; undefined: none
 };
 
-/// Returns the samples with their images augmented, normalised and mixed, each with the next one;
-/// `samples.positions` then has one more. Rows are bytes [channels, stored_height, stored_width];
-/// images are [count, channels, height, width] of `type`, f32 or bf16, with channels_last strides.
+/// Returns the samples with their images augmented, normalised and, optionally, mixed with the next
+/// sample, for which `samples.positions` contains one more entry. Rows are bytes [channels,
+/// stored_height, stored_width]; images are [count, channels, height, width] of `type`, f32 or
+/// bf16, with channels_last strides.
 MadeBatch gather_pixels(const BatchSamples& samples, const PixelMap& map, at::ScalarType type);
 
-/// Parameters of a batch norm layer on a GPU; tensors are [C] f32.
+/// Parameters of a batch norm layer on a GPU. Tensors are [C] f32.
 struct BatchNormParameters {
   at::Tensor weight;
   at::Tensor bias;
@@ -201,7 +203,7 @@ struct BatchNormParameters {
   at::Tensor batches;  // scalar i64: number of batches in the running statistics
   double epsilon;
   double momentum;                   // weight of a batch in the running statistics
-  at::Tensor convolution_bias = {};  // [C] of the type of x, left out of x; undefined: none
+  at::Tensor convolution_bias = {};  // [C] of x's type, left out of x; undefined: none
 };
 
 /// Inputs of the backward pass of batch norm.
@@ -212,47 +214,49 @@ struct NormalizedBatch {
   at::Tensor weight;
   at::Tensor bias;
   bool relu = false;
-  bool lacks_bias = false;  // whether x lacks the bias of its convolution
+  bool lacks_bias = false;  // whether the bias of the convolution was left out of x
 };
 
-/// The gradients of `relu(batch_norm(x + convolution_bias) + residual)`.
+/// Gradients of `relu(batch_norm(x + convolution_bias) + residual)`.
 struct BatchNormGradients {
   at::Tensor x;  // undefined if not needed
   at::Tensor weight;
   at::Tensor bias;
   at::Tensor residual;
-  at::Tensor convolution_bias = {};  // [C] zeros of the type of x; undefined if x lacks no bias
+  at::Tensor convolution_bias = {};  // [C] zeros of x's type; undefined unless x lacks a bias
 };
 
 /// Returns whether the kernels can normalize x: f32 or bf16, [N,C] or channels_last [N,C,H,W], with
-/// at least two values per channel. `residual` must be undefined or like x.
+/// at least two values per channel. `residual` must be undefined or have x's shape, type and
+/// format.
 bool can_normalize(const at::Tensor& x, const at::Tensor& residual);
 
 /// Returns `relu(batch_norm(x + convolution_bias) + residual)` in training mode; ReLU, residual and
 /// bias are optional. Writes the statistics of x to `statistics` [2,C] f32 and updates the running
-/// ones. The bias affects only the running mean. See gpu/batch_norm.cu.
+/// statistics. The bias affects only the running mean. See gpu/batch_norm.cu.
 at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
                       const at::Tensor& residual, bool relu, const at::Tensor& statistics);
 
-/// Returns the gradients for the gradient of y.
+/// Returns the gradients, given the gradient of y.
 BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::Tensor& gradient,
                                         bool needs_x);
 
-/// Activations after a linear layer whose derivative is a function of their output.
+/// Activation functions after a linear layer whose derivative can be computed from their output.
 enum class LinearFunction { kRelu, kTanh };
 
 /// Returns whether the kernel can compute the gradients of a linear layer with this input [N,I],
-/// weight [O,I] and bias [O] and an activation: all f32 or all bf16, and the bias defined.
+/// weight [O,I] and bias [O], followed by an activation. Requires a bias, and all tensors f32 or
+/// all bf16.
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// The gradients of a linear layer with an activation.
+/// Gradients of a linear layer followed by an activation.
 struct LinearActivationGradients {
   at::Tensor linear;  // [N,O], of the output of the linear layer
   at::Tensor bias;    // [O]
 };
 
-/// Returns the gradients of the linear layer for the output of the activation, y [N,O], and the
-/// gradient of y. All are contiguous.
+/// Returns the gradients of the linear layer, given the activation's output y [N,O] and the
+/// gradient of y. All tensors are contiguous.
 LinearActivationGradients linear_activation_gradients(LinearFunction function, const at::Tensor& y,
                                                       const at::Tensor& gradient);
 

@@ -17,15 +17,15 @@ namespace mnist_train::kernels {
 
 namespace {
 
-constexpr std::int64_t kPack = 4;       // elements that a thread takes at once
-constexpr std::int64_t kKnown = 1003;   // weights of a known case
-constexpr unsigned kMostBlocks = 1024;  // fill any GPU
+constexpr std::int64_t kPack = 4;       // elements that a thread processes at once
+constexpr std::int64_t kKnown = 1003;   // weights in a known case
+constexpr unsigned kMostBlocks = 1024;  // enough to fill any GPU
 
 unsigned blocks_of(const at::Tensor& flat) {
   return std::clamp(blocks_for(divided_up(flat.numel(), kPack)), 1U, kMostBlocks);
 }
 
-/// Launches a kernel with the arguments that all rules share, and its own.
+/// Launches a kernel with the arguments shared by all rules, followed by its own.
 template <class... Arguments>
 void launch_update(const char* name, const WeightUpdate& update, const Arguments&... own) {
   const std::int64_t copied = update.bf16_copy.defined() ? update.bf16_copy.numel() : 0;
@@ -69,14 +69,13 @@ void step_by_libtorch(const WeightUpdate& update, const AdamRule& rule) {
   }
 }
 
-/// Returns the tensors of the optimizer's state, which may be undefined.
+/// Returns the optimizer's state tensors, which may be undefined.
 std::vector<at::Tensor*> state_of(SgdRule& rule) { return {&rule.momentum_buffer}; }
 std::vector<at::Tensor*> state_of(AdamRule& rule) {
   return {&rule.average, &rule.square_average, &rule.steps};
 }
 
-/// Compares one step of the kernels, with all optional parts (`surrounded`) or none, with a step of
-/// LibTorch on the host.
+/// Compares one kernel step with a LibTorch step on the host. `surrounded` adds all optional parts.
 template <class Rule>
 void compare(Agreement& agreement, Rule rule, bool surrounded) {
   constexpr std::int64_t kCopied = 509;

@@ -18,7 +18,7 @@ namespace mnist_train::kernels {
 
 namespace {
 
-/// An operation's row of the table.
+/// A row of the operation table.
 struct Row {
   const char* name;
   void (*check)(Agreement& agreement);
@@ -34,7 +34,7 @@ constexpr std::array<Row, kOperations> kTable{{
     {"linear_activation", &check_linear_activation},
 }};
 
-/// The kernels of this process, which computes on one device.
+/// Kernels of this process, which computes on one device.
 struct InUse {
   std::unique_ptr<const accelerator::KernelModule> compiled;
   at::Device device = at::kCPU;
@@ -52,13 +52,13 @@ Selected& selected_for(Operation operation) {
   return in_use().selected[static_cast<std::size_t>(operation)];
 }
 
-/// Throws Error(kRunFailed) if the GPU no longer computes, as after an illegal memory access.
+/// Throws Error(kRunFailed) if the GPU no longer works, for example after an illegal memory access.
 void require_usable(at::Device device, const Row& row) {
   try {
     at::zeros({1}, at::TensorOptions(at::kInt).device(device));
     accelerator::synchronize(device);
   } catch (const PeerError&) {
-    throw;  // the GPU does not answer
+    throw;
   } catch (const std::exception& error) {
     throw Error(ExitCode::kRunFailed,
                 std::string("the GPU failed while the kernels of ") + row.name +
@@ -68,7 +68,7 @@ void require_usable(at::Device device, const Row& row) {
   }
 }
 
-/// Returns why the kernels of an operation cannot be used, or an empty string.
+/// Returns why an operation's kernels cannot be used, or an empty string.
 std::string reason_against(const Row& row, at::Device device) {
   try {
     Agreement agreement(device);
@@ -142,13 +142,13 @@ unsigned* arrived_blocks() { return static_cast<unsigned*>(in_use().arrived.data
 void Agreement::add(const char* name, const at::Tensor& result, const at::Tensor& expected,
                     at::ScalarType type) {
   if (!difference_.empty()) return;
-  // Kernels sum in another order and use fused multiply-adds.
+  // Kernels sum in a different order and use fused multiply-adds.
   const double tolerance = type == at::kBFloat16 ? 1.0 / 128 : 1e-5;
   const at::Tensor computed = accelerator::to_host(result).to(at::kDouble).contiguous();
   const at::Tensor wanted = expected.to(at::kDouble).contiguous();
   const double largest = wanted.abs().max().item<double>();
   const double off = (computed - wanted).abs().max().item<double>();
-  if (off <= tolerance * (largest > 0 ? largest : 1)) return;  // false for a NaN
+  if (off <= tolerance * (largest > 0 ? largest : 1)) return;  // false for NaN
   std::ostringstream text;
   text << name << " in " << c10::toString(type) << " differ by " << off << "; the largest value is "
        << largest;

@@ -1,22 +1,23 @@
 // Training-mode batch norm of a matrix [rows, channels], such as channels_last images, fused with
-// the residual and the ReLU that often follow it. With mean and variance of a channel over N rows,
+// the residual and the ReLU that often follow it. With the mean and variance of a channel over N
+// rows,
 //     x_hat = (x - mean) / sqrt(variance + epsilon)
 //     y = relu(weight * x_hat + bias + residual)
 // and with g = dy if y > 0, otherwise 0, which is also the gradient of the residual,
 //     d bias = sum g    d weight = sum g * x_hat
 //     d x = weight / sqrt(variance + epsilon) * (g - d bias / N - x_hat * d weight / N).
-// The convolution before it may leave its bias b out of x. That changes neither x - mean nor the
-// variance, so y stays the same; only the running mean moves towards mean + b. The gradient of b is
-// the sum of d x over the N rows, which is exactly 0, because sum x_hat = 0 and sum g = d bias.
-// Sources: torch.nn.BatchNorm2d; Ioffe and Szegedy, "Batch Normalization" (2015). Squares are taken
-// relative to a value of the same rows, and merged as in Chan, Golub and LeVeque, "Updating
-// formulae and a pairwise algorithm for computing sample variances" (1979), to keep digits of the
-// variance.
+// The preceding convolution may leave its bias b out of x. This changes neither x - mean nor the
+// variance, so y stays the same; only the running mean moves towards mean + b instead. The gradient
+// of b is the sum of d x over the N rows, which is exactly 0, because sum x_hat = 0 and sum g =
+// d bias. Sources: torch.nn.BatchNorm2d; Ioffe and Szegedy, "Batch Normalization" (2015). To
+// preserve the precision of the variance, squares are taken relative to a value from the same rows
+// and merged as in Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+// computing sample variances" (1979).
 
 /// Writes mean and 1 / sqrt(variance + epsilon) of each channel to `statistics` [2, channels],
-/// moves the running statistics by `momentum` towards those of the batch, and counts the batch.
-/// `convolution_bias` [channels] is the bias left out of x, or null. `partial_sums` is [blocks of a
-/// tile, channels, 2], and `arrived` has a counter for each tile.
+/// moves the running statistics by `momentum` towards those of the batch, and increments `batches`.
+/// `convolution_bias` [channels] is the bias left out of x, or null. `partial_sums` is [blocks per
+/// tile, channels, 2]; `arrived` has one counter per tile.
 template <class T, int size>
 __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bias, int64 rows,
                                              int64 channels, int tiles, float epsilon,
@@ -61,7 +62,7 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
   const float mean_distance = total.first / count;
   const float mean = means[threadIdx.x].first + mean_distance;
   const float squares = total.second - total.first * mean_distance;
-  const float variance = squares < 0 ? 0.0F : squares / count;  // a NaN stays a NaN
+  const float variance = squares < 0 ? 0.0F : squares / count;  // NaN stays NaN
   statistics[channel] = mean;
   statistics[channels + channel] = rsqrtf(variance + epsilon);
   const float left_out = convolution_bias == nullptr ? 0.0F : to_float(convolution_bias[channel]);
@@ -84,7 +85,7 @@ struct Normalization {
     }
   }
 
-  /// Used by both passes, so they agree to the bit.
+  /// Shared by the forward and backward passes, so their results are bit-identical.
   __device__ float of(float x, int i) const { return fmaf(x - mean[i], scale[i], bias[i]); }
 
   float mean[size];
@@ -117,7 +118,7 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
         for (int i = 0; i < size; ++i) {
           float value = normalized.of(to_float(read.x.values[i]), i);
           if (residual != nullptr) value += to_float(read.residual.values[i]);
-          if (relu != 0 && value <= 0) value = 0;  // a NaN stays a NaN
+          if (relu != 0 && value <= 0) value = 0;  // NaN stays NaN
           out.values[i] = from_float<T>(value);
         }
         store(y + tile.place(row), out);
@@ -125,9 +126,9 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
 }
 
 /// Writes the gradients of weights and biases. With a ReLU and no residual, `cuts_by_x` is set and
-/// the sign of y is computed from x. With a ReLU and a residual, it is read from `y`, otherwise
-/// null, and the gradient after the ReLU, which is that of the residual, is written to
-/// `residual_gradient`. `convolution_bias_gradient` is null unless x lacks a bias.
+/// the sign of y is computed from x. With a ReLU and a residual, the sign is read from `y`, which
+/// is otherwise null, and the gradient after the ReLU, which is also the residual's gradient, is
+/// written to `residual_gradient`. `convolution_bias_gradient` is null unless x lacks a bias.
 template <class T, int size>
 __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, const float* statistics,
                                        const float* weights, const float* biases, int64 rows,
@@ -179,8 +180,8 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
   if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = from_float<T>(0);
 }
 
-/// `gradients` is the gradient after the ReLU, or dy with `cuts_by_x`, which applies the ReLU
-/// here.
+/// `gradients` is the gradient after the ReLU or, with `cuts_by_x`, dy, to which the ReLU's mask is
+/// applied here.
 template <class T, int size>
 __device__ inline void batch_norm_gradient(const T* x, const T* gradients, const float* statistics,
                                            const float* weights, const float* biases,

@@ -1,15 +1,15 @@
-// Gathers a batch from samples in device memory: image, label and seed of each of `count` positions
-// in an order of the samples. `parts` blocks share a sample.
+// Gathers a batch from samples in device memory: the image, label and seed at each of `count`
+// positions in an order of the samples. `parts` blocks share a sample.
 //
 // gather_rows copies images as they are stored.
 //
 // gather_pixels augments and normalises stored bytes. It traces each output pixel back through the
-// augmentations to its source, so there are no intermediate images. The augmentations are those of
-// src/loader/augmenter.cpp (crop, flip and cutout as in torchvision's RandomCrop and
-// RandomHorizontalFlip, and DeVries and Taylor's Cutout), and mixup with the next sample is
+// augmentations to its source, so there are no intermediate images. The augmentations match
+// src/loader/augmenter.cpp: crop and flip as in torchvision's RandomCrop and RandomHorizontalFlip,
+// and DeVries and Taylor's Cutout. Mixup with the next sample is
 //     weight * own + (1 - weight) * other
-// (Zhang et al., "mixup", 2018), with separately rounded products and sum; bytes are clipped and
-// truncated. A table maps bytes to normalised values.
+// (Zhang et al., "mixup", 2018), with the products and the sum rounded separately; bytes are
+// clipped and truncated. A table maps bytes to normalised values.
 
 /// Returns the position of sample `i` of the batch.
 __device__ inline int64 position_of(const int64* positions, int64 first, int64 i) {
@@ -20,14 +20,15 @@ __device__ inline int64 sample_at(const int64* order, int64 position) {
   return order == nullptr ? position : order[position];
 }
 
-/// Adds `advance` to all positions once every block has read its own. Every thread must call it.
+/// Adds `advance` to all positions once every block has read its positions. Every thread must call
+/// it.
 __device__ inline void advance_positions(int64* positions, int64 count, int64 advance,
                                          unsigned* arrived) {
   if (advance == 0 || !is_last_block(arrived)) return;
   for (int64 i = threadIdx.x; i < count; i += blockDim.x) positions[i] += advance;
 }
 
-/// Copies this block's part of a row, which is aligned to Unit.
+/// Copies this block's part of a row; rows must be aligned to Unit.
 template <class Unit>
 __device__ inline void copy_row(const unsigned char* from, unsigned char* to, int64 bytes,
                                 unsigned part, unsigned parts) {
@@ -40,9 +41,9 @@ __device__ inline void copy_row(const unsigned char* from, unsigned char* to, in
   }
 }
 
-/// `rows` [samples, row_bytes] and `images` [count, row_bytes] are copied in units of 16, 8, 4, 2
-/// or 1 bytes. `positions` is [all_positions], or null for consecutive ones from `first` on;
-/// `order` is null for the stored order, `seeds` if they are not needed.
+/// Copies rows from `rows` [samples, row_bytes] to `images` [count, row_bytes] in units of 16, 8,
+/// 4, 2 or 1 bytes. `positions` is [all_positions], or null for consecutive positions from `first`.
+/// `order` is null for the stored order, and `seeds` is null if not needed.
 extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_bytes, int unit,
                                        int parts, const int64* labels, const int64* order,
                                        const int64* seeds, int64* positions, int64 all_positions,
@@ -79,27 +80,27 @@ extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_byte
 }
 EXPORT_KERNEL(gather_rows)
 
-/// One augmentation of images of this size. Its random draws are in the sample's row of `drawn`
-/// from `column` on: first pixel of the window in the padded image, whether to flip, or first pixel
-/// of the square.
+/// One augmentation of images of this size. Its random values start at `column` in the sample's row
+/// of `drawn`: the first pixel of the window in the padded image, whether to flip, or the first
+/// pixel of the square.
 struct PixelStep {
   int kind;
   int column;
   int height;
   int width;
-  int extent;  // the padding of a crop, the side of a cutout's square
+  int extent;  // padding of a crop, or side of a cutout square
 };
 constexpr int kCrop = 0;
 constexpr int kFlip = 1;
 
-/// The source of a pixel, and the step that made it zero, or -1.
+/// The source of a pixel, and the step that set it to zero, or -1.
 struct PixelPlace {
   int y;
   int x;
   int cleared_by;
 };
 
-/// Traces a pixel back through the steps from the one before `end` to `begin`.
+/// Traces a pixel back through the steps [begin, end).
 __device__ inline PixelPlace trace_back(PixelPlace place, const PixelStep* steps, int begin,
                                         int end, const float* drawn) {
   for (int k = end - 1; k >= begin && place.cleared_by < 0; --k) {
@@ -125,9 +126,9 @@ __device__ inline PixelPlace trace_back(PixelPlace place, const PixelStep* steps
   return place;
 }
 
-constexpr int kZero = -1;  // not a byte, but the zero of a step after the normalisation
+constexpr int kZero = -1;  // not a byte: zeroed by a step after the normalisation
 
-/// Returns the byte at a place of an image plane.
+/// Returns the byte at a position in an image plane, or kZero.
 __device__ inline int byte_at(const unsigned char* plane, PixelPlace place, int width,
                               int normalized_before) {
   if (place.cleared_by < 0) return plane[place.y * width + place.x];
@@ -142,12 +143,12 @@ __device__ inline float mix(float weight, float own, float other) {
   return __fadd_rn(__fmul_rn(weight, own), __fmul_rn(1.0F - weight, other));
 }
 
-/// `rows` are the bytes of images [channels, stored_height, stored_width], `images` is
-/// [count, height, width, channels]. `tables` is [256] for all channels, or [channels, 256] with
-/// tables `table_step` values apart. `drawn` is [positions of the order, columns]. Samples are
-/// mixed before step `mixed_before` (-1: not at all), with the weight in `weight_column`, as bytes
-/// or as normalised values, and normalised before step `normalized_before`. The other parameters
-/// are those of `gather_rows`.
+/// `rows` contains the bytes of images [channels, stored_height, stored_width]; `images` is [count,
+/// height, width, channels]. `tables` is [256] for all channels, or [channels, 256] with tables
+/// `table_step` values apart. `drawn` is [positions of the order, columns]. Samples are mixed
+/// before step `mixed_before` (-1: not at all), with the weight in `weight_column`, as bytes or as
+/// normalised values, and are normalised before step `normalized_before`. The other parameters are
+/// the same as for `gather_rows`.
 template <class T>
 __device__ inline void gather_pixels(const unsigned char* rows, int channels, int stored_height,
                                      int stored_width, int height, int width,

@@ -1,12 +1,12 @@
-// The gradient through the activation of a linear layer, z = x W^T + b and y = relu(z) or tanh(z):
+// Gradient through the activation after a linear layer, z = x W^T + b and y = relu(z) or tanh(z):
 //     dz = dy if y > 0 or y is NaN, otherwise 0           (ReLU)
 //     dz = dy * (1 - y^2)                                 (tanh)
 //     db = sum over the rows of dz, rounded as it is stored.
 // The gradients of W and x are matrix products with dz. Sources: torch.nn.functional.linear,
 // torch.relu and torch.tanh.
 
-/// Writes dz to `gradient`, and db. `partial_sums` is [blocks of a tile, channels], and `arrived`
-/// has a counter for each tile.
+/// Writes dz to `gradient` and db to `bias_gradient`. `partial_sums` is [blocks per tile,
+/// channels]; `arrived` has one counter per tile.
 template <class T, int size>
 __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64 rows,
                                                   int64 channels, int tiles, int is_tanh,

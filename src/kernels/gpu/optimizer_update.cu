@@ -1,19 +1,19 @@
-// One optimizer step over flat buffers in one pass, with gradient clipping, the bf16 copy of the
-// weights and their moving average. For weights p, clipping scale c, learning rate a, weight decay
-// w and the optimizer's state:
+// One optimizer step over flat buffers in a single pass, including gradient clipping, the bf16 copy
+// of the weights and their moving average. For weights p, clipping scale c, learning rate a, weight
+// decay w and the optimizer's state:
 // SGD:   g = c * gradient + w * p,  m' = momentum * m + g,
 //        p' = p - a * (Nesterov ? g + momentum * m' : m')
 // Adam:  g = c * gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
-// AdamW: the same, but without w in g and with p * (1 - a * w) for p;
-// then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of
+// AdamW: as Adam, but without w in g and with p * (1 - a * w) instead of p.
+// Then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of
 // the weights is updated: e' = e + r * (p' - e). Sources: torch.optim.SGD (dampening 0), Adam and
-// AdamW (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. Powers b^t are exp(t * log b), which
-// keeps the digits of 1 - b^t.
+// AdamW (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p
+// to preserve its precision.
 
-/// Buffers of an update. Null: `scale` without clipping, `copies` without bf16 weights, `averages`
-/// and `average_weight` without a moving average, `check` if nobody asks whether the weights stay
-/// finite.
+/// Buffers of an update. Null if unused: `scale` without clipping, `copies` without bf16 weights,
+/// `averages` and `average_weight` without a moving average, `check` if nothing checks that the
+/// weights are finite.
 struct Weights {
   float* values;
   float* gradients;
@@ -43,8 +43,8 @@ struct Sgd {
 };
 
 struct Adam {
-  float* first;   // the average of the gradients
-  float* second;  // the average of their squares
+  float* first;   // average of the gradients
+  float* second;  // average of the squared gradients
   float learning_rate;
   float fraction1;  // 1 - b1
   float fraction2;  // 1 - b2
@@ -52,7 +52,7 @@ struct Adam {
   float weight_decay;
   bool decoupled;   // AdamW
   float step_size;  // learning rate / (1 - b1^t)
-  float root;       // of 1 - b2^t
+  float root;       // sqrt(1 - b2^t)
 
   __device__ float updated(float value, float gradient, float& average, float& squares) const {
     if (weight_decay != 0) {
@@ -68,12 +68,12 @@ struct Adam {
   }
 };
 
-/// Returns 1 - b^t of `fraction` = 1 - b and `step` = t.
+/// Returns 1 - b^t for `fraction` = 1 - b and `step` = t.
 __device__ inline float bias_correction(float fraction, float step) {
   return -expm1f(step * log1pf(-fraction));
 }
 
-/// Updates `size` weights from index `begin` on. Returns whether they stay finite.
+/// Updates `size` weights starting at index `begin`. Returns whether they are finite.
 template <int size, class Rule>
 __device__ inline bool update_pack(const Weights& weights, const Rule& rule, float scale,
                                    int64 begin) {
@@ -91,7 +91,7 @@ __device__ inline bool update_pack(const Weights& weights, const Rule& rule, flo
     finite = finite && is_finite(value.values[i]);
   }
   store(weights.values + begin, value);
-  // Later readers of the gradients see clipped ones.
+  // Later readers see the clipped gradients.
   if (scale != 1) store(weights.gradients + begin, gradient);
   if (rule.first != nullptr) store(rule.first + begin, first);
   if (rule.second != nullptr) store(rule.second + begin, second);
@@ -116,8 +116,8 @@ __device__ inline bool update_pack(const Weights& weights, const Rule& rule, flo
   return finite;
 }
 
-/// Updates all weights, four at once if every buffer is aligned for it; none if the norm of the
-/// gradients is not finite.
+/// Updates all weights, four at a time if every buffer is suitably aligned. Updates none if the
+/// norm of the gradients is not finite.
 template <class Rule>
 __device__ inline void update(const Weights& weights, const Rule& rule) {
   constexpr int size = 4;
@@ -166,11 +166,11 @@ extern "C" __global__ void update_by_adam(float* values, float* gradients, int64
   update(weights,
          Adam{first, second, rate, fraction1, fraction2, epsilon, weight_decay, decoupled != 0,
               rate / bias_correction(fraction1, step), sqrtf(bias_correction(fraction2, step))});
-  if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // everyone has read it
+  if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // all blocks have read it
 }
 EXPORT_KERNEL(update_by_adam)
 
-// The factor of gradient clipping for gradients g, as in torch.nn.utils.clip_grad_norm_:
+// Gradient clipping factor for gradients g, as in torch.nn.utils.clip_grad_norm_:
 //     scale = min(1, max_norm / (sqrt(sum_i g_i^2) + 1e-6)).
 // It is NaN if the norm is not finite.
 
@@ -190,7 +190,7 @@ extern "C" __global__ void clipping_scale(const float* gradients, int64 count, f
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
   if (!is_last_block(arrived)) return;
-  // In an order that does not depend on which block arrived last.
+  // The order does not depend on which block arrived last.
   float total = 0;
   for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += partial_sums[i];
   total = sum_of_block(total);

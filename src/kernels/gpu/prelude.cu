@@ -1,11 +1,12 @@
-// Helpers of all kernels. Kernels use only the subset of CUDA C++ that a C++ compiler accepts after
-// tests/support/grid/grid.h, so CPUs can test their arithmetic, and no headers: NVRTC has none.
+// Helpers for all kernels. Kernels use only the subset of CUDA C++ that a C++ compiler accepts
+// after tests/support/grid/grid.h, so their arithmetic can be tested on CPUs. They include no
+// headers, because NVRTC has none.
 
 #ifndef EXPORT_KERNEL
 #define EXPORT_KERNEL(name)  // registers a kernel with the emulated grid of the tests
 #endif
 #ifndef UNROLL
-#define UNROLL _Pragma("unroll")  // the next loop, to keep arrays that it indexes in registers
+#define UNROLL _Pragma("unroll")  // the next loop, to keep the arrays that it indexes in registers
 #endif
 
 using int64 = long long;
@@ -19,7 +20,7 @@ __device__ inline bool is_finite(float value) {
   return (__float_as_uint(value) & 0x7f800000U) != 0x7f800000U;
 }
 
-/// A bfloat16 number: the upper half of the bits of an fp32 number.
+/// A bfloat16 number: the upper 16 bits of an fp32 number.
 struct bf16 {
   unsigned short bits;
 };
@@ -29,7 +30,7 @@ __device__ inline float to_float(bf16 value) {
   return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
 }
 
-/// Rounds to nearest even; a NaN stays a NaN.
+/// Rounds to nearest even; NaN stays NaN.
 template <class T>
 __device__ inline T from_float(float value);
 template <>
@@ -49,15 +50,15 @@ struct alignas(sizeof(T) * size) Pack {
   T values[size];
 };
 
-/// Returns whether an address, or null, is a multiple of `bytes`.
+/// Returns whether an address is a multiple of `bytes`; true for null.
 __device__ inline bool is_aligned(const void* address, unsigned bytes) {
   return reinterpret_cast<unsigned long long>(address) % bytes == 0;
 }
 
-/// Defines a kernel for each type: `define(suffix of its name, type, values in 16 bytes)`.
+/// Defines a kernel per type: `define(name suffix, type, values in 16 bytes)`.
 #define FOR_EACH_TYPE(define) define(f32, float, 4) define(bf16, bf16, 8)
 
-/// Load or store a pack; the address must be aligned to its size.
+/// Loads or stores a pack; the address must be aligned to the pack's size.
 template <int size, class T>
 __device__ inline Pack<T, size> load(const T* address) {
   return *reinterpret_cast<const Pack<T, size>*>(address);
@@ -69,13 +70,13 @@ __device__ inline void store(T* address, const Pack<T, size>& pack) {
 
 __device__ inline int64 min_of(int64 a, int64 b) { return a < b ? a : b; }
 
-/// Index of this thread in the grid, and number of threads in the grid.
+/// This thread's index in the grid, and the number of threads in the grid.
 __device__ inline int64 thread_of_grid() {
   return static_cast<int64>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
 __device__ inline int64 threads_of_grid() { return static_cast<int64>(gridDim.x) * blockDim.x; }
 
-/// Returns the sum over the lanes of a warp, in each of them.
+/// Returns the sum over the lanes of a warp, in every lane.
 __device__ inline float sum_of_warp(float value) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(kAllLanes, value, static_cast<int>(distance));
@@ -83,8 +84,8 @@ __device__ inline float sum_of_warp(float value) {
   return value;
 }
 
-/// Returns the sum over the threads of a block (whole warps, at most 1,024 threads), in each of
-/// them. Every thread must call it.
+/// Returns the sum over the threads of a block (whole warps, at most 1,024 threads), in every
+/// thread. Every thread must call it.
 __device__ inline float sum_of_block(float value) {
   __shared__ float sums[kWarp];
   value = sum_of_warp(value);
@@ -97,8 +98,8 @@ __device__ inline float sum_of_block(float value) {
 }
 
 /// Counts arriving blocks and returns, in all threads of a block, whether it is the last of
-/// `blocks`; it then sees everything that the others wrote to global memory before. `arrived` must
-/// be 0 when the kernel starts, and is reset to 0. Every thread must call it.
+/// `blocks`. The last block sees everything that the others wrote to global memory before arriving.
+/// `arrived` must be 0 when the kernel starts, and is reset to 0. Every thread must call it.
 __device__ inline bool is_last_block(unsigned* arrived, unsigned blocks) {
   __shared__ bool is_last;
   __threadfence();
@@ -112,7 +113,7 @@ __device__ inline bool is_last_block(unsigned* arrived, unsigned blocks) {
   return is_last;
 }
 
-/// The same for all blocks of the grid.
+/// Like the overload above, for all blocks of the grid.
 __device__ inline bool is_last_block(unsigned* arrived) {
   return is_last_block(arrived, gridDim.x);
 }

@@ -1,36 +1,37 @@
-// Bias, ReLU and 2x2 max-pooling, channels last, with the gradient. For x [N,H,W,C] and bias b
+// Bias, ReLU and 2x2 max-pooling in channels_last format, and the gradient. For x [N,H,W,C] and
+// bias b
 //     y[n,i,j,c] = max(0, max over p, q in {0, 1} of x[n,2i+p,2j+q,c] + b[c])
-// The position 2p+q of the maximum is kept: the first of equal ones, 4 if none is positive. A NaN
-// counts as the largest value. Sums with the bias are rounded to the type of x first, as if they
-// were stored.
+// The position 2p+q of the maximum is stored: the first one in case of a tie, or 4 if none is
+// positive. NaN counts as the largest value. Sums with the bias are first rounded to the type of x,
+// as if they were stored.
 //     dx[n,2i+p,2j+q,c] = dy[n,i,j,c] at that position, 0 elsewhere
 //     db[c] = sum over n, h, w of dx
-// An odd last row or column belongs to no window: its gradient is 0. In front of a flatten, y and
-// dy are planar, [N,C,H/2,W/2], so flattening needs no copy. Sources: torch.max_pool2d and
-// torch.relu; Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
+// An odd last row or column belongs to no window: its gradient is 0. Before a flatten, y and dy are
+// planar, [N,C,H/2,W/2], so flattening needs no copy. Sources: torch.max_pool2d and torch.relu;
+// Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
 
 constexpr unsigned kMostPoolThreads = 512;
 constexpr unsigned char kNoPlace = 4;
 
-/// Input images [images, height, width, channels] of fewer than 2^31 values. The output is channels
-/// last too, or planar.
+/// Input images [images, height, width, channels] with fewer than 2^31 values in total. The output
+/// is channels_last too, or planar.
 struct PooledImages {
   unsigned images, height, width, channels;
   bool planar;
 
-  /// Returns the offset of a window's first value; an image has `wide` times `high` windows.
+  /// Returns the offset of a window's first value; an image has `high` times `wide` windows.
   __device__ unsigned corner(unsigned window, unsigned high, unsigned wide) const {
     const unsigned row = window / wide;  // of all images
     const unsigned y = row / high * height + 2 * (row % high);
     return (y * width + 2 * (window % wide)) * channels;
   }
-  /// Returns the offset of one of the four positions of a window from its first value.
+  /// Returns the offset of one of a window's four positions from its first value.
   __device__ unsigned offset(unsigned place) const {
     return (place / 2 * width + place % 2) * channels;
   }
-  /// Returns the distance between channels of planar output.
+  /// Returns the distance between the channels of planar output.
   __device__ unsigned plane() const { return (height / 2) * (width / 2); }
-  /// Returns the offset in planar output of a channel of a window; an image has `plane()` windows.
+  /// Returns the offset of a window's channel in planar output; an image has `plane()` windows.
   __device__ unsigned place_in_plane(unsigned window, unsigned channel) const {
     return (window / plane() * channels + channel) * plane() + window % plane();
   }
@@ -57,7 +58,7 @@ struct PoolBackward {
   float* shared;  // [threads * size]
 };
 
-/// Loads the bias of adjacent channels; parameters may begin at any element of a buffer.
+/// Loads the bias of adjacent channels; it may start at any element of a parameter buffer.
 template <class T, int size>
 __device__ inline Pack<T, size> pooled_bias(const T* bias) {
   using Values = Pack<T, size>;
@@ -68,7 +69,7 @@ __device__ inline Pack<T, size> pooled_bias(const T* bias) {
   return values;
 }
 
-/// One thread computes `size` adjacent channels of one window.
+/// Each thread computes `size` adjacent channels of one window.
 template <class T, int size>
 __device__ inline void pool_window(const PoolForward<T>& pool) {
   using Values = Pack<T, size>;
@@ -107,8 +108,8 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
   for (unsigned k = 0; k < size; ++k) planar[k * in.plane()] = out.values[k];
 }
 
-/// Writes the gradient of one window from `channel` on, and adds it to `sums`. Windows include the
-/// incomplete ones of an odd last row or column.
+/// Writes the gradient of one window for `size` channels from `channel`, and adds it to `sums`.
+/// Windows include the incomplete ones at an odd last row or column.
 template <class T, int size>
 __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned window, unsigned channel,
                                      float* sums) {
@@ -149,8 +150,8 @@ __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned windo
   }
 }
 
-/// Adds up the `sums` of each column of threads; the threads of row 0 get the totals. Every thread
-/// of the block must call it.
+/// Adds up the `sums` of each column of threads; row 0 receives the totals. Every thread of the
+/// block must call it.
 template <int size>
 __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned rows, float* sums) {
   const unsigned row = threadIdx.x / columns;
@@ -169,9 +170,9 @@ __device__ inline void sum_over_rows(float* shared, unsigned columns, unsigned r
   for (int k = 0; k < size; ++k) sums[k] = shared[k * blockDim.x + threadIdx.x];
 }
 
-/// A block has rows of threads, with a thread for each group of `size` channels, so a thread keeps
-/// its channels from window to window. If there are more groups than threads, it takes several in
-/// turn.
+/// A block consists of rows of threads, with one thread per group of `size` channels, so each
+/// thread keeps its channels from window to window. If there are more groups than threads, each
+/// thread processes several groups, one after another.
 template <class T, int size>
 __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   const PooledImages& in = pool.in;
@@ -195,7 +196,7 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
     store(pool.partial_sums + blockIdx.x * in.channels + channel, sums);
   }
   if (pool.bias_gradient == nullptr || !is_last_block(pool.arrived)) return;
-  // In an order that does not depend on which block arrived last.
+  // The order does not depend on which block arrived last.
   for (unsigned first = 0; first < groups; first += columns) {
     const unsigned channel = (first + column) * size;
     const bool works = row < rows && channel < in.channels;
@@ -211,7 +212,8 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   }
 }
 
-/// `size` divides the channels, and all addresses except the bias are aligned to `size` values.
+/// `size` divides the number of channels, and all addresses except the bias are aligned to `size`
+/// values.
 template <class T>
 __device__ inline void relu_max_pool(const PoolForward<T>& pool, int size) {
   if constexpr (sizeof(T) == 2) {

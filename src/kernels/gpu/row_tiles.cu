@@ -1,12 +1,12 @@
-// Divides a matrix [rows, channels], such as channels_last images, among blocks, for sums over each
-// channel and for element-wise operations with parameters per channel.
+// Divides a matrix [rows, channels], such as channels_last images, among blocks, for per-channel
+// sums and for element-wise operations with per-channel parameters.
 
-constexpr unsigned kTiledThreads = 512;  // of a block, as in ../row_tiles.h
-constexpr unsigned kMaxParts = 16;       // of a sum
+constexpr unsigned kTiledThreads = 512;  // per block, as in ../network_kernels.cpp
+constexpr unsigned kMaxParts = 16;       // per sum
 
-/// The part of a matrix [rows, channels] that a thread computes. The channels are divided into
-/// tiles of at most 64, and the rows of a tile among `blocks` blocks. A block takes `row_slots`
-/// rows at once, and each thread `size` adjacent channels of one of them.
+/// The part of a matrix [rows, channels] that a thread processes. The channels are divided into
+/// tiles of at most 64, and the rows of a tile among `blocks` blocks. A block processes `row_slots`
+/// rows at once, and each of its threads `size` adjacent channels of one of them.
 template <int size>
 struct RowTile {
   __device__ RowTile(int64 matrix_rows, int64 matrix_channels, int tiles)
@@ -33,21 +33,21 @@ struct RowTile {
   __device__ int64 place(int64 of_row) const { return of_row * stride + channel; }
 
   int64 rows;
-  int64 stride;       // from row to row
+  int64 stride;       // between rows
   unsigned number;    // of the tile
-  unsigned block;     // among those of the tile
-  unsigned blocks;    // of the tile
-  unsigned groups;    // of threads
+  unsigned block;     // index among the tile's blocks
+  unsigned blocks;    // blocks per tile
+  unsigned groups;    // groups of `size` channels in the tile
   unsigned channels;  // of the tile
-  unsigned begin;     // its first channel
+  unsigned begin;     // first channel of the tile
   unsigned row_slots;
-  unsigned channel;  // the first one of this thread
-  int64 row;         // the first one of this thread
-  int64 step;        // to its next one
+  unsigned channel;  // first channel of this thread
+  int64 row;         // first row of this thread
+  int64 step;        // to this thread's next row
 };
 
-/// Calls `use(row, read(row))` for every row of this thread. It reads `at_once` rows, as many as
-/// fit into registers, before it uses them.
+/// Calls `use(row, read(row))` for every row of this thread. It reads `at_once` rows, chosen to fit
+/// into registers, before it uses them.
 template <int at_once, int size, class Read, class Use>
 __device__ inline void for_each_row(const RowTile<size>& tile, const Read& read, const Use& use) {
   int64 row = tile.row;
@@ -73,8 +73,8 @@ __device__ inline ChannelSums operator+(ChannelSums a, ChannelSums b) {
 }
 
 /// Returns, in the first `channels` threads of a block, the sum of `item(i, channel)` over
-/// i < items, in an order that depends only on `items`, `channels` and the block size. Every thread
-/// must call it.
+/// i < items. The order of the sum depends only on `items`, `channels` and the block size. Every
+/// thread must call it.
 template <class Sum, class Item>
 __device__ inline Sum sum_by_channel(Sum* parts, unsigned items, unsigned channels,
                                      const Item& item) {
@@ -100,8 +100,8 @@ __device__ inline Sum* parts_of_sums() {
   return parts;
 }
 
-/// Returns, in the first threads of a block, one for each channel of the tile, the sum of the
-/// threads' `own` sums of that channel. Every thread must call it.
+/// Returns, in the first threads of a block (one per channel of the tile), the sum of that channel
+/// over all threads' `own` sums. Every thread must call it.
 template <int size, class Sum>
 __device__ inline Sum sums_of_block(const RowTile<size>& tile, const Sum* own) {
   constexpr unsigned kStride = kTiledThreads + 2;  // puts neighbours into different banks
@@ -115,7 +115,7 @@ __device__ inline Sum sums_of_block(const RowTile<size>& tile, const Sum* own) {
       });
 }
 
-/// The number of rows of each block of a tile.
+/// Number of rows of each block in a tile.
 struct RowsOfBlocks {
   template <int size>
   __device__ explicit RowsOfBlocks(const RowTile<size>& tile)
@@ -130,7 +130,7 @@ struct RowsOfBlocks {
   }
 
   int64 row_slots;
-  int64 turns;          // full turns of all blocks
-  unsigned last_block;  // takes the `rest` rows after the last full turn
+  int64 turns;          // full rounds over all blocks
+  unsigned last_block;  // processes the `rest` rows after the last full round
   int64 rest;
 };

@@ -4,8 +4,9 @@
 //     t_j = (1 - s) * (w * [j = y] + (1 - w) * [j = z]) + s / C
 // and with lse = log sum_j exp(x_j), computed relative to the largest logit,
 //     loss = lse - sum_j t_j x_j        d loss / d x_j = exp(x_j - lse) - t_j.
-// The prediction is the first of the largest logits. Sources: torch.nn.CrossEntropyLoss; Milakov
-// and Gimelshein, "Online normalizer calculation for softmax" (2018), for one warp per sample.
+// The prediction is the first class with the largest logit. Sources: torch.nn.CrossEntropyLoss;
+// Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018), for the use of one
+// warp per sample.
 
 /// The largest logit that a lane has seen, and its class.
 struct Largest {
@@ -27,10 +28,10 @@ __device__ inline Largest largest_of_warp(Largest largest) {
   return largest;
 }
 
-/// One warp computes one sample. `other_labels` and `weights` are null unless samples are mixed;
-/// `gradient` [samples, classes], which is multiplied by `scale`, is null if nobody needs it. Adds
-/// the summed loss, the correct predictions (each label counts by its weight) and the number of
-/// samples to `sums` [3]. `partial_sums` is [blocks, 2].
+/// Each warp computes one sample. `other_labels` and `weights` are null unless samples are mixed;
+/// `gradient` [samples, classes], which is multiplied by `scale`, is null if not needed. Adds the
+/// summed loss, the number of correct predictions (each label counts by its weight) and the number
+/// of samples to `sums` [3]. `partial_sums` is [blocks, 2].
 template <class T>
 __device__ inline void softmax_loss(const T* logits, const int64* labels, const int64* other_labels,
                                     const float* weights, int64 samples, int64 classes,
@@ -82,7 +83,7 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
     partial_sums[2 * blockIdx.x + 1] = correct;
   }
   if (!is_last_block(arrived)) return;
-  // In an order that does not depend on which block arrived last.
+  // The order does not depend on which block arrived last.
   float total_loss = 0;
   float total_correct = 0;
   for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) {
