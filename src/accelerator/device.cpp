@@ -29,7 +29,7 @@ SharedLibrary load() {
                   "; scripts/setup --cuda installs LibTorch's CUDA parts and builds the module");
 }
 
-/// Lets the event mark all work that the calling thread has given its GPU so far.
+/// Makes the event mark all work that the calling thread has submitted to its GPU so far.
 void record(c10::Event& event, at::Device device) {
   event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
@@ -39,7 +39,7 @@ void record(c10::Event& event, at::Device device) {
 void show_waits_on(launch::RankStatus* status) { waiting_status = status; }
 
 void wait_until(const std::function<bool()>& has_reached) {
-  constexpr double kSpin_s = 50e-6;  // sleeping takes as long, and delays short waits
+  constexpr double kSpin_s = 50e-6;  // a sleep takes as long and would delay short waits
   constexpr std::chrono::microseconds kPause(50);
   if (has_reached()) return;
   const launch::WaitScope waiting(waiting_status, launch::Wait::kDevice);

@@ -16,9 +16,9 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// Makes Gloo's backend, for CPU and CUDA tensors. On one host it listens on loopback alone; on
-/// several on the interface that GLOO_SOCKET_IFNAME names, else on the one that the host's name
-/// resolves to. Its headers serve for the options alone: all of Gloo's code is in libtorch_cpu.
+/// Creates Gloo's backend, for CPU and CUDA tensors. On one host it listens on loopback only; on
+/// several hosts, on the interface named by GLOO_SOCKET_IFNAME or else the one that the host name
+/// resolves to. Gloo's headers are needed only for the options: its code is in libtorch_cpu.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
                                                     int rank, int world_size, bool one_host,
                                                     double timeout_s) {
@@ -55,19 +55,19 @@ c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d:
   return group;
 }
 
-/// Returns options that run a device's all-reduce in the caller's stream, so that it is captured.
+/// Returns options that launch an all-reduce on the caller's stream, so that graphs capture it.
 c10d::AllreduceOptions sum_in_stream() {
   c10d::AllreduceOptions options;
   options.asyncOp = false;
   return options;
 }
 
-/// Waits for a collective. A backend may return no work for one in the caller's stream.
+/// Waits for a collective. A backend may return no work for a collective on the caller's stream.
 void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
 
-/// The store takes up to 8 MiB at once, and answers nobody else meanwhile.
+/// The store accepts up to 8 MiB per request and serves no other client during one.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20U;
 constexpr char kMoreFollows = '+';
 constexpr char kLastPiece = '.';
@@ -76,7 +76,8 @@ std::string key_of_piece(const std::string& key, std::size_t number) {
   return key + "/" + std::to_string(number);
 }
 
-/// Writes a text of any size to the store. Each piece begins with a mark: whether more follow.
+/// Writes a text of any size to the store. The first character of each piece indicates whether more
+/// follow.
 void set_text(c10d::Store& store, const std::string& key, std::string_view text) {
   for (std::size_t number = 0;; ++number) {
     const std::string_view piece = text.substr(0, kPieceBytes);
@@ -87,7 +88,7 @@ void set_text(c10d::Store& store, const std::string& key, std::string_view text)
   }
 }
 
-/// Waits for the pieces of a text. The only reader deletes each one that it has read.
+/// Waits for the pieces of a text. If it has only one reader, each piece is deleted once read.
 std::string get_text(c10d::Store& store, const std::string& key, bool is_only_reader) {
   std::string text;
   for (std::size_t number = 0;; ++number) {
@@ -98,12 +99,12 @@ std::string get_text(c10d::Store& store, const std::string& key, bool is_only_re
   }
 }
 
-constexpr double kGrace_s = 1;  // for ranks that waited as long as this one
+constexpr double kGrace_s = 1;  // for ranks that time out at the same time
 
 /// A rank that timed out closes its connections, so its neighbours may lose theirs before they time
-/// out. Every failing rank therefore tells the store; others count as silent only if some rank
-/// waited for the full time-out. Of two ranks, one that lost its connection knows who is gone, and
-/// returns at once.
+/// out. Every failing rank therefore reports to the store; the others count as silent only if some
+/// rank waited for the full time-out. With two ranks, one that lost its connection knows which rank
+/// is gone and returns immediately.
 std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int world_size,
                                       bool timed_out) {
   const std::string timeout = "timed out";
@@ -124,7 +125,7 @@ std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int worl
   return timed_out ? silent : std::vector<int>{};
 }
 
-/// Sets the variable unless it, or the name that it had in earlier releases, is set.
+/// Sets the variable unless it is set under this name or its name in earlier releases.
 void set_default(const char* name, const char* value, const char* earlier_name = nullptr) {
   if (earlier_name != nullptr && std::getenv(earlier_name) != nullptr) return;
   ::setenv(name, value, /*overwrite=*/0);
@@ -239,8 +240,8 @@ void Communicator::require_store() {
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
   if (alone()) return {};
-  // A store whose process is stopped, too, never answers. An exchange that timed out still occupies
-  // the connection.
+  // A store whose process is suspended as well never answers. After a time-out, the old request
+  // still occupies the connection, hence the clone.
   Deadline deadline(kGrace_s + 0.5);
   const auto ask = [store = store_, rank = rank_, world_size = world_size_, timed_out] {
     return ask_for_silent_ranks(timed_out ? *store->clone() : *store, rank, world_size, timed_out);
@@ -263,7 +264,7 @@ void Communicator::leave() {
     store_->set(next_key("done", rank_), "");
     store_->wait(all_done);
     store_->set(next_key("left", rank_), "");
-    if (rank_ == 0) store_->wait(all_left);  // it may serve the store
+    if (rank_ == 0) store_->wait(all_left);  // it may be the one serving the store
   });
 }
 
@@ -285,8 +286,8 @@ std::vector<std::string> Communicator::gather_text(const std::string& text) {
 }
 
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder) {
-  // Long enough to write the flight recorder's contents: a rank waits four times as long before it
-  // ends.
+  // Enough to write the flight recorder's contents: a rank waits four times this long before it
+  // exits.
   set_default("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000");
   set_default("TORCH_FR_BUFFER_SIZE", "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE");
   set_default("TORCH_NCCL_DUMP_ON_TIMEOUT", "1");

@@ -27,45 +27,45 @@
 
 namespace mnist_train::comm {
 
-/// A rank's part in the rendezvous: who it is, and values that all ranks must share.
+/// A rank's input to the rendezvous: its identity, and values that must be the same on all ranks.
 struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
-  int listen_fd = -1;             // rank 0 under our own launcher: its bound socket
-  std::string fingerprint;        // a hash of the config, which must be the same on all ranks
-  std::string backend;            // "gloo" or "nccl", which must be the same, too
-  std::vector<std::string> gpus;  // PCI addresses of those that this rank may use
+  int listen_fd = -1;             // rank 0 under the built-in launcher: its bound socket
+  std::string fingerprint;        // hash of the config; must be the same on all ranks
+  std::string backend;            // "gloo" or "nccl"; must be the same on all ranks
+  std::vector<std::string> gpus;  // PCI addresses of the GPUs that this rank may use
 };
 
 /// The result of the rendezvous: the store, and how the ranks share hosts and GPUs.
 struct RendezvousResult {
   c10::intrusive_ptr<c10d::Store> store;
-  bool one_host = true;    // all of them reach each other by 127.0.0.1 and /dev/shm
-  launch::GpuShares gpus;  // which of `RendezvousOptions::gpus` each of them takes
+  bool one_host = true;    // all ranks share 127.0.0.1 and /dev/shm
+  launch::GpuShares gpus;  // the one of `RendezvousOptions::gpus` that each rank uses
 };
 
 /// Connects to the run's key-value store (rank 0 serves it, unless an agent does) and waits until
-/// every rank has joined. Collective. Throws Error(kDistributed) that names the missing ranks, or
-/// the address of the store and the obstacle, and Error(kConfig) if a rank runs with another config
-/// or backend. One rank alone has no store.
+/// every rank has joined. Collective. Throws Error(kDistributed), naming the missing ranks or the
+/// store's address and the cause, and Error(kConfig) if a rank has a different config or backend. A
+/// single rank has no store.
 RendezvousResult rendezvous(const RendezvousOptions& options);
 
-/// Tells the other ranks, which wait in `rendezvous` and throw this Error there, that rank 0 cannot
-/// start the run, and waits until all of them know or the time-out is over. For rank 0, instead of
-/// `rendezvous`. Throws Error(kDistributed) if the address is taken or cannot be reached.
+/// Reports to the other ranks that rank 0 cannot start the run; their `rendezvous` throws this
+/// Error. Returns when all ranks have received it or the time-out expires. Called on rank 0 instead
+/// of `rendezvous`. Throws Error(kDistributed) if the address is in use or unreachable.
 void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message);
 
 enum class BackendKind { kGloo, kNccl };
 
 /// This rank's connection to the others. Methods marked "Collective" must be called by all ranks in
-/// the same order; they throw PeerError if another rank is gone or does not come within the
-/// time-out. With one rank there is no process group, and collectives return at once.
+/// the same order; they throw PeerError if another rank is gone or does not arrive within the
+/// time-out. With one rank there is no process group, and collectives return immediately.
 class Communicator {
  public:
-  /// Makes a world of one rank.
+  /// Creates a world of one rank.
   Communicator() = default;
-  /// Connects ranks that have met in `rendezvous`, over NCCL on the calling thread's GPU.
-  /// Collective. `timeout_s` bounds every later collective until `wait_without_end`.
+  /// Connects the ranks after `rendezvous`, for NCCL on the calling thread's GPU. Collective.
+  /// `timeout_s` bounds every later collective until `wait_without_end`.
   Communicator(const launch::WorkerIdentity& identity, const RendezvousResult& joined,
                BackendKind backend, double timeout_s);
 
@@ -73,53 +73,54 @@ class Communicator {
   int world_size() const { return world_size_; }
   bool alone() const { return world_size_ == 1; }
   bool one_host() const { return one_host_; }
-  /// Returns whether collectives are launched on the device, as NCCL's are.
+  /// Returns whether collectives are launched on the device, as with NCCL.
   bool reduces_on_device() const { return backend_ == BackendKind::kNccl; }
 
-  /// Replaces `tensor` by its sum over all ranks. Collective.
+  /// Replaces `tensor` with its sum over all ranks. Collective.
   void all_reduce_sum(at::Tensor& tensor) const;
-  /// Fills `all` [ranks * n, …] with the tensors [n, …] of all ranks, by rank; both are contiguous.
-  /// Collective.
+  /// Fills `all` [ranks * n, …] with the tensors [n, …] of all ranks, in rank order; both tensors
+  /// are contiguous. Collective.
   void all_gather(const at::Tensor& mine, at::Tensor& all) const;
-  /// Returns the sum of `number` over all ranks, which is exact for whole numbers. Collective; on
-  /// GPUs it waits for all earlier work.
+  /// Returns the sum of `number` over all ranks; exact for integers. Collective; on GPUs it waits
+  /// for all earlier work.
   double sum_over_ranks(double number) const;
-  /// Replaces `tensor` by rank 0's. Collective.
+  /// Replaces `tensor` with rank 0's. Collective.
   void broadcast(at::Tensor& tensor) const;
-  /// Returns when all ranks have come. If they reduce on their GPUs, only later work there waits.
+  /// Returns when all ranks have arrived. If collectives run on GPUs, only later work there waits.
   /// Collective.
   void barrier() const;
-  /// Sends `mine` to the previous rank, and returns the tensor of the next one (rank + 1 modulo the
-  /// world size): `count` rows of the same shape and type. One rank gets its own. Collective.
+  /// Sends `mine` to the previous rank and returns the tensor of the next rank (rank + 1 modulo the
+  /// world size): `count` rows of the same shape and type. A single rank receives its own.
+  /// Collective.
   at::Tensor receive_from_next(const at::Tensor& mine, std::int64_t count) const;
-  /// Returns rank 0's text, of any size. Collective.
+  /// Returns rank 0's text; texts may have any size. Collective.
   std::string broadcast_text(const std::string& text);
-  /// Returns all texts, of any size, by rank on rank 0, and nothing on the others, which do not
-  /// wait until theirs is read. Collective.
+  /// On rank 0 returns the texts of all ranks, in rank order; on other ranks returns an empty list
+  /// without waiting until their text is read. Texts may have any size. Collective.
   std::vector<std::string> gather_text(const std::string& text);
 
-  /// Ends the communication of a run that ends well, so that ranks may exit in any order: an early
-  /// exit would close connections, and rank 0's the store, while others still read. Collective.
+  /// Ends the communication of a successful run, so that ranks may exit in any order: an early exit
+  /// would close connections and, on rank 0, the store, while others still use them. Collective.
   void leave();
 
-  /// Checks a few times within the time-out whether the store is still served. Training itself does
-  /// not need it, so without this check a run would fail only at its end. Not a collective; to be
-  /// called at every step. Throws PeerError.
+  /// Checks whether the store still answers, at most once per quarter of the time-out. Training
+  /// itself does not need the store, so without this check a run would fail only at its end. Not
+  /// collective; call it at every step. Throws PeerError.
   void require_store();
 
   /// Returns the ranks that did not respond, after a collective has timed out on this rank or, if
-  /// `timed_out` is false, has lost a connection: this rank tells the store that it is here, and
-  /// lists those that do not do so within a second. Returns nothing if no rank timed out or the
-  /// store does not answer. Not a collective.
+  /// `timed_out` is false, has lost a connection. This rank records its presence in the store and
+  /// lists the ranks that do not do so within a second. Returns an empty list if no rank timed out
+  /// or the store does not answer. Not collective.
   std::vector<int> silent_ranks(bool timed_out) noexcept;
 
-  /// Removes the time-outs of all collectives, because a launcher watches how long this rank waits:
-  /// they would also count time in which the whole job was stopped.
+  /// Removes the time-outs of all collectives. A launcher that monitors this rank's waits replaces
+  /// them: time-outs would also count time during which the whole job was suspended.
   void wait_without_end();
 
-  /// Shows in `status`, which must outlive this object, what this rank waits for from now on.
+  /// From now on, records in `status` what this rank waits for; `status` must outlive this object.
   void report_to(launch::RankStatus& status) { status_ = &status; }
-  /// Returns the status of `report_to`, or null.
+  /// Returns the status passed to `report_to`, or null.
   launch::RankStatus* status() const { return status_; }
 
   /// Returns c10d's process group, for c10d::Reducer and the averagers; null with one rank.
@@ -141,19 +142,19 @@ class Communicator {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
-/// The signature of `mnist_train_make_nccl_backend`, which the CUDA module exports.
+/// Signature of `mnist_train_make_nccl_backend`, exported by the CUDA module.
 using MakeNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, double timeout_s);
 
-/// Sets variables of NCCL and c10d's watchdog that the user has not set: the flight recorder keeps
-/// the last collectives and writes them below `dump_folder` when one times out, which shows the one
-/// that ranks disagree on; on one host NCCL connects over loopback alone.
+/// Sets environment variables of NCCL and c10d's watchdog that the user has not set. The flight
+/// recorder keeps the latest collectives and writes them to `dump_folder` after a time-out, to show
+/// on which collective ranks disagree. On one host NCCL uses loopback only.
 void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder);
 
-// How they fail.
+// Failures of collectives.
 
-/// Returns whether memory ran out: a GPU's, or the host's in LibTorch's allocator, which has no
-/// exception type for it.
+/// Returns whether a GPU or the host ran out of memory. LibTorch's host allocator has no exception
+/// type for this.
 inline bool is_out_of_memory(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
@@ -162,20 +163,20 @@ inline bool is_out_of_memory(const std::exception& error) {
          text.substr(0, text.find('\n')).find("DefaultCPUAllocator: ") != std::string_view::npos;
 }
 
-/// Returns whether this rank caused the failure: a lack of memory, or an error of its GPU.
+/// Returns whether this rank caused the failure: it ran out of memory, or its GPU failed.
 inline bool is_own_fault(const std::exception& error) {
   return is_out_of_memory(error) || dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
 }
 
-/// Returns whether a backend's wait for another rank timed out; that rank may still be there.
+/// Returns whether a backend timed out waiting for another rank, which may still be alive.
 inline bool is_timeout(const std::exception& error) {
   const std::string_view text = error.what();
   return text.find("imed out") != std::string_view::npos ||
-         text.find("timeout") != std::string_view::npos;  // NCCL's watchdog
+         text.find("timeout") != std::string_view::npos;  // from NCCL's watchdog
 }
 
-/// Runs a collective. Exceptions of c10d or a backend mean that another rank is gone or late; they
-/// become a PeerError that names the operation.
+/// Runs a collective. Exceptions from c10d or a backend mean that another rank is gone or late;
+/// they become a PeerError that names the operation.
 template <class Function>
 auto translate_failures(const char* operation, Function&& function) {
   try {
@@ -188,12 +189,13 @@ auto translate_failures(const char* operation, Function&& function) {
   }
 }
 
-/// A time-out that does not count time in which this process was stopped, as with the whole job.
+/// A time-out that does not count time during which this process was suspended, for example with
+/// the whole job.
 class Deadline {
  public:
   explicit Deadline(double timeout_s) : left_s_(timeout_s) {}
 
-  /// Returns the seconds that are left. Must be called about every `next_look`.
+  /// Returns the remaining seconds. Must be called about every `next_look`.
   double left_s() {
     const double now_s = monotonic_seconds();
     left_s_ -= std::min(now_s - looked_at_s_, 2 * kLookEvery_s);
@@ -201,7 +203,7 @@ class Deadline {
     return left_s_;
   }
 
-  /// Returns the longest time to wait before the next `left_s`.
+  /// Returns the maximum time to wait before the next `left_s`.
   std::chrono::milliseconds next_look() {
     return to_milliseconds(std::clamp(left_s(), 0.001, kLookEvery_s));
   }
@@ -213,9 +215,9 @@ class Deadline {
   double looked_at_s_ = monotonic_seconds();
 };
 
-/// Runs `work` on its own thread and returns its result or throws its exception. Returns nothing if
-/// the deadline comes first: the thread stays behind in a call that nobody can end, so `work` must
-/// own all that it uses.
+/// Runs `work` on its own thread and returns its result or throws its exception. Returns nullopt if
+/// the deadline passes first: the thread is then abandoned in a call that cannot be cancelled, so
+/// `work` must own everything it uses.
 template <class Work>
 auto finish_before(Deadline& deadline, Work work) -> std::optional<std::invoke_result_t<Work>> {
   auto task = std::make_shared<std::packaged_task<std::invoke_result_t<Work>()>>(std::move(work));

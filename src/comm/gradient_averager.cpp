@@ -25,7 +25,7 @@ namespace {
 using settings::AveragingStrategy;
 
 constexpr std::int64_t kOverlapPaysFrom_bytes = 25 << 20;
-constexpr std::int64_t kLeastWork = 32 * GradientSum::kBlock;  // elements, of a thread
+constexpr std::int64_t kLeastWork = 32 * GradientSum::kBlock;  // elements per thread
 
 /// Returns the first shard of the right half of a node.
 std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
@@ -33,7 +33,8 @@ std::int64_t middle_of(std::int64_t begin, std::int64_t end) {
          static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(end - begin - 1)));
 }
 
-/// Returns a block of the row: a pointer into it if all of it is f32, else `block`, filled.
+/// Returns a block of the row: a pointer into the row if the block is all f32, else `block`,
+/// filled.
 const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count, float* block) {
   const std::int64_t in_bf16 = row.bf16.defined() ? row.bf16.numel() : 0;
   const std::int64_t head = std::clamp<std::int64_t>(in_bf16 - begin, 0, count);
@@ -47,7 +48,7 @@ const float* read(const GradientRow& row, std::int64_t begin, std::int64_t count
   return block;
 }
 
-/// The averager of a single rank, which adds up its shards itself.
+/// The averager for a single rank, which sums its own shards.
 class NoAverager : public GradientAverager {
  public:
   using GradientAverager::GradientAverager;
@@ -64,7 +65,7 @@ class NoAverager : public GradientAverager {
   }
 };
 
-/// Returns the type in which compressed gradients are sent; nothing if they keep their own.
+/// Returns the type in which compressed gradients are sent; nullopt without compression.
 std::optional<at::ScalarType> compressed_type(settings::Compression compression) {
   if (compression == settings::Compression::kFp16) return at::kHalf;
   if (compression == settings::Compression::kBf16) return at::kBFloat16;
@@ -73,8 +74,8 @@ std::optional<at::ScalarType> compressed_type(settings::Compression compression)
 
 /// Sums the whole buffer, statistics included, in one all-reduce after backward. Compressed
 /// gradients are rounded before and after the sum; the statistics then have their own all-reduce
-/// and stay exact. With fixed shards it gathers the rows of all ranks instead, and each rank adds
-/// them up in the order of the tree.
+/// and remain fp32. With fixed shards it gathers the rows of all ranks instead, and each rank sums
+/// them in the order of the tree.
 class FlatAverager : public GradientAverager {
  public:
   FlatAverager(const settings::TrainOptions& options, const Communicator& communicator,
@@ -107,13 +108,13 @@ class FlatAverager : public GradientAverager {
     }
   }
 
-  /// NCCL's all-reduce is work of the device, which a graph captures; Gloo's is the host's.
+  /// NCCL's all-reduce runs on the device, so a graph captures it; Gloo's runs on the host.
   bool capturable() const override { return communicator_.reduces_on_device(); }
   const char* name() const override { return "flat"; }
 
  private:
   const Communicator& communicator_;
-  at::Tensor compressed_;  // [gradient elements]; undefined if they are not compressed
+  at::Tensor compressed_;  // [gradient elements]; undefined without compression
   at::Tensor own_rows_;    // [rows of a rank, n], a view; with fixed shards
   at::Tensor all_rows_;    // [ranks * rows of a rank, n]; undefined without fixed shards
 };
@@ -123,7 +124,7 @@ std::unique_ptr<c10d::Reducer> make_reducer(const GradientBuffer& buffer,
                                             std::int64_t bucket_bytes, bool find_unused) {
   const std::size_t count = buffer.parameters.size();
   const std::vector<bool> expect_sparse(count, false);
-  // As in DDP: the first bucket to be ready is small, so that sending starts early.
+  // As in DDP, the bucket that is ready first is small, so that sending starts early.
   const auto first_bytes = std::min<std::int64_t>(bucket_bytes, c10d::kDefaultFirstBucketBytes);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       buffer.parameters,
@@ -149,14 +150,14 @@ std::vector<at::Tensor> tensors_in(const at::Tensor& bucket, const std::vector<a
   return tensors;
 }
 
-/// Sums gradients by c10d::Reducer, as PyTorch's DistributedDataParallel does: hooks on the
-/// parameters fill buckets in the order in which backward makes gradients, and each bucket is
+/// Sums gradients with c10d::Reducer, like PyTorch's DistributedDataParallel: hooks on the
+/// parameters fill buckets in the order in which backward computes gradients, and each bucket is
 /// all-reduced as soon as it is full. The statistics have their own all-reduce, which starts before
 /// backward.
 ///
-/// As in the other strategies sums are fp32, though gradients, and so the Reducer's buckets, may be
-/// bf16: each bucket is converted before its all-reduce, and the sums go to the flat gradients
-/// without passing through the parameters' own.
+/// As in the other strategies, sums are fp32 even if gradients, and thus the Reducer's buckets, are
+/// bf16: each bucket is converted before its all-reduce, and the sums are written to the flat
+/// gradients, bypassing the parameters' own.
 class BucketedAverager : public GradientAverager {
  public:
   BucketedAverager(const settings::TrainOptions& options, const Communicator& communicator,
@@ -170,9 +171,8 @@ class BucketedAverager : public GradientAverager {
     }
     const auto bucket_bytes =
         static_cast<std::int64_t>(options.gradient_averaging.bucket_mb * 1024 * 1024);
-    // Buckets that are rebuilt after the first step add in another order than before it, and a
-    // resumed run has its first step elsewhere. The search for unused parameters keeps the Reducer
-    // from rebuilding.
+    // Rebuilding buckets after the first step changes the order of addition, and a resumed run has
+    // a different first step. Searching for unused parameters prevents the Reducer from rebuilding.
     translate_failures("making the reducer", [&] {
       reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
       reducer_->register_comm_hook(std::make_unique<Hook>(this));
@@ -199,7 +199,7 @@ class BucketedAverager : public GradientAverager {
       std::vector<at::Tensor> of_step{statistics()};
       statistics_work_ = communicator_.process_group()->allreduce(of_step);
       reducer_->prepare_for_backward({root});
-      root.backward(gradient);  // returns when all buckets are summed
+      root.backward(gradient);  // returns once all buckets are summed
     });
     take_sums();
   }
@@ -213,7 +213,7 @@ class BucketedAverager : public GradientAverager {
   const char* name() const override { return "bucketed"; }
 
  private:
-  /// Hands buckets to the averager. The Reducer's own hooks divide by the number of ranks.
+  /// Passes buckets to the averager. The Reducer's built-in hooks divide by the number of ranks.
   class Hook : public c10d::CppCommHookInterface<BucketedAverager*> {
    public:
     using CppCommHookInterface::CppCommHookInterface;
@@ -223,14 +223,14 @@ class BucketedAverager : public GradientAverager {
     }
   };
 
-  /// The sums of a bucket, [n] as they are sent, and the flat gradients that they go to.
+  /// The sums of a bucket, [n] in the type sent, and the flat gradients that receive them.
   struct BucketSums {
     at::Tensor summed;
     std::vector<at::Tensor> views;
   };
 
   /// Sums the gradients of a bucket over all batches of the step and all ranks. The Reducer then
-  /// copies them, rounded, to the gradients that backward made, which are dropped.
+  /// copies them, rounded, to the gradients that backward computed; these are dropped.
   c10::intrusive_ptr<c10::ivalue::Future> all_reduce(c10d::GradBucket& bucket) {
     std::vector<at::Tensor> views;
     for (const at::Tensor& parameter : bucket.getParameters()) {
@@ -243,8 +243,8 @@ class BucketedAverager : public GradientAverager {
     return communicator_.process_group()->allreduce(sent)->getFuture();
   }
 
-  /// Moves the sums to the flat gradients, which become the parameters' own. Only a parameter that
-  /// backward did not reach is left without one.
+  /// Moves the sums to the flat gradients, which become the parameters' gradients. Only a parameter
+  /// that backward did not reach has no gradient.
   void take_sums() {
     const at::NoGradGuard no_grad;
     for (const auto& [summed, views] : bucket_sums_) {
@@ -261,13 +261,13 @@ class BucketedAverager : public GradientAverager {
   bool keep_bucket_order_;
   std::optional<at::ScalarType> sent_type_;                       // of compressed gradients
   std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;  // by parameter
-  bool adds_ = false;                    // whether earlier batches of the step have left gradients
+  bool adds_ = false;                    // whether the step had earlier batches
   std::vector<BucketSums> bucket_sums_;  // of the step
   std::unique_ptr<c10d::Reducer> reducer_;
   c10::intrusive_ptr<c10d::Work> statistics_work_;
 };
 
-/// Returns whether `auto` means `shared_memory`. Collective.
+/// Returns whether `auto` selects `shared_memory`. Collective.
 bool prefers_shared_memory(const settings::TrainOptions& options, const Communicator& communicator,
                            at::Device device) {
   return options.gradient_averaging.compression == settings::Compression::kNone &&
@@ -308,8 +308,8 @@ SummationTree SummationTree::of_ranks(int ranks) {
   return SummationTree(std::move(begins));
 }
 
-/// Finds the largest nodes that one rank adds up, and their sums. Returns the row of the node's
-/// sum.
+/// Finds the largest nodes that a single rank reduces, and the additions across ranks. Returns the
+/// row of the node's sum.
 SummationTree::RowPlace SummationTree::visit(ShardRun node,
                                              std::vector<std::pair<RowPlace, RowPlace>>& sums) {
   const auto after = std::upper_bound(begins_.begin(), begins_.end(), node.begin);
@@ -334,7 +334,7 @@ std::vector<SummationTree::Leaf> SummationTree::leaves(int rank) const {
   return leaves;
 }
 
-/// Leaves the sum of the node in `row`; rows from `free_row` on are scratch.
+/// Appends the leaves of a node whose sum ends up in `row`; rows from `free_row` on are scratch.
 void SummationTree::add_leaves(ShardRun node, std::size_t row, std::size_t free_row,
                                std::vector<Leaf>& leaves) const {
   if (node.end - node.begin == 1) return leaves.push_back({row, {}});
@@ -399,7 +399,7 @@ GradientSum GradientAverager::sum() const {
 void GradientAverager::add_up() {
   if (std::exchange(added_up_, true)) return;
   const GradientSum sum = parts();
-  // Nobody else reads this part of the result, so the sum can take the place of one of the rows.
+  // No other rank reads this part of the result, so the sum may overwrite one of the rows.
   if (!sum.rows.empty()) sum.add_up(owned_gradients());
 }
 
@@ -426,7 +426,7 @@ bool adds_up_late(const settings::TrainOptions& options, const Communicator& com
   const AveragingStrategy strategy = options.gradient_averaging.strategy;
   const bool shares =
       strategy == AveragingStrategy::kAuto
-          ? prefers_shared_memory(options, communicator, device)  // on all ranks, as a collective
+          ? prefers_shared_memory(options, communicator, device)  // a collective: on all ranks
           : strategy == AveragingStrategy::kSharedMemory;
   return shares && device.is_cpu();
 }

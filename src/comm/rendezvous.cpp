@@ -22,7 +22,7 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// The addresses of a host, or the reason why it has none.
+/// The addresses of a host, or the reason why there are none.
 struct Host {
   std::shared_ptr<addrinfo> addresses;
   std::string obstacle;
@@ -38,7 +38,7 @@ Host resolve(const std::string& name, int port) {
   return {nullptr, "the host name does not resolve: " + std::string(why)};
 }
 
-/// Returns whether the socket became ready before the deadline, and within `at_most_s`.
+/// Returns whether the socket became ready before the deadline and within `at_most_s`.
 bool is_ready(int fd, short event, Deadline& deadline, double at_most_s) {
   const double end_s = deadline.left_s() - at_most_s;
   pollfd ready{fd, event, 0};
@@ -48,7 +48,8 @@ bool is_ready(int fd, short event, Deadline& deadline, double at_most_s) {
   return false;
 }
 
-/// The first message of a client of c10d's store. Its own client waits for the answer without end.
+/// For the first message of a c10d store client. c10d's own client would wait for the answer
+/// forever.
 constexpr std::uint32_t kNonce = 0x6d6e6973;
 
 std::array<char, 10> greeting() {
@@ -64,9 +65,9 @@ std::string not_a_store(const std::string& behaviour) {
   return "the program that listens there is not a store: it " + behaviour;
 }
 
-/// Returns the reason why no store answers at an address; an empty text if one does.
+/// Returns the reason why no store answers at an address, or "" if one does.
 std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
-  constexpr double kConnect_s = 5;  // then comes the next address
+  constexpr double kConnect_s = 5;  // then the next address is tried
   const UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return std::strerror(errno);
   int error = ::connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
@@ -79,7 +80,7 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
   if (error == ECONNREFUSED) return "connection refused, nothing listens there";
   if (error != 0) return std::strerror(error);
   const auto bytes = greeting();
-  (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);  // recv reports an error, too
+  (void)::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);  // recv reports any error
   std::array<char, sizeof kNonce> answer{};
   for (std::size_t size = 0; size < answer.size();) {
     if (!is_ready(fd.get(), POLLIN, deadline, deadline.left_s())) {
@@ -93,8 +94,8 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
   return is_store ? "" : not_a_store("sends something else");
 }
 
-/// Tries until the deadline, since rank 0's host may still be starting. Returns the last obstacle;
-/// an empty text if the store answers or, for the rank that serves it, if the name resolves.
+/// Retries until the deadline, because rank 0's host may still be starting. Returns the last
+/// obstacle, or "" if the store answers or, on the rank that serves it, if the name resolves.
 std::string find_store(const launch::WorkerIdentity& identity, bool serves, Deadline& deadline) {
   std::string obstacle = "the host name does not resolve: no name server answers";
   for (double pause_s = 0.01;; pause_s = std::min(2 * pause_s, 0.5)) {
@@ -120,7 +121,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const RendezvousOptions& options, boo
   store_options.port = static_cast<std::uint16_t>(identity.master_port);
   store_options.isServer = serves;
   store_options.waitWorkers = false;
-  store_options.timeout = to_milliseconds(std::max(options.timeout_s, 1.0));  // whole seconds count
+  store_options.timeout = to_milliseconds(std::max(options.timeout_s, 1.0));  // in whole seconds
   if (options.listen_fd >= 0) {
     store_options.masterListenFd = options.listen_fd;
   } else if (serves) {
@@ -139,8 +140,8 @@ std::string store_address(const launch::WorkerIdentity& identity) {
 }
 
 /// Connects to the store, which rank 0 serves here unless an agent does. Throws Error(kDistributed)
-/// within the time-out, naming the address and the obstacle: a port that is taken, a name that does
-/// not resolve, nothing, or a program that is not a store.
+/// within the time-out, naming the address and the obstacle: the port is in use, the name does not
+/// resolve, nothing listens there, or the program there is not a store.
 c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& options) {
   const launch::WorkerIdentity& identity = options.identity;
   const bool serves = identity.rank == 0 && !identity.store_served_by_agent;
@@ -160,14 +161,14 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
     store = finish_before(deadline, [options, serves] { return open_store(options, serves); });
   } catch (const std::exception& error) {
     const auto* own = dynamic_cast<const Error*>(&error);
-    if (own != nullptr && own->code() == ExitCode::kRunFailed) throw;  // a refused thread
+    if (own != nullptr && own->code() == ExitCode::kRunFailed) throw;  // cannot start a thread
     fail(": " + short_message(error));
   }
   if (!store) fail(in_time + not_a_store("accepts connections but sends nothing"));
   return *store;
 }
 
-constexpr const char* kRefused = "refused";  // an exit code
+constexpr const char* kRefused = "refused";  // value: an exit code
 constexpr const char* kMessage = "message";
 
 std::string told_key(int rank) { return "told/" + std::to_string(rank); }
@@ -176,7 +177,7 @@ std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
 
 std::string compared_key(int rank) { return "compared/" + std::to_string(rank); }
 
-/// Throws rank 0's refusal to start the run, if there is one, and confirms it.
+/// If rank 0 refused to start the run, acknowledges the refusal and throws it.
 void check_refusal(c10d::Store& store, int own_rank) {
   const auto entry = nlohmann::json::parse(store.get_to_str(joined_key(0)));
   if (!entry.contains(kRefused)) return;
@@ -207,7 +208,7 @@ void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
     check_refusal(store, options.identity.rank);
     if (are_set(store, keys, deadline)) return;
   }
-  // If the store has died, this throws again.
+  // Throws if the store has died.
   int joined = 0;
   std::string missing;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -228,13 +229,13 @@ std::string link_target(const char* path) {
   return std::filesystem::read_symlink(path, error).string();
 }
 
-/// Returns a text that is the same only within one boot of one machine.
+/// Returns an id of the current boot of this machine.
 std::string boot_id() {
   return first_line("/proc/sys/kernel/random/boot_id").value_or(host_name());
 }
 
-/// Returns a text that is equal for processes that reach each other by loopback and shared memory:
-/// same boot, same machine, and the same namespaces of network, processes and /dev/shm.
+/// Returns an id that is equal for processes that share loopback and shared memory: same machine
+/// and boot, same network and PID namespaces, same /dev/shm.
 std::string host_identity() {
   struct stat shm {};
   (void)::stat("/dev/shm", &shm);
@@ -247,7 +248,7 @@ struct RankInfo {
   int world_size = 0;
   std::string fingerprint;
   std::string backend;
-  std::vector<std::string> gpus;  // names of those that it may use
+  std::vector<std::string> gpus;  // names of the GPUs that it may use
   std::string host;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankInfo, world_size, fingerprint, backend, gpus, host)
@@ -256,8 +257,8 @@ RankInfo rank_info_of(c10d::Store& store, int rank) {
   return nlohmann::json::parse(store.get_to_str(joined_key(rank))).get<RankInfo>();
 }
 
-/// Returns names of the GPUs at these PCI addresses that are the same on all ranks. To NCCL ranks
-/// with different NCCL_HOSTID are on different machines, so that several can use one GPU.
+/// Returns names for the GPUs at these PCI addresses that are valid on all ranks. NCCL treats ranks
+/// with different NCCL_HOSTID as being on different machines, so several can use one GPU.
 std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   const char* host = std::getenv("NCCL_HOSTID");
   const std::string machine = (host == nullptr ? boot_id() : hash_hex(host)) + "/";
@@ -265,7 +266,7 @@ std::vector<std::string> gpu_names(std::vector<std::string> addresses) {
   return addresses;
 }
 
-/// Runs on every rank, so that none waits for another that refused.
+/// Runs on every rank, so that no rank waits for one that refused.
 void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& result) {
   const RankInfo of_rank_0 = rank_info_of(store, 0);
   std::vector<std::vector<std::string>> gpus{of_rank_0.gpus};
@@ -294,7 +295,7 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
   result.gpus = launch::share_out_gpus(gpus);
 }
 
-/// Keeps rank 0, which may serve the store, until all ranks have read their part of it.
+/// Keeps rank 0, which may serve the store, waiting until all ranks have read the store.
 void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
   store.set(compared_key(options.identity.rank), "");
   if (options.identity.rank != 0) return;
@@ -333,7 +334,7 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
       RendezvousResult joined;
       joined.store = store;
       compare_rank_infos(*store, world_size, joined);
-      // Each rank may refuse that by itself, and end.
+      // Each rank may then refuse the shared GPUs on its own and exit.
       if (!joined.gpus.one_each()) wait_for_readers(*store, options);
       return joined;
     });

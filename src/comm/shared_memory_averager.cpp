@@ -23,7 +23,7 @@ namespace mnist_train::comm {
 
 namespace {
 
-/// Makes the memory and allocates all pages now: a page that is missing later would kill the
+/// Creates the memory and allocates all pages now: a failed page allocation later would kill the
 /// process. Returns an errno, or 0.
 int make_segment(std::size_t bytes, UniqueFd& fd) {
   fd = UniqueFd(::memfd_create("mnist-train-ranks", MFD_CLOEXEC));
@@ -35,8 +35,8 @@ int make_segment(std::size_t bytes, UniqueFd& fd) {
   return error;
 }
 
-/// The file of rank 0's memory, as rank 0 sees it. The same path may name another file if ranks do
-/// not see the same processes.
+/// The file of rank 0's memory, as rank 0 sees it. The same path may name a different file if ranks
+/// are in different PID namespaces.
 using SegmentFile = std::array<std::int64_t, 4>;  // process, descriptor, device, inode
 
 SegmentFile segment_file(int fd) {
@@ -60,7 +60,7 @@ at::Tensor numbers_in(std::int64_t* numbers, std::int64_t count) {
   return at::from_blob(numbers, {count}, at::kLong);
 }
 
-/// Throws on all ranks if one of them has an `error`, an errno: the others would wait for it.
+/// Throws on all ranks if any of them has an `error` (an errno): otherwise the others would hang.
 void require_success(const Communicator& communicator, int error) {
   std::vector<std::int64_t> errors(static_cast<std::size_t>(communicator.world_size()));
   errors[static_cast<std::size_t>(communicator.rank())] = error;
@@ -72,13 +72,14 @@ void require_success(const Communicator& communicator, int error) {
   }
 }
 
-/// Memory that the ranks of one host share. It has no name, so nothing is left of it however the
-/// processes end, and the limit of /dev/shm, which is small in containers, does not apply. It holds
-/// zeros at first. All ranks take the same pieces from it; a piece keeps all of it alive.
+/// Memory shared by the ranks of one host. It has no name, so nothing is left behind however the
+/// processes end, and the size limit of /dev/shm, which is small in containers, does not apply.
+/// Initially zero. All ranks allocate the same pieces from it; each piece keeps the whole segment
+/// alive.
 class SharedSegment {
  public:
-  /// Makes the memory on rank 0 and maps it on all ranks. Collective. Throws SharedMemoryError on
-  /// all ranks alike.
+  /// Creates the memory on rank 0 and maps it on all ranks. Collective. Throws SharedMemoryError on
+  /// all ranks.
   SharedSegment(const Communicator& communicator, std::size_t bytes) : bytes_(bytes) {
     UniqueFd fd;
     int error = communicator.rank() == 0 ? make_segment(bytes, fd) : 0;
@@ -96,25 +97,25 @@ class SharedSegment {
       memory_ = {static_cast<std::uint8_t*>(memory),
                  [bytes](std::uint8_t* address) { ::munmap(address, bytes); }};
     }
-    require_success(communicator, error);  // rank 0 keeps the descriptor until all have used it
+    require_success(communicator, error);  // rank 0 keeps the file open until all have mapped it
   }
 
-  /// Returns the next piece, which takes `cache_aligned(bytes)`. All ranks must take pieces of the
-  /// same sizes in the same order.
+  /// Allocates the next piece, of `cache_aligned(bytes)` bytes. All ranks must allocate pieces of
+  /// the same sizes in the same order.
   std::uint8_t* take(std::size_t bytes) {
     std::uint8_t* piece = memory_.get() + taken_;
     taken_ += cache_aligned(bytes);
     if (taken_ > bytes_) throw std::logic_error("a shared segment is too small");
     return piece;
   }
-  /// Takes the next piece as a contiguous tensor with the sizes and type of `example`.
+  /// Allocates the next piece as a contiguous tensor with the shape and type of `example`.
   at::Tensor take_like(const at::Tensor& example) {
     return at::from_blob(
         take(example.nbytes()), example.sizes(), [memory = memory_](void* /*piece*/) {},
         example.options());
   }
-  /// Moves the whole storage of `tensor`, and so every view of it, into the next piece. Without
-  /// `with_contents` the tensor gets the contents of the piece.
+  /// Moves the entire storage of `tensor`, and thus every view of it, into the next piece. Without
+  /// `with_contents` the tensor takes on the contents of the piece.
   void move_here(const at::Tensor& tensor, bool with_contents) {
     using Owner = std::shared_ptr<std::uint8_t>;
     const at::Storage& storage = tensor.storage();
@@ -145,14 +146,14 @@ GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer 
               "one host; set it to \"flat\" or \"bucketed\"");
 }
 
-constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to one cache line
+constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same cache line
 
 /// Sums gradients in memory that ranks on the CPUs of one host share. Each rank sums its slice of
-/// all ranks' gradients and updates its slice of the weights, which the ranks share, as they share
-/// the optimizer's state, so nothing is copied or computed twice. Every run gives the same bits.
+/// all ranks' gradients and updates its slice of the weights. Weights and optimizer state are
+/// shared too, so nothing is copied or computed twice. Results are bit-identical in every run.
 ///
-/// A rank that waits for a tenth of a second checks whether the others' processes are alive. One
-/// that hangs is noticed by whoever watches this rank's waits.
+/// A rank that has waited for a tenth of a second checks whether the other processes are alive. A
+/// hung process is detected by the launcher that monitors this rank's waits.
 class SharedMemoryAverager : public GradientAverager {
  public:
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)
@@ -197,7 +198,7 @@ class SharedMemoryAverager : public GradientAverager {
   void average() override {
     statistics_slots_[static_cast<std::size_t>(rank())].copy_(own_statistics());
     barrier();
-    // All ranks add these up, so each needs its own copy.
+    // Every rank sums these in place, so each needs its own copy.
     comm::add_up(at::cat(statistics_slots_).unbind(), buffer_.tree.over_ranks(), statistics_);
   }
 
@@ -221,10 +222,10 @@ class SharedMemoryAverager : public GradientAverager {
   const char* name() const override { return "shared_memory"; }
 
  private:
-  /// What a rank tells the others, on its own cache line.
+  /// State that a rank publishes to the others, on its own cache line.
   struct alignas(64) RankState {
     std::atomic<pid_t> pid;
-    std::atomic<bool> broken;  // gradients that are not finite have updated its slice
+    std::atomic<bool> broken;  // the update of its slice is not finite
   };
 
   int rank() const { return communicator_.rank(); }
@@ -253,7 +254,7 @@ class SharedMemoryAverager : public GradientAverager {
     return slice_of(owner).of(tables_[static_cast<std::size_t>(holder)].select(0, 0));
   }
 
-  /// Returns the statistics of the rows that this rank gives to the others, a view.
+  /// Returns the statistics of the rows that this rank contributes, a view.
   at::Tensor own_statistics() const {
     return buffer_.rows.narrow(0, 0, static_cast<std::int64_t>(buffer_.tree.rows_of_rank()))
         .narrow(1, gradient_count(), buffer_.statistics);
@@ -262,13 +263,13 @@ class SharedMemoryAverager : public GradientAverager {
   void barrier() {
     const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
     barrier_.arrive_and_wait([this](int missing) {
-      // In this order, since it may arrive and then end.
+      // In this order, because the process may arrive and then exit.
       if (is_gone(missing) && !barrier_.has_arrived(missing)) throw_lost(missing);
     });
   }
 
-  /// Asks the process's descriptor, which shows its end even before its parent has waited for it,
-  /// or /proc if the system has no such descriptors (before Linux 5.3, and in some sandboxes).
+  /// Polls the process's pidfd, which reports its end even before its parent has reaped it; uses
+  /// /proc if pidfds are not available (before Linux 5.3, and in some sandboxes).
   bool is_gone(int other) const {
     const UniqueFd& process = processes_[static_cast<std::size_t>(other)];
     if (!process.valid()) {
@@ -287,7 +288,7 @@ class SharedMemoryAverager : public GradientAverager {
   std::vector<UniqueFd> processes_;           // by rank
   std::vector<at::Tensor> statistics_slots_;  // by rank, [rows of a rank, statistics]
   std::vector<at::Tensor> tables_;            // by rank: the buffers' rows
-  std::vector<at::Tensor> bf16_tables_;       // by rank; empty if there are no such rows
+  std::vector<at::Tensor> bf16_tables_;       // by rank; empty without such rows
 };
 
 }  // namespace
@@ -301,7 +302,7 @@ SharedMemoryError::SharedMemoryError(int rank, int error)
 }
 
 bool can_share_memory(const Communicator& communicator, at::Device device) {
-  if (communicator.reduces_on_device()) return false;  // and cannot reduce a tensor on a CPU
+  if (communicator.reduces_on_device()) return false;  // which cannot reduce a CPU tensor
   const bool fits_here = communicator.one_host() && device.is_cpu();
   return communicator.sum_over_ranks(fits_here ? 0 : 1) == 0;
 }

@@ -4,12 +4,12 @@
 
 #include "cpu_kernels/layers_avx512.h"
 
-/// Activation functions in fp32. Errors are a few ulp; NaNs stay NaNs.
+/// Activation functions in fp32. Errors are a few ulp; NaNs propagate.
 namespace mnist_train::cpu_kernels::avx512 {
 
 inline __m512 number(float value) { return _mm512_set1_ps(value); }
 
-/// Returns the polynomial with these coefficients, the constant last.
+/// Evaluates the polynomial with these coefficients, highest degree first.
 template <class... Coefficients>
 [[gnu::always_inline]] inline __m512 polynomial(__m512 x, float highest, Coefficients... others) {
   __m512 sum = number(highest);
@@ -17,18 +17,18 @@ template <class... Coefficients>
   return sum;
 }
 
-/// Returns a bounded below and above. A NaN stays one: of two operands, the instructions return the
-/// second if either is NaN.
+/// Clamps a to [low, high]. NaNs propagate: the instructions return their second operand if either
+/// is NaN.
 inline __m512 clamp(__m512 a, float low, float high) {
   return _mm512_min_ps(number(high), _mm512_max_ps(number(low), a));
 }
 
-/// Returns e^x: 2^n * e^r with |r| <= ln(2) / 2, by the polynomial of Cephes' expf.
+/// Returns e^x as 2^n * e^r with |r| <= ln(2) / 2, using the polynomial of Cephes' expf.
 inline __m512 exponential(__m512 x) {
-  x = clamp(x, -150, 150);  // further results are 0 or infinite anyway
+  x = clamp(x, -150, 150);  // results beyond are 0 or infinite anyway
   const __m512 n =
       _mm512_roundscale_ps(x * 0x1.715476p0F, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  // ln(2) in two parts, of which the first has few enough digits for an exact product.
+  // ln(2) in two parts; the first has few enough digits for an exact product.
   __m512 r = _mm512_fnmadd_ps(n, number(0.693359375F), x);
   r = _mm512_fnmadd_ps(n, number(-2.12194440e-4F), r);
   const __m512 p = polynomial(r, 1.9875691500e-4F, 1.3981999507e-3F, 8.3334519073e-3F,
@@ -38,7 +38,7 @@ inline __m512 exponential(__m512 x) {
 
 inline __m512 sigmoid(__m512 x) { return 1.0F / (1.0F + exponential(_mm512_setzero_ps() - x)); }
 
-/// By exponentials, or for small numbers by the polynomial of Cephes' tanhf.
+/// Uses exponentials or, for small numbers, the polynomial of Cephes' tanhf.
 inline __m512 hyperbolic_tangent(__m512 x) {
   const __m512 magnitude = _mm512_abs_ps(x);
   const __m512 far = 1.0F - 2.0F / (exponential(magnitude + magnitude) + 1.0F);
@@ -53,18 +53,18 @@ inline __m512 hyperbolic_tangent(__m512 x) {
                             near);
 }
 
-/// The standard normal distribution function at x, and its derivative.
+/// The standard normal cumulative distribution function at x and its derivative.
 struct Normal {
   __m512 below, density;
 };
 
-/// For a = |x|, the part below -a is e^(-a^2 / 2) / (a + k) times a polynomial of
-/// (a - k) / (a + k), interpolated at Chebyshev nodes with an error of 4e-8.
+/// With a = |x|, the probability below -a is e^(-a^2 / 2) / (a + k) times a polynomial in (a - k) /
+/// (a + k), interpolated at Chebyshev nodes with an error of 4e-8.
 inline Normal normal_distribution(__m512 x) {
   constexpr float kCentre = 3.75F;
   const __m512 a = _mm512_min_ps(number(15), _mm512_abs_ps(x));
   const __m512 square = a * a;
-  const __m512 rest = _mm512_fmsub_ps(a, a, square);  // that rounding took from the square
+  const __m512 rest = _mm512_fmsub_ps(a, a, square);  // rounding error of the square
   __m512 e = exponential(square * -0.5F);
   e = _mm512_fnmadd_ps(rest * 0.5F, e, e);
   const __m512 t = 1.0F / (a + kCentre);
@@ -76,8 +76,8 @@ inline Normal normal_distribution(__m512 x) {
   return {_mm512_mask_sub_ps(tail, positive, number(1), tail), e * 0.398942280F};
 }
 
-// Functions: `value(x)`, and `gradient(dy, v)`, which takes the output as v if
-// `differentiates_output`, otherwise the input.
+// Functions have `value(x)` and `gradient(dy, v)`; v is the output if `differentiates_output`,
+// otherwise the input.
 
 /// ReLU, or ReLU6 with a limit.
 struct Relu {
@@ -163,7 +163,7 @@ struct TanhGelu {
   }
 };
 
-/// Calls `action(function)`.
+/// Calls `action` with the function object of an activation.
 template <class Action>
 [[gnu::always_inline]] inline void with_function(const ActivationSpec& activation,
                                                  const Action& action) {

@@ -13,8 +13,8 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Images in blocks; the last block may have fewer than 32. Without images there is still a block,
-/// so that a process without samples takes part in synchronized batch norm.
+/// Images in blocks; the last block may have fewer than 32. With no images there is still one
+/// block, so that a process without samples participates in synchronized batch norm.
 struct BatchSize {
   std::int64_t images;
 
@@ -22,7 +22,7 @@ struct BatchSize {
   std::int64_t images_of(std::int64_t block) const {
     return images - block * kImages < kImages ? images - block * kImages : kImages;
   }
-  /// Calls `action(block)` for all blocks, which threads share.
+  /// Calls `action(block)` for all blocks, in parallel.
   template <class Action>
   void for_each_block(const Action& action) const {
     parallel_for(0, blocks(), 1, [&](std::int64_t begin, std::int64_t end) {
@@ -31,26 +31,26 @@ struct BatchSize {
   }
 };
 
-/// Replaces `count` numbers by their sums over all ranks. Collective.
+/// Replaces `count` numbers with their sums over all ranks. Collective.
 using SumOverRanks = std::function<void(double* numbers, std::int64_t count)>;
 
-/// Tensors of a batch norm; all have an element per channel.
+/// Tensors of a batch norm, with one element per channel.
 struct BatchNormTensors {
   const float* weight;
   const float* bias;
   float* running_mean;
   float* running_var;
-  bool uses_running_values = false;  // in training, too
-  float* weight_gradient = nullptr;  // null: is not trained; the same below
+  bool uses_running_values = false;  // in training as well
+  float* weight_gradient = nullptr;  // null: frozen; the same below
   float* bias_gradient = nullptr;
 };
 
-/// Batch norm, then optionally the sum with a residual and ReLU. Statistics are those of the
-/// batch: over all ranks if `sum_over_ranks` is set.
+/// Batch norm, optionally followed by adding a residual and by ReLU. Statistics cover the batch, on
+/// all ranks if `sum_over_ranks` is set.
 template <class Element>
 class BlockedBatchNorm {
  public:
-  /// `limit` bounds the output of ReLU: 6 for ReLU6.
+  /// `limit` is the upper limit of the ReLU: 6 for ReLU6.
   BlockedBatchNorm(const ValueShape& shape, double epsilon, double momentum, bool relu, float limit)
       : kernels_(kernel_table<Element>()->layers),
         shape_(shape),
@@ -68,15 +68,15 @@ class BlockedBatchNorm {
     }
   }
 
-  /// Set what the next passes use.
+  /// These set the tensors, reduction and batch of the next passes.
   void set_tensors(const BatchNormTensors& tensors) { tensors_ = tensors; }
   void set_sum_over_ranks(SumOverRanks sum) { sum_over_ranks_ = std::move(sum); }
   void set_batch(const BatchSize& batch) { batch_ = batch; }
 
   const BatchNormTensors& tensors() const { return tensors_; }
 
-  /// Begins statistics of a batch that is added in `parts`. Squares are summed around the mean of
-  /// any pixel of block 0, so that their sum loses few digits.
+  /// Begins the statistics of a batch that is added in `parts` parts. Squares are summed around the
+  /// mean of an arbitrary `pixel` of block 0, so that their sum loses few digits.
   void begin_statistics(std::int64_t parts, const Element* pixel) {
     part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
     const PixelRange one_pixel{1, shape_.channels, batch_.images_of(0)};
@@ -88,16 +88,17 @@ class BlockedBatchNorm {
           sums_[c] / static_cast<double>(std::max<std::int64_t>(one_pixel.images, 1)));
     }
   }
-  /// Adds rows of a block as a part; parts may be added by different threads.
+  /// Adds rows of a block as one part; different threads may add parts.
   void add_statistics(std::int64_t part, std::int64_t block, const Element* x_block,
                       std::int64_t row_begin, std::int64_t row_end) {
     kernels_.add_statistics(range_of_rows(block, row_end - row_begin),
                             x_block + row_begin * row_size(), shift_.data(), sums_of(part));
   }
-  /// Computes mean and scale from them and updates the running values. Collective if synchronized.
+  /// Computes mean and scale from the statistics and updates the running values. Collective if
+  /// synchronized.
   void finish_statistics() {
     const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
-    // Sums of x and, around zero, of its squares, which are exact enough in fp64.
+    // Sums of x and, now around zero, of its squares: fp64 is precise enough.
     add_parts();
     for (std::size_t c = 0; c < channels_; ++c) {
       const double shift = shift_[c];
@@ -121,7 +122,7 @@ class BlockedBatchNorm {
     }
     set_constants();
   }
-  /// Uses the running values instead: in evaluation, or if frozen.
+  /// Uses the running values instead: for evaluation or frozen layers.
   void use_running_values() {
     std::copy_n(tensors_.running_mean, shape_.channels, exact_mean_.begin());
     std::copy_n(tensors_.running_var, shape_.channels, variance_.begin());
@@ -129,7 +130,7 @@ class BlockedBatchNorm {
     set_constants();
   }
 
-  /// y = relu(normalized x + residual); `residual` may be null. Pointers to block 0.
+  /// y = relu(normalized x + residual); `residual` may be null. Pointers refer to block 0.
   void normalize(const Element* x, const Element* residual, Element* y) const {
     const std::int64_t size = shape_.block_size<Element>();
     batch_.for_each_block([&](std::int64_t block) {
@@ -144,8 +145,8 @@ class BlockedBatchNorm {
   void begin_gradients(std::int64_t parts) {
     part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
   }
-  /// Adds rows of a block to the sums that it needs, as a part; parts may be added by different
-  /// threads. Pointers to the block.
+  /// Adds rows of a block to the sums for the backward pass, as one part; different threads may add
+  /// parts. Pointers refer to this block.
   void add_gradients(std::int64_t part, std::int64_t block, const Element* dy, const Element* y,
                      const Element* x, std::int64_t row_begin, std::int64_t row_end) {
     const std::int64_t at = row_begin * row_size();
@@ -153,8 +154,8 @@ class BlockedBatchNorm {
                                relu_ ? y + at : nullptr, x + at, mean_.data(), limit_,
                                sums_of(part));
   }
-  /// Writes gradients of x and of the parameters after all rows were added, and that of the
-  /// residual unless it is null. Pointers to block 0. Collective if synchronized.
+  /// After all rows were added, writes the gradients of x, the parameters and, unless null, the
+  /// residual. Pointers refer to block 0. Collective if synchronized.
   void backward(const Element* dy, const Element* y, const Element* x, Element* dx,
                 Element* residual_gradient) {
     add_parts();
@@ -165,7 +166,7 @@ class BlockedBatchNorm {
       if (tensors_.weight_gradient == nullptr) continue;
       tensors_.weight_gradient[c] = static_cast<float>(sums_[channels_ + c] * inverse_std_[c]);
     }
-    // Gradients of weight and bias stay local: gradient averaging sums them.
+    // Gradients of weight and bias remain local: gradient averaging sums them.
     if (sum_over_ranks_ && !is_frozen_) {
       sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(2 * channels_));
     }
@@ -208,7 +209,7 @@ class BlockedBatchNorm {
       inverse_std_[c] = 1 / std::sqrt(variance_[c] + epsilon_);
       mean_[c] = static_cast<float>(exact_mean_[c]);
       scale_[c] = static_cast<float>(tensors_.weight[c] * inverse_std_[c]);
-      // With what rounding took from the mean.
+      // Compensates for the rounding of the mean.
       bias_[c] = static_cast<float>(tensors_.bias[c] + (mean_[c] - exact_mean_[c]) * scale_[c]);
     }
   }
@@ -223,9 +224,9 @@ class BlockedBatchNorm {
   SumOverRanks sum_over_ranks_;
   BatchSize batch_{0};
   bool is_frozen_ = false;
-  double count_ = 0;               // of pixels of all ranks
+  double count_ = 0;               // pixels on all ranks
   std::vector<double> part_sums_;  // [part][2][channels]
-  std::vector<double> sums_;       // [2][channels], and the number of pixels
+  std::vector<double> sums_;       // [2][channels], then the number of pixels
   std::vector<double> exact_mean_, variance_, inverse_std_;
   std::vector<float> shift_, mean_, scale_, bias_, slope_, offset_;
 };

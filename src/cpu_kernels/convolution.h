@@ -12,7 +12,7 @@
 
 namespace mnist_train::cpu_kernels {
 
-// Conversions between elements and fp32, for code that is a template of the element type.
+// Conversions between elements and fp32, for code templated on the element type.
 
 inline void widen(const float* from, std::int64_t count, float* to) {
   std::copy_n(from, count, to);
@@ -27,18 +27,18 @@ inline void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
   float_to_bf16(from, count, to);
 }
 
-/// Division of the rows of blocks into parts that threads share. Sums over each part, added in
-/// order, do not depend on the number of threads.
+/// Division of the rows of blocks into parts for threads. Sums over each part, added in order, do
+/// not depend on the number of threads.
 struct RowParts {
-  std::int64_t rows;      // of a part, but the last one of a block
+  std::int64_t rows;      // per part; fewer in the last part of a block
   std::int64_t of_block;  // parts
   std::int64_t height;    // of a block
 };
 
-/// Takes each part of the output while it is cached.
+/// Receives each part of the output while it is cached.
 struct RowListener {
-  /// Called once, with the number of parts, when the first row of block 0 has been computed, before
-  /// `take`.
+  /// Called once before `take`, with the number of parts, after the first row of block 0 is
+  /// computed.
   std::function<void(std::int64_t parts)> begin;
   /// Called by any thread, once for each part.
   std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
@@ -51,12 +51,12 @@ struct RowListener {
   }
 };
 
-inline constexpr std::int64_t kAmxWords = 16;         // of a register's row, and rows of a register
-inline constexpr std::int64_t kBandBytes = 1 << 20;   // of rows that stay cached: half an L2 cache
-inline constexpr std::int64_t kTileBytes = 48 << 10;  // of inputs of a depthwise tile: an L1 cache
+inline constexpr std::int64_t kAmxWords = 16;         // words per register row; rows per register
+inline constexpr std::int64_t kBandBytes = 1 << 20;   // rows that remain cached: half an L2 cache
+inline constexpr std::int64_t kTileBytes = 48 << 10;  // inputs of a depthwise tile: an L1 cache
 
-/// Returns the groups that kernels see: one for all, with zeros among the weights, if a word would
-/// belong to two groups.
+/// Returns the number of groups visible to kernels: one for all, with zeros among the weights, if a
+/// word would otherwise span two groups.
 inline std::int64_t visible_groups(const ConvolutionShape& s, std::int64_t depth) {
   return s.group_in() % depth == 0 && s.group_out() % depth == 0 ? s.groups : 1;
 }
@@ -66,12 +66,12 @@ bool by_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
-/// Returns the number of rows of sums that are computed at once. Those of AMX fill a register.
-/// Others are an even number up to 14: the one for which the rows of all panels, and loading the
-/// other factor for each panel, cost least.
+/// Returns the number of rows of sums computed at once. With AMX they fill a register. Otherwise
+/// the number is even and at most 14: the one that minimizes the total cost of the rows of all
+/// panels and of loading the other factor for each panel.
 inline std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   if (by_amx) return kAmxWords;
-  constexpr double kLoads = 2;  // rows that take as long as loading the other factor
+  constexpr double kLoads = 2;  // cost of loading the other factor, in rows
   std::int64_t best = 0;
   double least = 0;
   for (std::int64_t of_panel = 2; of_panel <= 14; of_panel += 2) {
@@ -84,13 +84,13 @@ inline std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   return best;
 }
 
-inline constexpr std::int64_t kMinParts = 8;       // of a batch, for threads
-inline constexpr std::int64_t kPanelPair = 2;      // panels that AMX computes at once
-inline constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while they are cached
+inline constexpr std::int64_t kMinParts = 8;       // per batch, for threads
+inline constexpr std::int64_t kPanelPair = 2;      // panels computed at once with AMX
+inline constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while cached
 
 template <class Element>
 WeightGradientView gradient_view(const ConvolutionShape& shape) {
-  constexpr std::int64_t kLanes = 16;  // of a vector of columns
+  constexpr std::int64_t kLanes = 16;  // columns per vector
   WeightGradientView view{};
   view.shape = shape;
   view.shape.groups = visible_groups(shape, kDepth<Element>);
@@ -102,7 +102,7 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
       view.shape.groups == 1 && shape.dilation.width == 1 && stored % (2 * kLanes) != 0;
   view.column_run = view.merges_columns ? stored : round_up(in, kLanes);
   view.columns = round_up(shape.kernel.width * view.column_run, kLanes);
-  // Few columns would fill their vectors badly.
+  // Few columns would fill vectors poorly.
   constexpr std::int64_t kFewColumns = 12;
   view.by_images = kDepth<Element> == 1 && view.merges_columns &&
                    shape.kernel.width * view.column_run <= kFewColumns;
@@ -112,13 +112,13 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
   return view;
 }
 
-/// Returns a band with the layout of its factors.
+/// Returns the band with its factor layout filled in.
 template <class Element>
 GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   constexpr std::int64_t kD = kDepth<Element>;
-  constexpr std::int64_t kImageWords = kImages / kD;  // of a channel
-  constexpr std::int64_t kLine = 16 * kD;             // elements of a cache line
-  // After each factor, for registers that reach beyond it.
+  constexpr std::int64_t kImageWords = kImages / kD;  // per channel
+  constexpr std::int64_t kLine = 16 * kD;             // elements per cache line
+  // Follows each factor, for registers that extend beyond it.
   constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
   const ConvolutionShape& s = view.shape;
   const std::int64_t rows = band.row_end - band.row_begin;
@@ -129,7 +129,7 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
   band.a_pixel = s.out.pixel_size<Element>();
   band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
-  // Odd numbers of cache lines, since otherwise a column's words would share few sets.
+  // Odd numbers of cache lines, since otherwise a column's words would map to few cache sets.
   const auto odd_lines = [&](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
   const std::int64_t channels = words<Element>(s.in.channels) * kD;
   if (view.merges_columns) {
@@ -152,8 +152,8 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   return band;
 }
 
-/// Calls `action(index of a weight in memory, index among packed ones)` for words of the outputs of
-/// a depthwise convolution.
+/// Calls `action(index of the weight in memory, index among packed weights)` for the weights of
+/// output words of a depthwise convolution.
 template <class Element, class Action>
 void for_each_weight(const GatherView& view, const WeightStrides& strides, std::int64_t word_begin,
                      std::int64_t word_end, const Action& action) {
@@ -171,12 +171,13 @@ void for_each_weight(const GatherView& view, const WeightStrides& strides, std::
   }
 }
 
-/// Sizes of a convolution along one axis.
+/// Parameters of a convolution along one axis.
 struct GatherAxis {
   std::int64_t in, out, kernel, stride, padding, dilation;
   bool backward;
 
-  /// Returns the taps of an output position or, backward, of an input position, ordered by `in`.
+  /// Returns the taps of an output position or, in the backward pass, of an input position, ordered
+  /// by `in`.
   std::vector<Tap> taps(std::int64_t position) const {
     std::vector<Tap> found;
     for (std::int64_t k = 0; k < kernel; ++k) {
@@ -190,14 +191,14 @@ struct GatherAxis {
     if (backward) std::reverse(found.begin(), found.end());
     return found;
   }
-  // Steps from a tap to the next one.
+  // Distances between consecutive taps.
   std::int64_t tap_in() const { return backward ? dilation / divisor() : dilation; }
   std::int64_t tap_kernel() const { return backward ? -stride / divisor() : 1; }
   std::int64_t divisor() const { return std::gcd(stride, dilation); }
 };
 
-/// The sums of a convolution's forward pass or of the gradient of its input. Both gather: for
-/// strides, each output pixel of the latter has the taps that reach it.
+/// The sums of a convolution's forward pass or of the gradient of its input. Both gather: with
+/// strides, each pixel of the gradient has only the taps that reach it.
 template <class Element>
 class Gather {
  public:
@@ -224,7 +225,8 @@ class Gather {
       view_.panel_rows = kD;
       view_.positions = s.kernel.height * s.kernel.width;
       add_tiles(columns);
-      // Inputs of a tile with the most columns, forward, should fit into an L1 cache.
+      // The inputs of a forward tile with the maximum number of columns should fit into an L1
+      // cache.
       const std::int64_t pixels = s.kernel.height * ((kMostColumns - 1) * s.stride.width +
                                                      (s.kernel.width - 1) * s.dilation.width + 1);
       view_.depthwise.words_at_once =
@@ -245,7 +247,7 @@ class Gather {
   Gather& operator=(const Gather&) = delete;
 
   const GatherView& view() const { return view_; }
-  /// Sizes of the packed weights, in words and in elements.
+  /// Size of the packed weights in words. `packed_size`: in elements.
   std::int64_t packed_words() const {
     return view_.groups * view_.panels * view_.panel_rows * view_.positions;
   }
@@ -272,7 +274,7 @@ class Gather {
       row_begin_.push_back(static_cast<std::int32_t>(rows_.size()));
     }
   }
-  /// Taps of adjacent columns are one run if each alone would fill registers of AMX badly.
+  /// Taps of adjacent columns form one run if each alone would fill AMX registers poorly.
   void add_runs(const GatherAxis& axis) {
     const std::int64_t tap_words = words<Element>(view_.group_in);
     const bool merges = view_.groups == 1 && tap_words % kAmxWords != 0 && axis.tap_in() == 1;
@@ -289,7 +291,7 @@ class Gather {
       run_begin_.push_back(static_cast<std::int32_t>(runs_.size()));
     }
   }
-  /// Returns the sequence of these kernel columns, which is added unless there is one.
+  /// Returns the sequence of these kernel columns, adding it if there is none.
   const Sequence& sequence_of(std::int32_t first, std::int32_t count) {
     for (const Sequence& sequence : sequences_) {
       if (sequence.first == first && sequence.count == count) return sequence;
@@ -300,8 +302,8 @@ class Gather {
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
-  /// Columns whose taps have the same weights are computed together. Backward, they are a stride
-  /// apart.
+  /// Columns whose taps have the same weights are computed together. In the backward pass they are
+  /// a stride apart.
   void add_tiles(const GatherAxis& axis) {
     DepthwiseTiles& to = view_.depthwise;
     to.out_step = axis.backward ? axis.stride : 1;
@@ -314,7 +316,7 @@ class Gather {
         return others.size() == taps.size() &&
                (taps.empty() || others.front().kernel == taps.front().kernel);
       };
-      if (x >= to.out_step && has_same_taps(x - to.out_step)) continue;  // is in a tile
+      if (x >= to.out_step && has_same_taps(x - to.out_step)) continue;  // already in a tile
       std::int64_t end = x + to.out_step;
       while (end < view_.out.width && has_same_taps(end)) end += to.out_step;
       std::int64_t count = (end - x) / to.out_step;
@@ -336,7 +338,7 @@ class Gather {
   }
 
   bool is_depthwise() const { return view_.depthwise.count > 0; }
-  /// Returns the number of output rows whose input stays cached.
+  /// Returns the number of output rows whose input remains cached.
   std::int64_t cached_rows() const {
     const std::int64_t in_bytes =
         view_.in.block_size<Element>() * static_cast<std::int64_t>(sizeof(Element));
@@ -347,24 +349,24 @@ class Gather {
     const std::int64_t rows = std::min(cached_rows(), ceil_divide(view_.out.height, of_block));
     return {rows, ceil_divide(view_.out.height, rows), view_.out.height};
   }
-  /// Returns whether all blocks should be multiplied by some panels, then by the next ones: if all
-  /// weights take more memory than all inputs, or if there is only one row.
+  /// Returns whether all blocks should be multiplied by a few panels at a time: if the weights need
+  /// more memory than the inputs, or if there is only one row.
   bool multiplies_by_panels(std::int64_t blocks) const {
     if (view_.groups != 1 || is_depthwise()) return false;
     const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
     return view_.out.height == 1 ||
            (packed_words() > in_words && cached_rows() >= view_.out.height);
   }
-  /// Returns whether kernels should read weights in place rather than pack them: if these are a
-  /// matrix with adjacent channels that is used a few times only.
+  /// Returns whether kernels should read weights in place instead of packing them: if they are a
+  /// matrix with adjacent channels that is used only a few times.
   bool reads_in_place(const BatchOperands<Element>& operands) const {
     constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
     return view_.groups == 1 && view_.kernel_height * view_.kernel_width == 1 &&
            operands.channel_stride(view_.backward) == 1 && view_.group_in % kDepth<Element> == 0 &&
            operands.blocks * view_.out.pixels() <= kMostUses;
   }
-  /// Packs panels and multiplies all blocks by them while they are cached. A thread packs always to
-  /// the same memory, which thus stays cached.
+  /// Packs panels and multiplies all blocks by them while they are cached. Each thread always packs
+  /// to the same memory, which thus remains cached.
   void compute_panels(const BatchOperands<Element>& operands) const {
     const bool in_place = reads_in_place(operands);
     const std::int64_t pair_size =
@@ -383,7 +385,7 @@ class Gather {
       }
     });
   }
-  /// Packs all panels, then computes bands of rows whose input stays cached.
+  /// Packs all panels, then computes bands of rows whose input remains cached.
   void compute_rows(const BatchOperands<Element>& operands, const RowListener* listener) const {
     pack(operands);
     const std::int64_t panels = is_depthwise() ? words<Element>(view_.out.channels) : view_.panels;
@@ -392,7 +394,7 @@ class Gather {
     const std::int64_t count = operands.blocks * all.of_block;
     const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
     std::int64_t first = 0;
-    if (listener != nullptr) {  // the first parts in panels, since all others wait for them
+    if (listener != nullptr) {  // first parts split by panels: the others wait for them
       first = std::min(at_once, all.of_block);
       const std::int64_t rows = std::min(first * all.rows, view_.out.height);
       parallel_for(
@@ -426,7 +428,7 @@ class Gather {
     });
   }
   void pack_depthwise(const BatchOperands<Element>& operands) const {
-    constexpr std::int64_t kWords = 16;  // of a thread, at least
+    constexpr std::int64_t kWords = 16;  // minimum per thread
     auto* const to = reinterpret_cast<float*>(operands.packed);
     std::fill_n(to, packed_words(), 0.0F);
     parallel_for(0, view_.panels, kWords, [&](std::int64_t begin, std::int64_t end) {
@@ -445,7 +447,7 @@ class Gather {
   std::vector<DepthwiseTile> tiles_;
 };
 
-/// A convolution over blocked images, forward and backward. Objects hold no tensors. Requires
+/// A convolution over blocked images, forward and backward. Does not own tensors. Requires
 /// is_supported<Element>().
 template <class Element>
 class Convolution {
@@ -457,12 +459,12 @@ class Convolution {
         backward_(shape, /*backward=*/true),
         gradient_(gradient_view<Element>(shape)) {}
 
-  /// Computes the output. `in` is the input.
+  /// Computes the output from the input `in`.
   const Gather<Element>& forward() const { return forward_; }
-  /// Computes the gradient of the input. `in` is that of the output.
+  /// Computes the gradient of the input from `in`, the gradient of the output.
   const Gather<Element>& backward() const { return backward_; }
 
-  /// Number of fp32 sums of the gradient of the weights.
+  /// Number of fp32 sums for the gradient of the weights.
   std::int64_t weight_sums() const {
     return shape_.is_depthwise() ? forward_.packed_words() : gradient_.sums();
   }
@@ -496,7 +498,7 @@ class Convolution {
   }
 
  private:
-  /// Returns parts of a sum over blocks whose copies fit into the L2 cache.
+  /// Splits the sum over blocks into bands whose copies fit into the L2 cache.
   std::vector<GradientBand> gradient_bands(std::int64_t blocks) const {
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(sizeof(Element)) *
@@ -517,7 +519,7 @@ class Convolution {
     bands.front().replaces = true;
     return bands;
   }
-  /// Threads share words, which does not change any sum.
+  /// Threads split the words, which does not affect any sum.
   void depthwise_gradient(const WeightGradientOperands<Element>& operands) const {
     parallel_for(
         0, words<Element>(shape_.out.channels), 1, [&](std::int64_t begin, std::int64_t end) {

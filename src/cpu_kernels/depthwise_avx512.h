@@ -5,10 +5,10 @@
 #include "cpu_kernels/kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
-/// Depthwise convolutions: products of vectors of images and a weight, summed in fp32.
+/// Depthwise convolutions: products of vectors of images with a weight, summed in fp32.
 namespace mnist_train::cpu_kernels::avx512 {
 
-// Load one channel of 16 images of a pixel.
+// These load one channel of a pixel for 16 images.
 
 inline __m512 load_channel(const float* pixel, std::int64_t channel, std::int64_t v) {
   return _mm512_loadu_ps(pixel + channel * kImages + v * kLanes);
@@ -21,7 +21,7 @@ inline __m512 load_channel(const Bf16Bits* pixel, std::int64_t channel, std::int
       _mm512_and_si512(first, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
 }
 
-/// The inputs and weights of a word of the output that has the same channels.
+/// Inputs and weights of an output word, if input and output have the same channels.
 template <class Element>
 struct OwnChannels {
   OwnChannels(const GatherView&, std::int64_t word, const float* all, std::int64_t of_word,
@@ -36,12 +36,12 @@ struct OwnChannels {
     return broadcast<Element>(weights + tap * kDepth<Element>);
   }
 
-  std::int64_t offset;  // in pixels
+  std::int64_t offset;  // within a pixel
   const float* weights;
 };
 
-/// The same if channels of the layer's input have several of its output. Backward, a channel sums
-/// over several `others`.
+/// The same if each input channel of the layer has several output channels. In the backward pass, a
+/// channel sums over several `others`.
 template <class Element>
 struct SharedChannels {
   SharedChannels(const GatherView& view, std::int64_t word, const float* all, std::int64_t of_word,
@@ -78,7 +78,7 @@ struct SharedChannels {
   bool is_padding[kDepth<Element>];
 };
 
-/// A word of T columns of a tile.
+/// One word for T columns of a tile.
 template <class Element, int T>
 struct TileWord {
   template <class Action>
@@ -98,8 +98,8 @@ struct TileWord {
   Values<Element> of[T][kVectors];
 };
 
-/// Taps of a row and a tile. Loops over words copy it, because the compiler must assume that stores
-/// of vectors change memory that others see.
+/// The taps of a row and a tile. Loops over words use a local copy, because the compiler must
+/// assume that vector stores modify memory that is visible elsewhere.
 template <class Element>
 struct TileTaps {
   TileTaps(const GatherView& view, std::int64_t y, const DepthwiseTile& tile)
@@ -117,13 +117,13 @@ struct TileTaps {
 
   const Tap *rows, *rows_end;
   std::int64_t row_size, kernel_width;
-  std::int64_t in, weight, count;  // of a row
+  std::int64_t in, weight, count;  // per row
   std::int64_t in_step;            // between columns
   std::int64_t tap_in, tap_weight;
 };
 
-/// Calls `action.operator()<K>(offset in the input, weight)` for all runs of K taps: several if
-/// inputs of adjacent taps are those of adjacent columns.
+/// Calls `action.operator()<K>(offset in the input, weight)` for all runs of K taps. K exceeds one
+/// if the inputs of adjacent taps are those of adjacent columns.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_tap_run(const TileTaps<Element>& taps,
                                                     const Action& action) {
@@ -149,7 +149,7 @@ template <class Element, class Action>
 }
 
 /// Calls `action(column, tap, vector, input)` for all products of T columns and a run of K taps,
-/// which have T + K - 1 columns of the input.
+/// which cover T + K - 1 input columns.
 template <class Element, int T, int K, class Source, class Action>
 [[gnu::always_inline]] inline void for_each_product(const Element* from, std::int64_t step,
                                                     const Source& source, const Action& action) {
@@ -236,8 +236,8 @@ void with_tile(const GatherView& view, const DepthwiseTile& tile, const Action& 
   });
 }
 
-/// Words are computed in parts for which the inputs of a tile fit into the L1 cache; from one row
-/// to the next, most of them are the same.
+/// Words are computed in parts for which the inputs of a tile fit into the L1 cache: consecutive
+/// rows share most of their inputs.
 template <class Element>
 void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operands,
                    const Element* packed, const GatherPart& part) {
@@ -256,7 +256,7 @@ void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operand
   }
 }
 
-/// Products of a word of T gradients and its inputs, added to the lanes of its weights.
+/// Adds the products of a word of T gradients and its inputs to the lanes of its weights.
 template <class Element, int T, class Source>
 [[gnu::always_inline]] inline void add_word_products(const TileTaps<Element>& taps,
                                                      const Element* in, const Source& source,
@@ -278,7 +278,7 @@ template <class Element, int T, class Source>
       });
 }
 
-/// The same for words and T columns of row y, whose gradients begin at `gradient`.
+/// The same for several words and T columns of row y, whose gradients begin at `gradient`.
 template <class Source, int T, class Element>
 void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int64_t word_end,
                        std::int64_t y, const DepthwiseTile& tile, const Element* in,
@@ -293,7 +293,7 @@ void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int
   }
 }
 
-/// Adds the lanes to the sums, and clears them.
+/// Adds the lanes to the sums and clears them.
 inline void flush_lanes(std::int64_t count, float* lanes, float* sums) {
   for (std::int64_t i = 0; i < count; ++i, lanes += kLanes) {
     sums[i] += _mm512_reduce_add_ps(_mm512_loadu_ps(lanes));
@@ -304,7 +304,7 @@ inline void flush_lanes(std::int64_t count, float* lanes, float* sums) {
 template <class Element>
 void depthwise_gradient(const GatherView& view, const WeightGradientOperands<Element>& operands,
                         std::int64_t word_begin, std::int64_t word_end) {
-  constexpr std::int64_t kLanePixels = 128;  // whose products are summed in fp32 lanes
+  constexpr std::int64_t kLanePixels = 128;  // pixels whose products are summed in lanes
   const std::int64_t of_word = view.positions * kDepth<Element>;
   const std::int64_t weights = (word_end - word_begin) * of_word;
   const std::int64_t pixel_size = words<Element>(view.out.channels) * kWordSize<Element>;

@@ -6,26 +6,27 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Constants of the hash of dropout: Chris Wellons's lowbias32 of the element's index, between two
-/// keys (https://nullprogram.com/blog/2018/07/31/).
+/// Constants of the dropout hash: Chris Wellons's lowbias32
+/// (https://nullprogram.com/blog/2018/07/31/) of the element's index, with one key added before it
+/// and another XORed after it.
 inline constexpr std::uint32_t kIndexFactor = 0x9e3779b1;
 inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
 inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;
 
-/// Dropout of a block of images. An element is dropped if the hash of its index
+/// Dropout for a block of images. An element is dropped if the hash of its index
 /// [channel][row][column] is below the limit.
 struct Dropout {
   std::uint32_t low[kImages], high[kImages];  // keys of the images
   std::uint64_t limit;
-  float scale;  // of other elements
+  float scale;  // for kept elements
 };
 
-/// Returns the key of a layer, which goes into the lower keys of images.
+/// Returns the key of a layer, which is mixed into the lower keys of images.
 std::uint32_t dropout_key(std::int64_t number);
-/// Returns the limit of `Dropout`.
+/// Returns `Dropout::limit` for probability `p`.
 std::uint64_t dropout_limit(double p);
 
-/// Returns dropout with probability `p`, for the layer with this number and samples with these
+/// Returns the dropout with probability `p` for layer `number` and `count` samples with these
 /// seeds.
 Dropout make_dropout(std::int64_t number, double p, const std::int64_t* seeds, std::int64_t count);
 

@@ -6,10 +6,10 @@
 #include "cpu_kernels/kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
-/// Convolutions, forward and with respect to their input.
+/// Convolutions: forward pass and gradient of the input.
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Loads 16 words for each of 32 adjacent rows, in two blocks; a word's channels are `step`
+/// Loads 16 words of each of 32 adjacent rows into two blocks; a word's channels are `step`
 /// elements apart.
 inline void load_row_pairs(const Bf16Bits* from, std::int64_t step, std::int64_t channels,
                            Block& first, Block& second) {
@@ -44,7 +44,7 @@ class Packer {
         merges_groups_(view.groups != view.layer_groups) {}
 
   void pack(const PackedPanels<Element>& panels) const {
-    // Panels whose weights share pages are packed side by side.
+    // Panels whose weights share pages are packed together.
     const std::int64_t together = row_ == 1 ? kPanels : 1;
     for (std::int64_t begin = panels.begin; begin < panels.end; begin += together) {
       const std::int64_t end = smaller(begin + together, panels.end);
@@ -72,7 +72,7 @@ class Packer {
   static constexpr std::int64_t kPanels = 16;
   static constexpr std::int64_t kD = kDepth<Element>;
 
-  /// Returns the first word of a panel that is not read in place.
+  /// Returns the index of the first word of a panel that must be packed.
   std::int64_t first_word(std::int64_t panel, const PackedPanels<Element>& panels) const {
     if (!panels.in_place || panel % view_.panels >= view_.complete_panels()) return 0;
     return view_.by_amx ? tap_words_ / kLanes * kLanes : tap_words_;
@@ -87,7 +87,7 @@ class Packer {
     return view_.by_amx && !merges_groups_ && row_ == 1 && panel + 1 < end &&
            panel % view_.panels + 2 <= view_.complete_panels();
   }
-  /// Like pack_words, for two panels for AMX whose rows are adjacent in memory.
+  /// Like `pack_words`, for two AMX panels whose rows are adjacent in memory.
   void pack_pair(std::int64_t group, std::int64_t row, std::int64_t word, Element* panel) const {
     for (std::int64_t ky = 0; ky < view_.kernel_height; ++ky) {
       for (std::int64_t kx = 0; kx < view_.kernel_width; ++kx) {
@@ -126,7 +126,7 @@ class Packer {
     return weights_ + ky * strides_.kernel_row + kx * strides_.kernel_column;
   }
 
-  /// Stores a block of a tap in all sequences that have its column.
+  /// Stores a block of a tap in all sequences that contain its column.
   void store_tap(const Block& block, std::int64_t ky, std::int64_t kx, std::int64_t word,
                  Element* panel) const {
     for (std::int64_t i = 0; i < view_.sequence_count; ++i) {
@@ -139,7 +139,7 @@ class Packer {
     }
   }
 
-  /// Loads a block in the order of the panel: of words, or of rows for AMX.
+  /// Loads a block in the panel's order: by words, or by rows for AMX.
   void load(std::int64_t group, std::int64_t row, std::int64_t channel, const Element* tap,
             Block& block) const {
     const std::int64_t rows = smaller(view_.panel_rows, view_.group_out - row);
@@ -157,7 +157,7 @@ class Packer {
     if (by_row != view_.by_amx) transpose(block);
   }
 
-  /// Loads 16 words of a row; those of other groups of the layer are zeros.
+  /// Loads 16 words of a row; words of other groups of the layer are zeros.
   __m512i load_row(std::int64_t group, std::int64_t row, std::int64_t channel,
                    const Element* tap) const {
     const WordSteps steps{kD * channel_, channel_};
@@ -167,7 +167,7 @@ class Packer {
     }
     const std::int64_t rows = view_.out.channels / view_.layer_groups;
     const std::int64_t channels = view_.in.channels / view_.layer_groups;
-    const std::int64_t first = row / rows * channels;  // of the group
+    const std::int64_t first = row / rows * channels;  // first channel of the group
     const WordMask<Element> before = channel_mask<Element>(first - channel);
     WordMask<Element> mask = channel_mask<Element>(first + channels - channel);
     for (int d = 0; d < kD; ++d) mask.of[d] &= static_cast<__mmask16>(~before.of[d]);
@@ -176,7 +176,7 @@ class Packer {
         steps, mask);
   }
 
-  /// Loads blocks of up to 16 taps that are adjacent in memory, in the order of the panel.
+  /// Loads blocks of up to 16 taps that are adjacent in memory, in the panel's order.
   void load_taps(std::int64_t group, std::int64_t row, std::int64_t channel, const Element* first,
                  std::int64_t taps, Block* blocks) const {
     const std::int64_t rows = smaller(view_.panel_rows, view_.group_out - row);
@@ -194,7 +194,7 @@ class Packer {
   }
 
   /// Returns the weight of a row and a channel of a group. The leading dimension of weights, which
-  /// spans all groups, is that of the rows or, backward, of the channels.
+  /// spans all groups, holds the rows or, in the backward pass, the channels.
   const Element* weight(std::int64_t group, std::int64_t row, std::int64_t channel,
                         const Element* tap) const {
     view_.backward ? channel += group* view_.group_in : row += group * view_.group_out;
@@ -231,7 +231,7 @@ class Packer {
   std::int64_t panel_size_ = view_.positions * view_.panel_rows * kD;
 };
 
-/// Destination and epilogue of consecutive rows of panels.
+/// Destination and epilogue for consecutive rows of panels.
 template <class Element>
 struct Results {
   const Element* addend;
@@ -239,7 +239,7 @@ struct Results {
   Element* out;
   std::int64_t rows;  // of results
 
-  /// Stores the sums of the word that begins at `row`.
+  /// Stores the sums of the word beginning at `row`.
   [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
     const std::int64_t at = row * kImages + vector * kVectorSize<Element>;
     if (addend != nullptr) sums = sums + load_words(addend + at);
@@ -250,7 +250,7 @@ struct Results {
   }
 };
 
-/// Weights of a panel as kernels read them: packed, or rows of a matrix. Steps are in elements.
+/// Weights of a panel, either packed or as rows of a matrix. Steps are in elements.
 template <class Element>
 struct PanelWeights {
   const Element* data;
@@ -258,18 +258,19 @@ struct PanelWeights {
   std::int64_t panel_step;  // to the next panel
 };
 
-/// The results of M rows, as sums in registers. The steps of packed weights are constants.
+/// The results of M rows as sums in registers. For packed weights the steps are constants.
 template <class Element, int M, bool IsPacked>
 struct RegisterResults {
   static constexpr int kRows = M;
   static constexpr bool kHasTails = false;
 
   [[gnu::always_inline]] void set_to(const float* bias) {
-    // Unknown to the compiler, which would otherwise keep the vectors of all pixels in registers.
+    // Hides the value from the compiler, which would otherwise keep the bias vectors in registers
+    // across all pixels.
     asm volatile("" : "+r"(bias));
     sums.for_each([&](int m, int, __m512& sum) { sum = _mm512_set1_ps(bias[m]); });
   }
-  /// Adds the products of `count` words from a position of the panel on.
+  /// Adds the products of `count` words, starting at a position of the panel.
   [[gnu::always_inline]] void add(const Element* in, const PanelWeights<Element>& weights,
                                   std::int64_t position, std::int64_t count) {
     const std::int64_t row_step = IsPacked ? kDepth<Element> : weights.row_step;
@@ -294,7 +295,7 @@ struct RegisterResults {
   RegisterSums<M, kVectors> sums;
 };
 
-/// The results of one or two panels of 16 rows by AMX.
+/// The results of one or two panels of 16 rows, computed with AMX.
 template <class Element, int Panels>
 struct AmxResults {
   static constexpr int kRows = Panels * kLanes;
@@ -346,7 +347,7 @@ template <class Element, class Sums>
       panels.at + (group * view.panels + panel - panels.begin) * size,
       view.by_amx ? kLanes * kD : kD, view.panel_rows * kD, size};
   PanelWeights<Element> weights = packed;
-  std::int64_t tail = 0;  // words that fill no register and are packed, unlike the others
+  std::int64_t tail = 0;  // words that do not fill a register and are packed
   if (in_place) {
     const std::int64_t row = operands.row_stride(view.backward);
     weights = {operands.weights + first * row, row, kD, view.panel_rows * row};
@@ -357,7 +358,7 @@ template <class Element, class Sums>
   const Element* const in_block = operands.in + part.block * view.in.pixels() * in_pixel;
   for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
     for (std::int64_t x = 0; x < view.out.width; ++x) {
-      Sums sums;  // a local variable, so that it can be in registers
+      Sums sums;  // local, so that it can be kept in registers
       sums.set_to(bias);
       for (std::int32_t r = view.row_begin[y]; r < view.row_begin[y + 1]; ++r) {
         const Tap& row = view.rows[r];
@@ -402,7 +403,7 @@ void gather_by_amx(const GatherView& view, const BatchOperands<Element>& operand
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end;) {
     const std::int64_t in_place =
         panels.in_place ? view.complete_panels() - panel : std::int64_t{0};  // panels
-    // A pair is read in place as a whole or not at all.
+    // A pair is read in place either entirely or not at all.
     const bool is_pair = panel + 1 < part.panel_end && in_place != 1;
     const auto compute = is_pair ? &gather_panel<Element, AmxResults<Element, 2>>
                                  : &gather_panel<Element, AmxResults<Element, 1>>;

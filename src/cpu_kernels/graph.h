@@ -10,7 +10,7 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// An activation of a graph: 0 is the input, others are results of its nodes.
+/// An activation tensor of a graph: 0 is the input, the others are the nodes' results.
 using Value = std::int32_t;
 inline constexpr Value kNoValue = -1;
 
@@ -22,17 +22,19 @@ struct BatchNormNode {
   double epsilon, momentum;
 };
 struct SumNode {};
-/// The product of `in` and a gate, the residual: of each pixel, or of all with the only one.
+/// The product of `in` and a gate, stored as the residual: pixel by pixel, or all pixels by a
+/// single one.
 struct GateNode {};
 struct ActivationNode {
   ActivationSpec activation;
 };
-/// Drops elements with probability `p` in training. `number` is the layer's index among dropouts.
+/// Drops elements with probability `p` in training. `number` is the layer's index among the
+/// dropouts.
 struct DropoutNode {
   std::int64_t number;
   double p;
 };
-/// Makes images of one pixel with the elements in the order of PyTorch's flatten.
+/// Produces images of one pixel, with the elements in the order of PyTorch's flatten.
 struct FlattenNode {};
 struct MaxPoolNode {
   PoolingShape shape;
@@ -41,8 +43,8 @@ struct AveragePoolNode {
   PoolingShape shape;
 };
 
-/// One pass over activations: a layer and the layers fused with it. Batch norms, sums and gates
-/// take a residual.
+/// One pass over activations: a layer and the layers fused with it. Batch norms, sums and gates can
+/// have a residual.
 struct GraphNode {
   std::variant<ConvolutionNode, BatchNormNode, SumNode, GateNode, ActivationNode, DropoutNode,
                FlattenNode, MaxPoolNode, AveragePoolNode>
@@ -51,17 +53,18 @@ struct GraphNode {
   Value out;
   Value residual = kNoValue;
   bool relu = false;
-  float limit = kNoLimit;  // of the ReLU after a batch norm
+  float limit = kNoLimit;  // upper limit of the ReLU after a batch norm
 };
 
-/// A network as nodes in the order of the forward pass. Neighbours are fused while it is built:
+/// A network as nodes in the order of the forward pass. Adjacent layers are fused while it is
+/// built:
 ///
 ///   Graph graph({1, 28, 28});
 ///   Value x = graph.add(ConvolutionNode{shape, false}, graph.input());
 ///   x = graph.add_relu(graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
 ///
 /// A flatten before a linear layer needs no node: the layer is then a convolution with a kernel of
-/// the image's size. With a node its weights are read in place, which is faster if there are many.
+/// the image's size. With a node, the weights are read in place, which is faster if there are many.
 class Graph {
  public:
   explicit Graph(const ValueShape& input) : shapes_{input}, is_shared_{true} {}
@@ -76,7 +79,8 @@ class Graph {
     const ValueShape& shape = shape_of(in);
     return append(node, in, {shape.channels * shape.pixels(), 1, 1});
   }
-  /// A ReLU and max pooling commute, and after pooling there are fewer elements.
+  /// ReLU and max pooling commute; after pooling there are fewer elements, so the ReLU is moved
+  /// there.
   Value add(const MaxPoolNode& node, Value in) {
     GraphNode* const before = open_node(in);
     const bool relu = before != nullptr && std::holds_alternative<ConvolutionNode>(before->kind) &&
@@ -101,14 +105,14 @@ class Graph {
     } else if (!is_norm && !std::holds_alternative<ConvolutionNode>(node->kind) &&
                !std::holds_alternative<SumNode>(node->kind) &&
                !std::holds_alternative<MaxPoolNode>(node->kind)) {
-      // Max pooling takes a ReLU before it, too: see add(MaxPoolNode).
+      // Max pooling also absorbs a ReLU before it: see add(MaxPoolNode).
       return append(added, in, shape_of(in));
     }
     node->relu = true;
     return in;
   }
   Value add_relu(Value in) { return add(ActivationNode{}, in); }
-  /// Adds two values. If the last node is a batch norm that computes one, it adds the other.
+  /// Adds two values. If one is computed by the last node, a batch norm, the sum is fused with it.
   Value add_sum(Value in, Value residual) {
     for (const auto& [computed, added] : {std::pair{in, residual}, std::pair{residual, in}}) {
       GraphNode* const node = open_node(computed);
@@ -124,15 +128,15 @@ class Graph {
     return nodes_.back().out;
   }
 
-  /// Multiplies `in` by a gate of the same channels, with as many pixels or one.
+  /// Multiplies `in` by a gate with the same channels and the same number of pixels, or one pixel.
   Value add_product(Value in, Value gate) {
     append(GateNode{}, in, shape_of(in));
     nodes_.back().residual = gate;
     return nodes_.back().out;
   }
 
-  /// Declares that several nodes take this value: nothing more is fused with the one that computes
-  /// it.
+  /// Declares that several nodes use this value: no more layers are fused with the node that
+  /// computes it.
   void share(Value value) { is_shared_[static_cast<std::size_t>(value)] = true; }
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }
@@ -147,7 +151,7 @@ class Graph {
     nodes_.push_back({kind, in, static_cast<Value>(shapes_.size()) - 1});
     return nodes_.back().out;
   }
-  /// Returns the last node if it computes the value and others may be fused with it, or null.
+  /// Returns the last node if it computes the value and may be fused with others, else null.
   GraphNode* open_node(Value value) {
     const bool is_open = !nodes_.empty() && nodes_.back().out == value &&
                          !is_shared_[static_cast<std::size_t>(value)];
@@ -155,7 +159,7 @@ class Graph {
   }
 
   std::vector<GraphNode> nodes_;
-  std::vector<ValueShape> shapes_;  // of values
+  std::vector<ValueShape> shapes_;  // per value
   std::vector<bool> is_shared_;
 };
 

@@ -18,12 +18,12 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// The system has no memory for an arena.
+/// Thrown if the system cannot allocate an arena.
 struct ArenaError : std::bad_alloc {
   const char* what() const noexcept override { return "no memory for the activations of a batch"; }
 };
 
-/// Memory of fixed parts, which are zeros at first.
+/// Memory divided into fixed parts, initially zero.
 template <class Element>
 class Arena {
  public:
@@ -36,7 +36,7 @@ class Arena {
     size_ += (bytes + kPage - 1) / kPage * kPage / sizeof(Element);
     return offset;
   }
-  /// Returns the offset of a part until it is given back: of the first free one that is large
+  /// Reserves a part until `give_back` and returns its offset: the first free part that is large
   /// enough, or a new one.
   std::size_t take(std::int64_t elements) {
     for (ReusedPart& part : reused_) {
@@ -51,7 +51,7 @@ class Arena {
   }
   void allocate() {
     const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
-    // The system provides pages of zeros when they are first used, by the threads that use them.
+    // The system zeroes pages on first use and places them near the threads that use them.
     void* const memory =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw ArenaError();
@@ -77,20 +77,20 @@ class Arena {
   std::unique_ptr<Element[], Unmap> memory_;
 };
 
-/// Tensors of a convolution: weights, bias and the destinations of their gradients.
+/// Tensors of a convolution: weights, bias and destination buffers for their gradients.
 template <class Element>
 struct ConvolutionTensors {
   const Element* weight;
   const Element* bias;  // null: none
   WeightStrides strides;
-  Element* weight_gradient = nullptr;  // null: is not trained; the same below
+  Element* weight_gradient = nullptr;  // null: frozen; the same below
   Element* bias_gradient = nullptr;
 };
 
-/// The passes that an executor is planned for.
+/// The passes for which an executor is planned.
 enum class Passes { kForward, kBackward, kBackwardToInput };
 
-/// Computes a graph, and its gradients unless only Passes::kForward are planned. All memory is
+/// Computes a graph and, unless planned for Passes::kForward, its gradients. All memory is
 /// allocated once, for batches of up to `images` images. Requires is_supported<Element>().
 template <class Element>
 class GraphExecutor {
@@ -117,7 +117,7 @@ class GraphExecutor {
 
   std::int64_t capacity() const { return max_blocks_ * kImages; }  // images
 
-  /// Set the tensors of a node, by its index in the graph. They are used by the next passes.
+  /// These set the tensors of a node, by its index in the graph, for the next passes.
   void set(std::size_t node, const ConvolutionTensors<Element>& tensors) {
     states_.at(node).weights = tensors;
   }
@@ -131,13 +131,14 @@ class GraphExecutor {
     }
   }
 
-  /// Sets the seeds of the samples of the next forward pass in training, for dropout. They must
-  /// stay valid until the end of the backward pass.
+  /// Sets the samples' dropout seeds for the next forward pass in training. They must remain valid
+  /// until the end of the backward pass.
   void set_sample_seeds(const std::int64_t* seeds) { sample_seeds_ = seeds; }
 
-  // Images, outputs and gradients outside the executor are plain.
+  // Images, outputs and gradients outside the executor are plain (not blocked).
 
-  /// Computes the output for a batch. With `training`, batch norms use and update statistics.
+  /// Computes the output for a batch. With `training`, batch norms use batch statistics and update
+  /// the running ones.
   void forward(const Element* images, const PlainStrides& strides, const BatchSize& batch,
                bool training) {
     batch_ = batch;
@@ -181,7 +182,8 @@ class GraphExecutor {
     from_plain(output_gradient, strides, last, gradient(last));
     backward_reached_ = states_.size();
   }
-  /// Continues it down to this node. Writes the gradients of the trained parameters on the way.
+  /// Continues the backward pass down to this node, writing the gradients of trained parameters on
+  /// the way.
   void backward_to(std::size_t node) {
     while (backward_reached_ > node) {
       State& state = states_[--backward_reached_];
@@ -201,7 +203,7 @@ class GraphExecutor {
   }
 
  private:
-  /// Of a node.
+  /// State of a node.
   struct State {
     GraphNode node;
     std::optional<Convolution<Element>> convolution;
@@ -209,11 +211,11 @@ class GraphExecutor {
     std::vector<float> bias;
     std::vector<double> bias_sums;                        // [block][channel]
     std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
-    State* norm_before = nullptr;  // of a convolution that completes the gradient of its output
+    State* norm_before = nullptr;  // batch norm whose output gradient this convolution completes
     std::optional<BlockedBatchNorm<Element>> batch_norm;
-    bool has_gradient_sums = false;  // in the batch norm, of this backward pass
+    bool has_gradient_sums = false;  // in this backward pass, for the batch norm
     std::optional<PoolingPlan> pooling;
-    std::size_t maxima = 0;  // offset of their positions in windows
+    std::size_t maxima = 0;  // offset of the maxima's positions in windows
   };
 
   void plan_nodes() {
@@ -247,7 +249,7 @@ class GraphExecutor {
     scratch_offset_ = gradients_.add(scratch);
     sums_offset_ = sums_.add(sums);
   }
-  /// The backward pass needs all values; without it, a value is live until the last node that takes
+  /// The backward pass needs all values; without it, a value is live until the last node that uses
   /// it.
   void plan_values() {
     std::vector<std::size_t> last_taken(static_cast<std::size_t>(graph_.values()), states_.size());
@@ -270,8 +272,8 @@ class GraphExecutor {
       }
     }
   }
-  /// A gradient is live from the backward pass of the last node that takes the value to that of the
-  /// node that computes it.
+  /// A gradient is live from the backward pass of the last node that uses the value to the backward
+  /// pass of the node that computes it.
   void plan_gradients() {
     constexpr std::size_t kNone = Arena<Element>::kNone;
     gradient_offsets_.assign(static_cast<std::size_t>(graph_.values()), kNone);
@@ -291,7 +293,7 @@ class GraphExecutor {
     }
     spare_offset_ = gradients_.add(largest);
   }
-  /// The first node that takes a value is the last one that adds to its gradient.
+  /// The first node that uses a value is the last to add to its gradient.
   void find_last_writers() {
     std::vector<State*> producers(static_cast<std::size_t>(graph_.values()));
     std::vector<bool> is_taken(producers.size());
@@ -314,7 +316,8 @@ class GraphExecutor {
   Element* gradient(Value v, std::int64_t block = 0) const {
     return gradients_.at(gradient_offsets_[static_cast<std::size_t>(v)]) + block * block_size(v);
   }
-  /// Returns whether the gradient of a value is needed for that of a trained parameter, or wanted.
+  /// Returns whether the gradient of a value is requested or needed for that of a trained
+  /// parameter.
   bool needs_gradient(Value v) const {
     return v != kNoValue && needs_gradient_[static_cast<std::size_t>(v)];
   }
@@ -335,7 +338,7 @@ class GraphExecutor {
                         batch_.images_of(block), images + block * kImages * strides.image);
     });
   }
-  /// Adds to the gradient of a value what `compute(block, to)` writes.
+  /// Adds the result that `compute(block, to)` writes to the gradient of a value.
   template <class Compute>
   void contribute(Value v, const Compute& compute) {
     if (!needs_gradient(v)) return;
@@ -349,7 +352,7 @@ class GraphExecutor {
     });
   }
 
-  /// Also adds up the statistics of a batch norm that follows.
+  /// Also accumulates the statistics of the batch norm that follows, if any.
   void convolve(State& state, BlockedBatchNorm<Element>* next) {
     const GraphNode& node = state.node;
     const ValueShape& out = graph_.shape_of(node.out);
@@ -371,7 +374,7 @@ class GraphExecutor {
          value(node.out)},
         next == nullptr ? nullptr : &statistics);
   }
-  /// `has_statistics`: the convolution before it has added them.
+  /// `has_statistics`: the preceding convolution has accumulated them.
   void normalize(State& state, bool has_statistics) {
     const GraphNode& node = state.node;
     BlockedBatchNorm<Element>& norm = *state.batch_norm;
@@ -474,7 +477,7 @@ class GraphExecutor {
       add_to_residual(node);
     }
   }
-  /// Activations, dropout, flattens, products, pooling and sums: each block by itself.
+  /// Activations, dropout, flattens, products, pooling and sums: blocks are independent.
   void compute_blocks(const State& state) {
     const GraphNode& node = state.node;
     batch_.for_each_block([&](std::int64_t block) {
@@ -530,17 +533,17 @@ class GraphExecutor {
                               : kernels_.gate(range, dy, x, false, to);
     });
   }
-  /// Writes the gradient of a node before its ReLU, if it has one.
+  /// Writes the gradient of a node before its ReLU, if any.
   void differentiate_relu(const GraphNode& node, std::int64_t block, Element* to) const {
     kernels_.relu_gradient(pixels_of(node.out, block), gradient(node.out, block),
                            node.relu ? value(node.out, block) : nullptr, to);
   }
-  /// Adds the gradient of a sum to that of its residual, if it has one.
+  /// Adds the gradient of a sum to the gradient of its residual, if any.
   void add_to_residual(const GraphNode& node) {
     contribute(node.residual,
                [&](std::int64_t block, Element* to) { differentiate_relu(node, block, to); });
   }
-  /// Forward and backward, dropout is the same product.
+  /// Dropout is the same product forward and backward.
   void drop(const GraphNode& node, std::int64_t block, const Element* from, Element* to) const {
     const PixelRange range = pixels_of(node.out, block);
     if (!training_) return kernels_.relu_gradient(range, from, nullptr, to);  // copies
@@ -564,7 +567,7 @@ class GraphExecutor {
   Passes passes_;
   std::int64_t max_blocks_;
   BatchSize batch_{0};
-  std::size_t backward_reached_ = 0;  // the node
+  std::size_t backward_reached_ = 0;  // node index
   bool training_ = false;
   const std::int64_t* sample_seeds_ = nullptr;
   std::vector<State> states_;

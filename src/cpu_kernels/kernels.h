@@ -5,8 +5,8 @@
 #include "cpu_kernels/dropout.h"
 #include "cpu_kernels/layout.h"
 
-/// The kernels, and the plans that they execute: plain data, because the kernels' sources are
-/// compiled for particular CPUs.
+/// The kernels and the plans that they execute. Plans are plain data, because the kernels' sources
+/// are compiled for specific CPUs.
 namespace mnist_train::cpu_kernels {
 
 struct Extent {
@@ -18,45 +18,45 @@ struct ConvolutionShape {
   ValueShape in, out;
   Extent kernel;
   Extent stride{1, 1};
-  Extent padding{0, 0};  // above and to the left; `out` implies the rest
+  Extent padding{0, 0};  // top and left; `out` implies the rest
   Extent dilation{1, 1};
   std::int64_t groups = 1;
 
   std::int64_t group_in() const { return in.channels / groups; }
   std::int64_t group_out() const { return out.channels / groups; }
-  /// Whether each input channel has output channels of its own.
+  /// Returns whether each group has one input channel.
   bool is_depthwise() const { return groups > 1 && groups == in.channels; }
 };
 
-/// An input row or column and that of the kernel that an output row or column multiplies it by.
+/// An input row or column, and the kernel row or column by which an output multiplies it.
 struct Tap {
   std::int32_t in, kernel;
 };
 
-/// Adjacent input words that an output column multiplies by adjacent packed weights.
+/// Adjacent input words that an output column multiplies with adjacent packed weights.
 struct Run {
   std::int32_t in;     // column of the first word
   std::int32_t words;  // of the inner dimension
-  std::int32_t start;  // packed position of the weights for row 0 of the kernel
-  std::int32_t step;   // to those for the next row
+  std::int32_t start;  // packed position of the weights for kernel row 0
+  std::int32_t step;   // to the weights for the next row
 };
 
-/// Kernel columns that are packed one after the other, as some runs need them.
+/// Kernel columns that are packed consecutively, as required by some runs.
 struct Sequence {
   std::int32_t start, step;   // as in Run
   std::int32_t first, count;  // kernel columns, `tap_kernel` apart
 };
 
-/// Adjacent columns of the output of a depthwise convolution with the same taps. The columns of the
-/// first tap of the first one are `in` and `kernel`.
+/// Adjacent output columns of a depthwise convolution with the same taps. `in` and `kernel` are the
+/// input and kernel columns of the first tap of the first column.
 struct DepthwiseTile {
   std::int32_t first, count;
   std::int32_t in, kernel, taps;
 };
 inline constexpr int kMostColumns = 4;  // of a tile
 
-/// All tiles of a row, or none. Columns of a tile are `out_step` apart, those of their inputs
-/// `in_step`, and those of the inputs of adjacent taps `tap_in`.
+/// All tiles of a row; none unless depthwise. Columns of a tile are `out_step` apart, their inputs
+/// `in_step`, and the inputs of adjacent taps `tap_in`.
 struct DepthwiseTiles {
   const DepthwiseTile* tiles;
   std::int64_t count;
@@ -64,21 +64,21 @@ struct DepthwiseTiles {
   std::int64_t words_at_once;
 };
 
-/// Sums of products of input words and weights: the forward pass of a convolution, or the gradient
-/// of its input, whose input is the gradient of the output. Output row y sums over the taps
-/// rows[row_begin[y]] to rows[row_begin[y + 1]], column x likewise over runs, or over the taps of a
-/// tile if the convolution is depthwise.
+/// Sums of products of input words and weights: the forward pass of a convolution or, with the
+/// gradient of the output as `in`, the gradient of its input. Output row y sums over the taps
+/// rows[row_begin[y]] to rows[row_begin[y + 1]]; column x sums over runs in the same way or, if the
+/// convolution is depthwise, over the taps of a tile.
 ///
-/// Weights are packed as [group][panel][position][row of the panel], or for AMX as
-/// [group][panel][position / 16][row][position % 16], in words. Panels of depthwise convolutions
-/// are words of the layer's output, whose weights are fp32 [tap][channel of the word].
+/// Weights are packed in words as [group][panel][position][row of the panel], or for AMX as
+/// [group][panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word
+/// of the layer's output, with fp32 weights [tap][channel of the word].
 struct GatherView {
   ValueShape in, out;
   bool backward;
   std::int64_t layer_groups;
   std::int64_t groups, group_in, group_out;  // channels; groups may be fewer than the layer's
-  std::int64_t panel_rows, panels;           // of outputs of a group
-  std::int64_t positions;                    // of the inner dimension in a panel
+  std::int64_t panel_rows, panels;           // rows are outputs of a group
+  std::int64_t positions;                    // inner dimension of a panel
   bool by_amx;
   const std::int32_t* row_begin;
   const Tap* rows;
@@ -89,35 +89,35 @@ struct GatherView {
   std::int64_t tap_kernel;  // kernel columns between taps
   DepthwiseTiles depthwise;
 
-  /// Panels of a group without rows beyond its outputs.
+  /// Panels of a group that have no padding rows.
   std::int64_t complete_panels() const { return group_out / panel_rows; }
 };
 
-/// Memory strides, in elements, of the dimensions of weights.
+/// Strides of the dimensions of weights, in elements.
 struct WeightStrides {
   std::int64_t out, in, kernel_row, kernel_column;
 };
 
-/// Operands of a pass over the blocks of a batch. Pointers are to block 0.
+/// Operands of a pass over the blocks of a batch. Pointers refer to block 0.
 template <class Element>
 struct BatchOperands {
   std::int64_t blocks;
   const Element* in;
   const Element* weights;
   WeightStrides strides;
-  Element* packed;        // memory for packed weights
+  Element* packed;        // buffer for packed weights
   const float* bias;      // [out.channels], or null
   const Element* addend;  // like `out`, or null
   bool relu;
   Element* out;
 
-  /// The strides of rows of panels and of the channels that are summed over.
+  /// The stride of panel rows. `channel_stride`: of the channels summed over.
   std::int64_t row_stride(bool backward) const { return backward ? strides.in : strides.out; }
   std::int64_t channel_stride(bool backward) const { return backward ? strides.out : strides.in; }
 };
 
-/// Packed panels from `begin` to `end`, counted over all groups. With `in_place`, complete panels
-/// are read in the weights themselves, but for words that do not fill a register of AMX.
+/// Packed panels `begin` to `end`, counted across all groups. With `in_place`, complete panels are
+/// read directly from the weights, except for words that do not fill an AMX register.
 template <class Element>
 struct PackedPanels {
   Element* at;
@@ -125,105 +125,105 @@ struct PackedPanels {
   bool in_place;
 };
 
-/// Rows of the output of a block and panels of each group to compute.
+/// The rows of a block's output and the panels of each group to compute.
 struct GatherPart {
   std::int64_t block, row_begin, row_end, panel_begin, panel_end;
 };
 
-/// Rows of all blocks from `block_begin` to `block_end` whose products are summed in registers, and
+/// Output rows of blocks `block_begin` to `block_end` whose products are summed in registers, and
 /// the layout of their factors in scratch memory, in elements; see weight_gradient_avx512.h. The
-/// first factor is a copy only for bf16.
+/// first factor is copied only for bf16.
 struct GradientBand {
   std::int64_t block_begin, block_end, row_begin, row_end;
-  bool replaces = false;  // the sums, rather than adding to them
-  bool writes = false;    // the sums to the gradient of the weights: the last band
+  bool replaces = false;  // overwrites the sums instead of adding to them
+  bool writes = false;    // writes the sums to the weight gradient: last band
 
   std::int64_t in_begin = 0, in_rows = 0;  // input rows that the output rows need
   std::int64_t a_pixel = 0, a_block = 0;
   std::int64_t b_pixel = 0, b_word = 0, b_row = 0, b_block = 0;
-  std::int64_t left = 0, right = 0;  // pixels of padding in the second factor
-  std::int64_t b_begin = 0;          // after the copy of the first factor
-  std::int64_t scratch = 0;          // size of the memory
-  std::int64_t copied_rows = 0;      // of a block: of the input, then for bf16 of the gradient
+  std::int64_t left = 0, right = 0;  // padding pixels in the second factor
+  std::int64_t b_begin = 0;          // follows the copy of the first factor
+  std::int64_t scratch = 0;          // total size
+  std::int64_t copied_rows = 0;      // per block: of the input and, for bf16, the gradient
 
   std::int64_t blocks() const { return block_end - block_begin; }
 };
 
-inline constexpr std::int64_t kImageGradientRows = 4;  // of sums, if vectors hold images
+inline constexpr std::int64_t kImageGradientRows = 4;  // rows of sums if vectors hold images
 
-/// The gradient of weights, as sums [group][kernel row][output][column], where column
-/// kx * column_run + c belongs to channel c of the group.
+/// The gradient of weights, as sums [group][kernel row][output][column]. Column kx * column_run + c
+/// belongs to kernel column kx and channel c of the group.
 struct WeightGradientView {
-  ConvolutionShape shape;  // with the groups that kernels see
+  ConvolutionShape shape;  // with the groups visible to kernels
   std::int64_t layer_groups;
   bool by_amx;
-  bool by_images;           // vectors of images rather than of columns
-  bool merges_columns;      // vectors may hold columns of several kernel columns
-  std::int64_t column_run;  // columns of a kernel column
-  std::int64_t columns;     // of a row of sums
-  std::int64_t panel_rows;  // of sums that are computed at once
-  std::int64_t rows;        // of sums of a group and kernel row
+  bool by_images;           // vectors of images instead of columns
+  bool merges_columns;      // vectors may span several kernel columns
+  std::int64_t column_run;  // columns per kernel column
+  std::int64_t columns;     // per row of sums
+  std::int64_t panel_rows;  // rows of sums computed at once
+  std::int64_t rows;        // rows of sums per group and kernel row
 
   std::int64_t sums() const { return shape.groups * shape.kernel.height * rows * columns; }
   float* sums_of(float* all, std::int64_t group, std::int64_t ky) const {
     return all + (group * shape.kernel.height + ky) * rows * columns;
   }
-  /// Rows of a tile of sums.
+  /// Rows of sums in a tile.
   std::int64_t tile_rows() const { return by_amx ? 2 * panel_rows : panel_rows; }
   std::int64_t tiles_of_group() const { return ceil_divide(rows, tile_rows()); }
-  /// Rows of tiles, each for one group and kernel row.
+  /// Number of rows of tiles; each belongs to one group and kernel row.
   std::int64_t tile_count() const { return shape.groups * shape.kernel.height * tiles_of_group(); }
 };
 
-/// Operands of the gradient of the weights, of block 0.
+/// Operands of the gradient of the weights. Pointers refer to block 0.
 template <class Element>
 struct WeightGradientOperands {
   std::int64_t blocks;
   const Element* in;
   const Element* gradient;  // of the output
-  Element* scratch;         // memory for a band of both
+  Element* scratch;         // for a band of both factors
   float* sums;
   WeightStrides strides;
   Element* weight_gradient;
 };
 
-/// Of the lanes of a depthwise convolution's gradient, which sum over some pixels.
+/// Lanes per weight in the gradient of a depthwise convolution; each sums part of the products.
 inline constexpr std::int64_t kLaneFloats = 16;
 
 template <class Element>
 struct ConvolutionKernels {
-  /// Packs panels, unless the convolution is depthwise.
+  /// Packs panels. Not for depthwise convolutions.
   void (*pack)(const GatherView& view, const BatchOperands<Element>& operands,
                const PackedPanels<Element>& panels);
   void (*gather)(const GatherView& view, const BatchOperands<Element>& operands,
                  const PackedPanels<Element>& panels, const GatherPart& part);
-  /// Copies rows `begin` to `end` of all copied rows of a band to its scratch memory.
+  /// Copies rows `begin` to `end` of a band's copied rows to its scratch memory.
   void (*rearrange)(const WeightGradientView& view, const GradientBand& band,
                     const WeightGradientOperands<Element>& operands, std::int64_t begin,
                     std::int64_t end);
-  /// Computes rows `begin` to `end` of the tiles of a rearranged band.
+  /// Computes tile rows `begin` to `end` of a rearranged band.
   void (*add_products)(const WeightGradientView& view, const GradientBand& band,
                        const WeightGradientOperands<Element>& operands, std::int64_t begin,
                        std::int64_t end);
-  /// Rounds sums to the gradient of outputs `begin` to `end` of the layer.
+  /// Rounds the sums into the gradient of outputs `begin` to `end` of the layer.
   void (*write_gradient)(const WeightGradientView& view,
                          const WeightGradientOperands<Element>& operands, std::int64_t begin,
                          std::int64_t end);
-  /// Computes the sums of words of the output of a depthwise convolution, in the order of its
-  /// packed weights. The view is that of the forward pass. The scratch memory has kLaneFloats
-  /// floats per weight.
+  /// Computes the sums for output words of a depthwise convolution, in the order of its packed
+  /// weights. `view` is the view of the forward pass. The scratch memory has kLaneFloats floats per
+  /// weight.
   void (*depthwise_gradient)(const GatherView& view,
                              const WeightGradientOperands<Element>& operands,
                              std::int64_t word_begin, std::int64_t word_end);
 };
 
 // Kernels of other layers. Each call computes part of one block of images, so that threads can
-// share blocks, and a band of rows that was just computed is still in the cache.
+// split blocks and a band of rows just computed is still in the cache.
 
-/// Consecutive pixels of a block. Constants and sums of channels have `padded_channels` elements.
+/// Consecutive pixels of a block. Per-channel constants and sums have `padded_channels` elements.
 struct PixelRange {
   std::int64_t pixels, channels;
-  std::int64_t images;  // of the block that are samples; the others do not count in sums
+  std::int64_t images;  // samples in the block; padding images do not count in sums
 
   template <class Element>
   std::int64_t padded_channels() const {
@@ -249,7 +249,7 @@ struct ActivationSpec {
   Function function = Function::kRelu;
   float negative_slope = 0.01F;  // of leaky ReLU
 
-  /// Whether the gradient is computed from the output; otherwise from the input.
+  /// Returns whether the gradient is computed from the output instead of the input.
   bool differentiates_output() const {
     return function != Function::kHardswish && function != Function::kSilu &&
            function != Function::kGelu && function != Function::kTanhGelu &&
@@ -257,10 +257,11 @@ struct ActivationSpec {
   }
 };
 
-/// The limit of a ReLU without one.
+/// `limit` of an unlimited ReLU.
 inline constexpr float kNoLimit = __builtin_inff();
 
-/// y = min(limit, relu((x - mean) * scale + bias + residual)); all after the bias is optional.
+/// y = min(limit, relu((x - mean) * scale + bias + residual)); everything after the bias is
+/// optional.
 template <class Element>
 struct NormalizeOperands {
   const Element* x;
@@ -269,7 +270,7 @@ struct NormalizeOperands {
   const float* bias;
   const Element* residual;  // null: none
   bool relu;
-  float limit;  // of ReLU
+  float limit;  // of the ReLU
   Element* y;
 };
 
@@ -286,41 +287,41 @@ struct NormalizeGradientOperands {
   const float* offset;
   float limit;
   Element* dx;
-  Element* residual;  // takes g, unless null; may be dy
+  Element* residual;  // receives g unless null; may be dy
 };
 
 /// An element of a window.
 struct WindowTap {
   std::int64_t offset;    // of its pixel
   std::int32_t position;  // in the window
-  float scale;            // of averages: one over the number of elements
+  float scale;            // for averages: one over the number of elements
 };
 
-/// Pooling: pixel i has the taps from `begin[i]` to below `begin[i + 1]`. Pixels are those of the
-/// output and taps their windows' elements; or, for gradients, pixels are those of the input and
-/// taps lead to the outputs whose windows contain them.
+/// Pooling: pixel i has taps `begin[i]` to `begin[i + 1]` (exclusive). In the forward pass, pixels
+/// are outputs and taps are the elements of their windows; for gradients, pixels are inputs and
+/// taps are the outputs whose windows contain them.
 struct PoolingView {
   std::int64_t pixels, pixel_size;
   const std::int64_t* begin;
   const WindowTap* taps;
 };
 
-/// Strides, in elements, of images outside the engine.
+/// Strides of images outside the engine, in elements.
 struct PlainStrides {
   std::int64_t image, channel, row, column;
 };
 
 template <class Element>
 struct LayerKernels {
-  /// Adds sums per channel of x - shift, and after them of its squares.
+  /// Adds per-channel sums of x - shift to `sums`, followed by sums of its squares.
   void (*add_statistics)(const PixelRange& range, const Element* x, const float* shift,
                          double* sums);
   void (*normalize)(const PixelRange& range, const NormalizeOperands<Element>& operands);
-  /// Adds sums per channel of g, as in NormalizeGradientOperands, and of g * (x - mean). Without x,
-  /// only the former.
+  /// Adds per-channel sums of g (see NormalizeGradientOperands), followed by sums of g * (x - mean)
+  /// unless x is null.
   void (*add_gradient_sums)(const PixelRange& range, const Element* dy, const Element* y,
                             const Element* x, const float* mean, float limit, double* sums);
-  /// Writes zeros for images that are no samples.
+  /// Writes zeros for padding images.
   void (*normalize_gradient)(const PixelRange& range,
                              const NormalizeGradientOperands<Element>& operands);
   /// y = a + b, then ReLU if `relu`.
@@ -329,22 +330,22 @@ struct LayerKernels {
   void (*relu_gradient)(const PixelRange& range, const Element* dy, const Element* y, Element* dx);
   void (*activate)(const PixelRange& range, const ActivationSpec& activation, const Element* x,
                    Element* y);
-  /// Writes the gradient of x from that of y and from one of them: `value` is y if
+  /// Computes the gradient of x from the gradient of y and `value`, which is y if
   /// `differentiates_output`, otherwise x.
   void (*activation_gradient)(const PixelRange& range, const ActivationSpec& activation,
                               const Element* dy, const Element* value, Element* dx);
-  /// y = x * gate, for all pixels of a block. The gate has as many, or one if `is_pixel`. Also
-  /// computes the gradient of x.
+  /// y = x * gate, for all pixels of a block. The gate has the same number of pixels, or one if
+  /// `is_pixel`. Also computes the gradient of x.
   void (*gate)(const PixelRange& range, const Element* x, const Element* gate, bool is_pixel,
                Element* y);
-  /// Writes the gradient of a gate of one pixel from that of the product: the sum of dy * x.
+  /// Computes the gradient of a one-pixel gate from the gradient of the product: the sum of dy * x.
   void (*gate_gradient)(const PixelRange& range, const Element* dy, const Element* x,
                         Element* gate);
-  /// The range must be all pixels. Also computes the gradient.
+  /// The range must cover all pixels. Also computes the gradient.
   void (*drop)(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y);
 
-  /// `chosen` takes the position of each maximum in its window, a byte per element, 255 if `relu`
-  /// and no element is positive. Like PyTorch's, it is the first of equal elements.
+  /// Stores the position of each maximum in its window to `chosen`, one byte per element: 255 if
+  /// `relu` and no element is positive. As in PyTorch, ties go to the first element.
   void (*max_pool)(const PoolingView& view, const Element* x, bool relu, Element* y,
                    std::uint8_t* chosen);
   void (*max_pool_gradient)(const PoolingView& view, const Element* dy, const std::uint8_t* chosen,
@@ -352,11 +353,12 @@ struct LayerKernels {
   void (*average_pool)(const PoolingView& view, const Element* x, Element* y);
   void (*average_pool_gradient)(const PoolingView& view, const Element* dy, Element* dx);
 
-  /// Reorders images as a flatten does, or back.
+  /// Reorders images like PyTorch's flatten. `unflatten`: the inverse.
   void (*flatten)(const ValueShape& shape, const Element* images, Element* vectors);
   void (*unflatten)(const ValueShape& shape, const Element* vectors, Element* images);
 
-  /// Convert one block from and to plain images; images after `count` are zeros.
+  /// These convert one block from and to plain images; `from_plain` sets images after `count` to
+  /// zero.
   void (*from_plain)(const ValueShape& shape, const Element* images, const PlainStrides& strides,
                      std::int64_t count, Element* block);
   void (*to_plain)(const ValueShape& shape, const Element* block, const PlainStrides& strides,
@@ -370,7 +372,8 @@ struct KernelTable {
   LayerKernels<Element> layers;
 };
 
-/// Returns the kernels for this CPU, or null if it lacks AVX-512 (fp32) or AVX512-BF16 (bf16).
+/// Returns the kernels for this CPU, or null if it does not support AVX-512 (fp32) or AVX512-BF16
+/// (bf16).
 template <class Element>
 const KernelTable<Element>* kernel_table();
 template <>
@@ -378,7 +381,7 @@ const KernelTable<float>* kernel_table();
 template <>
 const KernelTable<Bf16Bits>* kernel_table();
 
-/// Returns whether this CPU can compute with elements of this type.
+/// Returns whether there are kernels for this CPU and element type.
 template <class Element>
 bool is_supported() {
   return kernel_table<Element>() != nullptr;

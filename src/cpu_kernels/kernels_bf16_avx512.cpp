@@ -1,5 +1,5 @@
-// Compiled with AVX-512: must not use the standard library, whose inline functions could then end
-// up in code for all CPUs.
+// Compiled with AVX-512: must not use the standard library, whose inline functions could end up in
+// code that runs on all CPUs.
 #include "base/cpu.h"
 #include "cpu_kernels/kernels.h"
 

@@ -1,27 +1,27 @@
 #pragma once
 
 // Only for sources compiled with AVX-512. Must not use the standard library, whose inline functions
-// could then end up in code for all CPUs.
+// could end up in code that runs on all CPUs.
 
 #include <immintrin.h>
 
 #include "cpu_kernels/layout.h"
 
-/// Vectors of 16 images, in a namespace of their own so that no other source gets their
+/// Vectors of 16 images, in a separate namespace so that no other source uses code with these
 /// instructions.
 namespace mnist_train::cpu_kernels::avx512 {
 
-inline constexpr std::int64_t kLanes = 16;  // words of a vector
-inline constexpr int kVectors = 2;          // of a word of all images of a block
+inline constexpr std::int64_t kLanes = 16;  // words per vector
+inline constexpr int kVectors = 2;          // per word for all images of a block
 
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 
-/// Elements of a vector of words.
+/// Elements in a vector of words.
 template <class Element>
 inline constexpr std::int64_t kVectorSize = kWordSize<Element> / kVectors;
 
-/// Calls `action.operator()<N>()` for the N of First, First + Step, ... Last that is `value`.
+/// Calls `action.operator()<N>()` with N = `value`, one of First, First + Step, ... Last.
 template <int First, int Step, int Last, class Action>
 [[gnu::always_inline]] inline void with_constant(std::int64_t value, const Action& action) {
   if constexpr (First < Last) {
@@ -36,7 +36,7 @@ struct Values {
   __m512 of[kDepth<Element>];
 };
 
-/// Returns the results of a function of vectors, for each channel.
+/// Applies a function of vectors to each channel.
 template <class Element, class Function, class... Others>
 [[gnu::always_inline]] inline Values<Element> map(const Function& function,
                                                   const Values<Element>& values,
@@ -57,7 +57,7 @@ template <class Element>
                                                            const Values<Element>& c) {
   return map([](__m512 x, __m512 y, __m512 z) { return _mm512_fmadd_ps(x, y, z); }, a, b, c);
 }
-/// Returns constants of the channels of a word.
+/// Broadcasts constants of the channels of a word.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> broadcast(const float* of_channels) {
   Values<Element> values;
@@ -87,20 +87,20 @@ inline void store_words(Bf16Bits* to, const Values<Bf16Bits>& values) {
   _mm512_storeu_si512(
       to, _mm512_permutexvar_epi16(_mm512_load_si512(kOrder), reinterpret_cast<__m512i>(both)));
 }
-/// Rounds up to 16 numbers.
+/// Rounds and stores up to 16 numbers.
 inline void store_rounded(Bf16Bits* to, __mmask16 mask, __m512 values) {
   _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(values)));
 }
 
-/// Returns in each lane sum + a[0] * b[0] + a[1] * b[1] of that lane's pairs a and b.
+/// Returns sum + a[0] * b[0] + a[1] * b[1] in each lane, for pairs a and b.
 inline __m512 add_products(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
 #endif
-/// Returns in each lane sum + a * b.
+/// Returns sum + a * b in each lane.
 inline __m512 add_products(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
 
-// Load a vector of words, or broadcast a word, as factors of `add_products`.
+// These load a vector of words or broadcast a word, as factors for `add_products`.
 
 inline __m512 factors(const float* from) { return _mm512_loadu_ps(from); }
 inline __m512i factors(const Bf16Bits* from) { return _mm512_loadu_si512(from); }
@@ -144,10 +144,10 @@ inline void transpose(Block& rows) {
   }
 }
 
-/// Most rows of two vectors of sums: 28 of 32 registers.
+/// Maximum rows of two vectors of sums: 28 of 32 registers.
 inline constexpr int kMostRows = 14;
 
-/// Factors of a product: word k of row m of `a` is at a + m * a_row + k * a_step, the vectors of
+/// Factors of a product: word k of row m of `a` is at a + m * a_row + k * a_step; the vectors of
 /// `b` for word k are at b + k * b_step.
 template <class Element>
 struct Factors {
@@ -157,7 +157,7 @@ struct Factors {
   std::int64_t b_step;
 };
 
-inline constexpr std::int64_t kAhead = 24;  // words between a load and a prefetch
+inline constexpr std::int64_t kAhead = 24;  // prefetch distance in words
 
 /// M rows of V vectors of sums.
 template <int M, int V>
@@ -203,14 +203,14 @@ struct RegisterSums {
   __m512 of[M][V];
 };
 
-// Words in any order in memory.
+// Words with arbitrary strides in memory.
 
-/// Elements from a word to the next one, and from a channel of a word to the next one.
+/// Strides, in elements, between words and between the channels of a word.
 struct WordSteps {
   std::int64_t word, channel;
 };
 
-/// The words that have each of the channels.
+/// Per channel: the words that contain it.
 template <class Element>
 struct WordMask {
   __mmask16 of[kDepth<Element>];
@@ -235,7 +235,7 @@ inline __mmask32 element_mask(const WordMask<Bf16Bits>& mask) {
                                                       _mm512_maskz_set1_epi32(mask.of[1], -1)));
 }
 
-/// Loads up to 16 words; others are zeros.
+/// Loads up to 16 words; the rest are zeros.
 template <class Element>
 __m512i load_plain(const Element* from, const WordSteps& steps, const WordMask<Element>& mask) {
   if constexpr (kDepth<Element> == 1) {
@@ -285,8 +285,8 @@ void store_plain(__m512i vector, Element* to, const WordSteps& steps,
   }
 }
 
-/// AMX registers of 16 rows of 64 bytes. GCC's intrinsics do not tell the compiler which memory
-/// they access.
+/// AMX registers of 16 rows of 64 bytes. Inline assembly, because GCC's intrinsics do not declare
+/// which memory they access.
 namespace amx {
 
 template <int Register>
@@ -312,8 +312,8 @@ void multiply() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(A), "i"(B));
 }
 
-/// Registers are configured during its lifetime: 0 to 3 hold sums, 4 and 5 rows of the first
-/// factor, 6 and 7 pairs of the second.
+/// Configures the registers during its lifetime: 0 to 3 hold sums, 4 and 5 rows of the first
+/// factor, 6 and 7 pairs of the second factor.
 class Registers {
  public:
   Registers() {
@@ -333,8 +333,7 @@ class Registers {
   Registers& operator=(const Registers&) = delete;
 };
 
-/// A rows of registers of 16 sums each by B columns of them. Rows of the factors are `a_row` and
-/// `b_row` bytes apart.
+/// A by B registers of 16 x 16 sums. Rows of the factors are `a_row` and `b_row` bytes apart.
 template <int A, int B>
 struct Sums {
   static void set_to_zero() {
@@ -343,7 +342,7 @@ struct Sums {
     if constexpr (A == 2) amx::set_to_zero<2>();
     if constexpr (A == 2 && B == 2) amx::set_to_zero<3>();
   }
-  /// Adds the product of registers at `a` and `a2` and at `b`.
+  /// Adds the product of the registers at `a` and `a2` with the registers at `b`.
   static void add(const void* a, const void* a2, std::int64_t a_row, const void* b,
                   std::int64_t b_row) {
     load<4>(a, a_row);

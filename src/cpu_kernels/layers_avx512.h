@@ -8,11 +8,11 @@
 /// Layers other than convolutions and activations.
 namespace mnist_train::cpu_kernels::avx512 {
 
-// Batch norm, residual sums, gates and dropout: passes over pixels with constants or sums of each
-// channel.
+// Batch norm, residual sums, gates and dropout: passes over pixels with per-channel constants or
+// sums.
 
-/// A vector of words of a range: its offset, first channel and pixel, half of the images, and those
-/// of them that count.
+/// A vector of words of a range: its offset, first channel, pixel, half of the images (`v`), and
+/// the mask of images that are samples.
 struct Place {
   std::int64_t offset, channel, pixel;
   int v;
@@ -34,9 +34,9 @@ template <class Element, class Action>
   }
 }
 
-inline constexpr std::int64_t kSumPixels = 64;  // whose sums are added in fp32
+inline constexpr std::int64_t kSumPixels = 64;  // pixels whose sums are added in fp32
 
-/// Adds the sums of W words, from a pixel and channel on.
+/// Adds the sums of W words, starting at a pixel and channel.
 template <class Element, int Count, int W, class Add>
 void sum_words(const PixelRange& range, std::int64_t pixel, std::int64_t channel, const Add& add,
                double* sums) {
@@ -66,7 +66,7 @@ void sum_words(const PixelRange& range, std::int64_t pixel, std::int64_t channel
   }
 }
 
-/// Adds `Count` sums per channel of what `add(place, sums)` adds per vector of words.
+/// Adds `Count` sums per channel; `add(place, sums)` accumulates one vector of words.
 template <class Element, int Count, class Add>
 void sum_channels(const PixelRange& range, const Add& add, double* sums) {
   constexpr int kWords = 4;
@@ -82,7 +82,7 @@ void sum_channels(const PixelRange& range, const Add& add, double* sums) {
   }
 }
 
-/// Returns x minus constants of its channels, zero in other lanes than those of the mask.
+/// Returns x minus its channels' means, zero in lanes outside the mask.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> centre(const Values<Element>& x, const float* mean,
                                                      __mmask16 mask = 0xffff) {
@@ -120,13 +120,13 @@ void normalize(const PixelRange& range, const NormalizeOperands<Element>& operan
       });
 }
 
-/// Returns the lanes of the mask that are above 0 and below the limit, or NaNs.
+/// Returns the lanes of the mask in which y is above 0 and below the limit, or NaN.
 inline __mmask16 inside(__mmask16 mask, __m512 y, float limit) {
   const __mmask16 positive = _mm512_mask_cmp_ps_mask(mask, y, _mm512_setzero_ps(), _CMP_NLE_UQ);
   return _mm512_mask_cmp_ps_mask(positive, y, _mm512_set1_ps(limit), _CMP_NGE_UQ);
 }
 
-/// Loads a gradient, zero for lanes whose output is not between 0 and the limit.
+/// Loads a gradient; zero in lanes whose output is not between 0 and the limit.
 template <class Element>
 [[gnu::always_inline]] inline Values<Element> load_gradient(const Element* dy, const Element* y,
                                                             const Place& at,
@@ -205,7 +205,7 @@ void gate(const PixelRange& range, const Element* x, const Element* gate, bool i
 
 template <class Element>
 void gate_gradient(const PixelRange& range, const Element* dy, const Element* x, Element* gate) {
-  constexpr std::int64_t kPixels = 32;  // at a time, as in `sum_channels`
+  constexpr std::int64_t kPixels = 32;  // summed at a time, as in `sum_channels`
   const std::int64_t pixel_size = words<Element>(range.channels) * kWordSize<Element>;
   for (std::int64_t at = 0; at < pixel_size; at += kVectorSize<Element>) {
     Values<Element> sums = {};
@@ -253,7 +253,7 @@ void drop(const PixelRange& range, const Dropout& dropout, const Element* x, Ele
 
 // Pooling.
 
-/// Calls `action(offset, offset in the pixel, taps, end of the taps)` for each vector of words.
+/// Calls `action(offset, offset in the pixel, first tap, end of taps)` for each vector of words.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_window(const PoolingView& view, const Action& action) {
   const std::int64_t size = view.pixel_size;
@@ -284,7 +284,7 @@ void max_pool(const PoolingView& view, const Element* x, bool relu, Element* y,
     for (; tap < end; ++tap) {
       const Values<Element> values = load_words(x + tap->offset + at);
       for (int d = 0; d < kDepth<Element>; ++d) {
-        // A NaN is a maximum, too.
+        // A NaN counts as the maximum.
         const __mmask16 above = _mm512_cmp_ps_mask(values.of[d], most.of[d], _CMP_NLE_UQ) &
                                 _mm512_cmp_ps_mask(most.of[d], most.of[d], _CMP_ORD_Q);
         most.of[d] = _mm512_mask_mov_ps(most.of[d], above, values.of[d]);
@@ -351,9 +351,9 @@ void average_pool_gradient(const PoolingView& view, const Element* dy, Element* 
   for_each_window<Element>(view, sum);
 }
 
-// Plain images, and the order of flattened ones.
+// Conversion to and from plain images, and flattening.
 
-/// Up to 16 words of an image, along a row or along channels: where they begin, and their steps.
+/// Up to 16 words of an image, along a row or along channels: their start offsets and steps.
 template <class Element>
 struct PlainRun {
   std::int64_t plain, block;
@@ -435,8 +435,8 @@ void to_plain(const ValueShape& shape, const Element* block, const PlainStrides&
   });
 }
 
-/// Copies a channel of all images from a word to another one. The first channel of a word clears
-/// the second.
+/// Copies a channel of all images from one word to another. Writing the first channel of a word
+/// zeroes its second channel.
 inline void copy_channel(const float* from, std::int64_t, float* to, std::int64_t) {
   __builtin_memcpy(to, from, sizeof(float) * kImages);
 }
@@ -450,7 +450,7 @@ inline void copy_channel(const Bf16Bits* from, std::int64_t from_channel, Bf16Bi
   }
 }
 
-/// Copies one channel of a pixel, which has the index `channel * pixels + pixel` in a vector.
+/// Copies one channel of a pixel; its index in a flattened vector is `channel * pixels + pixel`.
 template <class Element, bool Back>
 void reorder(const ValueShape& shape, std::int64_t channel, std::int64_t pixel, const Element* from,
              Element* to) {

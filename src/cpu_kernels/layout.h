@@ -3,18 +3,18 @@
 #include <cstdint>
 
 /// The layout of activations: blocks of 32 images as [block][y][x][word][image][channel of a word].
-/// A word is 4 bytes: one fp32 channel or two bf16 channels. Both types thus have the same strides,
-/// and a word of 32 images is two AVX-512 vectors or, 16 words deep, two AMX tiles.
+/// A word is 4 bytes: one fp32 channel or two bf16 channels. Both types thus have the same strides.
+/// A word of 32 images is two AVX-512 vectors; 16 such words are two AMX tiles.
 namespace mnist_train::cpu_kernels {
 
 using Bf16Bits = std::uint16_t;  // the bits of a bf16
 
-inline constexpr std::int64_t kImages = 32;  // of a block
+inline constexpr std::int64_t kImages = 32;  // per block
 
-/// Channels of a word.
+/// Channels per word.
 template <class Element>
 inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
-/// Elements of a word of all images of a block.
+/// Elements in one word for all images of a block.
 template <class Element>
 inline constexpr std::int64_t kWordSize = kImages* kDepth<Element>;
 
@@ -26,17 +26,17 @@ constexpr std::int64_t words(std::int64_t channels) {
   return ceil_divide(channels, kDepth<Element>);
 }
 
-/// Bytes that kernels may read, and ignore, after the last block of activations. They must be
+/// Bytes after the last block of activations that kernels may read and ignore. They must contain
 /// finite numbers.
 inline constexpr std::int64_t kSlackBytes = std::int64_t{16} * 128;
 
-/// Size of the images of a layer.
+/// Shape of a layer's images.
 struct ValueShape {
   std::int64_t channels, height, width;
 
   bool operator==(const ValueShape&) const = default;
   std::int64_t pixels() const { return height * width; }
-  /// Elements of a pixel, or of all pixels, of a block of images.
+  /// Elements of one pixel for a block of images. `block_size`: of all pixels.
   template <class Element>
   std::int64_t pixel_size() const {
     return words<Element>(channels) * kWordSize<Element>;

@@ -8,8 +8,8 @@
 
 namespace mnist_train::cpu_kernels {
 
-/// Max or average pooling by windows of one size. With a kernel of size 0, adaptive average pooling
-/// as in PyTorch.
+/// Max or average pooling with windows of one size. A kernel of size 0 means adaptive average
+/// pooling as in PyTorch.
 struct PoolingShape {
   ValueShape in, out;
   Extent kernel, stride, padding{0, 0}, dilation{1, 1};
@@ -54,10 +54,11 @@ class PoolingPlan {
   PoolingView backward() const { return view(backward_); }
 
  private:
-  /// Input positions of an output position: from `begin` to below `end`, in steps of the dilation.
+  /// Input positions of an output position: from `begin` to `end` (exclusive), in steps of the
+  /// dilation.
   struct Window {
     std::int64_t begin, end;
-    float scale;  // of averages: one over the number of positions
+    float scale;  // for averages: one over the number of positions
   };
   struct Axis {
     std::int64_t in, out, kernel, stride, padding, dilation;
@@ -72,7 +73,7 @@ class PoolingPlan {
       }
       std::int64_t begin = position * stride - padding;
       const std::int64_t end = begin + (kernel - 1) * dilation + 1;
-      // As in PyTorch, windows that reach beyond the padding (ceil_mode) do not count that part.
+      // As in PyTorch, the part of a window beyond the padding (ceil_mode) does not count.
       const std::int64_t padded = std::min(end, in + padding) - begin;
       if (begin < 0) begin += ceil_divide(-begin, dilation) * dilation;
       const std::int64_t inside = std::min(end, in);

@@ -5,25 +5,26 @@
 #include "cpu_kernels/kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
-/// Gradients of the weights of convolutions: products that sum over pixels and images. The first
-/// factor is the gradient of the output as [y][x][channel][image], the second one the input as
-/// [y][x][image][channel] or, if few channels would not fill vectors, [y][image][x][channel] with
-/// zeros for the padding, so that the channels of adjacent pixels are adjacent. For bf16, a word is
-/// a pair of images of one channel in both. If even these would not fill vectors, the second factor
-/// is [y][x][channel][image] with that padding, and sums are vectors of images.
+/// Gradients of the weights of convolutions: products summed over pixels and images. The first
+/// factor is the gradient of the output as [y][x][channel][image]. The second factor is the input
+/// as [y][x][image][channel] or, if there are too few channels to fill vectors, as
+/// [y][image][x][channel] with zero padding, so that the channels of adjacent pixels are adjacent.
+/// For bf16, a word in both factors is a pair of images of one channel. If even the merged channels
+/// do not fill vectors, the second factor is [y][x][channel][image] with the same padding, and sums
+/// are vectors of images.
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Words of a channel's images.
+/// Words of the images of one channel.
 template <class Element>
 inline constexpr std::int64_t kImageWords = kImages / kDepth<Element>;
 
-/// Rearranges a pair of channels of 32 images each: the images of the first, then of the second.
+/// Splits interleaved pairs of channels of 32 images: all images of the first, then of the second.
 struct PairSplitter {
   __m512i even, odd;
 
   PairSplitter() {
     const __m512i counts = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    // Indices 4i and 4i + 2 in the halves of word i select the first channel of two images.
+    // The indices 4i and 4i + 2 in the halves of word i select the first channel of two images.
     const __m512i first = _mm512_slli_epi32(counts, 2);
     even = _mm512_or_si512(first,
                            _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(2)), 16));
@@ -37,8 +38,8 @@ struct PairSplitter {
   }
 };
 
-/// Output positions from `from` to `to` that multiply an input position, `offset` after `stride`
-/// times their own, of `in`.
+/// The output positions between `from` and `to` whose input position, position * `stride` +
+/// `offset`, is inside an axis of size `in`.
 struct ValidRange {
   std::int64_t begin, end;
 
@@ -48,10 +49,10 @@ struct ValidRange {
         end(smaller(to, in - offset <= 0 ? 0 : (in - offset + stride - 1) / stride)) {}
 };
 
-/// A band with its operands.
+/// A band and its operands.
 template <class Element>
 struct Band {
-  /// Returns the first factor: for bf16, in scratch memory.
+  /// Returns the first factor; for bf16, a copy in scratch memory.
   const Element* first_factor() const {
     if (kDepth<Element> == 2) return operands.scratch;
     return operands.gradient + part.block_begin * part.a_block +
@@ -63,7 +64,7 @@ struct Band {
   const WeightGradientOperands<Element>& operands;
 };
 
-/// Copies a row of the input with zeros for the padding.
+/// Copies a row of the input, with zero padding.
 template <class Element>
 void copy_row(const ConvolutionShape& s, const GradientBand& band, const Element* from,
               Element* to) {
@@ -74,7 +75,7 @@ void copy_row(const ConvolutionShape& s, const GradientBand& band, const Element
   __builtin_memset(to + left + size, 0, sizeof(Element) * (band.right * band.b_pixel));
 }
 
-/// Copies a row of the input as the second factor, with zeros for the padding.
+/// Copies a row of the input into the layout of the second factor, with zero padding.
 template <class Element>
 void transpose_row(const ConvolutionShape& s, const GradientBand& band, const Element* from,
                    Element* to) {
@@ -111,7 +112,7 @@ void transpose_row(const ConvolutionShape& s, const GradientBand& band, const El
   }
 }
 
-/// Rows are those of the input, then those of the gradient, of each block.
+/// Rows of each block are first those of the input, then those of the gradient.
 template <class Element>
 void rearrange(const WeightGradientView& view, const GradientBand& band,
                const WeightGradientOperands<Element>& operands, std::int64_t begin,
@@ -127,7 +128,7 @@ void rearrange(const WeightGradientView& view, const GradientBand& band,
       Element* const to = operands.scratch + band.b_begin + block * band.b_block + row * band.b_row;
       const auto copy = view.by_images ? &copy_row<Element> : &transpose_row<Element>;
       copy(s, band, operands.in + y * in_row, to);
-    } else if constexpr (kDepth<Element> == 2) {  // pairs of channels become channels
+    } else if constexpr (kDepth<Element> == 2) {  // splits pairs of channels
       const std::int64_t y = row - band.in_rows;
       const Element* from =
           operands.gradient +
@@ -146,29 +147,29 @@ void rearrange(const WeightGradientView& view, const GradientBand& band,
   }
 }
 
-// Sums of the products of bands, in registers of AMX or AVX-512.
+// Sums of the products of bands, in AMX or AVX-512 registers.
 
-/// Rounds up to 16 columns of rows of sums, with steps between rows in elements.
+/// Rounds up to 16 columns of rows of sums. Steps between rows are in elements.
 template <class Element>
 void round_rows(const float* sums, std::int64_t sums_step, std::int64_t rows, std::int64_t columns,
                 Element* to, std::int64_t step) {
   const __mmask16 mask = first_lanes(columns);
   for (; rows > 0; --rows, sums += sums_step, to += step) {
     store_rounded(to, mask, _mm512_loadu_ps(sums));
-    __builtin_prefetch(to + 2 * kLanes, 1);  // of the next tile
+    __builtin_prefetch(to + 2 * kLanes, 1);  // for the next tile
   }
 }
 
-/// Outputs and columns of a kernel row, and the pixels of an output row whose products they sum.
+/// Outputs and columns of a kernel row, and the pixels of an output row over which they sum.
 template <class Element>
 struct GradientTile {
   const Band<Element>& band;
-  const Element* a;  // of the first output and pixel
-  const Element* b;  // of the first column and pixel
+  const Element* a;  // at the first output and pixel
+  const Element* b;  // at the first column and pixel
   std::int64_t group, ky;
-  ValidRange rows;  // of the band's output rows
+  ValidRange rows;  // among the band's output rows
   std::int64_t pixels;
-  std::int64_t row, column;  // of the sums of the group and kernel row
+  std::int64_t row, column;  // in the sums of the group and kernel row
 
   std::int64_t sums_step() const { return band.view.columns; }
   float* sums() const {
@@ -196,7 +197,7 @@ struct GradientTile {
   }
 };
 
-/// Sums of A x 16 outputs and B x 16 columns by AMX. They stay in registers for a band.
+/// AMX sums of A x 16 outputs and B x 16 columns. They remain in registers for a whole band.
 template <class Element, int A, int B>
 class AmxGradient {
  public:
@@ -227,13 +228,14 @@ class AmxGradient {
   const GradientTile<Element>& tile_;
 };
 
-/// Sums of M outputs and V vectors of columns. Registers sum over few pixels, since errors grow
-/// with the number of sums on top of each other.
+/// Sums of M outputs and V vectors of columns. Registers sum over few pixels, because errors grow
+/// with the number of consecutive additions.
 template <class Element, int M, int V>
 class RegisterGradient {
  public:
   explicit RegisterGradient(const GradientTile<Element>& tile) : tile_(tile) {}
-  /// Adds the products of `count` pixels. Inlined, GCC 12 would spill sums in its inner loop.
+  /// Adds the products of `count` pixels. If this were inlined, GCC 12 would spill sums in the
+  /// inner loop.
   [[gnu::noinline]] void add(const Element* a, std::int64_t a_step, const Element* b,
                              std::int64_t b_step, std::int64_t b_word, std::int64_t count) {
     while (count > 0) {
@@ -362,7 +364,7 @@ template <class Gradient, class Element>
   gradient.finish();
 }
 
-/// Computes one or two vectors of columns by the registers that the view asks for.
+/// Computes one or two vectors of columns with the kind of registers that the view specifies.
 template <class Element>
 void choose_add_tile(const GradientTile<Element>& tile, int vectors) {
   const WeightGradientView& view = tile.band.view;
@@ -418,7 +420,7 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
   const Element* const a = band.first_factor();
   const Element* const b = band.operands.scratch + band.part.b_begin;
   while (begin < end) {
-    const std::int64_t index = begin / view.tiles_of_group();  // of the group and kernel row
+    const std::int64_t index = begin / view.tiles_of_group();  // index of group and kernel row
     const std::int64_t first = begin - index * view.tiles_of_group();
     const std::int64_t rows = smaller(end - begin, view.tiles_of_group() - first);
     const std::int64_t row = first * view.tile_rows();

@@ -103,7 +103,7 @@ class CudaGraph : public accelerator::DeviceGraph {
   void replay() override { graph_.replay(); }
 
  private:
-  /// Memory that all graphs share: they are replayed one by one and leave nothing in it.
+  /// Memory shared by all graphs: they are replayed one at a time and leave nothing in it.
   static c10::MempoolId_t pool() {
     static const c10::MempoolId_t kPool = at::cuda::graph_pool_handle();
     return kPool;
@@ -114,7 +114,7 @@ class CudaGraph : public accelerator::DeviceGraph {
 
 std::unique_ptr<accelerator::DeviceGraph> make_graph() { return std::make_unique<CudaGraph>(); }
 
-/// Returns the folder of the library that has the function.
+/// Returns the folder of the library that contains the function.
 template <class Function>
 std::filesystem::path folder_of(Function* function) {
   Dl_info library{};
@@ -122,7 +122,7 @@ std::filesystem::path folder_of(Function* function) {
   return std::filesystem::path(library.dli_fname ? library.dli_fname : "").parent_path();
 }
 
-/// Returns LibTorch's stub of NVRTC and the CUDA driver, which is loaded at first use, because
+/// Returns LibTorch's stub library for NVRTC and the CUDA driver. Loaded on first use, because
 /// LibTorch itself may never load it.
 const SharedLibrary& library() {
   static const SharedLibrary kLibrary(folder_of(&c10::cuda::device_count) / "libcaffe2_nvrtc.so");
@@ -172,8 +172,8 @@ class CudaKernel : public accelerator::DeviceKernel {
   }
 
  private:
-  /// Makes the GPU's context current in the calling thread. LibTorch's guards omit that in threads
-  /// of autograd for GPU 0, which a new thread seems to have already.
+  /// Makes the GPU's context current in the calling thread. LibTorch's guards skip this for GPU 0
+  /// in autograd's threads, because a new thread appears to be on GPU 0 already.
   static void bind_context() {
     thread_local bool is_bound = false;
     if (!std::exchange(is_bound, true)) {
@@ -188,7 +188,7 @@ class CudaKernel : public accelerator::DeviceKernel {
 
 class CudaKernelModule : public accelerator::KernelModule {
  public:
-  /// `image` is the output of NVRTC. The module is never unloaded: graphs may hold its kernels.
+  /// `image` is NVRTC's output. The module is never unloaded, because graphs may use its kernels.
   explicit CudaKernelModule(const std::string& image) {
     require(MNIST_TRAIN_FUNCTION(cuModuleLoadData)(&module_, image.data()), "loading kernels");
   }
@@ -205,8 +205,8 @@ class CudaKernelModule : public accelerator::KernelModule {
 
 constexpr const char* kLanguage = "-std=c++17";
 
-/// Loads the builtins library of NVRTC from the folder of NVRTC, because NVRTC loads it by name,
-/// which fails unless a CUDA toolkit is installed.
+/// Loads NVRTC's builtins library from NVRTC's folder. NVRTC would load it by name, which fails
+/// unless a CUDA toolkit is installed.
 void load_nvrtc_builtins() {
   auto* const version = MNIST_TRAIN_FUNCTION(nvrtcVersion);
   int major = 0;
@@ -229,8 +229,8 @@ class Program {
   Program& operator=(const Program&) = delete;
   ~Program() { MNIST_TRAIN_FUNCTION(nvrtcDestroyProgram)(&program_); }
 
-  /// Returns the program for GPUs of this compute capability (90 is 9.0): machine code, or PTX of
-  /// the newest one that NVRTC knows.
+  /// Returns the program compiled for this compute capability (90 means 9.0): machine code or, if
+  /// NVRTC does not support it, PTX for the newest older capability.
   std::string compile(int capability) {
     int count = 0;
     require(MNIST_TRAIN_FUNCTION(nvrtcGetNumSupportedArchs)(&count));
@@ -279,8 +279,8 @@ class Program {
   nvrtcProgram program_ = nullptr;
 };
 
-/// Returns the module in a cache file; null if there is none, or it does not load. The file begins
-/// with the hash of the rest to detect damage, of which the driver notices little.
+/// Returns the module in a cache file; null if there is none or it cannot be loaded. The file
+/// starts with a hash of the rest to detect damage, most of which the driver would not notice.
 std::unique_ptr<accelerator::KernelModule> load_cached(const std::filesystem::path& file) {
   if (!is_there(file)) return nullptr;
   try {
@@ -307,7 +307,7 @@ void save(const std::filesystem::path& file, const std::string& image) {
   }
 }
 
-/// Compiles kernels for the current GPU, see `CudaModule::compile_kernels`.
+/// Compiles kernels for the current GPU; see `CudaModule::compile_kernels`.
 std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& source) {
   const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
   const int capability = 10 * device.major + device.minor;

@@ -32,14 +32,14 @@ namespace mnist_train::eval {
 namespace {
 
 constexpr int kRunAheadBatches = 2;
-// Images of a batch for each thread of a CPU. The activations of more do not fit into its caches,
-// and networks with convolutions then take up to twice as long.
+// Images per batch and CPU thread. The activations of more images do not fit into the caches, which
+// makes convolutional networks up to twice as slow.
 constexpr std::int64_t kHostBatch = 128;
-// Drafted samples whose logits are kept until those that need it are computed again.
+// Maximum number of drafted samples whose logits are kept for recomputation.
 constexpr std::int64_t kDraftedSamples = 8192;
 constexpr std::int64_t kDraftedLogits = kDraftedSamples * 256;
 constexpr std::int64_t kTopClasses = 5;
-constexpr std::int64_t kMostScoredClasses = 100;  // with more, a prediction has the top scores
+constexpr std::int64_t kMostScoredClasses = 100;  // with more, predictions have only the top scores
 
 std::int64_t count_of(const std::vector<data::Range>& ranges) {
   std::int64_t count = 0;
@@ -47,12 +47,12 @@ std::int64_t count_of(const std::vector<data::Range>& ranges) {
   return count;
 }
 
-/// Returns the intersection of two ranges; its size is not positive if they are disjoint.
+/// Returns the intersection of two ranges; its size is zero or negative if they are disjoint.
 data::Range overlap(data::Range one, data::Range other) {
   return {std::max(one.begin, other.begin), std::min(one.end, other.end)};
 }
 
-/// Returns the parts of `ranges` that are within `whole`, counted from its begin.
+/// Returns the parts of `ranges` within `whole`, relative to its beginning.
 std::vector<data::Range> within(const std::vector<data::Range>& ranges, data::Range whole) {
   std::vector<data::Range> parts;
   for (const data::Range& range : ranges) {
@@ -73,8 +73,8 @@ double balanced_accuracy(const ClassCounts& counts) {
   return sum / classes;
 }
 
-/// Sums over the ranks, all in one tensor, so that one all-reduce is enough. A prediction belongs
-/// to one rank; the others leave zeros in its place.
+/// Sums over the ranks, all in one tensor, so that one all-reduce is enough. Each prediction
+/// belongs to one rank; the other ranks leave zeros there.
 class EvaluationSums {
  public:
   EvaluationSums(const data::ImageSet& images, const EvaluationRequest& request,
@@ -106,8 +106,8 @@ class EvaluationSums {
     class_numbers_ = at::arange(classes_, at::TensorOptions(at::kLong).device(device));
   }
 
-  /// Adds the samples `range` of the image set, which belong to `shard`, whose `logits` are
-  /// [n,classes] and whose `labels` are [n] i64.
+  /// Adds the samples `range` of the image set, which belong to `shard`, with `logits` [n,classes]
+  /// and `labels` [n] i64.
   void add(const at::Tensor& logits, const at::Tensor& labels, std::int64_t shard,
            data::Range range) {
     const models::BatchLoss loss = models::batch_loss(logits, labels);
@@ -123,7 +123,7 @@ class EvaluationSums {
   /// Returns all sums as one tensor, [k] f64 on the device.
   at::Tensor& tensor() { return sums_; }
 
-  /// Reads the result after the all-reduce. All ranks together have added `samples`.
+  /// Reads the result after the all-reduce. `samples`: number added by all ranks together.
   Evaluation read(std::int64_t samples) const {
     const at::Tensor host = accelerator::to_host(sums_);
     const double* next = host.const_data_ptr<double>();
@@ -166,10 +166,10 @@ class EvaluationSums {
   }
 
  private:
-  static constexpr std::int64_t kBatchSums = 3;  // loss, right predictions, labels in the top five
+  static constexpr std::int64_t kBatchSums = 3;  // loss, correct predictions, labels in top five
 
-  /// Returns the number of samples whose label's logit is one of the five greatest. Of classes with
-  /// equal logits the first class comes first, as for argmax. A logit that is NaN is never counted.
+  /// Returns the number of samples whose label is among the five largest logits. Ties go to the
+  /// lower class, as in argmax. Samples whose label's logit is NaN do not count.
   at::Tensor in_top(const at::Tensor& logits, const at::Tensor& labels) const {
     const at::Tensor column = labels.unsqueeze(1);
     const at::Tensor own = logits.gather(1, column);
@@ -178,8 +178,9 @@ class EvaluationSums {
     return not_before.sum(1).gt(classes_ - kTopClasses).sum();
   }
 
-  /// Counts pairs of label and prediction, or labels, predictions and labels of right ones. Sums of
-  /// ones are exact in any order. Needs no wait for a GPU, unlike bincount.
+  /// Counts pairs of label and prediction or, without a confusion matrix, labels, predictions and
+  /// correct predictions by class. Sums of ones are exact in any order. Unlike bincount, does not
+  /// wait for the GPU.
   void count(const at::Tensor& labels, const at::Tensor& predicted) {
     const at::Tensor one = one_.expand_as(labels);
     if (has_confusion_) {
@@ -191,7 +192,7 @@ class EvaluationSums {
     counts_.index_add_(0, labels + 2 * classes_, predicted.eq(labels).to(at::kDouble));
   }
 
-  /// Reads a row of predictions_ after its first column.
+  /// Reads a row of predictions_, starting at its second column.
   std::vector<std::pair<std::int64_t, double>> scores_at(const double* row) const {
     std::vector<std::pair<std::int64_t, double>> scores;
     for (std::int64_t i = 0; i < (has_all_scores_ ? classes_ : kTopClasses); ++i) {
@@ -202,7 +203,7 @@ class EvaluationSums {
   }
 
   void add_predictions(const at::Tensor& logits, const at::Tensor& predicted, data::Range range) {
-    std::int64_t row = 0;  // the row of the wanted range's first sample
+    std::int64_t row = 0;  // row of the first sample in `wanted`
     for (const data::Range& wanted : request_.predictions) {
       if (wanted.begin >= range.end) break;
       const data::Range part = overlap(wanted, range);
@@ -224,35 +225,36 @@ class EvaluationSums {
     }
   }
 
-  /// One number encodes a wrong prediction: twice the predicted class, counted from 1, plus the
-  /// confidence in it. Right ones stay 0.
+  /// One number encodes a misclassified sample: twice the predicted class, counted from 1, plus the
+  /// confidence in it. Correctly classified samples are 0.
   void add_wrong_codes(const at::Tensor& logits, const at::Tensor& labels,
                        const at::Tensor& predicted, data::Range range) {
-    // Few operations, because a GPU launches each one for every batch.
+    // Uses few operations, because each is a kernel launch per batch on a GPU.
     at::Tensor codes = at::amax(at::softmax(logits, 1, at::kFloat), 1);
-    if (classes_ > 256) codes = codes.to(at::kDouble);  // f32 has too few digits for both
+    if (classes_ > 256) codes = codes.to(at::kDouble);  // f32 is too imprecise for both
     at::nan_to_num_(codes).add_(predicted, 2).add_(2);
     at::Tensor places = wrong_codes_.narrow(0, range.begin, range.size());
     at::mul_out(places, codes, predicted.ne(labels));
   }
 
   std::int64_t classes_;
-  bool has_confusion_;   // instead of counts by class
-  bool has_all_scores_;  // instead of the greatest ones and their classes
+  bool has_confusion_;   // instead of counts per class
+  bool has_all_scores_;  // instead of the top scores and their classes
   const EvaluationRequest& request_;
   at::Tensor sums_;
-  at::Tensor batch_sums_;   // [shards,kBatchSums], a view, as those below
+  at::Tensor batch_sums_;   // [shards,kBatchSums], a view, like the next four
   at::Tensor counts_;       // [classes * classes] or [3 * classes]
-  at::Tensor predictions_;  // [wanted,columns]: predicted class and probabilities
+  at::Tensor predictions_;  // [requested,columns]: predicted class and probabilities
   at::Tensor extra_sums_;
-  at::Tensor wrong_codes_;    // [samples] if wanted, else [0]
+  at::Tensor wrong_codes_;    // [samples] if requested, else [0]
   at::Tensor one_;            // [1] f64
   at::Tensor class_numbers_;  // [classes] i64
 };
 
-/// Returns which samples are right however bf16 rounds, [n] bool: those whose label's logit exceeds
-/// the others by an eighth of the greatest number among them, twenty times what bf16 was seen to
-/// change, and by one at least, so that their losses are small. None if one is not a number.
+/// Returns which samples are correct despite bf16 rounding, [n] bool: those whose label's logit
+/// exceeds all others by at least an eighth of the largest absolute logit, twenty times the largest
+/// change observed with bf16, and by at least one, so that their losses are small. Samples with NaN
+/// logits are false.
 at::Tensor clearly_right(const at::Tensor& logits, const at::Tensor& labels) {
   constexpr double kPart = 0.125;
   constexpr double kLeast = 1;
@@ -282,7 +284,7 @@ void DraftedLogits::add(const at::Tensor& images, const at::Tensor& labels,
   append(images_, images.index_select(0, rows));
   append(numbers_, rows + size());
   append(logits_, logits);
-  append(labels_, labels.clone());  // the source uses its batch again
+  append(labels_, labels.clone());  // the source reuses its batch
   while (images_.size(0) >= batch_size_) compute_again(batch_size_);
 }
 
@@ -293,7 +295,7 @@ DraftedLogits::Result DraftedLogits::take() {
   return result;
 }
 
-/// Lets the model compute the first `count` samples of those that it has to.
+/// Recomputes the first `count` pending samples with the model.
 void DraftedLogits::compute_again(std::int64_t count) {
   const auto take_first = [count](at::Tensor& rows) {
     at::Tensor first = rows.narrow(0, 0, count);

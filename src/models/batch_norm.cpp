@@ -55,12 +55,12 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
     const at::Tensor& x_hat = saved[0];
     const at::Tensor scale = saved[1] * saved[2];
     const at::Tensor& count = saved[3];
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers, but no pointers
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers but not pointers
     const auto* sum = reinterpret_cast<const SumOverRanks*>(context->saved_data["sum"].toInt());
     const at::Tensor dy = to_rows(gradients[0]);
     const at::Tensor bias_gradient = dy.sum(0);
     const at::Tensor weight_gradient = (dy * x_hat).sum(0);
-    // Gradients of weight and bias stay local: gradient averaging sums them.
+    // Gradients of weight and bias remain local: gradient averaging sums them.
     if (!context->needs_input_grad(0)) return {{}, weight_gradient, bias_gradient, {}, {}, {}, {}};
     at::Tensor global = at::cat({bias_gradient, weight_gradient});
     if (sum != nullptr) (*sum)(global);
@@ -70,10 +70,10 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
   }
 };
 
-/// Batch norm with residual and ReLU by the custom kernels.
+/// Batch norm with residual and ReLU, computed by the custom kernels.
 class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
  public:
-  /// `weight`, `bias` and `convolution_bias` are those of the layer.
+  /// `weight`, `bias` and `convolution_bias` are also in `layer`.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const std::optional<at::Tensor>& convolution_bias,
@@ -142,7 +142,7 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
         kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
                                      num_batches_tracked_, epsilon_, momentum_, left_out});
   }
-  if (left_out.defined()) x = x + left_out.view({1, -1, 1, 1});  // as LibTorch adds it
+  if (left_out.defined()) x = x + left_out.view({1, -1, 1, 1});  // as in LibTorch
   at::Tensor y = normalize(x);
   if (residual.defined()) y = y + residual;
   return relu ? at::relu(y) : y;
@@ -150,7 +150,7 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
 
 at::Tensor BatchNorm::normalize(const at::Tensor& x) {
   const bool sums_imprecisely = x.is_cpu() && x.scalar_type() == at::kFloat;
-  // LibTorch's running variance of a single row is NaN.
+  // For a single row, LibTorch's running variance is NaN.
   const bool is_one_row = x.numel() == x.size(1);
   if (is_training() && (sum_ || sums_imprecisely || is_one_row)) return forward_by_rows(x);
   if (is_training()) num_batches_tracked_.add_(1);
@@ -167,7 +167,7 @@ at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
     const at::Tensor rows = to_rows(x);
     const std::int64_t own_count = rows.size(0);
     const std::int64_t channels = rows.size(1);
-    // Squares around the local mean lose no digits; only their sums are moved to the global mean.
+    // Squares around the local mean lose no digits; only their sums are shifted to the global mean.
     const at::Tensor own_mean = rows.sum(0) / std::max<std::int64_t>(own_count, 1);
     const at::Tensor centred = rows - own_mean;
     const at::Tensor mean_64 = own_mean.to(at::kDouble);
@@ -175,7 +175,7 @@ at::Tensor BatchNorm::forward_by_rows(const at::Tensor& x) {
         at::cat({mean_64 * own_count, (centred * centred).sum(0) + mean_64 * mean_64 * own_count,
                  at::full({1}, own_count, mean_64.options())});
     if (sum_) sum_(sums);
-    count = sums[2 * channels];  // stays on the device, because reading it would synchronize
+    count = sums[2 * channels];  // remains on the device, because reading it would synchronize
     const at::Tensor mean = sums.narrow(0, 0, channels) / count;
     const at::Tensor variance =
         (sums.narrow(0, channels, channels) / count - mean * mean).clamp_min(0);

@@ -14,26 +14,26 @@ using SumOverRanks = std::function<void(at::Tensor&)>;
 
 /// torch.nn.BatchNorm2d (momentum 0.1, epsilon 1e-5) with its state_dict: weight, bias,
 /// running_mean, running_var and num_batches_tracked, all but the last in fp32 for any type of
-/// activations. In fp32 on a CPU it sums more precisely than LibTorch's kernel, whose gradients of
-/// a ResNet-18 are several percent off.
+/// activations. In fp32 on CPUs it sums more precisely than LibTorch's kernel, whose gradients are
+/// off by several percent for a ResNet-18.
 class BatchNorm : public torch::nn::Module {
  public:
-  /// `momentum` is the weight of a batch in the running statistics.
+  /// `momentum` is the weight of the latest batch in the running statistics.
   explicit BatchNorm(std::int64_t channels, double epsilon = 1e-5, double momentum = 0.1);
 
-  /// Normalizes x [N,C,H,W] or [N,C]; in training mode by the statistics of the batch.
+  /// Normalizes x [N,C,H,W] or [N,C]; in training mode with the statistics of the batch.
   at::Tensor forward(const at::Tensor& x) { return forward_fused(nullptr, x, {}, false); }
-  /// The same of x or, if there is a convolution with a bias, of its output. Then adds the
-  /// residual, which is like that or undefined, and optionally applies a ReLU: one fused kernel on
-  /// a GPU. The kernels take the bias, which affects only the running mean and has a gradient of
-  /// exactly 0, so the convolution need not add it and its gradient needs no sum.
+  /// Normalizes x or, given a convolution with a bias (else null), its output for x. Then adds the
+  /// residual, if defined, and optionally applies a ReLU; on a GPU one fused kernel does all three.
+  /// It handles the convolution's bias, which affects only the running mean and has a gradient of
+  /// exactly 0, so the convolution does not add it and no gradient is summed for it.
   at::Tensor forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& x,
                            const at::Tensor& residual, bool relu);
-  /// From now on, sums the statistics of a training batch and their gradients over the ranks. Every
-  /// rank, even without samples, must then run forward and backward.
+  /// From now on, sums training batch statistics and their gradients over the ranks. Every rank,
+  /// even one without samples, must then run forward and backward.
   void synchronize(SumOverRanks sum) { sum_ = std::move(sum); }
 
-  // For kernels that compute the layer together with others.
+  // For kernels that fuse the layer with others.
 
   const at::Tensor& running_mean() const { return running_mean_; }
   const at::Tensor& running_var() const { return running_var_; }

@@ -35,7 +35,7 @@ using network::SampleShape;
 using network::SizedLayer;
 using settings::ImageSize;
 
-/// The parameters of a node and, of a batch norm, its module.
+/// The parameters of a node and, if it is a batch norm, its module.
 struct NodeTensors {
   std::vector<at::Tensor> parameters() const {
     return bias.defined() ? std::vector{weight, bias} : std::vector{weight};
@@ -87,8 +87,8 @@ cpu_kernels::ActivationSpec engine_activation(const settings::ActivationLayer& l
   return {function(), static_cast<float>(layer.negative_slope)};
 }
 
-/// Adds layers to a graph. Functions return the output, or kNoValue if cpu_kernels/ does not know a
-/// layer; then the graph is of no use.
+/// Adds layers to a graph. Functions return the output, or kNoValue if cpu_kernels/ does not
+/// support a layer; the graph is then unusable.
 class Translator {
  public:
   Translator(CpuGraph& to, std::int64_t dropouts, const ModuleOf& module_of)
@@ -98,8 +98,8 @@ class Translator {
     if (padding_ && !std::holds_alternative<settings::Conv2dLayer>(sized.kind)) return kNoValue;
     return std::visit([&](const auto& layer) { return add(layer, sized, x); }, sized.kind);
   }
-  /// Returns whether the graph computes all layers that were added. It does not yet after a
-  /// zero_pad2d, which becomes part of a convolution.
+  /// Returns whether the graph computes all added layers: false right after a zero_pad2d, which
+  /// becomes part of the next convolution.
   bool is_complete() const { return !padding_; }
 
  private:
@@ -111,7 +111,7 @@ class Translator {
     return padding_ ? kNoValue : x;
   }
 
-  /// Names the tensors of the last node.
+  /// Records the tensors of the last node.
   void add_tensors(const SizedLayer& sized) {
     const std::shared_ptr<torch::nn::Module> module = module_of_(sized);
     const auto parameters = module->named_parameters(/*recurse=*/false);
@@ -126,7 +126,8 @@ class Translator {
     shape.stride = extent(layer.stride);
     shape.dilation = extent(layer.dilation);
     shape.groups = layer.groups;
-    // "same": of an odd number of zeros, the last is below and to the right, as in PyTorch.
+    // "same": if the number of zeros is odd, the extra one is at the bottom or right, as in
+    // PyTorch.
     shape.padding = layer.padding ? extent(*layer.padding)
                                   : Extent{shape.dilation.height * (shape.kernel.height - 1) / 2,
                                            shape.dilation.width * (shape.kernel.width - 1) / 2};
@@ -142,9 +143,9 @@ class Translator {
     return y;
   }
 
-  /// A convolution with a kernel of the image's size.
+  /// Becomes a convolution with a kernel of the image's size.
   Value add(const settings::LinearLayer& layer, const SizedLayer& sized, Value x) {
-    constexpr std::int64_t kManyOutputs = 64;  // whose weights exceed the images of most batches
+    constexpr std::int64_t kManyOutputs = 64;  // weights exceed the images of most batches
     if (graph_.shape_of(x).pixels() > 1 && sized.out.elements() >= kManyOutputs) {
       x = graph_.add(cpu_kernels::FlattenNode{}, x);
     }
@@ -156,7 +157,7 @@ class Translator {
   }
 
   Value add(const settings::BatchNormLayer& layer, const SizedLayer& sized, Value x) {
-    if (graph_.shape_of(x) != image(sized.in)) return kNoValue;  // it was flattened
+    if (graph_.shape_of(x) != image(sized.in)) return kNoValue;  // flattened before
     const Value y = graph_.add(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, x);
     add_tensors(sized);
     return y;
@@ -201,7 +202,7 @@ class Translator {
 
   Value add(const settings::ResidualLayer& layer, const SizedLayer& sized, Value x) {
     graph_.share(x);
-    // The shortcut comes first, so that the sum is fused with the last of the other layers.
+    // The shortcut comes first, so that the sum is fused with the last of the inner layers.
     const Value shortcut = add_all(sized.shortcut, x);
     if (shortcut == kNoValue) return kNoValue;
     const Value y = add_all(sized.layers, x);
@@ -214,7 +215,7 @@ class Translator {
         cpu_kernels::ActivationNode{engine_activation({.function = *layer.activation})}, sum);
   }
 
-  /// An output of one pixel counts for all pixels of its channel.
+  /// A gate of one pixel applies to all pixels of its channel.
   Value add(const settings::GateLayer&, const SizedLayer& sized, Value x) {
     graph_.share(x);
     const Value gate = add_all(sized.layers, x);
@@ -233,22 +234,22 @@ class Translator {
     return add_all(sized.layers, x);
   }
 
-  // A layer that cpu_kernels/ does not know.
+  // Not supported by cpu_kernels/.
   static Value add(const settings::GroupNormLayer&, const SizedLayer&, Value) { return kNoValue; }
 
   CpuGraph& to_;
   Graph& graph_;
   std::int64_t dropouts_;
   const ModuleOf& module_of_;
-  std::optional<settings::Edges> padding_;  // of the convolution that must follow
+  std::optional<settings::Edges> padding_;  // for the convolution that must follow
 };
 
-/// Returns a graph of as many of the first layers as cpu_kernels/ can compute, perhaps none.
-/// `dropouts`: dropout layers before them.
+/// Returns a graph of as many leading layers as cpu_kernels/ can compute, possibly none.
+/// `dropouts`: number of dropout layers before `layers`.
 CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropouts,
                    const ModuleOf& module_of) {
   const SampleShape& in = layers.front()->in;
-  // Elements of a vector fill the words of bf16, channels of gray images only half of them.
+  // The elements of a vector fill the words in bf16; a grayscale image's channel fills only half.
   const bool is_flat =
       !in.is_image || std::holds_alternative<settings::FlattenLayer>(layers.front()->kind);
   const ValueShape shape = is_flat ? ValueShape{in.elements(), 1, 1} : image(in);
@@ -267,28 +268,28 @@ CpuGraph translate(std::span<const SizedLayer* const> layers, std::int64_t dropo
 }
 
 constexpr std::ptrdiff_t kFewestWeighted = 2;  // layers
-constexpr std::int64_t kFewImages = 4;  // so few are faster without blocks of 32, if only forward
+constexpr std::int64_t kFewImages = 4;         // too few for blocks of 32 if only forward
 
 template <class Element>
 Element* memory(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<Element*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
-/// Returns the strides of x [N,C,H,W] or [N,F] whose samples have `shape`, perhaps flattened.
+/// Returns the strides of x [N,C,H,W] or [N,F]; its samples have `shape`, possibly flattened.
 PlainStrides plain_strides(const at::Tensor& x, const ValueShape& shape) {
   if (x.dim() == 4) return {x.stride(0), x.stride(1), x.stride(2), x.stride(3)};
   const std::int64_t one = x.stride(1);
   return {x.stride(0), one * shape.pixels(), one * shape.width, one};
 }
 
-/// Weights [out,in,kernel,kernel], or [out,F] of a linear layer.
+/// Strides of weights [out,in,kernel,kernel], or [out,F] for a linear layer.
 cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight, const ConvolutionShape& shape) {
   const auto [out, in, row, column] =
       plain_strides(weight, {0, shape.kernel.height, shape.kernel.width});
   return {out, in, row, column};
 }
 
-/// Returns a tensor for the gradient of a parameter; undefined for a frozen one.
+/// Returns a tensor for the gradient of a parameter; undefined if the parameter is frozen.
 at::Tensor destination(const at::Tensor& parameter, const at::Tensor& place) {
   if (!parameter.defined() || !parameter.requires_grad()) return {};
   return place.defined() ? place.detach()
@@ -355,8 +356,8 @@ class PlannedNetwork {
       output_ =
           compute(x, training, x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward);
     }
-    // Gradients without a destination buffer may be sent while others are computed, so autograd
-    // gets those of each node as soon as they are computed.
+    // Gradients without destination buffers may be sent during the backward pass, so autograd
+    // receives the gradients of each node as soon as they are computed.
     const bool have_places = std::ranges::any_of(wanted_, [](const WantedGradients& wanted) {
       return wanted.weight.defined() || wanted.bias.defined();
     });
@@ -376,8 +377,8 @@ class PlannedNetwork {
   }
 
  private:
-  /// An operation of autograd: the nodes with the parameters `begin` to `end`, and those behind
-  /// them up to the next stage. Empty tensors link the stages.
+  /// An autograd operation: nodes `begin` to `end`, counting those with parameters, and the
+  /// following ones up to the next stage. Empty tensors link the stages.
   class Stage : public torch::autograd::Function<Stage> {
    public:
     static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& before,
@@ -395,7 +396,7 @@ class PlannedNetwork {
         torch::autograd::AutogradContext* context,
         const torch::autograd::variable_list& gradients) {
       auto* const planned =
-          // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers, but no pointers
+          // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers but not pointers
           reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
       if (context->saved_data["number"].toInt() != planned->number_) {
         throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
@@ -414,7 +415,7 @@ class PlannedNetwork {
     return like.scalar_type() == at::kFloat ? action(fp32_) : action(bf16_);
   }
 
-  /// `passes`: kForward without a backward pass.
+  /// `passes`: kForward if there is no backward pass.
   at::Tensor compute(const at::Tensor& x, bool training, Passes passes) {
     const std::int64_t images = x.size(0);
     const network::SampleShape& out = graph_.out;
@@ -458,7 +459,7 @@ class PlannedNetwork {
                                     memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
       }
     }
-    // All batch norms with statistics of the batch are synchronized, or none is.
+    // Either all batch norms with batch statistics are synchronized or none.
     const auto synchronized = std::ranges::find_if(
         graph_.nodes, [](const NodeTensors& n) { return n.norm && n.norm->sum_over_ranks(); });
     if (synchronized == graph_.nodes.end()) return;
@@ -468,8 +469,8 @@ class PlannedNetwork {
     });
   }
 
-  /// Continues the backward pass through a stage. Returns the gradients of its input and of its
-  /// parameters; undefined if they are not wanted.
+  /// Continues the backward pass through a stage. Returns the gradients of the stage's input and
+  /// parameters; undefined if not needed.
   std::vector<at::Tensor> gradients(std::size_t begin, std::size_t end,
                                     const at::Tensor& of_output) {
     at::Tensor of_input;
@@ -508,9 +509,9 @@ class PlannedNetwork {
   CpuGraph graph_;
   Executors<float> fp32_;
   Executors<cpu_kernels::Bf16Bits> bf16_;
-  // Of the last forward pass with a backward pass:
+  // State of the last forward pass that has a backward pass:
   std::int64_t number_ = 0;
-  std::vector<WantedGradients> wanted_;  // of each node with parameters
+  std::vector<WantedGradients> wanted_;  // per node with parameters
   std::vector<std::int64_t> sizes_;      // of x
   at::Tensor output_;
   at::Tensor seeds_;

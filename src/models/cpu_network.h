@@ -14,14 +14,14 @@
 
 namespace mnist_train::models {
 
-/// Consecutive layers that cpu_kernels/ computes as one operation of autograd.
+/// Consecutive layers that cpu_kernels/ computes as one autograd operation.
 struct CpuNetwork {
-  std::size_t layers = 0;  // the first ones that `make_cpu_network` was given; 0: none
-  /// Returns whether this CPU has the instructions, and whether x has the type of the weights, the
-  /// planned shape, and enough images. If not, LibTorch has to compute the layers.
+  std::size_t layers = 0;  // number of leading layers computed; 0: none
+  /// Returns whether this CPU supports the instructions and x has the type of the weights, the
+  /// planned shape and enough images. If not, LibTorch must compute the layers.
   std::function<bool(const at::Tensor& x)> can_compute;
-  /// Returns the output for x [N,C,H,W] or [N,F]. The backward pass must come before the next
-  /// `forward`; it writes gradients to `places`. With `training`, there is dropout, by `seeds` [N]
+  /// Returns the output for x [N,C,H,W] or [N,F]. The backward pass must precede the next
+  /// `forward`; it writes gradients to `places`. With `training`, applies dropout with `seeds` [N]
   /// i64. Collective if a batch norm is synchronized.
   std::function<at::Tensor(const at::Tensor& x, GradientPlaces& places, bool training,
                            const at::Tensor& seeds)>
@@ -31,9 +31,9 @@ struct CpuNetwork {
 using ModuleOf =
     std::function<std::shared_ptr<torch::nn::Module>(const network::SizedLayer& sized)>;
 
-/// Returns the longest network of the first layers; none if it would have fewer than two layers
-/// with weights, which do not pay for the conversion of input and output. `dropouts`: dropout
-/// layers before them.
+/// Returns the network for the longest possible run of leading layers; none if it has fewer than
+/// two layers with weights, too few to pay for converting input and output. `dropouts`: number of
+/// dropout layers before `layers`.
 CpuNetwork make_cpu_network(std::span<const network::SizedLayer* const> layers,
                             std::int64_t dropouts, const ModuleOf& module_of);
 

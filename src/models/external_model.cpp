@@ -33,7 +33,7 @@ namespace {
 
 std::string text_of(at::IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
 
-/// Returns the reasons why parameters cannot be trained, one per line.
+/// Returns the reasons why any parameters cannot be trained, one per line.
 std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
   std::string found;
   std::map<const void*, std::string> names;
@@ -50,26 +50,26 @@ std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& param
   return found;
 }
 
-/// Returns the cause of an error in one line, without the stack traces of LibTorch and TorchScript.
+/// Returns the cause of an error in one line, without stack traces of LibTorch and TorchScript.
 std::string cause_of(const std::exception& error) {
   const auto* from_torch = dynamic_cast<const c10::Error*>(&error);
   std::string text = from_torch != nullptr ? from_torch->what_without_backtrace() : error.what();
   spdlog::debug("{}", text);
-  // Messages of the interpreter begin with stack traces and end with the message thrown.
+  // The interpreter's messages begin with stack traces and end with the original message.
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const bool has_traces = text.starts_with("The following operation failed");
   return has_traces ? text.substr(text.rfind('\n') + 1) : text.substr(0, text.find('\n'));
 }
 
-/// A network from outside this program, with the names of its own state_dict. Derived classes
-/// register the tensors that its code computes with, so they are trained in place.
+/// An external network, with the names of its own state_dict. Derived classes register the tensors
+/// that the network's code uses, so these are trained in place.
 class ExternalModel : public Model {
  public:
   at::Tensor forward(const at::Tensor& images) override {
     try {
       return compute(images);
     } catch (const c10::Error&) {
-      throw;  // its type says whether a restart may help
+      throw;  // its type indicates whether a restart may help
     } catch (const std::exception& error) {
       throw Error(ExitCode::kRunFailed, source_ + ": forward failed: " + cause_of(error));
     }
@@ -80,8 +80,8 @@ class ExternalModel : public Model {
     try_forward(at::kBFloat16, "; set precision to fp32");
   }
 
-  /// Throws Error(kConfig) unless the network has parameters, all are in fp32 and have
-  /// one name only, and two images of the shape give logits of its classes.
+  /// Throws Error(kConfig) unless the network has parameters, all of them are fp32 and have only
+  /// one name, and two images of the expected shape produce logits for the expected classes.
   void require_usable() {
     const auto parameters = named_parameters();
     if (parameters.is_empty()) {
@@ -93,7 +93,7 @@ class ExternalModel : public Model {
   }
 
  protected:
-  /// `source` begins messages: the key of the config and its file.
+  /// `source` is the prefix of messages: the config key and its file.
   ExternalModel(std::string source, const network::ImageShape& shape)
       : source_(std::move(source)), shape_(shape) {}
 
@@ -101,13 +101,13 @@ class ExternalModel : public Model {
   virtual at::Tensor compute(const at::Tensor& images) = 0;
 
   const std::string& source() const { return source_; }
-  /// Throws Error(kConfig) with the source in front of the message.
+  /// Throws Error(kConfig) with the message prefixed by the source.
   [[noreturn]] void refuse(const std::string& message) const {
     throw ConfigKeyError(source_ + ": " + message);
   }
 
  private:
-  /// `advice` follows the description of a failure.
+  /// `advice` is appended to error messages.
   void try_forward(at::ScalarType type, const std::string& advice) {
     const at::NoGradGuard no_grad;
     const std::vector<std::int64_t> sizes{2, shape_.channels, shape_.height, shape_.width};
@@ -136,12 +136,12 @@ class ExternalModel : public Model {
   network::ImageShape shape_;
 };
 
-/// A module of a script, with its tensors and the name of its type.
+/// A submodule of a script, with its tensors and type name.
 struct ScriptPart : torch::nn::Module {
   using torch::nn::Module::Module;
 };
 
-/// Registers the tensors of `script` and of its modules in `module` under their names.
+/// Registers the tensors of `script` and its submodules in `module` under the same names.
 void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   for (const auto& item : script.named_parameters(/*recurse=*/false)) {
     module.register_parameter(item.name, item.value, item.value.requires_grad());
@@ -156,7 +156,8 @@ void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   }
 }
 
-/// Sets those modules of `script` to evaluation mode whose mirrors in `module` are in it.
+/// Sets the modules of `script` to evaluation mode whose mirrors in `module` are in evaluation
+/// mode.
 void copy_evaluation_mode(const torch::nn::Module& module, torch::jit::Module script) {
   if (!module.is_training()) return script.eval();
   for (const auto& item : module.named_children()) {
@@ -164,7 +165,7 @@ void copy_evaluation_mode(const torch::nn::Module& module, torch::jit::Module sc
   }
 }
 
-/// Returns the operations that a trace in training mode has fixed in that mode, such as dropout.
+/// Returns operations that tracing in training mode has fixed in that mode, such as dropout.
 std::set<std::string> always_training(const torch::jit::Module& script) {
   auto graph = script.get_method("forward").graph()->copy();
   torch::jit::Inline(*graph);
@@ -180,7 +181,7 @@ std::set<std::string> always_training(const torch::jit::Module& script) {
   return found;
 }
 
-/// Makes `script` compute with the tensors of `module`, which mirrors it.
+/// Makes `script` use the tensors of `module`, which mirrors it.
 void share_tensors(const torch::nn::Module& module, torch::jit::Module script) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     script.setattr(item.key(), item.value());
@@ -221,15 +222,15 @@ class ScriptModel : public ExternalModel {
   void to(at::Device device, bool non_blocking) override {
     Model::to(device, non_blocking);
     if (device.is_cpu()) return;
-    // Tensors that are neither parameters nor buffers, such as constants of the code, reach the
-    // device only if the script is loaded there.
+    // Tensors that are neither parameters nor buffers, such as constants in the code, are moved to
+    // the device only by loading the script there.
     script_ = torch::jit::load(file_.string(), device);
     share_tensors(*this, script_);
   }
 
  protected:
   at::Tensor compute(const at::Tensor& images) override {
-    // The optimising executor profiles the first calls and uses other kernels for later ones, so a
+    // The optimising executor profiles the first calls and uses different kernels afterwards, so a
     // resumed run would differ from an uninterrupted one.
     const torch::jit::GraphOptimizerEnabledGuard as_written(false);
     return script_.forward({images}).toTensor();
@@ -284,8 +285,8 @@ class ScriptModel : public ExternalModel {
   torch::jit::Module script_;
 };
 
-/// The options that a plug-in reads from the config. Mistakes are collected, because exceptions
-/// must not pass through the plug-in's code.
+/// The options that a plug-in reads from the config. Errors are collected, because exceptions must
+/// not propagate through the plug-in's code.
 class PluginOptions final : public plugin::Options {
  public:
   /// `text` is a JSON object.
@@ -324,8 +325,8 @@ class PluginOptions final : public plugin::Options {
         choices.empty() ? "text" : fmt::format("one of \"{}\"", fmt::join(choices, "\", \"")));
   }
 
-  /// Throws Error(kConfig) with all wrong values and, once the plug-in has read its options, all
-  /// unknown keys.
+  /// Throws Error(kConfig), listing all invalid values and, once the plug-in has read its options,
+  /// all unknown keys.
   void require_correct(bool all_were_read) const {
     std::vector<std::string> errors = errors_;
     const std::string known = known_.empty()
@@ -356,7 +357,7 @@ class PluginOptions final : public plugin::Options {
   }
 
   nlohmann::json values_;
-  std::vector<std::string> known_;  // in the order of the plug-in's requests
+  std::vector<std::string> known_;  // in the order in which the plug-in reads them
   std::vector<std::string> errors_;
 };
 
@@ -399,7 +400,7 @@ class PluginModel : public ExternalModel {
     for (const auto& item : network_->named_children()) register_module(item.key(), item.value());
   }
 
-  // The plug-in may override these; both modules share their tensors.
+  // The plug-in may override these functions; both modules share their tensors.
   void train(bool on) override {
     Model::train(on);
     network_->train(on);
@@ -434,7 +435,7 @@ std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
   try {
     made = entry.make({shape.channels, shape.height, shape.width, shape.classes}, reader);
   } catch (const std::exception& error) {
-    reader.require_correct(/*all_were_read=*/false);  // a wrong option may be the cause
+    reader.require_correct(/*all_were_read=*/false);  // an invalid option may be the cause
     throw ConfigKeyError(source + ": cannot make its network: " + cause_of(error));
   }
   reader.require_correct(/*all_were_read=*/true);

@@ -7,22 +7,22 @@
 
 namespace mnist_train::models {
 
-/// Destination buffers of a layer's gradients; undefined: allocate new tensors.
+/// Destination buffers for a layer's gradients; undefined: allocate new tensors.
 struct WantedGradients {
   at::Tensor weight;
   at::Tensor bias;
 };
 
-/// Destination buffers of the gradients of parameters. A layer may write a gradient there and
-/// return a view of the buffer, which autograd takes over; other gradients are copied later.
+/// Destination buffers for the gradients of parameters. A layer may write a gradient there and
+/// return a view of the buffer, which autograd adopts; other gradients are copied later.
 class GradientPlaces {
  public:
-  /// Sets the buffer, with type and layout of the parameter, of its next gradient; undefined: none.
+  /// Sets the buffer for the parameter's next gradient, with its type and layout; undefined: none.
   void set(const at::Tensor& parameter, at::Tensor place) {
     places_[parameter.unsafeGetTensorImpl()] = std::move(place);
   }
-  /// Returns the buffers of a layer's next gradients, once: a second gradient of the same parameter
-  /// is added to the first.
+  /// Returns the buffers for a layer's next gradients, only once: a second gradient of the same
+  /// parameter is added to the first.
   WantedGradients take(const at::Tensor& weight, const at::Tensor& bias) {
     return {take(weight), take(bias)};
   }

@@ -22,7 +22,7 @@ using kernels::LinearFunction;
 
 constexpr std::int64_t kLow32 = 0xffffffff;
 
-/// lowbias32 of values below 2^32 in an i64 tensor.
+/// Returns lowbias32 of values below 2^32 in an i64 tensor.
 at::Tensor mix(at::Tensor bits) {
   constexpr std::int64_t kFactor1 = cpu_kernels::kHashFactor1;
   constexpr std::int64_t kFactor2 = cpu_kernels::kHashFactor2;
@@ -35,7 +35,7 @@ at::Tensor mix(at::Tensor bits) {
 
 class LinearActivation : public torch::autograd::Function<LinearActivation> {
  public:
-  /// `function` is the value of a LinearFunction.
+  /// `function` is a LinearFunction as an integer.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
                             std::int64_t function) {
@@ -129,8 +129,7 @@ at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatt
     return flatten ? out.flatten(1) : out;
   }
   if (bias.defined()) return relu_max_pool(x + bias.view({-1, 1, 1}), /*bias=*/{}, flatten);
-  // ReLU after the pooling gives the same values and gradients as before it, with a quarter of the
-  // elements.
+  // ReLU after pooling yields the same values and gradients, with a quarter of the elements.
   const at::Tensor out = at::relu(at::max_pool2d(x, 2));
   return flatten ? out.flatten(1) : out;
 }

@@ -39,14 +39,14 @@ using settings::Activation;
 using settings::InitName;
 using settings::sides;
 
-/// A convolution or linear layer, and its own init of the config.
+/// A convolution or linear layer, with its own init from the config.
 struct WeightedLayer {
   std::shared_ptr<torch::nn::Module> module;
   std::optional<settings::InitOptions> init;
 };
 
-/// Draws the weights of a layer again, unless PyTorch's initialization is asked for. `init` is for
-/// layers without their own.
+/// Draws the weights of a layer again unless PyTorch's initialization is requested. `init` applies
+/// to layers without their own.
 void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
                 const network::InitDefaults& defaults) {
   const settings::InitOptions& own = weighted.init.value_or(init);
@@ -104,7 +104,7 @@ Operation activation(const settings::ActivationLayer& layer) {
   return {};
 }
 
-/// Consecutive layers, each of which takes the output of the one before.
+/// Consecutive layers; the output of each is the input of the next.
 using Neighbours = std::span<const SizedLayer* const>;
 
 template <class Kind>
@@ -112,7 +112,7 @@ const Kind* kind_as(const SizedLayer& sized) {
   return std::get_if<Kind>(&sized.kind);
 }
 
-/// Returns whether the layers begin with layers of these kinds.
+/// Returns whether the first layers are of these kinds.
 template <class... Kinds>
 bool begin_with(Neighbours next) {
   std::size_t i = 0;
@@ -124,21 +124,21 @@ bool is_list(const SizedLayer& sized) {
          kind_as<settings::RepeatLayer>(sized) != nullptr;
 }
 
-/// Appends the layers, with the inner layers of each sequential or repeat in its place.
+/// Appends the layers, replacing each sequential and repeat with its inner layers.
 void collect(const std::vector<SizedLayer>& layers, std::vector<const SizedLayer*>& to) {
   for (const SizedLayer& sized : layers) {
     is_list(sized) ? collect(sized.layers, to) : to.push_back(&sized);
   }
 }
 
-// These return whether the layers begin with some for which there is one operation.
+// These return whether the first layers match a fused operation.
 
 bool begin_with_activation(Neighbours next, Activation function) {
   const auto* layer = next.empty() ? nullptr : kind_as<settings::ActivationLayer>(*next[0]);
   return layer != nullptr && layer->function == function;
 }
 
-/// A ReLU and the 2x2 max-pooling of `relu_max_pool`.
+/// A ReLU followed by the 2x2 max pooling of `relu_max_pool`.
 bool begin_with_relu_max_pool(Neighbours next) {
   if (next.size() < 2 || !begin_with_activation(next, Activation::kRelu)) return false;
   const auto* pool = kind_as<settings::MaxPool2dLayer>(*next[1]);
@@ -155,7 +155,7 @@ bool begin_with_biased_convolution_batch_norm(Neighbours next) {
 /// Holds the modules of a sequential, residual, gate or repeat.
 struct Container : torch::nn::Module {};
 
-/// A network of layers. Neighbours with a fused operation are computed by it.
+/// A network made of layers. Adjacent layers are fused where a fused operation exists.
 class LayeredModel : public Model {
  public:
   LayeredModel(const network::Network& described, const settings::InitOptions& init,
@@ -184,7 +184,7 @@ class LayeredModel : public Model {
     parent.register_module(sized.name, std::move(module));
   }
 
-  /// Returns the module of a layer; null for layers without weights.
+  /// Creates the module of a layer; null for layers without weights.
   std::shared_ptr<torch::nn::Module> make(const SizedLayer& sized) {
     const std::int64_t channels = sized.in.channels;
     if (const auto* layer = kind_as<settings::Conv2dLayer>(sized)) {
@@ -223,7 +223,8 @@ class LayeredModel : public Model {
     return std::make_shared<torch::nn::Conv2dImpl>(options);
   }
 
-  /// Returns the module of a gate or residual: of its lists, or of these layers in them.
+  /// Creates the module of a gate or residual: with its lists of layers, or directly with the named
+  /// layers.
   std::shared_ptr<torch::nn::Module> make_block(const SizedLayer& sized,
                                                 const std::vector<std::string>& modules) {
     auto block = std::make_shared<Container>();
@@ -259,7 +260,8 @@ class LayeredModel : public Model {
     return [layer = made<Impl>(sized)](const at::Tensor& x) { return layer->forward(x); };
   }
 
-  /// Returns the operation of a batch norm, the last layer, and the convolution before it, if any.
+  /// Returns the operation of a batch norm, the last of `layers`, and the convolution before it, if
+  /// any.
   auto batch_norm(Neighbours layers, bool relu) const {
     return
         [convolution = layers.size() == 2 ? made<torch::nn::Conv2dImpl>(*layers.front()) : nullptr,
@@ -285,8 +287,8 @@ class LayeredModel : public Model {
     return operations;
   }
 
-  /// Adds the operation of as many layers as cpu_kernels/ can compute. Returns their number. It
-  /// includes the operations by which LibTorch computes them elsewhere.
+  /// Adds one operation for as many layers as cpu_kernels/ can compute, and returns their number.
+  /// The operation falls back to LibTorch when cpu_kernels/ cannot compute an input.
   std::size_t add_cpu_network(Neighbours next, Operations& operations) {
     if (is_in_cpu_network_) return 0;
     CpuNetwork on_cpu = make_cpu_network(
@@ -305,7 +307,7 @@ class LayeredModel : public Model {
     return layers;
   }
 
-  /// Adds the operation of the first layer, or of several. Returns their number.
+  /// Adds the operation of the first layer or first few layers. Returns their number.
   std::size_t add_operation(Neighbours next, Operations& operations) {
     const std::size_t convolved = begin_with<settings::Conv2dLayer>(next) ? 1 : 0;
     if (begin_with_relu_max_pool(next.subspan(convolved))) {
@@ -349,7 +351,7 @@ class LayeredModel : public Model {
     return 1;
   }
 
-  // Each returns the operation of one layer.
+  // Each of these returns the operation of one layer.
 
   Operation operation_of(const SizedLayer& sized, const settings::Conv2dLayer&) const {
     return forward_of<torch::nn::Conv2dImpl>(sized);
@@ -363,7 +365,7 @@ class LayeredModel : public Model {
   Operation operation_of(const SizedLayer& sized, const settings::GroupNormLayer&) const {
     return [layer = made<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
       if (x.requires_grad() || !at::GradMode::is_enabled()) return layer->forward(x);
-      // LibTorch's backward pass crashes on channels_last input that needs no gradient.
+      // LibTorch's backward pass crashes if channels_last input requires no gradient.
       return layer->forward(x.clone(at::MemoryFormat::Contiguous));
     };
   }
@@ -425,13 +427,13 @@ class LayeredModel : public Model {
     return [inner = compile(layers), shortcut = compile(sized.shortcut),
             after](const at::Tensor& x) { return after(run(inner, x) + run(shortcut, x)); };
   }
-  // Not called: `collect` replaces sequentials and repeats by their layers.
+  // Never called: `collect` replaces sequentials and repeats with their layers.
   static Operation operation_of(const SizedLayer&, const settings::SequentialLayer&) { return {}; }
   static Operation operation_of(const SizedLayer&, const settings::RepeatLayer&) { return {}; }
 
   Operations operations_;
   std::int64_t dropout_layers_ = 0;
-  // During construction:
+  // Used only during construction:
   bool is_in_cpu_network_ = false;
   std::map<const SizedLayer*, std::shared_ptr<torch::nn::Module>> made_;
   std::vector<WeightedLayer> weighted_;  // in the order of the state_dict

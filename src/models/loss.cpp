@@ -37,14 +37,13 @@ struct SampleTarget {
   }
 };
 
-/// The mathematics are those of kernels/gpu/softmax_loss.cu. `probabilities` [classes] is a
-/// workspace.
+/// Uses the same formulas as kernels/gpu/softmax_loss.cu. `probabilities` [classes] is a workspace.
 template <class T>
 SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, float scale,
                        std::vector<float>& probabilities, T* gradient) {
   const auto classes = static_cast<std::int64_t>(probabilities.size());
   if (std::min(target.label, target.other) < 0 || std::max(target.label, target.other) >= classes) {
-    return {std::numeric_limits<double>::quiet_NaN(), 0};  // which ends the run
+    return {std::numeric_limits<double>::quiet_NaN(), 0};  // ends the run
   }
   const std::int64_t predicted = std::max_element(logits, logits + classes) - logits;
   const auto largest = static_cast<float>(logits[predicted]);
@@ -95,14 +94,14 @@ SampleLoss batch_sums(const at::Tensor& scores, const Targets& targets, double s
   return sums;
 }
 
-/// Returns whether `host_softmax_loss` computes the loss of such logits.
+/// Returns whether `host_softmax_loss` supports these logits.
 bool can_host_softmax_loss(const at::Tensor& logits) {
   return logits.is_cpu() && logits.dim() == 2 && logits.size(1) > 0 && logits.is_contiguous() &&
          (logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kBFloat16);
 }
 
-/// Does on a CPU what kernels::softmax_loss does on a GPU: one pass over the logits instead of a
-/// dozen operations of LibTorch, which for a batch of ten classes cost more than the computation.
+/// The CPU version of kernels::softmax_loss: one pass over the logits instead of a dozen LibTorch
+/// operations, whose overhead exceeds the computation for ten classes.
 void host_softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing,
                        double scale, const at::Tensor& gradient, const at::Tensor& sums) {
   const SampleLoss batch =
@@ -126,8 +125,8 @@ BatchLoss mixed_batch_loss(const at::Tensor& logits, const Targets& targets,
     return at::cross_entropy_loss(scores, labels, targets.class_weights, at::Reduction::None,
                                   kIgnoreNothing, label_smoothing);
   };
-  // Cross entropy is linear in the target, smoothed or not, so this is the loss of the mixed
-  // target.
+  // Cross entropy is linear in the target, with or without smoothing, so this is the loss of the
+  // mixed target.
   return {
       (losses(targets.labels) * targets.weights + losses(targets.other_labels) * rest).sum(),
       (predicted.eq(targets.labels) * targets.weights + predicted.eq(targets.other_labels) * rest)
@@ -136,7 +135,7 @@ BatchLoss mixed_batch_loss(const at::Tensor& logits, const Targets& targets,
 
 BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing,
                      const at::Tensor& class_weights) {
-  // A sum of losses in bf16 would keep only two digits.
+  // A bf16 sum of losses would have only two significant digits.
   return {at::cross_entropy_loss(logits.to(at::kFloat), labels, class_weights, at::Reduction::Sum,
                                  kIgnoreNothing, label_smoothing),
           at::argmax(logits.detach(), 1).eq(labels).sum()};
@@ -148,7 +147,7 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
                          kernels::can_softmax_loss(logits);
   const bool is_plain = !targets.class_weights.defined();
   if (is_plain && (by_kernel || can_host_softmax_loss(logits))) {
-    Targets dense = targets;  // weights may be a column of the draws for the samples
+    Targets dense = targets;  // weights may be a strided column
     if (dense.weights.defined()) dense.weights = dense.weights.contiguous();
     const at::Tensor scores = logits.detach();
     at::Tensor gradient = at::empty_like(scores);

@@ -11,7 +11,7 @@ using kernels::Targets;
 /// Sums over the samples of a batch.
 struct BatchLoss {
   at::Tensor loss_sum;  // scalar f32: negative log-likelihood of the log-softmax of the logits
-  at::Tensor correct;   // scalar i64: samples whose greatest logit is the label's
+  at::Tensor correct;   // scalar i64: samples whose largest logit is the label's
 };
 
 /// Returns loss and correct predictions of logits [N,classes] for labels [N] i64, with label
@@ -19,20 +19,20 @@ struct BatchLoss {
 BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing = 0,
                      const at::Tensor& class_weights = {});
 
-/// The same for mixed samples: in the loss and in `correct`, which then is f32, sample i counts
-/// with its weight for its label and with the rest for its other label.
+/// The same for mixed samples: in the loss and in `correct`, here f32, each sample counts with its
+/// weight for its label and with one minus the weight for its other label.
 BatchLoss mixed_batch_loss(const at::Tensor& logits, const Targets& targets,
                            double label_smoothing = 0);
 
-/// The start of a backward pass.
+/// Where a backward pass starts.
 struct BackwardRoot {
   at::Tensor tensor;
   at::Tensor gradient;  // like the tensor; undefined for 1
 };
 
 /// Adds the summed loss, the number of correct predictions and the number of samples to `sums` [3]
-/// f32, and returns the start of a backward pass of the summed loss times `scale`. Without class
-/// weights one fused kernel computes all of it: kernels/gpu/softmax_loss.cu, or one for CPUs.
+/// f32, and returns the root for a backward pass of the summed loss times `scale`. Without class
+/// weights one fused kernel computes everything: kernels/gpu/softmax_loss.cu, or one for CPUs.
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums);
 

@@ -16,13 +16,13 @@ bool has_running_statistics(const torch::nn::Module& layer) {
   return layer.named_buffers(/*recurse=*/false).contains("running_mean");
 }
 
-/// Returns whether a layer uses statistics of the local batch, or running ones. A TorchScript layer
-/// is recognised by its name only.
+/// Returns whether a layer uses statistics of the local batch or running statistics. A TorchScript
+/// layer is recognised only by its name.
 bool has_own_statistics(const torch::nn::Module& layer) {
   return layer.name().find("BatchNorm") != std::string::npos || has_running_statistics(layer);
 }
 
-/// Returns whether a layer has running statistics that training leaves as they are.
+/// Returns whether a layer has running statistics that training does not change.
 bool keeps_statistics(const torch::nn::Module& layer) {
   const std::vector<at::Tensor> parameters = layer.parameters(/*recurse=*/false);
   return has_running_statistics(layer) && !parameters.empty() &&

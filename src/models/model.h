@@ -17,45 +17,45 @@
 
 namespace mnist_train::models {
 
-/// An image classifier. Its submodules have PyTorch's names, so its parameters and buffers by name
+/// An image classifier. Its submodules have PyTorch's names, so its named parameters and buffers
 /// are the state_dict of the same network in Python.
 class Model : public torch::nn::Module {
  public:
-  /// Returns the logits [N,classes] of images [N,C,H,W], both in the floating-point type of the
-  /// model. The loss computes the log-softmax.
+  /// Returns the logits [N,classes] of images [N,C,H,W], both in the model's floating-point type.
+  /// The log-softmax is part of the loss.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
 
-  /// Returns whether the network's code comes from outside. It may then draw from LibTorch's
-  /// generator and do something else in each step, which a CUDA graph would not repeat.
+  /// Returns whether the network's code is external. It may then use LibTorch's random generator
+  /// and behave differently in each step, which a CUDA graph would not reproduce.
   virtual bool is_external() const { return false; }
   /// Returns the names of the parameters that require no gradient.
   std::set<std::string> frozen_parameters() const;
-  /// Returns a remark on the network for its user; "" if there is none.
+  /// Returns a remark on the network for the user, or "".
   virtual std::string remark() const { return {}; }
-  /// Sets the mode. Batch norm whose parameters are all frozen stays in evaluation mode.
+  /// Sets the mode. Batch norms whose parameters are all frozen remain in evaluation mode.
   void train(bool on = true) override;
-  /// Returns the multiply-adds of convolutions and linear layers for one image, if known.
+  /// Returns the number of multiply-adds in convolutions and linear layers per image, if known.
   std::optional<std::int64_t> multiply_adds() const { return multiply_adds_; }
   /// Returns whether training needs `set_sample_seeds` before each `forward`.
   virtual bool needs_sample_seeds() const { return false; }
-  /// Sets the seeds [N] i64, on the device, of the random draws for each image of the next
-  /// `forward`.
+  /// Sets the random seeds [N] i64, on the device, one per image of the next `forward`.
   void set_sample_seeds(at::Tensor seeds) { sample_seeds_ = std::move(seeds); }
 
-  /// Returns the destination buffers of the layers' next gradients, for the caller to set.
+  /// Returns the destination buffers for the layers' next gradients, for the caller to set.
   GradientPlaces& gradient_places() { return gradient_places_; }
 
-  /// Makes the batch norm layers use statistics of the global batch, summed over the ranks by
-  /// `sum`; `forward` and backward are collective from then on. Throws Error(kConfig) naming each
-  /// layer with batch statistics that is not a models::BatchNorm. Frozen ones are left as they are.
+  /// Makes batch norm layers use statistics of the global batch, summed over the ranks by `sum`;
+  /// from then on `forward` and backward are collective. Leaves frozen batch norms unchanged.
+  /// Throws Error(kConfig), naming each layer with batch statistics that is not a
+  /// models::BatchNorm.
   void synchronize_batch_norm(const SumOverRanks& sum);
   bool synchronizes_batch_norm() const { return synchronizes_batch_norm_; }
   /// Converts all parameters except those of layers with running statistics to bf16; `forward` then
-  /// takes bf16 images. Throws Error(kConfig) if an external network cannot.
+  /// expects bf16 images. Throws Error(kConfig) if an external network does not support this.
   virtual void compute_in_bfloat16();
 
  protected:
-  /// Sets layers with running statistics whose parameters are all frozen to evaluation mode.
+  /// Sets layers to evaluation mode if they have running statistics and all parameters are frozen.
   void keep_frozen_statistics();
   const at::Tensor& sample_seeds() const { return sample_seeds_; }
   void set_multiply_adds(std::int64_t for_one_image) { multiply_adds_ = for_one_image; }
@@ -67,28 +67,29 @@ class Model : public torch::nn::Module {
   bool synchronizes_batch_norm_ = false;
 };
 
-/// Returns the model of `options`, on the CPU, with initial weights that depend on `seed` alone, or
-/// on the file of an external network. Throws Error(kConfig) if images of this shape do not fit, or
-/// such a file is unusable.
+/// Returns the model that `options` describe, on the CPU, with initial weights that depend only on
+/// `seed` or come from the file of an external network. Throws Error(kConfig) if the network does
+/// not fit images of this shape or its file is unusable.
 std::shared_ptr<Model> make_model(const settings::ModelOptions& options,
                                   const network::ImageShape& shape, std::int64_t seed);
 
-/// Returns the network of a TorchScript file, on the CPU, with the weights, and the names of
-/// modules, parameters and buffers, of the file. Throws Error(kConfig) if the file is unusable, or
-/// its network does not fit images of this shape.
+/// Returns the network of a TorchScript file, on the CPU, with the file's weights and names of
+/// modules, parameters and buffers. Throws Error(kConfig) if the file is unusable or its network
+/// does not fit images of this shape.
 std::shared_ptr<Model> make_script_model(const std::filesystem::path& file,
                                          const network::ImageShape& shape);
 
 /// Loads a plug-in and returns its network, on the CPU, for images of this shape. It reads
 /// `options`, the text of a JSON object, and draws its initial weights from LibTorch's generator.
-/// Throws Error(kConfig) if library, options (all mistakes at once) or network are unusable.
+/// Throws Error(kConfig) if the library, the options (all mistakes are listed) or the network is
+/// unusable.
 std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
                                          const std::string& options,
                                          const network::ImageShape& shape);
 
-/// Returns a model of layers. PyTorch's initial weights are drawn first, layer by layer in the
-/// order of the state_dict; then layers for which `init` or their own init names another rule draw
-/// again.
+/// Returns a model made of layers. Initial weights are first drawn as in PyTorch, layer by layer in
+/// the order of the state_dict; then layers with a different rule, from `init` or their own init,
+/// are drawn again.
 std::shared_ptr<Model> make_layered_model(const network::Network& described,
                                           const settings::InitOptions& init,
                                           const network::InitDefaults& defaults);

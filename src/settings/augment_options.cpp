@@ -20,7 +20,7 @@ constexpr double kMinRatio = 1e-3;  // of sides
 constexpr double kMaxRatio = 1e3;
 constexpr double kMaxFactor = 1e6;
 
-/// Returns the type of a variant that holds `inner`.
+/// Returns the type of a variant that contains `inner`.
 template <class Variant, class T>
 Type<Variant> holding(const Type<T>& inner) {
   return converted<Variant>(
@@ -33,7 +33,7 @@ bool holds_number(const Variant& value) {
   return std::holds_alternative<double>(value);
 }
 
-/// Returns the type of a number, or a list of numbers of the same range.
+/// Returns the type of a number, or of a list of numbers in the same range.
 Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
   return brief_or_full(holding<PerChannel>(number(range)),
                        holding<PerChannel>(list_of(number(range), "one number per channel", 1)),
@@ -79,7 +79,8 @@ Type<Interval> interval(const strict_json::NumberRange& range) {
       });
 }
 
-/// Returns the type of a distance up to `max` from the centre, or the interval from `min` to `max`.
+/// Returns the type of a distance of up to `max` from the centre, or of an interval within [min,
+/// max].
 Type<JitterRange> jitter_range(double min, double max) {
   return brief_or_full(holding<JitterRange>(number({0, max})),
                        holding<JitterRange>(interval({min, max})), "[min, max]",
@@ -100,7 +101,7 @@ std::string fill_doc(const std::string& pixels) {
          ", from 0 to 255: one number, or one per channel; or \"background\": data.background.";
 }
 
-/// Returns the row of a kind with these keys. `is_bare`: it may be a name alone, for the defaults.
+/// Returns the row for a kind with these keys. `is_bare`: the name alone means the defaults.
 template <class Kind>
 AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys, bool is_bare = false) {
   Schema<AugmentationOptions> schema{Kind{}};
@@ -261,8 +262,8 @@ bool fits(const RandomCropOptions& crop, const ImageSize& size) {
          crop.size->width <= size.width + 2 * crop.padding;
 }
 
-/// Follows the size of images, if it is known, through the list. Calls `misfit(i, crop, size)` for
-/// an entry that crops more than there is.
+/// Tracks the image size, if it is known, through the list. Calls `misfit(i, crop, size)` for an
+/// entry whose crop is larger than the image.
 template <class Misfit>
 std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<ImageSize> size,
                                      const Misfit& misfit) {
@@ -287,7 +288,7 @@ void check_only_one(const AugmentList& list, const JsonCursor& cursor) {
   }
 }
 
-/// Checks entries after normalize, whose images are not bytes.
+/// Checks the entries after normalize, for which images are no longer bytes.
 void check_after_normalize(const AugmentList& list, const JsonCursor& cursor) {
   bool is_normalized = false;
   for (std::size_t i = 0; i < list.size(); ++i) {

@@ -10,7 +10,7 @@ namespace mnist_train::settings {
 
 namespace {
 
-/// Four IDX files, whose hashes are given in the order of their names below.
+/// Returns the four IDX files; the hashes are in the order of the file names below.
 std::vector<DatasetFile> idx_files(const char* train_images, const char* train_labels,
                                    const char* test_images, const char* test_labels) {
   return {{"train-images-idx3-ubyte.gz", 16 + 60000 * 28 * 28, train_images},
@@ -19,7 +19,7 @@ std::vector<DatasetFile> idx_files(const char* train_images, const char* train_l
           {"t10k-labels-idx1-ubyte.gz", 8 + 10000, test_labels}};
 }
 
-constexpr std::uint64_t kCifarBytes = std::uint64_t{10000} * (1 + 3 * 32 * 32);  // of a batch
+constexpr std::uint64_t kCifarBytes = std::uint64_t{10000} * (1 + 3 * 32 * 32);  // per batch
 
 const NamedDataset kMnist{
     .name = "mnist",
@@ -49,9 +49,9 @@ const NamedDataset kFashionMnist{
                 "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"},
 };
 
-// The archive's size and hash are those of TensorFlow Datasets (url_checksums/cifar10.txt);
-// GoMLX and torchvision for Ruby have the same hash, the latter also those of the batches. Mean
-// and standard deviation are as in E. Stevens et al., Deep Learning with PyTorch, 7.1.
+// The archive's size and hash are from TensorFlow Datasets (url_checksums/cifar10.txt). GoMLX and
+// torchvision for Ruby have the same hash, the latter also the hashes of the batches. Mean and
+// standard deviation are from E. Stevens et al., Deep Learning with PyTorch, 7.1.
 const NamedDataset kCifar10{
     .name = "cifar10",
     .other_folder = "cifar-10-batches-bin",
@@ -110,7 +110,7 @@ Type<std::vector<DataLocation>> locations_by_rank() {
       [](const Locations& value) { return value.empty() ? std::nullopt : std::optional(value); });
 }
 
-/// Returns the key `test`: a location, or the fraction of `train` to hold out, as a number.
+/// Returns the key `test`: a location, or the fraction of `train` to hold out.
 strict_json::Field<DataOptions> test_field(const KeyOwner& owner) {
   const Type<std::optional<DataLocation>> place = optional_of(location());
   const Type<double> fraction = number({0, 1, true, true});
@@ -138,7 +138,7 @@ strict_json::Field<DataOptions> test_field(const KeyOwner& owner) {
           read, write, place.keys};
 }
 
-/// Returns the type of names of data sets.
+/// Returns the type of data set names.
 Type<std::string> dataset_name() {
   std::vector<std::string> names;
   for (const NamedDataset& row : named_datasets()) names.push_back(row.name);
@@ -246,7 +246,7 @@ void add_preparation(Schema<DataOptions>& schema) {
           "Uses only N test samples, chosen like those of limit_train.");
 }
 
-/// Checks what depends on the number of channels, if the options tell it.
+/// Checks options that depend on the number of channels, if that is known from the options.
 void check_channels(DataOptions& options, const JsonCursor& cursor) {
   std::optional<std::int64_t> channels = options.channels;
   if (!channels && options.dataset) channels = named_dataset(*options.dataset).channels;
@@ -264,7 +264,7 @@ void check_channels(DataOptions& options, const JsonCursor& cursor) {
   }
 }
 
-/// Adds the rules over several keys that depend on where samples come from.
+/// Adds rules over several keys that depend on the source of the samples.
 void add_source_rules(Schema<DataOptions>& schema) {
   const Json format = given("format");
   const Json drawn = equal("format", "synthetic");
@@ -315,7 +315,7 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
                 "conflicts with normalize in augment; set only one of them");
 }
 
-/// Either a format or a named data set is set, never both.
+/// Sets either a format or a named data set, never both.
 void choose_dataset(DataOptions& options, const JsonCursor& cursor) {
   if (cursor.gives("format")) {
     options.dataset.reset();
@@ -337,7 +337,7 @@ void check_labels(DataOptions& options, const JsonCursor& cursor) {
   }
 }
 
-/// Returns a statistic of three colours for gray.
+/// Converts a statistic of RGB channels to grayscale.
 PerChannel gray_of(const PerChannel& statistic) {
   const auto* colours = std::get_if<std::vector<double>>(&statistic);
   if (colours == nullptr || colours->size() != 3) return statistic;

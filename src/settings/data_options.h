@@ -14,45 +14,45 @@ namespace mnist_train::settings {
 
 enum class DataFormat { kIdx, kCifar, kImageFolder, kImageList, kLmdb, kSynthetic };
 
-/// A file of a data set with its size in bytes and its SHA-256 in hexadecimal digits. Both are
-/// those of the inflated content where the file is compressed by itself (.gz).
+/// A file of a data set, with its size in bytes and its SHA-256 in hexadecimal. For a file that is
+/// compressed on its own (.gz), both refer to the decompressed content.
 struct DatasetFile {
   std::string name;
   std::uint64_t bytes = 0;
   std::string sha256;
 };
 
-/// What is known of a data set that configs and commands call by name.
+/// A data set that configs and commands refer to by name.
 struct NamedDataset {
-  std::string name;          // also of the folder that holds its files
-  std::string other_folder;  // as torchvision or the archive calls it
+  std::string name;          // also the name of the folder that contains its files
+  std::string other_folder;  // folder name in torchvision or in the archive
   DataFormat format = DataFormat::kIdx;
   std::int64_t channels = 1;
   ImageSize size;
   std::int64_t classes = 10;
-  std::vector<std::string> class_names{};  // by number; empty where the numbers are the names
-  NormalizeOptions normalize;              // mean and standard deviation of its training set
+  std::vector<std::string> class_names{};  // by number; empty if the numbers are the names
+  NormalizeOptions normalize;              // mean and standard deviation of the training set
   std::vector<DatasetFile> files;
-  std::optional<DatasetFile> archive{};  // the .tar.gz that the files come in, where they do
+  std::optional<DatasetFile> archive{};  // the .tar.gz that contains the files, if there is one
   std::vector<std::string> mirrors;      // tried in order; a file's name is appended
 };
 
-/// Returns all named data sets. A new one is a row of this table, and a parser where its format is
+/// Returns all named data sets. To add one, add a row to this table, and a parser if its format is
 /// new.
 const std::vector<NamedDataset>& named_datasets();
 
-/// Returns the row of a name. Throws Error(kConfig) where no row has it.
+/// Returns the data set with this name. Throws Error(kConfig) if there is none.
 const NamedDataset& named_dataset(std::string_view name);
 
-/// Location of one split (train or test) of a data set: a folder, an images file whose labels file
-/// is found by its name, or both files. Paths are absolute.
+/// Location of one split (train or test) of a data set: a folder, an images file from whose name
+/// the labels file is found, or both files. Paths are absolute.
 struct DataLocation {
-  std::filesystem::path images;  // a file, or a folder that holds images and labels
+  std::filesystem::path images;  // a file, or a folder with images and labels
   std::optional<std::filesystem::path> labels{};
 };
 
 inline constexpr std::int64_t kMaxClasses = 65'536;  // labels are 16-bit numbers
-/// With more classes, an evaluation counts by class instead of by pair of label and prediction.
+/// With more classes, an evaluation counts per class rather than per pair of label and prediction.
 inline constexpr std::int64_t kMaxConfusionClasses = 1024;
 
 enum class Split { kEven, kThroughput };
@@ -65,59 +65,59 @@ inline constexpr std::array<const char*, 3> kFitNames{"stretch", "crop", "pad"};
 using Background = std::array<std::uint8_t, 3>;
 inline constexpr Background kWhiteBackground{255, 255, 255};
 
-/// The data to train and test on: a named `dataset`, or a `format` with `train` and `test`, unless
-/// the format is synthetic.
+/// The data to train and test on: a named `dataset`, or a `format` with `train` and `test` (the
+/// synthetic format needs neither).
 struct DataOptions {
-  std::optional<std::string> dataset = "mnist";  // a name of named_datasets(); none with a format
+  std::optional<std::string> dataset = "mnist";  // a name in named_datasets(); none with a format
   std::optional<std::filesystem::path> root;
   std::optional<DataFormat> format;
   std::optional<DataLocation> train;
   std::optional<DataLocation> test;
-  double test_fraction = 0;                     // instead of test: held out of train; 0: none
-  std::vector<DataLocation> train_per_process;  // instead of train: by rank
+  double test_fraction = 0;                     // held out of train instead of a test set; 0: none
+  std::vector<DataLocation> train_per_process;  // by rank, instead of train
   OnBadSample on_bad_sample = OnBadSample::kError;
   Decode decode = Decode::kOnce;
-  std::optional<std::int64_t> decode_threads;  // per process; none: its compute threads
+  std::optional<std::int64_t> decode_threads;  // per process; none: its number of compute threads
   std::optional<NormalizeOptions> normalize;   // none: the data set's defaults
-  double validation = 0;                       // fraction of the rest that is held out
-  std::int64_t holdout_seed = 0;               // of both fractions and of the limits
-  std::optional<ImageSize> size;               // to which images are resized; none: their own
-  Fit fit = Fit::kStretch;                     // how images reach `size`
-  /// Under pixels that are not opaque, and around padded images. None: white, with a warning, for a
-  /// run from before there was this key.
+  double validation = 0;                       // held-out fraction of the rest
+  std::int64_t holdout_seed = 0;               // for both fractions and for the limits
+  std::optional<ImageSize> size;               // images are resized to it; none: their own
+  Fit fit = Fit::kStretch;                     // how images are fitted to `size`
+  /// Behind transparent pixels, and around padded images. None: white with a warning, for runs from
+  /// before this key existed.
   std::optional<Background> background = kWhiteBackground;
   std::int64_t max_pixels = std::int64_t{64} << 20;  // of an encoded image
-  std::optional<std::int64_t> channels;  // 1 or 3, to which images are converted; none: theirs
+  std::optional<std::int64_t> channels;  // 1 or 3: converts images to it; none: as they are
   AugmentList augment;                   // of training images, in order
   Split split = Split::kEven;
   std::optional<std::int64_t> limit_train;  // samples
   std::optional<std::int64_t> limit_test;
 
-  /// Returns whether samples are picture files, each with a path.
+  /// Returns whether samples are image files, each with its own path.
   bool has_picture_files() const {
     return format == DataFormat::kImageFolder || format == DataFormat::kImageList;
   }
-  /// Returns whether samples are encoded pictures, which may be decoded as they are used.
+  /// Returns whether samples are encoded images, which may be decoded on the fly.
   bool is_encoded() const { return has_picture_files() || format == DataFormat::kLmdb; }
 };
 
-/// Returns the normalisation of images with this number of channels: `normalize`, at the top or in
-/// `augment`, else the data set's default. Throws Error(kConfig) naming the key if a list has
-/// another number of channels.
+/// Returns the normalisation for images with this number of channels: `normalize` in data or in
+/// `augment`, otherwise the data set's default. Throws Error(kConfig) naming the key if a list has
+/// a different number of channels.
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels);
 
 /// Returns data.background as red, green and blue.
 std::array<std::uint8_t, 3> background_of(const DataOptions& options);
 
-/// Returns the normalisation of RGB images that were converted to gray (see
+/// Returns the normalisation for RGB images that have been converted to grayscale (see
 /// imaging::with_channels).
 NormalizeOptions gray_of(const NormalizeOptions& normalize);
 
-/// Returns the mean brightness of the training images, from 0 to 1, according to the data set's
-/// name or the normalisation; nothing if neither tells.
+/// Returns the mean brightness of the training images, from 0 to 1, as implied by the data set's
+/// name or the normalisation; nothing if neither implies one.
 std::optional<double> trained_brightness(const DataOptions& options);
 
-/// Throws Error(kConfig) unless train_per_process is empty or lists one set per process.
+/// Throws Error(kConfig) unless train_per_process is empty or contains one location per process.
 void require_set_for_each(const DataOptions& options, int processes);
 
 }  // namespace mnist_train::settings

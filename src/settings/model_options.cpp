@@ -32,8 +32,8 @@ Type<std::string> module_name() {
   return strict_json::text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
 }
 
-/// Returns the row of a kind of layer, with these keys after "name" and "as". Keys with defaults
-/// are not written, because people read these long lists.
+/// Returns the row for a layer type, with these keys after "name" and "as". Default values are not
+/// written, because people read these long lists.
 template <class Kind>
 LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind = {}) {
   Schema<Layer> schema{Layer{"", kind}};
@@ -50,7 +50,7 @@ LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind
 
 const Type<LayerList>& layer_list_type();
 
-/// Returns the type of lists within layers, which refers to the type of all lists by name.
+/// Returns the type of lists inside layers, whose JSON Schema refers to the layer list by name.
 Type<LayerList> nested_layers() {
   return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
           [](const LayerList& layers) {
@@ -59,7 +59,7 @@ Type<LayerList> nested_layers() {
           {{"$ref", kLayersReference}}};
 }
 
-/// Adds the keys of layers with a weight and a bias.
+/// Adds the keys of layers with weights and biases.
 template <class Kind>
 void add_weights(Schema<Kind>& keys) {
   ADD_KEY(keys, bias, boolean(), "Adds a bias.");
@@ -134,7 +134,7 @@ LayerRow leaky_relu() {
   return activation(Activation::kLeakyRelu, keys);
 }
 
-/// Adds the keys of both kinds of pooling.
+/// Adds the keys shared by both kinds of pooling.
 template <class Kind>
 void add_window(Schema<Kind>& keys) {
   const auto size = height_and_width(1, kMaxImageSide);
@@ -228,7 +228,7 @@ std::vector<LayerRow> layer_table() {
       repeat()};
 }
 
-/// Returns the type of all lists of layers.
+/// Returns the type of all layer lists.
 const Type<LayerList>& layer_list_type() {
   static const Type<LayerList> kType = [] {
     Type<Layer> layer = named_union(layer_table(), {{"batch_norm2d", "batch_norm"},
@@ -248,7 +248,7 @@ const Type<LayerList>& layer_list_type() {
 }
 
 const std::vector<std::string> kModelNames{"net", "mlp", "lenet", "resnet18",
-                                           // Their weights are published.
+                                           // Networks with published weights.
                                            "torchvision-resnet18", "torchvision-resnet34",
                                            "torchvision-resnet50", "torchvision-mobilenet_v2",
                                            "efficientnet-lite0"};
@@ -263,8 +263,8 @@ Type<std::string> json_object() {
           .fragment = {{"type", "object"}}};
 }
 
-/// Adds the alternative ways to name a network. A config takes one of them; one that is given in a
-/// later layer drops the others, and keys that belong to them.
+/// Adds the alternative ways to specify a network. A config uses one of them; if a later layer sets
+/// another, it drops the others and the keys that belong to them.
 void add_networks(Schema<ModelOptions>& schema) {
   ADD_KEY(schema, name, one_of<ModelName>(kModelNames),
           "A built-in network. torchvision-… and efficientnet-lite0 have the names and numbers "
@@ -371,7 +371,7 @@ std::vector<ModelName> all_models() {
 }
 
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options) {
-  // Of ImageNet, for all of them.
+  // All of them use the statistics of ImageNet.
   if (options.is_own() || options.name < ModelName::kTorchvisionResNet18) return std::nullopt;
   return NormalizeOptions{std::vector{0.485, 0.456, 0.406}, std::vector{0.229, 0.224, 0.225}};
 }

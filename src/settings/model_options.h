@@ -24,19 +24,19 @@ enum class Activation {
 };
 enum class InitName { kDefault, kNormal, kXavierUniform, kKaimingNormal };
 
-/// How the weights of a layer, or of all layers of a model, are initialized.
+/// How the weights of one layer, or of all layers of a model, are initialised.
 struct InitOptions {
   InitName name = InitName::kDefault;
-  std::optional<double> std{};  // of normal; none: the model's default
+  std::optional<double> std{};  // for normal; none: the model's default
 };
 
-// The kinds of layers, with the arguments of their torch.nn modules. Heights and widths are in
-// pixels; input sizes are inferred.
+// Layer types with the arguments of their torch.nn modules. Heights and widths are in pixels; input
+// sizes are inferred.
 
-/// A number of outputs; none: the number of classes of the data.
+/// A number of outputs; none: the number of classes in the data.
 using OutputSize = std::optional<std::int64_t>;
 
-/// Zeros on every side of the images; none: as many as keep their size ("same").
+/// Zero padding on every side of the images; none: preserves the image size ("same").
 using Padding = std::optional<ImageSize>;
 
 struct Conv2dLayer {
@@ -93,7 +93,7 @@ struct AdaptiveAvgPool2dLayer {
   ImageSize output_size{1, 1};
 };
 
-/// Pixels at each edge of images, in the order of torch.nn.ZeroPad2d.
+/// Pixels at each edge of an image, in the order of torch.nn.ZeroPad2d.
 struct Edges {
   std::int64_t left = 0;
   std::int64_t right = 0;
@@ -126,18 +126,18 @@ struct ResidualLayer {
   LayerList layers;
   LayerList shortcut;
   std::optional<Activation> activation;  // of the sum
-  /// If not empty: the modules with weights in state_dict order. The block then holds them itself,
-  /// without the prefixes "layers." and "shortcut.".
+  /// If not empty: the modules with weights, in state_dict order. They are then registered in the
+  /// block itself, without the prefixes "layers." and "shortcut.".
   std::vector<std::string> modules;
 };
 
-/// The input times the output of `layers` for it, as in squeeze-and-excitation: an output of one
-/// pixel counts for all pixels of its channel.
+/// The input multiplied by the output of `layers` for it, as in squeeze-and-excitation. An output
+/// of one pixel is broadcast over its channel.
 struct GateLayer {
   LayerList layers;
 };
 
-/// `layers` several times, each time with separate weights.
+/// `layers` repeated `times` times, each time with separate weights.
 struct RepeatLayer {
   std::int64_t times = 1;
   LayerList layers;
@@ -153,13 +153,13 @@ struct Layer {
   LayerKind kind;
 };
 
-/// Returns the function's name in the config, such as "relu".
+/// Returns the activation's name in the config, such as "relu".
 std::string name_of(Activation function);
 
 /// Returns the layer's name in the config, such as "conv2d".
 std::string name_of(const LayerKind& kind);
 
-/// Returns the list as JSON text, as in a config.
+/// Returns the list as JSON text, in the form used in a config.
 std::string write_layers(const LayerList& layers);
 
 enum class ModelName {
@@ -174,28 +174,28 @@ enum class ModelName {
   kEfficientNetLite0
 };
 
-/// A file with initial weights, and the part of the network that it does not give.
+/// A file with initial weights, and the parts of the network that do not use it.
 struct WeightsOptions {
   std::filesystem::path file;        // absolute
-  std::vector<std::string> fresh{};  // "head", or globs of tensors that keep their initial values
+  std::vector<std::string> fresh{};  // "head", or globs of tensors with fresh initialisation
 };
 
-/// The network that is trained: a built-in one by name, or a custom one, which is a list of layers,
-/// a TorchScript file or a plug-in.
+/// The network to train: a built-in one by name, or a custom one (a list of layers, a TorchScript
+/// file or a plug-in).
 struct ModelOptions {
   ModelName name = ModelName::kNet;  // ignored if one of the next three is set
   std::optional<LayerList> layers;
   std::optional<std::filesystem::path> torchscript;  // absolute
   std::optional<std::filesystem::path> plugin;       // absolute
-  std::string options = "{}";                        // plugin: a JSON object
+  std::string options = "{}";                        // for a plug-in: a JSON object
   std::optional<WeightsOptions> weights;
   std::vector<std::int64_t> hidden = {1024, 1024};  // mlp
   Activation activation = Activation::kTanh;        // mlp
   InitOptions init;
 
-  /// Returns whether the network is a custom one.
+  /// Returns whether the network is custom.
   bool is_own() const { return layers || torchscript || plugin; }
-  /// Returns whether the network is a list of layers, not a black box.
+  /// Returns whether the network consists of layers rather than being a black box.
   bool has_layers() const { return !torchscript && !plugin; }
 };
 
@@ -205,8 +205,8 @@ std::string name_of(ModelName name);
 /// Returns all built-in models.
 std::vector<ModelName> all_models();
 
-/// Returns the normalisation of RGB images with which the published weights of a network were
-/// trained; nothing for networks without such weights.
+/// Returns the normalisation of RGB images with which a network's published weights were trained;
+/// nothing for networks without published weights.
 std::optional<NormalizeOptions> published_normalize(const ModelOptions& options);
 
 }  // namespace mnist_train::settings

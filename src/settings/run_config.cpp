@@ -87,7 +87,7 @@ Schema<ReportOptions> report_schema() {
   return schema;
 }
 
-/// Returns the key with the location of the schema for editors.
+/// Returns the key that links to the schema for editors.
 strict_json::Field<RunConfig> schema_link() {
   const auto read = [](RunConfig&, const JsonCursor& cursor) {
     if (!strict_json::text_of(cursor.node())) cursor.add_mismatch("a string");
@@ -99,7 +99,7 @@ strict_json::Field<RunConfig> schema_link() {
           write};
 }
 
-/// Returns `type` with a further check by a regular expression, which must match or must not.
+/// Returns `type` with an additional regular expression that must or must not match.
 Type<std::string> with_pattern(Type<std::string> type, const std::string& pattern, bool must_match,
                                const char* error) {
   const std::regex expression(pattern);
@@ -131,7 +131,7 @@ Type<std::string> free_name() {
                       /*must_match=*/false, "is the name of another file of the run folder");
 }
 
-/// Refuses file names that are equal, or of which one is a parent folder of the other.
+/// Rejects file names that are equal, or of which one is a parent folder of the other.
 void check_files(RunConfig& config, const JsonCursor& cursor) {
   const std::filesystem::path model = config.model_file;
   const std::filesystem::path accuracies = config.accuracies_file;
@@ -142,10 +142,10 @@ void check_files(RunConfig& config, const JsonCursor& cursor) {
                       "model_file and accuracies_file are the same path");
 }
 
-/// The condition that `deterministic` names a number of shards.
+/// The condition that `deterministic` sets a number of shards.
 Json is_sharded() { return holds("deterministic", given("shards")); }
 
-/// The condition that launch.devices lists a device that meets `condition`.
+/// The condition that launch.devices contains a device that meets `condition`.
 Json lists_device(const Json& condition) { return holds("launch", lists("devices", condition)); }
 
 void add_device_rules(Schema<RunConfig>& schema) {
@@ -171,7 +171,7 @@ void add_device_rules(Schema<RunConfig>& schema) {
   }
 }
 
-/// Refuses keys that do not work in a captured step. Other checks depend on the number of
+/// Rejects keys that do not work in a captured step. Other checks depend on the number of
 /// processes.
 void add_graph_rules(Schema<RunConfig>& schema) {
   const Json on = equal("cuda_graphs", "on");
@@ -183,7 +183,7 @@ void add_graph_rules(Schema<RunConfig>& schema) {
                 "\"on\" does not work with /data/split \"throughput\"");
 }
 
-/// Refuses keys that do not work if the split of a batch depends on measured speed.
+/// Rejects keys that do not work if the split of a batch depends on measured speed.
 void add_split_rules(Schema<RunConfig>& schema) {
   const auto forbid = [&schema](const Json& condition, const std::string& reason) {
     schema.forbid("data/split", {holds("data", equal("split", "throughput")), condition},
@@ -213,7 +213,7 @@ void check_process_count(RunConfig& config, const JsonCursor& cursor) {
                           std::to_string(*shards));
 }
 
-/// Refuses keys that make the results of a run with shards depend on the number of processes.
+/// Rejects keys that make the results of a run with shards depend on the number of processes.
 void add_shard_rules(Schema<RunConfig>& schema) {
   const auto forbid = [&schema](const std::string& key, const Json& condition,
                                 const std::string& reason) {
@@ -236,7 +236,8 @@ void add_shard_rules(Schema<RunConfig>& schema) {
   schema.check(check_process_count);
 }
 
-/// Networks with published weights normalise as those were trained to, unless the config says how.
+/// Networks with published weights use the normalisation of those weights, unless the config sets
+/// one.
 void use_published_normalize(RunConfig& config, const JsonCursor& /*cursor*/) {
   if (config.data.normalize || find<NormalizeOptions>(config.data.augment) != nullptr) return;
   std::optional<NormalizeOptions> published = published_normalize(config.model);
@@ -279,7 +280,7 @@ Schema<RunConfig> make_schema() {
   return schema;
 }
 
-/// Returns every key of a config file.
+/// Returns all keys of a config file.
 const Schema<RunConfig>& run_config_schema() {
   static const Schema<RunConfig> kSchema = make_schema();
   return kSchema;
@@ -294,7 +295,7 @@ strict_json::KeyUse use_of(const std::string& pointer) {
   return kSteps;
 }
 
-/// Returns "KEY was OLD and is NEW" for each key of this use that differs.
+/// Returns "KEY was OLD and is NEW" for each differing key with this use.
 std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
                                         strict_json::KeyUse wanted) {
   using nlohmann::json;
@@ -326,7 +327,7 @@ Node* group_of(Node& layer, const std::string& pointer) {
   return pointer.empty() ? &layer : layer.find(pointer.substr(1));
 }
 
-/// Returns the value of a key if the layer gives one other than null.
+/// Returns the value of a key if the layer sets it to a value other than null.
 Node* value_in(Node& layer, const std::string& group, std::string_view key) {
   Node* object = group_of(layer, group);
   Node* value = object == nullptr ? nullptr : object->find(key);
@@ -339,7 +340,7 @@ void drop(Node& layer, const std::string& group, std::string_view key) {
   }
 }
 
-/// Returns the number of layers below the last one that gives the key; 0 if none does.
+/// Returns the number of layers below the last one that sets the key; 0 if none does.
 std::size_t count_below(Layers& layers, const std::string& group, std::string_view key) {
   for (std::size_t i = layers.size(); i > 0; --i) {
     if (value_in(layers[i - 1], group, key) != nullptr) return i - 1;
@@ -347,9 +348,9 @@ std::size_t count_below(Layers& layers, const std::string& group, std::string_vi
   return 0;
 }
 
-/// Drops a key from each layer above which its owner changes, if the layer gives the owner as well
-/// or the key does not belong to the owner's last value. Otherwise the key stays: a layer that
-/// gives it without the owner means it for the final value.
+/// Drops a key from each layer below the one that changes its owner, if the layer also sets the
+/// owner or the key does not belong to the owner's final value. Otherwise the key is kept, because
+/// a layer that sets it without the owner means it for the final value.
 void drop_disowned(Layers& layers, const KnownKey& key) {
   const std::size_t below = count_below(layers, key.group, key.traits.owner.key);
   std::optional<Json> value;  // of the owner, up to layer i
@@ -363,8 +364,8 @@ void drop_disowned(Layers& layers, const KnownKey& key) {
   }
 }
 
-/// Expands the shorthand value of a --set to an object if another --set gives another key of that
-/// object. So their order does not matter.
+/// Expands the shorthand value of a --set to an object if another --set sets another key of the
+/// same object, so that their order does not matter.
 void expand_shorthand(Layers& layers, const KnownKey& key) {
   const std::string& member = *key.traits.shorthand_for;
   const auto typed = [&](Node& layer) {

@@ -13,7 +13,7 @@
 
 namespace mnist_train::settings {
 
-/// Names of the program's files in a run folder, which config keys must not use.
+/// Names of the program's own files in a run folder, which config keys must not use.
 namespace run_files {
 
 inline constexpr const char* kConfig = "config.json";
@@ -31,35 +31,35 @@ inline constexpr const char* kLogs = "logs";
 
 }  // namespace run_files
 
-/// The number of processes, and handling of lost ones.
+/// The number of processes, and the handling of lost ones.
 struct LaunchOptions {
   std::optional<std::int64_t> processes_per_node;  // none: one per GPU, or one per core, up to 2
   std::int64_t max_restarts = 2;
   double rendezvous_timeout_s = 60;
   double hang_timeout_s = 300;
-  std::optional<std::int64_t> threads_per_process;  // none: the cores divided by the processes
-  std::vector<std::string> devices;  // one process each: "cpu", "cuda:1"; empty: chosen by rank
+  std::optional<std::int64_t> threads_per_process;  // none: cores divided by processes
+  std::vector<std::string> devices;  // one per process: "cpu", "cuda:1"; empty: by rank
 };
 
-/// The figure that selects the best checkpoint, on the validation set if there is one.
+/// Metric that selects the best checkpoint, on the validation set if there is one.
 enum class BestBy { kAccuracy, kBalancedAccuracy, kLoss };
 
 /// When checkpoints are written, and which are kept.
 struct CheckpointOptions {
-  std::int64_t every_epochs = 1;  // 0: none after epochs
+  std::int64_t every_epochs = 1;  // 0: none at the end of epochs
   std::optional<std::int64_t> every_steps;
-  std::int64_t keep = 3;  // newest files, at least 1
+  std::int64_t keep = 3;  // number of newest files, at least 1
   bool keep_best = true;
   BestBy best_by = BestBy::kAccuracy;
 };
 
-/// The predictions that a run shows for single images.
+/// Per-image predictions that a run shows.
 struct PredictionsOptions {
   std::int64_t batches = 10;
   std::int64_t images_per_batch = 32;
 };
 
-/// The reports of a run.
+/// Reports of a run.
 struct ReportOptions {
   bool html = true;
   bool tensorboard = true;
@@ -67,7 +67,7 @@ struct ReportOptions {
   PredictionsOptions predictions;
 };
 
-/// All config keys, with their defaults.
+/// All config keys with their defaults.
 struct RunConfig {
   TrainOptions train;
   ModelOptions model;
@@ -76,44 +76,45 @@ struct RunConfig {
   LaunchOptions launch;
   ReportOptions report;
   std::optional<std::filesystem::path> output;  // absolute; none: runs/<config name>/<start time>
-  std::string model_file = "model.pt";          // within the run folder
+  std::string model_file = "model.pt";          // relative to the run folder
   std::string accuracies_file = "accuracies.json";
 };
 
-/// Merges at least one layer of a config, later ones over earlier ones. A layer that gives one of
-/// two exclusive keys (data.format) drops the other one (data.dataset) from those below it; another
-/// model, schedule or format drops the keys that belonged to the one below. The order of layers
-/// whose keys are valid together does not matter.
+/// Merges one or more config layers; later ones override earlier ones. If a layer sets one of two
+/// exclusive keys (data.format), the other one (data.dataset) is dropped from lower layers. If it
+/// changes the model, schedule or format, keys that belong to the previous one are dropped. The
+/// order of layers whose keys are valid together does not matter.
 strict_json::Node merge_layers(std::vector<strict_json::Node> layers);
 
-/// Adds to `problems` the mistakes in keys and values of one layer of the config. Rules over
-/// several keys are skipped, because other layers may satisfy them.
+/// Adds the errors in keys and values of one config layer to `problems`. Rules over several keys
+/// are skipped, because other layers may satisfy them.
 void check_layer(const strict_json::Node& layer, strict_json::Problems& problems);
 
 /// Reads and checks the merged document. Throws Error(kConfig) with all problems, including the
 /// given ones, one per line: `FILE:LINE:COLUMN: /pointer: message`.
 RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems problems = {});
 
-/// Reads a text that was validated before, such as the config of a job or a checkpoint.
+/// Reads a config that has already been validated, such as that of a job or a checkpoint.
 RunConfig parse_run_config(strict_json::Source source);
 
-/// Returns the effective config as JSON text (indented by 2, in contract order, with a trailing
-/// newline): all keys, `output` only on request. Reading it again gives the same RunConfig.
+/// Returns the effective config as JSON text (indented by 2, keys in documented order, with a
+/// trailing newline). Contains all keys, but `output` only on request. Reading the text returns an
+/// equal RunConfig.
 std::string write_run_config(const RunConfig& config, bool with_output);
 
-/// Returns whether the effective configs are the same.
+/// Returns whether the effective configs are equal.
 inline bool operator==(const RunConfig& one, const RunConfig& other) {
   return write_run_config(one, true) == write_run_config(other, true);
 }
 
-/// Returns the JSON Schema (draft 2020-12) of a config file, as text.
+/// Returns the JSON Schema (draft 2020-12) of config files as text.
 std::string write_run_config_schema();
 
-/// Returns a text for each key by which two configs compute steps differently, such as "seed was 1
-/// and is 5".
+/// Returns a text, such as "seed was 1 and is 5", for each differing key that affects how steps are
+/// computed.
 std::vector<std::string> config_differences(const RunConfig& before, const RunConfig& now);
 
-/// Returns such texts for the keys that determine the samples of a run and their location.
+/// Returns the same for keys that determine the samples of a run and their location.
 std::vector<std::string> data_differences(const RunConfig& before, const RunConfig& now);
 
 }  // namespace mnist_train::settings

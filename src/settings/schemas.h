@@ -8,14 +8,14 @@
 #include "settings/train_options.h"
 #include "strict_json/schema.h"
 
-/// The tables of the config's groups and their vocabulary. For the sources of this layer, and for
-/// those that list all keys.
+/// The schema tables of the config's groups, and shared building blocks. For the sources of this
+/// layer, and for code that lists all keys.
 namespace mnist_train::settings {
 
 using namespace strict_json;
 using enum strict_json::KeyUse;
 
-/// Bounds that keep every product and conversion of these numbers in range.
+/// Limits that keep all products and conversions of these numbers in range.
 inline constexpr std::int64_t kMaxCount = std::numeric_limits<std::int32_t>::max();
 inline constexpr std::int64_t kMaxSteps = (std::int64_t{1} << 53) - 1;  // exact in all JSON readers
 inline constexpr std::int64_t kMaxProcessesPerNode = 1024;
@@ -24,7 +24,7 @@ inline constexpr double kMaxFloat = 1e38;               // weights are fp32
 inline constexpr double kMinFloat = 1e-37;              // smaller divisors are 0 or denormal
 inline constexpr double kMaxSeconds = 1e6;
 
-/// Returns a table of one key.
+/// Returns a table with a single key.
 template <class Options, class T>
 Schema<Options> one_key(const std::string& name, T Options::*member, const Type<T>& type,
                         const std::string& doc, const std::vector<std::string>& other_names = {},
@@ -34,7 +34,7 @@ Schema<Options> one_key(const std::string& name, T Options::*member, const Type<
   return schema;
 }
 
-/// Returns the keys at the top level that describe training.
+/// Returns the top-level keys that describe training.
 Schema<TrainOptions> train_schema();
 
 /// Returns the keys of `data`.
@@ -43,32 +43,32 @@ Schema<DataOptions> data_schema();
 /// Returns the keys of `model`.
 Schema<ModelOptions> model_schema();
 
-/// Returns the type of two numbers from `min` to `max`: [height, width], or one for both.
+/// Returns the type of two numbers from `min` to `max`: [height, width], or one number for both.
 Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max);
 
-/// Returns the type of an image's size.
+/// Returns the type of image sizes.
 Type<ImageSize> image_size();
 
 /// Returns the type of data.augment, which checks the entries and the rules between them.
 Type<AugmentList> augment_list();
 
-/// Returns the type of {"mean", "std"}, each a number or a list with one number a channel.
+/// Returns the type of {"mean", "std"}, each a number or a list with one number per channel.
 Type<NormalizeOptions> normalize();
 
-/// Returns all keys of a config, in the order of the tables.
+/// Returns all config keys, in the order of the tables.
 const std::vector<KnownKey>& config_keys();
 
-/// Position of the JSON Schema of lists of layers, which refers to itself.
+/// Location of the JSON Schema of layer lists, which refers to itself.
 inline constexpr const char* kLayersDefinition = "layers";
 inline constexpr const char* kLayersReference = "#/$defs/layers";
 
-/// Returns the JSON Schema of a list of layers.
+/// Returns the JSON Schema of layer lists.
 Json layer_list_schema();
 
-/// Returns the type of lists of layers; it is described by a reference to `layer_list_schema`.
+/// Returns the type of layer lists; its JSON Schema is a reference to `layer_list_schema`.
 Type<LayerList> layer_list();
 
-/// Returns the type of initial weights: a name, or {"name": "normal", "std": 0.1}.
+/// Returns the type of weight initialisations: a name, or {"name": "normal", "std": 0.1}.
 Type<InitOptions> init();
 
 }  // namespace mnist_train::settings

@@ -11,7 +11,7 @@ namespace mnist_train::settings {
 
 namespace {
 
-/// Returns the traits of keys of one schedule, which the others refuse.
+/// Returns the traits of keys that belong to one schedule; other schedules reject them.
 KeyTraits of_schedule(const std::string& name) {
   return {.owner = {"name", name, /*is_any_other=*/false, "schedule"}};
 }
@@ -162,7 +162,7 @@ void add_length(Schema<TrainOptions>& schema) {
           {"eval_batch_size", "val_batch_size"});
 }
 
-/// Returns the type of factors of the learning rate.
+/// Returns the type of learning-rate factors.
 Type<double> factor() {
   Type<double> type = number({0, kMaxFloat, true});
   type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<double> {
@@ -173,7 +173,7 @@ Type<double> factor() {
   return type;
 }
 
-/// Returns the type of one glob or several.
+/// Returns the type of one or more globs.
 Type<std::vector<std::string>> globs() {
   const auto glob = strict_json::text(".", "a glob of parameter names");
   return one_or_list(glob, list_of(glob, "at least one glob", 1), R"(["conv1.*", "bn1.*"])");
@@ -303,7 +303,7 @@ void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {
   }
 }
 
-/// Does not consider `max_steps`, which ends epochs that only the data tell.
+/// Does not consider `max_steps`: which epoch it ends in depends on the data.
 void check_warmup(TrainOptions& options, const JsonCursor& cursor) {
   const double warmup_epochs = options.schedule.warmup_epochs;
   if (warmup_epochs <= static_cast<double>(options.epochs)) return;

@@ -19,17 +19,17 @@ enum class PrecisionName { kAuto, kFp32, kBf16 };
 enum class CudaGraphs { kAuto, kOn, kOff };
 enum class GpuKernels { kAuto, kOff };
 
-/// The learning rate over time.
+/// Learning-rate schedule.
 struct ScheduleOptions {
   ScheduleName name = ScheduleName::kConstant;
   double warmup_epochs = 0;
-  std::int64_t step_epochs = 30;  // step: epochs between two drops
+  std::int64_t step_epochs = 30;  // step: epochs between drops
   double gamma = 0.1;             // step: factor of the rate at each drop
   double final_factor = 0;        // linear, cosine: fraction of the rate at the end of the run
   double max_learning_rate = 0;   // one_cycle: required
   double pct_start = 0.3;         // one_cycle: fraction of the steps in which the rate rises
-  double div_factor = 25;         // one_cycle: max_learning_rate divided by the first rate
-  double final_div_factor = 1e4;  // one_cycle: first rate divided by the last one
+  double div_factor = 25;         // one_cycle: max_learning_rate / first rate
+  double final_div_factor = 1e4;  // one_cycle: first rate / last rate
   double factor = 0.1;            // plateau: factor of the rate at each drop
   std::int64_t patience = 10;     // plateau: epochs without improvement before the rate drops
   double min_learning_rate = 0;   // plateau
@@ -42,7 +42,7 @@ struct AveragingOptions {
   Compression compression = Compression::kNone;
 };
 
-/// When a run ends because its accuracy no longer improves.
+/// When a run ends because accuracy no longer improves.
 struct EarlyStoppingOptions {
   std::int64_t patience = 1;  // consecutive epochs without improvement
   double min_delta = 0;       // an improvement is larger than this
@@ -53,15 +53,15 @@ struct EmaOptions {
   double decay = 0.999;  // fraction of the average kept by each optimizer step
 };
 
-/// Weights of classes in the training loss.
+/// Class weights in the training loss.
 struct ClassWeightOptions {
   bool balanced = false;                     // samples / (classes * samples of the class)
   std::map<std::string, double> by_class{};  // by name, or number if there are no names; others: 1
 };
 
-/// An entry of `parameters`: how the parameters that a glob matches are trained.
+/// An entry of `parameters`: how the parameters that match a glob are trained.
 struct ParameterOptions {
-  std::vector<std::string> match;  // globs of names, at least one
+  std::vector<std::string> match;  // globs of parameter names, at least one
   std::optional<double> learning_rate_factor;
   std::optional<double> weight_decay;
   std::optional<bool> frozen;
@@ -69,10 +69,10 @@ struct ParameterOptions {
   bool operator==(const ParameterOptions&) const = default;
 };
 
-/// The hyperparameters, at the top level of the config.
+/// Hyperparameters, at the top level of the config.
 struct TrainOptions {
   std::int64_t epochs = 10;
-  std::optional<std::int64_t> max_steps;         // optimizer steps over the whole run
+  std::optional<std::int64_t> max_steps;         // optimizer steps in the whole run
   std::optional<std::int64_t> batch_size = 128;  // samples per step, over all processes
   std::optional<std::int64_t> batch_size_per_process;
   std::int64_t test_batch_size = 1000;  // per process
@@ -85,7 +85,7 @@ struct TrainOptions {
   double adam_epsilon = 1e-8;
   double weight_decay = 0;
   ScheduleOptions schedule;
-  std::vector<ParameterOptions> parameters;  // later entries win key by key
+  std::vector<ParameterOptions> parameters;  // later entries override earlier ones per key
   double label_smoothing = 0;
   std::optional<ClassWeightOptions> class_weights;
   std::optional<double> max_gradient_norm;
@@ -102,15 +102,15 @@ struct TrainOptions {
   CudaGraphs cuda_graphs = CudaGraphs::kAuto;
   GpuKernels gpu_kernels = GpuKernels::kAuto;
   std::optional<double> stop_at_accuracy;
-  std::optional<std::int64_t> log_interval;  // steps; none: by the length of the run
+  std::optional<std::int64_t> log_interval;  // steps; none: chosen from the length of the run
   std::optional<EarlyStoppingOptions> early_stopping;
   std::optional<EmaOptions> ema;
 };
 
-/// Returns the samples per batch, over all processes.
+/// Returns the batch size, over all processes.
 std::int64_t global_batch_size(const TrainOptions& options, int processes);
 
-/// Returns the number of steps between two records of steps.
+/// Returns the number of steps between two step records.
 std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_epoch);
 
 /// Returns the number of shards of each global batch.
@@ -119,15 +119,15 @@ std::int64_t shard_count(const TrainOptions& options, int processes);
 /// How a parameter is trained.
 struct ParameterSettings {
   double learning_rate_factor = 1;
-  std::optional<double> weight_decay;  // none: that of all parameters
+  std::optional<double> weight_decay;  // none: the global weight decay
   bool frozen = false;
 
   bool operator==(const ParameterSettings&) const = default;
 };
 
-/// Returns the settings of each named parameter. `frozen`: those that a network from outside
-/// freezes itself, unless an entry says otherwise. Throws ConfigKeyError for all globs that match
-/// no name, and if every parameter is frozen.
+/// Returns the settings of each named parameter. `frozen` lists those that a custom network freezes
+/// itself, unless an entry overrides it. Throws ConfigKeyError for all globs that match no name,
+/// and if every parameter is frozen.
 std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOptions>& entries,
                                                   const std::vector<std::string>& names,
                                                   const std::set<std::string>& frozen = {});

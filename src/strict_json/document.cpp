@@ -31,7 +31,8 @@ constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   throw Error(ExitCode::kConfig, on_one_line(name + ": " + reason));
 }
 
-/// Refuses a pipe whose writer neither writes nor closes it; waits indefinitely for a terminal.
+/// Rejects a pipe whose writer neither writes to it nor closes it. Waits indefinitely for a
+/// terminal.
 void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kTimeout_s = 10;
   pollfd event{fd, POLLIN, 0};
@@ -56,10 +57,10 @@ std::string read_to_end(int fd, const std::string& name) {
   return text;
 }
 
-/// Returns UTF-16 or UTF-32 by the byte order mark or the zero bytes in the first characters, or
-/// null.
+/// Detects UTF-16 or UTF-32 by the byte order mark or by zero bytes in the first characters, and
+/// returns its name, or null.
 const char* wide_encoding(std::string_view text) {
-  std::string zeros;  // of the first four bytes; two characters of JSON are ASCII
+  std::string zeros;  // of the first four bytes; the first two characters of JSON are ASCII
   for (const char byte : text.substr(0, 4)) zeros += byte == '\0' ? '0' : 'x';
   if (text.starts_with("\0\0\xFE\xFF"sv) || zeros == "000x") return "UTF-32BE";
   if (text.starts_with("\xFF\xFE\0\0"sv) || zeros == "x000") return "UTF-32LE";
@@ -68,7 +69,7 @@ const char* wide_encoding(std::string_view text) {
   return nullptr;
 }
 
-/// Returns whether the text has one of `characters` at `offset`.
+/// Returns whether the character at `offset` is one of `characters`.
 bool has_any(std::string_view text, std::size_t offset, std::string_view characters) {
   return offset < text.size() && characters.find(text[offset]) != std::string_view::npos;
 }
@@ -86,7 +87,7 @@ std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
   return offset;
 }
 
-/// Refuses other file formats, for which JSON syntax errors would be misleading.
+/// Rejects other file formats, for which JSON syntax errors would be misleading.
 void refuse_other_formats(const std::string& name, std::string_view text) {
   if (const char* encoding = wide_encoding(text)) {
     refuse(name, std::string("is ") + encoding + " text, but a config is UTF-8; to convert it: " +
@@ -101,7 +102,7 @@ void refuse_other_formats(const std::string& name, std::string_view text) {
 constexpr std::size_t kMaxNesting = 64;
 constexpr std::size_t kMaxBrokenValues = 16;
 
-/// Returns the offset after the closing quote, or npos without one.
+/// Returns the offset after the closing quote, or npos if there is none.
 std::size_t end_of_string(std::string_view text, std::size_t offset) {
   for (++offset; offset < text.size(); ++offset) {
     if (text[offset] == '"') return offset + 1;
@@ -110,7 +111,7 @@ std::size_t end_of_string(std::string_view text, std::size_t offset) {
   return std::string_view::npos;
 }
 
-/// Explains a word or character that is not JSON; "" if there is nothing to explain.
+/// Returns a hint about a word or character that is not JSON, or "".
 std::string_view hint_for(std::string_view found) {
   if (found.starts_with('\'')) return " (strings need double quotes)";
   if (found.starts_with('/') || found.starts_with('#')) return " (JSON has no comments)";
@@ -137,9 +138,9 @@ std::string describe_token(std::string_view text, std::size_t offset) {
   return shorten(found) + std::string(hint_for(found));
 }
 
-/// Recursive descent over lists and objects; scalars are parsed by the JSON library. A structural
-/// error ends the document (`Stop`). A malformed scalar is reported and skipped if its end is
-/// certain, so that errors after it are found as well.
+/// Recursive-descent parser for lists and objects; the JSON library parses scalars. A structural
+/// error ends parsing (`Stop`). A malformed scalar is reported and skipped if its end is certain,
+/// so that later errors are found as well.
 class DocumentParser {
  public:
   DocumentParser(std::shared_ptr<const Source> source, Problems& problems, std::size_t begin)
@@ -183,7 +184,7 @@ class DocumentParser {
   [[noreturn]] void expected(const std::string& what, const char* hint = "") {
     stop(at_, "expected " + what + ", found " + describe_token(text_, at_) + hint);
   }
-  /// Stops unless a value may begin here; `hint` is for a closing bracket.
+  /// Stops unless a value may start here; `hint` is for a closing bracket.
   void require_value(const char* hint = "") {
     if (next_is_any(",:]}") || at_ == text_.size()) expected("a value", hint);
   }
@@ -204,7 +205,7 @@ class DocumentParser {
     return node;
   }
 
-  /// Parses the string, number or word at the current position and moves past it.
+  /// Parses the string, number or word at the current position and advances past it.
   Json scalar() {
     const std::size_t begin = at_;
     const bool is_string = has_any(text_, begin, "\"");
@@ -225,8 +226,8 @@ class DocumentParser {
     }
   }
 
-  /// Reports a malformed scalar. Continues after it unless its end is uncertain: then the text that
-  /// follows would only cause false alarms.
+  /// Reports a malformed scalar. Continues after it unless its end is uncertain, because the text
+  /// that follows would then only cause spurious errors.
   void skip_malformed(Node& node, const MalformedScalar& problem) {
     report(problem.offset, problem.message);
     if (at_ > text_.size() || depth_ == 0 || ++malformed_ == kMaxBrokenValues) throw Stop();
@@ -238,7 +239,7 @@ class DocumentParser {
     node.is_broken = true;
   }
 
-  /// Parses the elements between two brackets, up to `close`, calling `element` at each.
+  /// Parses the elements up to the closing bracket `close`, and calls `element` at each one.
   template <class Element>
   void elements(const char* close, const Element& element) {
     if (depth_ == kMaxNesting) {
@@ -390,7 +391,7 @@ std::string describe(const Node& node) {
   if (node.value.is_string()) {
     return "the string \"" + shorten(node.value.get_ref<const std::string&>()) + '"';
   }
-  // As written: 10.0 and 1e1 are not the integer 10.
+  // As written, because 10.0 and 1e1 are not the integer 10.
   return shorten(word_at(node.source->text, node.offset));
 }
 

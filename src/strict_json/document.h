@@ -17,27 +17,27 @@ using Json = OrderedJson;
 
 /// A text that contains config: a file, standard input, an environment variable or a flag.
 struct Source {
-  std::string name;                   // as messages show it: "cfg.json", "--set epochs=2"
-  std::string text;                   // UTF-8 if it is valid
-  std::filesystem::path base_folder;  // absolute; relative paths in the text start here
-  bool is_in_name = false;            // the name shows the whole text: no line and column needed
-  /// Offset of a value that was typed in a shell, in which a number may be meant as text.
+  std::string name;                   // as shown in messages: "cfg.json", "--set epochs=2"
+  std::string text;                   // UTF-8, not validated
+  std::filesystem::path base_folder;  // absolute; base for relative paths in the text
+  bool is_in_name = false;            // name shows the whole text; messages omit line and column
+  /// Offset of a value that was typed in a shell. A number there may be meant as text.
   std::optional<std::size_t> typed_value{};
 };
 
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 
-/// Reads a file or pipe ("-": standard input) of at most kMaxSourceBytes. Relative paths in a file
-/// start at its folder, in a pipe at the working directory. Throws Error(kConfig).
+/// Reads at most kMaxSourceBytes from a file or pipe ("-": standard input). Relative paths are
+/// relative to the file's folder, or to the working directory for a pipe. Throws Error(kConfig).
 std::shared_ptr<const Source> load_source(const std::string& path);
 
-/// Finds places in a text, in one pass over it if the offsets ascend.
+/// Converts offsets to lines and columns, in a single pass over the text if the offsets ascend.
 class TextLocator {
  public:
-  /// Refers to `source`.
+  /// Keeps a reference to `source`.
   explicit TextLocator(const Source& source) : source_(&source) {}
 
-  /// Returns `FILE:LINE:COLUMN` for messages, on one line, or the name alone if it shows the whole
+  /// Returns `FILE:LINE:COLUMN` for messages, on one line, or only the name if it shows the whole
   /// text. Columns count characters, not bytes.
   std::string place(std::size_t offset);
 
@@ -48,7 +48,8 @@ class TextLocator {
   std::size_t column_ = 1;
 };
 
-/// Returns the text, truncated for messages at a character boundary, with "…" if it was too long.
+/// Returns the text for messages; if it is too long, truncates it at a character boundary and
+/// appends "…".
 std::string shorten(std::string_view text);
 
 /// A mistake and its position.
@@ -60,24 +61,24 @@ struct Problem {
 };
 using Problems = std::vector<Problem>;
 
-/// Throws Error(kConfig) if there are problems: lines `FILE:LINE:COLUMN: /pointer: message` (`--set
-/// KEY=VALUE: /pointer: message` for a flag), by source and position, without duplicates. The
-/// pointer of the whole document is shown as `/`.
+/// Throws Error(kConfig) if there are problems. The message contains a line `FILE:LINE:COLUMN:
+/// /pointer: message` per problem (`--set KEY=VALUE: /pointer: message` for a flag), sorted by
+/// source and position, without duplicates. The pointer to the whole document is shown as `/`.
 void throw_if_any(const Problems& problems);
 
-/// Returns `pointer` with one more step, escaped by RFC 6901. Very long keys are truncated.
+/// Returns `pointer` with one more step, escaped as in RFC 6901. Very long keys are truncated.
 std::string join_pointer(const std::string& pointer, const std::string& key);
 
-/// A JSON value with its position in the text. Objects keep the order of their keys.
+/// A JSON value and its position in the text. Objects keep the order of their keys.
 struct Node {
   struct Member;
 
-  Json value;  // a scalar, or an empty list or object whose content is in `items` or `members`
+  Json value;  // a scalar, or an empty list or object; content is in `items` or `members`
   std::vector<Node> items;
   std::vector<Member> members;
   std::shared_ptr<const Source> source;
   std::size_t offset = 0;  // of the value's first byte in source->text
-  bool is_broken = false;  // not JSON, which has been reported already
+  bool is_broken = false;  // not valid JSON; already reported
 
   /// Returns the value of the first member with this key, or null.
   const Node* find(std::string_view key) const;
@@ -90,27 +91,27 @@ struct Node::Member {
   Node value;
 };
 
-/// Returns a node at `offset` of the source, an empty object unless another value is given.
+/// Returns a node at `offset` of the source, by default an empty object.
 Node node_at(std::shared_ptr<const Source> source, std::size_t offset, Json value = Json::object());
 
-/// Returns the value for messages: `1.5`, `the string "ten"`, `a list`.
+/// Returns a description of the value for messages: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);
 
-/// Returns the text of a string. In a --set, other values count as text too, as they were typed: a
-/// folder may be called 2024 or true. Nothing for other values in a file.
+/// Returns the text of a string. In a --set, other values also count as text, as they were typed,
+/// because a folder may be called 2024 or true. Returns nothing for other values in a file.
 std::optional<std::string> text_of(const Node& node);
 
-/// Returns the value as JSON without positions.
+/// Returns the value as JSON, without positions.
 Json to_json(const Node& node);
 
-/// Parses source->text from `begin` on as strict JSON (RFC 8259, UTF-8, optional byte order mark),
-/// at most 64 levels deep. Duplicate keys and malformed scalars (NaN, words without quotes) are
-/// added to `problems`; such values become broken nodes. After any other syntax error, which is
-/// added as well, returns nothing.
+/// Parses source->text from offset `begin` as strict JSON (RFC 8259, UTF-8, optional byte order
+/// mark), at most 64 levels deep. Adds errors to `problems`. Parsing continues after duplicate keys
+/// and after malformed scalars (NaN, words without quotes), which become broken nodes; after any
+/// other syntax error, returns nothing.
 std::optional<Node> parse_document(const std::shared_ptr<const Source>& source, Problems& problems,
                                    std::size_t begin = 0);
 
-/// Merges `over` into `under`: objects key by key, all other values are replaced.
+/// Merges `over` into `under`: objects key by key; other values are replaced.
 Node merge(Node under, Node over);
 
 }  // namespace mnist_train::strict_json

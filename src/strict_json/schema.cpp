@@ -14,12 +14,12 @@ namespace mnist_train::strict_json {
 
 namespace {
 
-/// Suggestions are slow, and a text with more unknown keys than this is no config.
+/// Suggestions are slow to compute, and a text with more unknown keys than this is not a config.
 constexpr std::size_t kMaxExplanations = 100;
 
 constexpr std::size_t kLongestComparedName = 40;
 
-/// Returns the name without case and separators: "batchSize" and "batch-size" are batch_size.
+/// Returns the name without case and separators, so "batchSize" and "batch-size" match batch_size.
 std::string plain(std::string_view name) {
   std::string letters;
   for (const char character : name) {
@@ -29,7 +29,7 @@ std::string plain(std::string_view name) {
   return letters;
 }
 
-/// Returns the key that other programs call `given`, or whose spelling is close.
+/// Returns the key that other programs call `given`, or one with a similar spelling.
 const KnownKey* similar_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
   std::vector<std::string> names;
   for (const KnownKey* key : keys) {
@@ -43,7 +43,7 @@ const KnownKey* similar_key(std::string_view given, const std::vector<const Know
 }
 
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
-/// Not absolute, not a folder, without the steps `.` and `..`, not starting at `~`.
+/// Not absolute, not a folder, without `.` and `..` as path components, not starting with `~/`.
 constexpr const char* kFileNamePattern = R"(^(?!~?/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
 constexpr std::size_t kMaxPatternText = 1000;  // std::regex recurses for every character
 
@@ -59,7 +59,7 @@ bool contains(const NumberRange& range, double value) {
          (range.below_max ? value < range.max : value <= range.max);
 }
 
-/// Explains a float literal that was probably meant as an integer: 10.0, 1e3.
+/// Returns a hint for a float literal that was probably meant as an integer: 10.0, 1e3.
 std::string hint_for_integer(const Json& value) {
   if (!value.is_number_float()) return {};
   const auto real = value.get<double>();
@@ -67,7 +67,7 @@ std::string hint_for_integer(const Json& value) {
   return "; an integer is written without fraction and exponent: " + show(real);
 }
 
-/// Returns whether a literal is not 0 but becomes 0 as a double, as 1e-999 does.
+/// Returns whether a nonzero literal becomes 0 as a double, such as 1e-999.
 bool underflows(const Node& node) {
   if (node.value != 0.0) return false;
   std::string_view digits = std::string_view(node.source->text).substr(node.offset);
@@ -85,7 +85,7 @@ bool is_plain_text(const std::string& text) {
   }
 }
 
-/// Returns whether the value is a string that a JSON Schema lists in its "enum".
+/// Returns whether the value is a string listed in a JSON Schema's "enum".
 bool takes_name(const Json& fragment, const Json& value) {
   if (!value.is_string()) return false;
   if (fragment.contains("anyOf")) {
@@ -97,7 +97,7 @@ bool takes_name(const Json& fragment, const Json& value) {
   return std::find(names.begin(), names.end(), value) != names.end();
 }
 
-/// Returns `{name: value}`; braces around two strings could make a list.
+/// Returns `{name: value}`; in an initializer list, two strings could become a list.
 Json object(const std::string& name, const Json& value) {
   Json result = Json::object();
   result[name] = value;
@@ -194,7 +194,7 @@ std::optional<std::string> closest_name(std::string_view given,
   for (const std::string& name : names) {
     if (wanted.size() >= kTelling && plain(name).starts_with(wanted)) return name;
   }
-  // Two edits are too many in a short name.
+  // In a short name, allow only one edit.
   std::size_t best = wanted.size() <= 4 ? 2 : 3;
   std::optional<std::string> closest;
   for (const std::string& name : names) {
@@ -223,7 +223,7 @@ std::string explain_unknown_key(std::string_view key, std::string_view group,
     if (known->name == key) places += (places.empty() ? "" : " or ") + place_of_key(*known);
   }
   if (!places.empty()) return start + "it belongs " + places;
-  const std::string pointer = "/" + replaced(std::string(key), ".", "/");  // as --set writes a key
+  const std::string pointer = "/" + replaced(std::string(key), ".", "/");  // as in --set
   for (const KnownKey* known : elsewhere) {
     if (known->group.empty() || pointer != known->group + "/" + known->name) continue;
     return start + "it is \"" + known->name + "\" " + place_of_key(*known);

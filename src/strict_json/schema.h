@@ -19,65 +19,66 @@
 
 namespace mnist_train::strict_json {
 
-/// Which comparisons of two configs a key takes part in.
+/// Which comparisons between two configs include a key.
 enum class KeyUse {
-  kSteps,            // it changes the computation of a training step
-  kSamples,          // it changes the set of samples, or their storage
+  kSteps,            // changes the computation of a training step
+  kSamples,          // changes the set of samples or their storage
   kStepsAndSamples,  // both
   kNever,
 };
 
-/// A key has a meaning only beside this value of another key of its group.
+/// The value of another key in the same group that a key requires to have an effect.
 struct KeyOwner {
-  std::string key{};  // "": it always has one
+  std::string key{};  // "": the key always has an effect
   std::string value{};
-  bool is_any_other = false;  // beside all values but `value`
+  bool is_any_other = false;  // has an effect with any value except `value`
   std::string
-      noun{};  // of the values, "model": the key is refused beside another one; "": it is not
+      noun{};  // of the values, such as "model": the key is an error with other values; "": never
 };
 
-/// Attributes that few keys have.
+/// Attributes that only a few keys have.
 struct KeyTraits {
-  bool required = false;  // an object without the key is refused
-  /// Keys of the same group that a layer which gives this one drops from the layers below it.
+  bool required = false;  // an object without the key is an error
+  /// Keys of the same group that are dropped from lower layers if a layer sets this key.
   std::vector<std::string> drops{};
   KeyOwner owner{};
-  /// A scalar value stands for an object with this key alone; true, if this is "", for {}.
+  /// A scalar value is shorthand for an object that contains only this key; if "", `true` is
+  /// shorthand for {}.
   std::optional<std::string> shorthand_for{};
 };
 inline const KeyTraits kRequired{.required = true};
 
-/// A key of the config and its properties.
+/// A config key and its properties.
 struct KnownKey {
-  std::string group;  // pointer of the object that holds it, "" for the top level
+  std::string group;  // pointer to the object that contains it, "" for the top level
   std::string name;
   std::vector<std::string> other_names{};  // in other programs, for suggestions
   KeyUse use = KeyUse::kSteps;
   KeyTraits traits{};
-  Json fragment{};  // the JSON Schema of its value
+  Json fragment{};  // JSON Schema of its value
 };
 
-/// Returns the name that was probably meant: it differs from `given` by case, '-' and '_', or by at
-/// most two edits.
+/// Returns the name that was probably meant: it differs from `given` only in case, '-' and '_', or
+/// by at most two edits.
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names);
 
-/// Returns `unknown key "lr"; did you mean "learning_rate"?`, or in which group the key is, or the
-/// keys of `group`.
+/// Returns the message for an unknown key: `unknown key "lr"; did you mean "learning_rate"?`, or
+/// the group that the key belongs to, or the keys of `group`.
 std::string explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys);
 
-/// Names, each with the text that explains it.
+/// Names, each with a text that explains it.
 using Explanations = std::vector<std::pair<std::string, std::string>>;
 
 /// State shared by all cursors over one document.
 struct ReadContext {
   Problems& problems;
   const std::vector<KnownKey>& keys;  // for suggestions
-  bool is_layer = false;  // other layers complete the document: skip rules over several keys
+  bool is_layer = false;  // one of several layers, so skip rules that involve several keys
 };
 
-/// A value that is being read: its node, its pointer, and the list for errors about it.
+/// A value that is being read: its node and pointer, and the list for errors about it.
 class JsonCursor {
  public:
   JsonCursor(const Node& node, std::string pointer, ReadContext& context)
@@ -91,36 +92,36 @@ class JsonCursor {
   JsonCursor item(std::size_t index) const {
     return {node_->items[index], join_pointer(pointer_, std::to_string(index)), *context_};
   }
-  /// Returns a cursor at the value of a key that this object has.
+  /// Returns a cursor at the value of a key, which this object must contain.
   JsonCursor member(std::string_view key) const {
     return {*node_->find(key), join_pointer(pointer_, std::string(key)), *context_};
   }
   bool has(std::string_view key) const { return node_->find(key) != nullptr; }
-  /// Returns whether this object has the key, with a value other than null.
+  /// Returns whether this object contains the key with a value other than null.
   bool gives(std::string_view key) const { return has(key) && !node_->find(key)->value.is_null(); }
 
-  /// Returns a cursor at the same value whose error messages list one more alternative: "null",
-  /// "\"auto\"".
+  /// Returns a cursor at the same value whose error messages list one more alternative, such as
+  /// "null" or "\"auto\"".
   JsonCursor or_else(std::string_view alternative) const {
     JsonCursor same = *this;
     same.alternatives_ += " or " + std::string(alternative);
     return same;
   }
 
-  // Functions that add an error return what a reader returns then.
+  // Functions that add an error return nullopt, as readers then must.
 
   /// Adds an error about this value, unless it is broken.
   std::nullopt_t add_error(std::string message) const;
-  /// Adds an error about the value of a key, or of one in a group ("data/split"); about the group
-  /// if it does not have the key.
+  /// Adds an error about the value of a key, or of a key in a group ("data/split"); about the group
+  /// if it does not contain the key.
   std::nullopt_t add_error_at(std::string_view path, std::string message) const;
   /// Adds the error `expected …, found …`, followed by a hint.
   std::nullopt_t add_mismatch(const std::string& expected, const std::string& hint = "") const;
-  /// Adds the error that this value is no object with keys of `own`. If it is a text that one of
-  /// them takes, the error says how to give it.
+  /// Adds the error that this value is not an object with keys of `own`. If it is a string that one
+  /// of these keys accepts, the error shows how to write it.
   std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
-  /// Adds an error for each key of this object that is not among `own`. `absent` explains keys that
-  /// users may expect.
+  /// Adds an error for each key of this object that is not in `own`. `absent` explains missing keys
+  /// that users may expect.
   void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent) const;
 
  private:
@@ -130,54 +131,54 @@ class JsonCursor {
   std::string alternatives_;
 };
 
-/// How one kind of value is read, written and described.
+/// How a kind of value is read, written and described.
 template <class T>
 struct Type {
-  std::function<std::optional<T>(const JsonCursor&)> read{};  // nothing: an error was added
+  std::function<std::optional<T>(const JsonCursor&)> read{};  // nothing if an error was added
   std::function<Json(const T&)> write{};
-  Json fragment{};               // the JSON Schema of the value
-  std::vector<KnownKey> keys{};  // of an object; their groups are relative to it
+  Json fragment{};               // JSON Schema of the value
+  std::vector<KnownKey> keys{};  // of an object; groups are relative to it
 };
 
-/// Returns the type of `true` and `false`.
+/// Returns the type of booleans.
 Type<bool> boolean();
 
-/// Returns the type of integers from `min` to `max`, written without fraction and exponent.
+/// Returns the type of integers from `min` to `max`, written without a fraction or exponent.
 Type<std::int64_t> integer(std::int64_t min, std::int64_t max);
 
-/// The numbers from `min` to `max`.
+/// Numbers from `min` to `max`.
 struct NumberRange {
   double min = 0;
   double max = 0;
-  bool above_min = false;  // without `min` itself
-  bool below_max = false;  // without `max` itself
+  bool above_min = false;  // excludes `min` itself
+  bool below_max = false;  // excludes `max` itself
 };
 
 /// Returns the type of numbers in the range.
 Type<double> number(const NumberRange& range);
 
-/// Returns the type of paths. They become absolute: relative ones start at the base folder of their
-/// source, those that begin with `~/` at the user's home folder.
+/// Returns the type of paths. They are made absolute: relative paths are resolved against the base
+/// folder of their source, and `~/` is expanded to the user's home folder.
 Type<std::filesystem::path> path();
 
-/// Returns the type of names of files in the run folder: relative, without `.` and `..`.
+/// Returns the type of file names in the run folder: relative, without `.` and `..`.
 Type<std::string> file_name();
 
 /// Returns the type of short strings that contain a match of a regular expression (ECMAScript);
 /// `expected` completes the message "expected …".
 Type<std::string> text(const std::string& pattern, const std::string& expected);
 
-/// Returns the index of the cursor's text among `names`; otherwise adds an error that suggests one.
-/// `meant` maps names in other programs to the one to suggest.
+/// Returns the index of the cursor's text in `names`; otherwise adds an error with a suggestion.
+/// `meant` maps names used by other programs to the names to suggest.
 std::optional<std::size_t> choose_name(
     const JsonCursor& cursor, const std::vector<std::string>& names,
     const std::vector<std::pair<std::string, std::string>>& meant = {});
 
-/// Returns the number as JSON, without a fraction if it has none.
+/// Returns the number as JSON, without a fraction if it is an integer.
 Json number_to_json(double value);
 
-/// Returns the type of an enum that counts from 0, with the names of its values in order. `meant`
-/// maps names in other programs to the one to suggest.
+/// Returns the type of an enum whose values count from 0; `names` are their names in order. `meant`
+/// maps names used by other programs to the names to suggest.
 template <class E>
 Type<E> one_of(const std::vector<std::string>& names,
                const std::vector<std::pair<std::string, std::string>>& meant = {}) {
@@ -192,8 +193,8 @@ Type<E> one_of(const std::vector<std::string>& names,
           .fragment = {{"enum", names}}};
 }
 
-/// Returns the type of `inner` or null, which is read as nothing. If `none` is another JSON value,
-/// such as "auto", it is accepted as well, and written for nothing.
+/// Returns the type of optional `inner` values; null means nothing. If `none` is another value,
+/// such as "auto", it also means nothing, and nothing is written as that value.
 template <class T>
 Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = nullptr) {
   Json choices = Json::array({inner.fragment});
@@ -213,7 +214,7 @@ Type<std::optional<T>> optional_of(const Type<T>& inner, const Json& none = null
       .keys = inner.keys};
 }
 
-/// Returns the type of lists of `min` to `max` values, which messages show as `form`.
+/// Returns the type of lists of `min` to `max` values, shown as `form` in messages.
 template <class T>
 Type<std::vector<T>> list_of(const Type<T>& inner, const std::string& form = "a list",
                              std::size_t min = 0, std::size_t max = SIZE_MAX) {
@@ -242,7 +243,8 @@ Type<std::vector<T>> list_of(const Type<T>& inner, const std::string& form = "a 
           .fragment = std::move(fragment)};
 }
 
-/// Returns the type of `inner` as another C++ type; `to` and `from` convert between the two.
+/// Returns the type of `inner` converted to another C++ type; `to` and `from` convert between the
+/// two.
 template <class T, class Inner, class To, class From>
 Type<T> converted(const Type<Inner>& inner, const To& to, const From& from) {
   return {.read = [read = inner.read, to](const JsonCursor& cursor) -> std::optional<T> {
@@ -255,8 +257,8 @@ Type<T> converted(const Type<Inner>& inner, const To& to, const From& from) {
           .keys = inner.keys};
 }
 
-/// Returns the type of values that have two forms: `brief`, a scalar, and `full`, a list or an
-/// object, which messages show as `form`. Values that `is_brief` accepts are written briefly.
+/// Returns the type of values with two forms: `brief`, a scalar, and `full`, a list or an object,
+/// shown as `form` in messages. Values for which `is_brief` holds are written in the brief form.
 template <class T, class IsBrief>
 Type<T> brief_or_full(const Type<T>& brief, const Type<T>& full, const std::string& form,
                       IsBrief is_brief) {
@@ -270,7 +272,8 @@ Type<T> brief_or_full(const Type<T>& brief, const Type<T>& full, const std::stri
           .keys = full.keys};
 }
 
-/// Returns the type of a list of `inner` for which one value may stand, `times` times.
+/// Returns the type of a list of `inner`; a single value is shorthand for a list that contains it
+/// `times` times.
 template <class T>
 Type<std::vector<T>> one_or_list(const Type<T>& inner, const Type<std::vector<T>>& list,
                                  const std::string& form, std::size_t times = 1) {
@@ -285,24 +288,24 @@ Type<std::vector<T>> one_or_list(const Type<T>& inner, const Type<std::vector<T>
 }
 
 /// A rule over several keys of an object: a condition that the object must not meet. Editors
-/// evaluate the condition's JSON Schema, the program evaluates the same text with `matches`, so the
-/// two cannot differ.
+/// evaluate the condition as JSON Schema, and the program evaluates the same JSON with `matches`,
+/// so the two cannot differ.
 struct Rule {
-  std::string where;    // the key named in errors; "data/split" for one in a group
-  Json forbidden;       // a condition, made by the functions below
+  std::string where;    // the key named in errors; "data/split" for a key in a group
+  Json forbidden;       // a condition, built by the functions below
   std::string message;  // the predicate of a sentence about the key: "conflicts with train"
 };
 
-/// The condition that the object has the key, with a value that meets `condition`.
+/// The condition that the object contains the key with a value that meets `condition`.
 Json holds(const std::string& key, const Json& condition);
 
-/// The condition that the object has the key, with a value other than null.
+/// The condition that the object contains the key with a value other than null.
 Json given(const std::string& key);
 
-/// The condition that the object has the key, with this value.
+/// The condition that the object contains the key with this value.
 Json equal(const std::string& key, const Json& value);
 
-/// The condition that the object has the key, with a list of which an item meets `condition`.
+/// The condition that the object contains the key with a list in which an item meets `condition`.
 Json lists(const std::string& key, const Json& condition);
 
 Json none_of(const Json& condition);
@@ -310,28 +313,28 @@ Json all_of(const std::vector<Json>& conditions);
 Json any_of(const std::vector<Json>& conditions);
 
 /// Adds an error for each rule that the cursor's object breaks, at the key that the rule names, or
-/// at the innermost group on the way that exists.
+/// at the innermost existing group on the path to it.
 void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor);
 
-/// Returns the rules for the "allOf" of an object's JSON Schema, each with its message.
+/// Returns the rules for "allOf" in an object's JSON Schema, each with its message.
 Json describe_rules(const std::vector<Rule>& rules);
 
 /// Returns whether a value meets a condition. Throws std::logic_error for JSON Schema keywords that
-/// the functions above do not write.
+/// the functions above do not use.
 bool matches(const Json& condition, const Node& value);
 
-/// One key of a group and its effect on the group's struct.
+/// A key of a group and its effect on the group's struct.
 template <class Owner>
 struct Field {
   KnownKey key;
-  std::string doc;  // a sentence or two
+  std::string doc;  // one or two sentences
   std::function<void(Owner&, const JsonCursor&)> read;
-  std::function<std::optional<Json>(const Owner&)> write;  // nothing: the key is not written
+  std::function<std::optional<Json>(const Owner&)> write;  // nothing if the key is not written
   std::vector<KnownKey> nested{};
 };
 
-/// The table of a group's keys, in the order in which they are written. One definition validates,
-/// fills the struct, writes it back and describes it as JSON Schema.
+/// The table of a group's keys, in the order in which they are written. A single definition
+/// validates and reads the group into the struct, writes it back and describes it as JSON Schema.
 ///
 ///     Schema<TrainOptions> schema;
 ///     ADD_KEY(schema, epochs, integer(1, 1000), "Passes over the data.", {"num_epochs"});
@@ -347,7 +350,7 @@ class Schema {
 
   const Owner& defaults() const { return defaults_; }
 
-  /// Adds a key that fills a member.
+  /// Adds a key that is stored in a member.
   template <class T>
   void add(std::string name, T Owner::*member, KeyUse use, const Type<T>& type, std::string doc,
            std::vector<std::string> other_names = {}, KeyTraits traits = {}) {
@@ -372,7 +375,7 @@ class Schema {
   }
   void add(Field<Owner> field) { fields_.push_back(std::move(field)); }
 
-  /// Adds the required key "name", which told the reader to use this table.
+  /// Adds the required key "name", whose value selects this table.
   void add_name(const std::string& name) {
     const auto read = [](Owner&, const JsonCursor&) {};
     const auto write = [name](const Owner&) -> std::optional<Json> { return name; };
@@ -383,7 +386,7 @@ class Schema {
     return std::ranges::any_of(fields_, [](const auto& field) { return is_required(field); });
   }
 
-  /// Lets the key that was added last be written only if the condition holds.
+  /// Writes the most recently added key only if the condition holds.
   void write_only_if(std::function<bool(const Owner&)> condition) {
     auto& write = fields_.back().write;
     write = [write, condition = std::move(condition)](const Owner& owner) {
@@ -391,11 +394,11 @@ class Schema {
     };
   }
 
-  /// Leaves out keys with their defaults, but not required ones, when an object is written.
+  /// Omits keys that have their default value when an object is written, unless they are required.
   void omit_defaults() { omits_defaults_ = true; }
 
-  /// Adds the keys, rules and checks of a part of the owner to this group. The part is a
-  /// member or a function's result.
+  /// Adds the keys, rules and checks of a part of the owner to this group. `member` is a pointer to
+  /// the part or a function that returns it.
   template <class Member, class Part>
   void include(Member member, const Schema<Part>& part) {
     for (const Field<Part>& field : part.fields_) {
@@ -420,24 +423,24 @@ class Schema {
   /// Explains why keys that users may expect do not exist.
   void explain_absent(const Explanations& absent) { absent_ = absent; }
 
-  /// Refuses objects that meet all conditions, in the program and in the JSON Schema.
+  /// Rejects objects that meet all conditions, in the program and in the JSON Schema.
   void forbid(std::string where, std::initializer_list<Json> conditions, std::string message) {
     rules_.push_back({std::move(where),
                       conditions.size() == 1 ? *conditions.begin() : all_of(conditions),
                       std::move(message)});
   }
 
-  /// Refuses two keys that are both given; the error names `key`.
+  /// Rejects objects that set both keys; the error names `key`.
   void conflict(const std::string& key, const std::string& other) {
     forbid(key, {given(key), given(other)}, "conflicts with " + other + "; set only one of them");
   }
 
-  /// Adds a check that JSON Schema cannot express. It runs after the keys are read, and may change
-  /// the struct.
+  /// Adds a check that JSON Schema cannot express. It runs after the keys have been read and may
+  /// change the struct.
   void check(Check each) { checks_.push_back(std::move(each)); }
 
-  /// Reads an object; returns nothing if the value is not one. Errors are added to the cursor; a
-  /// key that could not be read keeps its default.
+  /// Reads an object; returns nothing if the value is not one. Adds errors to the cursor's list; a
+  /// key that cannot be read keeps its default.
   std::optional<Owner> read(const JsonCursor& cursor) const {
     if (!cursor.value().is_object()) return cursor.add_no_object(keys());
     Owner owner = defaults_;
@@ -457,7 +460,8 @@ class Schema {
     return owner;
   }
 
-  /// Writes the object, without keys whose `KeyOwner`, an earlier key, has another value.
+  /// Writes the object without keys whose `KeyOwner` has another value. Owners must be earlier
+  /// keys.
   Json write(const Owner& owner) const { return write(owner, omits_defaults_); }
 
   /// Returns the JSON Schema of the object.
@@ -483,7 +487,7 @@ class Schema {
     return described;
   }
 
-  /// Returns the keys, and those of the groups in them.
+  /// Returns the keys, including those of nested groups.
   std::vector<KnownKey> keys() const {
     std::vector<KnownKey> keys;
     for (const Field<Owner>& field : fields_) {
@@ -528,8 +532,8 @@ class Schema {
   Explanations absent_;
 };
 
-/// Adds a key to a schema that is called as the member which it fills; `...`: its type, description
-/// and so on, as `Schema::add` takes them.
+/// Adds a key that has the name of the member in which it is stored. `...` are the type, the
+/// description and the optional arguments of `Schema::add`.
 #define ADD_KEY(schema, member, ...) \
   (schema).add(#member, &std::remove_cvref_t<decltype(schema)>::Options::member, __VA_ARGS__)
 
@@ -543,17 +547,17 @@ Type<T> group(Schema<T> schema) {
           .keys = shared->keys()};
 }
 
-/// One kind of object among several that the key "name" tells apart.
+/// One kind of object among several that are distinguished by the key "name".
 template <class Union>
 struct Alternative {
   std::string name;
-  Schema<Union> schema;                          // begins with `add_name`
-  std::function<bool(const Union&)> is_of_kind;  // whether the union holds this kind
-  bool may_be_bare = false;                      // the name alone stands for the defaults
+  Schema<Union> schema;                          // starts with `add_name`
+  std::function<bool(const Union&)> is_of_kind;  // whether the union contains this kind
+  bool may_be_bare = false;                      // the name alone means the defaults
 };
 
-/// Returns the type of an object of one of these kinds, or of the bare name of a kind that requires
-/// no other key. `meant` maps names in other programs to the one to suggest.
+/// Returns the type of an object of one of these kinds, or of the bare name of a kind that may be
+/// bare. `meant` maps names used by other programs to the names to suggest.
 template <class Union>
 Type<Union> named_union(std::vector<Alternative<Union>> kinds,
                         const std::vector<std::pair<std::string, std::string>>& meant = {}) {

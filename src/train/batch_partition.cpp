@@ -15,7 +15,7 @@ namespace mnist_train::train {
 
 namespace {
 
-/// Returns each rank's first shard, followed by the number of all.
+/// Returns the first shard of each rank, followed by the total number of shards.
 std::vector<std::int64_t> divide(std::int64_t shards, int ranks) {
   std::vector<std::int64_t> begins;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -70,7 +70,7 @@ class ThroughputPartition : public BatchPartition {
   }
 
   void update(const at::Tensor& statistics, const std::vector<std::int64_t>& samples) override {
-    if (++steps_ <= kWarmUpSteps) return;  // they allocate and choose kernels
+    if (++steps_ <= kWarmUpSteps) return;  // allocates memory and selects kernels
     const at::Tensor busy_s = accelerator::to_host(statistics).to(at::kDouble);
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       busy_s_[rank] += busy_s.const_data_ptr<double>()[rank];
@@ -87,8 +87,7 @@ class ThroughputPartition : public BatchPartition {
   static constexpr int kWarmUpSteps = 1;
   static constexpr int kFirstWindow = 4;  // steps
   static constexpr int kWindow = 16;
-  // Kernel libraries prepare anew for every new size of a shard, which costs more than a small
-  // gain.
+  // Kernel libraries repeat their set-up for each new shard size, which outweighs a small gain.
   static constexpr double kLeastImbalance = 0.05;
 
   double now_s() const {
@@ -98,14 +97,14 @@ class ThroughputPartition : public BatchPartition {
 
   void decide() {
     const auto [quickest_s, slowest_s] = std::ranges::minmax(busy_s_);
-    if (quickest_s <= 0 || std::ranges::min(samples_) <= 0) return;  // fewer samples than ranks
+    if (quickest_s <= 0 || std::ranges::min(samples_) <= 0) return;  // a rank had no samples
     const double mean_s =
         std::accumulate(busy_s_.begin(), busy_s_.end(), 0.0) / static_cast<double>(ranks_);
     if (slowest_s < (1 + kLeastImbalance) * mean_s) return;
     std::vector<double> speeds(ranks_);
     for (std::size_t rank = 0; rank < ranks_; ++rank) speeds[rank] = samples_[rank] / busy_s_[rank];
     const double sum = std::accumulate(speeds.begin(), speeds.end(), 0.0);
-    // From the second time on half of the change: one window may have been disturbed.
+    // From the second decision on, apply half of the change: one window may have been disturbed.
     const double damping = decided_ ? 0.5 : 1;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
       fractions_[rank] += damping * (speeds[rank] / sum - fractions_[rank]);
@@ -195,7 +194,7 @@ double ClassWeights::factor(std::span<const std::vector<data::Range>> batches) c
   return sum > 0 ? static_cast<double>(samples) / sum : 0;
 }
 
-/// Returns the sum of the weights of a shard's samples, each mixed as its labels are.
+/// Returns the sum of a shard's sample weights, each mixed like the sample's labels.
 double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t shard) const {
   const RankOrder& order = order_of(shard);
   const auto begin = static_cast<std::size_t>(shards[shard].begin);
@@ -209,7 +208,7 @@ double ClassWeights::sum_of(const std::vector<data::Range>& shards, std::size_t 
   return sum;
 }
 
-/// Returns the weight of the label that sample `number` of a shard is mixed with, see Augmenter.
+/// Returns the weight of the label mixed into sample `number` of a shard, see Augmenter.
 float ClassWeights::partner_of(const std::vector<data::Range>& shards, std::size_t shard,
                                std::size_t number) const {
   const RankOrder& order = order_of(shard);

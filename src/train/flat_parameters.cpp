@@ -26,7 +26,7 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
   return {strides.begin(), strides.end()};
 }
 
-/// Adds bf16 to f32 on a CPU in one pass; LibTorch would make an f32 copy first.
+/// Adds bf16 to f32 on a CPU in one pass; LibTorch would create an f32 copy first.
 void add_bf16_tensor(const at::Tensor& to, const at::Tensor& from) {
   if (from.strides() != to.strides() || !from.is_non_overlapping_and_dense()) {
     to.add_(from);
@@ -40,8 +40,8 @@ void add_bf16_tensor(const at::Tensor& to, const at::Tensor& from) {
   });
 }
 
-// Elements: 16 bytes in bf16, for the fastest matrix products and convolutions of GPUs. Parameters
-// begin at multiples of it, and zeros fill the gaps.
+// In elements: 16 bytes in bf16, for the fastest GPU matrix products and convolutions. Parameters
+// begin at multiples of it; zeros pad the gaps.
 constexpr std::int64_t kAlignment = 8;
 constexpr std::int64_t kRowAlignment = 16;  // elements: a cache line
 
@@ -103,8 +103,8 @@ FlatParameters::FlatParameters(torch::nn::Module& module, std::int64_t statistic
   refresh_bf16_copy();
 }
 
-/// Sets which parameters require gradients, and moves the frozen ones behind the trained ones.
-/// Returns the number of the latter.
+/// Sets which parameters require gradients and moves frozen parameters after the trained ones.
+/// Returns the number of trained parameters.
 std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
                                    std::vector<settings::ParameterSettings>& by_parameter) {
   std::vector<std::size_t> order(masters.size());
@@ -127,7 +127,7 @@ std::size_t FlatParameters::freeze(std::vector<at::Tensor>& masters,
 }
 
 /// Lays out the bf16 parameters first, those with the same settings together, and the frozen ones
-/// last. Returns the number of all elements.
+/// last. Returns the total number of elements.
 std::int64_t FlatParameters::lay_out(const std::vector<settings::ParameterSettings>& by_parameter,
                                      std::int64_t& bf16_total) {
   std::vector<settings::ParameterSettings> kinds;
@@ -205,9 +205,9 @@ void FlatParameters::end_shard(std::size_t number) {
   for (const comm::RowSum& sum : leaf.then) used_rows_[sum.to].add_(used_rows_[sum.from]);
 }
 
-/// Copies the gradients of one type to the flat ones, or adds them in later batches of a step. A
-/// list of several types would cost a GPU a kernel for each tensor instead of one for all.
-/// Gradients that a layer wrote to its destination buffer are there already.
+/// Copies the gradients of one type into the flat gradients, or adds them in later batches of a
+/// step. With mixed types a GPU would launch one kernel per tensor instead of one for all. Skips
+/// gradients that a layer wrote to its destination buffer.
 void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::ScalarType type) {
   std::vector<at::Tensor> from;
   std::vector<at::Tensor> to;

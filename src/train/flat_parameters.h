@@ -14,14 +14,14 @@
 
 namespace mnist_train::train {
 
-/// The parts of a step's gradients; by default one shard's.
+/// The shards whose gradients a step sums; by default there is one.
 struct GradientParts {
   comm::SummationTree tree = comm::SummationTree::of_ranks(1);  // over all shards of a batch
-  int rank = 0;                                                 // whose shards are computed here
-  bool keeps_precision = false;  // bf16 stays bf16 until it is added up
+  int rank = 0;                                                 // the rank of this process
+  bool keeps_precision = false;  // bf16 gradients stay bf16 until the reduction
 };
 
-/// Consecutive elements of the flat values whose parameters have the same settings.
+/// Consecutive elements of the flat values, from parameters with the same settings.
 struct ParameterSpan {
   comm::Slice slice;
   settings::ParameterSettings kind;
@@ -30,64 +30,65 @@ struct ParameterSpan {
 /// All trained parameters of a module in one tensor and all gradients in another, so that averaging
 /// is one all-reduce and the optimizer one kernel. The module's own parameters become views:
 /// convolution weights with channels_last strides, the rest contiguous. Gradients are collected
-/// after backward, which makes new tensors unless a layer uses the buffers of `place_gradients`;
-/// that costs less than zeroing views and adding to them. Frozen parameters follow the trained ones
-/// in `weights`; they require no gradient.
+/// after backward, which allocates new tensors unless a layer uses the buffers of
+/// `place_gradients`; that costs less than zeroing views and accumulating into them. Frozen
+/// parameters are stored after the trained ones in `weights`; they require no gradient.
 class FlatParameters {
  public:
-  /// `statistics`: number of scalars after the gradients. The module must be on its device already,
-  /// as must `bf16_copy`: a module of the same kind, some of whose parameters are bf16. If set,
-  /// forward and backward use `bf16_copy`. Its bf16 parameters are views of another buffer, which
-  /// `refresh_bf16_copy` fills; its other parameters and all its buffers become those of `module`.
-  /// `by_parameter`: how each is trained; empty: all alike.
+  /// `statistics`: number of scalars stored after the gradients. `module` must be on its device
+  /// already, and so must `bf16_copy`: a module of the same architecture, some of whose parameters
+  /// are bf16. If set, forward and backward use `bf16_copy`. Its bf16 parameters become views of
+  /// another buffer, which `refresh_bf16_copy` fills; its other parameters and all its buffers are
+  /// shared with `module`. `by_parameter`: settings of each parameter; empty: the same for all.
   FlatParameters(torch::nn::Module& module, std::int64_t statistics,
                  torch::nn::Module* bf16_copy = nullptr, GradientParts parts = {},
                  std::vector<settings::ParameterSettings> by_parameter = {});
-  FlatParameters(const FlatParameters&) = delete;  // its users refer to it
+  FlatParameters(const FlatParameters&) = delete;  // other objects keep references to it
   FlatParameters& operator=(const FlatParameters&) = delete;
 
-  const at::Tensor& values() const { return values_; }  // [n] f32: those that are trained
-  /// Returns the values and then those of frozen parameters, [n + f] f32: a whole storage.
+  const at::Tensor& values() const { return values_; }  // [n] f32, the trained ones
+  /// Returns the trained values followed by the frozen ones, [n + f] f32: an entire storage.
   const at::Tensor& weights() const { return weights_; }
-  /// Returns the spans of the values, in their order: one, unless the settings differ.
+  /// Returns the spans of the values, in order: one, unless parameters differ in their settings.
   const std::vector<ParameterSpan>& spans() const { return spans_; }
   /// Returns the names of the trained parameters, in the order of `parameters`.
   const std::vector<std::string>& names() const { return names_; }
-  /// Returns the gradients, [n] f32: sums over the ranks after the averager has added them up in
-  /// its owned slice or, after `all_gather`, everywhere.
+  /// Returns the gradients, [n] f32. After the averager has added them up, its owned slice holds
+  /// sums over the ranks; after `all_gather`, the whole tensor does.
   const at::Tensor& gradients() const { return gradients_; }
   /// Returns the statistics, [s] f32, which follow the gradients and are summed with them.
   const at::Tensor& statistics() const { return statistics_; }
-  /// Returns the statistics of a shard: the same tensor, unless there are several shards.
+  /// Returns the statistics of a shard: the same tensor if there is one shard.
   const at::Tensor& shard_statistics() const { return shard_statistics_; }
-  /// Returns the trained parameters that compute: those of `bf16_copy` or of the module.
+  /// Returns the trained parameters used in forward and backward: those of `bf16_copy` or the
+  /// module.
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
   const at::Tensor& bf16_values() const { return bf16_values_; }  // [h] bf16
-  /// Returns a view of those that are copies of values in `slice`, perhaps none.
+  /// Returns a view of the bf16 copies of the values in `slice`; may be empty.
   at::Tensor bf16_values_of(comm::Slice slice) const;
-  /// Returns the buffer for an averager.
+  /// Returns the buffer for the gradient averager.
   comm::GradientBuffer gradient_buffer() const;
 
   /// Returns the number of shards of a global batch that this rank computes.
   std::size_t shards() const { return leaves_.size(); }
-  /// Begins the backward passes of a shard; drops gradients of the previous one.
+  /// Begins the backward passes of a shard; drops the gradients of the previous shard.
   void begin_shard(std::size_t number);
-  /// Gives layers on a CPU destination buffers for the gradients of the next backward pass, which
-  /// then need not be collected.
+  /// On CPUs, passes destination buffers for the gradients of the next backward pass to the layers;
+  /// gradients written there need not be collected.
   void place_gradients(models::GradientPlaces& places) const;
-  /// Moves the parameters' gradients to those of the shard: replaces them in the first call after
-  /// `begin_shard` and adds to them in later ones. Throws Error(kRunFailed), naming the parameter,
-  /// if one has no gradient.
+  /// Moves the parameters' gradients into the flat gradients of the shard: the first call after
+  /// `begin_shard` overwrites them, later calls add to them. Throws Error(kRunFailed), naming the
+  /// parameter, if one has no gradient.
   void collect_gradients();
   /// Adds the gradients and `shard_statistics` of a shard to those of this rank's earlier shards,
-  /// in the order of the tree. After the last one the averager's table is complete.
+  /// in the order of the summation tree. After the last shard the averager's rows are complete.
   void end_shard(std::size_t number);
-  /// Sets the bf16 parameters within `slice` to the rounded values.
+  /// Sets the bf16 parameters within `slice` to the rounded master values.
   void refresh_bf16_copy(comm::Slice slice) const;
-  /// Does so for all parameters, frozen ones included.
+  /// Refreshes all bf16 parameters, including frozen ones.
   void refresh_bf16_copy() const;
 
-  /// Returns a view of a tensor [n] (such as momentum) with the layout of parameter number `index`.
+  /// Returns a view of a tensor [n] (such as momentum) with the layout of parameter `index`.
   at::Tensor view_like_parameter(const at::Tensor& flat, std::size_t index) const;
 
  private:
@@ -112,20 +113,20 @@ class FlatParameters {
   std::vector<Layout> layouts_;
   std::vector<ParameterSpan> spans_;
   at::Tensor weights_;
-  at::Tensor values_;                                             // the first ones of these, a view
-  std::vector<std::pair<at::Tensor, at::Tensor>> frozen_copies_;  // in bf16, and their weights
+  at::Tensor values_;                                             // a view of the first n weights
+  std::vector<std::pair<at::Tensor, at::Tensor>> frozen_copies_;  // in bf16, with their weights
   comm::SummationTree tree_;
   std::vector<comm::SummationTree::Leaf> leaves_;
-  at::Tensor rows_;  // [r, m]: gradients and statistics of sums of shards; the next three are views
-  std::vector<at::Tensor> used_rows_;  // one a row, [n + s]
+  at::Tensor rows_;  // [r, m]: summed gradients and statistics; the next three are views
+  std::vector<at::Tensor> used_rows_;  // one per row, [n + s]
   at::Tensor gradients_;
   at::Tensor statistics_;
   at::Tensor shard_statistics_;
-  at::Tensor bf16_rows_;  // [r, h]: gradients that are kept in bf16; undefined if none are
-  std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one a parameter
+  at::Tensor bf16_rows_;  // [r, h]: gradients kept in bf16; undefined if there are none
+  std::vector<std::vector<at::Tensor>> gradient_views_;  // by row, one per parameter
   at::Tensor bf16_values_;                               // of the first h values
   std::size_t shard_ = 0;                                // the current one
-  bool adds_ = false;  // whether its row holds gradients of an earlier batch
+  bool adds_ = false;  // whether its row already holds gradients of an earlier batch
 };
 
 }  // namespace mnist_train::train

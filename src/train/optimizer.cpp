@@ -28,9 +28,9 @@ namespace mnist_train::train {
 namespace {
 
 constexpr std::int64_t kBlock = comm::GradientSum::kBlock;
-constexpr std::int64_t kGrain = 32 * kBlock;  // elements; the least work of a thread
+constexpr std::int64_t kGrain = 32 * kBlock;  // elements; the minimum work per thread
 
-/// Moves `to` by `weight` of its distance from `from`.
+/// Moves `to` towards `from` by the fraction `weight` of their distance.
 MNIST_TRAIN_VECTORIZED void approach(const float* __restrict from, std::int64_t count, float weight,
                                      float* __restrict to) {
   for (std::int64_t i = 0; i < count; ++i) to[i] += weight * (from[i] - to[i]);
@@ -65,10 +65,10 @@ MNIST_TRAIN_VECTORIZED void descend_with_momentum(const float* __restrict gradie
 struct AdamFactors {
   float fraction1;       // 1 - beta1
   float fraction2;       // 1 - beta2
-  float gradient_decay;  // 0 if it is decoupled
-  float kept;            // of the values: 1 - learning rate * decay if it is decoupled, else 1
+  float gradient_decay;  // weight decay of the gradient; 0 if decoupled
+  float kept;            // factor of the values: 1 - learning rate * decay if decoupled, else 1
   float step_size;       // learning rate / (1 - beta1^steps)
-  float root;            // of 1 - beta2^steps
+  float root;            // square root of 1 - beta2^steps
   float epsilon;
 };
 
@@ -86,13 +86,13 @@ MNIST_TRAIN_VECTORIZED void descend_adaptively(const float* __restrict gradients
   }
 }
 
-/// Returns the block of a flat tensor.
+/// Returns the first element of a block of a flat tensor.
 float* part_of(const at::Tensor& flat, comm::Slice block) {
   return flat.mutable_data_ptr<float>() + block.begin;
 }
 
-/// Updates the weights block by block, by `step(gradients, block, values)`, with the EMA model and
-/// the bf16 copy. Returns whether the weights are finite.
+/// Updates the weights, the EMA model and the bf16 copy block by block, calling `step(gradients,
+/// block, values)`. Returns whether the weights are finite.
 template <class RuleStep>
 bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
                 const comm::GradientSum& gradients, std::int64_t first) {
@@ -198,7 +198,7 @@ void EmaModel::update(comm::Slice slice, const at::Tensor& weight) {
 void EmaModel::update_buffers(const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
   if (!averaged_.sources.empty()) {
-    // at::_foreach_lerp_ takes no scalar on the device.
+    // at::_foreach_lerp_ does not accept a scalar on the device.
     const std::vector<at::Tensor> moves = at::_foreach_sub(averaged_.sources, averaged_.averages);
     at::_foreach_mul_(moves, weight.to(values_.scalar_type()));
     at::_foreach_add_(averaged_.averages, moves);
@@ -238,8 +238,8 @@ Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters
   }
 }
 
-/// PyTorch's first step of SGD copies the gradient to the buffer; here it is added to zeros. Adam
-/// has no amsgrad.
+/// In the first SGD step PyTorch copies the gradient to the buffer; here it is added to zeros. Adam
+/// does not support amsgrad.
 kernels::UpdateRule Optimizer::rule_of(comm::Slice slice, double weight_decay) const {
   const auto state = [&](std::size_t number) { return slice.of(state_[number].flat); };
   if (options_.optimizer == settings::OptimizerName::kSgd) {
@@ -289,7 +289,7 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
     return true;
   }
   const comm::GradientSum sum = averager.sum();
-  // Compared with messages, another pass over the gradients costs nothing.
+  // Another pass over the gradients is negligible compared with communication.
   if (!averager.adds_up_late() && !sum.is_finite()) return false;
   bool finite = true;
   for (const UpdatePart& part : parts_) {
@@ -300,7 +300,7 @@ bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates
   return finite;
 }
 
-/// Returns the update of a part with the rates of the step.
+/// Returns the update of a part with the step's rates filled in.
 kernels::WeightUpdate Optimizer::update_of(const UpdatePart& part, const at::Tensor& rates) const {
   kernels::WeightUpdate update = part.update;
   update.learning_rate = rates.select(0, 0);
@@ -339,8 +339,8 @@ void Optimizer::update_by_libtorch(const at::Tensor& rates, const at::Tensor& ch
   if (ema_ != nullptr) ema_->update(slice_, rates.select(0, 1));
 }
 
-/// Scales as torch.nn.utils.clip_grad_norm_ does, without reading the norm back from a GPU. Returns
-/// whether the norm is finite, as `update` does.
+/// Scales like torch.nn.utils.clip_grad_norm_, without reading the norm back from a GPU. The return
+/// value and `check` are as for `update`.
 bool Optimizer::clip_gradients(const at::Tensor& check) {
   const at::Tensor& gradients = parameters_.gradients();
   const at::Tensor norm = at::linalg_vector_norm(gradients, 2);

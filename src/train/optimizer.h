@@ -17,29 +17,29 @@
 namespace mnist_train::train {
 
 /// Returns the fraction of the distance by which the EMA model moves towards the weights after step
-/// number `step` (from 1) of the run: 1 - min(decay, (1 + step) / (10 + step)), as TensorFlow's
-/// ExponentialMovingAverage does with `num_updates`. Without that warm-up the EMA model of a short
-/// run would consist of initial weights.
+/// `step` (from 1) of the run: 1 - min(decay, (1 + step) / (10 + step)), like TensorFlow's
+/// ExponentialMovingAverage with `num_updates`. Without this warm-up the initial weights would
+/// dominate the EMA model of a short run.
 double average_weight(double decay, std::int64_t step);
 
 /// The exponential moving average (EMA) of a model: after each optimizer step every weight moves
 /// towards the trained one by `average_weight` of the distance. Floating-point buffers, such as
-/// running means, are averaged, too; others are copied.
+/// running means, are averaged too; other buffers are copied.
 class EmaModel {
  public:
-  /// Averages `model`, whose parameters are those of `parameters`, which must outlive this object.
-  /// `average` is a model of the same kind on the same device; its parameters become views of
-  /// `values`.
+  /// Averages `model`, whose parameters are stored in `parameters`, which must outlive this object.
+  /// `average` is a model of the same architecture on the same device; its parameters become views
+  /// of `values`.
   EmaModel(models::Model& model, const FlatParameters& parameters,
            std::shared_ptr<models::Model> average);
 
-  /// Sets the average to the model's present weights and buffers.
+  /// Sets the average to the model's current weights and buffers.
   void restart();
   /// Updates the weights in `slice`, which this rank updates for all ranks, and the buffers.
   /// `weight`: see `average_weight`; a scalar on the device, f32 or, on CPUs, f64. Never waits for
-  /// a GPU, so that a graph can capture it.
+  /// the GPU, so a graph can capture it.
   void update(comm::Slice slice, const at::Tensor& weight);
-  /// Updates the buffers alone, if a kernel updates the weights.
+  /// Updates only the buffers, for when a kernel updates the weights.
   void update_buffers(const at::Tensor& weight);
 
   const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
@@ -47,7 +47,7 @@ class EmaModel {
   const models::Model& model() const { return *model_; }
 
  private:
-  /// Buffers of the EMA model, and the trained model's.
+  /// Buffers of the EMA model and the trained model.
   struct Buffers {
     std::vector<at::Tensor> averages;
     std::vector<at::Tensor> sources;
@@ -60,59 +60,61 @@ class EmaModel {
   Buffers copied_;
 };
 
-/// A tensor of the optimizer's state, with the layout of `FlatParameters::values` and PyTorch's
-/// name.
+/// A tensor of the optimizer state, with the layout of `FlatParameters::values` and its name in
+/// PyTorch.
 struct OptimizerTensor {
   std::string name;  // "momentum_buffer"
   at::Tensor flat;   // [n] f32
 };
 
-/// The numbers that differ from step to step.
+/// The values that change from step to step.
 struct StepRates {
   double learning_rate = 0;
   double average_weight = 0;  // see `average_weight`; ignored without an EMA model
-  double loss_factor = 1;     // of the class weights, see ClassWeights
+  double loss_factor = 1;     // factor of the class weights, see ClassWeights
 
   bool operator==(const StepRates&) const = default;
 };
 
-/// Returns the names of the tensors that PyTorch's optimizer keeps of each parameter, such as
+/// Returns the names of the state tensors that PyTorch's optimizer keeps per parameter, such as
 /// "momentum_buffer".
 std::vector<std::string> optimizer_state_names(const settings::TrainOptions& options);
 
-/// Updates a slice of the weights by their gradients, with the optimizer's state, the bf16 copy and
-/// the EMA model. On CPUs one pass over memory also sums the gradients (`update_on_host`); on GPUs
-/// it is one kernel of ours, or LibTorch's fused one and a few more. Every hyperparameter means the
-/// same as in PyTorch; an optimizer is a rule (`kernels::UpdateRule`).
+/// Updates a slice of the weights from their gradients, along with the optimizer state, the bf16
+/// copy and the EMA model. On CPUs one pass over memory also sums the gradients (`update_on_host`);
+/// on GPUs the update is one custom kernel, or LibTorch's fused kernel and a few more. Every
+/// hyperparameter has the same meaning as in PyTorch; an optimizer is a rule
+/// (`kernels::UpdateRule`).
 class Optimizer {
  public:
-  /// Updates the elements in `slice`, by default all, and has state for all of them. `ema` follows
-  /// the weights, unless it is null; it must outlive the optimizer, as must `parameters`.
+  /// Updates the elements in `slice`, by default all; state tensors cover all elements. `ema`, if
+  /// not null, follows the weights. It and `parameters` must outlive the optimizer.
   Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,
             std::optional<comm::Slice> slice = {}, EmaModel* ema = nullptr);
 
-  /// Returns whether `update` needs the gradients added up; else it adds them up itself.
+  /// Returns whether `update` expects summed gradients; otherwise it sums them itself.
   bool takes_sums() const;
-  /// Returns whether `update` clips, and so needs whole gradients on every rank.
+  /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
-  /// Takes one step. `rates`: on the parameters' device, the first members of StepRates in their
-  /// order, f32 or, on CPUs, f64. Returns whether the update is finite, on a CPU; a GPU adds 0 or
-  /// NaN to `check`, since nothing here waits for it.
+  /// Takes one step. `rates`: the first members of StepRates in order, on the parameters' device,
+  /// f32 or, on CPUs, f64. On a CPU, returns whether the update is finite; on a GPU, which is never
+  /// waited for, adds 0 or NaN to `check` and returns true.
   bool update(comm::GradientAverager& averager, const at::Tensor& rates, const at::Tensor& check);
 
-  /// Takes one step by LibTorch's fused kernels, of the weights and state alone. `rates`: as above.
+  /// Takes one step with LibTorch's fused kernels; updates only weights and state. `rates`: as
+  /// above.
   void step(const at::Tensor& rates);
   /// Returns the rule of the first part of the slice.
   const kernels::UpdateRule& rule() const { return parts_.front().rule; }
-  /// Returns the optimizer's name in the config.
+  /// Returns the optimizer's name as in the config.
   const char* name() const;
-  /// Returns the tensors that a checkpoint must hold besides the weights.
+  /// Returns the tensors that a checkpoint must contain besides the weights.
   const std::vector<OptimizerTensor>& state() const { return state_; }
-  /// Tells the optimizer that `state` now holds the result of `steps` earlier steps.
+  /// Notifies the optimizer that `state` was restored to its values after `steps` steps.
   void restored(std::int64_t steps);
 
  private:
-  /// A part of the slice whose weights are updated alike.
+  /// A part of the slice whose weights share their update settings.
   struct UpdatePart {
     comm::Slice slice;  // of all values
     double learning_rate_factor;
@@ -135,13 +137,13 @@ class Optimizer {
   std::vector<UpdatePart> parts_;
 };
 
-/// Takes an optimizer's step on a CPU in one pass over memory: sums `gradients`, updates weights,
-/// optimizer state, bf16 copy and EMA model. Ignores the gradients and the scale of `update`, whose
-/// first weight has gradient number `first`. The bits do not depend on the processor or the number
+/// Takes an optimizer step on a CPU in one pass over memory: sums `gradients` and updates weights,
+/// optimizer state, bf16 copy and EMA model. Ignores the gradients and the scale in `update`;
+/// gradient `first` belongs to its first weight. Results are bit-identical for any CPU and number
 /// of threads.
 ///
-/// Returns whether the new weights are finite, which they cannot be if a gradient is not; they are
-/// checked while they are in the cache.
+/// Returns whether the new weights are finite, which also covers the gradients; weights are checked
+/// while they are in the cache.
 [[nodiscard]] bool update_on_host(const kernels::WeightUpdate& update,
                                   const kernels::UpdateRule& rule,
                                   const comm::GradientSum& gradients, std::int64_t first = 0);

@@ -11,9 +11,9 @@ namespace mnist_train::train {
 
 namespace {
 
-// ReduceLROnPlateau calls these threshold and eps, and has them by default.
-constexpr double kThreshold = 1e-4;  // fraction of the best loss by which a better one is lower
-constexpr double kLeastDrop = 1e-8;  // a smaller drop of the learning rate is not made
+// The defaults of `threshold` and `eps` in ReduceLROnPlateau.
+constexpr double kThreshold = 1e-4;  // minimum relative improvement of the loss
+constexpr double kLeastDrop = 1e-8;  // smaller learning-rate drops are skipped
 
 /// Returns the value between `begin` and `end` on half a cosine wave.
 double anneal(double begin, double end, double progress) {
@@ -93,7 +93,7 @@ double Schedule::rate_after(std::int64_t drops) const {
   return rate;
 }
 
-/// The rate rises to its highest up to step `peak`, and then falls until the last step.
+/// The rate rises to its maximum at step `peak` and then falls until the last step.
 double Schedule::one_cycle(std::int64_t step) const {
   const auto now = static_cast<double>(step);
   const auto steps = static_cast<double>(scheduled_steps_);

@@ -7,20 +7,20 @@
 
 namespace mnist_train::train {
 
-/// Sums over the samples of one optimizer step, or of several.
+/// Sums over the samples of one or more optimizer steps.
 struct StepSums {
-  double loss = 0;     // of the samples' losses
-  double correct = 0;  // samples; a mixed one counts by the weight of the label that was predicted
+  double loss = 0;     // summed over the samples
+  double correct = 0;  // samples; a mixed one counts with the weight of the predicted label
   double samples = 0;
-  double stop_requests = 0;  // ranks that were asked to stop; NaN: see `StepLog::update_check`
+  double stop_requests = 0;  // ranks asked to stop; NaN: see `StepLog::update_check`
 };
 
 StepSums& operator+=(StepSums& sums, const StepSums& more);
 
-/// The state of the schedule `plateau`.
+/// The state of the `plateau` schedule.
 struct PlateauState {
   double best_loss = -1;        // below 0: none yet
-  std::int64_t bad_epochs = 0;  // without a better loss, in a row and since the last drop
+  std::int64_t bad_epochs = 0;  // consecutive epochs without a lower loss since the last drop
   std::int64_t drops = 0;       // of the learning rate
 
   bool operator==(const PlateauState&) const = default;
@@ -28,15 +28,15 @@ struct PlateauState {
 
 /// The state of `early_stopping`.
 struct EarlyStoppingState {
-  double best_accuracy = -1;    // that later ones must improve on; below 0: none yet
-  std::int64_t bad_epochs = 0;  // without an improvement, in a row
+  double best_accuracy = -1;    // to be improved on; below 0: none yet
+  std::int64_t bad_epochs = 0;  // consecutive epochs without improvement
 
   bool operator==(const EarlyStoppingState&) const = default;
 };
 
-/// The progress of a run: together with the weights and the optimizer's state, everything that the
-/// rest of the run depends on. The order of the samples follows from seed and epoch, and the cursor
-/// counts samples, not batches, so any number of processes can resume from it.
+/// The progress of a run. With the weights and the optimizer state, it determines the rest of the
+/// run. The sample order follows from seed and epoch, and the cursor counts samples, not batches,
+/// so any number of processes can resume from it.
 struct Progress {
   std::int64_t epoch = 0;               // finished epochs
   std::int64_t samples_into_epoch = 0;  // of the next epoch, in its global order
@@ -47,10 +47,10 @@ struct Progress {
   double train_seconds = 0;
   double test_seconds = 0;
   std::vector<double> accuracies;  // test accuracy of each finished epoch
-  double highest_accuracy = -1;    // on the validation set, or the test set; below 0: none yet
-  double best_score = 0;           // of the best weights: the figure that chose them
+  double highest_accuracy = -1;    // on the validation or test set; below 0: none yet
+  double best_score = 0;           // of the best weights: the metric that selected them
   double best_accuracy = -1;       // of these weights, on the same set; below 0: none yet
-  double best_test_accuracy = -1;  // of the same weights; below 0: none yet, or not known
+  double best_test_accuracy = -1;  // of these weights; below 0: none yet or unknown
   std::int64_t best_epoch = 0;     // from 1
   std::int64_t best_step = -1;     // below 0: none yet
   PlateauState plateau;
@@ -58,7 +58,7 @@ struct Progress {
 
   /// Returns the number, from 1, of the epoch that the last step belongs to.
   std::int64_t last_epoch() const { return epoch + (samples_into_epoch > 0 ? 1 : 0); }
-  /// Lets the next epoch be the best one: earlier ones were compared by another figure.
+  /// Makes the next epoch the best one: earlier epochs were compared by another metric.
   void forget_best() {
     best_step = -1;
     best_accuracy = best_test_accuracy = -1;
@@ -71,56 +71,56 @@ struct EpochScores {
   double test_accuracy = 0;
   double selection_accuracy = 0;  // on the validation set if there is one, else the test set
   double selection_loss = 0;      // on that set
-  double seconds = 0;             // that the evaluation took
-  double best_score = 0;          // the figure that chooses the best weights: the highest
-  double stopping_accuracy = 0;   // that early stopping goes by
+  double seconds = 0;             // evaluation time
+  double best_score = 0;          // the metric that selects the best weights; higher is better
+  double stopping_accuracy = 0;   // monitored by early stopping
 };
 
-/// The times of this rank's steps since the epoch was begun or resumed. Only on CPUs: a GPU
+/// This rank's step times since the epoch was begun or resumed. Measured only on CPUs: a GPU
 /// computes asynchronously.
 struct StepTimes {
   double input_s = 0;          // gathering and normalising batches
   double compute_s = 0;        // forward, backward, optimizer
   double communication_s = 0;  // averaging gradients, including waits for other ranks; overlap
                                // with backward (`bucketed`) counts as compute
-  std::vector<double> step_s;  // of each step, all of it
+  std::vector<double> step_s;  // total time of each step
 };
 
-/// The span of a schedule, in steps of the present batch size.
+/// The span of a schedule, in steps of the current batch size.
 struct ScheduleSpan {
   std::int64_t total_steps = 1;    // from the start of the schedule to the end of the run
-  std::int64_t skipped_steps = 0;  // by which the schedule is ahead of the run's steps, or behind
+  std::int64_t skipped_steps = 0;  // the schedule's lead over the run's steps; may be negative
 
-  /// Returns the optimizer steps of the whole run, if nothing ends it early.
+  /// Returns the number of optimizer steps of the run, unless it ends early.
   std::int64_t steps_of_run() const { return total_steps - skipped_steps; }
 };
 
-/// Returns the span of a run's schedule, in epochs of `samples`; the same at every step of the run.
-/// Batches before `progress` may have had another size: if the epochs end the run, its schedule
+/// Returns the span of a run's schedule, with epochs of `samples`; the same at every step of the
+/// run. Batches before `progress` may have had another size: if `epochs` ends the run, the schedule
 /// follows the epochs.
 ScheduleSpan schedule_span(const settings::TrainOptions& options, const Progress& progress,
                            std::int64_t samples, std::int64_t samples_per_step);
 
-/// Returns the name of a schedule whose rates depend on the length of the run; null for others.
+/// Returns the schedule's name if its rates depend on the length of the run, else null.
 const char* name_if_bound_to_end(settings::ScheduleName schedule);
 
 /// The learning rate of each optimizer step of a run.
 ///
-/// Warm-up: steps 0 … w-1 take (step + 1) / w of the rate that the schedule itself gives at its
-/// start; the schedule covers the rest. With t of T steps after the warm-up: `step`
-/// multiplies by gamma every `step_epochs` epochs (StepLR); `linear` goes from 1 to `final_factor`
-/// (LinearLR with total_iters T); `cosine` is CosineAnnealingLR with T_max T and eta_min
-/// final_factor * learning_rate, stepped once an optimizer step; `one_cycle` is OneCycleLR with
-/// total_steps T and without its cycling of the momentum, which stays as configured; `plateau` is
-/// ReduceLROnPlateau in mode min, stepped once an epoch, in the warm-up as well.
+/// Warm-up: steps 0 … w-1 use (step + 1) / w of the schedule's initial rate; the schedule covers
+/// the remaining steps. After t of the T steps that follow the warm-up: `step` multiplies by gamma
+/// every `step_epochs` epochs (StepLR); `linear` goes from 1 to `final_factor` (LinearLR with
+/// total_iters T); `cosine` is CosineAnnealingLR with T_max T and eta_min final_factor *
+/// learning_rate, stepped once per optimizer step; `one_cycle` is OneCycleLR with total_steps T and
+/// without momentum cycling; `plateau` is ReduceLROnPlateau in mode min, stepped once per epoch,
+/// including the warm-up.
 class Schedule {
  public:
   Schedule(const settings::TrainOptions& options, std::int64_t steps_per_epoch,
            const ScheduleSpan& span);
 
-  /// Returns the rate of step number `step`, from 0, in an epoch that begins with `plateau`.
+  /// Returns the rate of step `step`, from 0, in an epoch that begins with `plateau`.
   double learning_rate(std::int64_t step, const PlateauState& plateau = {}) const;
-  /// Enters the loss of a finished epoch, if the schedule is `plateau`.
+  /// Records the loss of a finished epoch; a no-op unless the schedule is `plateau`.
   void epoch_finished(double loss, PlateauState& plateau) const;
 
  private:

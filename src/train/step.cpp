@@ -27,13 +27,13 @@ constexpr double kLongest_s = 0.5;  // between two synchronisations
 
 enum Slot : std::int64_t { kLoss, kCorrect, kSamples, kStop };
 
-/// Returns [kScalars] f32 of the host's memory as sums.
+/// Converts scalars, [kScalars] f32 in host memory, to sums.
 StepSums to_sums(const at::Tensor& scalars) {
   const auto* values = scalars.const_data_ptr<float>();
   return {values[kLoss], values[kCorrect], values[kSamples], values[kStop]};
 }
 
-/// Returns consecutive views of `flat` with the sizes of the buffers.
+/// Returns consecutive views of `flat` with the shapes of the buffers.
 std::vector<at::Tensor> views_like(const std::vector<at::Tensor>& buffers, const at::Tensor& flat) {
   std::vector<at::Tensor> views;
   std::int64_t begin = 0;
@@ -118,7 +118,7 @@ void StepLog::synced() {
 }
 
 std::int64_t next_interval(std::int64_t steps, double seconds) {
-  // At most twice as many: a few timed steps may have been quick by chance.
+  // At most double: a few timed steps may have been fast by chance.
   const std::int64_t most = std::min(2 * steps, StepLog::kSteps);
   const double in_time = kLongest_s * static_cast<double>(steps) / std::max(seconds, 1e-9);
   return in_time < static_cast<double>(most)
@@ -257,8 +257,8 @@ void Step::finish(const at::Tensor& rates) {
     if (optimizer_.clips()) averager_.all_gather();
   });
   if (buffers_) buffers_->end_step(log_.others());
-  // A loss that is not finite does not reach the weights on a CPU. On a GPU the check would have to
-  // wait; there the next synchronisation ends the run before anything is saved.
+  // On a CPU a non-finite loss never reaches the weights. On a GPU the check would have to wait;
+  // the next synchronisation ends the run before anything is saved.
   bool finite = true;
   if (!parameters_.values().is_cpu() || std::isfinite(log_.last().loss)) {
     finite = optimizer_.update(averager_, rates, log_.update_check());
@@ -267,11 +267,11 @@ void Step::finish(const at::Tensor& rates) {
   if (!finite) log_.update_check().fill_(std::numeric_limits<float>::quiet_NaN());
 }
 
-/// Returns the root of the backward pass: the batch's part of the mean loss over the step. Adds the
-/// batch's sums to the log.
+/// Returns the root of the backward pass: the batch's contribution to the mean loss of the step.
+/// Adds the batch's sums to the log.
 models::BackwardRoot Step::forward(const loader::Batch& batch) {
   // Synchronised batch norm exchanges statistics in the forward pass, so ranks without samples must
-  // run it, too.
+  // run it as well.
   if (batch.size() == 0 && !model_.synchronizes_batch_norm()) return {loss_of_no_samples(), {}};
   model_.set_sample_seeds(batch.seeds);
   return models::training_loss(
@@ -280,7 +280,8 @@ models::BackwardRoot Step::forward(const loader::Batch& batch) {
       options_.label_smoothing, 1.0 / static_cast<double>(samples_), log_.of_samples());
 }
 
-/// Returns a zero that depends on every parameter: a rank without samples takes part in averaging.
+/// Returns a zero that depends on every parameter, so that a rank without samples has gradients to
+/// average.
 at::Tensor Step::loss_of_no_samples() const {
   at::Tensor sum = at::zeros({}, parameters_.values().options());
   for (const at::Tensor& parameter : parameters_.parameters()) sum = sum + parameter.sum() * 0;
@@ -321,8 +322,8 @@ std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   return steps;
 }
 
-/// Also counts the warm-up steps, anew whenever the shards change: in these steps libraries choose
-/// their kernels, which they may not do during a capture.
+/// Also counts the warm-up steps, restarting whenever the shard sizes change: in these steps
+/// libraries select their kernels, which is not allowed during a capture.
 bool GraphedStep::can_replay(const PlannedStep& next) {
   const std::vector<std::int64_t>& sizes = next.shard_sizes;
   const bool is_full = next.samples == samples_;
@@ -335,8 +336,8 @@ bool GraphedStep::can_replay(const PlannedStep& next) {
   return warm_up_steps_left_-- == 0;
 }
 
-/// Returns whether the planned steps are those of the larger graph: all as captured, each a global
-/// batch after the one before.
+/// Returns whether the planned steps match the larger graph: the captured sizes, with each step one
+/// global batch after the previous one.
 bool GraphedStep::are_many(std::span<const PlannedStep> planned) const {
   if (!gathers_itself() || planned.size() < static_cast<std::size_t>(kStepsAtOnce)) return false;
   std::int64_t begin = planned.front().own_shard(0).begin - samples_;

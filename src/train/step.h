@@ -24,41 +24,43 @@
 
 namespace mnist_train::train {
 
-/// A step whose sums are known.
+/// A finished step and its sums.
 struct FinishedStep {
   std::int64_t step = 0;          // of the run, from 1
-  std::int64_t samples_seen = 0;  // of the run, up to its end
+  std::int64_t samples_seen = 0;  // in the run, up to the end of the step
   double learning_rate = 0;
-  double finished_s = 0;  // CLOCK_MONOTONIC; on a GPU the time of several steps is divided evenly
+  double finished_s = 0;  // CLOCK_MONOTONIC; on a GPU, interpolated evenly between synchronisations
   StepSums sums{};
 };
 
-/// The sums of steps. Those of the current step are scalars on the device that are summed in the
-/// same all-reduce as its gradients, so every rank learns the global loss and all stop requests
-/// without another message. Sums of earlier steps are kept until the next synchronisation, at which
-/// all ranks read them: on CPUs after each step, else about twice a second, because a GPU runs
-/// ahead of its host and a synchronisation makes the host wait.
+/// The sums of steps. The sums of the current step are scalars on the device that share the
+/// all-reduce of its gradients, so every rank learns the global loss and all stop requests without
+/// extra communication. Sums of earlier steps are kept until the next synchronisation, when all
+/// ranks read them: on CPUs after each step, otherwise about twice a second, because the host runs
+/// ahead of a GPU and a synchronisation makes it wait.
 class StepLog {
  public:
-  static constexpr std::int64_t kScalars = 4;   // those of StepSums
-  static constexpr std::int64_t kSteps = 8192;  // between two synchronisations, at most
+  static constexpr std::int64_t kScalars = 4;   // the members of StepSums
+  static constexpr std::int64_t kSteps = 8192;  // maximum between synchronisations
 
   /// `summed` [kScalars + n] f32, on the training device, holds the sums over all ranks, `of_shard`
-  /// those of a shard: the same tensor, or one like it. The last n scalars belong to the batch
-  /// partition, or are the changes of the model's buffers. `runs_ahead`: this rank computes on a
+  /// the sums of a shard: the same tensor or one of the same shape. The last n scalars are the
+  /// batch partition's or the changes of the model's buffers. `runs_ahead`: this rank computes on a
   /// GPU. Collective.
   StepLog(const at::Tensor& summed, at::Tensor of_shard, const comm::Communicator& communicator,
           bool runs_ahead);
 
-  // The current step. Only `last` waits for a GPU.
+  // The current step. Only `last` waits for the GPU.
 
-  /// Sets whether this rank is to stop after the next step; a captured step reads it each time.
+  /// Sets whether this rank requests a stop after the next step. Captured steps read the current
+  /// value.
   void request_stop(bool requested);
   /// Resets the scalars of a shard. The first shard of this rank carries its stop request.
   void begin_shard(bool is_first) const;
-  /// Returns the scalars, [kScalars], a view; sums over the ranks after averaging.
+  /// Returns the scalars, a view, [kScalars]; after averaging, they are sums over the ranks.
   const at::Tensor& scalars() const { return scalars_; }
-  /// Returns loss, correct predictions and number of the shard's samples, to add to; [3], a view.
+  /// Returns the shard's loss, correct predictions and number of samples, to be added to; a view,
+  /// [3].
   at::Tensor of_samples() const { return of_shard_.narrow(0, 0, 3); }
   /// Returns the scalars of the batch partition, or the summed changes of buffers; a view.
   const at::Tensor& others() const { return others_; }
@@ -66,44 +68,44 @@ class StepLog {
   at::Tensor shard_of_buffers() const {
     return of_shard_.narrow(0, kScalars, of_shard_.numel() - kScalars);
   }
-  /// Returns a scalar, a view, that an update sets to NaN if it is not finite: after the sum over
-  /// the ranks, so each rank writes the same.
+  /// Returns a scalar, a view, that is set to NaN if an update is not finite: after the sum over
+  /// the ranks, so each rank writes the same value.
   const at::Tensor& update_check() const { return update_check_; }
   /// Returns the sums of the last step.
   StepSums last() const;
 
   // The steps since the last synchronisation.
 
-  /// Starts the clock of the next step.
+  /// Starts timing the next step.
   void begin_epoch();
-  /// Adds the sums of the next steps, [n, kScalars] f32 on the device, where later work may
-  /// overwrite them.
+  /// Copies the sums of the next steps, [n, kScalars] f32 on the device; later work may overwrite
+  /// them.
   void append(const at::Tensor& sums);
-  /// Names the next of the added steps.
+  /// Describes the next of the appended steps.
   void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate);
-  /// Waits for the device and adds the sums of the steps since the last call, which must all have
-  /// names, to `sums`. Returns these steps, valid until the next call.
+  /// Waits for the device and adds the sums of the steps since the last call to `sums`. Each step
+  /// needs its `name_next`. Returns the steps, valid until the next call.
   std::span<const FinishedStep> synchronize(StepSums& sums);
   /// Returns the steps up to the last `synchronize`, each once.
   std::vector<FinishedStep> take() { return std::exchange(finished_, {}); }
 
-  // When all ranks synchronise: after the same steps.
+  // The times of synchronisations: after the same steps on all ranks.
 
   /// Returns the number of steps until the next synchronisation, at least 1.
   std::int64_t steps_left() const { return interval_ - steps_; }
-  /// Counts up to `steps_left()` steps. Returns whether a synchronisation is due.
+  /// Counts `steps` steps, at most `steps_left()`. Returns whether a synchronisation is due.
   bool is_due_after(std::int64_t steps) { return (steps_ += steps) >= interval_; }
-  /// Sets the next interval, after a synchronisation. Collective if a rank has a GPU.
+  /// Sets the next interval; called after a synchronisation. Collective if a rank has a GPU.
   void synced();
 
  private:
   const comm::Communicator& communicator_;
   at::Tensor of_shard_;         // [kScalars + n] f32, on the device
-  at::Tensor scalars_;          // [kScalars], a view of the sums, as the next one
-  at::Tensor update_check_;     // scalar, of these
+  at::Tensor scalars_;          // [kScalars], a view of the sums, like the next two
+  at::Tensor update_check_;     // one of the scalars
   at::Tensor others_;           // [n]
-  at::Tensor beginning_;        // [kScalars + n], of the first shard: zeros and the request
-  bool requests_stop_ = false;  // the request in there
+  at::Tensor beginning_;        // [kScalars + n], of the first shard: zeros and the stop request
+  bool requests_stop_ = false;  // the value in `beginning_`
   at::Tensor rows_;             // [kSteps, kScalars] f32, page-locked if a GPU writes them
   std::int64_t rows_used_ = 0;
   std::vector<FinishedStep> unfinished_;  // without sums
@@ -115,75 +117,75 @@ class StepLog {
   double synced_s_;
 };
 
-/// Returns the number of steps until the next synchronisation, after `steps` of them took
+/// Returns the number of steps until the next synchronisation, given that `steps` steps took
 /// `seconds`.
 std::int64_t next_interval(std::int64_t steps, double seconds);
 
-/// Throws Error(kRunFailed), with the step and a remedy, if the loss or `update_check` is not
-/// finite. In the latter case `broken_parameter` is called; it returns the name of a parameter
-/// whose gradient is not finite, or "".
+/// Throws Error(kRunFailed), with the step and a remedy, if the loss is not finite or
+/// `update_check` is NaN. In the latter case calls `broken_parameter`, which returns the name of a
+/// parameter whose gradient is not finite, or "".
 void require_finite(const StepSums& sums, std::int64_t step,
                     const std::function<std::string()>& broken_parameter);
 
-/// The buffers of a model (running statistics, counters) if a batch is cut into fixed shards: each
-/// shard's forward pass starts from the buffers of the step before, and its changes are summed over
-/// the shards, weighted by their samples. Integers, such as counters, follow the first shard. So
-/// all ranks get the same buffers, whichever ranks compute the shards.
+/// The buffers of a model (running statistics, counters) if batches are split into fixed shards:
+/// each shard's forward pass starts from the buffers after the previous step, and the changes are
+/// summed over the shards, weighted by their samples. Integers, such as counters, follow the first
+/// shard. All ranks thus have the same buffers, regardless of which rank computes which shard.
 class ShardBuffers {
  public:
-  /// Returns the number of f32 elements of the changes of a model's buffers.
+  /// Returns the number of f32 elements needed for the changes of a model's buffers.
   static std::int64_t elements(const torch::nn::Module& model);
 
-  /// `model` is the one that computes.
+  /// `model` runs forward and backward.
   explicit ShardBuffers(const torch::nn::Module& model);
 
-  /// Keeps a copy of the buffers for the shards of the step.
+  /// Saves a copy of the buffers for the shards of the step.
   void begin_step();
   /// Resets the model's buffers to the copy.
   void begin_shard();
   /// Writes the changes since `begin_shard` to `changes` [elements] f32. `fraction`: the shard's
-  /// part of the step's samples. `is_first`: whether it is the first of all shards.
+  /// fraction of the step's samples. `is_first`: whether it is the first shard of the batch.
   void end_shard(const at::Tensor& changes, double fraction, bool is_first) const;
   /// Resets the model's buffers to the copy and adds the summed `changes`.
   void end_step(const at::Tensor& changes);
 
  private:
-  std::vector<at::Tensor> buffers_;  // floating-point ones first
-  std::vector<at::Tensor> kept_;     // like them
+  std::vector<at::Tensor> buffers_;  // floating-point buffers first
+  std::vector<at::Tensor> kept_;     // copies of them
   std::int64_t floating_elements_ = 0;
 };
 
-/// One optimizer step of one rank: forward, backward, averaging, clipping, update. It never waits
-/// for a GPU, so a graph can capture it (see GraphedStep).
+/// One optimizer step of one rank: forward, backward, averaging, clipping, update. Never waits for
+/// a GPU, so a graph can capture it (see GraphedStep).
 ///
 ///     step.begin(samples, batches);
 ///     for each of this rank's shards, for each of its batches: step.add(batch);
 ///     step.finish(rates);
 class Step {
  public:
-  /// Keeps references to all arguments but the options. `model` is the one that computes, and
-  /// `parameters` are its own. `class_weights`: [classes] f32 on the device, or undefined.
+  /// Keeps references to all arguments but the options. `model` runs forward and backward, with the
+  /// parameters in `parameters`. `class_weights`: [classes] f32 on the device, or undefined.
   Step(const settings::TrainOptions& options, models::Model& model, FlatParameters& parameters,
        BatchPartition& partition, comm::GradientAverager& averager, Optimizer& optimizer,
        StepLog& log, at::Tensor class_weights = {});
 
   /// Begins a step of `samples` samples over all ranks, in `batches` global batches (more than one
-  /// if gradients are accumulated). `rates`: on the device, of `rates_type`, the members of
-  /// StepRates in their order; it is read if there are class weights.
+  /// if gradients are accumulated). `rates`: the members of StepRates in order, on the device, of
+  /// type `rates_type`; read only with class weights.
   void begin(std::int64_t samples, std::int64_t batches, const at::Tensor& rates = {});
-  /// Runs forward and backward for a batch of the current shard, which may be empty. Every rank
-  /// calls it for each batch of each of its shards, shard by shard. Collective. Throws PeerError,
-  /// and Error(kRunFailed) if a parameter gets no gradient.
+  /// Runs forward and backward for a batch of the current shard; it may be empty. Every rank calls
+  /// this for each batch of each of its shards, shard by shard. Collective. Throws PeerError, and
+  /// Error(kRunFailed) if a parameter has no gradient.
   void add(const loader::Batch& batch);
   /// Averages the gradients over the ranks and updates the weights. `rates`: as for `begin`.
-  /// Collective. The next synchronisation reports a loss or gradients that are not finite, see
-  /// `require_finite`. On a CPU the weights then stay as they were, except by gradients that are
-  /// added up late without clipping. Throws PeerError.
+  /// Collective. If the loss or a gradient is not finite, the next synchronisation reports it, see
+  /// `require_finite`. On a CPU the weights then remain unchanged, unless gradients are summed late
+  /// and not clipped. Throws PeerError.
   void finish(const at::Tensor& rates);
 
   at::ScalarType rates_type() const;
   StepLog& log() const { return log_; }
-  /// Returns the host's seconds in averaging, in the last step.
+  /// Returns the time that the host spent on averaging in the last step.
   double averaging_seconds() const { return averaging_seconds_; }
 
  private:
@@ -206,50 +208,49 @@ class Step {
   std::optional<ShardBuffers> buffers_;  // with fixed shards
   std::int64_t samples_ = 0;             // of the step
   std::int64_t batches_ = 0;
-  std::size_t shard_ = 0;           // the current one, of this rank's
-  std::int64_t shard_batches_ = 0;  // of it, so far
-  std::int64_t shard_samples_ = 0;  // in these
+  std::size_t shard_ = 0;           // the current one, among this rank's
+  std::int64_t shard_batches_ = 0;  // processed in the shard so far
+  std::int64_t shard_samples_ = 0;  // in these batches
   double averaging_seconds_ = 0;
 };
 
-/// The plan of an optimizer step, in positions of this rank's order.
+/// The plan of an optimizer step, as positions in the sample orders of the ranks.
 struct PlannedStep {
-  std::int64_t samples = 0;                       // in all batches, over all ranks
-  std::vector<std::vector<data::Range>> batches;  // the shards of all ranks, by batch
-  std::vector<std::int64_t> shard_sizes;          // samples of each shard, in all batches
-  data::Range own{};                              // the numbers of this rank's shards
+  std::int64_t samples = 0;                       // in all batches of all ranks
+  std::vector<std::vector<data::Range>> batches;  // the shards of all ranks, per batch
+  std::vector<std::int64_t> shard_sizes;          // samples of each shard over all batches
+  data::Range own{};                              // the indices of this rank's shards
   StepRates rates;
 
-  /// Returns shard `number` of this rank's own in the first batch.
+  /// Returns shard `number` of this rank in the first batch.
   data::Range own_shard(std::size_t number) const {
     return batches.front()[static_cast<std::size_t>(own.begin) + number];
   }
 };
 
-/// Replays captured steps, for global batches that are full and split among the ranks as the
-/// captured one, after a few eager steps of warm-up. All other steps (the tail of an epoch) are
-/// eager and compute the same. A replay is one step or several, which then find their samples and
-/// rates on the device.
+/// Replays captured steps, after a few eager warm-up steps, for full global batches with the same
+/// shard sizes as the captured batch. All other steps (the tail of an epoch) are eager and compute
+/// the same. A replay is one step, or several that read their positions and rates on the device.
 class GraphedStep {
  public:
-  /// Number of steps in the larger of the two graphs.
+  /// Number of steps in the larger graph.
   static constexpr std::int64_t kStepsAtOnce = 16;
 
-  /// Keeps references to `step` and `images`. `samples`: those of a full global batch.
+  /// Keeps references to `step` and `images`. `samples`: size of a full global batch.
   GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
               accelerator::GraphFactory make_graph);
 
-  /// Returns whether the step can be replayed rather than taken eagerly. To be called once for each
-  /// step, since it counts the warm-up. All ranks decide alike: either all or none of them must
-  /// capture a collective.
+  /// Returns whether the step can be replayed instead of run eagerly. Must be called once per step,
+  /// because it counts the warm-up. The result is the same on all ranks: either all or none of them
+  /// must capture a collective.
   bool can_replay(const PlannedStep& next);
-  /// Returns whether captured steps gather their samples themselves; else `load` brings them.
+  /// Returns whether captured steps gather their samples themselves; otherwise `load` is needed.
   bool gathers_itself() const { return images_.gathers_at_positions(); }
-  /// Copies a batch to the input of captured steps for this rank's shard `number`.
+  /// Copies a batch to the input buffer of captured steps for this rank's shard `number`.
   void load(std::size_t number, loader::Batch batch);
-  /// Takes the first planned step, or all of `kStepsAtOnce` if they are as captured; adds their
-  /// sums to the step's log and returns their number. Each is of one batch. Collective. Throws as
-  /// Step does, and Error(kRunFailed) if the step cannot be captured.
+  /// Runs the first planned step, or the first `kStepsAtOnce` if they match the larger graph.
+  /// Appends their sums to the step's log and returns their number. Each step has one batch.
+  /// Collective. Throws as Step does, and Error(kRunFailed) if the step cannot be captured.
   std::int64_t replay(std::span<const PlannedStep> planned);
 
  private:
@@ -263,18 +264,18 @@ class GraphedStep {
   loader::BatchSource& images_;
   std::int64_t samples_;
   accelerator::GraphFactory make_graph_;
-  std::vector<std::int64_t> shard_sizes_;  // those that are captured, or will be after the warm-up
+  std::vector<std::int64_t> shard_sizes_;  // as captured, or to be captured after the warm-up
   int warm_up_steps_left_ = 0;
-  std::unique_ptr<accelerator::DeviceGraph> one_;   // null until it is captured
-  std::unique_ptr<accelerator::DeviceGraph> many_;  // null until kStepsAtOnce steps are due
+  std::unique_ptr<accelerator::DeviceGraph> one_;   // null until captured
+  std::unique_ptr<accelerator::DeviceGraph> many_;  // null until first used
 
   // Inputs and outputs of captured steps, on the device.
-  at::Tensor rates_;                   // [kStepsAtOnce, 3], one row a step of a replay
-  std::vector<StepRates> set_rates_;   // its rows
-  std::vector<at::Tensor> positions_;  // by shard: [n] i64 of the next step's samples
+  at::Tensor rates_;                   // [kStepsAtOnce, 3], one row per step of a replay
+  std::vector<StepRates> set_rates_;   // the current rows
+  std::vector<at::Tensor> positions_;  // per shard: [n] i64 of the next step's samples
   std::int64_t next_position_ = -1;    // the first of them
-  std::vector<loader::Batch> inputs_;  // by shard: instead of positions, see `load`
-  at::Tensor sums_;                    // [kStepsAtOnce, StepLog::kScalars], one row a step
+  std::vector<loader::Batch> inputs_;  // per shard: instead of positions, see `load`
+  at::Tensor sums_;                    // [kStepsAtOnce, StepLog::kScalars], one row per step
 };
 
 }  // namespace mnist_train::train

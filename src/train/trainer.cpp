@@ -25,11 +25,11 @@ std::shared_ptr<models::Model> make_on_device(const TrainerSetup& setup, bool bf
   return model;
 }
 
-// A replay is one launch, which takes the host microseconds; an eager step is hundreds of them.
+// A replay is one launch, which takes the host microseconds; an eager step is hundreds of launches.
 constexpr int kReplaysAhead = 32;
 constexpr int kEagerStepsAhead = 1;
 
-/// Returns the reason why the step cannot be captured, whatever averages its gradients, or null.
+/// Returns why the step cannot be captured by any averaging strategy, or null.
 const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
                                 const BatchPartition& partition, const models::Model& model) {
   if (model.is_external()) return "the network's code is not this program's own";
@@ -39,8 +39,9 @@ const char* obstacle_to_capture(const settings::TrainOptions& options, const Tra
   return nullptr;
 }
 
-/// Returns whether averaging may overlap with the backward pass. A rank that waits for the others
-/// in backward cannot measure its own speed, and a captured step, which cannot overlap, saves more.
+/// Returns whether averaging may overlap with the backward pass. A rank that waits for others in
+/// backward cannot measure its own speed, and capturing a step, which rules out overlap, saves
+/// more.
 bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setup,
                  const BatchPartition& partition, const models::Model& model,
                  const comm::Communicator& communicator) {
@@ -49,8 +50,8 @@ bool may_overlap(const settings::TrainOptions& options, const TrainerSetup& setu
   return partition.statistics() == 0 && !captures;
 }
 
-/// Returns the parts of this rank's gradients. With one shard per rank and step they may stay in
-/// bf16 until they are added up. Collective.
+/// Returns how this rank's gradients are summed. With one shard per rank and step, bf16 gradients
+/// may remain bf16 until the reduction. Collective.
 GradientParts gradient_parts(const settings::TrainOptions& options, const BatchPartition& partition,
                              const comm::Communicator& communicator, at::Device device) {
   const bool one_part =
@@ -59,8 +60,8 @@ GradientParts gradient_parts(const settings::TrainOptions& options, const BatchP
   return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
 }
 
-/// Returns the name of the first parameter whose gradient is not finite. Empty if there is none, as
-/// when only their norm or the weights are too large.
+/// Returns the name of the first parameter whose gradient is not finite, or "" if there is none:
+/// then only the norm or the weights overflowed.
 std::string broken_parameter(const FlatParameters& parameters) {
   const at::Tensor gradients = accelerator::to_host(parameters.gradients());
   const std::vector<std::string>& names = parameters.names();
@@ -159,8 +160,8 @@ void Trainer::all_gather_gradients() {
   averager_->all_gather();
 }
 
-/// Starts from the present weights, optimizer state and progress: new ones, or a checkpoint's. Only
-/// a checkpoint has an EMA of earlier weights.
+/// Starts from the current weights, optimizer state and progress, new or restored from a
+/// checkpoint. Only a checkpoint contains an EMA of earlier weights.
 void Trainer::start_from_state() {
   has_started_ = true;
   schedule_ = Schedule(options_, steps_per_epoch(),
@@ -206,8 +207,7 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
   log_.synced();
 }
 
-/// Plans the step of this epoch that comes after `number` others; past the epoch's end one without
-/// samples.
+/// Plans the step of this epoch after `number` others. Past the end of the epoch it has no samples.
 PlannedStep Trainer::plan(std::int64_t number) const {
   const std::int64_t begin = progress_.samples_into_epoch + number * samples_per_step();
   const std::int64_t end = std::min(begin + samples_per_step(), images_.count());
@@ -245,7 +245,7 @@ void Trainer::take_eagerly(const PlannedStep& next) {
   partition_->update(log_.others(), next.shard_sizes);
 }
 
-/// Takes the next step by a graph, or also more, which it adds to `steps`.
+/// Replays the next step, or several, which are added to `steps`.
 void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t most) {
   most = std::min({most, log_.steps_left(), GraphedStep::kStepsAtOnce});
   if (options_.max_steps) most = std::min(most, *options_.max_steps - progress_.step);
@@ -261,14 +261,13 @@ void Trainer::replay(std::vector<PlannedStep>& steps, std::int64_t most) {
   steps.resize(static_cast<std::size_t>(graphed_step_->replay(steps)));
 }
 
-/// Gathers shard number `shard` of this rank's in a batch of the next step; valid until the next
-/// one is gathered.
+/// Gathers this rank's shard `shard` of a batch of `step`; valid until the next gather.
 loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::size_t shard) {
   const double begin_s = monotonic_seconds();
   const std::size_t number = static_cast<std::size_t>(step.own.begin) + shard;
   if (images_.images().encoded) prefetch(shard * step.batches.size() + batch);
   if (batch == 0 && model_->is_external()) {
-    // A run resumes exactly, without a generator's state.
+    // The run can then resume exactly without saving the generator's state.
     torch::manual_seed(
         data::generator_seed(options_.seed, progress_.step, static_cast<std::int64_t>(number)));
   }
@@ -279,8 +278,8 @@ loader::Batch Trainer::gather(const PlannedStep& step, std::size_t batch, std::s
   return gathered;
 }
 
-/// Hints at the batches that this rank gathers after `done` ones of the next step, so that they are
-/// decoded while earlier ones are computed.
+/// Prefetches the batches that this rank gathers after the first `done` of the next step, so that
+/// they are decoded during the computation of earlier ones.
 void Trainer::prefetch(std::size_t done) {
   std::vector<data::Range> coming;
   for (std::int64_t ahead = 0; coming.size() < done + loader::BatchSource::kBatchesAhead; ++ahead) {
@@ -295,7 +294,7 @@ void Trainer::prefetch(std::size_t done) {
   images_.prefetch(std::span(coming).subspan(done));
 }
 
-/// Advances the cursor past steps that were just given to the device.
+/// Advances the cursor past steps that were just launched.
 void Trainer::note(const std::vector<PlannedStep>& steps) {
   for (const PlannedStep& step : steps) {
     progress_.samples_into_epoch += step.samples;
@@ -320,7 +319,7 @@ void Trainer::synchronize() {
   progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
   for (const FinishedStep& finished : steps) {
     require_finite(finished.sums, finished.step, [&] {
-      // A GPU has taken later steps by now, whose gradients are all NaN.
+      // A GPU has already run later steps, whose gradients are all NaN.
       if (finished.step != progress_.step) return std::string();
       all_gather_gradients();
       return broken_parameter(parameters_);
@@ -341,7 +340,7 @@ void Trainer::end_epoch(const EpochScores& scores) {
   if (progress_.samples_into_epoch < images_.count()) return;
   schedule_.epoch_finished(scores.selection_loss, progress_.plateau);
   if (options_.early_stopping) {
-    // Small improvements count once they have added up to more than `min_delta`.
+    // Small improvements count once they add up to more than `min_delta`.
     EarlyStoppingState& state = progress_.early_stopping;
     const bool improved =
         scores.stopping_accuracy > state.best_accuracy + options_.early_stopping->min_delta;

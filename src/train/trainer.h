@@ -17,69 +17,71 @@
 
 namespace mnist_train::train {
 
-/// Makes a new model of the run's kind on the CPU, with its initial weights.
+/// Creates a model of the run's architecture on the CPU, with its initial weights.
 using ModelFactory = std::function<std::shared_ptr<models::Model>()>;
 
-/// The parts of a trainer besides the options.
+/// Arguments of a trainer besides the options.
 struct TrainerSetup {
   ModelFactory make_model;
-  /// Computes in bf16, on images of that type; weights, optimizer and statistics stay fp32.
+  /// Computes in bf16, on bf16 images; weights, optimizer and statistics remain fp32.
   bool bf16 = false;
   at::Device device = at::kCPU;
   PartitionOptions partition{};
-  /// Makes graphs to capture the step, if it can be captured; null: the step stays eager.
+  /// Creates graphs to capture the step, if possible; null: steps are always eager.
   accelerator::GraphFactory make_graph{};
-  std::vector<float> class_weights{};  // of the loss, by class; empty: all 1
+  std::vector<float> class_weights{};  // per class; empty: all 1
 };
 
-/// One rank's part of training: model, optimizer, and the cursor through the epochs. All ranks hold
-/// the same state after every step; each works on its shard of the global batch.
+/// One rank's part of training: model, optimizer, and the cursor through the epochs. All ranks have
+/// the same state after every step; each processes its shards of the global batch.
 class Trainer {
  public:
   /// Collective. `images` and `communicator` must outlive the trainer. Throws Error(kConfig) if the
-  /// options insist on a CUDA graph and the step cannot be captured, and as parameter_settings
-  /// does.
+  /// options require CUDA graphs and the step cannot be captured, and the errors of
+  /// parameter_settings.
   Trainer(const settings::TrainOptions& options, TrainerSetup setup, loader::BatchSource& images,
           const comm::Communicator& communicator);
 
-  /// Sets the order of the cursor's epoch, and starts its clock. The first call is collective: it
-  /// moves weights and optimizer state into shared memory if the strategy does so; after that only
-  /// steps may change them.
+  /// Sets the sample order of the cursor's epoch and starts timing it. The first call is
+  /// collective: it moves weights and optimizer state into shared memory if the averaging strategy
+  /// uses it; from then on only steps may change them.
   void begin_epoch();
   bool epoch_done() const;
-  /// Takes one optimizer step on the next global batches, fewer at the end of the epoch; or up to
-  /// `most` steps, which must be the same on all ranks. Collective. Now and then it synchronises
-  /// with the device, and throws as `synchronize` does.
+  /// Runs one optimizer step on the next global batches (fewer at the end of the epoch), or up to
+  /// `most` steps; `most` must be the same on all ranks. Collective. Occasionally synchronises with
+  /// the device, and then throws like `synchronize`.
   void step(bool stop_requested, std::int64_t most = 1);
-  /// Waits for the device and updates the epoch's sums and seconds in `progress`. Collective.
-  /// Throws Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
+  /// Waits for the device and updates the epoch's sums and time in `progress`. Collective. Throws
+  /// Error(kRunFailed) on all ranks if the loss or an update is not finite, and PeerError.
   void synchronize();
-  /// Returns whether a rank was asked to stop. All ranks learn it in the same synchronisation.
+  /// Returns whether a rank was asked to stop. All ranks see the request at the same
+  /// synchronisation.
   bool stop_requested() const { return progress_.epoch_sums.stop_requests > 0; }
-  /// Records the epoch's result and moves the cursor to the start of the next one. An epoch that
-  /// `max_steps` cut short stays open, so that a longer run can resume inside it.
+  /// Records the epoch's result and moves the cursor to the start of the next one. An epoch cut
+  /// short by `max_steps` remains unfinished, so that a longer run can resume inside it.
   void end_epoch(const EpochScores& scores);
 
-  /// Returns the config key that ends the run here, such as "epochs", or null before its end.
+  /// Returns the config key that ended the run, such as "epochs", or null if it has not ended.
   const char* ended_by() const;
   bool run_done() const { return ended_by() != nullptr; }
   /// Returns the steps up to the last synchronisation, each once.
   std::vector<FinishedStep> take_finished_steps() { return log_.take(); }
-  /// Returns the samples of a full optimizer step, over all ranks and accumulated batches.
+  /// Returns the number of samples in a full optimizer step, over all ranks and accumulated
+  /// batches.
   std::int64_t samples_per_step() const;
   std::int64_t steps_per_epoch() const;
-  /// Replaces the evaluated model's buffers by rank 0's, as PyTorch's DDP does. Collective.
+  /// Replaces the evaluated model's buffers with rank 0's, like PyTorch's DDP. Collective.
   void broadcast_buffers();
-  /// Makes the last step's averaged gradients whole on every rank. Collective.
+  /// Gathers the last step's averaged gradients on every rank. Collective.
   void all_gather_gradients();
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
-  /// Returns the model that is evaluated and saved as the result: the EMA model, if there is one.
+  /// Returns the model that is evaluated and saved as the result: the EMA model if enabled.
   models::Model& evaluated_model() { return ema_ ? ema_->model() : *model_; }
-  /// Returns its copy in bf16, with the same weights, rounded; null if there is none.
+  /// Returns the bf16 copy of the evaluated model, with rounded weights; null if there is none.
   models::Model* draft_model() { return ema_ ? nullptr : bf16_copy_.get(); }
-  /// Returns the model with the weights that are trained, in fp32.
+  /// Returns the trained model, with fp32 weights.
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }
   const FlatParameters& parameters() const { return parameters_; }
@@ -87,9 +89,9 @@ class Trainer {
   const Optimizer& optimizer() const { return optimizer_; }
   EmaModel* average() const { return ema_.get(); }  // null without `ema`
   const BatchPartition& partition() const { return *partition_; }
-  /// Returns the sums of the last step; on a GPU it waits.
+  /// Returns the sums of the last step. Waits for the GPU.
   StepSums last_step_sums() const { return log_.last(); }
-  /// Returns the times of this rank's steps since `begin_epoch`; empty on a GPU.
+  /// Returns this rank's step times since `begin_epoch`; empty on a GPU.
   const StepTimes& times() const { return times_; }
   /// Returns the name of the averaging strategy, see GradientAverager::name.
   const char* averaging() const { return averager_->name(); }
@@ -128,8 +130,8 @@ class Trainer {
   Schedule schedule_;
   accelerator::RunAheadLimit run_ahead_limit_;
   bool has_started_ = false;
-  double epoch_begin_s_ = 0;  // now less the seconds that earlier starts of the epoch trained
-  at::Tensor rates_;          // [3] on the device, of the next eager step
+  double epoch_begin_s_ = 0;  // start of the epoch, less its training time before a resume
+  at::Tensor rates_;          // [3] on the device, for the next eager step
   double input_seconds_ = 0;  // of the current step
   StepTimes times_;
   Progress progress_;
