@@ -19,25 +19,25 @@ inline double fraction_of(std::int64_t part, std::int64_t whole) {
                     : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-/// Numbers of samples of one class.
+/// Sample counts of one class.
 struct ClassFigures {
   std::int64_t samples = 0;
   std::int64_t predicted = 0;  // as the class
   std::int64_t correct = 0;    // both
 
-  // Measures as fractions, NaN without samples or predictions.
+  // Metrics as fractions; NaN if the denominator is 0.
   double recall() const { return fraction_of(correct, samples); }
   double precision() const { return fraction_of(correct, predicted); }
   double f1() const { return fraction_of(2 * correct, samples + predicted); }
   bool is_missed() const { return samples > 0 && predicted == 0; }
 };
 
-/// Numbers of samples by class, and their confusion matrix unless there are too many classes.
+/// Sample counts per class, and the confusion matrix unless there are too many classes.
 struct ClassCounts {
   std::vector<std::int64_t> samples;         // of the class
   std::vector<std::int64_t> predicted;       // as the class
   std::vector<std::int64_t> correct;         // both
-  std::vector<std::int64_t> confusion = {};  // [classes,classes]: by label and prediction; or empty
+  std::vector<std::int64_t> confusion = {};  // [classes, classes] by label and prediction, or empty
 
   MNIST_TRAIN_VISIT(samples, predicted, correct)
 
@@ -48,13 +48,13 @@ struct ClassCounts {
     const auto at = static_cast<std::size_t>(label);
     return {samples[at], predicted[at], correct[at]};
   }
-  /// Returns the number of samples of the class `label` that were predicted as `other`.
+  /// Returns the number of samples of class `label` that were predicted as `other`.
   std::int64_t at(std::int64_t label, std::int64_t other) const {
     return confusion[static_cast<std::size_t>(label * classes() + other)];
   }
 };
 
-/// Sums up a confusion matrix.
+/// Computes the counts per class from a confusion matrix.
 inline ClassCounts count_by_class(std::vector<std::int64_t> confusion, std::int64_t classes) {
   const auto size = static_cast<std::size_t>(classes);
   using Counts = std::vector<std::int64_t>;
@@ -70,13 +70,13 @@ inline ClassCounts count_by_class(std::vector<std::int64_t> confusion, std::int6
   return counts;
 }
 
-/// The figures of an evaluation.
+/// Metrics of an evaluation.
 struct EvaluationFigures {
   double loss = 0;               // mean negative log-likelihood
-  double accuracy = 0;           // fraction of samples whose greatest logit is the label's
-  double balanced_accuracy = 0;  // mean over the classes with samples of their accuracies
-  // Fraction of samples whose label has one of the five greatest logits; with more than five
-  // classes only.
+  double accuracy = 0;           // fraction of samples whose label has the largest logit
+  double balanced_accuracy = 0;  // mean accuracy per class, over the classes with samples
+  // Fraction of samples whose label is among the five largest logits; only with more than five
+  // classes.
   std::optional<double> top5_accuracy{};
   std::int64_t samples = 0;
   ClassCounts counts{};

@@ -18,8 +18,8 @@ namespace {
 
 #if defined(__x86_64__)
 
-/// Some compilers' __builtin_cpu_supports does not know AMX, and a process must request its
-/// registers from Linux.
+/// Some compilers' __builtin_cpu_supports does not recognise AMX, and a process must ask Linux for
+/// permission to use its registers.
 bool may_use_amx() {
   constexpr unsigned kFeatures = 7;
   constexpr unsigned kTilesOfBf16 = (1U << 24U) | (1U << 22U);
@@ -50,7 +50,8 @@ CpuFeatures detect() { return {}; }
 
 #endif
 
-// Not visible to other files, because Clang 14 cannot link cloned functions across files.
+// These functions have internal linkage, because Clang 14 cannot link cloned functions across
+// files.
 
 MNIST_TRAIN_VECTORIZED void widen(const std::uint16_t* __restrict from, std::int64_t count,
                                   float* __restrict to) {
@@ -80,7 +81,8 @@ MNIST_TRAIN_VECTORIZED void sum(const float* a, const float* b, std::int64_t cou
   for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
 }
 
-/// The larger a number, the larger are its bits without the sign; infinity and NaN come last.
+/// Without the sign bit, the bits of floats are ordered like their magnitudes; infinity and NaN are
+/// the largest.
 MNIST_TRAIN_VECTORIZED bool are_finite(const float* values, std::int64_t count) {
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < count; ++i) {

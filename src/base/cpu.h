@@ -13,8 +13,8 @@
 
 namespace mnist_train {
 
-/// Instruction sets for our kernels that both the CPU and Linux support. For tests,
-/// MNIST_TRAIN_TEST_WITHOUT hides "amx", "bf16" or "avx512", each including those before it.
+/// Instruction sets used by our kernels that both the CPU and Linux support. For tests,
+/// MNIST_TRAIN_TEST_WITHOUT hides "amx", "bf16" or "avx512"; each value also hides those before it.
 struct CpuFeatures {
   bool avx512 = false;       // F, BW and VL
   bool avx512_bf16 = false;  // implies avx512
@@ -23,17 +23,17 @@ struct CpuFeatures {
 
 const CpuFeatures& cpu_features();
 
-// Arrays of bf16 values as bits, the upper half of a float. Arguments must not overlap.
+// A bf16 value is stored as the upper 16 bits of a float. Arrays must not overlap.
 
 void bf16_to_float(const std::uint16_t* from, std::int64_t count, float* to);
 /// Rounds to nearest even; a NaN stays a NaN.
 void float_to_bf16(const float* from, std::int64_t count, std::uint16_t* to);
-/// Adds bf16 to floats.
+/// Adds bf16 values to the floats in `to`.
 void add_bf16(const std::uint16_t* from, std::int64_t count, float* to);
 
 /// Writes the sums of two arrays to `to`, which may be one of them.
 void add_floats(const float* a, const float* b, std::int64_t count, float* to);
-/// Returns whether none of the values is NaN or infinite.
+/// Returns whether no value is NaN or infinite.
 bool all_finite(const float* values, std::int64_t count);
 
 }  // namespace mnist_train

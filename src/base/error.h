@@ -19,8 +19,8 @@ enum class ExitCode : int {
   kTerminated = 143,
 };
 
-/// The exception of the program: an exit code, and a message that says what happened, where and
-/// what to do. Caught once, in `main` of each executable.
+/// The program's exception: an exit code, and a message that reports what happened, where, and what
+/// to do. Caught once, in `main` of each executable.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -32,22 +32,22 @@ class Error : public std::runtime_error {
 };
 
 /// This process failed only because another one did: a peer closed its connection or did not answer
-/// in time. The launcher reports the other one as the cause.
+/// in time. The launcher reports that process as the cause.
 class PeerError : public Error {
  public:
   explicit PeerError(const std::string& message) : Error(ExitCode::kDistributed, message) {}
 };
 
-/// A mistake in the config that only the data, the machine or a user's library reveals. Each line
-/// of the message begins with the pointer of a key; callers that know the text of the config
+/// A config error that can only be detected with the data, the machine or a user's library. Each
+/// line of the message begins with the JSON pointer of a key; callers that have the config's text
 /// prepend FILE:LINE:COLUMN.
 class ConfigKeyError : public Error {
  public:
   explicit ConfigKeyError(const std::string& message) : Error(ExitCode::kConfig, message) {}
 };
 
-/// Returns the first line of a message of LibTorch or a backend without the place in the source:
-/// "[/pytorch/.../pair.cc:538] Read error" is "Read error".
+/// Returns the first line of a LibTorch or backend error without its source location:
+/// "[/pytorch/.../pair.cc:538] Read error" becomes "Read error".
 inline std::string short_message(const std::exception& error) {
   std::string_view line = error.what();
   line = line.substr(0, line.find('\n'));

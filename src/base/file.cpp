@@ -50,16 +50,16 @@ fs::path folder_of(const fs::path& path) {
 
 void sync_folder(const fs::path& folder, ExitCode code) {
   const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  sync_file(fd.get(), folder, code);  // one that could not be opened fails with the same reasons
+  sync_file(fd.get(), folder, code);  // also handles errors of open()
 }
 
-/// Returns whether nobody else can have created the file.
+/// Returns whether no other user can have created the file.
 bool is_private(int fd, const fs::path& path) {
   struct stat file {};
   struct stat folder {};
   if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_nlink > 1) return false;
   if (file.st_uid == ::geteuid()) return true;
-  // Mounts may give all files to one user. The owner of a folder can replace its files anyway.
+  // Some mounts assign all files to one user. The owner of a folder can replace its files anyway.
   return ::stat(folder_of(path).c_str(), &folder) == 0 && file.st_uid == folder.st_uid;
 }
 
@@ -160,7 +160,7 @@ constexpr std::array<Magic, 51> kMagics{{
     {0, "qoif"sv, "a QOI picture", "", true},
 }};
 
-/// Returns whether the first line has several cells of ASCII, which is unlikely for pixels.
+/// Returns whether the first line consists of several ASCII cells, which is unlikely for pixels.
 bool is_table(std::string_view begin) {
   const std::string_view line = begin.substr(0, begin.find_first_of("\r\n"));
   return line.find_first_of(",;\t") != std::string_view::npos &&
@@ -192,7 +192,8 @@ void throw_errno(const std::string& action) {
 
 void open_standard_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    // open() returns the lowest free number, the missing one.
+    // open() returns the lowest free descriptor, which is the closed one. Standard output is not
+    // writable, so that printing a result fails.
     const int mode = fd == STDOUT_FILENO ? O_RDONLY : O_RDWR;
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", mode) != fd) ::_exit(1);
   }
@@ -288,7 +289,7 @@ UniqueFd open_private_file(const fs::path& path, ExitCode code) {
     if (made.valid()) return made;
     if (errno != EEXIST) throw_errno(code, path, "create");
     UniqueFd found(::open(path.c_str(), kFlags));
-    if (!found.valid() && errno == ENOENT) continue;  // it was removed meanwhile
+    if (!found.valid() && errno == ENOENT) continue;  // removed in the meantime
     if (!found.valid() && errno != ELOOP) throw_errno(code, path, "open");
     if (found.valid() && is_private(found.get(), path)) return found;
     throw Error(code, path.string() +
@@ -388,7 +389,7 @@ FileLock take_file_lock(int fd, bool wait) {
   } while (result != 0 && errno == EINTR);
   const int reason = errno;
   if (result != 0 && reason == EWOULDBLOCK) return FileLock::kHeld;
-  // Unlike flock, a lock of this second kind can be queried without taking it.
+  // Unlike flock, this second kind of lock can be queried without taking it.
   struct flock mark = whole_file(F_WRLCK);
   (void)::fcntl(fd, F_OFD_SETLK, &mark);
   errno = reason;
@@ -398,7 +399,7 @@ FileLock take_file_lock(int fd, bool wait) {
 bool is_file_locked(int fd) {
   struct flock probe = whole_file(F_RDLCK);
   if (::fcntl(fd, F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK) return true;
-  return is_listed(fd);  // other programs take flock alone
+  return is_listed(fd);  // other programs use only flock
 }
 
 std::optional<FileKind> binary_kind(std::string_view begin) {

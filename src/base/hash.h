@@ -10,7 +10,7 @@
 
 namespace mnist_train {
 
-/// XXH3 with 128 bits: detects accidental changes at memory speed, but is not cryptographic.
+/// 128-bit XXH3: detects accidental changes at memory speed, but is not cryptographic.
 class Hasher {
  public:
   static constexpr std::size_t kDigestBytes = 16;
@@ -26,7 +26,7 @@ class Hasher {
   Digest digest() const;
   /// Returns 32 lower-case hexadecimal digits, most significant first, as `xxh128sum` prints them.
   std::string hex_digest() const;
-  /// Returns the digits after the name of the algorithm, for files of a run: "xxh3-128:…".
+  /// Returns the digits with the algorithm's name as a prefix, for files of a run: "xxh3-128:…".
   std::string named_digest() const { return "xxh3-128:" + hex_digest(); }
 
  private:
@@ -38,7 +38,7 @@ class Hasher {
 std::string hash_hex(std::string_view text);
 std::string hash_hex(std::span<const std::uint8_t> bytes);
 
-/// SHA-256, for hashes that others can compute too.
+/// SHA-256, for hashes that are compared with those of other tools.
 class Sha256 {
  public:
   using Digest = std::array<std::uint8_t, 32>;
@@ -49,9 +49,9 @@ class Sha256 {
   Sha256& operator=(const Sha256&) = delete;
 
   void update(const void* bytes, std::size_t size);
-  /// Called once, after the last update.
+  /// Finishes the hash; call it only once, after the last update.
   Digest digest();
-  /// Does the same; returns 64 lower-case hexadecimal digits, as `sha256sum` prints them.
+  /// Like `digest`, but returns 64 lower-case hexadecimal digits, as `sha256sum` prints them.
   std::string hex_digest();
 
  private:

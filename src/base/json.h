@@ -11,8 +11,8 @@
 
 namespace mnist_train {
 
-/// nlohmann::ordered_map with an index of its keys. The original compares a key with all others at
-/// each lookup, so it needs minutes to read an object of 300,000 keys.
+/// nlohmann::ordered_map with an index of its keys. The original searches linearly, so it takes
+/// minutes to read an object with 300,000 keys.
 template <class Key, class T, class IgnoredLess = std::less<Key>,
           class Allocator = std::allocator<std::pair<const Key, T>>>
 class IndexedMap : public nlohmann::ordered_map<Key, T, IgnoredLess, Allocator> {
@@ -55,7 +55,7 @@ class IndexedMap : public nlohmann::ordered_map<Key, T, IgnoredLess, Allocator> 
   }
 
  private:
-  static constexpr std::size_t kFewKeys = 16;  // compared one by one
+  static constexpr std::size_t kFewKeys = 16;  // searched linearly
 
   template <class SomeKey>
   std::ptrdiff_t position_of(const SomeKey& key) const {
@@ -64,7 +64,7 @@ class IndexedMap : public nlohmann::ordered_map<Key, T, IgnoredLess, Allocator> 
                           [&](const auto& entry) { return entry.first == key; }) -
              this->begin();
     }
-    // Functions of the base add keys as well.
+    // Functions of the base class may have added keys.
     if (index_.size() != this->size()) {
       index_.clear();
       for (const auto& entry : *this) index_.emplace(entry.first, index_.size());
@@ -80,15 +80,15 @@ class IndexedMap : public nlohmann::ordered_map<Key, T, IgnoredLess, Allocator> 
 /// Use it for all ordered JSON that is read from files.
 using OrderedJson = nlohmann::basic_json<IndexedMap>;
 
-/// Returns the key under which a record keeps a member: its name without a unit "_s".
+/// Returns the JSON key of a record's member: its name without the unit suffix "_s".
 inline std::string record_key(std::string member) {
   if (member.ends_with("_s")) member.resize(member.size() - 2);
   return member;
 }
 
 #define MNIST_TRAIN_VISIT_MEMBER(member) field(mnist_train::record_key(#member), record.member);
-/// Defines the function `visit` of a record, which calls `field(key, member)` for each of these
-/// members in order.
+/// Defines a record's function `visit`, which calls `field(key, member)` for each of these members
+/// in order.
 #define MNIST_TRAIN_VISIT(...)                                                       \
   template <class Record, class Field>                                               \
   static void visit(Record& record, const Field& field) {                            \

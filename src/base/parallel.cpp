@@ -24,10 +24,10 @@ Function* loaded_function(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_DEFAULT, name));
 }
 
-/// LibTorch's number of threads of the calling thread; null if the program has not loaded LibTorch.
+/// Access to the calling thread's number of LibTorch threads; null if LibTorch is not loaded.
 struct OpenMp {
-  /// at::get_num_threads, not OpenMP's own function: LibTorch sets the number of a thread when that
-  /// first asks LibTorch for it.
+  /// at::get_num_threads, not OpenMP's own function, because LibTorch initialises the number for a
+  /// thread at that thread's first call.
   int (*max_threads)() = loaded_function<int()>("_ZN2at15get_num_threadsEv");
   void (*set_threads)(int) = loaded_function<void(int)>("omp_set_num_threads");
   int (*in_parallel)() = loaded_function<int()>("omp_in_parallel");
@@ -44,7 +44,7 @@ const OpenMp& open_mp() {
 
 thread_local bool in_shared_work = false;
 
-/// Work in parts. Each thread takes the next part until none is left.
+/// Work divided into parts. Each thread takes the next part until none is left.
 class SharedWork {
  public:
   using Function = std::function<void(std::int64_t, std::int64_t)>;
@@ -52,7 +52,7 @@ class SharedWork {
   SharedWork(std::int64_t begin, std::int64_t end, std::int64_t parts, const Function& function)
       : end_(end), of_part_((end - begin + parts - 1) / parts), next_(begin), function_(function) {}
 
-  /// Does parts until none is left. LibTorch's operations within them use one thread.
+  /// Processes parts until none is left. LibTorch operations inside them use one thread.
   void do_parts() {
     const int threads = open_mp().max_threads();
     open_mp().set_threads(1);
@@ -69,7 +69,7 @@ class SharedWork {
     in_shared_work = false;
     open_mp().set_threads(threads);
   }
-  /// Throws the first exception of a part. To be called after all threads have finished.
+  /// Rethrows the first exception of a part, if any. Call it after all threads have finished.
   void rethrow_failure() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -82,19 +82,19 @@ class SharedWork {
   std::exception_ptr failure_;
 };
 
-/// Lets the other thread of the core run for a moment.
+/// Briefly yields the core to its other hardware thread.
 void pause_spinning() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
 }
 
-/// Spins with back-off before a thread sleeps, because waking it takes longer than many a wait.
-/// After a spin in vain the other thread may lack the core that spinning occupies, so the next
-/// waits sleep at once: one, then two, up to 64.
+/// Spins with back-off before a thread sleeps, because waking it takes longer than many waits. If a
+/// spin fails, the other thread may need the core that spinning occupies, so the next waits sleep
+/// at once: one wait, then two, doubling up to 64.
 class SpinWait {
  public:
-  /// Returns whether `done` became true before it is time to sleep.
+  /// Returns whether `done` became true; otherwise it is time to sleep.
   template <class Done>
   bool until(const Done& done) {
     if (skipped_ > 0) {
@@ -118,23 +118,23 @@ class SpinWait {
 
  private:
   static constexpr std::chrono::microseconds kLongest{100};
-  static constexpr int kSpinsPerLook = 16;  // at the clock
+  static constexpr int kSpinsPerLook = 16;  // between reads of the clock
   static constexpr int kMaxSkipped = 64;
 
   int skipped_ = 0;
   int next_skipped_ = 1;
 };
 
-/// Threads that help the one that has work. They live as long as the process.
+/// Helper threads for one calling thread at a time. They live as long as the process.
 class Helpers {
  public:
   static Helpers& of_process() {
-    static auto* const kHelpers = new Helpers();  // they are never waited for
+    static auto* const kHelpers = new Helpers();  // never destroyed: its threads are detached
     return *kHelpers;
   }
 
-  /// Does the work on the calling thread and at most `wanted` helpers. A helper that gets no core
-  /// in time is not waited for. Returns false if they are helping another thread.
+  /// Does the work on the calling thread and at most `wanted` helpers. Does not wait for helpers
+  /// that have not started. Returns false if the helpers are serving another thread.
   bool share(SharedWork& work, std::uint32_t wanted) {
     const std::unique_lock lock(in_use_, std::try_to_lock);
     if (!lock) return false;
@@ -155,7 +155,7 @@ class Helpers {
   }
 
  private:
-  // `crew_` counts helpers at work; its upper half holds how many there may be.
+  // The lower half of `crew_` counts active helpers; the upper half is their maximum number.
   static constexpr std::uint32_t kPlace = 1U << 16U;
   static constexpr std::uint32_t kHelpers = kPlace - 1;
 
@@ -170,7 +170,8 @@ class Helpers {
     }
   }
 
-  /// Returns whether this helper may do parts of the work. If so, it must leave `crew_` afterwards.
+  /// Returns whether this helper was counted in `crew_`. If so, it must decrement `crew_` after the
+  /// work.
   bool join() {
     std::uint32_t crew = crew_.load(std::memory_order_acquire);
     do {
@@ -194,8 +195,8 @@ constexpr long kBarrierSleep_ns = 100'000'000;  // between two checks of the oth
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Sleeps until the word, which processes share, differs from `seen`. Returns false if it still was
-/// `seen` after a while.
+/// Sleeps until the word, which is shared between processes, differs from `seen`. Returns false on
+/// timeout.
 bool wait_for_change(std::atomic<std::uint32_t>& word, std::uint32_t seen) {
   const timespec at_most{0, kBarrierSleep_ns};
   return ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &at_most, nullptr, 0) == 0 ||
@@ -251,7 +252,7 @@ void SharedBarrier::arrive_and_wait(const std::function<void(int rank)>& check) 
 
 bool SharedBarrier::has_arrived(int rank) const {
   const std::uint32_t reached = arrivals_[rank].value.load(std::memory_order_acquire);
-  return static_cast<std::int32_t>(reached - arrived_) >= 0;  // also if they wrapped around
+  return static_cast<std::int32_t>(reached - arrived_) >= 0;  // also after wraparound
 }
 
 }  // namespace mnist_train

@@ -7,35 +7,35 @@
 
 namespace mnist_train {
 
-/// Calls `work(begin, end)` for parts of the range from `begin` to `end`, on as many threads as
-/// at::set_num_threads was given in this one. Each part but the last has at least `grain` numbers.
-/// There are several parts per thread, so that a descheduled thread does fewer. LibTorch's
-/// operations within shared parts use one thread each. The calling thread does all work alone if
-/// there is only one part, if the program has not loaded LibTorch, inside another such call, and
-/// while another thread is in one. Throws the first exception of `work`, and Error if the system
-/// refuses a thread.
+/// Calls `work(begin, end)` for parts of the range [begin, end), on the number of threads that
+/// at::set_num_threads set for the calling thread. Each part but the last has at least `grain`
+/// elements. There are several parts per thread, so that a descheduled thread does fewer. LibTorch
+/// operations inside parallel parts use one thread each. The calling thread does all the work alone
+/// if there is only one part, if LibTorch is not loaded, in nested calls, and while another thread
+/// is in a call. Throws the first exception of `work`, and Error if the system refuses to start a
+/// thread.
 ///
 /// at::parallel_for is a template that uses threads only in programs compiled with OpenMP, which
-/// would need an OpenMP library of their own. And OpenMP's threads wait for each other in each
-/// call: one without a core holds up all.
+/// would need their own OpenMP library. In addition, OpenMP's threads wait for each other in each
+/// call, so one that is descheduled delays all others.
 void parallel_for(std::int64_t begin, std::int64_t end, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& work);
 
-/// A barrier of processes, or threads, that share memory. All that one of them wrote before it
-/// arrived is visible to the others once they have passed. A waiting process spins for some 20
+/// A barrier for processes or threads that share memory. Everything that one of them wrote before
+/// it arrived is visible to the others after the barrier. A waiting process spins for about 20
 /// microseconds, then sleeps on a futex.
 class SharedBarrier {
  public:
-  /// Returns the bytes of shared memory that the barrier takes.
+  /// Returns the size of the barrier's shared memory in bytes.
   static std::size_t bytes(int ranks);
 
-  /// `memory`: zeros at first, aligned to a cache line, the same for all ranks.
+  /// `memory`: initialised to zeros, aligned to a cache line, shared by all ranks.
   SharedBarrier(void* memory, int rank, int ranks);
 
-  /// Returns when all ranks have arrived. Ten times a second a sleeping one calls `check` with a
-  /// rank that is missing; its exception ends the wait.
+  /// Returns when all ranks have arrived. While sleeping, calls `check` for each missing rank ten
+  /// times a second; an exception from it ends the wait.
   void arrive_and_wait(const std::function<void(int rank)>& check);
-  /// Returns whether that rank has come as far as this one.
+  /// Returns whether that rank has reached the same barrier as this one.
   bool has_arrived(int rank) const;
 
  private:

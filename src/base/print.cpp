@@ -32,12 +32,12 @@ bool is_in_set(std::string_view set, char byte) {
   return false;
 }
 
-/// Returns the length of the piece of the pattern at `at` if it matches the byte, else 0.
+/// Returns the length of the pattern's element at `at` if it matches the byte, else 0.
 std::size_t matching_piece(std::string_view pattern, std::size_t at, char byte) {
   if (at >= pattern.size()) return 0;
   const bool is_negated = pattern.substr(at).starts_with("[!");
   const std::size_t begin = at + (is_negated ? 2 : 1);
-  const std::size_t end = pattern.find(']', begin + 1);  // a `]` at the begin belongs to the set
+  const std::size_t end = pattern.find(']', begin + 1);  // a `]` at the start belongs to the set
   if (pattern[at] != '[' || end == std::string_view::npos) {
     return pattern[at] == '?' || pattern[at] == byte ? 1 : 0;
   }
@@ -67,8 +67,8 @@ class FdSink : public spdlog::sinks::base_sink<std::mutex> {
   int fd_;
 };
 
-/// Returns whether a character is a control, a line separator, bidirectional or invisible. Joiners
-/// are allowed: some languages need them.
+/// Returns whether a character is a control character, a line separator, bidirectional or
+/// invisible. Joiners are allowed, because some languages need them.
 bool is_unsafe(std::uint32_t code) {
   const auto is_in = [code](std::uint32_t low, std::uint32_t high) {
     return code >= low && code <= high;
@@ -161,8 +161,8 @@ std::string first_names(std::span<const std::string> names, std::size_t most) {
 bool matches_glob(std::string_view pattern, std::string_view name) {
   std::size_t at = 0;
   std::size_t next = 0;
-  std::optional<std::size_t> star;  // where the pattern goes on after the last `*`
-  std::size_t tried = 0;            // the text from which it then goes on
+  std::optional<std::size_t> star;  // position after the last `*` of the pattern
+  std::size_t tried = 0;            // position in the name to match it from
   while (next < name.size()) {
     if (at < pattern.size() && pattern[at] == '*') {
       star = ++at;
@@ -201,10 +201,10 @@ std::size_t edit_distance(std::string_view left, std::string_view right) {
 }
 
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names) {
-  std::vector<std::string> modules;  // of the top level
-  std::vector<std::string> near;     // as near as `best`
+  std::vector<std::string> modules;  // at the top level
+  std::vector<std::string> near;     // at distance `best`
   std::size_t best = std::max<std::size_t>(pattern.size() / 3, 1);
-  constexpr std::size_t kMost = 12;  // are named; one more shows that there are more
+  constexpr std::size_t kMost = 12;  // names; one more shows that there are more
   const auto add = [](std::vector<std::string>& list, const std::string& name) {
     const bool is_new = std::ranges::find(list, name) == list.end();
     if (is_new && list.size() <= kMost) list.push_back(name);
@@ -260,7 +260,7 @@ std::string program_to_type() {
   for (std::string folder; std::getline(folders, folder, ':');) {
     if (::access((fs::path(folder) / name).c_str(), X_OK) == 0) return name;
   }
-  const fs::path called = program_invocation_name;  // in a rank that of another program
+  const fs::path called = program_invocation_name;  // in a rank, another program's
   if (called.has_parent_path() && called.filename() == name) return called.string();
   // An installation puts the other programs in ../libexec/mnist-train.
   const fs::path beside = executable_folder() / name;

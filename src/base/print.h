@@ -17,20 +17,20 @@
 namespace mnist_train {
 
 struct Utf8Character {
-  std::size_t size = 0;  // in bytes; 0 if they are not UTF-8
+  std::size_t size = 0;  // in bytes; 0 for invalid UTF-8
   std::uint32_t code = 0;
 };
 
-/// Decodes the first character of a text that is not empty.
+/// Decodes the first character of a non-empty text.
 Utf8Character first_character(std::string_view text);
 
-/// Returns whether the byte is not the first one of its character.
+/// Returns whether the byte is a UTF-8 continuation byte.
 inline bool continues_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
 
-/// Returns the name of an enumerator from a table in the order of the enum, which counts from 0;
-/// `otherwise` for other values, such as those from another process.
+/// Returns the name of an enumerator from a table in the order of the enum, which starts at 0, or
+/// `otherwise` for unknown values, which may come from another process.
 template <class Enum, std::size_t kCount>
 constexpr const char* enum_name(const std::array<const char*, kCount>& names, Enum value,
                                 const char* otherwise = "unknown") {
@@ -38,33 +38,33 @@ constexpr const char* enum_name(const std::array<const char*, kCount>& names, En
   return index < kCount ? names[index] : otherwise;
 }
 
-/// Erases status lines on a terminal: from the line of the cursor, including an echoed ^C, to the
-/// end of the screen, because a narrower window wraps them.
+/// Erases status lines on a terminal: from the start of the cursor's line, including an echoed ^C,
+/// to the end of the screen, because a narrower window wraps them.
 inline constexpr const char* kEraseLine = "\r\x1b[J";
 
-/// Returns the text with every occurrence of `part`, which is not empty, replaced.
+/// Returns the text with every occurrence of `part` replaced. `part` must not be empty.
 std::string replaced(std::string text, std::string_view part, std::string_view by);
 
-/// Returns a text of at most `most` bytes: the beginning and "…" of a longer one. No UTF-8
-/// character is cut.
+/// Returns the text, truncated to at most `most` bytes including a final "…" if it is longer. Does
+/// not split UTF-8 characters.
 std::string shortened(std::string_view text, std::size_t most);
 
-/// Returns the name with this number, or the number itself if there are no such names.
+/// Returns the name with this index, or the number itself if there is none.
 std::string name_or_number(const std::vector<std::string>& names, std::size_t number);
 
 /// Returns the first `most` names, separated by commas, and "…" if there are more.
 std::string first_names(std::span<const std::string> names, std::size_t most);
 
-/// Returns whether a name matches a glob, as Python's `fnmatch.fnmatchcase` does: `*` is any text,
-/// dots included, `?` one byte, `[abc]`, `[a-z]` and `[!a-z]` one byte of a set.
+/// Returns whether a name matches a glob, like Python's `fnmatch.fnmatchcase`: `*` matches any text
+/// including dots, `?` one byte, and `[abc]`, `[a-z]` and `[!a-z]` one byte of a set.
 bool matches_glob(std::string_view pattern, std::string_view name);
 
-/// Returns the Damerau-Levenshtein distance of two names.
+/// Returns the restricted Damerau-Levenshtein distance (optimal string alignment) of two names.
 std::size_t edit_distance(std::string_view left, std::string_view right);
 
-/// Returns the message about a glob that matches none of the dotted names of tensors, with globs
-/// of modules that it may mean: `"haed.*" matches no parameter; did you mean "head.*"?`, else with
-/// the network's modules: `…; the network has conv1.*, layer1.*, fc.*`.
+/// Returns the message about a glob that matches none of the dotted parameter names. It suggests
+/// similar globs, `"haed.*" matches no parameter; did you mean "head.*"?`, or, if there are none,
+/// lists the network's modules: `…; the network has conv1.*, layer1.*, fc.*`.
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names);
 
 /// Returns the text with control characters except tab and newline, bidirectional and invisible
@@ -81,11 +81,11 @@ std::string as_block(std::string_view text);
 
 /// Returns the text quoted as a single shell word.
 std::string shell_quoted(std::string_view text);
-/// Does the same unless the text is a plain word.
+/// Like `shell_quoted`, but leaves plain words unquoted.
 std::string shell_word(const std::string& text);
 /// Returns the command that starts this program: its name if it is in PATH, else its path.
 std::string program_to_type();
-/// Returns a path for a command: relative if it is inside the working directory.
+/// Returns a path to type in a command: relative if it is inside the working directory.
 std::filesystem::path path_to_type(const std::filesystem::path& path);
 
 /// Writes a result to standard output. Throws Error(kRunFailed) if that fails.
@@ -94,13 +94,13 @@ void print_text(std::string_view text);
 /// Writes a result to standard output as JSON on one line. Throws like `print_text`.
 void print_result(const OrderedJson& json);
 
-/// Destinations of a process's log lines, which are written by spdlog::info and so on.
+/// Destinations of the log messages that a process writes with spdlog::info and so on.
 struct LogSetup {
   std::string level =
       "info";          // trace, debug, info, warning, error: minimum severity on the console
   int console_fd = 2;  // -1: no console
-  std::string console_prefix;                 // "rank 1: ", empty for the rank that prints for all
-  std::optional<std::filesystem::path> file;  // debug level and above is appended
+  std::string console_prefix;                 // "rank 1: ", empty for rank 0
+  std::optional<std::filesystem::path> file;  // receives debug level and above, appended
 };
 
 /// Replaces the process's default logger. Control bytes and newlines in messages are escaped, so

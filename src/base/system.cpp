@@ -49,7 +49,7 @@ std::string trimmed(const std::string& text) {
 /// Returns the fields of /proc/PID/stat after the name: state, parent and so on.
 std::string process_status(pid_t pid) {
   const std::string line = first_line("/proc/" + std::to_string(pid) + "/stat").value_or("");
-  const std::size_t name_end = line.rfind(')');  // a name may hold blanks and brackets
+  const std::size_t name_end = line.rfind(')');  // a name may contain spaces and parentheses
   return name_end == std::string::npos ? "" : trimmed(line.substr(name_end + 1));
 }
 
@@ -67,7 +67,7 @@ bool lists(const std::string& commas, const std::string& name) {
   return ("," + commas + ",").find("," + name + ",") != std::string::npos;
 }
 
-/// Returns the kernel's path of this process's cgroup, or nothing in other versions.
+/// Returns the kernel's path of this process's cgroup, or nothing if it has none of this version.
 std::optional<std::string> own_path(const std::string& controller, int version,
                                     const fs::path& root) {
   std::ifstream file(root / "proc/self/cgroup");
@@ -148,7 +148,8 @@ double threads_of_machine(const fs::path& root) {
   return slash == std::string::npos ? 0 : number_in(load.substr(slash + 1)).value_or(0);
 }
 
-/// A thread needs address space for its stack, and fails with the same error without it.
+/// Describes the limit on address space if it leaves no room for a thread's stack: then starting a
+/// thread fails with the same error.
 std::optional<std::string> reached_address_space() {
   const auto most = soft_limit(RLIMIT_AS);
   if (!most) return std::nullopt;
@@ -191,7 +192,7 @@ std::string expand_home(const std::string& path) {
 }
 
 std::optional<fs::path> user_cache_folder() {
-  // Relative paths are ignored, as specified.
+  // Relative paths are ignored, as the XDG specification requires.
   const auto cache = environment_variable("XDG_CACHE_HOME");
   if (cache && cache->starts_with('/')) return fs::path(*cache) / "mnist-train";
   const auto home = environment_variable("HOME");
@@ -322,7 +323,8 @@ std::vector<Cgroup> cgroups(const std::string& controller, const fs::path& root)
     const auto path = own_path(controller, version, root);
     const fs::path top = version == 1 ? mount / controller : mount;
     if (!path || !is_folder(top)) continue;
-    // A container may see its cgroup at the top, but with its path on the host.
+    // In a container, the process's cgroup may be mounted at the top although its path is the
+    // host's.
     const bool is_outside = path->find("/..") != std::string::npos;  // of our namespace
     fs::path below = is_outside ? fs::path() : fs::path(*path).relative_path();
     for (; !below.empty(); below = below.parent_path()) {
@@ -437,7 +439,7 @@ std::optional<std::string> refusing_limit(const fs::path& root) {
     if (auto space = reached_address_space()) return space;
   }
   if (!is_known) return std::nullopt;
-  // Outside of this container, more processes and threads may count.
+  // Processes and threads outside this container may count too.
   return fmt::format(
       "{} allows {:.0f} processes and threads, and {:.0f} are in use; raise it, or lower "
       "launch.processes_per_node, launch.threads_per_process or data.decode_threads",

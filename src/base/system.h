@@ -21,32 +21,33 @@ double monotonic_seconds();
 /// Returns the seconds since 1970.
 double wall_clock_seconds();
 
-/// Converts seconds of the config for functions that wait.
+/// Converts a duration of the config, in seconds, for functions that wait.
 std::chrono::milliseconds to_milliseconds(double seconds);
 
 /// Returns the value of an environment variable, or nothing if it is not set.
 std::optional<std::string> environment_variable(const char* name);
 
-/// Replaces a leading `~/` or a lone `~` by the home folder, as shells do except after `=` and `:`
-/// and in quotes. Throws Error(kConfig) if HOME is not set.
+/// Replaces a leading `~/` or a lone `~` with the home folder, because shells do not do so in
+/// quotes and after `=` and `:`. Throws Error(kConfig) if HOME is not set.
 std::string expand_home(const std::string& path);
 
 /// Returns the cache folder, $XDG_CACHE_HOME/mnist-train or ~/.cache/mnist-train. Nothing if
-/// neither is known.
+/// neither variable is an absolute path.
 std::optional<std::filesystem::path> user_cache_folder();
 
 /// Returns the folder `name` in the cache folder, creating it if necessary. Nothing if that fails,
-/// or if somebody else could have written there, because runs trust its content.
+/// or if other users could have written there, because runs trust its content.
 std::optional<std::filesystem::path> own_cache_folder(const char* name);
 
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
 
-/// Starts a thread that blocks all signals. Throws Error(kRunFailed) that names the limit if the
-/// system refuses it.
+/// Starts a thread that blocks all signals. Throws Error(kRunFailed) naming the limit if the system
+/// refuses to start it.
 std::thread start_thread(std::function<void()> work);
 
-/// Returns whether the calling thread is in `start_thread`, which handles a refusal.
+/// Returns whether the calling thread is in `start_thread`, which handles failures to start a
+/// thread.
 bool in_start_thread();
 
 /// Returns `bytes` rounded up to whole cache lines, so that consecutive blocks do not share one.
@@ -65,20 +66,21 @@ std::optional<char> process_state(pid_t pid);
 /// Returns whether the process is exiting: its descriptors may be closed before its state changes.
 bool process_is_ending(pid_t pid);
 
-/// Returns the text after "key:" or "key " in the first such line of a file like /proc/cpuinfo.
+/// Returns the text after "key:" or "key " on the first line that begins so in a file such as
+/// /proc/cpuinfo.
 std::optional<std::string> value_of(const std::filesystem::path& path, const std::string& key);
 
 /// Returns the number at the beginning of the text; nothing for "max" and other text.
 std::optional<double> number_in(const std::optional<std::string>& text);
 
-/// Returns the free bytes on the file system of a folder, or nothing without the folder.
+/// Returns the free bytes on a folder's file system, or nothing if the folder does not exist.
 std::optional<double> free_space(const std::filesystem::path& folder);
 
-/// Returns zeroed memory whose pages are allocated on first write. Throws Error(kData) that begins
-/// with `name`.
+/// Returns zeroed memory whose pages are allocated on first write. Throws Error(kData) with a
+/// message that begins with `name`.
 std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::string& name);
 
-/// Returns the path of one of our programs or modules: beside the running executable, or in
+/// Returns the path of one of our programs or modules: next to the running executable, or in
 /// ../libexec/mnist-train, the folder for internal programs. Empty if it is in neither.
 std::filesystem::path find_program_file(const std::string& name);
 
@@ -113,8 +115,8 @@ class SharedLibrary {
   std::string error_;
 };
 
-// What limits this process. `root` is prepended to the kernel's paths; tests pass a folder with
-// copies of its files.
+// Resource limits of this process. `root` is prepended to the kernel's paths; tests pass a folder
+// with copies of the kernel's files.
 
 /// A cgroup of this process.
 struct Cgroup {
@@ -122,8 +124,8 @@ struct Cgroup {
   int version = 2;
 };
 
-/// Returns the cgroups that limit this process by a controller ("memory", "pids", "cpu"): its own,
-/// then its visible ancestors, in /sys/fs/cgroup.
+/// Returns the cgroups in /sys/fs/cgroup that limit this process through a controller ("memory",
+/// "pids", "cpu"): its own, then its visible ancestors.
 std::vector<Cgroup> cgroups(const std::string& controller, const std::filesystem::path& root = "/");
 
 /// Returns the number of cores that this process may use, according to its affinity mask and the
@@ -133,15 +135,14 @@ int usable_cores(const std::filesystem::path& root = "/");
 /// Memory of this machine in bytes, within the limits of this process's cgroups.
 struct SystemMemory {
   double total = 0;
-  double available = 0;  // to another process
+  double available = 0;  // to other processes
   bool limited = false;  // by a cgroup
 };
 
 /// Returns the current memory.
 SystemMemory system_memory(const std::filesystem::path& root = "/");
 
-/// Detects that the kernel killed a process because memory ran out, by the counters of this
-/// process's cgroups and of the machine.
+/// Detects out-of-memory kills, using the counters of this process's cgroups and of the machine.
 class MemoryKills {
  public:
   explicit MemoryKills(std::filesystem::path root = "/");
@@ -167,7 +168,7 @@ class MemoryKills {
   Counters seen_;
 };
 
-/// Returns a number of bytes for messages: "512 MiB", "1.5 GiB".
+/// Formats a number of bytes for messages: "512 MiB", "1.5 GiB".
 std::string memory_text(double bytes);
 
 /// A limit on the total number of processes and threads.
@@ -180,15 +181,16 @@ struct ProcessLimit {
 /// Returns the limits on processes and threads that apply to this process.
 std::vector<ProcessLimit> process_limits(const std::filesystem::path& root = "/");
 
-/// Returns a sentence on the limit that probably refused the last process or thread, the one
-/// closest to exhaustion, with advice; nothing without limits.
+/// Describes the limit that probably prevented the last process or thread from starting, the one
+/// closest to exhaustion, with advice. Nothing if there are no limits.
 std::optional<std::string> refusing_limit(const std::filesystem::path& root = "/");
 
-/// Returns the end of a message on a failed system call: the limit on processes and threads
-/// (EAGAIN), open files, file sizes or address space that caused it, or "".
+/// Returns the suffix of a message about a failed system call: the limit that caused it (on
+/// processes and threads for EAGAIN, open files, file sizes, address space or disk space) with
+/// advice, or "".
 std::string error_limit(int error);
 
-/// Returns the text of strerror, and the limit that caused the error.
+/// Returns the text of strerror followed by that of `error_limit`.
 std::string error_text(int error);
 
 }  // namespace mnist_train
