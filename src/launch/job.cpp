@@ -30,7 +30,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder
 
 namespace {
 
-/// Returns the command that runs the run's config again, into a new folder.
+/// Returns the command that repeats a run with the same config in a new folder.
 std::string run_command(const fs::path& run_folder, const std::string& program) {
   return shell_word(program) + " --config " +
          shell_word((run_folder / settings::run_files::kConfig).string());
@@ -75,7 +75,7 @@ bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
   return config.train.device != settings::DeviceName::kCpu && machine.gpus > 0;
 }
 
-/// Returns the GPU of a local rank, by `launch.devices` or else by its number; nothing for the CPU.
+/// Returns the GPU of a local rank, from `launch.devices` or else its rank; nothing for the CPU.
 std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& machine,
                           int local_rank) {
   constexpr std::string_view kNumbered = "cuda:";
@@ -115,8 +115,8 @@ std::string choose_backend(const settings::RunConfig& config, const Machine& mac
   return nccl_can_work ? "nccl" : "gloo";
 }
 
-/// Returns the threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (levels of nesting), or
-/// nothing if OpenMP would ignore it as well.
+/// Returns the number of threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (nesting levels),
+/// or nothing if the value is one that OpenMP would ignore.
 std::optional<int> openmp_threads() {
   const char* text = std::getenv("OMP_NUM_THREADS");
   if (text == nullptr) return std::nullopt;
@@ -136,9 +136,10 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
   return std::max(1, machine.cores / local_world_size);
 }
 
-/// Returns whether one process with a thread for each of two cores is faster than two processes: if
-/// the config sets neither number, and the network has many weights, all in linear layers. Each
-/// process would read and write all of them for a part of the batch, and wait for memory.
+/// Returns whether one process with a thread for each of two cores is faster than two processes. It
+/// is if the config sets neither number and the network has many weights, all in linear layers:
+/// each process would read and write all weights for its part of the batch, limited by memory
+/// bandwidth.
 bool prefers_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
   const bool counts_processes =
@@ -197,7 +198,7 @@ std::string recovery_advice(const fs::path& run_folder, const std::string& progr
   if (saved_steps(folder).empty()) return "  no checkpoint was written\n";
   return "  none of its checkpoints can be read\n  start again with: " +
          run_command(run_folder, program) + "\n";
-} catch (const Error& error) {  // shown with the failure, not instead of it
+} catch (const Error& error) {  // shown in addition to the failure, not instead of it
   return "  checkpoints: " + std::string(error.what()) + "\n";
 }
 
@@ -250,7 +251,7 @@ void require_open_files() {
   const std::string before = std::to_string(limit.rlim_cur);
   const std::string needed = std::to_string(kNeeded);
   limit.rlim_cur = kNeeded;
-  limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may
+  limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may raise it
   if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
   throw Error(ExitCode::kRunFailed, "mnist-train: only " + before +
                                         " files may be open at once, but " + needed +

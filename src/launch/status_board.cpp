@@ -189,8 +189,8 @@ std::string out_of_memory(Phase phase, const std::string& used_up) {
 }
 
 std::string to_text(const FailureReport& failure) {
-  // JSON may need six bytes for one, and all of them must fit into a pipe of 64 KiB: the launcher
-  // reads the report only after the worker has ended.
+  // JSON may need six bytes for one, and the whole report must fit into a pipe's 64 KiB, because
+  // the launcher reads it only after the worker has ended.
   constexpr std::size_t kMostBytes = 8192;
   FailureReport printable = failure;
   printable.message = shortened(escape_control_bytes(failure.message), kMostBytes);
@@ -241,7 +241,7 @@ void write_elastic_error_file(const std::string& message) {
 }
 
 StalledRank find_culprit(const std::vector<StalledRank>& ranks, const StatusBoard& board) {
-  // Smaller is more suspect.
+  // The smallest value is the most suspicious.
   const auto order = [&board](const StalledRank& stalled) {
     const RankStatus& status = board.of(stalled.rank);
     const Wait wait = status.wait;
@@ -271,7 +271,7 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
     if (&end == &cause || !has_failed(end)) continue;
     const auto& other = end.exit.failure;
     if (reported && other && reported->message == other->message)
-      continue;  // all found one mistake
+      continue;  // all found the same mistake
     if (is_mistake && is_victim(end)) continue;
     failure.victims += describe_end(end, board) + "\n";
   }

@@ -23,7 +23,7 @@ sigset_t supervised_signals() {
   return signals;
 }
 
-/// Returns whether a process that was asked to stop ended because of that, by any stop signal.
+/// Returns whether a process ended because of a stop signal.
 bool is_stop(const WorkerExit& exit) {
   return std::ranges::any_of(stop_signals(), [&exit](int signal) {
     return exit.signal != 0 ? exit.signal == signal : exit.code == stopped_exit_code(signal);
@@ -61,7 +61,7 @@ class Attempt {
       warn_of_stragglers();
       if (failed() && monotonic_seconds() >= failed_at_s_ + grace_s()) kill_all();
     }
-    collect_exits();  // sending a signal may find that a rank never began
+    collect_exits();  // sending a signal may reveal that a rank never began
     return result();
   }
 
@@ -69,7 +69,7 @@ class Attempt {
   bool failed() const { return failed_at_s_ > 0; }
 
   void wait_for_event() {
-    std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also when a rank ends
+    std::vector<pollfd> events{{signal_fd_.get(), POLLIN, 0}};  // also readable when a rank ends
     if (background_.ready_fd >= 0) events.push_back({background_.ready_fd, POLLIN, 0});
     for (const WorkerProcess& worker : workers_) {
       if (!worker.has_begun()) events.push_back({worker.begun_fd(), POLLIN, 0});
@@ -97,13 +97,13 @@ class Attempt {
     pollfd event{background_.ready_fd, POLLIN, 0};
     if (::poll(&event, 1, 0) != 1) return;
     background_.ready_fd = -1;
-    background_.finish();  // what it throws ends the ranks through their destructors
+    background_.finish();  // if it throws, the ranks' destructors kill them
   }
 
   bool has_succeeded(const WorkerProcess& worker) const {
     const WorkerExit& exit = *worker.exit();
-    // The signal kills a rank that does not handle signals yet, and of several signals a rank may
-    // have seen another one first.
+    // The signal kills a rank that does not handle signals yet, and a rank may have received
+    // another of several signals first.
     if (stopped_by_ != 0 && is_stop(exit)) return true;
     return exit.code == 0 && board_.of(worker.rank()).phase == Phase::kFinished;
   }
@@ -121,7 +121,8 @@ class Attempt {
     }
   }
 
-  /// Before another attempt nobody reads the other ranks' reports on a killed one.
+  /// Before a restart, the other ranks' reports are not needed if a killed rank is known to be the
+  /// cause.
   double grace_s() const {
     return may_restart_ && is_cause_known_ && stopped_by_ == 0 ? 0 : kGraceAfterFailure_s;
   }
@@ -154,7 +155,7 @@ class Attempt {
   }
 
   void kill_all() {
-    collect_exits();  // a rank that ended by itself just now was not killed
+    collect_exits();  // a rank that has just ended on its own was not killed
     for (WorkerProcess& worker : workers_) worker.send(SIGKILL);
     killed_ = true;
   }
@@ -174,7 +175,7 @@ class Attempt {
     return result;
   }
 
-  /// Returns whether the ranks ended because they were asked to: one may exit first, and make the
+  /// Returns whether the ranks ended because they were asked to. One may exit first and make the
   /// others its victims.
   bool only_stopped() const {
     return stopped_by_ != 0 && !stalled_ && std::ranges::all_of(ends_, [](const RankEnd& end) {
@@ -192,7 +193,7 @@ class Attempt {
   std::vector<StallMeter> meters_;  // by rank
   UniqueFd signal_fd_;
   std::vector<WorkerProcess> workers_;
-  std::vector<RankEnd> ends_;  // in the order they came
+  std::vector<RankEnd> ends_;  // in chronological order
   std::optional<StalledRank> stalled_;
   double failed_at_s_ = 0;
   int stopped_by_ = 0;
@@ -202,7 +203,7 @@ class Attempt {
 
 void watch(const std::stop_token& stop, const RankStatus& status, double limit_s,
            const ProgressWatch::OnStall& on_stall) {
-  constexpr double kMargin_s = 2;  // a waiting rank speaks first, and names the silent one
+  constexpr double kMargin_s = 2;  // a waiting rank reports first and names the stalled one
   std::mutex mutex;
   std::condition_variable_any ended;
   std::unique_lock lock(mutex);
@@ -289,11 +290,11 @@ std::optional<std::string> StragglerWatch::check(const StatusBoard& board, doubl
   constexpr double kWindow_s = 3;
   constexpr std::int64_t kMinSteps = 5;
   constexpr double kMuchSlower = 1.5;
-  constexpr double kNoticeable_s = 0.001;  // in a step
+  constexpr double kNoticeable_s = 0.001;  // per step
   const std::size_t count = ranks_.size();
   if (count < 2 || now_s - checked_s_ < kWindow_s) return std::nullopt;
   std::vector<RankProgress> now = ranks_;
-  std::vector<std::pair<double, std::size_t>> step_s;  // a rank's own time in a step, and the rank
+  std::vector<std::pair<double, std::size_t>> step_s;  // own time per step, and the rank
   for (std::size_t rank = 0; rank < count; ++rank) {
     const RankStatus& status = board.of(static_cast<int>(rank));
     now[rank].step = status.step.load();

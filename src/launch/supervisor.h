@@ -20,55 +20,55 @@
 
 namespace mnist_train::launch {
 
-// Starting ranks.
+// Starts ranks.
 
-/// Descriptors that a worker inherits, at these numbers, if MNIST_TRAIN_HANDED_OVER names them.
+/// Numbers of the descriptors that a worker inherits if MNIST_TRAIN_HANDED_OVER names them.
 enum HandedOverFd : int {
   kJobFd = 3,           // "job": read_job
-  kFailureFd = 4,       // "failure": takes one FailureReport
+  kFailureFd = 4,       // "failure": pipe for one FailureReport
   kConsoleFd = 5,       // "console": the launcher's standard error
   kStatusFd = 6,        // "status": StatusBoard
   kDatasetFd = 7,       // "dataset": the memory of a data::SharedDataset
-  kDatasetReadyFd = 8,  // "dataset-ready": its pipe
+  kDatasetReadyFd = 8,  // "dataset-ready": the pipe of the SharedDataset
   kListenFd = 9,        // "listen": rank 0's bound socket for the store
   kSnapshotsFd = 10,    // "snapshots": the memory of checkpoint::SnapshotMemory
 };
 
-/// Returns whether this process inherited the descriptor of that name.
+/// Returns whether this process inherited the descriptor with that name.
 bool was_handed_over(const char* name);
 
-/// Returns the path of the worker's executable. Throws Error(kRunFailed) that names the folders in
-/// which it was not found.
+/// Returns the path of the worker's executable. Throws Error(kRunFailed) naming the searched
+/// folders if it is not found.
 std::filesystem::path worker_executable();
 
-/// Replaces this process by a worker, so that its parent keeps watching the same process. `held`
-/// stays open in it. Throws Error(kRunFailed) if the worker does not start.
+/// Replaces this process with a worker, so that its parent keeps watching the same process. `held`
+/// stays open in the worker. Throws Error(kRunFailed) if the worker does not start.
 [[noreturn]] void exec_worker(const Job& job, UniqueFd held);
 
-/// Returns the name of a rank's log in the folder of logs.
+/// Returns the name of a rank's log file in the log folder.
 std::string log_file_name(int rank);
 
 class ForkServer;
 
-/// The common start-up parameters of all ranks of one attempt.
+/// The start-up parameters that all ranks of an attempt share.
 struct WorkerSetup {
   std::filesystem::path executable;
-  const ForkServer* fork_server = nullptr;  // forks the ranks; if null, they are started afresh
-  bool may_restart = false;                 // a lost process leads to another attempt
+  const ForkServer* fork_server = nullptr;  // forks the ranks; null: start new programs
+  bool may_restart = false;                 // a lost process may lead to a restart
   int world_size = 1;
   int master_port = 0;
-  std::map<HandedOverFd, int> descriptors{};  // to hand over, unless -1; kListenFd to rank 0 only
-  int output_fd = -1;  // rank 0 writes its results there instead of to standard output
+  std::map<HandedOverFd, int> descriptors{};  // handed over unless -1; kListenFd only to rank 0
+  int output_fd = -1;                         // for rank 0's results, instead of standard output
   std::optional<std::filesystem::path> log_folder;  // for the ranks' standard error, rank-N.log
 };
 
 /// One rank, a child of this process. The kernel kills it when this process dies, and the
-/// destructor if it still runs. A fork server starts it a moment later; a signal sent before that
-/// is delivered then.
+/// destructor kills it if it is still running. With a fork server, the rank begins a moment after
+/// `start`; a signal sent before that is delivered once it has begun.
 class WorkerProcess {
  public:
-  /// Starts a rank. Must be called on the main thread: the kernel ties a child's life to the thread
-  /// that started it. Throws Error(kRunFailed).
+  /// Starts a rank. Must be called on the main thread, because the kernel kills a child when the
+  /// thread that started it ends. Throws Error(kRunFailed).
   static WorkerProcess start(const WorkerSetup& setup, int rank);
 
   WorkerProcess(WorkerProcess&&) noexcept;
@@ -77,10 +77,10 @@ class WorkerProcess {
   ~WorkerProcess();
 
   int rank() const { return rank_; }
-  /// Returns the process id, 0 before the rank has begun.
+  /// Returns the process ID, 0 before the rank has begun.
   pid_t pid() const { return pid_; }
   bool has_begun() const { return pid_ != kAskedFor; }
-  /// Returns the descriptor that polls as readable when the rank begins or fails to.
+  /// Returns the descriptor that polls as readable when the rank begins or fails to begin.
   int begun_fd() const { return failure_pipe_.get(); }
   bool running() const { return pid_ != kNobody && !exit_.has_value(); }
   const std::optional<WorkerExit>& exit() const { return exit_; }
@@ -88,7 +88,7 @@ class WorkerProcess {
   /// Returns whether the process is stopped, by a signal or a debugger.
   bool is_stopped() const;
 
-  /// Sends a signal if the rank still runs.
+  /// Sends a signal if the rank is still running.
   void send(int signal);
   /// Collects the exit status if the rank has ended.
   void reap();
@@ -107,27 +107,27 @@ class WorkerProcess {
   std::optional<WorkerExit> exit_;
 };
 
-/// Returns pointers to the texts and a final null, as execve expects them.
+/// Returns pointers to the texts with a null at the end, as execve expects them.
 std::vector<char*> pointers_to(std::vector<std::string>& texts);
 
 struct RankPlan;
 
 /// A process that has loaded LibTorch and forks the ranks, which takes milliseconds instead of the
-/// fifth of a second of a new program. The ranks become children of the launcher and survive the
+/// 0.2 seconds that a new program needs. The ranks become children of the launcher and survive the
 /// server; the server ends with the launcher.
 class ForkServer {
  public:
   /// Starts the server, which loads LibTorch while the launcher continues. From then on this
-  /// process adopts its descendants' orphans. Must be called on the main thread, before memory is
-  /// mapped that children must not inherit. Throws Error(kRunFailed).
+  /// process is the parent of its orphaned descendants. Must be called on the main thread, before
+  /// mapping memory that children must not inherit. Throws Error(kRunFailed).
   explicit ForkServer(const std::filesystem::path& executable);
   ForkServer(const ForkServer&) = delete;
   ForkServer& operator=(const ForkServer&) = delete;
   ~ForkServer();
 
   bool is_alive() const;
-  /// Requests a rank, which writes its process id to the pipe of its failure report when it begins.
-  /// If the server cannot fork, it writes the negated errno there; if it has ended, the pipe is
+  /// Requests a rank, which writes its process ID to the pipe of its failure report when it begins.
+  /// If the server cannot fork, it writes the negated errno instead; if it has ended, the pipe is
   /// closed. Throws Error(kRunFailed).
   void ask_for(const RankPlan& plan) const;
 
@@ -136,13 +136,14 @@ class ForkServer {
   UniqueFd requests_;
 };
 
-/// Serves requests if this process is a fork server; a no-op in any other. Returns in each rank,
-/// once it has its environment and descriptors; the server ends here, with its launcher. `title`:
-/// argv[0], which is overwritten. Must be called before the process has a second thread.
+/// Serves requests if this process is a fork server; otherwise a no-op. Returns in each rank once
+/// it has its environment and descriptors; does not return in the server, which ends with its
+/// launcher. `title`: argv[0], which is overwritten. Must be called before the process has a second
+/// thread.
 void serve_forks(char* title);
 
-/// A listening TCP socket. Rank 0 of our own launcher inherits one on 127.0.0.1: nothing is
-/// exposed, and no other process can take the port in between.
+/// A listening TCP socket. With our own launcher, rank 0 inherits one on 127.0.0.1, so that nothing
+/// is exposed and no other process can take the port in the meantime.
 struct ListenSocket {
   UniqueFd fd;
   int port = 0;
@@ -151,27 +152,28 @@ struct ListenSocket {
 /// Listens on a free port of 127.0.0.1. Throws Error(kDistributed).
 ListenSocket listen_on_loopback();
 
-/// Listens on the one address that `host`, a name or an address, has on this machine; nothing if it
-/// has none here, as behind a load balancer. With `serves_other_hosts` loopback does not count:
-/// Debian gives it to the machine's own name. Throws Error(kDistributed) that names a port in use.
+/// Listens on the first address of `host`, a name or an address, that belongs to this machine;
+/// nothing if none does, for example behind a load balancer. If `serves_other_hosts` is set,
+/// loopback addresses are skipped, because Debian resolves the machine's own name to one. Throws
+/// Error(kDistributed) naming the port if it is in use.
 std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
                                            bool serves_other_hosts);
 
-// Supervising them.
+// Supervises ranks.
 
-/// How an attempt ended. If all ranks did their work, neither `failure` nor `stopped_by` is set.
+/// How an attempt ended. If all ranks completed, neither `failure` nor `stopped_by` is set.
 struct AttemptResult {
   std::optional<RunFailure> failure;
-  int stopped_by = 0;    // the signal that asked the run to stop, if one came
-  int exit_code = 0;     // without a failure: 0, or stopped_exit_code if ranks exited early
-  bool cut_off = false;  // a second Ctrl-C ended rank 0 before it had saved
-  std::int64_t furthest_step = 0;  // begun by any rank
+  int stopped_by = 0;              // the signal that asked the run to stop, if any
+  int exit_code = 0;               // if none failed: 0, or stopped_exit_code if ranks exited early
+  bool cut_off = false;            // a second Ctrl-C killed rank 0 before it had saved
+  std::int64_t furthest_step = 0;  // that any rank has begun
 };
 
-/// Work of the launcher (reading the data) on another thread. It is started after the ranks, and is
-/// over when its descriptor polls as readable or hung up.
+/// Work of the launcher on another thread (reading the data). It is started after the ranks and is
+/// complete when its descriptor polls as readable or hung up.
 struct BackgroundTask {
-  int ready_fd = -1;  // -1: there is none
+  int ready_fd = -1;  // -1: no task
   std::function<void()> start;
   std::function<void()> finish;  // throws if the work failed
 };
@@ -179,11 +181,11 @@ struct BackgroundTask {
 /// Shows the user a one-line warning.
 using Warn = std::function<void(const std::string& line)>;
 
-/// Returns the signals that ask a run to save and end: SIGTERM, SIGINT, SIGQUIT, SIGUSR1, and
-/// SIGHUP unless it is ignored, as nohup makes it.
+/// Returns the signals that ask a run to save and exit: SIGTERM, SIGINT, SIGQUIT, SIGUSR1, and
+/// SIGHUP unless it is ignored, for example because of nohup.
 std::vector<int> stop_signals();
 
-/// Returns the exit code of a run that a signal stopped: 130 after Ctrl-C, 143 after the others.
+/// Returns the exit code of a run stopped by a signal: 130 for Ctrl-C (SIGINT), 143 for the others.
 int stopped_exit_code(int signal);
 
 /// Blocks the signals that `supervise` receives as events. Must be called before any thread or
@@ -191,25 +193,27 @@ int stopped_exit_code(int signal);
 void block_supervised_signals();
 
 /// Runs one attempt: starts `setup.world_size` ranks and returns when all of them have ended. A
-/// rank that dies, exits early or makes no progress for `hang_timeout_s` ends the attempt: the
-/// others are killed, at once if a rank was killed and `setup.may_restart`, else after a second in
-/// which they can report what they saw. The first stop signal is passed on, and the ranks get time
-/// to save; a second Ctrl-C kills them. `warn` is called for a rank that slows down the others. If
-/// `background.finish` throws, all ranks are ended.
+/// rank that dies, exits early or makes no progress for `hang_timeout_s` ends the attempt. After an
+/// exit, the other ranks have a second to report their own errors before they are killed; they are
+/// killed immediately after a hang, or if a rank was killed and `setup.may_restart` is set. The
+/// first stop signal is passed on, and the ranks get time to save; a second Ctrl-C kills them.
+/// `warn` is called for a rank that slows down the others. If `background.finish` throws, all ranks
+/// are killed.
 AttemptResult supervise(const WorkerSetup& setup, const StatusBoard& board, double hang_timeout_s,
                         const BackgroundTask& background, const Warn& warn = {});
 
-/// Decides which failed attempts of a run are worth another one.
+/// Decides whether to restart after a failed attempt.
 class RestartPolicy {
  public:
-  /// `root` is prepended to the kernel's paths, see base/cgroups.h.
+  /// `root` is prepended to the kernel's paths, see base/system.h.
   explicit RestartPolicy(const std::filesystem::path& root = "/") : memory_kills_(root) {}
 
-  /// Names the memory limit if the kernel killed a rank for it. New ranks would meet it again
-  /// unless other programs had used the memory, so one restart may help, and only after progress.
+  /// Adds the memory limit to the failure if the kernel killed a rank because of it. New ranks
+  /// would reach it again unless other programs had used the memory, so `restart_may_help` is set
+  /// only after progress, and not twice in a row for the same limit.
   void name_memory_limit(AttemptResult& result);
 
-  /// Records a failed attempt, and returns whether three restarts in a row made no progress.
+  /// Records a failed attempt, and returns whether three attempts in a row made no progress.
   bool is_futile(const AttemptResult& result);
 
   /// Returns the number of consecutive attempts without progress.
@@ -218,19 +222,20 @@ class RestartPolicy {
 
  private:
   MemoryKills memory_kills_;
-  std::optional<std::string> used_up_;  // the memory limit for which a rank was killed last
+  std::optional<std::string> used_up_;  // the memory limit of the latest kill
   std::int64_t furthest_step_ = -1;     // of all attempts
   int futile_attempts_ = 0;
 };
 
-/// Measures how long a rank makes no progress. Only time in which the observer itself was awake
-/// counts: a stopped job (SIGSTOP, a frozen cgroup, a paused virtual machine) is not a hung one.
-/// The observer may wake up before the rank does, so after a long sleep it counts from zero again.
+/// Measures how long a rank has made no progress. Counts only time during which the observer itself
+/// was running, because a stopped job (SIGSTOP, a frozen cgroup, a paused virtual machine) is not
+/// hung. The observer may wake up before the rank does, so it restarts from zero after a long
+/// sleep.
 class StallMeter {
  public:
   static constexpr double kLookEvery_s = 0.2;
 
-  /// `limit_s` is the stall that the observer acts on.
+  /// `limit_s` is the length of a stall at which the observer acts.
   explicit StallMeter(double limit_s) : long_sleep_s_(std::max(1.0, limit_s / 4)) {}
 
   /// Returns the seconds without progress. Must be called about every `kLookEvery_s`.
@@ -245,16 +250,16 @@ class StallMeter {
   double stalled_s_ = 0;
 };
 
-/// Watches a rank from a thread if no launcher of ours does: the length of its waits for other
-/// ranks or its GPU, and the progress of training steps and evaluation batches. Waits then need no
-/// time-outs of their own, which would also count time in which the whole job was stopped.
+/// Watches a rank from a thread if our own launcher does not: how long it waits for other ranks or
+/// its GPU, and the progress of training steps and evaluation batches. Waits then need no timeouts
+/// of their own, which would also count time during which the whole job was stopped.
 class ProgressWatch {
  public:
-  /// Called from the thread with the seconds without progress; should end the process.
+  /// Called on the thread with the seconds without progress; should end the process.
   using OnStall = std::function<void(double seconds)>;
 
-  /// A wait may last `limit_s`. `status` must outlive the watch. Throws Error if the system refuses
-  /// the thread.
+  /// A wait may last `limit_s`. `status` must outlive the watch. Throws Error if the thread cannot
+  /// be started.
   ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall);
   ProgressWatch(const ProgressWatch&) = delete;
   ProgressWatch& operator=(const ProgressWatch&) = delete;
@@ -265,14 +270,14 @@ class ProgressWatch {
   std::thread thread_;
 };
 
-/// Notices a rank whose own work takes so long that the others wait for it in every step. Compares
-/// the ranks' time in training steps, less their waits, over windows of a few seconds. One slow
-/// window may be chance, so it warns after two in a row.
+/// Detects a rank whose own work takes so long that the others wait for it in every step. Compares
+/// the ranks' time in training steps, without waits, over windows of a few seconds. One slow window
+/// may be chance, so it warns after two in a row.
 class StragglerWatch {
  public:
   explicit StragglerWatch(int ranks);
 
-  /// Must be called regularly. Returns a warning for the user, once for each slow rank.
+  /// Must be called regularly. Returns a warning for the user, once per slow rank.
   std::optional<std::string> check(const StatusBoard& board, double now_s);
 
  private:
@@ -282,9 +287,9 @@ class StragglerWatch {
     bool warned = false;
   };
 
-  std::vector<RankProgress> ranks_;  // at the begin of the window
+  std::vector<RankProgress> ranks_;  // at the start of the window
   double checked_s_ = 0;
-  std::size_t suspect_;  // none: the number of ranks
+  std::size_t suspect_;  // the number of ranks if there is none
 };
 
 }  // namespace mnist_train::launch

@@ -32,7 +32,7 @@ std::optional<std::string> variable(const char* name) { return environment_varia
   throw Error(ExitCode::kConfig, message);
 }
 
-/// Returns the variable's number, or `otherwise` if it is given and the variable is not set.
+/// Returns the variable's value, or `otherwise`, if given, when the variable is not set.
 int integer_variable(const char* name, int least, int most, std::optional<int> otherwise = {}) {
   if (otherwise && !variable(name)) return *otherwise;
   const std::string text = variable(name).value_or("");
@@ -46,7 +46,7 @@ int integer_variable(const char* name, int least, int most, std::optional<int> o
   return value;
 }
 
-/// Returns those of the variables that are set, or those that are not.
+/// Returns the variables that are set, or those that are not.
 std::vector<const char*> variables_that(bool are_set, Names names) {
   std::vector<const char*> found;
   std::copy_if(names.begin(), names.end(), std::back_inserter(found),
@@ -54,7 +54,7 @@ std::vector<const char*> variables_that(bool are_set, Names names) {
   return found;
 }
 
-/// Refuses an incomplete set of variables. `launcher` sets all of them.
+/// Throws if only some of the variables are set. `launcher` is one that sets all of them.
 void require_all(Names names, const std::string& launcher) {
   const auto missing = variables_that(false, names);
   if (missing.empty()) return;
@@ -64,7 +64,7 @@ void require_all(Names names, const std::string& launcher) {
       fmt::join(variables_that(true, names), ", "), fmt::join(missing, ", "), launcher));
 }
 
-/// The variables by which a launcher tells a process its rank.
+/// The variables with which a launcher passes a process its rank.
 struct RankVariables {
   LauncherKind kind;
   const char* title;
@@ -81,13 +81,13 @@ constexpr RankVariables kOpenMpi{LauncherKind::kOpenMpi,       "Open MPI",
                                  "OMPI_COMM_WORLD_RANK",       "OMPI_COMM_WORLD_SIZE",
                                  "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 
-/// Hydra, the launcher of MPICH, Intel MPI and MVAPICH. Slurm's PMI-2 and others set the first two
-/// variables as well, but only Hydra the last two.
+/// Hydra, the launcher of MPICH, Intel MPI and MVAPICH. Slurm's PMI-2 and others also set the first
+/// two variables, but only Hydra sets the last two.
 constexpr RankVariables kMpich{LauncherKind::kMpich, "MPICH",           "PMI_RANK",
                                "PMI_SIZE",           "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 
-/// Returns the number of processes on this host. If MPICH does not set it, a process whose local
-/// rank equals its rank is taken to be on the only host.
+/// Returns the number of processes on this host. If MPICH does not set it, assumes that a process
+/// whose local rank equals its rank is on the only host.
 int local_size(const RankVariables& names, int rank, int size) {
   if (variable(names.local_size)) return integer_variable(names.local_size, 1, size);
   if (names.kind == LauncherKind::kTorchrun) return size;
@@ -95,7 +95,7 @@ int local_size(const RankVariables& names, int rank, int size) {
   return local_rank == rank ? size : local_rank + 1;
 }
 
-/// Returns this process's rank by a launcher's variables, without rank 0's address.
+/// Reads this process's rank from a launcher's variables, without rank 0's address.
 WorkerIdentity rank_by(const RankVariables& names) {
   WorkerIdentity identity;
   identity.launcher = names.kind;
@@ -109,7 +109,7 @@ WorkerIdentity rank_by(const RankVariables& names) {
   return identity;
 }
 
-/// Returns a port that all processes of a job compute alike and that few other jobs share.
+/// Returns a port that is the same for all processes of a job and that few other jobs share.
 int port_from(const std::string& job) {
   constexpr int kFirst = 15000;  // below the ephemeral ports
   constexpr unsigned long kPorts = 17000;
@@ -118,8 +118,8 @@ int port_from(const std::string& job) {
 
 bool has_address() { return !variable("MASTER_ADDR").value_or("").empty(); }
 
-/// Takes MASTER_ADDR and MASTER_PORT if they are set, else a port that follows from the job, whose
-/// name was read from `source`.
+/// Uses MASTER_ADDR and MASTER_PORT if they are set. Without MASTER_PORT, derives the port from the
+/// job's name, which was read from `source`.
 void choose_master(const std::string& job, const std::string& source, WorkerIdentity& identity) {
   if (has_address()) {
     identity.master_address = *variable("MASTER_ADDR");
@@ -151,7 +151,7 @@ const RankVariables& variables_of(LauncherKind mpi) {
 
 // Open MPI and MPICH.
 
-/// Returns this process's rank by the variables of Open MPI, else by those of MPICH.
+/// Reads this process's rank from the variables of Open MPI, else from those of MPICH.
 std::optional<WorkerIdentity> mpi_rank() {
   std::optional<WorkerIdentity> open_mpi;
   std::optional<WorkerIdentity> mpich;
@@ -165,8 +165,8 @@ std::optional<WorkerIdentity> mpi_rank() {
   return open_mpi ? open_mpi : mpich;
 }
 
-/// Refuses an incomplete set of MPICH's variables. One of them alone says nothing, nor does the PMI
-/// of a single process, such as that of a shell in Slurm.
+/// Throws if MPICH's variables are incomplete. Ignores a single variable, and the PMI variables of
+/// a single process, such as a shell in Slurm.
 void check_half_of_mpich() {
   const auto present =
       variables_that(true, {kMpich.rank, kMpich.size, kMpich.local_rank, kMpich.local_size});
@@ -186,8 +186,8 @@ bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
   });
 }
 
-/// Returns the process that started all ranks of this host, mpirun or its daemon: the nearest
-/// ancestor that is not itself part of this rank, such as a script that prepares and starts it.
+/// Returns the process that started all ranks on this host, mpirun or its daemon: the nearest
+/// ancestor that is not part of this rank, unlike, for example, a script that starts it.
 pid_t launcher_of(const RankVariables& mpi) {
   std::vector<std::string> own;
   for (const char* name :
@@ -203,20 +203,20 @@ pid_t launcher_of(const RankVariables& mpi) {
   return pid;
 }
 
-/// Returns a name that all processes of one mpirun share, and no others on this machine at this
-/// time; and what it was read from.
+/// Returns a name that all processes of one mpirun share, and no other processes running on this
+/// machine, and the source of the name.
 std::pair<std::string, std::string> mpirun_job(const RankVariables& mpi) {
   if (mpi.kind == LauncherKind::kOpenMpi) {
     for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
       if (const auto value = variable(name)) return {*value, name};
     }
   }
-  if (variable("MASTER_PORT")) return {};  // needs no name, and daemons on several hosts share none
+  if (variable("MASTER_PORT")) return {};  // needs no name; daemons on several hosts share none
   return {"child of " + std::to_string(launcher_of(mpi)),
           "the process id of the parent of all ranks"};
 }
 
-/// Adds rank 0's address, which no MPI passes to its processes.
+/// Adds rank 0's address, which MPI launchers do not pass to their processes.
 WorkerIdentity with_master(WorkerIdentity identity) {
   const RankVariables& mpi = variables_of(identity.launcher);
   const bool one_host = identity.local_world_size == identity.world_size;
@@ -257,9 +257,10 @@ int tasks_on_this_node(int local_rank, int world_size) {
 /// How Slurm started this process, if it did.
 enum class SlurmStart { kShell, kBatchScript, kTask };
 
-/// A shell may be one of salloc, which knows the job alone, or the job's interactive step, which
-/// salloc starts like a task under a number that Slurm keeps for it. A process that joined a job
-/// from outside is in the extern step. The job's name does not tell: srun's tasks inherit it.
+/// A shell may have been started by salloc, with only the job's variables, or be the job's
+/// interactive step, which salloc starts like a task with a step number that Slurm reserves for it.
+/// A process that joined a job from outside is in the extern step. The job's name is no indication,
+/// because srun's tasks inherit it.
 SlurmStart slurm_start() {
   const auto step = variable("SLURM_STEP_ID");
   const auto is_one_of = [&](std::initializer_list<std::string_view> names) {
@@ -272,7 +273,8 @@ SlurmStart slurm_start() {
   return SlurmStart::kTask;
 }
 
-/// Refuses a batch script that asked for several tasks: as one process it would leave them idle.
+/// Throws if a batch script requested several tasks, because a single process would leave them
+/// idle.
 void check_batch_script() {
   const int tasks = integer_variable("SLURM_NTASKS", 1, kMaxTasks, 1);
   if (tasks == 1) return;
@@ -306,8 +308,9 @@ WorkerIdentity slurm_identity() {
   return identity;
 }
 
-/// Asks Slurm and the MPIs. Both may answer: srun starts a program that was built with an MPI, or
-/// mpirun starts its daemons by srun, one a node, whose processes inherit Slurm's variables.
+/// Reads the identity from the variables of Slurm and MPI. Both may be set: srun may start a
+/// program built with MPI, or mpirun may start its daemons with srun, one per node, whose processes
+/// inherit Slurm's variables.
 std::optional<WorkerIdentity> cluster_identity() {
   const auto mpi = mpi_rank();
   const SlurmStart start = slurm_start();
@@ -327,7 +330,7 @@ std::optional<WorkerIdentity> cluster_identity() {
 
 // torchrun.
 
-/// Returns torchrun's run id if the user chose one, else the folder that each agent makes for its
+/// Returns torchrun's run ID if the user chose one, else the folder that each agent creates for its
 /// attempts.
 std::string torchrun_launch(const std::string& run_id) {
   if (run_id != "none") return run_id;
@@ -394,7 +397,7 @@ const char* name_of(LauncherKind kind) {
 }
 
 std::optional<WorkerIdentity> identity_from_environment() {
-  // MASTER_ADDR alone does not make a worker: clusters often export it for good.
+  // MASTER_ADDR alone does not indicate a worker, because clusters often export it permanently.
   if (!variable("RANK") && !variable("WORLD_SIZE")) return cluster_identity();
   return torchrun_identity();
 }

@@ -25,10 +25,10 @@ namespace mnist_train::launch {
 namespace fs = std::filesystem;
 
 /// Everything that a process needs to become a rank. The launcher prepares it, because a process
-/// between fork and exec must not allocate memory.
+/// must not allocate memory between fork and exec.
 struct RankPlan {
-  std::string title;                   // for `ps`
-  std::vector<std::string> variables;  // "RANK=0", …, which replace those of the launcher
+  std::string title;                                  // for `ps`
+  std::vector<std::string> variables;                 // "RANK=0", …, which override the launcher's
   std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above all target numbers -> target
   pid_t launcher = 0;
 };
@@ -41,7 +41,7 @@ constexpr const char* kWorkerName = "mnist-train-worker";
 constexpr const char* kHandedOverVariable = "MNIST_TRAIN_HANDED_OVER";
 constexpr int kCannotStart = 126;  // the exit code of a process that could not become a rank
 
-/// Returns a copy of a descriptor with a number above all that are handed over. Throws
+/// Returns a copy of a descriptor with a number above those of all handed-over ones. Throws
 /// Error(kRunFailed).
 UniqueFd copy_above_targets(int fd) {
   constexpr int kFirstFreeFd = 64;
@@ -50,7 +50,7 @@ UniqueFd copy_above_targets(int fd) {
   return copy;
 }
 
-/// Returns this process's environment with `variables` in place of those of the same names.
+/// Returns this process's environment, overridden by `variables`.
 std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
   std::vector<std::string> environment = variables;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -64,10 +64,10 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
   return environment;
 }
 
-/// Makes the kernel kill this process rather than the launcher, which can report why, when memory
-/// runs out. Makes system calls only.
+/// Makes the kernel kill this process when memory runs out, rather than the launcher, which can
+/// report the reason. Makes only system calls.
 void die_before_launcher() {
-  // The kernel counts it as half of the machine's memory. Raising it takes no privilege.
+  // The kernel counts this score as half of the machine's memory. Raising it needs no privileges.
   constexpr int kScore = 500;
   std::array<char, 8> text{};
   const UniqueFd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
@@ -79,21 +79,21 @@ void die_before_launcher() {
   (void)write_all(file.get(), text.data(), static_cast<std::size_t>(end - text.data()));
 }
 
-/// Gives this process, a child of the launcher, its descriptors, and ties its life to the
-/// launcher's. Makes system calls only, and ends the process if one fails.
+/// Sets up the descriptors of this process, a child of the launcher, and lets the kernel kill it
+/// when the launcher dies. Makes only system calls, and ends the process if one fails.
 void apply_plan(const RankPlan& plan) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   die_before_launcher();
-  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before the line above
+  if (::getppid() != plan.launcher) ::_exit(kCannotStart);  // it died before prctl
   for (const auto& [source, target] : plan.descriptors) {
     if (::dup2(source.get(), target) < 0) ::_exit(kCannotStart);
   }
 }
 
-/// Lets stop signals end this process, except SIGUSR1, which waits until there is something to
-/// save. Makes system calls only.
+/// Lets stop signals end this process, except SIGUSR1, which stays pending until there is something
+/// to save. Makes only system calls.
 void accept_signals() {
-  // Shells start background jobs with SIGINT ignored; one that is sent is meant.
+  // Shells start background jobs with SIGINT ignored, but one that is sent is intended.
   for (const int signal : {SIGINT, SIGQUIT, SIGTERM}) ::signal(signal, SIG_DFL);
   sigset_t waiting;  // stays blocked until the rank has something to save
   ::sigemptyset(&waiting);
@@ -101,8 +101,8 @@ void accept_signals() {
   ::sigprocmask(SIG_SETMASK, &waiting, nullptr);
 }
 
-/// Plans the standard streams. Standard error goes to the rank's log file, if it has one, so that
-/// the output of native code is kept as well.
+/// Plans the standard streams. Standard error goes to the rank's log file, if there is one, so that
+/// the output of native code is kept too.
 void plan_standard_streams(const WorkerSetup& setup, int rank, RankPlan& plan) {
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null.valid()) throw_errno("open /dev/null");
@@ -151,8 +151,9 @@ RankPlan plan_rank(const WorkerSetup& setup, int rank, int failure_fd) {
   return plan;
 }
 
-/// Starts a program, `what` in messages, with `variables` in its environment. `prepare` is called
-/// between fork and exec, so it may make system calls only. Throws Error(kRunFailed).
+/// Starts a program, called `what` in messages, with `variables` added to its environment.
+/// `prepare` is called between fork and exec, so it may make only system calls. Throws
+/// Error(kRunFailed).
 template <class Prepare>
 pid_t start_program(const std::string& what, const std::string& executable, std::string title,
                     const std::vector<std::string>& variables, const Prepare& prepare) {
@@ -180,11 +181,12 @@ std::string read_available(int fd) {
 constexpr std::size_t kMostRequestBytes = 4096;
 constexpr std::size_t kMostDescriptors = 16;
 constexpr int kRequestsFd = 3;
-/// /proc/PID/environ shows the memory that a process was started with, so the server reserves space
-/// there for the variables of its ranks; tools that look for RANK find it.
+/// /proc/PID/environ shows the memory of the environment that a process was started with. The
+/// server reserves space there for the variables of its ranks, so that tools that look for RANK
+/// find it.
 constexpr const char* kSpaceVariable = "MNIST_TRAIN_SPACE";
 constexpr std::size_t kSpaceBytes = 512;
-/// At least as long as the title of any rank, which overwrites it.
+/// At least as long as any rank's title, which overwrites it.
 constexpr const char* kTitle = "mnist-train: fork server ";
 
 struct Message {
@@ -223,13 +225,13 @@ RankPlan plan_in(const Message& message, std::size_t size) {
   for (const int target : request.at("targets").get<std::vector<int>>()) {
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(control) + sizeof fd * i++, sizeof fd);
-    const UniqueFd received(fd);  // may have a number that is a target
+    const UniqueFd received(fd);  // its number may be that of a target
     plan.descriptors.emplace_back(copy_above_targets(received.get()), target);
   }
   return plan;
 }
 
-/// Overwrites the `size` bytes at `space` by texts that fit.
+/// Overwrites the `size` bytes at `space` with the texts that fit.
 void overwrite(char* space, std::size_t size, const std::vector<std::string>& texts) {
   std::memset(space, 0, size);
   for (const std::string& text : texts) {
@@ -252,7 +254,7 @@ void set_environment(const std::vector<std::string>& variables) {
 }
 
 void become_rank(const RankPlan& plan, char* title) {
-  // The launcher becomes the parent when the process between them has ended.
+  // The launcher becomes the parent when the intermediate process has ended.
   const double begin_s = monotonic_seconds();
   while (::getppid() != plan.launcher && monotonic_seconds() - begin_s < 5) ::usleep(50);
   apply_plan(plan);
@@ -260,10 +262,10 @@ void become_rank(const RankPlan& plan, char* title) {
   overwrite(title, std::strlen(kTitle), {plan.title});
   const pid_t pid = ::getpid();
   if (::write(kFailureFd, &pid, sizeof pid) != sizeof pid) ::_exit(kCannotStart);
-  accept_signals();  // not before: a rank that Ctrl-C ends now has a pid to be reaped by
+  accept_signals();  // not earlier: the launcher can now reap a rank that Ctrl-C ends
 }
 
-/// Tells the launcher why there will be no rank.
+/// Reports to the launcher why the rank cannot be started.
 void refuse_rank(const RankPlan& plan, int error) {
   const pid_t told = -error;
   for (const auto& [fd, target] : plan.descriptors) {
@@ -289,10 +291,10 @@ bool fork_rank(const RankPlan& plan, char* title) {
   return true;
 }
 
-/// Returns whether the socket listens; errno tells why not.
+/// Returns whether the socket is listening; sets errno if not.
 bool listen_at(const sockaddr* address, socklen_t size, bool reuse, ListenSocket& result) {
   result.fd = UniqueFd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;  // an earlier run may have left connections
+  const int on = 1;  // an earlier run's connections may remain
   if (reuse) ::setsockopt(result.fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   return result.fd.valid() && ::bind(result.fd.get(), address, size) == 0 &&
          ::listen(result.fd.get(), SOMAXCONN) == 0;
@@ -331,9 +333,9 @@ fs::path worker_executable() {
 void exec_worker(const Job& job, UniqueFd held) {
   const std::string executable = worker_executable().string();
   const UniqueFd published = publish_job(job);
-  // Another copy: dup2 onto its own number would leave the descriptor closed on exec.
+  // A copy, because dup2 of a descriptor onto itself would leave it close-on-exec.
   const UniqueFd job_fd = copy_above_targets(published.get());
-  // Above the numbers of what is handed over, and open across exec.
+  // Numbered above the handed-over descriptors, and open across exec.
   const UniqueFd kept = held.valid() ? copy_above_targets(held.get()) : UniqueFd();
   if (kept.valid()) ::fcntl(kept.get(), F_SETFD, 0);
   if (::dup2(job_fd.get(), kJobFd) < 0) throw_errno("hand the job to the worker");
@@ -391,8 +393,8 @@ WorkerProcess::~WorkerProcess() {
   if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
 }
 
-/// Reads the process id that a rank of the fork server writes when it begins, or the reason why
-/// there is none.
+/// Reads the process ID that a rank of the fork server writes when it begins, or the errno if it
+/// could not be started.
 void WorkerProcess::learn_pid() {
   if (pid_ != kAskedFor) return;
   pid_t pid = kNobody;
@@ -455,7 +457,7 @@ ForkServer::ForkServer(const std::filesystem::path& executable) {
                        [&] {
                          ::prctl(PR_SET_PDEATHSIG, SIGKILL);
                          die_before_launcher();
-                         sigset_t all;  // Ctrl-C is for the ranks
+                         sigset_t all;  // the ranks handle Ctrl-C
                          ::sigfillset(&all);
                          ::sigprocmask(SIG_SETMASK, &all, nullptr);
                          if (::getppid() != launcher || ::dup2(served.get(), kRequestsFd) < 0)
@@ -481,7 +483,7 @@ void ForkServer::ask_for(const RankPlan& plan) const {
   Message message(request.size());
   std::copy(request.begin(), request.end(), message.bytes.begin());
   put_descriptors(plan, message);
-  // If the server has ended, the rank's closed pipe tells.
+  // If the server has ended, the rank's closed pipe shows it.
   if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0 && errno != EPIPE &&
       errno != ECONNRESET) {
     throw_errno("ask the fork server for a rank");
