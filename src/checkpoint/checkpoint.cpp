@@ -25,15 +25,16 @@ namespace {
 using Json = OrderedJson;
 
 constexpr const char* kBuffersKey = "mnist-train.buffers";
-// F64 [epochs]: as text, those of thousands of epochs would take longer to save than to train one.
+// F64 [epochs]. A tensor, because saving those of thousands of epochs as text would take longer
+// than training one.
 constexpr const char* kAccuraciesName = "mnist-train.accuracies";
 constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kAveragePrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 
-/// Adds tensors that differ in one way to the text: the first ones on a line each with their
-/// difference, the others by name.
+/// Appends the tensors with one kind of difference to the text: the first ones with their
+/// difference, one per line, the others by name only.
 void list_tensors(std::string& text, const std::string& kind,
                   const NamedValues<std::string>& tensors) {
   constexpr std::size_t kMostLines = 10;
@@ -58,7 +59,8 @@ Json state_of(const TensorFile& file, const std::string& source) {
   return state;
 }
 
-/// One tensor a parameter, as PyTorch keeps them: "optimizer.momentum_buffer.conv1.weight".
+/// Returns one tensor per parameter, as PyTorch stores them:
+/// "optimizer.momentum_buffer.conv1.weight".
 NamedTensors optimizer_tensors(const train::Trainer& trainer) {
   NamedTensors tensors;
   const std::vector<std::string>& names = trainer.parameters().names();
@@ -71,7 +73,7 @@ NamedTensors optimizer_tensors(const train::Trainer& trainer) {
   return tensors;
 }
 
-/// Returns the tensors whose names begin with `prefix`, by the rest of their names.
+/// Returns the tensors whose names begin with `prefix`, under the rest of their names.
 NamedTensors tensors_with_prefix(std::string_view prefix, const TensorFile& file) {
   NamedTensors found;
   for (const auto& [name, tensor] : file.tensors) {
@@ -80,7 +82,7 @@ NamedTensors tensors_with_prefix(std::string_view prefix, const TensorFile& file
   return found;
 }
 
-/// All tensors but the models' and the accuracies.
+/// Returns all tensors except the models' and the accuracies.
 NamedTensors other_tensors(const TensorFile& file) {
   NamedTensors others;
   for (const auto& item : file.tensors) {
@@ -91,7 +93,8 @@ NamedTensors other_tensors(const TensorFile& file) {
   return others;
 }
 
-/// Names and shapes of adam's and adamw's state are the same, so the optimizer's name counts, too.
+/// The states of adam and adamw have the same names and shapes, so the optimizer's name is compared
+/// too.
 std::string optimizer_differences(const train::Trainer& trainer, const TensorFile& file,
                                   const Json& config) {
   std::string text;
@@ -103,7 +106,7 @@ std::string optimizer_differences(const train::Trainer& trainer, const TensorFil
   return text + differences(optimizer_tensors(trainer), other_tensors(file));
 }
 
-/// A run with `ema` does not resume without its EMA model, nor start one in the middle.
+/// A run with `ema` cannot resume without its EMA model, and a run cannot start one midway.
 std::string average_differences(const train::Trainer& trainer, const TensorFile& file) {
   const NamedTensors saved = tensors_with_prefix(kAveragePrefix, file);
   if (trainer.average() != nullptr && !saved.empty()) {
@@ -128,7 +131,7 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   fail_checkpoint(source + ": " + text.substr(1));
 }
 
-/// Adds the accuracies, which are stored beside the progress.
+/// Adds the accuracies, which are stored separately from the progress.
 train::Progress with_accuracies(train::Progress progress, const TensorFile& file) {
   if (const at::Tensor* found = file.find(kAccuraciesName)) {
     if (found->scalar_type() != at::kDouble || found->dim() != 1) {
@@ -184,7 +187,7 @@ void for_each_fact(Facts& facts, const Visit& visit) {
   visit("/images/classes", facts.images.classes);
 }
 
-/// Bounded as the sizes of data are, because a model is made of them.
+/// The same limits apply as to data, because a model is built from these sizes.
 void check_image_shape(const network::ImageShape& shape, const std::string& source) {
   const auto check = [&](const char* key, std::int64_t value, std::int64_t most) {
     if (value >= 1 && value <= most) return;
@@ -197,7 +200,7 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   check("classes", shape.classes, settings::kMaxClasses);
 }
 
-/// The step of a checkpoint; later than any other if the file cannot be read.
+/// Returns the step of a checkpoint; later than any other if the file cannot be read.
 std::int64_t step_of(const fs::path& path) {
   try {
     return checkpoint_progress(read_checkpoint(path), path.string()).step;
@@ -227,7 +230,7 @@ NamedTensors state_dict(const models::Model& model) {
   NamedTensors weights;
   for (const auto& [name, tensor] : model_tensors(model)) {
     const auto type = tensor.is_floating_point() ? at::kFloat : tensor.scalar_type();
-    // Always a copy: the next step changes the model's tensors, which share one memory.
+    // Always a copy: the model's tensors share one buffer, which the next step changes.
     weights.emplace_back(
         name, accelerator::to_host(tensor.detach())
                   .to(type, /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous));
@@ -274,7 +277,7 @@ void require_finite(const models::Model& model, const std::string& source) {
   for (const auto& item : model.named_parameters()) {
     check(item.key(), at::isfinite(item.value()).logical_not());
   }
-  // Some networks mask by infinite values in buffers.
+  // Some networks use infinite values in buffers as masks.
   for (const auto& item : model.named_buffers()) check(item.key(), at::isnan(item.value()));
 }
 
@@ -302,7 +305,7 @@ OrderedJson progress_to_json(const train::Progress& progress) {
 train::Progress progress_from_json(const OrderedJson& saved) try {
   OrderedJson json = saved;
   if (!json.contains("highest_accuracy") && !json.at("best").contains("score")) {
-    // Written when accuracy alone chose the best weights.
+    // Written by a version that chose the best weights by accuracy alone.
     json["highest_accuracy"] = json["best"]["score"] = json.at("best_accuracy");
   }
   train::Progress progress;
@@ -428,13 +431,13 @@ fs::path CheckpointFolder::path_of(std::int64_t step) const {
 
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   std::error_code ignored;
-  fs::create_directories(folder_, ignored);  // writing reports what is wrong
+  fs::create_directories(folder_, ignored);  // writing reports the error
   remove_leftovers(folder_);
   write_safetensors(path_of(step), snapshot, /*seal=*/true);
   read_checkpoint(path_of(step));
   const std::vector<std::int64_t> steps = saved_steps(folder_);
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep_) < steps.size(); ++i) {
-    fs::remove(path_of(steps[i]), ignored);  // one too many does no harm
+    fs::remove(path_of(steps[i]), ignored);  // an extra one does no harm
   }
 }
 
@@ -446,7 +449,7 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   if (error) fs::copy_file(path_of(step), temporary, error);  // a file system without hard links
   if (!error) fs::rename(temporary, best(), error);
   std::error_code ignored;
-  fs::remove(temporary, ignored);  // remains if `best` was the same file already, or on failure
+  fs::remove(temporary, ignored);  // left on failure, or if `best` was the same file already
   if (error) {
     fail_checkpoint(best().string() +
                     ": cannot put the best checkpoint in place: " + error.message());

@@ -21,42 +21,43 @@
 
 namespace mnist_train::checkpoint {
 
-/// Returns the model's parameters and buffers by PyTorch's names and in its order, module by
-/// module. They share the model's memory.
+/// Returns the model's parameters and buffers with PyTorch's names and in PyTorch's order, module
+/// by module. They share the model's memory.
 NamedTensors model_tensors(const models::Model& model);
 
-/// Returns the model's state_dict: parameters and buffers by PyTorch's names and in its order, as
-/// contiguous copies on the CPU, floating-point ones in fp32.
+/// Returns the model's state_dict: parameters and buffers with PyTorch's names and in PyTorch's
+/// order, as contiguous CPU copies; floating-point tensors are in fp32.
 NamedTensors state_dict(const models::Model& model);
 
-/// Returns a line for EVERY missing and unexpected tensor and every size mismatch, each after a
-/// newline; "" if names and shapes are the same.
+/// Lists every missing and unexpected tensor and every size mismatch, on lines that each begin with
+/// a newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
 
-/// Copies each of these values, by name, into the target of that name.
+/// Copies to each target the value with the same name, which must exist.
 void copy_tensors(const NamedTensors& targets, const NamedTensors& values);
 
-/// Throws Error(kCheckpoint), which names the tensor, if a parameter of the model is NaN or
-/// infinite, or a buffer NaN. `source` names the file of its weights.
+/// Throws Error(kCheckpoint) naming the tensor if a parameter of the model contains NaN or
+/// infinity, or a buffer contains NaN. `source` names the weight file.
 void require_finite(const models::Model& model, const std::string& source);
 
-/// The tensors of a training state, of which `Progress` is the rest. They share the trainer's
+/// The tensors of a training state, whose other part is `Progress`. They share the trainer's
 /// memory.
 struct StateTensors {
   std::vector<at::Tensor> flat;     // [n] weights, optimizer state, EMA weights; equal on all ranks
-  std::vector<at::Tensor> buffers;  // rank 0's count
+  std::vector<at::Tensor> buffers;  // rank 0's are used
 };
 
-/// Returns the tensors of the trainer's state, in the same order for trainers of the same options.
+/// Returns the tensors of the trainer's state, in the same order for trainers with the same
+/// options.
 StateTensors state_tensors(const train::Trainer& trainer);
 
-/// Returns progress as JSON, from which `progress_from_json` restores every bit.
+/// Returns the progress as JSON, from which `progress_from_json` restores it bit-identically.
 OrderedJson progress_to_json(const train::Progress& progress);
-/// Throws Error(kCheckpoint) for JSON that `progress_to_json` does not return.
+/// Throws Error(kCheckpoint) if the JSON does not have the format of `progress_to_json`.
 train::Progress progress_from_json(const OrderedJson& saved);
 
-/// Gives the trainers of all ranks the training state of rank 0's, so that only rank 0 needs to
-/// read a checkpoint. Collective.
+/// Copies the training state of rank 0's trainer to the trainers of all ranks, so that only rank 0
+/// needs to read a checkpoint. Collective.
 void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator);
 
 /// A checkpoint's description of the run that wrote it.
@@ -65,31 +66,32 @@ struct RunFacts {
   std::string data_hash;
   int world_size = 1;
   std::int64_t metrics_bytes = 0;  // length of metrics.jsonl when the checkpoint was taken
-  std::int64_t event_bytes = 0;    // length of TensorBoard's file; 0 without one
+  std::int64_t event_bytes = 0;    // length of the TensorBoard file; 0 if there is none
   std::int64_t restarts = 0;
   network::ImageShape images;              // of the data, before any augmentation
-  std::vector<std::string> class_names{};  // by number; empty if the data have none
+  std::vector<std::string> class_names{};  // by label; empty if the data has none
 };
 
-/// Returns a copy, on the host, of the trainer's weights, optimizer state and progress.
+/// Returns a host copy of the trainer's weights, optimizer state and progress.
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 
 /// Returns the content of a checkpoint file. Throws Error(kCheckpoint) if it is damaged or not a
 /// checkpoint.
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
-/// Gives the trainer the state of a checkpoint, on this rank alone. Throws Error(kCheckpoint) with
-/// every difference between its tensors or optimizer and the trainer's, which is then unchanged.
-/// `source` names the file in messages, here and below.
+/// Restores the trainer's state from a checkpoint, on this rank only. If the checkpoint's tensors
+/// or optimizer differ from the trainer's, throws Error(kCheckpoint) listing all differences and
+/// leaves the trainer unchanged. `source` names the file in messages, here and below.
 void restore(train::Trainer& trainer, const TensorFile& file, const std::string& source);
 
-/// Returns whether `snapshot` made the content of this safetensors file.
+/// Returns whether `snapshot` created the content of this safetensors file.
 bool is_checkpoint(const TensorFile& file);
-/// Returns the state_dict of the checkpoint's evaluated model: the EMA model, if there is one.
+/// Returns the state_dict of the checkpoint's evaluated model: the EMA model if there is one, else
+/// the trained model.
 NamedTensors checkpoint_weights(const TensorFile& file);
 /// Returns the state_dict of the checkpoint's trained model.
 NamedTensors trained_weights(const TensorFile& file);
-/// Returns the names of those tensors of `checkpoint_weights` that are buffers, not parameters.
+/// Returns the names of the tensors in `checkpoint_weights` that are buffers, not parameters.
 /// Throws Error(kCheckpoint).
 std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source);
 /// Throws Error(kCheckpoint).
@@ -97,16 +99,16 @@ train::Progress checkpoint_progress(const TensorFile& file, const std::string& s
 /// Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
 
-/// Writes a checkpoint as a training script in Python would save it with `torch.save`:
-/// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`, the last one for
+/// Atomically writes a checkpoint as a Python training script would save it with `torch.save`:
+/// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`. The last entry is for
 /// `load_state_dict` of `torch.optim.SGD`, `Adam` or `AdamW`, with the config's learning rate as
-/// `lr`, and with `ema` the EMA model as "ema_state_dict". `torch.load(path, weights_only=True)`
-/// reads it. `options` are those of the checkpoint's run. Whole or not at all. Throws
-/// Error(kCheckpoint), also if the optimizer's state is not that of `options`.
+/// `lr`. With `ema`, the EMA model is added as "ema_state_dict". `torch.load(path,
+/// weights_only=True)` reads the file. `options` are those of the checkpoint's run. Throws
+/// Error(kCheckpoint), also if the optimizer state does not match `options`.
 void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
                              const settings::TrainOptions& options, const std::string& source);
 
-/// The folder `checkpoints/` of a run. It holds `step-<step>.safetensors` for the `keep` highest
+/// The folder `checkpoints/` of a run. It contains `step-<step>.safetensors` for the `keep` highest
 /// steps, and `best.safetensors`, a link to the best checkpoint.
 class CheckpointFolder {
  public:
@@ -116,10 +118,10 @@ class CheckpointFolder {
   std::filesystem::path path_of(std::int64_t step) const;
 
   /// Writes the checkpoint of `step`, reads it back and verifies it, then removes all but the
-  /// newest `keep`. Throws Error(kCheckpoint) with the earlier checkpoints still in place.
+  /// newest `keep`. Throws Error(kCheckpoint), leaving the earlier checkpoints in place.
   void save(const TensorFile& snapshot, std::int64_t step);
-  /// Moves checkpoints of later steps than `step`, the best one too, into `abandoned/`. Returns the
-  /// number of their steps. Throws Error(kCheckpoint).
+  /// Moves the checkpoints of steps after `step` into `abandoned/`, including the best one. Returns
+  /// the number of steps. Throws Error(kCheckpoint).
   std::int64_t set_aside_later_than(std::int64_t step) const;
   /// Moves a file of the run into `abandoned/`. Throws Error(kCheckpoint).
   void set_aside(const std::filesystem::path& file) const;
@@ -133,20 +135,21 @@ class CheckpointFolder {
   std::int64_t keep_;
 };
 
-/// Writes checkpoints on a thread, one at a time, while training continues. An error of the thread
-/// is thrown by the next call of `check`, `start` or `wait`; earlier checkpoints are then intact.
+/// Writes checkpoints on a thread, one at a time, while training continues. The thread's error is
+/// thrown by the next call of `check`, `start` or `wait`; earlier checkpoints remain intact.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(CheckpointFolder folder) : folder_(std::move(folder)) {}
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  /// Waits for the thread. Logs its error, if there is one.
+  /// Waits for the thread. Logs its error, if any.
   ~CheckpointWriter();
 
-  /// Waits for the previous checkpoint, then starts to save `snapshot` as that of `step`, and as
-  /// the best one if `best`. Throws the previous checkpoint's Error(kCheckpoint).
+  /// Waits for the previous checkpoint, then starts saving `snapshot` as the checkpoint of `step`,
+  /// and marks it as the best one if `best` is set. Throws the previous checkpoint's
+  /// Error(kCheckpoint).
   void start(TensorFile snapshot, std::int64_t step, bool best);
-  /// Throws the Error(kCheckpoint) of the thread, if it has failed by now. Does not wait.
+  /// Throws the thread's Error(kCheckpoint) if it has already failed. Does not wait.
   void check();
   /// Returns when the last checkpoint is on disk. Throws Error(kCheckpoint).
   void wait();
@@ -154,7 +157,7 @@ class CheckpointWriter {
  private:
   CheckpointFolder folder_;
   std::thread thread_;
-  std::exception_ptr failure_;       // of the thread, read when it has ended
+  std::exception_ptr failure_;       // the thread's error, read after it has ended
   std::atomic<bool> failed_{false};  // so that `check` need not wait
 };
 
@@ -163,40 +166,41 @@ struct FoundCheckpoint {
   TensorFile file;
 };
 
-/// Returns the newest checkpoint in `folder` that is not damaged, and warns of each newer one;
+/// Returns the newest intact checkpoint in `folder`, and logs a warning for each damaged newer one;
 /// nullopt if there are no checkpoints. Throws Error(kCheckpoint) if all are damaged.
 std::optional<FoundCheckpoint> newest_valid(const std::filesystem::path& folder);
 
-/// Gives the model the weights of a checkpoint, safetensors or `.pt` file, or of several by their
-/// index. The content tells the format, not the name. Prefixes "module.", "_orig_mod." and "model."
-/// are removed if the model's names have none. What `weights.fresh` names keeps its values. Tensors
-/// that the model lacks are ignored with a warning; `num_batches_tracked` may be missing. Throws
-/// Error(kCheckpoint) with all other differences, which leaves the model unchanged, and with
-/// advice, for a run that starts to train also on `fresh`; ConfigKeyError if a name in that is
-/// nobody's; and as `require_finite` does. `images`: those of the model.
+/// Loads the model's weights from a checkpoint, a safetensors or `.pt` file, or several files
+/// listed in an index. The format is detected from the content, not the name. Prefixes "module.",
+/// "_orig_mod." and "model." are removed if the model's names have none. Tensors that match
+/// `weights.fresh` keep their values. Tensors that the model does not have are ignored with a
+/// warning; `num_batches_tracked` may be missing. If there are other differences, throws
+/// Error(kCheckpoint) listing them, with advice (on `fresh` only if `starts_run` is set), and
+/// leaves the model unchanged. Throws ConfigKeyError if a glob in `fresh` matches no tensor, and
+/// throws like `require_finite`. `images`: the model's.
 void load_weights(models::Model& model, const settings::WeightsOptions& weights,
                   const network::ImageShape& images, bool starts_run = false);
 
-/// Returns the weights in such a file, without "module." and "_orig_mod." if all names have them.
-/// Throws Error(kCheckpoint).
+/// Returns the weights in such a file, without the prefixes "module." and "_orig_mod." if all names
+/// have them. Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
-/// Returns the built-in network whose tensors these are, whatever its head, if there is one.
-/// `images`: those of networks without published weights.
+/// Returns the built-in network whose tensors are most like the file's, whatever the sizes of its
+/// head; nothing if none is similar. `images`: for networks without published weights.
 std::optional<settings::ModelName> network_like(const NamedTensors& file,
                                                 const network::ImageShape& images);
 
-/// Returns what a checkpoint says about its run; nullopt if the file holds weights alone. Throws
+/// Returns the facts about a checkpoint's run; nullopt if the file contains only weights. Throws
 /// Error(kCheckpoint).
 std::optional<RunFacts> facts_of(const std::filesystem::path& path);
 
 enum class WeightsFormat { kPt, kSafetensors };
 
-/// Returns the format that the extension of a file names: ".safetensors", else PyTorch's.
+/// Returns the format for a file's extension: safetensors for ".safetensors", else PyTorch's.
 WeightsFormat format_of(const std::filesystem::path& path);
 
-/// Writes a state_dict of contiguous CPU tensors, none of which share memory; whole or not at all.
-/// Throws Error(kCheckpoint).
+/// Atomically writes a state_dict of contiguous CPU tensors that share no memory. Throws
+/// Error(kCheckpoint).
 void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
                    WeightsFormat format);
 

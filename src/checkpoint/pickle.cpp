@@ -17,7 +17,7 @@ constexpr std::size_t kMaxTupleItems = 64;
 constexpr std::size_t kMaxDimensions = 16;
 constexpr std::size_t kMaxNameBytes = 1000;
 constexpr std::size_t kMaxTensors = 1 << 17;
-/// Keys of the state_dict in the dicts that training scripts save.
+/// Keys under which training scripts save the state_dict.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model"};
 
 [[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
@@ -27,33 +27,33 @@ void require(bool holds, const char* problem) {
 }
 
 struct PickleNode;
-/// A value on the stack of the interpreter: an integer, a text or a node. Others, of which no
-/// tensor is made, are empty, and the content of lists, sets, bytes and other numbers is dropped.
+/// A value on the interpreter's stack: an integer, a text or a node. Other values, which tensors
+/// are not built from, are empty: the content of lists, sets, bytes and other numbers is dropped.
 using Value = std::variant<std::monostate, std::int64_t, std::string_view, PickleNode*>;
 
 struct PickleNode {
   enum class Kind : std::uint8_t {
     kTuple,
-    kStorage,  // by the items of its persistent id
+    kStorage,  // its items are those of its persistent ID
     kGlobal,   // a class or function, which is never looked up; its items are module and name
     kObject    // a dict, or the result of a class or function; its items are keys and values
   };
 
   Kind kind;
   std::vector<Value> items{};
-  Value callee{};  // of an object; empty: a dict
+  Value callee{};  // of an object; empty for a dict
   Value arguments{};
   Value state{};  // the object's attributes
 };
 using enum PickleNode::Kind;
 
-/// Returns the text; "" if the value is none.
+/// Returns the value's text; "" if it is not a text.
 std::string_view text_of(const Value& value) {
   const auto* text = std::get_if<std::string_view>(&value);
   return text != nullptr ? *text : std::string_view();
 }
 
-/// Returns the node if it is one of this kind, else null.
+/// Returns the value's node if it is of this kind, else null.
 PickleNode* node_of(const Value& value, PickleNode::Kind kind) {
   PickleNode* const* node = std::get_if<PickleNode*>(&value);
   return node != nullptr && (*node)->kind == kind ? *node : nullptr;
@@ -64,7 +64,7 @@ std::span<const Value> items_of(const Value& value, PickleNode::Kind kind) {
   return node != nullptr ? std::span<const Value>(node->items) : std::span<const Value>();
 }
 
-/// Returns the beginning of a text from a pickle for a message.
+/// Returns the beginning of a pickle's text, for messages.
 std::string shown(const Value& text) {
   return std::string(text_of(text).substr(0, kMaxNameBytes / 10));
 }
@@ -81,8 +81,8 @@ Value item(const PickleNode& dict, std::string_view key) {
   return {};
 }
 
-/// The stack machine that a pickle is a program for, of which nothing is executed. Values refer to
-/// nodes, so one that is recalled often costs no memory again.
+/// The stack machine that a pickle is a program for. It calls none of the pickle's functions.
+/// Values refer to nodes, so recalling a value repeatedly takes no additional memory.
 struct PickleMachine {
   explicit PickleMachine(std::string_view program) : program_(program) {}
 
@@ -90,7 +90,7 @@ struct PickleMachine {
 
   /// Returns the size in bytes of the program that `run` has executed.
   std::size_t size() const { return next_; }
-  /// Returns all nodes, in the order in which they were made.
+  /// Returns all nodes, in the order in which they were created.
   const std::deque<PickleNode>& nodes() const { return nodes_; }
 
   std::string_view take(std::uint64_t size) {
@@ -133,7 +133,8 @@ struct PickleMachine {
     keep(kValuesOfEqualSize + node.items.size());
     push(&nodes_.emplace_back(std::move(node)));
   }
-  /// Replaces the values from `begin` on by a tuple of them. One of many items describes no tensor.
+  /// Replaces the values from `begin` on with a tuple of them; with an empty value if there are too
+  /// many to describe a tensor.
   void push_tuple(std::size_t begin) {
     std::vector<Value> items;
     const bool is_short = stack_.size() - begin <= kMaxTupleItems;
@@ -152,7 +153,8 @@ struct PickleMachine {
 
   /// Returns the index of the first value above the last mark.
   std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
-  /// Returns the index of the first of the last `count` values, none of which a mark protects.
+  /// Returns the index of the first of the last `count` values. Throws if there are fewer above the
+  /// last mark.
   std::size_t first_of(std::size_t count) const {
     require(count <= stack_.size() - floor(), "the pickle's stack is empty");
     return stack_.size() - count;
@@ -204,14 +206,14 @@ struct PickleMachine {
     }
     stack_.resize(begin);
   }
-  /// Drops items of the list or set below them.
+  /// Drops the items of the list or set that is below them on the stack.
   void add_to_top(std::size_t begin) {
     require(begin > floor(), "the pickle appends to something that is not a list");
     stack_.resize(begin);
   }
 
   void remember(std::size_t index) {
-    // Python numbers them without gaps, so there are less than bytes in the pickle.
+    // Python numbers them without gaps, so there are fewer than bytes in the pickle.
     require(index < std::min(program_.size(), kMaxKept), "the pickle keeps too much");
     if (index >= memo_.size()) {
       keep(index + 1 - memo_.size());
@@ -234,13 +236,13 @@ struct PickleMachine {
   std::string_view program_;
   std::size_t next_ = 0;
   std::vector<Value> stack_;
-  std::vector<std::size_t> marks_;  // sizes of the stack
+  std::vector<std::size_t> marks_;  // stack sizes
   std::vector<Value> memo_;
   std::deque<PickleNode> nodes_;
   std::size_t kept_ = 0;
 };
 
-/// What the machine does for a byte of its program.
+/// The machine's action for one opcode.
 struct Opcode {
   char code;
   void (*run)(PickleMachine& machine);
@@ -327,13 +329,13 @@ std::string kind_of(const Value& value) {
   return std::holds_alternative<std::string_view>(value) ? "text" : "another object";
 }
 
-/// Returns the number if the value is one that is not negative.
+/// Returns the value if it is a non-negative integer.
 std::optional<std::int64_t> count_of(const Value& value) {
   const auto* number = std::get_if<std::int64_t>(&value);
   return number != nullptr && *number >= 0 ? std::optional(*number) : std::nullopt;
 }
 
-/// Returns the numbers in a tuple of a shape; nothing for other values.
+/// Returns the numbers in a shape's tuple; nothing for other values.
 std::optional<std::vector<std::int64_t>> counts_of(const Value& tuple) {
   std::vector<std::int64_t> numbers;
   const std::span<const Value> items = items_of(tuple, kTuple);
@@ -345,7 +347,8 @@ std::optional<std::vector<std::int64_t>> counts_of(const Value& tuple) {
   return numbers;
 }
 
-/// A storage by its persistent id: "storage", storage type, record, device, elements.
+/// A storage, as identified by its persistent ID: "storage", storage type, record, device,
+/// elements.
 struct StorageId {
   const PickleNode* type = nullptr;
   std::string key;
@@ -358,8 +361,8 @@ std::optional<StorageId> storage_id(std::span<const Value> id) {
   return StorageId{type, std::string(text_of(id[2]))};
 }
 
-/// Returns the tensor that `torch._utils._rebuild_tensor…` would make. `arguments`: storage,
-/// offset, sizes, strides, requires_grad, backward hooks, and of v3 the type.
+/// Returns the tensor that `torch._utils._rebuild_tensor…` would create. `arguments`: storage,
+/// offset, sizes, strides, requires_grad, backward hooks and, for v3, the type.
 PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   PickledTensor tensor;
   tensor.problem = "is a tensor that is described in an unknown way";
@@ -372,7 +375,7 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   if (!storage || !offset || !sizes || !strides || sizes->size() != strides->size()) return tensor;
   tensor.storage = storage->key;
   tensor.offset = *offset;
-  // PyTorch before 0.4 has views of storages: key, offset and elements of the view
+  // PyTorch before 0.4 has views of storages: key, offset and number of elements of the view.
   const auto view = items_of(id.size() > 5 ? id[5] : Value{}, kTuple);
   const auto begin = view.size() == 3 ? count_of(view[1]) : 0;
   if (!begin || __builtin_add_overflow(tensor.offset, *begin, &tensor.offset)) return tensor;
@@ -389,8 +392,8 @@ PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   return tensor;
 }
 
-/// Returns the tensor that a value is, also as a parameter or of a subclass of torch.Tensor;
-/// nothing for other values.
+/// Returns the tensor that a value describes, also if it is a parameter or of a subclass of
+/// torch.Tensor; nothing for other values.
 std::optional<PickledTensor> tensor_of(Value value) {
   constexpr int kMostWrappers = 8;
   Value callee;
@@ -413,7 +416,7 @@ std::optional<PickledTensor> tensor_of(Value value) {
       callee = {};
     } else if (name.starts_with("_rebuild_from_type") && items.size() > 2) {
       value = {};
-      callee = items[0];  // makes the tensor from the arguments behind the type
+      callee = items[0];  // creates the tensor from the arguments after the type
       arguments = items[2];
     } else {
       break;
@@ -432,10 +435,10 @@ bool is_module(const Value& value) {
   return state != nullptr && node_of(item(*state, "_modules"), kObject) != nullptr;
 }
 
-/// The content of the file in Python.
+/// Python expression for the content of the file.
 constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_only=False)";
 
-/// `loaded`: the model in Python.
+/// `loaded`: Python expression for the model.
 [[noreturn]] void refuse_module(const std::string& loaded) {
   refuse(
       "holds a whole model, not its state_dict; in Python, where its classes can be imported: "
@@ -443,11 +446,11 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
       loaded + ".state_dict(), NEW)");
 }
 
-/// Refuses a dict without tensors.
+/// Throws the error for a dict without tensors.
 [[noreturn]] void refuse_dict(const PickleNode& dict) {
   constexpr std::size_t kMostNamed = 12;
   std::string keys;
-  std::string holder;  // the first key of a dict with tensors
+  std::string holder;  // the first key whose value is a dict with tensors
   for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMostNamed); i += 2) {
     const std::string name = "\"" + shown(dict.items[i]) + "\"";
     keys += (keys.empty() ? "" : ", ") + name;
@@ -462,7 +465,7 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
            : "; in Python: torch.save(" + std::string(kLoaded) + "[" + holder + "], NEW)"));
 }
 
-/// Returns the dict of tensors in the value that a pickle stands for.
+/// Returns the dict of tensors in a pickle's value.
 const PickleNode& find_state_dict(const Value& root) {
   const PickleNode* dict = node_of(root, kObject);
   const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
@@ -511,7 +514,7 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
     const auto [place, is_new] = places.emplace(text_of(dict.items[i]), entries.size());
     if (is_new) entries.emplace_back(place->first, PickledTensor{});
     require(entries.size() <= kMaxTensors, "the state_dict has too many entries");
-    // As in Python, the last value of a key counts.
+    // As in Python, the last value of a key is used.
     PickledTensor& tensor = entries[place->second].second;
     const auto found = tensor_of(value);
     tensor = found.value_or(PickledTensor{});

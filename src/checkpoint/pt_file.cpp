@@ -22,9 +22,9 @@ namespace mnist_train::checkpoint {
 
 namespace {
 
-// Tensors may share a storage, or repeat its elements by strides of 0, but a small file must not
-// unfold to any size. The bytes of all tensors are at most this multiple of the file's, plus the
-// constant.
+// Tensors may share a storage, or repeat its elements with strides of 0, but a small file must not
+// expand to an arbitrary size. The bytes of all tensors are limited to this multiple of the file's
+// size, plus the constant.
 constexpr std::uintmax_t kMostShared = 8;
 constexpr std::uintmax_t kMostRepeatedBytes = std::uintmax_t{32} << 20U;
 
@@ -47,7 +47,7 @@ Number number_at(std::string_view archive, std::size_t offset) {
   return number;
 }
 
-/// Pickles a value whose tensors have storages that are numbered in their order.
+/// Pickles a value. The storages are numbered in the order of `tensors`.
 std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tensors) {
   std::map<const void*, std::size_t> numbers;
   for (const at::Tensor& tensor : tensors) {
@@ -67,13 +67,14 @@ std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tens
   return text;
 }
 
-/// Writes a value of dicts, lists, tuples, texts, numbers and tensors. `tensors` are all tensors in
-/// it.
+/// Writes a value that consists of dicts, lists, tuples, texts, numbers and tensors. `tensors` are
+/// all of its tensors.
 void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
                     const std::vector<at::Tensor>& tensors) {
   AtomicFile file(path, ExitCode::kCheckpoint);
   const std::string text = pickle(value, tensors);
-  // The archive ends itself in its destructor, so an exception of the file must not pass it.
+  // The archive finishes in its destructor, so exceptions of the file must not propagate through
+  // it.
   std::exception_ptr failure;
   caffe2::serialize::PyTorchStreamWriter archive([&](const void* bytes, std::size_t size) {
     try {
@@ -104,8 +105,8 @@ std::string folder_of(const std::map<std::string, std::uint32_t>& checksums) {
   throw std::runtime_error("the zip archive has no data.pkl");
 }
 
-/// Reads records of a zip archive of torch.save, each once and all together not larger than the
-/// file, and compares their checksums, which PyTorch's reader does not.
+/// Reads records of a zip archive written by torch.save, each once and in total no larger than the
+/// file, and verifies their checksums, which PyTorch's reader does not.
 class PtArchive {
  public:
   explicit PtArchive(const std::filesystem::path& path)
@@ -147,8 +148,8 @@ class PtArchive {
 };
 
 /// Reads the format of torch.save before PyTorch 1.6: pickles of a magic number, a version, the
-/// system, the content and the sorted keys of its storages; then each storage, its number of
-/// elements before it.
+/// system, the content and the sorted keys of its storages; then each storage, preceded by its
+/// number of elements.
 class LegacyFile {
  public:
   explicit LegacyFile(const std::filesystem::path& path)
@@ -176,7 +177,7 @@ class LegacyFile {
   }
 
   std::string_view pickle() const { return pickle_; }
-  /// Returns a copy in aligned memory, made once.
+  /// Returns a copy in aligned memory, created at the first call.
   std::string_view storage(const std::string& key) {
     const std::string_view stored = storages_.at(key);
     const auto [copy, is_new] = copies_.try_emplace(key);
@@ -188,7 +189,7 @@ class LegacyFile {
   }
 
  private:
-  /// Returns the size of an element, also of types of which no tensor is read.
+  /// Returns the size of an element, also for types whose tensors cannot be read.
   static std::size_t bytes_of(const std::string& storage) {
     const ElementType* type = find_element_type(&ElementType::storage, std::string_view(storage));
     if (type != nullptr) return c10::elementSize(type->type);
@@ -214,7 +215,8 @@ class LegacyFile {
   std::map<std::string, at::Tensor> copies_;
 };
 
-/// Subtracts the bytes of a tensor from those that the tensors of a file may still have.
+/// Subtracts a tensor's bytes from the number that a file's tensors may still have. Throws if there
+/// are too many.
 void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
   std::uintmax_t bytes = c10::elementSize(tensor.type);
   bool overflows = false;
@@ -225,7 +227,7 @@ void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
   left -= bytes;
 }
 
-/// `bytes`: the storage's, aligned for any type.
+/// `bytes`: the storage's bytes, aligned for any type.
 at::Tensor read_tensor(std::string_view bytes, const PickledTensor& pickled) {
   const std::size_t available = bytes.size() / c10::elementSize(pickled.type);
   require(pickled.required_elements().value_or(UINT64_MAX) <= available,
@@ -237,7 +239,7 @@ at::Tensor read_tensor(std::string_view bytes, const PickledTensor& pickled) {
       .clone(at::MemoryFormat::Contiguous);
 }
 
-/// Reads a file whose content is `source`, an archive of either format.
+/// Reads the tensors of `source`, a file in either format.
 template <class Source>
 TensorFile read_tensors(Source source, std::uintmax_t file_size) {
   std::uintmax_t left = kMostShared * file_size + kMostRepeatedBytes;
@@ -272,8 +274,8 @@ PythonDict dict_of(const NamedTensors& named, std::vector<at::Tensor>& tensors) 
   return dict;
 }
 
-/// Returns the parameters without optimizer state, which the network itself has frozen, if others
-/// have some.
+/// Returns the parameters without optimizer state, which the network itself has frozen; none if no
+/// parameter has state.
 std::set<std::string> stateless_in(const TensorFile& file,
                                    const std::vector<std::string>& parameters,
                                    const settings::TrainOptions& options) {
@@ -292,7 +294,7 @@ PythonDict state_of_parameter(const TensorFile& file, const std::string& paramet
                               const std::string& source, std::vector<at::Tensor>& tensors) {
   PythonDict state = make_dict();
   if (options.optimizer != settings::OptimizerName::kSgd) {
-    // A tensor for each parameter, because Python counts each of them up in place.
+    // A separate tensor for each parameter, because Python increments each of them in place.
     tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
     state.insert("step", tensors.back());
   }
@@ -306,10 +308,10 @@ PythonDict state_of_parameter(const TensorFile& file, const std::string& paramet
   return state;
 }
 
-/// Parameters with the same settings, by their numbers.
+/// Settings, and the numbers of the parameters that have them.
 using ParameterGroup = std::pair<settings::ParameterSettings, std::vector<std::int64_t>>;
 
-/// All entries that the constructors of PyTorch 2.x make.
+/// Returns all entries that the constructors of PyTorch 2.x create.
 PythonDict parameter_group(const settings::TrainOptions& options,
                            const ParameterGroup& parameters) {
   const auto& [trained, numbers] = parameters;

@@ -22,7 +22,7 @@ namespace mnist_train::checkpoint {
 namespace {
 
 constexpr int kSlots = 3;
-constexpr std::int64_t kTimed = 5;  // snapshots that are timed before the shortest time counts
+constexpr std::int64_t kTimed = 5;  // timed snapshots before the shortest time is used
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostFactsBytes = std::size_t{1} << 20U;
 
@@ -32,13 +32,13 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-/// Some bytes of a tensor, and their offset in the slot.
+/// A range of a tensor's bytes, and its offset in the slot.
 struct Piece {
   at::Tensor bytes;  // u8[size], on the tensor's device
   std::size_t offset = 0;
 };
 
-/// Calls `visit` with each tensor and its offset in a slot: after the facts, aligned to cache
+/// Calls `visit` with each tensor and its offset in a slot, after the facts and aligned to cache
 /// lines. Returns the size of the slot.
 template <class Visit>
 std::size_t lay_out(const StateTensors& state, const Visit& visit) {
@@ -67,7 +67,8 @@ std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size
   return pieces;
 }
 
-/// As MessagePack: as text, the accuracies of thousands of epochs would take too long to write.
+/// Uses MessagePack, because writing the accuracies of thousands of epochs as text would take too
+/// long.
 std::vector<std::uint8_t> packed(const SnapshotFacts& facts) {
   return OrderedJson::to_msgpack({{"progress", progress_to_json(facts.progress)},
                                   {"metrics_bytes", facts.metrics_bytes},
@@ -85,13 +86,13 @@ SnapshotFacts unpacked(std::span<const std::uint8_t> bytes) {
 
 struct alignas(64) SnapshotMemory::Plan {
   std::atomic<std::int64_t> moment;
-  std::atomic<std::int64_t> taken;  // how many snapshots rank 0 took, in all attempts
-  std::atomic<double> least_s;      // the shortest time of one of them; 0: none was timed
+  std::atomic<std::int64_t> taken;  // number of snapshots by rank 0, in all attempts
+  std::atomic<double> least_s;      // the shortest time of a snapshot; 0: none was timed
 };
 
 struct alignas(64) SnapshotMemory::Seal {
-  std::atomic<std::int64_t> step;          // 0: being written, or never
-  std::atomic<std::uint64_t> facts_bytes;  // of rank 0 alone, like is_checkpoint
+  std::atomic<std::int64_t> step;          // 0: being written, or never written
+  std::atomic<std::uint64_t> facts_bytes;  // read only from rank 0's seal, like is_checkpoint
   std::atomic<bool> is_checkpoint;
   Hasher::Digest digest;
 };
@@ -112,7 +113,7 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
       (::ftruncate(fd_, 0) != 0 || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0)) {
     throw_errno(std::string("reserve ") + kMemory);
   }
-  // An NCCL barrier would hold up the devices, not the processes.
+  // An NCCL barrier would block the devices, not the processes.
   (void)communicator.sum_over_ranks(0);
   head_ = map_shared(fd_, head_bytes_, PROT_READ | PROT_WRITE, kMemory);
   plan_ = reinterpret_cast<Plan*>(head_.get());
@@ -199,12 +200,12 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   if (rank_ != 0) return;
   const double seconds = monotonic_seconds() - begin_s;
   const double least_s = plan_->least_s;
-  // The first snapshot of each slot is not timed, because the system provides its memory then.
+  // The first snapshot of each slot is not timed, because the system allocates its memory then.
   if (plan_->taken >= kSlots && (least_s == 0 || seconds < least_s)) plan_->least_s = seconds;
   ++plan_->taken;
 }
 
-/// Returns the slot's facts if every rank's part has the digest of its seal.
+/// Returns the slot's facts if every rank's part matches the digest in its seal.
 std::optional<SnapshotFacts> SnapshotMemory::verified_facts(int slot, const std::uint8_t* bytes,
                                                             const StateTensors& state) const {
   const std::size_t facts_bytes = std::min<std::size_t>(seal(slot, 0).facts_bytes, kMostFactsBytes);

@@ -35,20 +35,20 @@ std::string make_header(const TensorFile& content, bool seal) {
                                      offset + kSealBytes);
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data are aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // to align the data
   return text;
 }
 
-/// A tensor as the header describes it.
+/// A tensor as described in the header.
 struct StoredTensor {
   std::string name;
-  const ElementType* type = nullptr;  // null: one that is not known
+  const ElementType* type = nullptr;  // null: not known
   std::vector<std::int64_t> sizes{};
   std::size_t begin = 0;  // of its bytes in the data
   std::size_t end = 0;
 };
 
-/// A safetensors file while it is read and checked.
+/// Reads and checks a safetensors file.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::filesystem::path& path)
@@ -56,11 +56,11 @@ class SafetensorsReader {
 
   TensorFile read(bool require_seal) {
     const std::string_view header = find_header();
-    // The seal comes first: nothing else of a damaged file is worth telling.
+    // The seal comes first: nothing else about a damaged file is worth reporting.
     check_seal(header, require_seal);
     TensorFile content;
     parse_header(header, content);
-    // Tensors over the same bytes could ask for any amount of memory.
+    // Tensors that overlap could request any amount of memory.
     check_coverage();
     for (const StoredTensor& tensor : stored_) {
       if (tensor.type != nullptr) content.tensors.emplace_back(tensor.name, copy(tensor));
@@ -181,7 +181,7 @@ class SafetensorsReader {
     bool empty = false;
     for (const std::int64_t size : tensor.sizes) {
       empty = empty || size == 0;
-      // The other sizes must not overflow even beside a 0, because strides are made of them.
+      // The other sizes must not overflow even if one is 0, because strides are computed from them.
       if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
         refuse(tensor.name, "has an impossible shape");
       }
@@ -228,7 +228,7 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& cont
   };
   const std::string header = make_header(content, seal);
   const std::uint64_t length = header.size();
-  write(&length, sizeof length);  // x86-64 and arm64 are little-endian, as the format is
+  write(&length, sizeof length);  // x86-64 and arm64 are little-endian, like the format
   write(header.data(), header.size());
   for (const auto& [name, tensor] : content.tensors) {
     const at::Tensor host = tensor.to(at::kCPU).contiguous();

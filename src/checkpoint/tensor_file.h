@@ -35,7 +35,7 @@ const Value* find_named(const NamedValues<Value>& values, std::string_view name)
   return nullptr;
 }
 
-/// An element type of tensors in files, by its names in safetensors and in PyTorch's pickles.
+/// An element type of tensors, with its names in safetensors files and in PyTorch's pickles.
 struct ElementType {
   const char* safetensors;
   const char* storage;
@@ -66,9 +66,9 @@ const ElementType* find_element_type(Member ElementType::*member, const Value& v
 
 /// The content of a safetensors file (https://github.com/huggingface/safetensors).
 struct TensorFile {
-  NamedTensors tensors;  // contiguous and on the CPU when they were read
+  NamedTensors tensors;  // contiguous and on the CPU if they were read
   NamedValues<std::string> metadata;
-  NamedValues<std::string> unreadable{};  // names, and why each is no tensor of a known type
+  NamedValues<std::string> unreadable{};  // names, and why each cannot be read
 
   const at::Tensor* find(std::string_view name) const { return find_named(tensors, name); }
   const std::string* find_metadata(std::string_view name) const {
@@ -76,65 +76,65 @@ struct TensorFile {
   }
 };
 
-/// Writes a safetensors file, whole or not at all. With `seal` its last tensor is
-/// `mnist-train.seal` (u8[16]), the XXH3-128 of all bytes before it, which reveals any flipped bit
-/// or missing byte; other readers see one more tensor. Throws Error(kCheckpoint).
+/// Atomically writes a safetensors file. If `seal` is set, its last tensor is `mnist-train.seal`
+/// (u8[16]), the XXH3-128 of all bytes before it, which detects flipped bits and missing bytes;
+/// other readers see one more tensor. Throws Error(kCheckpoint).
 void write_safetensors(const std::filesystem::path& path, const TensorFile& content, bool seal);
 
-/// Reads a safetensors file and checks header, types, shapes, that the tensors cover the data
-/// exactly, and the seal if there is one or `require_seal` demands it. Allocates no more than the
-/// file's size. Throws Error(kCheckpoint) with path and reason.
+/// Reads a safetensors file and checks its header, types and shapes, that the tensors cover the
+/// data exactly, and the seal if there is one or `require_seal` is set. Allocates no more than the
+/// file's size. Throws Error(kCheckpoint) with the path and the reason.
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal);
 
-/// Writes the file that `torch.save(dict, path)` writes for a plain dict of these tensors, which
-/// must be contiguous and share no memory; `torch.load(path, weights_only=True)` reads it. Whole or
-/// not at all. Throws Error(kCheckpoint).
+/// Atomically writes the file that `torch.save(dict, path)` writes for a plain dict of these
+/// tensors, which must be contiguous and share no memory; `torch.load(path, weights_only=True)`
+/// reads it. Throws Error(kCheckpoint).
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights);
 
-/// Reads the state_dict in a file of `torch.save`, in its present format or the one before PyTorch
-/// 1.6, as `unpickle_state_dict` finds it. Throws Error(kCheckpoint).
+/// Reads the state_dict that `unpickle_state_dict` finds in a file written by `torch.save`, in the
+/// current format or that of PyTorch before 1.6. Throws Error(kCheckpoint).
 TensorFile read_pt(const std::filesystem::path& path);
 
-/// The description of one tensor in a pickled state_dict. The file keeps its bytes by the key
+/// The description of one tensor in a pickled state_dict. The file stores its bytes under the key
 /// `storage`.
 struct PickledTensor {
   std::string storage;
   c10::ScalarType type = c10::ScalarType::Float;
   std::int64_t offset = 0;            // elements
   std::vector<std::int64_t> sizes;    // none negative
-  std::vector<std::int64_t> strides;  // none negative, as many as sizes
+  std::vector<std::int64_t> strides;  // none negative; as many as sizes
   std::string problem;  // why it cannot be read: "is an integer, not a tensor"; "" if it can
 
-  /// Returns the least number of elements of the storage; nothing if it overflows.
+  /// Returns the minimum number of elements in the storage; nothing if it overflows.
   std::optional<std::uint64_t> required_elements() const;
 };
 
-/// Returns the names and entries of a pickled state_dict, or of the one in a dict under
-/// "model_state_dict", "state_dict" or "model". The pickle (protocols 2 to 5) is interpreted, not
-/// executed: tensors are recognised by the functions that rebuild them; all other objects are
-/// skipped, whatever class or function they name. Memory and time are proportional to its size.
-/// Throws std::runtime_error if the pickle is malformed, or holds no tensors but, for example, a
-/// whole model.
+/// Returns the names and entries of a pickled state_dict, or of the state_dict that a pickled dict
+/// contains under "model_state_dict", "state_dict" or "model". The pickle (protocols 2 to 5) is
+/// interpreted, not executed: tensors are recognised by the functions that rebuild them; all other
+/// objects are skipped, whatever class or function they name. Memory and time are proportional to
+/// the pickle's size. Throws std::runtime_error if the pickle is malformed or contains no tensors,
+/// for example because it is a whole model.
 std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::string_view pickle);
 
-/// A storage to which a pickle refers.
+/// A storage that a pickle refers to.
 struct PickledStorage {
   std::string type;           // "torch.FloatStorage"
   std::int64_t elements = 0;  // not negative
 };
 
-/// What must be known of a pickle to find what follows it in a file.
+/// The size of a pickle and its storages, which determine what follows it in a file.
 struct PickleExtent {
   std::size_t size = 0;                            // bytes
   std::map<std::string, PickledStorage> storages;  // by key, also those of skipped objects
 };
 
-/// Returns the extent of the pickle with which `bytes` begin. Throws like `unpickle_state_dict`.
+/// Returns the extent of the pickle at the start of `bytes`. Throws like `unpickle_state_dict`.
 PickleExtent pickle_extent(std::string_view bytes);
 
 /// Returns the CRC-32 of every file in a zip archive, by name, from its central directory
 /// (APPNOTE.TXT 4.3.12 to 4.3.16, ZIP64 included). Throws std::runtime_error if the directory is
-/// missing or damaged, or names a file twice.
+/// missing or damaged, or lists a file twice.
 std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t> bytes);
 
 }  // namespace mnist_train::checkpoint

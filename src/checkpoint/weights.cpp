@@ -36,12 +36,13 @@ FileForm form_of(const fs::path& path) {
 TensorFile read_one(const fs::path& path) {
   if (form_of(path) == FileForm::kTorch) return read_pt(path);
   TensorFile file = read_safetensors(path, /*require_seal=*/false);
-  // A checkpoint always has a seal; one that seems to have none has lost it to damage.
+  // A checkpoint always has a seal; one that seems to have none is damaged.
   if (is_checkpoint(file)) return {checkpoint_weights(read_checkpoint(path)), {}};
   return file;
 }
 
-/// Reads the files of an index, as Hugging Face's libraries write it: {"weight_map": {name: file}}.
+/// Reads the files listed in an index, as written by Hugging Face's libraries: {"weight_map":
+/// {name: file}}.
 TensorFile read_shards(const fs::path& index) {
   constexpr std::size_t kMostBytes = 16 << 20;
   const std::string text = read_file(index, kMostBytes, ExitCode::kCheckpoint);
@@ -68,7 +69,8 @@ TensorFile read_any(const fs::path& path) {
   return form_of(path) == FileForm::kIndex ? read_shards(path) : read_one(path);
 }
 
-/// Returns the prefix, of a model's wrappers, under which the file has most of the wanted names.
+/// Returns the prefix, added by wrappers of a model, with which the file contains the most wanted
+/// names.
 std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted) {
   std::set<std::string_view> names;
   for (const auto& [name, tensor] : wanted) names.insert(name);
@@ -94,8 +96,8 @@ std::string module_of(const std::string& name) {
   return dot == std::string::npos ? "" : name.substr(0, dot);
 }
 
-/// Returns the names of the tensors of the module that owns the last parameter; nothing if it has
-/// another number of outputs than classes.
+/// Returns the names of the tensors of the module that owns the last parameter; none if its number
+/// of outputs is not `classes`.
 std::set<std::string> head_of(const models::Model& model, std::int64_t classes) {
   std::set<std::string> names;
   const auto last = model.named_parameters().back();
@@ -137,8 +139,8 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
 /// The tensors of a model and of a file, by the model's names.
 struct Match {
   NamedTensors wanted{};
-  NamedTensors found{};   // of these names
-  NamedTensors others{};  // of other names
+  NamedTensors found{};   // with these names
+  NamedTensors others{};  // with other names
 
   NamedTensors file() const {
     NamedTensors all = found;
@@ -147,7 +149,7 @@ struct Match {
   }
 };
 
-/// Returns what the file lacks or has in another size.
+/// Returns the names of the tensors that the file lacks or has in another size.
 std::vector<std::string> wrong_names(const Match& match) {
   std::vector<std::string> wrong;
   for (const auto& [name, tensor] : match.wanted) {
@@ -157,7 +159,7 @@ std::vector<std::string> wrong_names(const Match& match) {
   return wrong;
 }
 
-/// Returns the lines of config with which the file could be loaded, if it is clear which.
+/// Returns advice on config settings with which the file could be loaded, if any are likely.
 std::string advice(const models::Model& model, const Match& match,
                    const settings::WeightsOptions& weights, const network::ImageShape& images,
                    bool starts_run) {
@@ -226,7 +228,7 @@ Match match_tensors(const models::Model& model, TensorFile file, const std::set<
     if (const auto* problem = find_named(file.unreadable, prefix + name)) {
       fail_checkpoint(fmt::format("{}: tensor {} {}", source, name, *problem));
     }
-    // PyTorch counts batches since 0.4.1; weights of before have no count.
+    // PyTorch has counted batches since 0.4.1; older weights have no count.
     if (name.ends_with(kBatchCount) && find_named(match.found, name) == nullptr) {
       match.found.emplace_back(name, at::zeros({}, at::kLong));
     }
@@ -250,7 +252,7 @@ void load_weights(models::Model& model, const settings::WeightsOptions& weights,
   const std::set<std::string> fresh = fresh_names(model, weights.fresh, images.classes);
   const Match match = match_tensors(model, read_any(weights.file), fresh, source);
   if (!wrong_names(match).empty()) {
-    // The advice is first, because long lists of differences are cut off.
+    // The advice comes first, because long lists of differences are truncated.
     const std::string text = advice(model, match, weights, images, starts_run);
     fail_checkpoint(source + ": does not fit the model" + text +
                     (text.empty() ? ":" : "\ndifferences:") +
@@ -270,7 +272,7 @@ NamedTensors read_weights(const fs::path& path) {
   for (const auto& [name, problem] : file.unreadable) {
     fail_checkpoint(fmt::format("{}: {} {}", path.string(), name, problem));
   }
-  // In the order in which a script applied DistributedDataParallel and torch.compile.
+  // In any order in which a script may have applied DistributedDataParallel and torch.compile.
   while (remove_prefix("module.", file.tensors) || remove_prefix("_orig_mod.", file.tensors)) {
   }
   return std::move(file.tensors);
