@@ -37,7 +37,7 @@ std::string class_of(const torch::nn::Module& module) {
 
 /// Returns the shape of the images that the job's checkpoint, if any, was trained on, as a set
 /// without samples: from the checkpoint, else from the named data set or the run's dataset.json,
-/// else from its files. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
+/// else from the data's files. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
 data::ImageSet images_trained_on(Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   std::optional<network::ImageShape> shape;
@@ -56,7 +56,7 @@ data::ImageSet images_trained_on(Worker& worker) {
 }
 
 /// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
-/// the named data set, the checkpoint or the run's dataset.json; empty if none tells.
+/// the named data set, the checkpoint or the run's dataset.json; empty if they are unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
   const settings::DataOptions& options = worker.config.data;
   if (!options.format) return settings::named_dataset(*options.dataset).class_names;
@@ -65,7 +65,7 @@ std::vector<std::string> class_names_of(const Worker& worker) {
   return data::read_dataset_record(worker.job.dataset_record).class_names;
 }
 
-/// Makes the config's model for such images with the weights of a checkpoint, `.pt` or
+/// Creates the config's model for these images with the weights of a checkpoint, `.pt` or
 /// `.safetensors` file. Throws Error(kCheckpoint) if they do not fit the model.
 std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
                                                        const std::filesystem::path& file) {
@@ -91,7 +91,7 @@ void export_with_optimizer(const Worker& worker) {
                                       settings::parse_run_config({name, config, {}}).train, name);
 }
 
-/// Returns how pictures like these become the network's input. Classes without names are numbered.
+/// Returns how pictures are converted to the network's input. Classes without names are numbered.
 interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& images) {
   const settings::DataOptions& options = worker.config.data;
   const settings::Background background = settings::background_of(options);
@@ -114,7 +114,7 @@ interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& im
           std::move(names)};
 }
 
-/// Writes the network, for which the weights must be those of the config's model.
+/// Writes the config's network with the checkpoint's weights, which must fit it.
 void export_network(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::ImageSet images = images_trained_on(worker);
@@ -139,23 +139,23 @@ void export_network(Worker& worker) {
 
 // Predictions.
 
-/// A file that was read as an image, or could not be.
+/// The result of reading a file as an image.
 struct ReadFile {
-  std::string problem = {};  // why the file is not an image; empty: it is one
+  std::string problem = {};  // why the file is not an image; empty if it is one
   bool was_transparent = false;
 };
 
-/// Some of the files that are images.
+/// Files that were read as images.
 struct Images {
   std::vector<std::string> files;
   std::vector<std::uint8_t> pixels;  // [n,C,H,W] u8
 };
 
-/// Files that the messages at the end name.
+/// Files to name in the messages at the end.
 struct Remarks {
-  std::vector<std::string> transparent;  // their pixels are not all opaque
+  std::vector<std::string> transparent;  // not all of their pixels are opaque
   std::vector<std::string> inverted;
-  std::vector<std::string> problems;  // a line for each file that is not an image
+  std::vector<std::string> problems;  // one line per file that is not an image
 };
 
 /// Returns the geometry of the model's images, to which all files are converted.
@@ -165,8 +165,8 @@ data::ImageGeometry geometry_of(const data::ImageSet& like, const settings::Data
   return geometry;
 }
 
-/// Reads the files as images like those that the model was trained on, whose mean brightness is
-/// `trained`, if known.
+/// Reads the files as images like those that the model was trained on. `trained`: the mean
+/// brightness of the training images, if known.
 Images decode(std::span<const std::string> files, const data::ImageGeometry& like,
               std::optional<double> trained, Remarks& remarks) {
   const auto bytes = static_cast<std::size_t>(like.bytes());
@@ -201,7 +201,7 @@ Images decode(std::span<const std::string> files, const data::ImageGeometry& lik
   return images;
 }
 
-/// Returns the images as a set whose labels are 0.
+/// Returns the images as a set with all labels 0.
 data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   using Samples = std::pair<std::vector<std::uint8_t>, std::vector<std::uint16_t>>;
   auto owner = std::make_shared<Samples>(std::move(images.pixels),
@@ -259,7 +259,7 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
       shell_word((inverted.front().starts_with("-") ? "./" : "") + inverted.front()));
 }
 
-/// Classifies the test set that a run with this config has, or had.
+/// Classifies the test set of a run with this config.
 void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet& like,
                       const std::vector<std::string>& class_names) {
   settings::DataOptions options = worker.config.data;
@@ -297,7 +297,7 @@ void run_evaluation(Worker& worker) {
   };
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTest);
   data::ImageSet test = dataset.test;
-  // The test set alone may lack a class.
+  // The test set alone may not contain every class.
   if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) {
     test.classes = std::max(test.classes, facts->images.classes);
   }

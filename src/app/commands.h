@@ -10,42 +10,44 @@
 #include "app/worker.h"
 #include "imaging/codec.h"
 
-/// The commands of a worker. Those without a file of their name are in commands.cpp.
+/// The commands of a worker. Those without a file of the same name are in commands.cpp.
 namespace mnist_train::app {
 
-/// Trains a whole run. Returns kDone, or kTerminated or kInterrupted if a signal ended it early
-/// with everything saved. Collective. Throws Error.
+/// Trains a run to its end. Returns kDone, or kTerminated or kInterrupted if a signal stopped it
+/// early, after everything was saved. Collective. Throws Error.
 ExitCode run_training(Worker& worker);
 
-/// Evaluates a checkpoint or weights file on the test set; rank 0 prints loss, accuracy and number
-/// of samples. Collective. Throws Error.
+/// Evaluates a checkpoint or weight file on the test set; rank 0 prints the loss, the accuracy and
+/// the number of samples. Collective. Throws Error.
 void run_evaluation(Worker& worker);
 
-/// Writes the weights of a checkpoint or weights file in another format, or the config's network
-/// for other programs, on one process. Throws Error(kCheckpoint), and Error(kConfig) for a network
-/// that the format cannot express.
+/// Writes the weights of a checkpoint or weight file in another format, or the config's network for
+/// other programs, in one process. Throws Error(kCheckpoint), and Error(kConfig) if the format
+/// cannot express the network.
 void run_export(Worker& worker);
 
-/// Prints the modules of an external network, whose code alone knows the shapes between them, with
-/// their parameters and totals. Throws Error(kConfig) if it cannot be used, and Error(kData).
+/// Prints the modules of an external network with their parameters and totals, but not the shapes
+/// between them, which only the network's code determines. Throws Error(kConfig) if the network
+/// cannot be used, and Error(kData).
 void run_description(Worker& worker);
 
-/// Classifies image files, or the test set as an evaluation does, in one process and prints `file`,
-/// `guess` and `scores` of each, in their order. Images are converted to the model's channels and
-/// size and normalised as in the run, but not inverted. Throws Error(kData) at the end, naming
-/// every file that cannot be read as an image; the others are printed.
+/// Classifies image files, or the test set as in an evaluation, in one process, and prints `file`,
+/// `guess` and `scores` of each, in order. Images are converted to the model's channels and size
+/// and normalised as in the run, but not inverted. After printing, throws Error(kData) naming every
+/// file that cannot be read as an image.
 void run_predictions(Worker& worker);
 
-/// Draws the first batch of a run as the model will see it, with its normalisation undone, a grid
-/// for each rank; rank 0 writes the PNG file and prints what it shows. Collective. Throws Error.
+/// Draws the first batch of a run as the model will see it, with normalisation undone, in one grid
+/// per rank; rank 0 writes the PNG file and prints a description of it. Collective. Throws Error.
 void run_preview(Worker& worker);
 
-/// Prints a config for a folder of pictures, and the reasons to standard error. Throws Error(kData)
-/// if the folder cannot be trained on, and Error(kCheckpoint) for weights of no built-in network.
+/// Prints a config for a folder of pictures, and the reasons for it on standard error. Throws
+/// Error(kData) if the folder cannot be trained on, and Error(kCheckpoint) if the weights are not
+/// those of a published network.
 void run_init(Worker& worker);
 
-/// Computes on this rank's device, sums tensors over the ranks in every available way, and checks
-/// the sums; rank 0 prints versions and times as a JSON object. Collective. Throws Error.
+/// Checks matrix products on this rank's device, and sums over the ranks by every available method;
+/// rank 0 prints versions and times as a JSON object. Collective. Throws Error.
 void run_diagnosis(Worker& worker);
 
 // Parts of run_init, which is in proposed_config.cpp.
@@ -53,18 +55,19 @@ void run_diagnosis(Worker& worker);
 /// A folder of class folders.
 struct PictureFolder {
   std::filesystem::path train;                // absolute
-  std::optional<std::filesystem::path> test;  // a folder of its own; none: to be held out
+  std::optional<std::filesystem::path> test;  // a separate folder; none: held out from train
   std::vector<std::string> class_names{};
-  std::vector<std::int64_t> class_sizes{};  // pictures
+  std::vector<std::int64_t> class_sizes{};  // in pictures
   data::PictureSurvey survey{};
-  std::optional<std::filesystem::path> validation{};  // data.validation, a fraction, cannot name it
+  std::optional<std::filesystem::path> validation{};  // not used: data.validation is a fraction
 };
 
-/// Lists a folder and looks at its pictures. Subfolders such as `train` and `test` are sets, other
-/// ones classes. Throws Error(kData) unless there are pictures of two classes.
+/// Lists a folder and surveys its pictures. Subfolders such as `train` and `test` are sets, and
+/// other subfolders are classes. Throws Error(kData) unless there are pictures of at least two
+/// classes.
 PictureFolder open_picture_folder(const std::filesystem::path& folder);
 
-/// A file of weights to start from.
+/// A weight file to start from.
 struct InitialWeights {
   std::filesystem::path file;  // absolute
   settings::ModelName network = settings::ModelName::kTorchvisionResNet18;
@@ -72,47 +75,48 @@ struct InitialWeights {
 
 struct ProposedConfig {
   nlohmann::ordered_json config;
-  std::vector<std::string> reasons{};  // a line each
+  std::vector<std::string> reasons{};  // one line each
 };
 
 /// Chooses a config that suits the pictures.
 ProposedConfig propose_config(const PictureFolder& pictures,
                               const std::optional<InitialWeights>& weights);
 
-/// Returns JSON as a person formats it: values that fit on a line are written on one.
+/// Formats JSON for people: values that fit on one line are written on one.
 std::string readable_json(const nlohmann::ordered_json& json);
 
 // Parts of run_preview.
 
-/// The images of one rank in a batch.
+/// One rank's images in a batch.
 struct RankPreview {
   std::int64_t channels = 1;
   std::int64_t height = 0;
   std::int64_t width = 0;
   std::string planes;  // [n,C,H,W] bytes
-  // Of each image "sample" and "label", also "class" if classes have names. A mixed image also has
-  // "other_label", "other_class" and "weight".
+  // For each image "sample" and "label", and "class" if the classes have names. Mixed images also
+  // have "other_label", "other_class" and "weight".
   std::vector<nlohmann::ordered_json> facts;
 
-  /// Returns all of it as text, which `from_text` reads.
+  /// Serialises the preview as text, which `from_text` parses.
   std::string to_text() const;
   static RankPreview from_text(const std::string& text);
 };
 
-/// The images of all ranks on one picture, a grid for each rank, in their order.
+/// The images of all ranks in one picture, with one grid per rank, in rank order.
 struct PreviewPage {
   imaging::Image picture;
   nlohmann::ordered_json grids;  // by rank: the facts, and "top" and "left" of each image
 };
 
-/// Returns by which factor small images are enlarged so that a person can tell what they show; less
-/// if there are so many that the picture would become huge.
+/// Returns the factor by which small images are enlarged so that people can recognise their
+/// content; a lower one if there are so many images that the picture would become huge.
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews);
 
-/// Returns the classes of a rank's images, arranged as its grid is: names, else numbers.
+/// Returns the names, or else the numbers, of the classes of a rank's images, arranged like its
+/// grid.
 std::string classes_text(const RankPreview& preview);
 
-/// Puts all images on one picture, each pixel as a square of `scale` by `scale`.
+/// Draws all images into one picture, each pixel as a square of `scale` by `scale` pixels.
 PreviewPage draw_page(const std::vector<RankPreview>& previews, std::int64_t scale);
 
 }  // namespace mnist_train::app

@@ -24,7 +24,7 @@ launch::Phase phase_of(Worker* worker) {
                            : static_cast<launch::Phase>(worker->status().phase.load());
 }
 
-/// LibTorch's messages are long: only the log has them in full.
+/// LibTorch's messages are long, so only the log contains them in full.
 launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   const launch::Phase phase = phase_of(worker);
   launch::FailureReport failure = launch::report_for(error, phase);
@@ -40,7 +40,7 @@ launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   return failure;
 }
 
-/// Other launchers see neither which rank is silent nor if the kernel killed it here.
+/// Other launchers do not see which rank is silent, nor whether the kernel killed it on this host.
 void name_lost_ranks(const std::exception& error, Worker* worker, launch::FailureReport& failure) {
   if (worker == nullptr || !failure.is_victim) return;
   for (const int rank : worker->communicator.silent_ranks(comm::is_timeout(error))) {
@@ -52,7 +52,7 @@ void name_lost_ranks(const std::exception& error, Worker* worker, launch::Failur
   }
 }
 
-/// Returns the process that failed, and its phase.
+/// Describes the process that failed, and its phase.
 std::string process_text(const launch::FailureReport& failure, Worker* worker) {
   const auto identity =
       worker != nullptr ? std::optional(worker->identity) : launch::identity_from_environment();
@@ -61,8 +61,8 @@ std::string process_text(const launch::FailureReport& failure, Worker* worker) {
       worker == nullptr ? "while starting" : "in " + launch::describe(worker->status()));
 }
 
-/// Records the failure in the run folder, or removes the folder if a mistake of the user's kept the
-/// run from beginning. Returns how to resume.
+/// Records the failure in the run folder, or removes the folder if a user's mistake prevented the
+/// run from starting. Returns advice on how to resume.
 std::string end_run_folder(const Worker& worker, const launch::FailureReport& failure,
                            bool is_mistake) {
   if (is_mistake && !report::holds_run(worker.run_folder)) {
@@ -74,12 +74,12 @@ std::string end_run_folder(const Worker& worker, const launch::FailureReport& fa
   return launch::recovery_advice(worker.run_folder, worker.job.program);
 }
 
-/// Tells the launcher of this rank why it ends: ours through its pipe, torchrun through
-/// TORCHELASTIC_ERROR_FILE and standard error. `worker` is null if the rank did not get that far.
+/// Reports to this rank's launcher why it ends: to ours through its pipe, to others on standard
+/// error and in TORCHELASTIC_ERROR_FILE. `worker` is null if the rank failed before it was created.
 /// Returns the exit code.
 ExitCode report_failure(const std::exception& error, Worker* worker) {
-  // The main thread may lose a connection while the thread that watches it reports a time-out: the
-  // first one ends the process.
+  // The main thread may lose a connection while the thread that watches it reports a timeout; the
+  // first of them ends the process.
   static std::recursive_mutex reporting;
   reporting.lock();
   launch::FailureReport failure = report_of(error, worker);
@@ -107,7 +107,7 @@ Worker* ending_worker = nullptr;  // null until it has started
   ::_exit(static_cast<int>(report_failure(error, ending_worker)));
 }
 
-/// NCCL's watchdog throws in its own thread, where nothing can catch it.
+/// Terminate handler: NCCL's watchdog throws on its own thread, where nothing can catch it.
 [[noreturn]] void report_and_end() {
   try {
     if (const auto error = std::current_exception()) std::rethrow_exception(error);
@@ -131,10 +131,11 @@ Worker* ending_worker = nullptr;  // null until it has started
 }
 
 /// Lets our launcher watch how long waits take, or a thread under other launchers, which do not see
-/// if a rank makes progress.
+/// whether a rank makes progress.
 std::unique_ptr<launch::ProgressWatch> watch_progress(Worker& worker) {
   const bool launcher_watches = launch::was_handed_over("status");
-  // NCCL's watchdog also writes which collective the ranks disagree on.
+  // Keep NCCL's own timeout otherwise: its watchdog also logs which collective the ranks disagree
+  // on.
   if (launcher_watches || !worker.communicator.reduces_on_device()) {
     worker.communicator.wait_without_end();
   }
@@ -162,8 +163,8 @@ ExitCode run(Worker& worker) {
 
 }  // namespace mnist_train::app
 
-/// Replaces the C library's function for LibTorch and its libraries, few of which expect that a
-/// thread is refused: pthreadpool waits for it forever, OpenMP calls exit, others abort.
+/// Replaces the C library's function for LibTorch and its libraries, few of which handle a failure
+/// to start a thread: pthreadpool waits for the thread forever, OpenMP calls exit, others abort.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*work)(void*),
     void* argument) noexcept {
@@ -179,7 +180,7 @@ extern "C" __attribute__((visibility("default"))) int pthread_create(
 }
 
 /// Runs one rank, or the server that forks ranks. mnist-train starts it after checking everything
-/// that needs no LibTorch.
+/// that does not need LibTorch.
 int main(int, char** arguments) {
   using namespace mnist_train;
   launch::serve_forks(arguments[0]);

@@ -41,7 +41,7 @@ std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const c
 
 // The choices.
 
-/// A config in the making.
+/// A config while it is built.
 class Draft {
  public:
   Draft(const PictureFolder& pictures, const std::optional<InitialWeights>& weights)
@@ -151,7 +151,7 @@ class Draft {
                 : "some pictures are more than twice as long as wide; bars keep them whole");
   }
 
-  /// Returns whether classes are called as characters are.
+  /// Returns whether all class names are as short as those of characters.
   bool has_short_names() const {
     return std::ranges::all_of(pictures_.class_names,
                                [](const std::string& name) { return name.size() <= 2; });
@@ -186,7 +186,8 @@ class Draft {
             static_cast<double>(most_) / static_cast<double>(fewest_));
   }
 
-  /// A network of 3x3 convolutions with batch norm, which halves images until they are small.
+  /// Chooses a network of 3x3 convolutions with batch norm that halves the images until they are
+  /// small.
   void choose_network() {
     constexpr std::int64_t kSmallSide = 4;
     constexpr std::int64_t kLargeSide = 48;  // a stride in the first layer then saves time
@@ -240,7 +241,7 @@ class Draft {
     return last->path;
   }
 
-  /// Few pictures are seen more often, in smaller batches.
+  /// The fewer the pictures, the more epochs and the smaller the batches.
   void choose_length() {
     constexpr std::int64_t kFew = 5'000;
     constexpr std::int64_t kMany = 50'000;
@@ -289,7 +290,7 @@ std::string on_a_line(const Json& json) {
   return json.is_object() ? "{ " + text + " }" : "[" + text + "]";
 }
 
-/// `used`: columns of the first line that are taken.
+/// `used`: columns that are already in use on the first line.
 std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
   std::string line = on_a_line(json);
   if (!json.is_structured() || used + line.size() < kLineLength) return line;
@@ -306,7 +307,7 @@ std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
   return json.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-/// Returns which published network a file of weights belongs to. Throws Error(kCheckpoint).
+/// Returns the published network that a weight file belongs to. Throws Error(kCheckpoint).
 InitialWeights published_weights(const std::filesystem::path& file) {
   const auto like =
       checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
@@ -372,7 +373,7 @@ void run_init(Worker& worker) {
   if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
   const ProposedConfig proposed = propose_config(pictures, weights);
   const std::string text = readable_json(proposed.config);
-  // Whatever a run would refuse before its first step is an error here.
+  // Everything that a run would refuse before its first step is an error here.
   const settings::RunConfig config = settings::parse_run_config({"the proposed config", text, {}});
   settings::DataOptions options = config.data;
   options.decode = settings::Decode::kStream;

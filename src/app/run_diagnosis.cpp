@@ -39,7 +39,7 @@ double seconds_of(Worker& worker, int repetitions, const std::function<void()>& 
   return seconds[seconds.size() / 2];
 }
 
-/// Measures sums over the ranks. `prepare(n)` returns the work that sums n elements. Collective.
+/// Measures sums over the ranks. `prepare(n)` returns a function that sums n elements. Collective.
 Json measure(Worker& worker, const std::string& name,
              const std::function<std::function<void()>(std::int64_t elements)>& prepare) {
   constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB
@@ -53,7 +53,7 @@ Json measure(Worker& worker, const std::string& name,
           {"bytes_per_second", bytes / seconds}};
 }
 
-/// Checks a sum of ones.
+/// Checks the sum of ones over the ranks.
 void check_sum(const Worker& worker, const at::Tensor& sum, const std::string& name) {
   const auto first = accelerator::to_host(sum.narrow(0, 0, 1)).item<float>();
   if (first != static_cast<float>(worker.identity.world_size)) fail(name + " gives a wrong sum");
@@ -70,7 +70,7 @@ Json measure_backend(Worker& worker) {
   });
 }
 
-/// Measures how gradients are averaged between the CPUs of one host. Collective.
+/// Measures gradient averaging in shared memory, between the CPUs of one host. Collective.
 Json measure_shared_memory(Worker& worker) {
   return measure(worker, "shared_memory", [&](std::int64_t elements) {
     const at::Tensor flat = at::ones({elements});

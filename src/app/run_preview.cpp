@@ -26,13 +26,13 @@ std::int64_t columns_of(const RankPreview& preview) {
   return std::max<std::int64_t>(1, std::llround(std::ceil(std::sqrt(count))));
 }
 
-/// Returns the height of a grid and the gap below it, if `step` pixels are from row to row.
+/// Returns the height of a grid with the gap below it, if rows are `step` pixels apart.
 std::int64_t grid_height(const RankPreview& preview, std::int64_t step) {
   const auto count = static_cast<std::int64_t>(preview.facts.size());
   return (count + columns_of(preview) - 1) / columns_of(preview) * step + 3 * kGap;
 }
 
-/// Returns the label, or two for a mixed image, under `key` and "other_" + `key` of the facts.
+/// Returns the label under `key` in the facts, for a mixed image with that under "other_" + `key`.
 std::string caption(const ordered_json& facts, const std::string& key) {
   const auto text = [&facts](const std::string& name) {
     const ordered_json& value = facts.at(name);
@@ -41,7 +41,7 @@ std::string caption(const ordered_json& facts, const std::string& key) {
   return text(key) + (facts.contains("other_" + key) ? "+" + text("other_" + key) : "");
 }
 
-/// Puts image `index` of the preview on the picture.
+/// Draws image `index` of the preview into the picture.
 void paste(const RankPreview& preview, std::int64_t index, imaging::Image& picture,
            std::int64_t top, std::int64_t left, std::int64_t scale) {
   for (std::int64_t channel = 0; channel < picture.channels; ++channel) {
@@ -68,7 +68,7 @@ void append(loader::Batch& all, loader::Batch batch) {
   }
 }
 
-/// Returns the bytes that normalised images, [n,C,H,W], were made from.
+/// Returns the bytes that normalised images, [n,C,H,W], were computed from.
 std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
   const at::Tensor bytes = images.mul(loader::per_channel(normalize.std, at::kCPU))
                                .add(loader::per_channel(normalize.mean, at::kCPU))
@@ -106,7 +106,7 @@ RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_
   return preview;
 }
 
-/// Returns the text for a terminal: size and classes of the images.
+/// Returns the text for a terminal: the size and the classes of the images.
 std::string summary_of(const std::vector<RankPreview>& previews, const std::string& output,
                        std::int64_t scale) {
   std::size_t images = 0;

@@ -20,8 +20,8 @@ namespace files = report::files;
 
 namespace {
 
-constexpr double kRefreshFraction = 0.01;     // of the run's time, beyond
-constexpr double kRefreshAllowance_s = 0.25;  // which lets short runs refresh every epoch
+constexpr double kRefreshFraction = 0.01;     // of the run's time
+constexpr double kRefreshAllowance_s = 0.25;  // added to it, so that short runs refresh every epoch
 constexpr double kRefreshInterval_s = 20;     // within an epoch
 
 constexpr std::size_t kTimesPerRank = 7;
@@ -33,7 +33,7 @@ double quantile(const std::vector<double>& sorted, double fraction) {
 
 report::Histogram histogram_of(const at::Tensor& tensor) {
   constexpr std::int64_t kBuckets = 64;
-  // On the host: a GPU's histogram depends on the order of its threads.
+  // On the host, because a GPU's histogram depends on the order of its threads.
   at::Tensor values = accelerator::to_host(tensor.detach()).to(at::kFloat).flatten();
   values = values.masked_select(values.isfinite());
   report::Histogram histogram;
@@ -58,7 +58,8 @@ report::Histogram histogram_of(const at::Tensor& tensor) {
 }
 
 /// Returns histograms of the finite values of every parameter ("weights/conv1.weight") and of its
-/// gradient in the last step ("gradients/…"), which `Trainer::all_gather_gradients` has made whole.
+/// gradient in the last step ("gradients/…"), which `Trainer::all_gather_gradients` must have
+/// completed.
 std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
     const train::Trainer& trainer) {
   const at::NoGradGuard no_grad;
@@ -106,7 +107,7 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   return setup;
 }
 
-/// Returns on rank 0 the peak memory of the largest process, in bytes. Collective.
+/// Returns, on rank 0, the peak memory of the largest process in bytes. Collective.
 std::int64_t largest_memory(Worker& worker) {
   const std::int64_t own = accelerator::peak_memory_bytes(worker.device());
   std::int64_t largest = 0;
@@ -116,7 +117,7 @@ std::int64_t largest_memory(Worker& worker) {
   return largest;
 }
 
-/// Returns the data set that chooses the best weights.
+/// Returns the name of the set by which the best weights are chosen.
 const char* selection_set(const data::Dataset& dataset) {
   return dataset.validation.count > 0 ? "validation" : "test";
 }
@@ -138,7 +139,7 @@ void log_early_end(const Worker& worker, const data::Dataset& dataset, const std
   }
 }
 
-/// Returns the figure that chose the best weights: "validation accuracy 98.51 %".
+/// Returns the metric by which the best weights were chosen: "validation accuracy 98.51 %".
 std::string best_figure(const Worker& worker, const data::Dataset& dataset,
                         const train::Progress& progress) {
   const settings::BestBy best_by = worker.config.checkpoint.best_by;
@@ -154,7 +155,7 @@ void log_next_steps(const Worker& worker, const data::Dataset& dataset,
                     const train::Progress& progress, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
   if (is_there(weights)) {
-    std::string test;  // unless it was chosen by
+    std::string test;  // unless the weights were chosen by it
     const bool by_accuracy = worker.config.checkpoint.best_by == settings::BestBy::kAccuracy;
     if ((dataset.validation.count > 0 || !by_accuracy) && progress.best_test_accuracy >= 0) {
       test = fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
@@ -187,7 +188,7 @@ void print_run_result(const Worker& worker, const report::Summary& summary) {
   if (worker.job.quiet) return;
   try {
     print_text(on_one_line(result) + "\n");
-  } catch (const Error& error) {  // the run folder holds the result
+  } catch (const Error& error) {  // the run folder contains the result
     spdlog::warn("{}: {}", error.what(), result);
   }
 }
@@ -225,7 +226,7 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   return summary;
 }
 
-/// Updates status and progress of the summary.
+/// Updates the summary's status and progress.
 void add_progress(report::Summary& summary, const std::string& status, const Worker& worker,
                   const data::Dataset& dataset, const train::Trainer& trainer) {
   const train::Progress& progress = trainer.progress();
@@ -250,8 +251,7 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
   }
 }
 
-/// Returns the state in which this start of the run begins. `resumed_from`: a checkpoint; empty: a
-/// fresh start.
+/// Returns the state of the run at this start. `resumed_from`: a checkpoint; empty: a fresh start.
 report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
                            const std::string& resumed_from) {
   const train::Progress& progress = trainer.progress();
@@ -272,8 +272,8 @@ report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& t
           .test_class_sizes = dataset.test.class_sizes()};
 }
 
-/// Returns the config that repeats this run. It includes the number of processes on one machine,
-/// if another launcher has chosen it.
+/// Returns the config that repeats this run. It includes the number of processes if another
+/// launcher chose it and all are on one machine.
 std::string config_to_repeat(const Worker& worker) {
   settings::RunConfig config = worker.config;
   const launch::WorkerIdentity& identity = worker.identity;
@@ -286,7 +286,7 @@ std::string config_to_repeat(const Worker& worker) {
 }
 
 /// Returns lines for the log: the data ("60,000 training and 10,000 test images of 1x28x28, 10
-/// classes"), the processes, the run folder.
+/// classes"), the processes and the run folder.
 std::vector<std::string> describe_run(const Worker& worker, const data::Dataset& dataset,
                                       const report::Summary& summary) {
   std::string processes = counted(summary.world_size, "process") + " on " + summary.device;
@@ -307,8 +307,8 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
   return lines;
 }
 
-/// Returns the numbers of the last epoch that was trained in, which has just been evaluated. Those
-/// of its training are NaN if the run resumed at its end.
+/// Returns the record of the last epoch of training, which has just been evaluated. The training
+/// metrics are NaN if the run resumed at the end of the epoch.
 report::EpochRecord epoch_record(const train::Progress& progress, const Evaluations& evaluations) {
   const train::StepSums& sums = progress.epoch_sums;
   report::EpochRecord record = evaluations.record();
@@ -323,7 +323,7 @@ report::EpochRecord epoch_record(const train::Progress& progress, const Evaluati
   return record;
 }
 
-/// Returns the wrong predictions of an evaluation that the run keeps.
+/// Returns the misclassified images of an evaluation that the run records.
 std::vector<report::Mistake> choose_mistakes(const eval::Evaluation& evaluation,
                                              const data::ImageSet& images) {
   std::vector<report::Mistake> mistakes;
@@ -380,7 +380,7 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
   try {
     begin(resumed);
   } catch (...) {
-    // A run that could not begin must not block its folder for the next one.
+    // A run that could not start must not block its folder for the next one.
     if (is_new) report::remove_records(worker.run_folder);
     throw;
   }
@@ -394,7 +394,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   write_file_atomically(folder / files::kDataset,
                         data::write_dataset_record(dataset_, worker_.config.data),
                         ExitCode::kRunFailed);
-  // Sinks are called in the order of the list: the page reads the files of those before it.
+  // Sinks are called in list order: the page reads the files of the sinks before it.
   const settings::ReportOptions& options = worker_.config.report;
   sinks_.push_back(report::record_files(folder, folder / worker_.config.accuracies_file,
                                         resumed.facts.metrics_bytes));

@@ -19,41 +19,43 @@
 
 namespace mnist_train::app {
 
-/// Saves the state of training: as checkpoints, which rank 0 takes and a thread writes while
-/// training goes on, and as snapshots in the memory of our own launcher, from which it restarts a
-/// run that lost a process. Without them (`launch.max_restarts` 0, other launchers) their methods
-/// do nothing. All ranks must call each method at the same moments. All references must outlive
-/// this. `positions`: the lengths of the append-only files, on rank 0.
+/// Saves the training state: as checkpoints, which rank 0 takes and a thread writes while training
+/// continues, and as snapshots in the memory of our own launcher, from which a run that lost a
+/// process restarts. If there are no snapshots (`launch.max_restarts` is 0, or another launcher is
+/// used), their methods do nothing. All ranks must call each method at the same points. All
+/// references must outlive this object. `positions`: the lengths of the append-only files, on rank
+/// 0.
 class StateSaver {
  public:
-  /// Opens the memory that the launcher handed over. Collective. Throws Error(kRunFailed).
+  /// Opens the snapshot memory if the launcher handed it over. Collective. Throws
+  /// Error(kRunFailed).
   StateSaver(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer);
 
-  /// Decides on rank 0 if a snapshot is due after the collective that follows.
+  /// Decides, on rank 0, whether a snapshot is due after the next collective.
   void plan_snapshot();
-  /// Returns, after that collective, if it is.
+  /// Returns, after that collective, whether a snapshot is due.
   bool is_snapshot_due() { return memory_ && memory_->is_planned(++moment_); }
-  /// Gives the trainer of rank 0 the newest snapshot, if an earlier attempt left one as new as its
-  /// newest checkpoint. Writes a checkpoint that the lost process did not finish.
+  /// Restores rank 0's trainer from the newest snapshot, if an earlier attempt left one at least as
+  /// new as the newest checkpoint. Also writes a checkpoint that the lost process did not finish.
   std::optional<checkpoint::SnapshotFacts> restore_snapshot();
 
-  /// Returns the steps until `checkpoint.every_steps` asks for a checkpoint.
+  /// Returns the number of steps until `checkpoint.every_steps` requires a checkpoint.
   std::int64_t steps_to_checkpoint() const;
-  /// Returns if `checkpoint.every_steps` asks for a checkpoint after the last step.
+  /// Returns whether `checkpoint.every_steps` requires a checkpoint after the last step.
   bool is_checkpoint_due_after_step() const;
-  /// Returns if the config asks for a checkpoint after the epoch that has just been recorded.
+  /// Returns whether the config requires a checkpoint after the epoch that has just been recorded.
   bool is_checkpoint_due_after_epoch() const;
 
-  /// Takes a snapshot and, if `is_checkpoint`, a checkpoint. Throws as `save_checkpoint`.
+  /// Takes a snapshot and, if `is_checkpoint`, a checkpoint. Throws like `save_checkpoint`.
   void save(const report::LogPositions& positions, bool is_checkpoint);
-  /// Takes a checkpoint, unless there is one of this step. Throws Error(kCheckpoint) if the one
-  /// before could not be written.
+  /// Takes a checkpoint unless there is already one of this step. Throws Error(kCheckpoint) if the
+  /// previous one could not be written.
   void save_checkpoint(const report::LogPositions& positions);
   /// Throws Error(kCheckpoint) if the last checkpoint could not be written; does not wait.
   void check() { writer_.check(); }
   /// Waits until the last checkpoint is on disk. Throws Error(kCheckpoint).
   void wait();
-  /// Returns the seconds that training waited for checkpoints since the last call.
+  /// Returns the seconds for which training has waited for checkpoints since the last call.
   double take_seconds() { return std::exchange(seconds_, 0); }
 
  private:
@@ -74,15 +76,14 @@ class StateSaver {
 /// The state that a run resumes from.
 struct ResumedRun {
   std::filesystem::path path;  // of the checkpoint; "memory": a snapshot; empty: a fresh start
-  checkpoint::RunFacts facts;  // of the checkpoint; of a snapshot, the lengths of files alone
+  checkpoint::RunFacts facts;  // the checkpoint's; for a snapshot only the file lengths
   bool is_finished = false;    // the run was complete before this command
 };
 
-/// Brings the trainer of every rank to the start of the run: to the snapshot that an earlier
-/// attempt left in memory, else to the checkpoint that the job asks for (the newest whole one of
-/// the run folder, or the file of `--resume`), else to the weights of `model.weights`, if any. Only
-/// rank 0 reads files. Later records in the run folder are set aside or removed. Collective. Throws
-/// Error(kCheckpoint).
+/// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory,
+/// else from the checkpoint that the job requests (the newest intact one in the run folder, or the
+/// file given to `--resume`), else from `model.weights`, if set. Only rank 0 reads files. Later
+/// records in the run folder are moved aside or removed. Collective. Throws Error(kCheckpoint).
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
                       StateSaver& saver);
 
@@ -92,44 +93,46 @@ struct Evaluations {
   eval::Evaluation test;
   double seconds = 0;  // of both
 
-  /// Returns the figures of both, in a record without those of training.
+  /// Returns the metrics of both, in a record without training metrics.
   report::EpochRecord record() const;
-  /// The validation set, if any, chooses the best epoch and can end a run or lower the learning
-  /// rate.
+  /// Returns the scores that choose the best epoch and that can end a run or lower the learning
+  /// rate. They are from the validation set if there is one, else from the test set.
   train::EpochScores scores(settings::BestBy best_by) const;
 };
 
-/// Returns a rank's step times as numbers to sum over the ranks, zeros in place of the others'.
+/// Returns a rank's step times as numbers to sum over the ranks, with zeros in the places of the
+/// other ranks.
 std::vector<double> pack_times(const train::StepTimes& times, int rank, int world_size);
-/// Returns the times of all ranks that took steps from these sums.
+/// Extracts the times of all ranks that took steps from these sums.
 std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums);
 
-/// Records the progress and the results of a run: rank 0 has a list of sinks (console, metrics,
-/// page, …), the other ranks an empty one. All references must outlive this.
+/// Records the progress and the results of a run in a list of sinks (console, metrics, page, …),
+/// which is empty on ranks other than 0. All references must outlive this object.
 class RunRecorder {
  public:
-  /// Describes the run in the log, and begins its files. Throws Error(kRunFailed).
+  /// Logs a description of the run, and starts its files. Throws Error(kRunFailed).
   RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
               StateSaver& saver, const ResumedRun& resumed);
 
-  /// Before each step: the first one ends the start-up.
+  /// Called before each step; the first call ends the start-up.
   void before_step();
-  /// After each call of Trainer::step: shows the progress, and calls `record_steps`.
+  /// Called after each Trainer::step: shows the progress, and calls `record_steps`.
   void after_step();
-  /// Records those steps of `log_interval` whose sums the trainer knows by now, and refreshes page
-  /// and summary now and then.
+  /// Records the steps at multiples of `log_interval` whose sums are now available, and refreshes
+  /// the page and the summary from time to time.
   void record_steps();
   void epoch_finished(const Evaluations& evaluations);
-  /// Updates page and summary, if that keeps within its fraction of the run's time.
+  /// Updates the page and the summary if the updates have not exceeded their fraction of the run's
+  /// time.
   void refresh_report();
-  /// Returns the lengths of the append-only files, for a checkpoint. If the run ended within the
-  /// last epoch, without its record, which a longer run writes again.
+  /// Returns the lengths of the append-only files, for a checkpoint. If the run ended within an
+  /// epoch, they exclude that epoch's record, which a longer run writes again.
   report::LogPositions log_positions() const;
 
-  /// After the last epoch: writes the model and the last summary, and prints the result.
+  /// Called after the last epoch: writes the model and the final summary, and prints the result.
   /// Collective.
   void finish();
-  /// After a signal, when a checkpoint is saved: writes the last summary. Collective.
+  /// Called after a signal, once a checkpoint is saved: writes the final summary. Collective.
   void finish_stopped();
 
  private:
@@ -146,10 +149,10 @@ class RunRecorder {
   train::Trainer& trainer_;
   StateSaver& saver_;
   std::vector<std::unique_ptr<report::Sink>> sinks_;
-  std::set<std::string> warned_of_;  // dispensable ones that failed
+  std::set<std::string> warned_of_;  // dispensable sinks that failed
   std::int64_t log_interval_;        // steps
   report::Summary summary_;
-  std::vector<std::string> images_;  // of the predictions: the same ones after every epoch
+  std::vector<std::string> images_;  // of the predictions, the same after every epoch
   double begin_s_;
   double recorded_s_ = 0;  // time of the last step record
   std::int64_t recorded_samples_ = 0;

@@ -21,7 +21,8 @@ struct RunImages {
   bool bf16 = false;  // training computes in bf16
 };
 
-/// All ranks decide alike, because each must compute gradients of the same precision. Collective.
+/// Returns the same on all ranks, because they must compute gradients of the same precision.
+/// Collective.
 bool trains_in_bfloat16(const Worker& worker) {
   const settings::PrecisionName precision = worker.config.train.precision;
   if (precision == settings::PrecisionName::kFp32) return false;
@@ -37,7 +38,7 @@ bool trains_in_bfloat16(const Worker& worker) {
   return true;
 }
 
-/// Puts the data set on this rank's device, in the precision of its training. Collective.
+/// Loads the data set for this rank's device, in the precision of training. Collective.
 RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   const auto normalize = settings::effective_normalize(worker.config.data, dataset.train.channels);
   const auto augmenter = make_augmenter(worker, dataset.train, /*exchanges=*/true);
@@ -52,7 +53,7 @@ RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   return images;
 }
 
-/// The number of steps in an epoch is known only here.
+/// Checked here, because the number of steps per epoch is not known earlier.
 void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
   const settings::TrainOptions& options = worker.config.train;
   const double steps =
@@ -67,8 +68,8 @@ void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
       options.schedule.warmup_epochs, steps, *options.max_steps);
 }
 
-/// Returns the class weights of the config, by class; empty if there are none. Throws as
-/// data::class_weights does.
+/// Returns the class weights of the config, by class; empty if there are none. Throws like
+/// data::class_weights.
 std::vector<float> class_weights(const Worker& worker, const data::Dataset& dataset) {
   const auto& options = worker.config.train.class_weights;
   if (!options) return {};
@@ -78,8 +79,8 @@ std::vector<float> class_weights(const Worker& worker, const data::Dataset& data
   return weights;
 }
 
-/// Builds the trainer of the config. Ranks that cannot share memory send messages, unless the
-/// config insists; all ranks get the same error. Collective. Throws Error(kConfig).
+/// Builds the config's trainer. Ranks that cannot share memory send messages instead, unless the
+/// config requires shared memory; all ranks get the same error. Collective. Throws Error(kConfig).
 std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::Dataset& dataset,
                                               RunImages& images) {
   using Strategy = settings::AveragingStrategy;
@@ -116,7 +117,7 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
   return trainer;
 }
 
-/// Logs that the run was finished before this command, and how to train on.
+/// Logs that the run was already finished before this command, and how to continue training.
 void tell_of_earlier_end(const Worker& worker, const train::Trainer& trainer) {
   const std::string ended_by = trainer.ended_by();
   std::string longer = ended_by + "=null";
@@ -127,13 +128,13 @@ void tell_of_earlier_end(const Worker& worker, const train::Trainer& trainer) {
                launch::resume_command(worker.run_folder, worker.job.program), longer);
 }
 
-/// Returns if the run stops here. After its last step it only needs to be evaluated.
+/// Returns whether the run must stop here. After its last step it only needs to be evaluated.
 bool must_stop(const train::Trainer& trainer) {
   return trainer.stop_requested() && !trainer.run_done();
 }
 
-/// Trains from the cursor to the end of its epoch (or of the run). Returns false if a rank was
-/// asked to stop before; all ranks then stop after the same step.
+/// Trains from the current position to the end of the epoch or of the run. Returns false if a rank
+/// was asked to stop before that; all ranks then stop after the same step.
 bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
                  RunRecorder& recorder) {
   const auto synchronize = [&] {
@@ -160,7 +161,8 @@ bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
     }
   }
   synchronize();
-  // On CPUs each rank may have summed only its shard, block by block, in the update.
+  // On CPUs each rank may have summed only its own shard of the gradients, block by block, in the
+  // update.
   if (worker.config.report.histograms) trainer.all_gather_gradients();
   return !must_stop(trainer);
 }
@@ -174,7 +176,7 @@ ExitCode save_and_stop(Worker& worker, StateSaver& saver, RunRecorder& recorder)
 }
 
 /// Returns the first `images_per_batch` samples of each of the first `batches` batches of
-/// `batch_size`, as a single process would take them.
+/// `batch_size`, as a single process would form them.
 std::vector<data::Range> predicted_samples(const settings::PredictionsOptions& options,
                                            std::int64_t batch_size, std::int64_t count) {
   std::vector<data::Range> ranges;
@@ -187,9 +189,9 @@ std::vector<data::Range> predicted_samples(const settings::PredictionsOptions& o
   return ranges;
 }
 
-/// Evaluates the model on the validation set, if any, and the test set, the latter with the
-/// predictions that the config asks for, all wrong ones if it asks for any, and the step times of
-/// every rank as extra sums. Updates the rank's status. Collective.
+/// Evaluates the model on the validation set, if any, and on the test set. The result for the test
+/// set includes the predictions that the config requests, all wrong ones if it requests any, and
+/// every rank's step times as extra sums. Updates the rank's status. Collective.
 Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images) {
   const double begin_s = monotonic_seconds();
   const train::Progress& progress = trainer.progress();
@@ -259,7 +261,7 @@ ExitCode run_training(Worker& worker) {
     return ExitCode::kDone;
   }
   RunRecorder recorder(worker, dataset, *trainer, saver, resumed);
-  record_stop_signals();  // until here they ended the process: there was nothing to save
+  record_stop_signals();  // until now they ended the process: there was nothing to save
 
   if (trainer->run_done() && worker.is_rank0()) {
     spdlog::info("no steps are left to train ({} ends the run): evaluating the weights of step {}",

@@ -15,8 +15,8 @@ namespace files = report::files;
 
 namespace {
 
-constexpr double kSnapshotInterval_s = 0.05;  // at least, from one snapshot to the next
-constexpr double kSnapshotFraction = 0.004;   // of the time, at most, that snapshots take
+constexpr double kSnapshotInterval_s = 0.05;  // minimum time between snapshots
+constexpr double kSnapshotFraction = 0.004;   // maximum share of the time for snapshots
 
 checkpoint::CheckpointFolder checkpoints_of(const Worker& worker) {
   return {worker.run_folder / files::kCheckpoints, worker.config.checkpoint.keep};
@@ -48,7 +48,7 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
   return std::nullopt;
 }
 
-/// Marks the best checkpoint: a run that was killed may not have come to it.
+/// Marks the best checkpoint, because a run that was killed may not have done so.
 void mark_best(const Worker& worker, const train::Progress& progress) {
   const checkpoint::CheckpointFolder folder = checkpoints_of(worker);
   if (worker.config.checkpoint.keep_best && progress.best_step >= 0 &&
@@ -76,8 +76,8 @@ std::optional<settings::RunConfig> saved_config(const std::string& source,
   }
 }
 
-/// Warns of differences between the saved config and this run's, and if the end of the run has
-/// moved and with it the learning rate of every step.
+/// Warns about differences between the saved config and this run's, and if the end of the run has
+/// moved, which changes the learning rate of every step.
 void warn_of_other_settings(const Worker& worker, const settings::RunConfig& saved,
                             int saved_processes, std::int64_t samples,
                             const train::Progress& progress) {
@@ -88,7 +88,7 @@ void warn_of_other_settings(const Worker& worker, const settings::RunConfig& sav
   }
   const char* name = train::name_if_bound_to_end(worker.config.train.schedule.name);
   if (name == nullptr) return;
-  // Returns the number of steps of the run, and the learning rate of the next one.
+  // Returns the number of steps of the run, and the learning rate of the next step.
   const auto outlook = [&](const settings::TrainOptions& options, int processes) {
     const std::int64_t samples_per_step =
         settings::global_batch_size(options, processes) * options.gradient_accumulation_steps;
@@ -105,8 +105,8 @@ void warn_of_other_settings(const Worker& worker, const settings::RunConfig& sav
       name, steps_before, steps, rate_before, rate);
 }
 
-/// Returns if the run folder holds the results of exactly this state: a run that goes back to an
-/// earlier checkpoint, or ended before its evaluation, lacks them.
+/// Returns whether the run folder contains the results of exactly this state. There are none if a
+/// run resumes from an earlier checkpoint or ended before its evaluation.
 bool has_results(const Worker& worker, const train::Progress& progress) {
   const fs::path& folder = worker.run_folder;
   return report::finished_steps(folder / files::kSummary) == progress.step &&
@@ -120,9 +120,10 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
       "; to start a new run from its weights alone: --set model.weights=" + source);
 }
 
-/// Refuses a checkpoint of other data, whose position in an epoch would mean other samples, of
-/// another built-in network, all tensors of which would be listed, and of another list of
-/// parameters, whose optimizer state would not fit. `saved`: its config, if that can be read.
+/// Throws if the checkpoint was trained on other data (its position in an epoch would refer to
+/// other samples), with another built-in network (all of its tensors would be listed) or with
+/// another list of parameters (its optimizer state would not fit). `saved`: its config, if that can
+/// be read.
 void require_same_run(const Worker& worker, const std::string& source,
                       const checkpoint::RunFacts& facts,
                       const std::optional<settings::RunConfig>& saved,
@@ -150,7 +151,7 @@ void require_same_run(const Worker& worker, const std::string& source,
   }
 }
 
-/// The best weights so far count only if they were chosen as this run's config asks.
+/// Forgets the best weights so far unless they were chosen by the metric in this run's config.
 void choose_best_anew(const Worker& worker, const settings::RunConfig& saved,
                       train::Progress& progress) {
   const settings::BestBy before = saved.checkpoint.best_by;
@@ -182,8 +183,8 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   return resumed;
 }
 
-/// The run folder holds nothing later than the snapshot, except for files that were being written
-/// when a process was lost.
+/// The run folder contains nothing later than the snapshot, except for files that were being
+/// written when a process was lost.
 ResumedRun resume_from_snapshot(const Worker& worker, const train::Progress& progress,
                                 const checkpoint::SnapshotFacts& snapshot) {
   ResumedRun resumed;
@@ -195,8 +196,8 @@ ResumedRun resume_from_snapshot(const Worker& worker, const train::Progress& pro
   return resumed;
 }
 
-/// Truncates the list of accuracies to those of the resumed epochs. If it is longer, predictions,
-/// mistakes and model are of a later time.
+/// Truncates the list of accuracies to those of the resumed epochs. If it is longer, the
+/// predictions, the mistakes and the model are from later epochs and are removed or moved aside.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
   const fs::path list = worker.run_folder / worker.config.accuracies_file;
   std::error_code ignored;
@@ -251,7 +252,7 @@ StateSaver::StateSaver(Worker& worker, const data::Dataset& dataset, train::Trai
 
 void StateSaver::plan_snapshot() {
   if (!memory_ || !worker_.is_rank0()) return;
-  if (!worker_.device().is_cpu()) return;  // hosts run ahead of GPUs, each by another time
+  if (!worker_.device().is_cpu()) return;  // hosts run ahead of GPUs by different times
   const double interval_s = std::max(kSnapshotInterval_s, memory_->seconds() / kSnapshotFraction);
   if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }

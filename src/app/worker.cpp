@@ -41,7 +41,7 @@ sigset_t set_of_stop_signals() {
   return signals;
 }
 
-/// Takes stop signals for as long as the process lives.
+/// Receives stop signals for as long as the process lives.
 [[noreturn]] void take_stop_signals(bool trains) {
   const sigset_t signals = set_of_stop_signals();
   while (true) {
@@ -54,20 +54,21 @@ sigset_t set_of_stop_signals() {
   }
 }
 
-/// Makes the signals of launch::stop_signals end the process at once, with the exit codes of a
+/// Makes the signals of launch::stop_signals end the process immediately, with the exit codes of a
 /// stopped run, because there is nothing to save yet. If the process `trains`, SIGUSR1, which asks
-/// for a run that resumes later, takes effect after `record_stop_signals`.
+/// the run to stop and resume later, takes effect after `record_stop_signals`.
 void end_on_stop_signals(bool trains) {
-  // Shells start background processes with SIGINT ignored, but a signal that is sent is meant.
+  // Shells start background processes with SIGINT ignored, but one that is sent is intended.
   for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
-  // No handler may run in a thread that computes, and later threads inherit the mask: while oneDNN
-  // multiplies, the stack pointer is on the heap, where the frame of a handler destroys memory.
+  // No handler may run on a thread that computes, and later threads inherit the mask: while oneDNN
+  // multiplies matrices, the stack pointer points into the heap, where a handler's frame would
+  // corrupt memory.
   const sigset_t signals = set_of_stop_signals();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
   start_thread([trains] { take_stop_signals(trains); }).detach();
 }
 
-/// Returns the exit status of `scontrol requeue JOB`, 127 if it cannot be started.
+/// Returns the exit status of `scontrol requeue JOB`, or 127 if it cannot be started.
 int scontrol_requeue(std::string job) {
   std::string program = "scontrol";
   std::string command = "requeue";
@@ -75,7 +76,7 @@ int scontrol_requeue(std::string job) {
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO,
-                                     STDOUT_FILENO);  // its output is no result
+                                     STDOUT_FILENO);  // its output is not a result of the run
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -128,7 +129,8 @@ void set_up_log(const Worker& worker) {
       identity.restart_count + 1, identity.decided_by);
 }
 
-/// LibTorch's own warnings, which have stack traces and precede our message, are for debugging.
+/// Logs LibTorch's own warnings for debugging only, because they contain stack traces and would
+/// precede our messages.
 class LibTorchWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -144,8 +146,8 @@ void silence_libtorch(const std::string& level) {
   FLAGS_caffe2_log_level = debugging ? c10::GLOG_WARNING : c10::GLOG_FATAL;
 }
 
-/// Returns how long this rank waits for others until its progress is watched. Our launcher finds
-/// the silent rank itself, so no rank may give up before it does.
+/// Returns how long this rank waits for others while its progress is not watched yet. Our launcher
+/// finds the silent rank itself, so no rank may give up before it does.
 double peer_timeout_s(const Worker& worker) {
   constexpr double kMargin_s = 5;
   return worker.config.launch.hang_timeout_s + (launch::was_handed_over("status") ? kMargin_s : 0);
@@ -153,18 +155,20 @@ double peer_timeout_s(const Worker& worker) {
 
 void set_up_host(Worker& worker) {
   at::set_num_threads(worker.placement.threads);
-  // Keep the memory of activations and gradients, which each step frees and the next allocates.
+  // Keep the memory of activations and gradients, which each step frees and the next one allocates
+  // again.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, -1);
   const bool deterministic = worker.config.train.deterministic;
   at::globalContext().setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
-  // It would fill every new tensor with NaNs, to find reads of uninitialised memory.
+  // Otherwise every new tensor would be filled with NaNs, to reveal reads of uninitialised memory.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
   if (!worker.placement.cuda) return;
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setBenchmarkCuDNN(!deterministic);
   at::globalContext().setDeterministicCuDNN(deterministic);
-  // TF32 keeps 10 bits, so the parts of a split batch would not sum to the result of the whole.
+  // TF32 keeps 10 bits, so the results of a split batch's parts would not sum to that of the whole
+  // batch.
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
@@ -185,8 +189,8 @@ std::vector<int> allowed_gpus(const Worker& worker) {
   return all;
 }
 
-/// Takes a GPU that no other rank takes, if there is one. Ranks may number GPUs differently: with
-/// Slurm's --gpu-bind, for example, each task's GPU 0 is another one.
+/// Selects a GPU that no other rank uses, if there is one. Ranks may number GPUs differently: with
+/// Slurm's --gpu-bind, for example, each task's GPU 0 is a different one.
 void take_gpu(Worker& worker, const std::vector<int>& allowed, const launch::GpuShares& shares) {
   launch::Placement& placement = worker.placement;
   if (!placement.cuda) return;
@@ -222,10 +226,10 @@ comm::Communicator connect(Worker& worker) {
           peer_timeout_s(worker)};
 }
 
-/// Rejects kernels that do not work on some rank's GPU; CPUs have none and do not count. Uses the
-/// store, which has a time-out, unlike NCCL's first exchange with a rank whose GPU hangs.
+/// Rejects kernels that do not work on some rank's GPU; ranks on CPUs use none and are ignored.
+/// Uses the store, which has a timeout, unlike NCCL's first exchange with a rank whose GPU hangs.
 void agree_on_kernels(Worker& worker) {
-  std::string failed;  // a character for each operation
+  std::string failed;  // one character per operation
   for (const kernels::Selected& operation : kernels::selected()) {
     failed += worker.placement.cuda && !operation.is_own ? 'x' : '-';
   }
@@ -238,9 +242,9 @@ void agree_on_kernels(Worker& worker) {
   }
 }
 
-// Its data and its model.
+// Data and model of a worker.
 
-/// Returns the failures of all ranks, in the order of the samples. Collective.
+/// Returns the failures of all ranks, in sample order. Collective.
 std::vector<data::SampleFailure> all_failures(Worker& worker,
                                               const std::vector<data::SampleFailure>& mine) {
   nlohmann::json rows = nlohmann::json::array();
@@ -274,10 +278,10 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   if (!launch::was_handed_over("dataset")) {
     return data::DatasetReader(options, splits, worker.job.dataset_record).read();
   }
-  // Decoding may take a long time; if the launcher ends meanwhile, the pipe closes.
+  // Decoding may take a long time; if the launcher ends in the meantime, the pipe closes.
   const bool decodes = options.is_encoded();
-  // The launcher itself ends ranks that make no progress, and does not count time in which all of
-  // them were stopped.
+  // The launcher itself ends ranks that make no progress, and does not count time during which all
+  // of them were stopped.
   constexpr std::chrono::hours kTimeout(24 * 7);
   std::int64_t waited = 0;
   return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, kTimeout, [&] {
@@ -285,7 +289,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   });
 }
 
-/// Logs what was left out of the data set or skipped, and remarks on its files.
+/// Logs which samples were left out of the data set or skipped, and notes on its files.
 void list_left_out(const data::Dataset& dataset) {
   constexpr std::size_t kMostWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
@@ -304,7 +308,7 @@ void list_left_out(const data::Dataset& dataset) {
   }
 }
 
-/// Names classes without samples, unless a limit left them out.
+/// Warns about classes without samples, unless a limit may have left them out.
 void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOptions& options) {
   if (set.count == 0 || options.limit_train) return;
   const std::vector<std::int64_t> sizes = set.class_sizes();
@@ -317,7 +321,7 @@ void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOption
                first_names(empty, 10), set.classes);
 }
 
-/// A network of one class is always right.
+/// A network with one class is always right.
 void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
   if (dataset.train.count == 0 || dataset.train.classes != 1) return;
   spdlog::warn("{}: the training set has only one class{}, so nothing can be learnt{}",
@@ -374,7 +378,7 @@ std::unique_ptr<Worker> start_worker() {
   if (worker->job.command == launch::Command::kTrain &&
       identity.launcher != launch::LauncherKind::kOwn) {
     worker->run_folder = worker->communicator.broadcast_text(worker->run_folder.string());
-    if (!worker->is_rank0()) set_up_log(*worker);  // the folder of its file is known now
+    if (!worker->is_rank0()) set_up_log(*worker);  // the folder of its log file is now known
   }
   return worker;
 }

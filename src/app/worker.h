@@ -33,50 +33,51 @@ struct Worker {
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;
   launch::RankStatus& status() { return board.of(identity.local_rank); }
-  /// Returns every rank's text, by rank, on all ranks; bytes that are not UTF-8 are replaced.
-  /// Collective.
+  /// Returns the texts of all ranks, by rank; bytes that are not UTF-8 are replaced. Collective.
   std::vector<std::string> all_gather_text(const std::string& text);
 };
 
-/// Reads the job of the front end, finds out this rank's identity, sets up logging, threads and
+/// Reads the front end's job, determines this rank's identity, sets up logging, threads and the
 /// device, and connects to the other ranks. Collective. Throws Error.
 std::unique_ptr<Worker> start_worker();
 
-/// Selects our own GPU kernels, which replace operations of LibTorch: those that work on the GPUs
-/// of all ranks, so that all compute alike. Logs which do not work, and why. Collective.
+/// Selects our custom GPU kernels, which replace LibTorch operations: those that work on the GPUs
+/// of all ranks, so that all ranks compute in the same way. Logs which ones do not work, and why.
+/// Collective.
 void select_kernels(Worker& worker);
 
 /// From now on only records the signals of launch::stop_signals, so that the ranks can agree on a
-/// step after which all of them stop, save, and leave.
+/// step after which all of them stop, save and exit.
 void record_stop_signals();
 
 /// Returns the first recorded signal, or 0.
 int stop_signal();
 
-/// Returns 130 for Ctrl-C and 143 for SIGTERM, also if only another rank got the signal.
+/// Returns 130 for Ctrl-C (SIGINT), and 143 for other signals or if only another rank received one.
 ExitCode stopped_exit_code();
 
-/// Requeues the Slurm job, to resume there, if any rank got SIGUSR1: Slurm sends it as a warning
-/// before the job's time ends (`sbatch --signal=USR1@SECONDS`). For a run that has stopped and
-/// saved. Collective.
+/// Requeues the Slurm job, so that the run resumes later, if any rank received SIGUSR1, which Slurm
+/// sends as a warning before the job's time limit (`sbatch --signal=USR1@SECONDS`). Call it after
+/// the run has stopped and saved. Collective.
 void requeue_if_asked(Worker& worker);
 
-// Its data and its model.
+// Data and model of a worker.
 
-/// Opens the data of the config: those that the launcher reads for all its ranks or, under another
-/// launcher, that this process reads. Rank 0 lists skipped samples. Collective. Throws
-/// Error(kData), also if a process of train_per_process has no samples.
+/// Opens the config's data. Our own launcher reads data that is decoded once for all its ranks;
+/// with other launchers, and if the data is streamed, each process opens it itself. Rank 0 logs
+/// skipped samples. Collective. Throws Error(kData), also if a set of train_per_process has no
+/// samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.
-/// `exchanges`: global mixup gets samples of other ranks or shards, as training does.
+/// `exchanges`: global mixup receives samples from other ranks or shards, as in training.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images, bool exchanges);
 
-/// Returns the shape of the model's input for such images: after `data.augment`.
+/// Returns the shape of the model's input for these images, after `data.augment`.
 network::ImageShape model_input(const settings::RunConfig& config, const data::ImageSet& images);
 
-/// Makes the config's model for such images, on the CPU, with its initial weights. Throws
+/// Creates the config's model for these images, on the CPU, with initial weights. Throws
 /// Error(kConfig) if a crop does not fit or the images are too small.
 std::shared_ptr<models::Model> make_model(const settings::RunConfig& config,
                                           const data::ImageSet& images);
