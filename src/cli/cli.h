@@ -19,23 +19,23 @@ namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's
 class App;
 }  // namespace CLI
 
-/// The front end, from the arguments to the processes: command line, config, launching.
+/// The front end: command line, config and launching of processes.
 namespace mnist_train::cli {
 
 using launch::Command;
 
-/// Refuses a command. Throws Error(kConfig).
+/// Rejects a command: throws Error(kConfig).
 template <class... Values>
 [[noreturn]] void refuse(fmt::format_string<Values...> text, Values&&... values) {
   throw Error(ExitCode::kConfig, fmt::format(text, std::forward<Values>(values)...));
 }
 
-/// The parsed arguments: those that the job hands to workers, and others. The config has not been
-/// read yet.
+/// The parsed arguments: those that are passed to workers in the job, and others. The config has
+/// not been read yet.
 struct CommandLine : launch::Job {
   std::string text;  // kShowText: help, version, a completion or the man page, for standard output
 
-  std::vector<std::string> configs;               // from the lowest layer up; "-": standard input
+  std::vector<std::string> configs;               // lowest layer first; "-": standard input
   std::vector<std::string> sets;                  // key.path=VALUE, in order
   std::optional<std::string> output;              // train: the run folder; else the file to write
   std::optional<std::string> processes_per_node;  // a number or "auto"
@@ -48,25 +48,25 @@ struct CommandLine : launch::Job {
   std::string encoding;                           // convert: png, jpeg; empty: the format's default
   int jpeg_quality = 95;                          // convert
   bool describes_data = false;                    // describe: the data, not the network
-  bool json = false;                              // prints JSON, not text for people
+  bool json = false;                              // prints JSON instead of readable text
   std::string shell;                              // completion
   bool dry_run = false;
 
-  /// Returns whether more than weights is exported, for which their config is needed.
+  /// Returns whether the network is exported, not only its weights, so that the config is needed.
   bool exports_network() const {
     return command == Command::kExport && (export_format == "onnx" || export_format == "python");
   }
 };
 
-/// Returns whether results are printed as JSON: with --json, and, except by `describe`, if standard
+/// Returns whether results are printed as JSON: with --json, or, except for `describe`, if standard
 /// output is not a terminal.
 bool prints_json(const CommandLine& line);
 
 /// Parses the arguments after the program's name and expands paths that begin with ~/. Throws
-/// Error(kConfig) with one line on the mistake and one that points to --help.
+/// Error(kConfig) with one line about the mistake and one that refers to --help.
 CommandLine parse_command_line(std::vector<std::string> arguments);
 
-/// One command. Parser, help, completions and man page are generated from these rows.
+/// One command. The parser, help, completions and man page are generated from these rows.
 struct CommandEntry {
   const char* name;
   Command command;
@@ -77,7 +77,7 @@ struct CommandEntry {
 /// Returns all commands, in the order of the help.
 std::span<const CommandEntry> command_table();
 
-/// Returns a parser of all commands, which fills `line`.
+/// Returns a parser for all commands, which fills `line`.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line);
 
 /// Returns a script that completes the commands of a parser, their flags, choices and files, and
@@ -87,18 +87,18 @@ std::string completion_script(const CLI::App& parser, const std::string& shell);
 /// Returns the man page in roff, section 1.
 std::string man_page(const CLI::App& parser);
 
-// The files of help/ as they are, with capitals where man_page() and completion_script() fill in
-// commands, flags and keys.
+// The unmodified files of help/, with placeholders in capitals that man_page() and
+// completion_script() replace with commands, flags and keys.
 extern const char* const kManPage;
 extern const char* const kBashCompletion;
 extern const char* const kZshCompletion;
 extern const char* const kCompletionTables;
 
-/// A key of the config in the form of `--set` ("epochs", "data.dataset"), and its values.
+/// A key of the config as written in `--set` ("epochs", "data.dataset"), and its values.
 struct ConfigKey {
   std::string name;
-  std::vector<std::string> values;  // all of them; empty for a number or any text
-  bool takes_path = false;          // takes any text, in most cases a file or folder
+  std::vector<std::string> values;  // all of them; empty for numbers and arbitrary text
+  bool takes_path = false;          // accepts arbitrary text, usually a file or folder
 };
 
 /// Returns every key of the config, sorted by name.
@@ -115,57 +115,57 @@ std::vector<std::string> shipped_configs();
 
 /// Returns the file for `--config name`: `name` itself if it is a file, a path or "-", else the
 /// config of that name that comes with the program ("mnist" or "mnist.json"). Throws Error(kConfig)
-/// that lists the shipped ones if there is neither.
+/// listing the shipped configs if there is neither.
 std::string find_config(const std::string& name);
 
 using ConfigFiles = std::vector<std::shared_ptr<const strict_json::Source>>;
 
-/// Returns the command's config files in order. Without any, returns the config that the checkpoint
-/// holds or that is stored beside the weights as config.json, if the command needs the model.
-/// Throws Error(kConfig) if a file cannot be read or weights have no config, and Error(kCheckpoint)
-/// if a checkpoint cannot be read.
+/// Returns the command's config files in order. If there are none and the command needs the model,
+/// returns the config in the checkpoint, or config.json next to the weights. Throws Error(kConfig)
+/// if a file cannot be read or there is no config for the weights, and Error(kCheckpoint) if a
+/// checkpoint cannot be read.
 ConfigFiles config_files(const CommandLine& line);
 
-/// A config, and its layers merged into one document, for messages about places in it.
+/// A config, and its layers merged into one document, for messages with positions in it.
 struct LayeredConfig {
   settings::RunConfig config;
   strict_json::Node document;
 };
 
-/// Reads the config in layers, of which later ones win: defaults, `files` in order, the variable
-/// MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set. Throws Error(kConfig)
-/// with all mistakes of all layers.
+/// Reads the config in layers, of which later ones override earlier ones: defaults, `files` in
+/// order, the variable MNIST_TRAIN_SET, --output if it is a run folder, --nproc-per-node, --set.
+/// Throws Error(kConfig) listing the mistakes in all layers.
 LayeredConfig read_layers(const CommandLine& line, const ConfigFiles& files);
 
-/// Returns FILE:LINE:COLUMN of the config's keys on network and data, by pointer, for mistakes that
-/// show only when these are opened. Empty if the config comes from a checkpoint, since the user did
-/// not write its text.
+/// Returns FILE:LINE:COLUMN of the config's keys for the network and the data, by JSON pointer, for
+/// mistakes that are detected only when these are opened. Empty if the config comes from a
+/// checkpoint, because the user did not write its text.
 std::map<std::string, std::string> key_positions(const CommandLine& line,
                                                  const LayeredConfig& layered);
 
-/// Replaces a run folder in --checkpoint or --resume by one of its files, and logs which one: for
+/// Replaces a run folder in --checkpoint or --resume with one of its files, and logs which one: for
 /// --checkpoint the best checkpoint, else the newest, else model.pt; for --resume the newest
-/// checkpoint. Throws Error(kCheckpoint) for a folder without any, and for a damaged checkpoint,
-/// with an intact one from the same folder.
+/// checkpoint. Throws Error(kCheckpoint) if the folder has none, or if the checkpoint is damaged;
+/// the message then names an intact one in the same folder, if any.
 void find_checkpoints(CommandLine& line);
 
-/// Replaces a run folder in `model.weights` as `find_checkpoints` does for --checkpoint, and throws
-/// likewise.
+/// Replaces a run folder in `model.weights` as `find_checkpoints` does for --checkpoint, with the
+/// same errors.
 void find_model_weights(settings::RunConfig& config);
 
-/// Throws Error(kConfig) if no file of this name can be made, or if it is a file that a run has
-/// written for itself, such as its config.json or a checkpoint.
+/// Throws Error(kConfig) if the file cannot be created, or if it is one of a run's own files, such
+/// as its config.json or a checkpoint.
 void check_output_file(const std::filesystem::path& path);
 
 // Running a command.
 
-/// Returns the name of the command's first config, which names the folder of its runs.
+/// Returns the name of the command's first config, after which the folder of its runs is named.
 std::string name_of_config(const CommandLine& line);
 
-/// Runs a command in workers. Under another launcher this process becomes one of them; else it
-/// starts and supervises this machine's ranks, and a training that lost a process resumes up to
-/// `launch.max_restarts` times. Returns the exit code; a failure of ranks has been printed by then.
-/// Throws Error for mistakes found before processes start.
+/// Runs a command in workers. Under another launcher this process becomes one of them; otherwise it
+/// starts and supervises this machine's ranks, and restarts a training run that lost a process up
+/// to `launch.max_restarts` times. Returns the exit code; failures of ranks have already been
+/// printed. Throws Error for mistakes found before processes start.
 int launch_command(const CommandLine& line, const LayeredConfig& layered);
 
 }  // namespace mnist_train::cli

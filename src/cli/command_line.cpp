@@ -41,7 +41,7 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   return names;
 }
 
-/// Returns the kind of an option's value, "FILE"; "" if it takes none.
+/// Returns the placeholder of an option's value, such as "FILE"; "" if it has none.
 std::string argument_of(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return "";
   if (option.get_positional()) return option.get_name();
@@ -60,7 +60,7 @@ std::vector<std::string> choices_of(const CLI::Option& option) {
   return choices;
 }
 
-/// Adds what a value of this form may be: the words of a list, true and false, or a path.
+/// Adds the values that the schema allows: the words of a list, true and false, or a path.
 void collect_values(const OrderedJson& schema, ConfigKey& key) {
   for (const OrderedJson& form : schema.value("anyOf", OrderedJson::array())) {
     collect_values(form, key);
@@ -74,12 +74,12 @@ void collect_values(const OrderedJson& schema, ConfigKey& key) {
   if (type == "string" && !schema.contains("pattern")) key.takes_path = true;
 }
 
-/// Returns the shell command that offers words.
+/// Returns the shell command that offers words as completions.
 std::string offer(const std::vector<std::string>& words) {
   return words.empty() ? "" : "_mnist_train_words " + shell_quoted(join(words, " ")) + "; ";
 }
 
-/// Returns the shell command that completes the value of an option; nothing for any text.
+/// Returns the shell command that completes the value of an option; "" for arbitrary text.
 std::string completion_of(const CLI::Option& option) {
   const std::vector<std::string> choices = choices_of(option);
   if (!choices.empty()) return offer(choices);
@@ -112,7 +112,7 @@ std::string branch_of(const CLI::App& command) {
          "\n      case $previous in\n" + values + "      esac\n" + positional + "      ;;\n";
 }
 
-/// Escapes a line, so that hyphens stay hyphens and it is not taken for a request.
+/// Escapes a line for roff, so that hyphens remain hyphens and it is not read as a request.
 std::string escaped(const std::string& text) {
   const std::string result = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
   return (result.starts_with('.') || result.starts_with('\'') ? "\\&" : "") + result;
@@ -124,7 +124,7 @@ bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// Commands with the extensions of the files that they write; "": no command writes such files.
+/// Commands, and the extensions of the files that they write; "": files that no command writes.
 const std::map<std::string, std::vector<std::string>> kWriters{
     {"export --format pt", {".pt", ".pth"}},
     {"export --format onnx", {".onnx"}},
@@ -134,8 +134,8 @@ const std::map<std::string, std::vector<std::string>> kWriters{
     {"report", {".htm", ".html"}},
     {"", {".json", ".jsonl", ".bin", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".gz", ".zip"}}};
 
-/// Returns a message if the extension of --output belongs to another kind of file than the one that
-/// export, preview or report would write.
+/// Returns a message if the extension of --output belongs to another kind of file than export,
+/// preview or report would write.
 std::optional<std::string> misused_extension(const CommandLine& line) {
   std::string writer;
   if (line.command == Command::kExport) writer = "export --format " + line.export_format;
@@ -208,7 +208,7 @@ class Parser {
     if (line_.command == Command::kManPage) show(man_page(*app_));
   }
 
-  /// Refuses the first flag that the command does not have; other mistakes follow from it.
+  /// Rejects the first flag that the command does not have, because other errors follow from it.
   void refuse_unknown_flag() const {
     const auto chosen = app_->get_subcommands();
     if (chosen.empty()) return;
@@ -255,8 +255,8 @@ class Parser {
   std::unique_ptr<CLI::App> app_;
 };
 
-/// Removes `--local-rank=N` or `--local-rank N`, which old launchers put first, and inserts `train`
-/// if there is no command.
+/// Removes `--local-rank=N` or `--local-rank N`, which old launchers pass first, and inserts
+/// `train` if there is no command.
 void complete_command(std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::string& first = arguments.front();
@@ -279,7 +279,7 @@ void complete_command(std::vector<std::string>& arguments) {
          meant ? "did you mean " + *meant + "?" : "use --config FILE for a config");
 }
 
-/// Expands a leading ~ of all paths, which shells do not after `=` and `:`.
+/// Expands a leading ~ in all paths, which shells do not expand after `=` and `:`.
 void expand_paths(CommandLine& line) {
   for (auto* paths : {&line.configs, &line.run_folders, &line.images}) {
     for (std::string& path : *paths) path = expand_home(path);

@@ -282,7 +282,7 @@ constexpr std::array kCommands{
     CommandEntry{"man-page", Command::kManPage, "Prints the man page", &add_man_page},
 };
 
-/// CLI11 takes the argument after an option as its value, even if it is a flag or empty.
+/// CLI11 uses the argument after an option as its value, even if it is a flag or empty.
 void refuse_missing_values(CLI::App& command) {
   const CLI::Validator is_value(
       [](const std::string& value) {

@@ -47,7 +47,7 @@ std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std:
                                                /*typed_value=*/value_begin});
 }
 
-/// Reads the text from `begin` on as JSON if it is JSON, else as a string.
+/// Parses the text from `begin` on as JSON if it is valid JSON, else as a string.
 Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
                 Problems& problems) {
   if (nlohmann::json::accept(source->text.substr(begin))) {
@@ -56,7 +56,7 @@ Node value_node(const std::shared_ptr<const Source>& source, std::size_t begin,
   return node_at(source, begin, source->text.substr(begin));
 }
 
-/// Returns an object that holds `value` under `key`; both are at `offset` of the source.
+/// Returns an object that contains `value` under `key`; both are at `offset` of the source.
 Node wrap(const std::string& key, std::size_t offset, Node value) {
   Node object = node_at(value.source, offset);
   object.members.push_back({key, offset, std::move(value)});
@@ -120,13 +120,13 @@ std::vector<Node> collect_layers(const CommandLine& line, ConfigFiles documents,
   for (const std::string& text : line.sets) {
     if (std::optional<Node> layer = set_layer(text, problems)) add(std::move(*layer));
   }
-  // Without all layers, rules over several keys would only raise false alarms.
+  // If a layer is missing, rules on several keys would only report false errors.
   if (!all_readable) strict_json::throw_if_any(problems);
   return layers;
 }
 
-/// Returns metadata and seal from the header of a safetensors file; no object if there is no valid
-/// header.
+/// Returns the metadata and the seal in the header of a safetensors file; not an object if there is
+/// no valid header.
 nlohmann::json parse_header(std::span<const std::uint8_t> file) {
   using Json = nlohmann::json;
   const auto text = safetensors_header(file);
@@ -138,8 +138,8 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
   return Json::parse(*text, keep, /*allow_exceptions=*/false);
 }
 
-/// Marks the config of a run from before there was data.background, when transparency and EXIF were
-/// ignored, by null. Returns whether it is one.
+/// Sets data.background to null in the config of a run from before that key existed, when
+/// transparency and EXIF were ignored. Returns whether it was set.
 bool mark_as_old(OrderedJson& config) {
   if (!config.is_object()) return false;
   const auto group = config.find("data");
@@ -147,7 +147,7 @@ bool mark_as_old(OrderedJson& config) {
   return group->emplace("background", nullptr).second;
 }
 
-/// Returns the config in a checkpoint or, for other files of weights, the config.json beside it.
+/// Returns the config in a checkpoint or, for other weight files, the config.json next to it.
 std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const nlohmann::json header = parse_header(file.bytes());
@@ -161,7 +161,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const auto beside = path.parent_path() / settings::run_files::kConfig;
   if (is_there(beside)) {
     auto source = strict_json::load_source(beside.string());
-    // The reader reports what cannot be parsed.
+    // The reader reports parse errors.
     auto config = OrderedJson::parse(source->text, nullptr, /*allow_exceptions=*/false);
     if (!mark_as_old(config)) return source;
     return source_of(source->name, config.dump(), fs::absolute(path).parent_path());
@@ -172,8 +172,8 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
       path.string());
 }
 
-/// Reads a config. Paths in a shipped one that is given by name are relative to ./configs, since
-/// its data do not come with the program.
+/// Reads a config. If it is a shipped one given by name, its paths are relative to ./configs,
+/// because its data does not come with the program.
 std::shared_ptr<const Source> load_config(const std::string& name) {
   const std::string path = find_config(name);
   std::shared_ptr<const Source> source = strict_json::load_source(path);
@@ -183,7 +183,7 @@ std::shared_ptr<const Source> load_config(const std::string& name) {
 
 using Locators = std::map<const strict_json::Source*, strict_json::TextLocator>;
 
-/// Nodes come mostly in the order of their text, so each text is scanned about once.
+/// Nodes are mostly visited in the order of their text, so each text is scanned about once.
 void add_positions(const Node& node, const std::string& pointer, Locators& locators,
                    std::map<std::string, std::string>& positions) {
   const auto locator = locators.try_emplace(node.source.get(), *node.source).first;
@@ -201,7 +201,7 @@ void add_positions(const Node& node, const std::string& pointer, Locators& locat
   throw Error(ExitCode::kCheckpoint, path.string() + ": " + reason);
 }
 
-/// Returns the file to use for a run folder, or for its folder of checkpoints.
+/// Returns the file to use for a run folder, or for its checkpoint folder.
 fs::path file_of_run(const fs::path& folder, bool to_resume) {
   const fs::path inside = folder / settings::run_files::kCheckpoints;
   const fs::path& checkpoints = is_there(inside) ? inside : folder;
@@ -227,7 +227,7 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
   return file;
 }
 
-/// Returns the damage of a checkpoint; nothing if it is intact or another kind of file.
+/// Describes the damage to a checkpoint; nothing if it is intact or another kind of file.
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
@@ -240,8 +240,8 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
   return "its bytes do not match its seal";
 }
 
-/// Replaces a run folder by one of its files, and refuses damaged files before a process starts or
-/// a config is read from them.
+/// Replaces a run folder with one of its files, and rejects damaged files before a process starts
+/// or a config is read from them.
 void find_file(std::string& path, bool to_resume) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) path = file_of_run(path, to_resume).string();
@@ -274,7 +274,7 @@ std::string find_config(const std::string& name) {
   const std::string stem = path.extension() == ".json" ? path.stem().string() : name;
   const bool is_shipped = std::ranges::binary_search(shipped, stem);
   if (is_shipped && !path.has_parent_path()) return shipped_folder() / (stem + ".json");
-  if (shipped.empty() || exists) return name;  // the reader reports what is wrong
+  if (shipped.empty() || exists) return name;  // the reader reports the error
   const auto meant = strict_json::closest_name(stem, shipped);
   refuse("{}: no such file; configs that come with mnist-train: {} (--config {})",
          on_one_line(name), fmt::join(shipped, ", "), is_shipped ? stem : meant.value_or("mnist"));
@@ -330,7 +330,7 @@ void check_output_file(const fs::path& path) {
         "--output {}: is a file of the run in {}, which is never overwritten; choose another name",
         path.string(), run->string());
   }
-  const AtomicFile trial(path, ExitCode::kConfig);  // without commit nothing changes
+  const AtomicFile trial(path, ExitCode::kConfig);  // nothing changes without commit
 }
 
 }  // namespace mnist_train::cli

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the first config file; empty if none is named.
+/// Returns the first config file; empty if there is none.
 fs::path first_config(const CommandLine& line) {
   return line.configs.empty() ? fs::path() : fs::path(find_config(line.configs.front()));
 }
@@ -57,7 +57,7 @@ void check_export(const CommandLine& line, const settings::RunConfig& config) {
   }
 }
 
-/// Checks the files that a command names, before any process is started and any folder is made.
+/// Checks the files that a command names, before any process is started or any folder is created.
 void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
   const bool trains = line.command == Command::kTrain;
   if (line.checkpoint_file) check_readable(*line.checkpoint_file);
@@ -93,9 +93,9 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
 
 // Under another launcher.
 
-/// Becomes a worker; a restarted one resumes from the last attempt. Rank 0 checks the files of the
-/// command for all hosts and, for training, prepares the run folder. The others wait for it, so if
-/// it refuses the start, it tells them why.
+/// Turns this process into a worker; a restarted one resumes from the previous attempt. Rank 0
+/// checks the command's files for all hosts and, for training, prepares the run folder. The other
+/// ranks wait for it, so if it refuses to start, it sends them the reason.
 [[noreturn]] void become_worker(const CommandLine& line, const settings::RunConfig& config,
                                 const launch::WorkerIdentity& identity, launch::Job job) {
   job.after_restart = identity.restart_count > 0;
@@ -120,7 +120,7 @@ launch::Job make_job(const CommandLine& line, const LayeredConfig& layered) {
   launch::exec_worker(job, std::move(lock));
 }
 
-/// Refuses a network interface that does not exist, which no rank could connect over.
+/// Throws if a network interface does not exist, because no rank could connect over it.
 void check_interface() {
   constexpr const char* kVariable = "GLOO_SOCKET_IFNAME";
   std::istringstream names(environment_variable(kVariable).value_or(""));
@@ -131,8 +131,8 @@ void check_interface() {
   }
 }
 
-/// Returns whether the config makes a single process of Slurm or an MPI, or one in their shells,
-/// start processes of its own.
+/// Returns whether this process, which another launcher started, starts its own processes as the
+/// config requires: only if Slurm or an MPI started it alone.
 bool starts_own_processes(const launch::WorkerIdentity& identity,
                           const settings::LaunchOptions& options) {
   std::optional<std::int64_t> configured = options.processes_per_node;
@@ -150,7 +150,7 @@ bool starts_own_processes(const launch::WorkerIdentity& identity,
 
 // Our own launcher.
 
-/// The state of a command over all attempts.
+/// The state of a command across all attempts.
 struct LaunchState {
   launch::Job job;
   const settings::RunConfig& config;
@@ -164,11 +164,11 @@ struct LaunchState {
 
   bool trains() const { return job.command == Command::kTrain; }
   bool may_restart() const { return trains() && job.restarts < config.launch.max_restarts; }
-  /// Erases the progress bar, if there is one.
+  /// Returns the text that erases the progress bar, if there is one.
   const char* new_line() const { return job.progress_bar ? kEraseLine : ""; }
 };
 
-/// Chooses the number of ranks, and refuses a config that no rank could run.
+/// Chooses the number of ranks, and throws if they could not run the config.
 void place_ranks(LaunchState& state, bool reads_data) {
   const settings::RunConfig& config = state.config;
   const launch::Machine machine = launch::this_machine();
@@ -231,7 +231,7 @@ launch::BackgroundTask decoding_task(LaunchState& state, bool is_first) {
   return decode;
 }
 
-/// Runs one attempt. Errors in the launcher itself, above all in decoding, are failures like those
+/// Runs one attempt. Errors in the launcher itself, mainly in decoding, are treated like failures
 /// of a rank.
 launch::AttemptResult attempt(LaunchState& state, bool is_first) try {
   if (state.trains() && !(state.fork_server && state.fork_server->is_alive())) {
@@ -269,7 +269,7 @@ launch::AttemptResult attempt(LaunchState& state, bool is_first) try {
   return result;
 }
 
-/// Returns whether a failed attempt is followed by another, and prepares that.
+/// Returns whether to restart after a failed attempt, and prepares the next attempt.
 bool restarts(LaunchState& state, launch::AttemptResult& result) {
   launch::RestartPolicy& policy = state.restart_policy;
   policy.name_memory_limit(result);
@@ -311,14 +311,14 @@ std::string log_tail(const fs::path& run_folder, int rank) {
   return text.empty() ? "" : "  end of " + path.string() + ":\n" + indented_lines(text);
 }
 
-/// Returns whether the user must fix something before the run can begin.
+/// Returns whether the user must fix something before the run can start.
 bool is_refused_start(const launch::RunFailure& failure, const launch::Job& job) {
   return !failure.rank && failure.code != ExitCode::kRunFailed &&
          failure.code != ExitCode::kDistributed && !report::holds_run(job.run_folder);
 }
 
-/// Returns the message of a failed run: the cause, its victims, the end of the failed rank's log if
-/// it died without a report, the newest checkpoint, and the command that resumes.
+/// Returns the message about a failed run: the cause, its victims, the end of the failed rank's log
+/// if it died without a report, the newest checkpoint, and the command that resumes.
 std::string failure_block(const launch::RunFailure& failure, const launch::Job& job) {
   std::string text = "mnist-train failed: " + as_block(failure.cause) + "\n";
   if (failure.rank) text += "  host: " + host_name() + "\n";
@@ -340,8 +340,8 @@ void record_failure(const LaunchState& state, const launch::RunFailure& failure)
   }
 }
 
-/// A signal before the first step ends the ranks at once, since they have nothing to save, and so
-/// does a second Ctrl-C. Ranks that saved report that themselves.
+/// Reports a stop unless the ranks saved, which they report themselves. A signal before the first
+/// step ends them immediately, because they have nothing to save, and so does a second Ctrl-C.
 void report_stop(const LaunchState& state, const launch::AttemptResult& result) {
   const bool is_early = result.furthest_step == 0 && result.exit_code != 0;
   if (result.stopped_by == 0 || !(is_early || result.cut_off)) return;
@@ -396,7 +396,7 @@ int launch_command(const CommandLine& line, const LayeredConfig& layered) {
     become_worker(line, config, *identity, std::move(job));
   }
   check_named_files(line, config);
-  job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job of one task
+  job.after_restart = launch::slurm_restart_count() > 0;  // Slurm requeued a job with one task
   const bool redraws = ::isatty(STDERR_FILENO) == 1 && report::terminal_style().redraws;
   job.progress_bar = redraws && !line.quiet;
   return run_own_launcher(prepare(std::move(job), config, name_of_config(line)));

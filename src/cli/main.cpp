@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Replaces "-" by the file names on standard input.
+/// Replaces "-" with the file names from standard input.
 void read_image_list(CommandLine& line) {
   std::vector<std::string>& images = line.images;
   const auto dash = std::find(images.begin(), images.end(), "-");
@@ -63,7 +63,7 @@ data::ConvertOptions convert_options(const CommandLine& line) {
           .quality = line.jpeg_quality};
 }
 
-/// Replaces this process by mnist-train-fetch.
+/// Replaces this process with mnist-train-fetch.
 [[noreturn]] void run_fetch(const CommandLine& line) {
   const std::string program = find_program_file("mnist-train-fetch").string();
   std::vector<std::string> words{"mnist-train-fetch", line.data_set, line.to};
@@ -72,7 +72,7 @@ data::ConvertOptions convert_options(const CommandLine& line) {
   refuse("mnist-train-fetch: cannot start: {}; scripts/setup builds it", std::strerror(errno));
 }
 
-/// Throws if a stop signal is pending; all of them are blocked.
+/// Throws if a stop signal is pending. The stop signals must be blocked.
 void throw_if_stopped(const char* command) {
   sigset_t signals;
   ::sigemptyset(&signals);
@@ -97,7 +97,7 @@ void run_convert(const CommandLine& line) {
                 {"folder", options.to.string()}});
 }
 
-/// Returns the folders that hold a run, and warns of the others.
+/// Returns the folders that contain a run, and warns about the others.
 std::vector<fs::path> folders_of_runs(const CommandLine& line) {
   std::vector<fs::path> folders;
   std::string skipped;
@@ -138,8 +138,8 @@ int run_doctor(const CommandLine& line, const settings::RunConfig& config) {
   return doctor::count(findings, doctor::Verdict::kProblem) > 0 ? 1 : 0;
 }
 
-/// Returns the network with its sizes. Opens the data set's files only if they alone tell the size
-/// of the images.
+/// Returns the network with its sizes. Opens the data set's files only if the image size is not
+/// known otherwise.
 network::Network checked_network(const settings::RunConfig& config) {
   auto images = network::known_images(config.data);
   if (!images) {
@@ -162,7 +162,7 @@ std::vector<settings::ParameterSettings> checked_parameters(const settings::RunC
                                       network::parameter_names(sized.layers));
 }
 
-/// Adds a row for each layer, before those of the layers in it. `next`: settings of the next
+/// Adds a row for each layer, followed by those of the layers in it. `next`: settings of the next
 /// parameter.
 void add_rows(const std::vector<network::SizedLayer>& layers, const settings::TrainOptions& options,
               std::vector<settings::ParameterSettings>::const_iterator& next,
@@ -192,7 +192,7 @@ void name_init(settings::LayerList& layers, const settings::InitOptions& init) {
 }
 
 /// Returns the layers in the form of `model.layers`. If a built-in network does not use PyTorch's
-/// default initialisation, each layer names its own.
+/// default initialisation, each layer states its own.
 settings::LayerList printed_layers(const settings::ModelOptions& options,
                                    const network::ImageShape& images) {
   settings::LayerList layers = network::layers_of(options, images);
@@ -202,24 +202,24 @@ settings::LayerList printed_layers(const settings::ModelOptions& options,
   return layers;
 }
 
-/// Refuses a network whose layers do not fit before any process starts, if the image size is known:
-/// by the data set's name or, for `model.layers`, from its files; and globs of `parameters` without
-/// a match. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
+/// Checks, before any process starts, that the network's layers fit if the image size is known
+/// (from the data set's name or, for `model.layers`, its files), and that the globs of `parameters`
+/// match. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
 void check_network(const CommandLine& line, const settings::RunConfig& config) {
   const bool uses_model = line.command == Command::kTrain || line.command == Command::kEvaluate;
   if (!uses_model || !config.model.has_layers()) return;
-  // Opening a data set may take a while; for built-in networks the ranks report the same.
+  // Opening a data set may take a while; for built-in networks the ranks report the same errors.
   const bool may_open_data = !line.dry_run && config.model.layers;
   if (network::known_images(config.data) || may_open_data) {
     (void)checked_parameters(config, checked_network(config));
-  } else if (!config.model.layers) {  // whose names do not depend on the images
+  } else if (!config.model.layers) {  // parameter names do not depend on the images
     constexpr network::ImageShape kSomeImages{3, 224, 224, 2};
     (void)checked_parameters(config, network::make_network(config.model, kSomeImages));
   }
 }
 
 /// Returns the output of `describe` for a network of layers: a table for people, or a JSON object
-/// that also has the layers in the form of `model.layers`. Throws as `check_network` does.
+/// that also has the layers in the form of `model.layers`. Throws like `check_network`.
 std::string describe(const CommandLine& line, const settings::RunConfig& config) {
   const network::Network described = checked_network(config);
   report::ModuleTable table;
@@ -236,9 +236,9 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
   return json_text(json, 2) + "\n";
 }
 
-/// Returns the output of `describe --data`, which is that of a run in its dataset.json. Warns of
-/// samples that are in two sets. Decodes images if a run would at its start. Throws Error(kData)
-/// and ConfigKeyError.
+/// Returns the output of `describe --data`, which a run writes to its dataset.json. Warns about
+/// samples that are in two sets. Decodes images if a run would decode them at its start. Throws
+/// Error(kData) and ConfigKeyError.
 std::string describe_data(settings::DataOptions options) {
   constexpr std::size_t kMostNamed = 5;
   const bool decodes =
@@ -290,14 +290,15 @@ int read_config_and_run(CommandLine& line) {
   }
 }
 
-/// Sets variables of libraries in workers, which run LibTorch's operations, unless the user has.
+/// Sets environment variables for the libraries of workers, which run LibTorch's operations, unless
+/// the user has set them.
 void tune_workers() {
-  // OpenMP's threads spin for some 40 microseconds before they sleep. Its default is a thousand
-  // times as long: on a busy machine a spinning thread then keeps the one that it waits for from
-  // running.
+  // Lets OpenMP's threads spin for about 40 microseconds before they sleep. The default is a
+  // thousand times as long: on a busy machine a spinning thread would keep the one that it waits
+  // for from running.
   if (!environment_variable("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "1000", 0);
-  // malloc asks for huge pages: a tenth of a short run was page faults, and a tenth of an epoch of
-  // large linear layers was misses of the TLB.
+  // Lets malloc request huge pages: page faults took a tenth of a short run, and TLB misses took a
+  // tenth of an epoch with large linear layers.
   std::string tunables = environment_variable("GLIBC_TUNABLES").value_or("");
   constexpr const char* kHugePages = "glibc.malloc.hugetlb";
   if (tunables.find(kHugePages) != std::string::npos) return;
@@ -333,9 +334,9 @@ int run(std::vector<std::string> arguments) {
 
 int main(int argc, char** argv) {
   using namespace mnist_train;
-  // A closed pipe of the progress (`| head`) must not end a run; workers inherit this.
+  // A closed pipe for the progress (`| head`) must not end a run; workers inherit this setting.
   ::signal(SIGPIPE, SIG_IGN);
-  // A file that exceeds ulimit -f then is an error of write().
+  // A file that exceeds ulimit -f then causes an error of write().
   ::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   cli::tune_workers();
@@ -343,7 +344,7 @@ int main(int argc, char** argv) {
     return cli::run({argv + (argc > 0 ? 1 : 0), argv + argc});
   } catch (const std::exception& error) {
     const auto* own = dynamic_cast<const Error*>(&error);
-    // Errors of a config have several lines, each escaped already.
+    // Config errors have several lines, each already escaped.
     const bool is_config = own != nullptr && own->code() == ExitCode::kConfig;
     std::cerr << (own == nullptr ? "mnist-train: " : "")
               << (is_config ? escape_control_bytes(error.what()) : as_block(error.what())) << '\n';
