@@ -1,5 +1,3 @@
-#include "checkpoint/tensor_file.h"
-
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
@@ -17,6 +15,7 @@
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 

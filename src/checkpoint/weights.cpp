@@ -1,5 +1,3 @@
-#include "checkpoint/checkpoint.h"
-
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <spdlog/fmt/ranges.h>
@@ -13,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/print.h"
+#include "checkpoint/checkpoint.h"
 
 namespace mnist_train::checkpoint {
 

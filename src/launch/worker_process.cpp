@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 /// Everything that a process needs to become a rank. The launcher prepares it, because a process
 /// must not allocate memory between fork and exec.
 struct RankPlan {
-  std::string title;                                  // for `ps`
-  std::vector<std::string> variables;                 // "RANK=0", …, which override the launcher's
+  std::string title;                   // for `ps`
+  std::vector<std::string> variables;  // "RANK=0", …, which override the launcher's
   std::vector<std::pair<UniqueFd, int>> descriptors;  // copies above all target numbers -> target
   pid_t launcher = 0;
 };

@@ -58,8 +58,8 @@ const NamedDataset kCifar10{
     .format = DataFormat::kCifar,
     .channels = 3,
     .size = {32, 32},
-    .class_names = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse",
-                    "ship", "truck"},
+    .class_names = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+                    "truck"},
     .normalize = {std::vector<double>{0.4914, 0.4822, 0.4465},
                   std::vector<double>{0.2470, 0.2435, 0.2616}},
     .files = {{"data_batch_1.bin", kCifarBytes,
@@ -220,10 +220,11 @@ void add_preparation(Schema<DataOptions>& schema) {
   ADD_KEY(schema, size, kStepsAndSamples, optional_of(image_size()),
           "Size to which images are resized when they are read, bilinear with antialiasing: one "
           "number for a square, or [height, width]; null: all images have the same size.");
-  ADD_KEY(schema, fit, kStepsAndSamples, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
-          "How images of other shapes are brought to `size`: stretch; crop: the centre, after resizing "
-          "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
-          "the whole image between bars of `background` (Pillow's ImageOps.pad).");
+  ADD_KEY(
+      schema, fit, kStepsAndSamples, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
+      "How images of other shapes are brought to `size`: stretch; crop: the centre, after resizing "
+      "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
+      "the whole image between bars of `background` (Pillow's ImageOps.pad).");
   ADD_KEY(schema, background, kStepsAndSamples, optional_of(background()),
           "Colour under transparent pixels, and of the bars of `fit` pad: \"white\", \"black\" or "
           "[red, green, blue]; null: white, with a warning if it matters (in configs saved before "

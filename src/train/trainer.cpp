@@ -84,13 +84,13 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       model_(make_on_device(setup, /*bf16=*/false)),
       bf16_copy_(setup.bf16 ? make_on_device(setup, /*bf16=*/true) : nullptr),
       partition_(make_batch_partition(setup.partition, communicator, device_)),
-      parameters_(*model_,
-                  StepLog::kScalars + partition_->statistics() +
-                      (options.shards ? ShardBuffers::elements(*model_) : 0),
-                  bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_),
-                  settings::parameter_settings(options.parameters,
-                                               model_->named_parameters().keys(),
-                                               model_->frozen_parameters())),
+      parameters_(
+          *model_,
+          StepLog::kScalars + partition_->statistics() +
+              (options.shards ? ShardBuffers::elements(*model_) : 0),
+          bf16_copy_.get(), gradient_parts(options, *partition_, communicator, device_),
+          settings::parameter_settings(options.parameters, model_->named_parameters().keys(),
+                                       model_->frozen_parameters())),
       averager_(comm::make_gradient_averager(
           options, communicator, parameters_.gradient_buffer(),
           may_overlap(options, setup, *partition_, *model_, communicator))),

@@ -1,7 +1,6 @@
-#include "app/commands.h"
-
 #include <nlohmann/json.hpp>
 
+#include "app/commands.h"
 #include "data/sources.h"
 #include "network/network.h"
 #include "settings/run_config.h"

@@ -1,7 +1,6 @@
-#include "app/commands.h"
-
 #include <algorithm>
 
+#include "app/commands.h"
 #include "support/catch.h"
 
 namespace mnist_train::app {

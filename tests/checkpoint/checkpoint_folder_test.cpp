@@ -1,5 +1,3 @@
-#include "checkpoint/checkpoint.h"
-
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_logging.h"

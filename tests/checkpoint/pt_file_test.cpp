@@ -1,5 +1,3 @@
-#include "checkpoint/tensor_file.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -16,6 +14,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/tensor_file.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"

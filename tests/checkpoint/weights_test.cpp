@@ -1,5 +1,3 @@
-#include "checkpoint/checkpoint.h"
-
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"

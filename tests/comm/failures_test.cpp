@@ -1,5 +1,3 @@
-#include "comm/communicator.h"
-
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
@@ -8,6 +6,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "comm/communicator.h"
 #include "support/catch.h"
 #include "support/error_of.h"
 

@@ -1,9 +1,8 @@
-#include "settings/data_options.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
 
+#include "settings/data_options.h"
 #include "support/catch.h"
 #include "support/config_text.h"
 

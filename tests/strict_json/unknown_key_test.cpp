@@ -1,5 +1,4 @@
 #include "strict_json/schema.h"
-
 #include "support/catch.h"
 
 namespace mnist_train::strict_json {

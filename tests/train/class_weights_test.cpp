@@ -1,5 +1,3 @@
-#include "train/batch_partition.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/tensor.h>
 
@@ -11,6 +9,7 @@
 #include "support/catch.h"
 #include "support/ranks.h"
 #include "support/small_images.h"
+#include "train/batch_partition.h"
 
 namespace mnist_train::train {
 namespace {

@@ -1,5 +1,3 @@
-#include "train/step.h"
-
 #include <ATen/Context.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
@@ -18,6 +16,7 @@
 #include "support/gpu.h"
 #include "support/ranks.h"
 #include "support/trainer_rig.h"
+#include "train/step.h"
 
 namespace mnist_train::train {
 namespace {

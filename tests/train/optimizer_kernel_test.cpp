@@ -77,8 +77,8 @@ Outcome outcome_of(const KernelCase& tried, const loader::Batch& batch) {
   for (const OptimizerTensor& state : optimizer.state()) state.flat.copy_(pattern(state.flat));
   optimizer.restored(4);
   StepLog log(parameters.statistics(), parameters.shard_statistics(), alone, /*runs_ahead=*/false);
-  Step step(options, tried.bf16 ? *bf16_copy : *master, parameters, *partition, averager,
-            optimizer, log);
+  Step step(options, tried.bf16 ? *bf16_copy : *master, parameters, *partition, averager, optimizer,
+            log);
   step.begin(batch.size(), 1);
   step.add(batch);
   step.finish(at::tensor({0.1, 0.25}, at::kDouble));
