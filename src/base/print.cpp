@@ -134,11 +134,13 @@ Utf8Character first_character(std::string_view text) {
 }
 
 std::string replaced(std::string text, std::string_view part, std::string_view by) {
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) {
-    text.replace(at, part.size(), by);
-    at += by.size();
+  std::string result;
+  std::size_t begin = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, begin)) {
+    result.append(text, begin, at - begin).append(by);
+    begin = at + part.size();
   }
-  return text;
+  return result.append(text, begin);
 }
 
 std::string shortened(std::string_view text, std::size_t most) {

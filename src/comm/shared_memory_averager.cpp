@@ -153,7 +153,7 @@ constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same
 /// shared too, so nothing is copied or computed twice. Results are bit-identical in every run.
 ///
 /// A rank that has waited for a tenth of a second checks whether the other processes are alive. A
-/// hung process is detected by the launcher that monitors this rank's waits.
+/// hung process is detected by whoever monitors this rank's waits.
 class SharedMemoryAverager : public GradientAverager {
  public:
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)

@@ -66,15 +66,16 @@ bool by_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
-/// Returns the number of rows of sums computed at once. With AMX they fill a register. Otherwise
-/// the number is even and at most 14: the one that minimizes the total cost of the rows of all
-/// panels and of loading the other factor for each panel.
-inline std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
+/// Returns the number of rows of sums computed at once: whole words, at most 14 rows, which minimize
+/// the total cost of the rows of all panels and of loading the other factor for each panel. With
+/// AMX, rows fill a register.
+template <class Element>
+std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   if (by_amx) return kAmxWords;
   constexpr double kLoads = 2;  // cost of loading the other factor, in rows
   std::int64_t best = 0;
   double least = 0;
-  for (std::int64_t of_panel = 2; of_panel <= 14; of_panel += 2) {
+  for (std::int64_t of_panel = kDepth<Element>; of_panel <= 14; of_panel += kDepth<Element>) {
     const auto panels = static_cast<double>(ceil_divide(rows, of_panel));
     const double cost = panels * (static_cast<double>(of_panel) + kLoads);
     if (best != 0 && cost > least) continue;
@@ -107,7 +108,7 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
   view.by_images = kDepth<Element> == 1 && view.merges_columns &&
                    shape.kernel.width * view.column_run <= kFewColumns;
   view.panel_rows =
-      view.by_images ? kImageGradientRows : choose_panel_rows(view.shape.group_out(), view.by_amx);
+      view.by_images ? kImageGradientRows : choose_panel_rows<Element>(view.shape.group_out(), view.by_amx);
   view.rows = round_up(view.shape.group_out(), view.panel_rows);
   return view;
 }
@@ -232,7 +233,7 @@ class Gather {
       view_.depthwise.words_at_once =
           std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
     } else {
-      view_.panel_rows = choose_panel_rows(view_.group_out, view_.by_amx);
+      view_.panel_rows = choose_panel_rows<Element>(view_.group_out, view_.by_amx);
       view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
       add_runs(columns);
     }

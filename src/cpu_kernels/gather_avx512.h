@@ -429,7 +429,7 @@ void gather(const GatherView& view, const BatchOperands<Element>& operands,
         continue;
       }
     }
-    with_constant<2, 2, kMostRows>(view.panel_rows, [&]<int M>() {
+    with_constant<kDepth<Element>, kDepth<Element>, kMostRows>(view.panel_rows, [&]<int M>() {
       gather_panels<Element, M>(view, operands, panels, part, group);
     });
   }

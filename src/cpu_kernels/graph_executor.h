@@ -1,10 +1,9 @@
 #pragma once
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <optional>
@@ -50,15 +49,13 @@ class Arena {
     std::ranges::find(reused_, offset, &ReusedPart::offset)->in_use = false;
   }
   void allocate() {
-    const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), kPage);
-    // The system zeroes pages on first use and places them near the threads that use them.
-    void* const memory =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw ArenaError();
-    madvise(memory, bytes, MADV_HUGEPAGE);  // fewer page faults and misses of the TLB
-    memory_ = {static_cast<Element*>(memory), Unmap{bytes}};
+    // calloc writes no zeros to fresh pages, which the threads that use them touch first.
+    memory_.reset(std::calloc(1, size_ * sizeof(Element) + kPage));
+    if (memory_ == nullptr) throw ArenaError();
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
+    begin_ = reinterpret_cast<Element*>((address + kPage - 1) / kPage * kPage);
   }
-  Element* at(std::size_t offset) const { return memory_.get() + offset; }
+  Element* at(std::size_t offset) const { return begin_ + offset; }
 
  private:
   static constexpr std::size_t kPage = 4096;
@@ -67,14 +64,14 @@ class Arena {
     std::int64_t elements;
     bool in_use;
   };
-  struct Unmap {
-    std::size_t bytes;
-    void operator()(void* memory) const { munmap(memory, bytes); }
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
   };
 
   std::size_t size_ = 0;
   std::vector<ReusedPart> reused_;
-  std::unique_ptr<Element[], Unmap> memory_;
+  std::unique_ptr<void, Free> memory_;
+  Element* begin_ = nullptr;  // page-aligned
 };
 
 /// Tensors of a convolution: weights, bias and destination buffers for their gradients.

@@ -16,9 +16,14 @@ struct PoolingShape {
   bool counts_padding = true;  // in averages
 };
 
-/// Returns whether a byte can hold the position of a maximum in its window.
+/// Returns whether the plan of a shape is small: it lists every element of every window.
+inline bool has_small_plan(const PoolingShape& shape) {
+  constexpr std::int64_t kMostElements = 1 << 20;
+  return shape.out.pixels() * shape.kernel.height * shape.kernel.width <= kMostElements;
+}
+/// Also requires that a byte can hold the position of a maximum in its window.
 inline bool can_pool_max(const PoolingShape& shape) {
-  return shape.kernel.height * shape.kernel.width < 255;
+  return has_small_plan(shape) && shape.kernel.height * shape.kernel.width < 255;
 }
 
 /// The windows of a pooling layer.

@@ -375,7 +375,7 @@ void choose_add_tile(const GradientTile<Element>& tile, int vectors) {
       with_constant<1, 1, 2>(vectors, [&]<int B>() { add_tile<AmxGradient<Element, A, B>>(tile); });
     });
   }
-  with_constant<2, 2, kMostRows>(view.panel_rows, [&]<int M>() {
+  with_constant<kDepth<Element>, kDepth<Element>, kMostRows>(view.panel_rows, [&]<int M>() {
     with_constant<1, 1, 2>(vectors,
                            [&]<int V>() { add_tile<RegisterGradient<Element, M, V>>(tile); });
   });

@@ -171,7 +171,7 @@ class ImageSource {
 /// views.
 ///
 ///   const SampleView all({cats, dogs});                       // all cats, then all dogs
-/// its first 100 samples
+///   const SampleView some = all.select(positions({0, 100}));  // its first 100 samples
 class SampleView {
  public:
   /// Creates an empty view.

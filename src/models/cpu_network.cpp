@@ -180,6 +180,7 @@ class Translator {
                        extent(layer.stride.value())};
     shape.padding = extent(layer.padding);
     shape.counts_padding = layer.count_include_pad;
+    if (!cpu_kernels::has_small_plan(shape)) return kNoValue;
     return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
   }
   Value add(const settings::AdaptiveAvgPool2dLayer&, const SizedLayer& sized, Value x) {
