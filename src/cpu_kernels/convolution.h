@@ -66,9 +66,9 @@ bool by_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
 }
 
-/// Returns the number of rows of sums computed at once: whole words, at most 14 rows, which minimize
-/// the total cost of the rows of all panels and of loading the other factor for each panel. With
-/// AMX, rows fill a register.
+/// Returns the number of rows of sums computed at once: whole words, at most 14 rows, which
+/// minimize the total cost of the rows of all panels and of loading the other factor for each
+/// panel. With AMX, rows fill a register.
 template <class Element>
 std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   if (by_amx) return kAmxWords;
@@ -107,8 +107,9 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
   constexpr std::int64_t kFewColumns = 12;
   view.by_images = kDepth<Element> == 1 && view.merges_columns &&
                    shape.kernel.width * view.column_run <= kFewColumns;
-  view.panel_rows =
-      view.by_images ? kImageGradientRows : choose_panel_rows<Element>(view.shape.group_out(), view.by_amx);
+  view.panel_rows = view.by_images
+                        ? kImageGradientRows
+                        : choose_panel_rows<Element>(view.shape.group_out(), view.by_amx);
   view.rows = round_up(view.shape.group_out(), view.panel_rows);
   return view;
 }

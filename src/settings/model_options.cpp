@@ -307,7 +307,7 @@ Type<WeightsOptions> weights() {
           "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", {"path"}, kRequired);
   schema.add(
       "new", &WeightsOptions::fresh, kNever, globs,
-      "Parameters that keep their fresh initialisation: \"head\" (the last layer), or globs of "
+      "Tensors that keep their fresh initialisation: \"head\" (the last layer), or globs of "
       "their names; * crosses dots.",
       {"exclude", "skip", "ignore"});
   return brief_or_full(

@@ -171,7 +171,7 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
         if (key.group.empty()) keys.push_back({pointer_, key.name, key.other_names});
       }
       for (const KnownKey& key : context_->keys) {
-        if (key.group != pointer_) keys.push_back(key);
+        if (key.group != pointer_) keys.push_back({key.group, key.name, key.other_names});
       }
     }
     std::string message = "unknown key \"" + shorten(member.key) + '"';

@@ -221,9 +221,10 @@ void check_pooling(const PoolingShape& s, std::int64_t count, bool max) {
 }
 
 TEST_CASE("pooling is left to LibTorch if a plan of its windows would be large") {
-  CHECK(has_small_plan({.in = {1, 112, 112}, .out = {1, 56, 56}, .kernel = {3, 3}, .stride = {2, 2}}));
-  CHECK_FALSE(
-      has_small_plan({.in = {1, 224, 224}, .out = {1, 160, 160}, .kernel = {65, 65}, .stride = {1, 1}}));
+  CHECK(has_small_plan(
+      {.in = {1, 112, 112}, .out = {1, 56, 56}, .kernel = {3, 3}, .stride = {2, 2}}));
+  CHECK_FALSE(has_small_plan(
+      {.in = {1, 224, 224}, .out = {1, 160, 160}, .kernel = {65, 65}, .stride = {1, 1}}));
 }
 
 TEST_CASE("Pooling agrees with fp64") {
