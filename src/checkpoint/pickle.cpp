@@ -84,19 +84,17 @@ Value item(const PickleNode& dict, std::string_view key) {
 /// The stack machine that a pickle is a program for. It calls none of the pickle's functions.
 /// Values refer to nodes, so recalling a value repeatedly takes no additional memory.
 struct PickleMachine {
-  explicit PickleMachine(std::string_view program) : program_(program) {}
+  explicit PickleMachine(std::string_view text) : program(text) {}
 
   Value run();
 
   /// Returns the size in bytes of the program that `run` has executed.
-  std::size_t size() const { return next_; }
-  /// Returns all nodes, in the order in which they were created.
-  const std::deque<PickleNode>& nodes() const { return nodes_; }
+  std::size_t size() const { return next; }
 
   std::string_view take(std::uint64_t size) {
-    require(size <= program_.size() - next_, "the pickle ends too early");
-    next_ += size;
-    return program_.substr(next_ - size, size);
+    require(size <= program.size() - next, "the pickle ends too early");
+    next += size;
+    return program.substr(next - size, size);
   }
   template <class Number>
   Number take_as() {
@@ -111,14 +109,14 @@ struct PickleMachine {
   std::uint64_t u64() { return take_as<std::uint64_t>(); }
   std::int32_t i32() { return take_as<std::int32_t>(); }
   std::string_view take_line() {
-    const std::size_t end = program_.find('\n', next_);
+    const std::size_t end = program.find('\n', next);
     require(end != std::string_view::npos, "the pickle ends too early");
-    const std::string_view line = take(end - next_);
+    const std::string_view line = take(end - next);
     take(1);
     return line;
   }
 
-  void push(const Value& value) { stack_.push_back(value); }
+  void push(const Value& value) { stack.push_back(value); }
   void push_other(std::uint64_t bytes) { take(bytes), push({}); }
   void push_long(std::size_t size) {
     if (size > sizeof(std::int64_t)) return push_other(size);
@@ -131,15 +129,15 @@ struct PickleMachine {
   void push_node(PickleNode node) {
     constexpr std::size_t kValuesOfEqualSize = 4;
     keep(kValuesOfEqualSize + node.items.size());
-    push(&nodes_.emplace_back(std::move(node)));
+    push(&nodes.emplace_back(std::move(node)));
   }
   /// Replaces the values from `begin` on with a tuple of them; with an empty value if there are too
   /// many to describe a tensor.
   void push_tuple(std::size_t begin) {
     std::vector<Value> items;
-    const bool is_short = stack_.size() - begin <= kMaxTupleItems;
-    if (is_short) items.assign(stack_.begin() + static_cast<std::ptrdiff_t>(begin), stack_.end());
-    stack_.resize(begin);
+    const bool is_short = stack.size() - begin <= kMaxTupleItems;
+    if (is_short) items.assign(stack.begin() + static_cast<std::ptrdiff_t>(begin), stack.end());
+    stack.resize(begin);
     is_short ? push_node({kTuple, std::move(items)}) : push({});
   }
   void push_global() {
@@ -152,29 +150,29 @@ struct PickleMachine {
   }
 
   /// Returns the index of the first value above the last mark.
-  std::size_t floor() const { return marks_.empty() ? 0 : marks_.back(); }
+  std::size_t floor() const { return marks.empty() ? 0 : marks.back(); }
   /// Returns the index of the first of the last `count` values. Throws if there are fewer above the
   /// last mark.
   std::size_t first_of(std::size_t count) const {
-    require(count <= stack_.size() - floor(), "the pickle's stack is empty");
-    return stack_.size() - count;
+    require(count <= stack.size() - floor(), "the pickle's stack is empty");
+    return stack.size() - count;
   }
-  Value& top() { return stack_[first_of(1)]; }
+  Value& top() { return stack[first_of(1)]; }
   Value pop() {
     const Value value = top();
-    stack_.pop_back();
+    stack.pop_back();
     return value;
   }
   /// Removes the last mark. Returns the index of the first value above it.
   std::size_t pop_mark() {
-    require(!marks_.empty(), "the pickle's stack is empty");
-    const std::size_t begin = marks_.back();
-    marks_.pop_back();
+    require(!marks.empty(), "the pickle's stack is empty");
+    const std::size_t begin = marks.back();
+    marks.pop_back();
     return begin;
   }
   void pop_or_mark() {
-    if (stack_.size() > floor()) {
-      stack_.pop_back();
+    if (stack.size() > floor()) {
+      stack.pop_back();
     } else {
       pop_mark();
     }
@@ -195,51 +193,50 @@ struct PickleMachine {
     if (PickleNode* object = node_of(top(), kObject)) object->state = state;
   }
   void set_items(std::size_t begin) {
-    require(begin > floor() && (stack_.size() - begin) % 2 == 0,
+    require(begin > floor() && (stack.size() - begin) % 2 == 0,
             "the pickle sets items of something that is not a dict");
-    PickleNode* target = node_of(stack_[begin - 1], kObject);
-    for (std::size_t i = begin; target != nullptr && i < stack_.size(); i += 2) {
-      const auto* key = std::get_if<std::string_view>(&stack_[i]);
+    PickleNode* target = node_of(stack[begin - 1], kObject);
+    for (std::size_t i = begin; target != nullptr && i < stack.size(); i += 2) {
+      const auto* key = std::get_if<std::string_view>(&stack[i]);
       if (key == nullptr || key->size() > kMaxNameBytes) continue;  // longer texts are not names
       keep(2);
-      target->items.insert(target->items.end(), {stack_[i], stack_[i + 1]});
+      target->items.insert(target->items.end(), {stack[i], stack[i + 1]});
     }
-    stack_.resize(begin);
+    stack.resize(begin);
   }
   /// Drops the items of the list or set that is below them on the stack.
   void add_to_top(std::size_t begin) {
     require(begin > floor(), "the pickle appends to something that is not a list");
-    stack_.resize(begin);
+    stack.resize(begin);
   }
 
   void remember(std::size_t index) {
     // Python numbers them without gaps, so there are fewer than bytes in the pickle.
-    require(index < std::min(program_.size(), kMaxKept), "the pickle keeps too much");
-    if (index >= memo_.size()) {
-      keep(index + 1 - memo_.size());
-      memo_.resize(index + 1, kAbsent);
+    require(index < std::min(program.size(), kMaxKept), "the pickle keeps too much");
+    if (index >= memo.size()) {
+      keep(index + 1 - memo.size());
+      memo.resize(index + 1, kAbsent);
     }
-    memo_[index] = top();
+    memo[index] = top();
   }
   void recall(std::size_t index) {
-    require(index < memo_.size() && memo_[index] != kAbsent,
-            "the pickle recalls what it never kept");
-    push(memo_[index]);
+    require(index < memo.size() && memo[index] != kAbsent, "the pickle recalls what it never kept");
+    push(memo[index]);
   }
   void keep(std::size_t values) {
-    kept_ += values;
-    require(kept_ <= kMaxKept, "the pickle holds too many values");
+    kept += values;
+    require(kept <= kMaxKept, "the pickle holds too many values");
   }
 
   static constexpr Value kAbsent = static_cast<PickleNode*>(nullptr);  // in the memo
 
-  std::string_view program_;
-  std::size_t next_ = 0;
-  std::vector<Value> stack_;
-  std::vector<std::size_t> marks_;  // stack sizes
-  std::vector<Value> memo_;
-  std::deque<PickleNode> nodes_;
-  std::size_t kept_ = 0;
+  std::string_view program;
+  std::size_t next = 0;
+  std::vector<Value> stack;
+  std::vector<std::size_t> marks;  // stack sizes
+  std::vector<Value> memo;
+  std::deque<PickleNode> nodes;  // in the order in which they were created
+  std::size_t kept = 0;
 };
 
 /// The machine's action for one opcode.
@@ -250,61 +247,61 @@ struct Opcode {
 
 /// The comments are Python's names of the opcodes.
 constexpr std::array kOpcodes{
-    Opcode{'N', [](auto& m) { m.push_other(0); }},                               // NONE
-    Opcode{'\x88', [](auto& m) { m.push_other(0); }},                            // NEWTRUE
-    Opcode{'\x89', [](auto& m) { m.push_other(0); }},                            // NEWFALSE
-    Opcode{'K', [](auto& m) { m.push(std::int64_t{m.u8()}); }},                  // BININT1
-    Opcode{'M', [](auto& m) { m.push(std::int64_t{m.u16()}); }},                 // BININT2
-    Opcode{'J', [](auto& m) { m.push(std::int64_t{m.i32()}); }},                 // BININT
-    Opcode{'\x8a', [](auto& m) { m.push_long(m.u8()); }},                        // LONG1
-    Opcode{'\x8b', [](auto& m) { m.push_long(m.u32()); }},                       // LONG4
-    Opcode{'G', [](auto& m) { m.push_other(8); }},                               // BINFLOAT
-    Opcode{'X', [](auto& m) { m.push_text(m.u32()); }},                          // BINUNICODE
-    Opcode{'\x8c', [](auto& m) { m.push_text(m.u8()); }},                        // SHORT_BINUNICODE
-    Opcode{'\x8d', [](auto& m) { m.push_text(m.u64()); }},                       // BINUNICODE8
-    Opcode{'T', [](auto& m) { m.push_text(m.u32()); }},                          // BINSTRING
-    Opcode{'U', [](auto& m) { m.push_text(m.u8()); }},                           // SHORT_BINSTRING
-    Opcode{'B', [](auto& m) { m.push_other(m.u32()); }},                         // BINBYTES
-    Opcode{'C', [](auto& m) { m.push_other(m.u8()); }},                          // SHORT_BINBYTES
-    Opcode{'\x8e', [](auto& m) { m.push_other(m.u64()); }},                      // BINBYTES8
-    Opcode{'\x96', [](auto& m) { m.push_other(m.u64()); }},                      // BYTEARRAY8
-    Opcode{'\x97', [](auto& m) { m.push_other(0); }},                            // NEXT_BUFFER
-    Opcode{'\x82', [](auto& m) { m.push_other(1); }},                            // EXT1
-    Opcode{'\x83', [](auto& m) { m.push_other(2); }},                            // EXT2
-    Opcode{'\x84', [](auto& m) { m.push_other(4); }},                            // EXT4
-    Opcode{']', [](auto& m) { m.push_other(0); }},                               // EMPTY_LIST
-    Opcode{'\x8f', [](auto& m) { m.push_other(0); }},                            // EMPTY_SET
-    Opcode{'}', [](auto& m) { m.push_node({kObject}); }},                        // EMPTY_DICT
-    Opcode{')', [](auto& m) { m.push_tuple(m.stack_.size()); }},                 // EMPTY_TUPLE
-    Opcode{'\x80', [](auto& m) { m.take(1); }},                                  // PROTO
-    Opcode{'\x95', [](auto& m) { m.take(8); }},                                  // FRAME
-    Opcode{'\x98', [](auto& /*m*/) {}},                                          // READONLY_BUFFER
-    Opcode{'(', [](auto& m) { m.marks_.push_back(m.stack_.size()); }},           // MARK
-    Opcode{'0', [](auto& m) { m.pop_or_mark(); }},                               // POP
-    Opcode{'1', [](auto& m) { m.stack_.resize(m.pop_mark()); }},                 // POP_MARK
-    Opcode{'2', [](auto& m) { m.push(m.top()); }},                               // DUP
-    Opcode{'\x85', [](auto& m) { m.push_tuple(m.first_of(1)); }},                // TUPLE1
-    Opcode{'\x86', [](auto& m) { m.push_tuple(m.first_of(2)); }},                // TUPLE2
-    Opcode{'\x87', [](auto& m) { m.push_tuple(m.first_of(3)); }},                // TUPLE3
-    Opcode{'t', [](auto& m) { m.push_tuple(m.pop_mark()); }},                    // TUPLE
-    Opcode{'c', [](auto& m) { m.push_global(); }},                               // GLOBAL
-    Opcode{'\x93', [](auto& m) { m.push_stack_global(); }},                      // STACK_GLOBAL
-    Opcode{'Q', [](auto& m) { m.refer_to_storage(); }},                          // BINPERSID
-    Opcode{'R', [](auto& m) { m.call(); }},                                      // REDUCE
-    Opcode{'\x81', [](auto& m) { m.call(); }},                                   // NEWOBJ
-    Opcode{'\x92', [](auto& m) { m.pop(), m.call(); }},                          // NEWOBJ_EX
-    Opcode{'b', [](auto& m) { m.build(); }},                                     // BUILD
-    Opcode{'u', [](auto& m) { m.set_items(m.pop_mark()); }},                     // SETITEMS
-    Opcode{'s', [](auto& m) { m.set_items(m.first_of(2)); }},                    // SETITEM
-    Opcode{'a', [](auto& m) { m.add_to_top(m.first_of(1)); }},                   // APPEND
-    Opcode{'e', [](auto& m) { m.add_to_top(m.pop_mark()); }},                    // APPENDS
-    Opcode{'\x90', [](auto& m) { m.add_to_top(m.pop_mark()); }},                 // ADDITEMS
-    Opcode{'\x91', [](auto& m) { m.stack_.resize(m.pop_mark()), m.push({}); }},  // FROZENSET
-    Opcode{'q', [](auto& m) { m.remember(m.u8()); }},                            // BINPUT
-    Opcode{'r', [](auto& m) { m.remember(m.u32()); }},                           // LONG_BINPUT
-    Opcode{'\x94', [](auto& m) { m.remember(m.memo_.size()); }},                 // MEMOIZE
-    Opcode{'h', [](auto& m) { m.recall(m.u8()); }},                              // BINGET
-    Opcode{'j', [](auto& m) { m.recall(m.u32()); }},                             // LONG_BINGET
+    Opcode{'N', [](auto& m) { m.push_other(0); }},                              // NONE
+    Opcode{'\x88', [](auto& m) { m.push_other(0); }},                           // NEWTRUE
+    Opcode{'\x89', [](auto& m) { m.push_other(0); }},                           // NEWFALSE
+    Opcode{'K', [](auto& m) { m.push(std::int64_t{m.u8()}); }},                 // BININT1
+    Opcode{'M', [](auto& m) { m.push(std::int64_t{m.u16()}); }},                // BININT2
+    Opcode{'J', [](auto& m) { m.push(std::int64_t{m.i32()}); }},                // BININT
+    Opcode{'\x8a', [](auto& m) { m.push_long(m.u8()); }},                       // LONG1
+    Opcode{'\x8b', [](auto& m) { m.push_long(m.u32()); }},                      // LONG4
+    Opcode{'G', [](auto& m) { m.push_other(8); }},                              // BINFLOAT
+    Opcode{'X', [](auto& m) { m.push_text(m.u32()); }},                         // BINUNICODE
+    Opcode{'\x8c', [](auto& m) { m.push_text(m.u8()); }},                       // SHORT_BINUNICODE
+    Opcode{'\x8d', [](auto& m) { m.push_text(m.u64()); }},                      // BINUNICODE8
+    Opcode{'T', [](auto& m) { m.push_text(m.u32()); }},                         // BINSTRING
+    Opcode{'U', [](auto& m) { m.push_text(m.u8()); }},                          // SHORT_BINSTRING
+    Opcode{'B', [](auto& m) { m.push_other(m.u32()); }},                        // BINBYTES
+    Opcode{'C', [](auto& m) { m.push_other(m.u8()); }},                         // SHORT_BINBYTES
+    Opcode{'\x8e', [](auto& m) { m.push_other(m.u64()); }},                     // BINBYTES8
+    Opcode{'\x96', [](auto& m) { m.push_other(m.u64()); }},                     // BYTEARRAY8
+    Opcode{'\x97', [](auto& m) { m.push_other(0); }},                           // NEXT_BUFFER
+    Opcode{'\x82', [](auto& m) { m.push_other(1); }},                           // EXT1
+    Opcode{'\x83', [](auto& m) { m.push_other(2); }},                           // EXT2
+    Opcode{'\x84', [](auto& m) { m.push_other(4); }},                           // EXT4
+    Opcode{']', [](auto& m) { m.push_other(0); }},                              // EMPTY_LIST
+    Opcode{'\x8f', [](auto& m) { m.push_other(0); }},                           // EMPTY_SET
+    Opcode{'}', [](auto& m) { m.push_node({kObject}); }},                       // EMPTY_DICT
+    Opcode{')', [](auto& m) { m.push_tuple(m.stack.size()); }},                 // EMPTY_TUPLE
+    Opcode{'\x80', [](auto& m) { m.take(1); }},                                 // PROTO
+    Opcode{'\x95', [](auto& m) { m.take(8); }},                                 // FRAME
+    Opcode{'\x98', [](auto& /*m*/) {}},                                         // READONLY_BUFFER
+    Opcode{'(', [](auto& m) { m.marks.push_back(m.stack.size()); }},            // MARK
+    Opcode{'0', [](auto& m) { m.pop_or_mark(); }},                              // POP
+    Opcode{'1', [](auto& m) { m.stack.resize(m.pop_mark()); }},                 // POP_MARK
+    Opcode{'2', [](auto& m) { m.push(m.top()); }},                              // DUP
+    Opcode{'\x85', [](auto& m) { m.push_tuple(m.first_of(1)); }},               // TUPLE1
+    Opcode{'\x86', [](auto& m) { m.push_tuple(m.first_of(2)); }},               // TUPLE2
+    Opcode{'\x87', [](auto& m) { m.push_tuple(m.first_of(3)); }},               // TUPLE3
+    Opcode{'t', [](auto& m) { m.push_tuple(m.pop_mark()); }},                   // TUPLE
+    Opcode{'c', [](auto& m) { m.push_global(); }},                              // GLOBAL
+    Opcode{'\x93', [](auto& m) { m.push_stack_global(); }},                     // STACK_GLOBAL
+    Opcode{'Q', [](auto& m) { m.refer_to_storage(); }},                         // BINPERSID
+    Opcode{'R', [](auto& m) { m.call(); }},                                     // REDUCE
+    Opcode{'\x81', [](auto& m) { m.call(); }},                                  // NEWOBJ
+    Opcode{'\x92', [](auto& m) { m.pop(), m.call(); }},                         // NEWOBJ_EX
+    Opcode{'b', [](auto& m) { m.build(); }},                                    // BUILD
+    Opcode{'u', [](auto& m) { m.set_items(m.pop_mark()); }},                    // SETITEMS
+    Opcode{'s', [](auto& m) { m.set_items(m.first_of(2)); }},                   // SETITEM
+    Opcode{'a', [](auto& m) { m.add_to_top(m.first_of(1)); }},                  // APPEND
+    Opcode{'e', [](auto& m) { m.add_to_top(m.pop_mark()); }},                   // APPENDS
+    Opcode{'\x90', [](auto& m) { m.add_to_top(m.pop_mark()); }},                // ADDITEMS
+    Opcode{'\x91', [](auto& m) { m.stack.resize(m.pop_mark()), m.push({}); }},  // FROZENSET
+    Opcode{'q', [](auto& m) { m.remember(m.u8()); }},                           // BINPUT
+    Opcode{'r', [](auto& m) { m.remember(m.u32()); }},                          // LONG_BINPUT
+    Opcode{'\x94', [](auto& m) { m.remember(m.memo.size()); }},                 // MEMOIZE
+    Opcode{'h', [](auto& m) { m.recall(m.u8()); }},                             // BINGET
+    Opcode{'j', [](auto& m) { m.recall(m.u32()); }},                            // LONG_BINGET
 };
 
 Value PickleMachine::run() {
@@ -314,7 +311,7 @@ Value PickleMachine::run() {
       refuse("the pickle uses opcode " + std::to_string(static_cast<unsigned char>(code)));
     }
     found->run(*this);
-    require(stack_.size() + marks_.size() <= kMaxStack, "the pickle nests too deep");
+    require(stack.size() + marks.size() <= kMaxStack, "the pickle nests too deep");
   }
   return pop();
 }
@@ -529,7 +526,7 @@ PickleExtent pickle_extent(std::string_view bytes) {
   PickleMachine machine(bytes);
   machine.run();
   PickleExtent extent{machine.size(), {}};
-  for (const PickleNode& node : machine.nodes()) {
+  for (const PickleNode& node : machine.nodes) {
     if (node.kind != kStorage) continue;
     const auto id = storage_id(node.items);
     const auto elements = count_of(node.items.size() > 4 ? node.items[4] : Value{});

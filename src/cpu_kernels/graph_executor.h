@@ -50,10 +50,12 @@ class Arena {
   }
   void allocate() {
     // calloc writes no zeros to fresh pages, which the threads that use them touch first.
-    memory_.reset(std::calloc(1, size_ * sizeof(Element) + kPage));
+    const std::size_t bytes = std::max<std::size_t>(size_ * sizeof(Element), 1);
+    std::size_t space = bytes + kPage;
+    memory_.reset(std::calloc(1, space));
     if (memory_ == nullptr) throw ArenaError();
-    const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
-    begin_ = reinterpret_cast<Element*>((address + kPage - 1) / kPage * kPage);
+    void* begin = memory_.get();
+    begin_ = static_cast<Element*>(std::align(kPage, bytes, begin, space));
   }
   Element* at(std::size_t offset) const { return begin_ + offset; }
 

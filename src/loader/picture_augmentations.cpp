@@ -268,9 +268,9 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
     const auto begin = [](std::int64_t all, std::int64_t part) {
       return static_cast<std::int64_t>(std::llrint(static_cast<double>(all - part) / 2));
     };
-    const at::Tensor cut = images.narrow(2, begin(size.height, middle.height), middle.height)
-                               .narrow(3, begin(size.width, middle.width), middle.width)
-                               .contiguous();
+    at::Tensor cut = images.narrow(2, begin(size.height, middle.height), middle.height)
+                         .narrow(3, begin(size.width, middle.width), middle.width)
+                         .contiguous();
     if (middle == wanted) return cut;
     const at::Tensor whole = at::zeros({1, 4}, images.options().dtype(at::kFloat));
     whole.select(1, 2).fill_(middle.height);

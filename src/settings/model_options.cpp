@@ -305,11 +305,10 @@ Type<WeightsOptions> weights() {
   Schema<WeightsOptions> schema;
   ADD_KEY(schema, file, kNever, path(),
           "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", {"path"}, kRequired);
-  schema.add(
-      "new", &WeightsOptions::fresh, kNever, globs,
-      "Tensors that keep their fresh initialisation: \"head\" (the last layer), or globs of "
-      "their names; * crosses dots.",
-      {"exclude", "skip", "ignore"});
+  schema.add("new", &WeightsOptions::fresh, kNever, globs,
+             "Tensors that keep their fresh initialisation: \"head\" (the last layer), or globs of "
+             "their names; * crosses dots.",
+             {"exclude", "skip", "ignore"});
   return brief_or_full(
       converted<WeightsOptions>(
           path(), [](std::filesystem::path file) { return WeightsOptions{std::move(file)}; },

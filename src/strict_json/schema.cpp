@@ -1,5 +1,7 @@
 #include "strict_json/schema.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -151,8 +153,9 @@ std::nullopt_t JsonCursor::add_no_object(const std::vector<KnownKey>& own) const
     std::string dotted = pointer_.empty() ? "" : pointer_.substr(1) + "/";
     std::ranges::replace(dotted, '/', '.');
     const auto& text = value().get_ref<const std::string&>();
-    return add_mismatch("an object", "; did you mean {\"" + key.name + "\": \"" + text +
-                                         "\"} (--set " + dotted + key.name + "=" + text + ")?");
+    return add_mismatch("an object",
+                        fmt::format("; did you mean {{\"{0}\": \"{1}\"}} (--set {2}{0}={1})?",
+                                    key.name, text, dotted));
   }
   return add_mismatch("an object");
 }
