@@ -119,7 +119,7 @@ def measure(options, older, folder, keep):
     units = options.processes if options.device == "cuda" else 1  # of what the rates are measured on
     result = {
         "what": f"{options.processes} processes" + (" of one thread" if options.device == "cpu" else "") +
-                f" on {options.device}, {options.epochs} epochs, {options.runs} runs of each side in turn",
+                f" on {options.device}, {options.epochs} epochs, {options.runs} alternating runs per side",
         "command": options.command, **seen.describe(), "torch": torch.__version__,
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
     }

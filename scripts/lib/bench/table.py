@@ -50,7 +50,7 @@ def comparison_table(result):
     first, case = next(iter(result["cases"].items()))
     add(f"`{first}`: launch to first step", "startup_seconds", case, precisions[0])
     add(f"`{first}`: largest process, GB", "peak_memory_mb", case, precisions[0], scale=1e-3)
-    return table(["an epoch, seconds", "precision", "measured", "floor reached", *(SHORT_NAMES[peer] for peer in peers)], rows)
+    return table(["epoch time, seconds", "precision", "measured", "floor reached", *(SHORT_NAMES[peer] for peer in peers)], rows)
 
 
 def losses(result):
@@ -115,7 +115,7 @@ def make_small(results, recoveries=()):
     result = newest_first(results)[0]
     cases, peers = result["cases"], peers_of(result)
     first = next(iter(cases))
-    figures = [(f"an epoch of `{name}`", "epoch_seconds", cases[name]) for name in CASES_OF_README if name in cases]
+    figures = [(f"epoch of `{name}`", "epoch_seconds", cases[name]) for name in CASES_OF_README if name in cases]
     figures.append((f"launch to first step of `{first}`", "startup_seconds", cases[first]))
     rows = []
     for label, key, case in figures:
@@ -137,7 +137,7 @@ def recovery_table(result):
              f"{side['redone_steps']['median']:.0f}, at most {side['redone_steps']['max']:.0f}", f"{100 * side['goodput']:.1f} %"]
             for name, side in goodput.items() if isinstance(side, dict)]
     return [f"### Lost processes: {kind(result)}", "", f"`lenet` on 2 processes for {goodput['seconds']:.0f} s, one of which is killed every 15 s; {result['date']}, "
-            f"commit {result['commit']}.", "", *table(["side", "process kill to next step", "steps taken again", "goodput"], rows), ""]
+            f"commit {result['commit']}.", "", *table(["side", "process kill to next step", "steps repeated", "goodput"], rows), ""]
 
 
 def make_full(results, recoveries=()):
