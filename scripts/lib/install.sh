@@ -4,7 +4,7 @@
 
 # libfmt-dev comes with libspdlog-dev and is named because its headers are used on their own.
 packages=(
-  ca-certificates ccache cmake g++ git mold ninja-build python3 python3-venv
+  ca-certificates ccache cmake g++ git lld ninja-build python3 python3-venv
   catch2 libcli11-dev libcurl4-openssl-dev libfmt-dev libgloo-dev libjpeg-dev liblmdb-dev libmd-dev libpng-dev
   libprotozero-dev libspdlog-dev libwebp-dev libxxhash-dev nlohmann-json3-dev zlib1g-dev
 )
