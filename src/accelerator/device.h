@@ -65,8 +65,8 @@ class KernelModule {
 
 /// Sets, for the whole process, the status that shows waits for the GPU in `wait_until`,
 /// `synchronize` and `to_host`; null for none. These functions have no timeout, even if the GPU
-/// does not respond or a captured collective waits for a lost rank: whoever watches the status (the
-/// launcher, or a thread of this rank) ends the process.
+/// does not respond or a captured collective waits for a lost rank: the watcher of the status (the
+/// launcher or a thread of this rank) ends the process.
 void show_waits_on(launch::RankStatus* status);
 
 /// Returns once `has_reached` reports that the device has reached a point in its work.

@@ -109,7 +109,7 @@ struct PreviewPage {
 };
 
 /// Returns the factor by which small images are enlarged so that people can recognise their
-/// content; a lower one if there are so many images that the picture would become huge.
+/// content. The factor is lower if there are so many images that the picture would become huge.
 std::int64_t comfortable_scale(const std::vector<RankPreview>& previews);
 
 /// Returns the names, or else the numbers, of the classes of a rank's images, arranged like its

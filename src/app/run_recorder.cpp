@@ -76,11 +76,6 @@ std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
   return histograms;
 }
 
-std::string counted(std::int64_t number, const std::string& noun) {
-  const char* plural = noun.ends_with('s') ? "es" : "s";
-  return std::to_string(number) + " " + noun + (number == 1 ? "" : plural);
-}
-
 std::string describe_dataset(const data::Dataset& dataset) {
   const data::ImageSet& images = dataset.train;
   const std::int64_t held_out = dataset.validation.count;
@@ -132,10 +127,9 @@ void log_early_end(const Worker& worker, const data::Dataset& dataset, const std
     const bool is_balanced =
         worker.config.checkpoint.best_by == settings::BestBy::kBalancedAccuracy;
     spdlog::info(
-        "early_stopping: {}{} accuracy has not improved on {:.2f} % by more than min_delta for {} "
-        "epoch{}",
-        selection_set(dataset), is_balanced ? " balanced" : "", 100 * best_accuracy, bad_epochs,
-        bad_epochs == 1 ? "" : "s");
+        "early_stopping: {}{} accuracy has not improved on {:.2f} % by more than min_delta for {}",
+        selection_set(dataset), is_balanced ? " balanced" : "", 100 * best_accuracy,
+        counted(bad_epochs, "epoch"));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "app/run_recorder.h"
+#include "base/print.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::app {
@@ -60,7 +61,7 @@ void mark_best(const Worker& worker, const train::Progress& progress) {
 void set_aside_later_checkpoints(const Worker& worker, const train::Progress& progress) {
   if (const std::int64_t later = checkpoints_of(worker).set_aside_later_than(progress.step);
       later > 0) {
-    spdlog::warn("{} later checkpoint{} of this run moved to {}", later, later == 1 ? "" : "s",
+    spdlog::warn("{} of this run moved to {}", counted(later, "later checkpoint"),
                  (worker.run_folder / files::kCheckpoints / "abandoned").string());
   }
 }

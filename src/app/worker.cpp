@@ -61,8 +61,8 @@ void end_on_stop_signals(bool trains) {
   // Shells start background processes with SIGINT ignored, but one that is sent is intended.
   for (const int signal : launch::stop_signals()) std::signal(signal, SIG_DFL);
   // No handler may run on a thread that computes, and later threads inherit the mask: while oneDNN
-  // multiplies matrices, the stack pointer points into the heap, where a handler's frame would
-  // corrupt memory.
+  // multiplies matrices, the stack pointer points into the heap, so a handler's frame would corrupt
+  // memory.
   const sigset_t signals = set_of_stop_signals();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
   start_thread([trains] { take_stop_signals(trains); }).detach();
@@ -75,8 +75,8 @@ int scontrol_requeue(std::string job) {
   std::array<char*, 4> arguments{program.data(), command.data(), job.data(), nullptr};
   posix_spawn_file_actions_t files;
   ::posix_spawn_file_actions_init(&files);
-  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO,
-                                     STDOUT_FILENO);  // its output is not a result of the run
+  // Its output is not a result of the run.
+  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   sigset_t none;
@@ -295,13 +295,13 @@ void list_left_out(const data::Dataset& dataset) {
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
   if (dataset.left_out.added > 0) {
-    spdlog::info("ignored {} file{} that are new since the run began", dataset.left_out.added,
-                 dataset.left_out.added == 1 ? "" : "s");
+    spdlog::info("ignored {} that are new since the run began",
+                 counted(dataset.left_out.added, "file"));
   }
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
   if (dataset.skipped.empty()) return;
-  spdlog::warn("skipped {} unusable image{} (data.on_bad_sample: skip)", dataset.skipped.size(),
-               dataset.skipped.size() == 1 ? "" : "s");
+  spdlog::warn("skipped {} (data.on_bad_sample: skip)",
+               counted(std::ssize(dataset.skipped), "unusable image"));
   for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
     spdlog::log(i < kMostWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
                 dataset.skipped[i]);

@@ -133,7 +133,7 @@ Utf8Character first_character(std::string_view text) {
                                                          : Utf8Character{size, code};
 }
 
-std::string replaced(std::string text, std::string_view part, std::string_view by) {
+std::string replaced(std::string_view text, std::string_view part, std::string_view by) {
   std::string result;
   std::size_t begin = 0;
   for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, begin)) {
@@ -141,6 +141,11 @@ std::string replaced(std::string text, std::string_view part, std::string_view b
     begin = at + part.size();
   }
   return result.append(text, begin);
+}
+
+std::string counted(std::int64_t number, std::string_view noun) {
+  const char* plural = noun.ends_with('s') ? "es" : "s";
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : plural);
 }
 
 std::string shortened(std::string_view text, std::size_t most) {

@@ -43,7 +43,7 @@ constexpr const char* enum_name(const std::array<const char*, kCount>& names, En
 inline constexpr const char* kEraseLine = "\r\x1b[J";
 
 /// Returns the text with every occurrence of `part` replaced. `part` must not be empty.
-std::string replaced(std::string text, std::string_view part, std::string_view by);
+std::string replaced(std::string_view text, std::string_view part, std::string_view by);
 
 /// Returns the text, truncated to at most `most` bytes including a final "…" if it is longer. Does
 /// not split UTF-8 characters.
@@ -58,6 +58,9 @@ std::string first_names(std::span<const std::string> names, std::size_t most);
 /// Returns whether a name matches a glob, like Python's `fnmatch.fnmatchcase`: `*` matches any text
 /// including dots, `?` one byte, and `[abc]`, `[a-z]` and `[!a-z]` one byte of a set.
 bool matches_glob(std::string_view pattern, std::string_view name);
+
+/// Returns "1 thread", "2 threads", "2 processes".
+std::string counted(std::int64_t number, std::string_view noun);
 
 /// Returns the restricted Damerau-Levenshtein distance (optimal string alignment) of two names.
 std::size_t edit_distance(std::string_view left, std::string_view right);
@@ -96,9 +99,9 @@ void print_result(const OrderedJson& json);
 
 /// Destinations of the log messages that a process writes with spdlog::info and so on.
 struct LogSetup {
-  std::string level =
-      "info";          // trace, debug, info, warning, error: minimum severity on the console
-  int console_fd = 2;  // -1: no console
+  /// Minimum severity on the console: trace, debug, info, warning or error.
+  std::string level = "info";
+  int console_fd = 2;                         // -1: no console
   std::string console_prefix;                 // "rank 1: ", empty for rank 0
   std::optional<std::filesystem::path> file;  // receives debug level and above, appended
 };

@@ -244,7 +244,7 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
 /// or a config is read from them.
 void find_file(std::string& path, bool to_resume) {
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) path = file_of_run(path, to_resume).string();
+  if (is_folder(path)) path = file_of_run(path, to_resume).string();
   if (!fs::is_regular_file(path, ignored)) return;  // reported when it is read
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const auto damage = damage_of(path, file.bytes());

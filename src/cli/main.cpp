@@ -297,8 +297,8 @@ void tune_workers() {
   // thousand times as long: on a busy machine a spinning thread would keep the one that it waits
   // for from running.
   if (!environment_variable("OMP_WAIT_POLICY")) ::setenv("GOMP_SPINCOUNT", "1000", 0);
-  // Lets malloc request huge pages: page faults took a tenth of a short run, and TLB misses took a
-  // tenth of an epoch with large linear layers.
+  // Lets malloc request huge pages: fewer TLB misses save 5 to 8 % of an epoch with large linear
+  // layers, and a short run has half as many page faults.
   std::string tunables = environment_variable("GLIBC_TUNABLES").value_or("");
   constexpr const char* kHugePages = "glibc.malloc.hugetlb";
   if (tunables.find(kHugePages) != std::string::npos) return;

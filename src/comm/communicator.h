@@ -114,8 +114,8 @@ class Communicator {
   /// or the store does not answer. Not collective.
   std::vector<int> silent_ranks(bool timed_out) noexcept;
 
-  /// Removes the time-outs of all collectives. Whoever monitors this rank's waits replaces them:
-  /// time-outs would also count time during which the whole job was suspended.
+  /// Removes the time-outs of all collectives. The launcher, or a thread of this rank, monitors
+  /// waits instead, because time-outs also count time during which the whole job was suspended.
   void wait_without_end();
 
   /// From now on, records in `status` what this rank waits for; `status` must outlive this object.

@@ -153,7 +153,8 @@ constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same
 /// shared too, so nothing is copied or computed twice. Results are bit-identical in every run.
 ///
 /// A rank that has waited for a tenth of a second checks whether the other processes are alive. A
-/// hung process is detected by whoever monitors this rank's waits.
+/// hung process is detected by the monitor of this rank's waits: the launcher or a thread of the
+/// rank.
 class SharedMemoryAverager : public GradientAverager {
  public:
   SharedMemoryAverager(const Communicator& communicator, GradientBuffer buffer)

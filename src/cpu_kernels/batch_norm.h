@@ -54,7 +54,7 @@ class BlockedBatchNorm {
   BlockedBatchNorm(const ValueShape& shape, double epsilon, double momentum, bool relu, float limit)
       : kernels_(kernel_table<Element>()->layers),
         shape_(shape),
-        channels_(static_cast<std::size_t>(words<Element>(shape.channels) * kDepth<Element>)),
+        channels_(static_cast<std::size_t>(round_up(shape.channels, kDepth<Element>))),
         epsilon_(epsilon),
         momentum_(momentum),
         relu_(relu),

@@ -98,7 +98,7 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
   view.layer_groups = shape.groups;
   view.by_amx = by_amx<Element>();
   const std::int64_t in = view.shape.group_in();
-  const std::int64_t stored = words<Element>(in) * kDepth<Element>;
+  const std::int64_t stored = round_up(in, kDepth<Element>);
   view.merges_columns =
       view.shape.groups == 1 && shape.dilation.width == 1 && stored % (2 * kLanes) != 0;
   view.column_run = view.merges_columns ? stored : round_up(in, kLanes);
@@ -133,7 +133,7 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
   // Odd numbers of cache lines, since otherwise a column's words would map to few cache sets.
   const auto odd_lines = [&](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
-  const std::int64_t channels = words<Element>(s.in.channels) * kD;
+  const std::int64_t channels = round_up(s.in.channels, kD);
   if (view.merges_columns) {
     const std::int64_t padded_width =
         (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;

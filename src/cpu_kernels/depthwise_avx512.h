@@ -104,7 +104,7 @@ template <class Element>
 struct TileTaps {
   TileTaps(const GatherView& view, std::int64_t y, const DepthwiseTile& tile)
       : rows(view.rows + view.row_begin[y]), rows_end(view.rows + view.row_begin[y + 1]) {
-    const std::int64_t pixel = words<Element>(view.in.channels) * kWordSize<Element>;
+    const std::int64_t pixel = view.in.pixel_size<Element>();
     row_size = view.in.width * pixel;
     kernel_width = view.kernel_width;
     in = tile.in * pixel;
@@ -194,7 +194,7 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
   const TileTaps<Element> taps(view, y, tile);
   const BatchOperands<Element> o = operands;
   const Element* const in = o.in + block * view.in.block_size<Element>();
-  const std::int64_t pixel_size = words<Element>(view.out.channels) * kWordSize<Element>;
+  const std::int64_t pixel_size = view.out.pixel_size<Element>();
   const std::int64_t step = view.depthwise.out_step * pixel_size;
   const std::int64_t channels = view.out.channels;
   const std::int64_t of_word = view.positions * kDepth<Element>;
@@ -284,7 +284,7 @@ void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int
                        std::int64_t y, const DepthwiseTile& tile, const Element* in,
                        const Element* gradient, float* lanes) {
   const TileTaps<Element> taps(view, y, tile);
-  const std::int64_t step = words<Element>(view.out.channels) * kWordSize<Element>;
+  const std::int64_t step = view.out.pixel_size<Element>();
   const std::int64_t of_word = view.positions * kDepth<Element> * kLanes;
   for (std::int64_t word = word_begin; word < word_end; ++word, lanes += of_word) {
     TileWord<Element, T> g;
@@ -307,7 +307,7 @@ void depthwise_gradient(const GatherView& view, const WeightGradientOperands<Ele
   constexpr std::int64_t kLanePixels = 128;  // pixels whose products are summed in lanes
   const std::int64_t of_word = view.positions * kDepth<Element>;
   const std::int64_t weights = (word_end - word_begin) * of_word;
-  const std::int64_t pixel_size = words<Element>(view.out.channels) * kWordSize<Element>;
+  const std::int64_t pixel_size = view.out.pixel_size<Element>();
   float* const lanes = reinterpret_cast<float*>(operands.scratch) + word_begin * of_word * kLanes;
   float* const sums = operands.sums + word_begin * of_word;
   __builtin_memset(lanes, 0, sizeof(float) * static_cast<std::size_t>(kLanes * weights));

@@ -353,8 +353,8 @@ template <class Element, class Sums>
     weights = {operands.weights + first * row, row, kD, view.panel_rows * row};
     if (view.by_amx) tail = words<Element>(view.group_in) % kLanes;
   }
-  const std::int64_t in_pixel = words<Element>(view.in.channels) * kWordSize<Element>;
-  const std::int64_t out_pixel = words<Element>(view.out.channels) * kWordSize<Element>;
+  const std::int64_t in_pixel = view.in.pixel_size<Element>();
+  const std::int64_t out_pixel = view.out.pixel_size<Element>();
   const Element* const in_block = operands.in + part.block * view.in.pixels() * in_pixel;
   for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
     for (std::int64_t x = 0; x < view.out.width; ++x) {

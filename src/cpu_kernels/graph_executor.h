@@ -226,8 +226,7 @@ class GraphExecutor {
       const GraphNode& node = state.node;
       if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
         state.convolution.emplace(convolution->shape);
-        const std::int64_t channels =
-            words<Element>(convolution->shape.out.channels) * kDepth<Element>;
+        const std::int64_t channels = round_up(convolution->shape.out.channels, kDepth<Element>);
         state.bias.resize(static_cast<std::size_t>(channels));
         state.bias_sums.resize(static_cast<std::size_t>(max_blocks_ * channels));
         state.packed_forward = values_.add(state.convolution->forward().packed_size());
@@ -425,7 +424,7 @@ class GraphExecutor {
   void add_bias_gradients(State& state) {
     const GraphNode& node = state.node;
     const std::int64_t channels = graph_.shape_of(node.out).channels;
-    const std::int64_t of_block = words<Element>(channels) * kDepth<Element>;
+    const std::int64_t of_block = round_up(channels, kDepth<Element>);
     std::vector<double>& sums = state.bias_sums;
     std::fill(sums.begin(), sums.end(), 0.0);
     batch_.for_each_block([&](std::int64_t block) {

@@ -227,7 +227,7 @@ struct PixelRange {
 
   template <class Element>
   std::int64_t padded_channels() const {
-    return words<Element>(channels) * kDepth<Element>;
+    return round_up(channels, kDepth<Element>);
   }
 };
 

@@ -187,7 +187,7 @@ struct RegisterSums {
       Vector b[V];
 #pragma GCC unroll 2
       for (int v = 0; v < V; ++v) {
-        const Element* const from = f.b + v * kWordSize<Element> / kVectors;
+        const Element* const from = f.b + v * kVectorSize<Element>;
         b[v] = factors(from);
         __builtin_prefetch(from + kAhead * f.b_step);
       }

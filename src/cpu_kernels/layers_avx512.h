@@ -368,7 +368,7 @@ template <class Element, class Action>
 void for_each_run(const ValueShape& shape, const PlainStrides& strides, const Action& action) {
   constexpr std::int64_t kD = kDepth<Element>;
   constexpr std::int64_t kFewChannels = 8;
-  const std::int64_t pixel_size = words<Element>(shape.channels) * kWordSize<Element>;
+  const std::int64_t pixel_size = shape.pixel_size<Element>();
   const bool along_channels =
       strides.channel == 1 && (shape.pixels() == 1 || shape.channels > kFewChannels);
   for (std::int64_t y = 0; y < shape.height; ++y) {

@@ -79,7 +79,7 @@ void copy_row(const ConvolutionShape& s, const GradientBand& band, const Element
 template <class Element>
 void transpose_row(const ConvolutionShape& s, const GradientBand& band, const Element* from,
                    Element* to) {
-  const std::int64_t channels = words<Element>(s.in.channels) * kDepth<Element>;
+  const std::int64_t channels = round_up(s.in.channels, kDepth<Element>);
   [[maybe_unused]] const PairSplitter splitter;
   for (std::int64_t x = 0; x < s.in.width; ++x, from += channels * kImages) {
     for (std::int64_t channel = 0; channel < channels; channel += kLanes) {

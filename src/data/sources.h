@@ -87,7 +87,7 @@ class BadSamples {
   std::vector<std::string> skipped_;
 };
 
-/// What was left out of a data set's folders and files, and why.
+/// Counts of files and samples of a data set that were skipped, by reason.
 struct LeftOut {
   std::map<std::string, std::int64_t> files{};   // in class folders, by extension (".txt")
   std::map<std::string, std::string> folders{};  // name -> reason
@@ -146,7 +146,7 @@ class ImageSource {
   void decode(std::int64_t sample, const ImageGeometry& geometry, std::uint8_t* out,
               Buffer& buffer) const;
 
-  /// Reads in advance what the first `read` would otherwise load. Throws Error(kData).
+  /// Loads the data that the first `read` would otherwise have to load. Throws Error(kData).
   virtual void load() const {}
 
   /// Renumbers the classes to match `names`, which is sorted. Throws Error(kData) for classes that

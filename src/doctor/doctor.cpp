@@ -53,18 +53,13 @@ Finding problem_if_throws(const char* topic, const char* remedy, const Check& ch
 
 constexpr double kMega = 1e6;
 
-std::string counted(int number, const char* noun) {
-  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
-}
-
 Finding check_open_files() {
   constexpr rlim_t kLeast = 64;  // sockets, pipes, libraries and data files of one rank
   constexpr rlim_t kComfortable = 1024;
   rlimit limit{};
   const rlim_t files = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
-  const Finding finding =
-      good("open files", files == RLIM_INFINITY ? "unlimited" : std::to_string(files),
-           {{"limit", files}});
+  Finding finding = good("open files", files == RLIM_INFINITY ? "unlimited" : std::to_string(files),
+                         {{"limit", files}});
   if (files >= kComfortable) return finding;
   return finding.with(files < kLeast ? Verdict::kProblem : Verdict::kWarning, " for each process",
                       "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf");
@@ -83,7 +78,7 @@ Finding check_processor() {
 
 Finding check_memory() {
   const SystemMemory memory = system_memory();
-  const Finding finding =
+  Finding finding =
       good("memory",
            fmt::format("{} of {} free{}", memory_text(memory.available), memory_text(memory.total),
                        memory.limited ? " (the limit of its cgroup)" : ""),
@@ -198,10 +193,7 @@ Finding check_launcher() {
 constexpr const char* kSeeAbove = "the message above says what to do";
 
 fs::path nearest_existing(fs::path folder) {
-  std::error_code ignored;
-  while (!fs::is_directory(folder, ignored) && folder.has_relative_path()) {
-    folder = folder.parent_path();
-  }
+  while (!is_folder(folder) && folder.has_relative_path()) folder = folder.parent_path();
   return folder;
 }
 
@@ -300,9 +292,9 @@ Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
     const int processes = launch::choose_process_count(config, machine);
     const auto placement = launch::choose_placement(config, machine, 0, processes);
     return good("a run here",
-                fmt::format("{} process{} on {}, backend {}, {} each", processes,
-                            processes == 1 ? "" : "es", placement.cuda ? "cuda" : "cpu",
-                            placement.backend, counted(placement.threads, "thread")),
+                fmt::format("{} on {}, backend {}, {} each", counted(processes, "process"),
+                            placement.cuda ? "cuda" : "cpu", placement.backend,
+                            counted(placement.threads, "thread")),
                 {{"processes", processes}});
   });
 }

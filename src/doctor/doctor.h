@@ -14,7 +14,7 @@ namespace mnist_train::doctor {
 
 enum class Verdict {
   kGood,
-  kNote,     // nothing is wrong, but it is worth knowing or limits what is possible
+  kNote,     // not a fault, but worth knowing, or a limitation
   kWarning,  // works, but badly or only for some uses
   kProblem,  // a run will fail
 };

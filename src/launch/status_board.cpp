@@ -270,8 +270,8 @@ RunFailure summarize_failure(const std::vector<RankEnd>& ends,
   for (const RankEnd& end : ends) {
     if (&end == &cause || !has_failed(end)) continue;
     const auto& other = end.exit.failure;
-    if (reported && other && reported->message == other->message)
-      continue;  // all found the same mistake
+    // All found the same mistake.
+    if (reported && other && reported->message == other->message) continue;
     if (is_mistake && is_victim(end)) continue;
     failure.victims += describe_end(end, board) + "\n";
   }

@@ -26,7 +26,7 @@ enum class Phase : std::uint32_t {
   kFinished,
 };
 
-/// What a rank waits for: a collective operation, or its GPU.
+/// The event that a rank waits for: the end of a collective operation, or of work of its GPU.
 enum class Wait : std::uint32_t {
   kNothing,
   kAllReduce,

@@ -255,7 +255,7 @@ void Augmenter::begin_epoch(const std::vector<std::int64_t>& order, std::int64_t
     }
   }
   if (drawn_.defined() && drawn_.sizes() == drawn.sizes()) {
-    drawn_.copy_(drawn);  // at the same address, where a captured step reads it
+    drawn_.copy_(drawn);  // in place, because captured steps read this address
   } else {
     drawn_ = drawn.to(device_);
   }

@@ -105,7 +105,7 @@ class Augmenter {
   void begin_epoch(const std::vector<std::int64_t>& order, std::int64_t epoch);
 
   /// Returns the number of samples that `apply` needs after a batch's last one: 1 for local mixing,
-  /// where a sample's partner is the next one in the order (for the last one, the first).
+  /// in which a sample's partner is the next sample in the order (for the last one, the first).
   std::int64_t samples_beyond() const;
   /// With `takes_partners`, returns the positions in the epoch's order of the partners of
   /// `selection`, at most as many as its samples; otherwise, none.

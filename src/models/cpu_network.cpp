@@ -52,8 +52,8 @@ struct CpuGraph {
   Graph graph;
   std::vector<NodeTensors> nodes;  // with parameters
   std::size_t layers;              // in the graph
-  network::SampleShape in;         // of the first layer
-  network::SampleShape out;        // of the last one
+  SampleShape in;                  // of the first layer
+  SampleShape out;                 // of the last one
 };
 
 Extent extent(const ImageSize& size) { return {size.height, size.width}; }
@@ -333,7 +333,7 @@ class PlannedNetwork {
     const auto typed =
         std::ranges::find_if(graph_.nodes, [](const NodeTensors& n) { return !n.norm; });
     if (typed->weight.scalar_type() != type) return false;
-    const network::SampleShape& in = graph_.in;
+    const SampleShape& in = graph_.in;
     return in.is_image ? x.sizes().slice(1) == at::IntArrayRef{in.channels, in.height, in.width}
                        : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
   }
@@ -419,7 +419,7 @@ class PlannedNetwork {
   /// `passes`: kForward if there is no backward pass.
   at::Tensor compute(const at::Tensor& x, bool training, Passes passes) {
     const std::int64_t images = x.size(0);
-    const network::SampleShape& out = graph_.out;
+    const SampleShape& out = graph_.out;
     return with_executors(x, [&]<class Element>(Executors<Element>& executors) {
       GraphExecutor<Element>& executor = executors.executor_for(graph_.graph, images, passes);
       bind(executor, passes);

@@ -155,7 +155,7 @@ bool begin_with_biased_convolution_batch_norm(Neighbours next) {
 /// Holds the modules of a sequential, residual, gate or repeat.
 struct Container : torch::nn::Module {};
 
-/// A network made of layers. Adjacent layers are fused where a fused operation exists.
+/// A network made of layers. Adjacent layers are fused if a fused operation exists.
 class LayeredModel : public Model {
  public:
   LayeredModel(const network::Network& described, const settings::InitOptions& init,

@@ -96,8 +96,7 @@ SampleLoss batch_sums(const at::Tensor& scores, const Targets& targets, double s
 
 /// Returns whether `host_softmax_loss` supports these logits.
 bool can_host_softmax_loss(const at::Tensor& logits) {
-  return logits.is_cpu() && logits.dim() == 2 && logits.size(1) > 0 && logits.is_contiguous() &&
-         (logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kBFloat16);
+  return logits.is_cpu() && kernels::can_softmax_loss(logits) && logits.size(1) > 0;
 }
 
 /// The CPU version of kernels::softmax_loss: one pass over the logits instead of a dozen LibTorch

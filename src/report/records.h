@@ -443,8 +443,8 @@ std::optional<std::filesystem::path> run_that_wrote(const std::filesystem::path&
 /// Removes the records of a run that could not start, so that `holds_run` returns false again.
 void remove_records(const std::filesystem::path& folder);
 
-/// Removes what was created for a run that could not start: its lock, its logs, and the folders in
-/// `made` that are empty. A no-op if the folder contains a run.
+/// Removes the lock and the logs of a run that could not start, and the empty folders in `made`. A
+/// no-op if the folder contains a run.
 void discard_run_folder(const std::filesystem::path& folder,
                         const std::vector<std::filesystem::path>& made);
 

@@ -378,7 +378,7 @@ void require_set_for_each(const DataOptions& options, int processes) {
                        " processes (launch.processes_per_node, --nproc-per-node)");
 }
 
-std::array<std::uint8_t, 3> background_of(const DataOptions& options) {
+Background background_of(const DataOptions& options) {
   return options.background.value_or(kWhiteBackground);
 }
 

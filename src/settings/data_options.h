@@ -107,7 +107,7 @@ struct DataOptions {
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels);
 
 /// Returns data.background as red, green and blue.
-std::array<std::uint8_t, 3> background_of(const DataOptions& options);
+Background background_of(const DataOptions& options);
 
 /// Returns the normalisation for RGB images that have been converted to grayscale (see
 /// imaging::with_channels).

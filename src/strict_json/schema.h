@@ -32,8 +32,8 @@ struct KeyOwner {
   std::string key{};  // "": the key always has an effect
   std::string value{};
   bool is_any_other = false;  // has an effect with any value except `value`
-  std::string
-      noun{};  // of the values, such as "model": the key is an error with other values; "": never
+  /// Of the values, such as "model": the key is an error with other values; "": never.
+  std::string noun{};
 };
 
 /// Attributes that only a few keys have.

@@ -44,7 +44,8 @@ Values config_values(const nlohmann::json& config, const std::string& key = "", 
   if (depth > 0 && (!config.is_object() || depth == kMaxDepth)) return {{key, config_text(config)}};
   Values values;
   for (const auto& [name, member] : config.items()) {
-    values.merge(config_values(member, key.empty() ? name : key + "." + name, depth + 1));
+    values.merge(
+        config_values(member, key.empty() ? name : fmt::format("{}.{}", key, name), depth + 1));
   }
   return values;
 }
