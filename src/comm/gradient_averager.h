@@ -173,6 +173,10 @@ class GradientAverager {
   virtual bool sends_in_backward() const { return false; }
   /// Gathers the summed gradients on every rank.
   virtual void all_gather() {}
+  /// Replaces a small contiguous tensor, of the same size on all ranks, with its sum over the
+  /// ranks if the strategy can do so without messages; else returns false. Collective. For batch
+  /// norm, which needs sums of statistics in the forward and backward pass of each layer.
+  virtual bool all_reduce_small(at::Tensor& /*tensor*/) { return false; }
   /// Waits until every rank sees the updates of all ranks. Returns whether they are finite on all
   /// ranks, or `finite` itself if each rank updates all weights from the same sums.
   virtual bool end_update(bool finite) { return finite; }

@@ -134,9 +134,9 @@ class SharedSegment {
   std::size_t taken_ = 0;
 };
 
-[[noreturn]] void throw_lost(int rank) {
-  throw PeerError("lost another rank in gradient averaging: the process of rank " +
-                  std::to_string(rank) + " is gone");
+[[noreturn]] void throw_lost(int rank, launch::Wait wait) {
+  throw PeerError(std::string("lost another rank in ") + launch::wait_name(wait) +
+                  ": the process of rank " + std::to_string(rank) + " is gone");
 }
 
 GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer buffer) {
@@ -147,6 +147,7 @@ GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer 
 }
 
 constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same cache line
+constexpr std::size_t kMaxSmall_bytes = 64 << 10;  // 4,000 channels' statistics in fp64
 
 /// Sums gradients in memory that ranks on the CPUs of one host share. Each rank sums its slice of
 /// all ranks' gradients and updates its slice of the weights. Weights and optimizer state are
@@ -164,7 +165,8 @@ class SharedMemoryAverager : public GradientAverager {
         segment_(communicator, segment_bytes()),
         barrier_(segment_.take(SharedBarrier::bytes(ranks())), rank(), ranks()),
         states_(reinterpret_cast<RankState*>(
-            segment_.take(sizeof(RankState) * static_cast<std::size_t>(ranks())))) {
+            segment_.take(sizeof(RankState) * static_cast<std::size_t>(ranks())))),
+        small_(segment_.take(small_bytes())) {
     for (int other = 0; other < ranks(); ++other) {
       statistics_slots_.push_back(segment_.take_like(own_statistics()));
       const auto share = [&](const at::Tensor& own) {
@@ -180,7 +182,7 @@ class SharedMemoryAverager : public GradientAverager {
     for (int other = 0; other < ranks(); ++other) {
       const pid_t pid = states_[other].pid;
       processes_.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-      if (is_gone(other)) throw_lost(other);
+      if (is_gone(other)) throw_lost(other, launch::Wait::kAveraging);
     }
   }
 
@@ -204,6 +206,21 @@ class SharedMemoryAverager : public GradientAverager {
   }
 
   bool adds_up_late() const override { return true; }
+
+  bool all_reduce_small(at::Tensor& tensor) override {
+    if (tensor.nbytes() > kMaxSmall_bytes) return false;
+    // Two sets of slots in turn: a rank that passes the barrier of one set has read the other.
+    uses_second_set_ = !uses_second_set_;
+    const auto slot_of = [&](int owner) {
+      const auto number = static_cast<std::size_t>(uses_second_set_ ? ranks() + owner : owner);
+      return at::from_blob(small_ + number * kMaxSmall_bytes, tensor.sizes(), tensor.options());
+    };
+    slot_of(rank()).copy_(tensor);
+    barrier(launch::Wait::kAllReduce);
+    tensor.copy_(slot_of(0));
+    for (int other = 1; other < ranks(); ++other) tensor.add_(slot_of(other));
+    return true;
+  }
 
   void all_gather() override {
     barrier();
@@ -238,7 +255,11 @@ class SharedMemoryAverager : public GradientAverager {
     std::size_t of_rank = sizeof(RankState) + cache_aligned(own_statistics().nbytes()) +
                           cache_aligned(buffer_.rows.nbytes());
     if (keeps_bf16()) of_rank += cache_aligned(buffer_.bf16_rows.nbytes());
-    return SharedBarrier::bytes(ranks()) + of_rank * static_cast<std::size_t>(ranks());
+    return SharedBarrier::bytes(ranks()) + small_bytes() +
+           of_rank * static_cast<std::size_t>(ranks());
+  }
+  std::size_t small_bytes() const {
+    return 2 * kMaxSmall_bytes * static_cast<std::size_t>(ranks());
   }
 
   Slice slice_of(int owner) const {
@@ -261,11 +282,11 @@ class SharedMemoryAverager : public GradientAverager {
         .narrow(1, gradient_count(), buffer_.statistics);
   }
 
-  void barrier() {
-    const launch::WaitScope waiting(communicator_.status(), launch::Wait::kAveraging);
-    barrier_.arrive_and_wait([this](int missing) {
+  void barrier(launch::Wait wait = launch::Wait::kAveraging) {
+    const launch::WaitScope waiting(communicator_.status(), wait);
+    barrier_.arrive_and_wait([this, wait](int missing) {
       // In this order, because the process may arrive and then exit.
-      if (is_gone(missing) && !barrier_.has_arrived(missing)) throw_lost(missing);
+      if (is_gone(missing) && !barrier_.has_arrived(missing)) throw_lost(missing, wait);
     });
   }
 
@@ -285,7 +306,9 @@ class SharedMemoryAverager : public GradientAverager {
   at::Tensor statistics_;  // a view of the buffer's last elements
   SharedSegment segment_;
   SharedBarrier barrier_;
-  RankState* states_;                         // by rank
+  RankState* states_;    // by rank
+  std::uint8_t* small_;  // two sets of slots for `all_reduce_small`, by rank
+  bool uses_second_set_ = false;
   std::vector<UniqueFd> processes_;           // by rank
   std::vector<at::Tensor> statistics_slots_;  // by rank, [rows of a rank, statistics]
   std::vector<at::Tensor> tables_;            // by rank: the buffers' rows

@@ -110,8 +110,9 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
       run_ahead_limit_(device_, kEagerStepsAhead),
       rates_(at::zeros({3}, parameters_.values().options().dtype(step_.rates_type()))) {
   if (options.sync_batch_norm && !communicator.alone()) {
-    computing_model().synchronize_batch_norm(
-        [this](at::Tensor& sums) { communicator_.all_reduce_sum(sums); });
+    computing_model().synchronize_batch_norm([this](at::Tensor& sums) {
+      if (!averager_->all_reduce_small(sums)) communicator_.all_reduce_sum(sums);
+    });
   }
   if (model_->needs_sample_seeds()) images_.draw_seeds(options_.seed);
   set_up_cuda_graph(std::move(setup));

@@ -2,12 +2,15 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "data/sampler.h"
@@ -216,6 +219,27 @@ TEST_CASE("an update that is not finite on one of the ranks that share weights i
     }
   });
   for (const auto& seen : finite) CHECK(seen == std::vector<bool>{true, false});
+}
+
+TEST_CASE("ranks that share memory sum small tensors in the order of the ranks") {
+  constexpr int kSums = 100;
+  const auto agree = results_of_ranks(3, [](const Communicator& communicator) -> int {
+    const auto averager =
+        make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
+                               one_row_buffer({}, at::ones({1000}), kStatistics, 3));
+    int agreed = 0;
+    for (int i = 0; i < kSums; ++i) {
+      // Different sizes and delays, so that a rank that is not waited for would read old numbers.
+      at::Tensor sums = at::full({1 + i % 7, 50}, 0.1 * i * (1 + communicator.rank()), at::kDouble);
+      if (i % 3 == communicator.rank()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      const bool summed = averager->all_reduce_small(sums);
+      const at::Tensor expected = at::full_like(sums, 0.1 * i + 0.1 * i * 2 + 0.1 * i * 3);
+      if (summed && sums.equal(expected)) ++agreed;
+    }
+    at::Tensor large = at::ones({100'000});
+    return averager->all_reduce_small(large) ? 0 : agreed;
+  });
+  CHECK(agree == std::vector<int>{kSums, kSums, kSums});
 }
 
 TEST_CASE("rows are not added up late if one of the ranks has a GPU, and no rank waits") {
