@@ -132,10 +132,8 @@ class BlockedBatchNorm {
 
   /// y = relu(normalized x + residual); `residual` may be null. Pointers refer to block 0.
   void normalize(const Element* x, const Element* residual, Element* y) const {
-    const std::int64_t size = shape_.block_size<Element>();
-    batch_.for_each_block([&](std::int64_t block) {
-      const std::int64_t at = block * size;
-      kernels_.normalize(range_of_rows(block, shape_.height),
+    for_each_row_range([&](const PixelRange& range, std::int64_t at) {
+      kernels_.normalize(range,
                          {x + at, mean_.data(), scale_.data(), bias_.data(),
                           residual == nullptr ? nullptr : residual + at, relu_, limit_, y + at});
     });
@@ -178,14 +176,11 @@ class BlockedBatchNorm {
                                      sums_[channels_ + c] / count_);
       offset_[c] = static_cast<float>(-scale * sums_[c] / count_);
     }
-    const std::int64_t size = shape_.block_size<Element>();
-    batch_.for_each_block([&](std::int64_t block) {
-      const std::int64_t at = block * size;
+    for_each_row_range([&](const PixelRange& range, std::int64_t at) {
       kernels_.normalize_gradient(
-          range_of_rows(block, shape_.height),
-          {dy + at, relu_ ? y + at : nullptr, x + at, mean_.data(), scale_.data(), slope_.data(),
-           offset_.data(), limit_, dx + at,
-           residual_gradient == nullptr ? nullptr : residual_gradient + at});
+          range, {dy + at, relu_ ? y + at : nullptr, x + at, mean_.data(), scale_.data(),
+                  slope_.data(), offset_.data(), limit_, dx + at,
+                  residual_gradient == nullptr ? nullptr : residual_gradient + at});
     });
   }
 
@@ -194,6 +189,22 @@ class BlockedBatchNorm {
     return {rows * shape_.width, shape_.channels, batch_.images_of(block)};
   }
   std::int64_t row_size() const { return shape_.width * shape_.pixel_size<Element>(); }
+  /// Calls `action(range, offset of its first element)` for all rows of all blocks, in parallel.
+  /// Few blocks are divided, so that all threads have work.
+  template <class Action>
+  void for_each_row_range(const Action& action) const {
+    const std::int64_t height = shape_.height;
+    const std::int64_t least = ceil_divide(kMinParts, batch_.blocks());
+    const std::int64_t rows = ceil_divide(height, std::min(least, height));
+    const std::int64_t of_block = ceil_divide(height, rows);
+    parallel_for(0, batch_.blocks() * of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) {
+        const std::int64_t block = part / of_block;
+        const std::int64_t y = part % of_block * rows;
+        action(range_of_rows(block, std::min(rows, height - y)), (block * height + y) * row_size());
+      }
+    });
+  }
   double* sums_of(std::int64_t part) {
     return part_sums_.data() + static_cast<std::size_t>(part) * 2 * channels_;
   }

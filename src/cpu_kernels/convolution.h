@@ -85,7 +85,6 @@ std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   return best;
 }
 
-inline constexpr std::int64_t kMinParts = 8;       // per batch, for threads
 inline constexpr std::int64_t kPanelPair = 2;      // panels computed at once with AMX
 inline constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while cached
 

@@ -9,7 +9,8 @@ namespace mnist_train::cpu_kernels {
 
 using Bf16Bits = std::uint16_t;  // the bits of a bf16
 
-inline constexpr std::int64_t kImages = 32;  // per block
+inline constexpr std::int64_t kImages = 32;   // per block
+inline constexpr std::int64_t kMinParts = 8;  // into which threads divide a batch
 
 /// Channels per word.
 template <class Element>
