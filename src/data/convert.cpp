@@ -20,7 +20,7 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
   const ImageGeometry& geometry = *source.geometry();
   const std::int64_t channels = geometry.channels;
   if (channels != 1 && channels != 3) {
-    fail_data("{}: images of {} channels; only 1 and 3 can be encoded", source.name(), channels);
+    fail_data("{}: images with {} channels; only 1 or 3 can be encoded", source.name(), channels);
   }
   const std::size_t digits = std::to_string(classes - 1).size();  // names then sort like numbers
   const auto class_folder = [&](std::int64_t label) {
@@ -55,7 +55,7 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
 
 Converted convert(const ConvertOptions& options) {
   if (fs::exists(options.to) && (!fs::is_directory(options.to) || !fs::is_empty(options.to))) {
-    throw Error(ExitCode::kConfig, options.to.string() + ": exists already; name a new folder");
+    throw Error(ExitCode::kConfig, options.to.string() + ": already exists; choose a new folder");
   }
   const auto training_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTrain));
   const auto test_set = open_idx(find_idx_files({options.from, {}}, SplitName::kTest));
@@ -67,7 +67,7 @@ Converted convert(const ConvertOptions& options) {
   fs::create_directories(part, error);
   if (error) {
     throw Error(ExitCode::kConfig,
-                folder.string() + ": cannot make the folder: " + error.message());
+                folder.string() + ": cannot create the folder: " + error.message());
   }
   try {
     write_split(*training_set, options, classes, part / "train");

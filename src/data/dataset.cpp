@@ -103,8 +103,7 @@ DatasetReader::DatasetReader(const settings::DataOptions& options, Splits splits
   const DatasetRecord* known = drawn ? &*drawn : nullptr;
   if (is_drawn && options.has_picture_files() && known == nullptr) {
     notes_.emplace_back(
-        "there is no dataset.json of the run: its test set is drawn again, from the files that are "
-        "there now");
+        "the run has no dataset.json: its test set is drawn again from the current files");
   }
   Sources sources = open_sources(options, splits != Splits::kTrain, known, bad_);
   geometry_ = sources.geometry;
@@ -164,8 +163,7 @@ void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
 /// Warns about classes that a drawn set lacks, and rejects an empty set.
 void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
   if (drawn.taken.empty()) {
-    fail_data("{}: data.{} holds out nothing, because no class has two samples", train_.name(),
-              key);
+    fail_data("{}: data.{} holds out no samples, because no class has two", train_.name(), key);
   }
   if (drawn.single_classes.empty()) return;
   constexpr std::size_t kMostNamed = 10;
@@ -214,8 +212,8 @@ void DatasetReader::require_memory() const {
   const auto available = static_cast<std::int64_t>(memory.available);
   if (static_cast<std::int64_t>(bytes()) <= available) return;
   fail_data(
-      "{}: decoded to {}, the images take {} MiB, but {} MiB of memory are free{}; data.decode "
-      "\"stream\" decodes during training, a smaller data.size or data.limit_train takes less",
+      "{}: decoded to {}, the images need {} MiB, but {} MiB of memory are free{}; decode during "
+      "training with data.decode \"stream\", or reduce data.size or data.limit_train",
       train_.name(), geometry_.text(), bytes() >> 20U, available >> 20,
       memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup" : "");
 }

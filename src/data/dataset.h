@@ -161,7 +161,7 @@ fs::path find_dataset_record(const fs::path& weights);
 /// samples beyond `limit_train` and `limit_test`, and of `unusable` ones.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
-/// Returns one line for the user, such as "12 .txt files; folders: __MACOSX (made by an archive
+/// Returns one line for the user, such as "12 .txt files; folders: __MACOSX (created by an archive
 /// program)", or "" if nothing was left out.
 std::string left_out_text(const LeftOut& left_out);
 

@@ -62,7 +62,7 @@ void require_classes(const settings::ClassWeightOptions& options,
     if (!known.contains(name)) unknown.push_back(name);
   }
   if (unknown.empty()) return;
-  throw ConfigKeyError("/class_weights: the data have no class " + quoted_classes(unknown) +
+  throw ConfigKeyError("/class_weights: the data has no class " + quoted_classes(unknown) +
                        "; the classes are " + quoted_classes(names));
 }
 
@@ -84,7 +84,7 @@ DatasetRecord read_dataset_record(const fs::path& file) try {
   }
   return record;
 } catch (const nlohmann::json::exception& error) {
-  fail_data("{}: is damaged: {}", file.string(), error.what());
+  fail_data("{}: damaged: {}", file.string(), error.what());
 }
 
 fs::path find_dataset_record(const fs::path& weights) {
@@ -132,7 +132,7 @@ std::string left_out_text(const LeftOut& left_out) {
                                 folders.size() == 1 ? "" : "s", fmt::join(folders, ", ")));
   }
   if (left_out.duplicates > 0) {
-    parts.push_back(fmt::format("{} repeated row{} of the list", left_out.duplicates,
+    parts.push_back(fmt::format("{} repeated row{} in the list", left_out.duplicates,
                                 left_out.duplicates == 1 ? "" : "s"));
   }
   return fmt::format("{}", fmt::join(parts, "; "));
@@ -184,7 +184,7 @@ std::vector<float> class_weights(const settings::ClassWeightOptions& options,
   if (!empty.empty()) {
     fail_data(
         "{}: class_weights needs training samples of every class, after limits and held-out "
-        "samples; there are none of {}",
+        "samples, but there are none of {}",
         dataset.train.source, quoted_classes(empty));
   }
   if (std::ranges::count(weights, 0.0F) == dataset.train.classes) {

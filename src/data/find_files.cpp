@@ -82,8 +82,8 @@ std::vector<std::string> labels_stems(const fs::path& images) {
   std::string stem = stem_of(images);
   if (!replace_last(stem, "images", "labels")) {
     fail_data(
-        "{}: its labels file cannot be found, because its name does not contain \"images\"; name "
-        "the labels file too",
+        "{}: its labels file cannot be found, because its name does not contain \"images\"; "
+        "specify the labels file too",
         images.string());
   }
   const std::size_t type = std::max(stem.rfind("idx3") + 1, stem.rfind("idx4") + 1);
@@ -149,15 +149,15 @@ fs::path images_in(const fs::path& folder, SplitName split) {
   }
   if (files.empty()) {
     fail_data(
-        "{}: no images to {} in this folder; expected a file such as {}-images-idx3-ubyte.gz, and "
-        "its labels{}",
+        "{}: no images for data.{} in this folder; expected a file such as "
+        "{}-images-idx3-ubyte.gz and its labels{}",
         folder.string(), key_of(split), split_names.prefixes[0], without_images(folder));
   }
   if (files.size() > 1) {
     std::vector<std::string> names;
     for (const auto& [stem, file] : files) names.push_back(file.filename().string());
-    fail_data("{}: several files could be the images to {} ({}); set data.{} to one of them",
-              folder.string(), key_of(split), fmt::join(names, ", "), key_of(split));
+    fail_data("{}: several files could be the images ({}); set data.{} to one of them",
+              folder.string(), fmt::join(names, ", "), key_of(split));
   }
   return files.begin()->second;
 }
@@ -194,8 +194,8 @@ fs::path folder_with_images(const fs::path& folder, SplitName split, DataFormat 
   if (found.size() == 1) return found.front();
   std::string list;
   for (const fs::path& each : found) list += "\n  " + each.string();
-  fail_data("{}: several folders in it hold images; set data.{} to one of them:{}", folder.string(),
-            key_of(split), list);
+  fail_data("{}: several folders in it contain images; set data.{} to one of them:{}",
+            folder.string(), key_of(split), list);
 }
 
 /// Folders that may contain data sets, each in its own folder, with the reason to search there.
@@ -250,12 +250,12 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
       if (found.empty() && !files_by_stem(folder, "images").empty()) return folder;
       if (found.size() != 1) {
         searched += found.empty() ? ", a folder without images" + without_images(folder)
-                                  : ", which has several folders of images";
+                                  : ", which contains several folders with images";
         continue;
       }
       if (root && place != *root) {
-        spdlog::warn("data.root {} has no folder {}: reading {}", root->string(), dataset.name,
-                     found.front().string());
+        spdlog::warn("data.root {} has no folder {}: reading {} instead", root->string(),
+                     dataset.name, found.front().string());
       }
       return found.front();
     }
@@ -263,8 +263,8 @@ fs::path find_named_dataset(const settings::NamedDataset& dataset,
   std::vector<std::string> names;
   for (const settings::DatasetFile& file : dataset.files) names.push_back(file.name);
   fail_data(
-      "the data set {0} was not found. Download it with: {1}\nLooked for these folders:{2}\n"
-      "Its files ({3}) may be in any of them; data.root or MNIST_TRAIN_DATA name another folder "
+      "the data set {0} was not found. Download it with: {1}\nSearched these folders:{2}\n"
+      "Put its files ({3}) into one of them, or set data.root or MNIST_TRAIN_DATA to a folder "
       "that contains {0} or {4}",
       dataset.name, fetch_command(dataset), searched, fmt::join(names, ", "), dataset.other_folder);
 }
@@ -292,9 +292,9 @@ std::vector<fs::path> find_cifar_files(const DataLocation& location, SplitName s
     if (is_there(files.back())) continue;
     const bool is_of_python = is_there(fs::path(files.back()).replace_extension()) ||
                               is_there(folder / "cifar-10-batches-py");
-    fail_data("{}: missing among the files to {}{}", files.back().string(), key_of(split),
-              is_of_python ? "; the folder holds CIFAR-10's Python version, but the binary one is "
-                             "read (cifar-10-binary.tar.gz)"
+    fail_data("{}: this file of data.{} is missing{}", files.back().string(), key_of(split),
+              is_of_python ? "; the folder contains CIFAR-10's Python version; use the binary "
+                             "version (cifar-10-binary.tar.gz)"
                            : other_files_in(folder));
   }
   return files;

@@ -95,13 +95,14 @@ std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
   }
   if (result == Z_OK || result == Z_STREAM_END) return produced;
   if (result == Z_MEM_ERROR) throw std::bad_alloc();
-  if (result == Z_BUF_ERROR) fail("the file is cut short: the file ends within the gzip stream");
-  fail(std::string("the gzip stream is broken (") +
+  if (result == Z_BUF_ERROR) fail("the file is truncated: it ends within the gzip stream");
+  fail(std::string("the gzip stream is corrupt (") +
        (zlib.msg != nullptr ? zlib.msg : "zlib gives no reason") + ")");
 }
 
 void GzipStream::fail(const std::string& problem) const {
-  fail_data("{}: compressed byte {}, inflated byte {}: {}", name_, consumed_, produced_, problem);
+  fail_data("{}: compressed byte {}, decompressed byte {}: {}", name_, consumed_, produced_,
+            problem);
 }
 
 std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
@@ -141,7 +142,7 @@ void keep_inflated(Bytes compressed, Bytes content) {
     remove_least_recently_used(*folder);
     if (!failed) return;
   }
-  spdlog::debug("{}: inflated data are not kept here", folder->string());
+  spdlog::debug("{}: cannot cache decompressed data here", folder->string());
   fs::remove(temporary, failed);
 }
 
@@ -178,7 +179,7 @@ void unpack(const fs::path& archive, const std::vector<settings::DatasetFile>& w
     missing.erase(file);
   }
   if (missing.empty()) return;
-  fail_data("{}: does not hold {}", archive.string(), missing.front().name);
+  fail_data("{}: does not contain {}", archive.string(), missing.front().name);
 }
 
 }  // namespace mnist_train::data

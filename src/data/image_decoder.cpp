@@ -206,9 +206,10 @@ std::vector<SampleFailure> ImageDecoder::decode_range(
 
 void require_decoder(settings::Decode decode) {
   if (decode != settings::Decode::kDali || !find_program_file(kModule).empty()) return;
-  throw Error(ExitCode::kConfig,
-              "data.decode is \"dali\", but this build is without NVIDIA DALI; ./scripts/setup "
-              "--dali installs it and builds its module (\"stream\" decodes without it)");
+  throw Error(
+      ExitCode::kConfig,
+      "data.decode is \"dali\", but this build does not include NVIDIA DALI; ./scripts/setup "
+      "--dali installs it and builds its module (\"stream\" works without it)");
 }
 
 std::unique_ptr<ImageDecoder> make_image_decoder(const ImageDecoderSetup& setup) {

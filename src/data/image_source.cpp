@@ -37,9 +37,9 @@ void warn_of_change(const std::string& name) {
   static std::once_flag once;
   std::call_once(once, [&] {
     spdlog::warn(
-        "{}: is transparent or turned by EXIF. The version that made this run ignored both: it "
-        "trained on other pixels than it is tested on now, so the results may differ. Train it "
-        "anew, or evaluate it with that version",
+        "{}: is transparent or rotated by EXIF. The version that trained this run ignored both, so "
+        "it is now tested on different pixels, and results may differ. Train it again, or evaluate "
+        "it with that version",
         name);
   });
 }

@@ -131,8 +131,8 @@ class LmdbSource : public ImageSource {
     samples_.reserve(table_.entries);
     if (table_.entries > 0) add_page(table_.root, table_.levels);
     if (samples_.size() != table_.entries) {
-      fail_data("{}: the LMDB is damaged: {} of its {} entries are there", name_, samples_.size(),
-                table_.entries);
+      fail_data("{}: the LMDB is damaged: contains only {} of its {} entries", name_,
+                samples_.size(), table_.entries);
     }
     Hasher hasher;
     for (const auto& [key, value] : samples_) {
@@ -150,7 +150,7 @@ class LmdbSource : public ImageSource {
         bad.add(error.what());
       }
     }
-    if (labels_.empty()) fail_data("{}: holds no samples", name_);
+    if (labels_.empty()) fail_data("{}: contains no samples", name_);
     samples_.resize(labels_.size());
     hash_ = hasher.named_digest();
   }
@@ -198,7 +198,7 @@ class LmdbSource : public ImageSource {
     if (bytes.size() < at + sizeof(MetaPage)) refuse("not an LMDB file");
     const auto meta = read_at<MetaPage>(bytes, at);
     if (meta.magic != kLmdbMagic) refuse("not an LMDB file");
-    if (meta.version != kVersion) refuse("written by another version of LMDB");
+    if (meta.version != kVersion) refuse("written by an unsupported version of LMDB");
     return meta;
   }
 
@@ -210,7 +210,7 @@ class LmdbSource : public ImageSource {
     const auto header = read_at<PageHeader>(found, 0);
     if (header.number != index) fail(index, "it has another page's number");
     if ((header.kind & kAllKinds) != static_cast<unsigned>(kind)) {
-      fail(index, "it is of another kind than the tree says");
+      fail(index, "its kind contradicts the page tree");
     }
     return found;
   }
@@ -222,12 +222,12 @@ class LmdbSource : public ImageSource {
     const Bytes found = page(index, is_leaf ? PageKind::kLeaf : PageKind::kBranch);
     const std::size_t end_of_list = read_at<PageHeader>(found, 0).end_of_list;
     if (end_of_list < sizeof(PageHeader) + 2 || end_of_list > page_size_) {
-      fail(index, "an impossible list");
+      fail(index, "an invalid list of entries");
     }
     for (std::size_t at = sizeof(PageHeader); at + 2 <= end_of_list; at += 2) {
       const std::size_t offset = read_at<std::uint16_t>(found, at);
       if (offset < end_of_list || offset + sizeof(NodeHeader) > page_size_) {
-        fail(index, "an impossible offset");
+        fail(index, "an invalid offset");
       }
       const Bytes node = found.subspan(offset, page_size_ - offset);
       if (is_leaf) {
@@ -246,7 +246,7 @@ class LmdbSource : public ImageSource {
     const auto [size, flags, key_size] = read_at<NodeHeader>(node, 0);
     const Bytes rest = node.subspan(sizeof(NodeHeader));
     if (key_size > rest.size()) fail(index, "a key beyond its end");
-    if ((flags & ~kOnOverflowPages) != 0) fail(index, "an entry that is no plain key and value");
+    if ((flags & ~kOnOverflowPages) != 0) fail(index, "an entry other than a plain key and value");
     const std::string_view key(reinterpret_cast<const char*>(rest.data()), key_size);
     Bytes value = rest.subspan(key_size);
     if (flags == kOnOverflowPages) {
@@ -300,20 +300,20 @@ Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name) {
       const Caffe2Tensor tensor = read_tensor(protozero::pbf_reader(view));
       const bool is_label = tensor.data_type == kInt32 || tensor.data_type == kInt64;
       if (tensor.data_type == kString && tensor.text) {
-        if (image || tensor.has_more) refuse("holds more than one image");
+        if (image || tensor.has_more) refuse("contains more than one image");
         image = tensor.text;
       } else if (is_label && tensor.number) {
-        if (label || tensor.has_more) refuse("holds more than one label; expected one number");
+        if (label || tensor.has_more) refuse("contains more than one label; expected one number");
         label = tensor.number;
       } else if (tensor.data_type == kByte) {
-        refuse("holds raw pixels (data_type BYTE); expected an encoded image (STRING)");
+        refuse("contains raw pixels (data_type BYTE); expected an encoded image (STRING)");
       } else {
-        refuse("holds a tensor of data_type " + std::to_string(tensor.data_type) +
+        refuse("contains a tensor of data_type " + std::to_string(tensor.data_type) +
                " that is neither an image (STRING) nor a label (INT32, INT64), or is empty");
       }
     }
   } catch (const protozero::exception& error) {
-    refuse(std::string("is no TensorProtos message (") + error.what() + ")");
+    refuse(std::string("is not a TensorProtos message (") + error.what() + ")");
   }
   offset = image && label ? offset : bytes.size();
   if (!image) refuse("has no image");

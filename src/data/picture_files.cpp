@@ -57,7 +57,7 @@ class PictureFiles : public ImageSource {
     }
     if (done == buffer.size()) return buffer;
     fail_data("{}: cannot be read: {}", sample_name(sample),
-              file.valid() ? "shorter than when the folder was listed" : std::strerror(errno));
+              file.valid() ? "it was truncated after the folder was listed" : std::strerror(errno));
   }
 
  protected:
@@ -67,7 +67,7 @@ class PictureFiles : public ImageSource {
   std::string add_file(std::string_view path, mode_t mode, off_t size, std::int32_t label) {
     if (!S_ISREG(mode)) return ": not a regular file";
     if (size == 0) return ": byte 0: an empty file instead of an image";
-    if (size > kMostImageBytes) return ": " + std::to_string(size) + " bytes";
+    if (size > kMostImageBytes) return ": " + std::to_string(size) + " bytes, more than 1 GiB";
     paths_.append(path).push_back('\0');
     begins_.push_back(paths_.size());
     sizes_.push_back(static_cast<std::uint32_t>(size));
@@ -117,15 +117,15 @@ class PictureFiles : public ImageSource {
 
 /// Folders that other programs create next to a user's own.
 constexpr std::array<std::pair<std::string_view, const char*>, 9> kForeignFolders{{
-    {"__MACOSX", "made by an archive program"},
-    {"@eaDir", "made by a file server"},
-    {"#recycle", "the bin of a file server"},
-    {"#snapshot", "made by a file server"},
-    {"@Recycle", "the bin of a file server"},
-    {"$RECYCLE.BIN", "the bin of Windows"},
-    {"System Volume Information", "made by Windows"},
-    {"lost+found", "made by the file system"},
-    {"__pycache__", "made by Python"},
+    {"__MACOSX", "created by an archive program"},
+    {"@eaDir", "created by a file server"},
+    {"#recycle", "recycle bin of a file server"},
+    {"#snapshot", "created by a file server"},
+    {"@Recycle", "recycle bin of a file server"},
+    {"$RECYCLE.BIN", "recycle bin of Windows"},
+    {"System Volume Information", "created by Windows"},
+    {"lost+found", "created by the file system"},
+    {"__pycache__", "created by Python"},
 }};
 
 /// Returns why a folder cannot be a class or part of one, or null for a user's own folder.
@@ -149,7 +149,7 @@ class ImageFolder : public PictureFiles {
     name_ = on_one_line(folder_.string());
     std::error_code ignored;  // list_folder reports it
     if (fs::is_regular_file(folder_, ignored)) {
-      fail_data("{}: a file; expected a folder of class folders with pictures", name_);
+      fail_data("{}: is a file; expected a folder of class folders with pictures", name_);
     }
     std::vector<FolderEntry> entries = list_folder("");
     const auto pictures =
@@ -160,7 +160,8 @@ class ImageFolder : public PictureFiles {
     }
     above_.clear();
     if (pictures > 0 && !labels_.empty()) {
-      fail_data("{}: holds pictures beside class folders; put them into a folder too", name_);
+      fail_data("{}: contains pictures next to class folders; move them into a class folder",
+                name_);
     }
     if (pictures > 0) {
       std::erase_if(entries, [](const FolderEntry& entry) { return entry.is_folder; });
@@ -192,7 +193,7 @@ class ImageFolder : public PictureFiles {
   std::string first_reason() const {
     if (left_out_.folders.empty()) return "";
     const auto& [folder, reason] = *left_out_.folders.begin();
-    return fmt::format("; left out: {} ({})", on_one_line(folder), reason);
+    return fmt::format("; skipped: {} ({})", on_one_line(folder), reason);
   }
 
   /// Returns the entries of a folder, sorted by name, without hidden files and left-out folders;
@@ -208,7 +209,8 @@ class ImageFolder : public PictureFiles {
       errno = 0;
     }
     if (errno != 0) {
-      fail_data("{}: cannot list: {}", on_one_line(folder.string()), std::strerror(errno));
+      fail_data("{}: cannot list the folder: {}", on_one_line(folder.string()),
+                std::strerror(errno));
     }
     std::ranges::sort(entries, {}, &FolderEntry::name);
     return entries;
@@ -240,7 +242,7 @@ class ImageFolder : public PictureFiles {
     }
     if (!is_plain_text(found.name) && (found.is_folder || is_picture)) {
       const std::string problem =
-          shown(relative / found.name) + ": a name with control bytes or broken UTF-8";
+          shown(relative / found.name) + ": its name contains control characters or invalid UTF-8";
       if (found.is_folder) fail_data(problem + "; rename the folder");
       return bad_.add(problem);
     }
@@ -271,7 +273,7 @@ class ImageFolder : public PictureFiles {
                        const std::vector<FolderEntry>* listed) {
     const Identity identity = identity_of(folder_ / relative);
     if (!above_.insert(identity).second) {
-      return bad_.add(shown(relative) + ": a link back to a folder above it");
+      return bad_.add(shown(relative) + ": a link to one of its parent folders");
     }
     const auto label = static_cast<std::int32_t>(class_names_.size());
     for (const FolderEntry& entry : listed != nullptr ? *listed : list_folder(relative)) {
@@ -378,7 +380,7 @@ ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
   const char* wanted = "expected a header with the columns path (or file_name) and label";
   if (!csv.next(fields)) csv.fail("the file is empty; {}", wanted);
   const auto find = [&](std::string_view name) -> std::optional<std::size_t> {
-    if (std::ranges::count(fields, name) > 1) csv.fail("the column {} is there twice", name);
+    if (std::ranges::count(fields, name) > 1) csv.fail("duplicate column {}", name);
     const auto found = std::ranges::find(fields, name);
     if (found == fields.end()) return std::nullopt;
     return static_cast<std::size_t>(found - fields.begin());
@@ -392,7 +394,7 @@ ListColumns read_header(CsvReader& csv, std::vector<std::string>& fields) {
         fields.size() == 1 && fields[0].find_first_of(";\t") != std::string::npos;
     const std::string found = fmt::format("{}", fmt::join(fields, ","));
     csv.fail("{}, found \"{}\"{}", wanted, on_one_line(found.substr(0, kMostShown)),
-             other_separator ? "; columns are separated by commas" : "");
+             other_separator ? "; separate columns by commas" : "");
   }
   return {fields.size(), path ? *path : *file_name, *label, find("holdout")};
 }
@@ -423,7 +425,7 @@ class ImageList : public PictureFiles {
     const MappedFile content = MappedFile::open(file, ExitCode::kData);
     const auto bytes = content.bytes();
     read_rows(CsvReader({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name_));
-    if (labels_.empty()) fail_data("{}: lists no picture that can be used", name_);
+    if (labels_.empty()) fail_data("{}: lists no usable pictures", name_);
     number_labels();
     hash_from(0);
     Hasher hasher;
@@ -465,7 +467,7 @@ class ImageList : public PictureFiles {
     const std::string& label = fields[columns.label];
     if (written.empty() || label.empty()) csv.fail("no {}", written.empty() ? "path" : "label");
     if (!is_plain_text(written) || !is_plain_text(label)) {
-      csv.fail("a path or label with control bytes or broken UTF-8");
+      csv.fail("the path or label contains control characters or invalid UTF-8");
     }
     const Part part = columns.holdout ? part_of(csv, fields[*columns.holdout]) : Part::kTrain;
     const std::string path = normal_path(written);
@@ -498,7 +500,8 @@ class ImageList : public PictureFiles {
   /// Drops sample `last`, whose file is already sample `first`. Fails if the two rows differ.
   void drop_repeated(const CsvReader& csv, std::uint32_t first, std::uint32_t last) {
     const auto refuse = [&](const char* what) {
-      csv.fail("{} is on line {} too, with another {}", shown(path(last)), lines_[first], what);
+      csv.fail("{} is also on line {}, with a different {}", shown(path(last)), lines_[first],
+               what);
     };
     if (labels_[first] != labels_[last]) refuse("label");
     if (!parts_.empty() && parts_[first] != parts_[last]) refuse("holdout");
@@ -526,7 +529,7 @@ class ImageList : public PictureFiles {
     if (named && integer != nullptr && word != nullptr) {
       notes_.push_back(
           fmt::format("{}: some labels are integers (\"{}\") and some are not (\"{}\"): "
-                      "all are taken as names of classes",
+                      "all are treated as class names",
                       name_, *integer, on_one_line(*word)));
     }
     std::ranges::sort(names);
@@ -544,7 +547,8 @@ class ImageList : public PictureFiles {
   std::int32_t class_number(const std::string& label) const {
     const std::int64_t number = *integer_of(label);
     if (number >= 0 && number < kMostClasses) return static_cast<std::int32_t>(number);
-    fail_data("{}: the label {}; class numbers are from 0 to {}", name_, label, kMostClasses - 1);
+    fail_data("{}: label {} is out of range; class numbers are 0 to {}", name_, label,
+              kMostClasses - 1);
   }
 
   ListKind kind_;

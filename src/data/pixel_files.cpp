@@ -113,9 +113,9 @@ class IdxReader {
       header_.assign(begin.begin(), begin.end());
     }
     const auto require = [this](std::size_t count) {
-      if (header_.size() < count) fail(header_.size(), "the data end within the IDX header");
+      if (header_.size() < count) fail(header_.size(), "the data ends within the IDX header");
     };
-    if (header_.empty()) fail(0, "there are no data; expected an IDX file");
+    if (header_.empty()) fail(0, "no data; expected an IDX file");
     if (header_[0] != 0 || (header_.size() > 1 && header_[1] != 0)) {
       header_.resize(std::min<std::size_t>(header_.size(), 4));
       fail(0, "expected an IDX file (00 00 08 … for unsigned bytes), found {:02x}",
@@ -125,8 +125,8 @@ class IdxReader {
     type_ = header_[2];
     if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
       fail(2,
-           "the element type is 0x{:02x}; integers of 8, 16 and 32 bits are read (0x08, 0x09, "
-           "0x0b, 0x0c)",
+           "the element type is 0x{:02x}; only integers of 8, 16 or 32 bits are supported (0x08, "
+           "0x09, 0x0b, 0x0c)",
            type_);
     }
     if (header_[3] < 1 || header_[3] > kMaxDimensions) {
@@ -140,7 +140,7 @@ class IdxReader {
       if (extent == 0) fail(offset, "dimension {} is 0, expected at least 1", dimension);
       if (__builtin_mul_overflow(size_, static_cast<std::size_t>(extent), &size_) ||
           size_ > std::numeric_limits<std::ptrdiff_t>::max() - kMostHeaderBytes) {
-        fail(offset, "dimension {} is {}, which makes more values than any file holds", dimension,
+        fail(offset, "dimension {} is {}, more values than any file can contain", dimension,
              extent);
       }
       shape_.push_back(extent);
@@ -155,7 +155,7 @@ class IdxReader {
     if (is_gzip_ && size_ > kHarmlessBytes && size_ / kMaxExpansion > file_size) {
       fail(4,
            "the header states {} values, more than {} times the {} compressed bytes; if that is "
-           "intended, unpack the file",
+           "intended, decompress the file",
            shape_text(), kMaxExpansion, file_size);
     }
     if (is_gzip_ || file_size == end) return;
@@ -165,7 +165,7 @@ class IdxReader {
   }
 
   [[noreturn]] void fail_short(std::size_t end) const {
-    fail(end, "the data end here, but the header states {} values, which end at byte {}",
+    fail(end, "the data ends here, but the header states {} values, which end at byte {}",
          shape_text(), header_.size() + size_);
   }
 
@@ -179,7 +179,7 @@ class IdxReader {
   template <class... Values>
   [[noreturn]] void fail(std::size_t offset, fmt::format_string<Values...> problem,
                          Values&&... values) const {
-    fail_data("{}: {}byte {}: {}", name_, is_gzip_ ? "inflated " : "", offset,
+    fail_data("{}: {}byte {}: {}", name_, is_gzip_ ? "decompressed " : "", offset,
               fmt::format(problem, std::forward<Values>(values)...));
   }
 

@@ -58,7 +58,8 @@ void seal(int fd) {
 void fill(int fd, DatasetReader& reader) {
   reader.require_memory();
   const std::uint64_t end = reader.bytes();
-  if (::ftruncate(fd, static_cast<off_t>(end)) != 0) throw_errno("size the memory of the samples");
+  if (::ftruncate(fd, static_cast<off_t>(end)) != 0)
+    throw_errno("resize the memory of the samples");
   {
     const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE, kMemory);
     std::string description = describe(reader.read_into({memory.get(), end}, memory), memory.get());
@@ -86,7 +87,7 @@ void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
     if (count > 0) throw PeerError("the launcher ended before the samples were read");
     if (while_waiting) while_waiting();
     if (left.count() <= 0) {
-      throw PeerError("the launcher did not have the samples ready within " +
+      throw PeerError("the launcher did not read the samples within " +
                       std::to_string(timeout.count()) + " ms");
     }
   }
@@ -94,7 +95,7 @@ void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
 
 [[noreturn]] void throw_malformed(const char* what) {
   throw Error(ExitCode::kRunFailed,
-              std::string("shared samples: the memory handed over by the launcher ") + what);
+              std::string("shared samples: the memory passed by the launcher ") + what);
 }
 
 ImageSet restore(const nlohmann::json& description,
@@ -117,7 +118,7 @@ SharedDataset::SharedDataset()
     : memory_fd_(::memfd_create("mnist-train-samples", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
   std::array<int, 2> ends{};
   if (!memory_fd_.valid() || ::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw_errno("make memory for the samples");
+    throw_errno("allocate memory for the samples");
   ready_read_fd_ = UniqueFd(ends[0]);
   ready_write_fd_ = UniqueFd(ends[1]);
 }

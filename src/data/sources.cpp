@@ -29,10 +29,11 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
   if (format == DataFormat::kImageList) {
     advice = "; expected a CSV file with the columns path and label";
   } else if (format == DataFormat::kLmdb) {
-    advice = "; " + convert("lmdb:") + " makes one of IDX files, such as MNIST's";
+    advice = "; " + convert("lmdb:") + " creates one from IDX files, such as MNIST's";
   } else if (format == DataFormat::kImageFolder) {
     advice = fmt::format(
-        "; put folders of pictures ({}) there, one for each class, or make them of IDX files by {}",
+        "; put folders of pictures ({}) there, one per class, or create them from IDX files with "
+        "{}",
         imaging::kPictureExtensions, convert("image-folder:"));
   }
   fail_data("{}: no such file or folder (data.{}){}", path.string(), key, advice);
@@ -41,7 +42,7 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
 void refuse_other_kind(const fs::path& path) {
   const auto kind = kind_of_file(path);
   if (!kind) return;
-  fail_data("{}: is {}, not what data.format reads; {}", path.string(), kind->name, kind->advice);
+  fail_data("{}: is {}, which no data.format reads; {}", path.string(), kind->name, kind->advice);
 }
 
 namespace {
@@ -158,8 +159,8 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
   if (!source.geometry()) return;
   const std::int64_t channels = source.geometry()->channels;
   if ((options.size || options.channels) && channels != 1 && channels != 3) {
-    fail_data("{}: images of {} channels; data.size and data.channels are for 1 and 3",
-              source.name(), channels);
+    fail_data("{}: images with {} channels; data.size and data.channels need 1 or 3", source.name(),
+              channels);
   }
   const ImageGeometry own = converted(*source.geometry(), options);
   if (own.same_shape(sources.geometry)) return;
@@ -176,7 +177,7 @@ void require_one_geometry(const Sources& sources, const ImageSource& source,
 void require_few_classes(const ImageSource& source) {
   const std::int64_t classes = source.classes();
   if (classes <= ImageSource::kMostClasses) return;
-  const auto most = fmt::format("; at most {} classes can be held", ImageSource::kMostClasses);
+  const auto most = fmt::format("; at most {} classes are supported", ImageSource::kMostClasses);
   if (source.class_names().empty()) fail_label(source, classes - 1, most);
   fail_data("{}: has {} class folders{}", source.name(), classes, most);
 }
@@ -196,10 +197,11 @@ void require_few_gaps(const Sources& sources) {
   }
   const std::int32_t greatest = *labels.rbegin();
   if (2 * std::ssize(labels) > greatest) return;
-  fail_label(most_classes(sources), greatest,
-             fmt::format(" makes {} classes, but the training set has samples of only {}; classes "
-                         "are numbered from 0 without gaps",
-                         greatest + 1, labels.size()));
+  fail_label(
+      most_classes(sources), greatest,
+      fmt::format(" implies {} classes, but the training set has samples of only {}; classes "
+                  "are numbered from 0 without gaps",
+                  greatest + 1, labels.size()));
 }
 
 /// Rejects test samples whose class is not in the training set.
@@ -225,7 +227,7 @@ void check_parts(const DataOptions& options, const Sources& sources, bool with_t
   const auto names = [&source](Part part) { return std::ranges::count(source.parts(), part) > 0; };
   const auto refuse = [&](const char* key, const char* part) {
     throw ConfigKeyError(
-        fmt::format("/data/{}: {} has rows with holdout \"{}\", which are this set; "
+        fmt::format("/data/{}: {} has rows with holdout \"{}\", which define this set; "
                     "remove data.{} or the column",
                     key, source.name(), part, key));
   };
@@ -234,12 +236,12 @@ void check_parts(const DataOptions& options, const Sources& sources, bool with_t
   if (names(Part::kValidation) && options.validation > 0) refuse("validation", "validation");
   if (sources.train_sources.size() > 1 && (names(Part::kTest) || names(Part::kValidation))) {
     throw ConfigKeyError("/data/train_per_process: " + source.name() +
-                         " has a column holdout, which belongs to data.train");
+                         " has a holdout column, which only data.train supports");
   }
   if (!with_test || has_option || has_test_files(options) || names(Part::kTest)) return;
   throw ConfigKeyError(
-      "/data: needs test as well: a list, or a fraction of train to hold out, such as 0.2; or a "
-      "column holdout in " +
+      "/data: needs test: a list, a fraction of train to hold out, such as 0.2, or a holdout "
+      "column in " +
       source.name());
 }
 

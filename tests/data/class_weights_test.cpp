@@ -59,7 +59,7 @@ TEST_CASE("an unknown class is a mistake in the config, and the known ones are n
   };
   CHECK_THAT(failure_of({.by_class = {{"cats", 2}, {"1", 2}, {"cat", 2}}}, kNames),
              IsError(ExitCode::kConfig,
-                     "/class_weights: the data have no class \"1\", \"cats\"; the classes are "
+                     "/class_weights: the data has no class \"1\", \"cats\"; the classes are "
                      "\"cat\", \"dog/wolf\", \"2\""));
   for (const char* name : {"3", "-1", "01", "1.0", " 1", ""}) {
     CAPTURE(name);

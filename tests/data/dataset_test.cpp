@@ -142,7 +142,7 @@ TEST_CASE("a compressed file is checked to its end, even beyond a limit") {
   fs::resize_file(images, fs::file_size(images) - 9);
   const auto failure = error_of([&] { open_dataset(options); });
   CHECK(failure.code == ExitCode::kData);
-  CHECK_THAT(failure.message, ContainsSubstring(images.string()) && ContainsSubstring("cut short"));
+  CHECK_THAT(failure.message, ContainsSubstring(images.string()) && ContainsSubstring("truncated"));
 }
 
 TEST_CASE("samples of a raw file stay as they are while others are held out") {

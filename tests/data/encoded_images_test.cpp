@@ -244,7 +244,7 @@ TEST_CASE("an LMDB is decoded in the order of its keys, and unsuitable labels ar
   write("gap", 255);
   options.train = settings::DataLocation{folder.path() / "gap", {}};
   CHECK_THAT(refusal(),
-             ContainsSubstring("gap/data.mdb: key 00000001: label 255 makes 256 classes"));
+             ContainsSubstring("gap/data.mdb: key 00000001: label 255 implies 256 classes"));
   write("more", 65536);
   options.train = settings::DataLocation{folder.path() / "more", {}};
   CHECK_THAT(refusal(), ContainsSubstring("key 00000001: label 65536; at most 65536 classes"));

@@ -85,10 +85,10 @@ TEST_CASE("damaged gzip streams and members are refused") {
       {flipped(first, 2, 15), 4, 0, "unknown compression method"},
       {first + "x", end, 2000, "1 more bytes follow"},
       {first + std::string(512, '\0'), end, 2000, "512 more bytes follow"},
-      {first.substr(0, end - 1), end - 1, 2000, "cut short"},
-      {first.substr(0, 2), 2, 0, "cut short"},
-      {both.substr(0, both.size() - 1), both.size() - 1, 3000, "cut short"},
-      {both.substr(0, end + 2), end + 2, 2000, "cut short"},
+      {first.substr(0, end - 1), end - 1, 2000, "truncated"},
+      {first.substr(0, 2), 2, 0, "truncated"},
+      {both.substr(0, both.size() - 1), both.size() - 1, 3000, "truncated"},
+      {both.substr(0, end + 2), end + 2, 2000, "truncated"},
       {flipped(both, both.size() - 8, 1), both.size() - 4, 3000, "incorrect data check"},
       {both.substr(0, end + 1), end, 2000, "1 more bytes follow"},
       {both + "garbage", both.size(), 3000, "7 more bytes follow"},
@@ -98,9 +98,9 @@ TEST_CASE("damaged gzip streams and members are refused") {
     INFO(reason);
     const Failure failure = error_of([&] { inflate(content, 4096); });
     CHECK(failure.code == ExitCode::kData);
-    CHECK_THAT(failure.message,
-               Catch::Matchers::StartsWith("name: compressed byte " + std::to_string(compressed) +
-                                           ", inflated byte " + std::to_string(inflated) + ": "));
+    CHECK_THAT(failure.message, Catch::Matchers::StartsWith(
+                                    "name: compressed byte " + std::to_string(compressed) +
+                                    ", decompressed byte " + std::to_string(inflated) + ": "));
     CHECK_THAT(failure.message, ContainsSubstring(reason));
   }
 }

@@ -161,7 +161,7 @@ TEST_CASE("a fraction that draws nothing is refused") {
   settings::DataOptions options = options_for(folder.path());
   options.test_fraction = 0.5;
   CHECK_THAT(error_of([&] { DatasetReader{options}; }),
-             IsError(ExitCode::kData, "data.test holds out nothing"));
+             IsError(ExitCode::kData, "data.test holds out no samples"));
 }
 
 TEST_CASE("the record of a run opens its test set again") {

@@ -84,9 +84,9 @@ std::vector<Malformed> malformed_contents() {
   };
   return {
       {"nothing", "", "0:", "no data"},
-      {"half a magic number", ok.substr(0, 2), "2:", "end within the IDX header"},
-      {"half a dimension", ok.substr(0, 6), "6:", "end within the IDX header"},
-      {"no last dimension", ok.substr(0, 8), "8:", "end within the IDX header"},
+      {"half a magic number", ok.substr(0, 2), "2:", "ends within the IDX header"},
+      {"half a dimension", ok.substr(0, 6), "6:", "ends within the IDX header"},
+      {"no last dimension", ok.substr(0, 8), "8:", "ends within the IDX header"},
       {"another program's file", "PK\x03\x04 and so on", "0:", "found 50 4b 03 04"},
       {"a short text", "<!", "0:", "found 3c 21"},
       {"first byte", with(0, 1), "0:", "expected an IDX file"},
@@ -108,7 +108,7 @@ std::vector<Malformed> malformed_contents() {
   };
 }
 
-TEST_CASE("a malformed file names its offset, in the inflated data if it is compressed") {
+TEST_CASE("a malformed file names its offset, in the decompressed data if it is compressed") {
   const TempFolder folder;
   for (const Malformed& bad : malformed_contents()) {
     INFO(bad.what);
@@ -116,7 +116,7 @@ TEST_CASE("a malformed file names its offset, in the inflated data if it is comp
     const std::string packed = read_malformed(folder.write("bad", gzip(bad.content)));
     CHECK_THAT(raw, ContainsSubstring(": byte " + std::string(bad.offset)) &&
                         ContainsSubstring(bad.reason));
-    CHECK_THAT(packed, ContainsSubstring(": inflated byte " + std::string(bad.offset)) &&
+    CHECK_THAT(packed, ContainsSubstring(": decompressed byte " + std::string(bad.offset)) &&
                            ContainsSubstring(bad.reason));
   }
 }
@@ -138,7 +138,7 @@ TEST_CASE("a gzip bomb is refused") {
   std::string zeros;
   zeros.resize(50'000'000);
   const auto path = folder.write("bomb", gzip(idx_header({10}) + zeros));
-  CHECK_THAT(read_malformed(path), ContainsSubstring("inflated byte 18:"));
+  CHECK_THAT(read_malformed(path), ContainsSubstring("decompressed byte 18:"));
   // The same with a header that agrees: only its rate of compression gives it away.
   const auto honest = folder.write("honest bomb", gzip(idx_header({600'000'000}) + zeros));
   CHECK_THAT(read_malformed(honest), ContainsSubstring("256 times"));
@@ -152,8 +152,8 @@ TEST_CASE("damage after the last value of a compressed file is noticed") {
   const std::vector<std::pair<std::string, const char*>> table{
       {bad_checksum, "incorrect data check"},
       {packed + "x", "1 more bytes follow"},
-      {packed + gzip("more"), "inflated byte 2008: the 2000 values"},
-      {packed.substr(0, packed.size() - 1), "cut short"},
+      {packed + gzip("more"), "decompressed byte 2008: the 2000 values"},
+      {packed.substr(0, packed.size() - 1), "truncated"},
   };
   for (const auto& [content, reason] : table) {
     CHECK_THAT(read_malformed(folder.write("damaged", content)), ContainsSubstring(reason));
@@ -319,7 +319,7 @@ TEST_CASE("a label beyond the known classes is reported with its offset") {
   CHECK_THAT(error_of([&] {
                open_idx({images, packed}, 10);
              }).message,
-             ContainsSubstring(packed.string() + ": inflated byte 9: label 10"));
+             ContainsSubstring(packed.string() + ": decompressed byte 9: label 10"));
   CHECK(open_idx({images, raw}, 12)->classes() == 12);
 }
 

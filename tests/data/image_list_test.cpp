@@ -91,9 +91,10 @@ TEST_CASE("integers are class numbers, other labels are names") {
   CHECK(labels("2", "x", "10") == std::pair(ClassNumbers{1, 2, 0}, Names{"10", "2", "x"}));
   CHECK(labels("b", "a", "b") == std::pair(ClassNumbers{1, 0, 1}, Names{"a", "b"}));
   CHECK(open_list(folder, "path,label\np/a.png,2\np/b.png,x\n")->notes().size() == 1);
-  CHECK_THAT(problem_of(folder, "path,label\np/a.png,-1\n"), ContainsSubstring("the label -1"));
+  CHECK_THAT(problem_of(folder, "path,label\np/a.png,-1\n"),
+             ContainsSubstring("label -1 is out of range"));
   CHECK_THAT(problem_of(folder, "path,label\np/a.png,99999999999999999999\n"),
-             ContainsSubstring("the label 99999999999999999999"));
+             ContainsSubstring("label 99999999999999999999"));
   // A test set is read as the training set was.
   CHECK(open_list(folder, "path,label\np/a.png,2\n", {true, true})->class_names() == Names{"2"});
   CHECK_THAT(problem_of(folder, "path,label\np/a.png,x\n", {true, false}),
@@ -107,20 +108,20 @@ TEST_CASE("repeated rows are dropped, contradictions are refused") {
   CHECK(list->left_out().duplicates == 2);
   CHECK_THAT(problem_of(folder, "path,label\np/a.png,x\np/b.png,y\np/a.png,y\n"),
              ContainsSubstring("line 4: ") &&
-                 ContainsSubstring("p/a.png is on line 2 too, with another label"));
-  CHECK_THAT(
-      problem_of(folder, "path,label,holdout\np/a.png,x,test\n\np/a.png,x,train\n"),
-      ContainsSubstring("line 4: ") && ContainsSubstring("line 2 too, with another holdout"));
+                 ContainsSubstring("p/a.png is also on line 2, with a different label"));
+  CHECK_THAT(problem_of(folder, "path,label,holdout\np/a.png,x,test\n\np/a.png,x,train\n"),
+             ContainsSubstring("line 4: ") &&
+                 ContainsSubstring("also on line 2, with a different holdout"));
 }
 
 TEST_CASE("a broken list is refused with its line") {
   const Pictures folder;
   const std::vector<std::pair<std::string, std::string>> rows{
       {"", "line 1: the file is empty"},
-      {"path,label\n", "lists no picture"},
+      {"path,label\n", "lists no usable picture"},
       {"name,label\np/a.png,x\n", "line 1: expected a header with the columns path"},
-      {"path;label\np/a.png;x\n", "columns are separated by commas"},
-      {"path,label,label\n", "the column label is there twice"},
+      {"path;label\np/a.png;x\n", "separate columns by commas"},
+      {"path,label,label\n", "duplicate column label"},
       {"path,file_name,label\n", "both path and file_name"},
       {"p/a.png,x\np/b.png,y\n", "found \"p/a.png,x\""},
       {"path,label\np/a.png\n", "line 2: 1 fields, but the header has 2"},
@@ -129,8 +130,9 @@ TEST_CASE("a broken list is refused with its line") {
       {"path,label\n,x\n", "line 2: no path"},
       {"path,label\np/a.png,x\n\"p/b.png,y\n", "line 3: a quote that begins here is not closed"},
       {"path,label\n\"p/a.png\"x,y\n", "line 2: text after a closing quote"},
-      {"path,label\np/a.png,\xFFx\n", "line 2: a path or label with control bytes"},
-      {std::string("path,label\np/a\0.png,x\n", 21), "line 2: a path or label with control bytes"},
+      {"path,label\np/a.png,\xFFx\n", "line 2: the path or label contains control characters"},
+      {std::string("path,label\np/a\0.png,x\n", 21),
+       "line 2: the path or label contains control characters"},
       {"path,label\np/a.png,x\np/none.png,x\n", "line 3: "},
       {"path,label\np/none.png,x\n", "p/none.png: No such file or directory"},
       {"path,label\np,x\n", "/p: not a regular file"},

@@ -155,7 +155,7 @@ TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
       ContainsSubstring((place / "t10k-images-idx3-ubyte").string() + ": its labels are missing"));
   fs::remove(place / "t10k-images-idx3-ubyte");
   CHECK_THAT(error_of([&] { DatasetReader{options}; }).message,
-             ContainsSubstring(place.string() + ": no images to test"));
+             ContainsSubstring(place.string() + ": no images for data.test"));
 }
 
 TEST_CASE("a folder may hold one split or both, raw or compressed") {
@@ -261,12 +261,12 @@ TEST_CASE("ambiguous and incomplete locations are refused") {
   folder.write("training/train-labels", "");
   fs::create_directories(root / "empty");
   const std::vector<std::pair<const char*, const char*>> table{
-      {"nameless", "name the labels file too"},
+      {"nameless", "specify the labels file too"},
       {"lonely", "its labels are missing"},
       {"lonely/images", "its labels are missing"},
-      {"two", "several files could be the images to test (a-images, b-images); set data.test to"},
-      {"training", "no images to test"},  // never the training set by mistake
-      {"empty", "no images to test"},
+      {"two", "several files could be the images (a-images, b-images); set data.test to"},
+      {"training", "no images for data.test"},  // never the training set by mistake
+      {"empty", "no images for data.test"},
       {"missing", "no such file or folder (data.test)"},
   };
   for (const auto& [name, message] : table) {
@@ -437,9 +437,9 @@ TEST_CASE("a folder that is no data set is refused by name") {
   folder.write("mixed/a/1.png", "1");
   folder.write("mixed/2.png", "2");
   CHECK_THAT(message_of(folder.path() / "mixed"),
-             ContainsSubstring("pictures beside class folders"));
+             ContainsSubstring("pictures next to class folders"));
   CHECK_THAT(message_of(folder.path() / "mixed/2.png"),
-             ContainsSubstring("2.png: a file; expected a folder of class folders"));
+             ContainsSubstring("2.png: is a file; expected a folder of class folders"));
 }
 
 TEST_CASE("what is no class and no picture is left out, with the reason") {
@@ -460,10 +460,10 @@ TEST_CASE("what is no class and no picture is left out, with the reason") {
         std::map<std::string, std::int64_t>{{".db", 1}, {".txt", 2}, {"without extension", 1}});
   CHECK(left_out.folders ==
         std::map<std::string, std::string>{{".git", "hidden"},
-                                           {"@eaDir", "made by a file server"},
-                                           {"__MACOSX", "made by an archive program"},
+                                           {"@eaDir", "created by a file server"},
+                                           {"__MACOSX", "created by an archive program"},
                                            {"empty", "no pictures"},
-                                           {"lost+found", "made by the file system"},
+                                           {"lost+found", "created by the file system"},
                                            {"tables",
                                             "no pictures, 2 .tif (convert them in their folder: "
                                             "mogrify -format png *.tif)"}});
@@ -481,9 +481,9 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
   fs::create_symlink("dangling.png", folder.path() / "dangling/a/dangling.png");
   const std::vector<std::pair<const char*, const char*>> rows{
       {"empty-file", "bad.png: byte 0: an empty file"},
-      {"newline", "two\\x0alines.png: a name with control bytes"},
-      {"utf8", "broken UTF-8"},
-      {"loop", "/a/up: a link back"},
+      {"newline", "two\\x0alines.png: its name contains control characters"},
+      {"utf8", "invalid UTF-8"},
+      {"loop", "/a/up: a link to one of its parent folders"},
       {"dangling", "dangling.png: cannot be read: Too many levels of symbolic links"},
   };
   for (const auto& [name, problem] : rows) {
@@ -502,8 +502,10 @@ TEST_CASE("a class whose name is not text is never skipped") {
   folder.write("cats/1.png", "1");
   folder.write("\xFF\xFE/1.png", "1");
   BadSamples bad(true);
-  CHECK_THAT(error_of([&] { open_image_folder(folder.path(), bad); }).message,
-             EndsWith("\\xff\\xfe: a name with control bytes or broken UTF-8; rename the folder"));
+  CHECK_THAT(
+      error_of([&] { open_image_folder(folder.path(), bad); }).message,
+      EndsWith(
+          "\\xff\\xfe: its name contains control characters or invalid UTF-8; rename the folder"));
 }
 
 TEST_CASE("a file that shrank or was removed since it was listed is named") {
@@ -513,7 +515,7 @@ TEST_CASE("a file that shrank or was removed since it was listed is named") {
   const auto set = open_image_folder(folder.path(), bad);
   std::vector<std::uint8_t> buffer;
   folder.write("a/1.png", "123");
-  CHECK_THAT(error_of([&] { set->read(0, buffer); }).message, ContainsSubstring("shorter than"));
+  CHECK_THAT(error_of([&] { set->read(0, buffer); }).message, ContainsSubstring("truncated after"));
   fs::remove(file);
   CHECK_THAT(error_of([&] { set->read(0, buffer); }).message,
              ContainsSubstring("1.png: cannot be read: No such file"));

@@ -80,7 +80,7 @@ TEST_CASE("incomplete archives are refused") {
   std::string huge = member("other", "");
   huge = huge.replace(124, 11, "77777777777");
   const std::vector<std::pair<std::string, const char*>> table{
-      {first + kEnd, "does not hold 2.bin"},
+      {first + kEnd, "does not contain 2.bin"},
       {huge + kEnd, "the archive ends within a member"},
       {first.substr(0, 3000), "the archive ends within a member"},
       {first, "the archive ends within a member"},
@@ -100,7 +100,7 @@ TEST_CASE("incomplete archives are refused") {
   const std::string packed = gzip(first + second + kEnd);
   const fs::path cut = folder.write("cut.tar.gz", packed.substr(0, packed.size() - 100));
   CHECK_THAT(error_of([&] { unpack(cut, kWanted, folder.path()); }).message,
-             ContainsSubstring("cut.tar.gz") && ContainsSubstring("cut short"));
+             ContainsSubstring("cut.tar.gz") && ContainsSubstring("truncated"));
 }
 
 }  // namespace

@@ -208,7 +208,7 @@ def image_folder(folder, counts):
 @pytest.mark.parametrize("given, code, parts", [
     ("balanced", 0, []),
     ({"small dogs": 2}, 0, []),
-    ({"dogs": 2, "cats": 1}, 2, ['/class_weights: the data have no class "dogs"', '"cats", "emus", "small dogs"']),
+    ({"dogs": 2, "cats": 1}, 2, ['/class_weights: the data has no class "dogs"', '"cats", "emus", "small dogs"']),
     ({"0": 2}, 2, ['no class "0"'])])
 def test_classes_go_by_their_names(tmp_path, given, code, parts):
     folder = image_folder(tmp_path / "pictures", {"emus": 4, "cats": 6, "small dogs": 2})

@@ -125,8 +125,8 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
 
 BAD = {
     "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-30]), ".png: a broken PNG image"),
-    "newline": (lambda file: file.rename(file.with_name("a\nb.png")), "a\\x0ab.png: a name with control bytes"),
-    "loop": (lambda file: (file.parent / "loop").symlink_to(file.parent), "/loop: a link back to a folder above it"),
+    "newline": (lambda file: file.rename(file.with_name("a\nb.png")), "a\\x0ab.png: its name contains control characters"),
+    "loop": (lambda file: (file.parent / "loop").symlink_to(file.parent), "/loop: a link to one of its parent folders"),
 }
 
 

@@ -101,7 +101,7 @@ def test_a_run_from_before_transparency_counted_is_evaluated_with_a_warning(tmp_
     del config["data"]["background"]
     (done.path / "config.json").write_text(json.dumps(config))
     told = run("evaluate", "--checkpoint", done.path / "model.pt", expect=0).stderr
-    assert told.count("transparent or turned by EXIF") == 1
+    assert told.count("transparent or rotated by EXIF") == 1
     plain = tmp_path / "plain"
     for label in "01":
         (plain / label).mkdir(parents=True)

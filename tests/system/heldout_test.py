@@ -110,11 +110,11 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_
     assert len({folder.digest() for folder in folders}) == 1
     folder = folders[1].path
     left_out = {".tif": 1, ".txt": 1, "folders": {
-        "@eaDir": "made by a file server", "__MACOSX": "made by an archive program", "notes": "no pictures, 1 .txt"}}
+        "@eaDir": "created by a file server", "__MACOSX": "created by an archive program", "notes": "no pictures, 1 .txt"}}
     record = json.loads((folder / "dataset.json").read_text())
     assert record["left_out"] == left_out
     said = ("left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
-            "3 folders: @eaDir (made by a file server)")
+            "3 folders: @eaDir (created by a file server)")
     assert said in folders[1].stderr
     assert record == described(tmp_path, config)[0]
     predictions = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
@@ -180,7 +180,7 @@ def test_a_list_trains_as_the_folder_does(tmp_path, photos):
     assert folder.digest() == listed.digest()
     records = [json.loads((run_.path / "dataset.json").read_text()) for run_ in (folder, listed)]
     assert records[0]["test"] == records[1]["test"] and records[1]["left_out"] == {"duplicates": 1}
-    assert "1 repeated row of the list" in listed.stderr
+    assert "1 repeated row in the list" in listed.stderr
     assert run("evaluate", "--checkpoint", listed.path, expect=0).stdout == run("evaluate", "--checkpoint", folder.path, expect=0).stdout
 
 

@@ -89,7 +89,7 @@ def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, n
         refused = run("--config", "-", input=text, folder=tmp_path)
         first = refused.stderr.splitlines()[0]
         assert refused.returncode == 3 and 'data.format "image-folder"' in first, first
-        expected = f"; it holds {name}, {kind}: " if place == folder else f"{place}: is {kind}, not what data.format reads; "
+        expected = f"; it holds {name}, {kind}: " if place == folder else f"{place}: is {kind}, which no data.format reads; "
         assert expected in first, first
         assert ('data.format to "image-list"' in first) == (name == "train.csv")
 
