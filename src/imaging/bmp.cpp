@@ -37,7 +37,7 @@ std::size_t colours_of(Bytes bytes) {
 std::vector<std::uint8_t> decode_to(std::uint32_t format, std::size_t bytes_per_pixel, Bytes bytes,
                                     const Header& header, const std::string& name) {
   const auto require = [&](const wuffs_base__status& status) {
-    if (!status.is_ok()) fail_at(name, 0, "a broken BMP image: {}", status.message());
+    if (!status.is_ok()) fail_at(name, 0, "corrupt BMP image: {}", status.message());
   };
   const auto decoder = wuffs_bmp__decoder::alloc();
   if (!decoder) throw std::bad_alloc();

@@ -38,7 +38,7 @@ constexpr std::array<Codec, 5> kCodecs{{
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto kind = binary_kind(text.substr(0, 1024));
   if (kind && kind->is_picture) {
-    fail_at(name, 0, "{}, which is not read; convert it to PNG: {}", kind->name,
+    fail_at(name, 0, "{}, which is not supported; convert it to PNG: {}", kind->name,
             conversion_command(name));
   }
   fail_at(name, 0, "{}not a PNG, JPEG, WebP, BMP or PNM (.ppm, .pgm) picture",
@@ -50,8 +50,8 @@ void check_size(const Header& header, const std::string& name, std::int64_t max_
   if (width < 1 || height < 1) fail_at(name, 0, "an image of {} x {} pixels", width, height);
   if (height <= max_pixels / width) return;
   fail_at(name, 0,
-          "an image of {} x {} pixels, more than data.max_pixels ({}) in all; raise it, shrink the "
-          "image, or leave it out of training by data.on_bad_sample \"skip\"",
+          "an image of {} x {} pixels, more than data.max_pixels ({}); raise it, shrink the image, "
+          "or skip it with data.on_bad_sample \"skip\"",
           width, height, max_pixels);
 }
 

@@ -166,7 +166,7 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
     const auto length = static_cast<std::size_t>(big_endian(bytes, at + 2, 2));
     if (length < 2) fail_at(name, at + 2, "a JPEG segment of {} bytes", length);
     if (is_frame_header(marker) && header.components == 0) {
-      if (length < 8 || at + 10 > bytes.size()) fail_at(name, at, "a cut-off JPEG frame header");
+      if (length < 8 || at + 10 > bytes.size()) fail_at(name, at, "a truncated JPEG frame header");
       header.height = big_endian(bytes, at + 5, 2);
       header.width = big_endian(bytes, at + 7, 2);
       header.components = bytes[at + 9];
@@ -185,7 +185,7 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
 
 Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
   if (header.components != 1 && header.components != 3 && header.components != 4) {
-    fail_at(name, 0, "a JPEG image of {} colour components; gray, RGB and CMYK are read",
+    fail_at(name, 0, "a JPEG image of {} colour components; only gray, RGB and CMYK are supported",
             header.components);
   }
   Image image{header.height, header.width, header.components, {}};
@@ -196,7 +196,7 @@ Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
   state->progress.progress_monitor = limit_scans;
   if (!decode_into(*state, bytes, image, image.pixels.data())) {
     const std::size_t offset = bytes.size() - std::min(state->left, bytes.size());
-    fail_at(name, offset, "a broken JPEG image: {}", state->errors.message.data());
+    fail_at(name, offset, "corrupt JPEG image: {}", state->errors.message.data());
   }
   if (image.channels == 4) to_rgb(image);
   return image;

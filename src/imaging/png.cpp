@@ -52,7 +52,7 @@ struct PngReader {
 
 void read_png_bytes(png_structp png, png_bytep out, std::size_t count) {
   auto* reader = static_cast<PngReader*>(png_get_io_ptr(png));
-  if (count > reader->bytes.size() - reader->at) png_error(png, "Read Error: it is truncated");
+  if (count > reader->bytes.size() - reader->at) png_error(png, "the file is truncated");
   std::memcpy(out, reader->bytes.data() + reader->at, count);
   reader->at += count;
 }
@@ -114,7 +114,7 @@ Header read_png(Bytes bytes, const std::string& name) {
 Image decode_png(Bytes bytes, const Header& header, const std::string& name) {
   PngReader reader(bytes);
   const auto fail = [&] {
-    throw Error(ExitCode::kData, name + ": a broken PNG image: " + reader.message.data());
+    throw Error(ExitCode::kData, name + ": corrupt PNG image: " + reader.message.data());
   };
   if (!start_png(reader)) fail();
   Image image{header.height, header.width, png_get_channels(reader.png, reader.info), {}};

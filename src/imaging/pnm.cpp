@@ -32,7 +32,7 @@ class PnmText {
   }
   [[noreturn]] void fail(const std::string& problem) const {
     if (at_ >= bytes_.size()) fail_at(name_, at_, "ends inside the PNM image");
-    fail_at(name_, at_, "a broken PNM image: {}", problem);
+    fail_at(name_, at_, "corrupt PNM image: {}", problem);
   }
 
  private:
@@ -87,7 +87,7 @@ Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   const bool is_text = bytes[1] < '4';
   const std::int64_t greatest = text.number(kMostPnm);
   const std::size_t value_size = greatest > 255 && !is_text ? 2 : 1;  // a minimum for text
-  if (greatest == 0) text.fail("a greatest value of 0");
+  if (greatest == 0) text.fail("a maximum value of 0");
   if (!is_text) text.end_header();
   if (bytes.size() - text.at() < value_size * image.bytes()) {
     fail_at(name, bytes.size(), "ends inside the PNM image");

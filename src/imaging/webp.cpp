@@ -38,11 +38,10 @@ Header read_webp(Bytes bytes, const std::string& name) {
   WebPBitstreamFeatures features{};
   if (webp().get_features(bytes.data(), bytes.size(), &features, WEBP_DECODER_ABI_VERSION) !=
       VP8_STATUS_OK) {
-    fail_at(name, 0, "a broken WebP header");
+    fail_at(name, 0, "a corrupt WebP header");
   }
   if (features.has_animation != 0) {
-    fail_at(name, 0, "an animated WebP image; write one picture of it as PNG: {}",
-            conversion_command(name));
+    fail_at(name, 0, "an animated WebP image; save one frame as PNG: {}", conversion_command(name));
   }
   Orientation orientation;
   for (std::size_t at = kRiffHeader; at + kChunkHeader <= bytes.size();) {
@@ -64,7 +63,7 @@ Image decode_webp(Bytes bytes, const Header& header, const std::string& name) {
   const auto stride = static_cast<int>(image.width * image.channels);
   if (decode(bytes.data(), bytes.size(), image.pixels.data(), image.pixels.size(), stride) ==
       nullptr) {
-    throw Error(ExitCode::kData, name + ": a broken or truncated WebP image");
+    throw Error(ExitCode::kData, name + ": corrupt or truncated WebP image");
   }
   return image;
 }

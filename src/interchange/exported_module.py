@@ -38,7 +38,7 @@ class Residual(nn.Module):
 
 
 class FlatResidual(nn.Module):
-    """A residual block that holds the modules of its layers itself.
+    """A residual block whose children are the modules of its layers.
 
     `layers` and `shortcut` are names of modules, in the order of computation.
     """
@@ -75,7 +75,7 @@ class Gate(nn.Module):
 
 
 def resize(pixels, size):
-    """Resize a picture, bilinear with antialiasing, with the very sums of mnist-train."""
+    """Resize a picture, bilinear with antialiasing, with the same arithmetic as mnist-train."""
     for new in reversed(size):
         pixels = pixels.transpose(0, 1).contiguous()
         old = len(pixels)
@@ -110,7 +110,7 @@ def fit_stretch(pixels):
 
 
 def fit_crop(pixels):
-    """Cover SIZE and keep the centre, as Resize and CenterCrop of torchvision."""
+    """Cover SIZE and keep the centre, like torchvision's Resize and CenterCrop."""
     (height, width), (rows, columns) = SIZE, pixels.shape[:2]
     if columns * height >= rows * width:
         width = height * columns // rows
@@ -121,7 +121,7 @@ def fit_crop(pixels):
 
 
 def fit_pad(pixels):
-    """Show the whole picture in SIZE, as Pillow's ImageOps.pad."""
+    """Show the whole picture in SIZE, like Pillow's ImageOps.pad."""
     (height, width), (rows, columns) = SIZE, pixels.shape[:2]
     if columns / rows > width / height:
         height = max(1, round(rows / columns * width))
@@ -136,7 +136,7 @@ def preprocess(path):
     """Return a picture file as mnist-train sees it: SHAPE, normalised."""
     with Image.open(path) as file:
         picture = ImageOps.exif_transpose(file)
-    if picture.mode.startswith("I"):  # 16 bits, of which the high byte counts
+    if picture.mode.startswith("I"):  # 16 bits: keep the high byte
         values = picture.tobytes()
         step = len(values) // (picture.width * picture.height)
         picture = Image.frombytes("L", picture.size, values[1::step])

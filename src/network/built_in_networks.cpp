@@ -334,7 +334,7 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
     // No image size helps.
     if (side == kLargestSideTried) throw ConfigKeyError(named + ": " + error.reason());
     throw ConfigKeyError(named + " needs images of at least " + settings::text_of({side, side}) +
-                         ", the data has " + settings::text_of({images.height, images.width}));
+                         ", but the data has " + settings::text_of({images.height, images.width}));
   }
 }
 

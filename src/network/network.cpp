@@ -79,13 +79,13 @@ template <class... Values>
 void check_elements(const SizedLayer& sized) {
   const SampleShape& out = sized.out;
   if (bounded_product({out.channels, out.height, out.width}, kMaxElements) > kMaxElements) {
-    fail(sized, "its output {} has more than {} numbers an image", batch_text(out), kMaxElements);
+    fail(sized, "its output {} has more than {} elements per image", batch_text(out), kMaxElements);
   }
 }
 
 void require_images(const SizedLayer& sized) {
   if (sized.in.is_image) return;
-  fail(sized, "takes images [N,C,H,W], but gets {}", batch_text(sized.in));
+  fail(sized, "expects images [N,C,H,W], but gets {}", batch_text(sized.in));
 }
 
 /// Returns the number of weights, including `bias`.
@@ -146,7 +146,7 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
 
 void infer(SizedLayer& sized, settings::LinearLayer& layer, const ImageShape& images) {
   if (sized.in.is_image) {
-    fail(sized, "takes [N,F], but gets {}; put \"flatten\" before it", batch_text(sized.in));
+    fail(sized, "expects [N,F], but gets {}; put \"flatten\" before it", batch_text(sized.in));
   }
   layer.out_features = layer.out_features.value_or(images.classes);
   const std::int64_t out = *layer.out_features;
@@ -221,7 +221,7 @@ class SizeInference {
     }
     if (sized.parameters == 0) fail(last, "the network has no weights to train");
     if (sized.parameters > kMaxParameters) {
-      fail(last, "the network has {} parameters; at most {} are possible", sized.parameters,
+      fail(last, "the network has {} parameters; at most {} are supported", sized.parameters,
            kMaxParameters);
     }
     return sized;
@@ -237,7 +237,7 @@ class SizeInference {
     if (times > (kMaxLayers - layers_) / size) {
       throw LayerError(
           pointer,
-          fmt::format("the network has more than {} layers, repeated ones counted", kMaxLayers));
+          fmt::format("the network has more than {} layers, including repeated ones", kMaxLayers));
     }
     layers_ += size * times;
     std::vector<SizedLayer> sized_layers;
@@ -252,12 +252,12 @@ class SizeInference {
       sized.pointer = pointer + "/" + std::to_string(entry);
       sized.in = in;
       if (!names.insert(sized.name).second) {
-        fail(sized, "a second module is called \"{}\"{}", sized.name,
+        fail(sized, "duplicate module name \"{}\"{}", sized.name,
              times > 1 ? "; put the repeated layers into a sequential" : "");
       }
       if (!is_free_in_python(sized.name)) {
         fail(sized,
-             "no module of PyTorch can be called \"{}\", so Python could not load the weights; "
+             "PyTorch cannot have a module called \"{}\", so Python could not load the weights; "
              "choose another name",
              sized.name);
       }

@@ -466,11 +466,11 @@ std::string to_text(const FilePrediction& prediction, const std::vector<std::str
 std::string to_text(const EvaluationFigures& test) {
   std::string text = fmt::format(
       "test accuracy  {} of {} images\ntest loss      {:.4f}\n"
-      "balanced       {}, the mean of the classes' accuracies\n",
+      "balanced       {} (mean accuracy per class)\n",
       as_percent(test.accuracy), with_thousands(test.samples), test.loss,
       as_percent(test.balanced_accuracy));
   if (test.top5_accuracy) {
-    text += "top five       " + as_percent(*test.top5_accuracy) + " have the class among them\n";
+    text += "top-5 accuracy " + as_percent(*test.top5_accuracy) + "\n";
   }
   return text;
 }

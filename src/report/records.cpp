@@ -310,7 +310,7 @@ std::string named_classes(const std::vector<std::int64_t>& labels,
 
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {
   return sizes_are_unequal && !has_class_weights
-             ? "class_weights \"balanced\" makes all classes count alike"
+             ? "class_weights \"balanced\" gives all classes equal weight"
              : "more epochs or another learning_rate may help";
 }
 

@@ -178,7 +178,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
                          (after_restart && belongs_to_launch(*folder, launch_id));
   if (holds_run(*folder) && !continues) {
     refuse(folder->string() +
-           ": holds a run already; continue it with --resume auto, or choose another --output");
+           ": already contains a run; resume it with --resume auto, or choose another --output");
   }
   return folder;
 }

@@ -58,7 +58,7 @@ TEST_CASE("a run folder that a start would refuse is warned of") {
   folder.write(folder.path() / "summary.json", "{}");
   const Finding finding = check_run_folder(config);
   CHECK(finding.verdict == Verdict::kWarning);
-  CHECK_THAT(finding.text, Catch::Matchers::ContainsSubstring("holds a run already"));
+  CHECK_THAT(finding.text, Catch::Matchers::ContainsSubstring("already contains a run"));
 }
 
 TEST_CASE("data that the config asks for and that are missing are a problem") {

@@ -172,8 +172,8 @@ def test_photographs_look_alike_by_either_decoder(tmp_path, size, channels):
 
 
 DAMAGE = {
-    "cut.png": (lambda file: file.write_bytes(file.read_bytes()[:-40]), "a broken PNG image"),
-    "cut.jpg": (lambda file: file.write_bytes(file.read_bytes()[:-400]), "a broken JPEG image"),
+    "cut.png": (lambda file: file.write_bytes(file.read_bytes()[:-40]), "corrupt PNG image"),
+    "cut.jpg": (lambda file: file.write_bytes(file.read_bytes()[:-400]), "corrupt JPEG image"),
     "huge.png": (lambda file: file.write_bytes(file.read_bytes()[:16] + (100_000).to_bytes(4, "big") * 2 +
                                                file.read_bytes()[24:]), "an image of 100000 x 100000 pixels"),
     "other.png": (lambda file: picture(70, 90, 1).save(file), "is 70 x 90 pixels while others are 60 x 80"),

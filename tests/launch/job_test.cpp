@@ -120,7 +120,7 @@ TEST_CASE("a message on a config key names its place in the file") {
     CHECK(message_of(ConfigKeyError(other), positions) == other);
   }
   // A path may begin like a pointer.
-  const Error path(ExitCode::kConfig, "/model/plugin/runs/first: holds a run already");
+  const Error path(ExitCode::kConfig, "/model/plugin/runs/first: already contains a run");
   CHECK(message_of(path, positions) == path.what());
 }
 

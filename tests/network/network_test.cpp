@@ -143,9 +143,9 @@ TEST_CASE("layers that do not fit are refused with their pointer and both shapes
     const char* reason;
   };
   const std::vector<Bad> cases{
-      {R"([{"name": "linear", "out_features": 10}])", "/0", "takes [N,F], but gets [N,1,28,28]"},
+      {R"([{"name": "linear", "out_features": 10}])", "/0", "expects [N,F], but gets [N,1,28,28]"},
       {R"(["flatten", {"name": "conv2d", "out_channels": 1, "kernel_size": 1}])", "/1",
-       "takes images [N,C,H,W], but gets [N,784]"},
+       "expects images [N,C,H,W], but gets [N,784]"},
       {R"([{"name": "sequential", "layers": ["relu", {"name": "conv2d", "out_channels": 1,
           "kernel_size": 29}]}])",
        "/0/layers/1", "window of 29x29 does not fit into [N,1,28,28]"},
@@ -166,8 +166,8 @@ TEST_CASE("layers that do not fit are refused with their pointer and both shapes
       {R"([])", "", "has no layers"},
       {R"([{"name": "sequential", "layers": []}])", "/0/layers", "has no layers"},
       {R"([{"name": "relu", "as": "a"}, {"name": "relu", "as": "a"}])", "/1",
-       "a second module is called \"a\""},
-      {R"(["relu", {"name": "relu", "as": "0"}])", "/1", "a second module is called \"0\""},
+       "duplicate module name \"a\""},
+      {R"(["relu", {"name": "relu", "as": "0"}])", "/1", "duplicate module name \"0\""},
       {R"([{"name": "repeat", "times": 2, "layers": [{"name": "relu", "as": "a"}]}])",
        "/0/layers/0", "put the repeated layers into a sequential"},
       {R"([{"name": "repeat", "times": 1000000, "layers": ["relu"]}])", "/0/layers",
@@ -179,7 +179,7 @@ TEST_CASE("layers that do not fit are refused with their pointer and both shapes
           {"name": "linear", "out_features": 1048576}])",
        "/2", "more than 2147483648 weights"},
       {R"([{"name": "conv2d", "out_channels": 1048576, "kernel_size": 1, "padding": 16384}])", "/0",
-       "more than 2147483648 numbers an image"},
+       "more than 2147483648 elements per image"},
       {R"([{"name": "residual", "modules": ["a"], "layers": [{"name": "conv2d", "out_channels": 1,
           "kernel_size": 1}]}])",
        "/0/layers/0", "its name \"0\" must be in modules"},

@@ -316,7 +316,7 @@ TEST_CASE("at its end a run warns of classes that were never predicted") {
   summary.status = "finished";
   screen.console->end(summary);
   CHECK_THAT(screen.text(), ContainsSubstring("2 of 3 classes were never predicted: b\\x0a, ccc") &&
-                                ContainsSubstring("ccc…; class_weights \"balanced\" makes") &&
+                                ContainsSubstring("ccc…; class_weights \"balanced\" gives") &&
                                 !ContainsSubstring(std::string(50, 'c')));
 }
 

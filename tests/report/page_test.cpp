@@ -68,7 +68,7 @@ TEST_CASE("a page answers the four questions") {
       page,
       {"Yes: test accuracy is 96.67 % after epoch 3, and was 90.00 % after epoch 1; predicting "
        "<b>1</b>, the largest class, for every image would reach 58.7 %.",
-       "6 of 104 test images (5.77 %). Most often a <b>0</b> is taken for a <b>1</b> (3×)",
+       "6 of 104 test images (5.77 %). Most often a <b>0</b> is predicted as a <b>1</b> (3×)",
        "14.5 s, 52 % of it for compute. The first step started 250 ms after the command.",
        "Model <b>net</b>, sgd with learning rate 0.01, global batch 128, 10 epochs, seed 1."});
   check_contains(
@@ -78,7 +78,7 @@ TEST_CASE("a page answers the four questions") {
              ContainsSubstring("averaging and waiting") && !ContainsSubstring("communication"));
   const auto config = folder.path() / "run" / "config.json";
   CHECK_THAT(page,
-             ContainsSubstring("<dt>To repeat it</dt><dd><code>" +
+             ContainsSubstring("<dt>To reproduce it</dt><dd><code>" +
                                escape_html("mnist-train --config " + shell_word(config.string()))));
 }
 
@@ -90,11 +90,11 @@ TEST_CASE("classes are named if the data have names") {
                "\n");
   const std::string page = page_of(folder);
   check_contains(
-      page, {"Most often <b>T-shirt/top</b> is taken for <b>&lt;Bag&gt;</b> (3×)",
-             "title=\"T-shirt/top taken for &lt;Bag&gt;: 3\"",
+      page, {"Most often <b>T-shirt/top</b> is predicted as <b>&lt;Bag&gt;</b> (3×)",
+             "title=\"T-shirt/top predicted as &lt;Bag&gt;: 3\"",
              "<span class=\"name\" title=\"&lt;Bag&gt;\">&lt;Bag&gt;</span></th>",
              "test image 9: T-shirt/top\"", "<b>T-shirt/top</b> → <b class=\"bad\">&lt;Bag&gt;</b>",
-             "data-guess=\"1\" aria-label=\"T-shirt/top taken for &lt;Bag&gt;: 3\""});
+             "data-guess=\"1\" aria-label=\"T-shirt/top predicted as &lt;Bag&gt;: 3\""});
   CHECK_THAT(page, !ContainsSubstring("<Bag>"));
   write_pretended_run(folder, "other");
   const std::string both = page_on({folder.path() / "run", folder.path() / "run"});
@@ -203,7 +203,7 @@ TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
                "\n");
   const std::string nothing = page_of(folder, "one");
   check_contains(nothing, {"No: test accuracy is 50.00 % after epoch 1",
-                           "It takes every image for a <b>1</b>."});
+                           "It predicts a <b>1</b> for every image."});
 }
 
 TEST_CASE("classes have accuracy, precision and F1; the matrix has images and percentages") {
@@ -253,13 +253,13 @@ TEST_CASE("a comparison has results, curves and settings") {
   config.train.learning_rate = 0.5;
   folder.write("runs/b/config.json", settings::write_run_config(config, false));
   const std::string page = page_on({folder.path() / "runs" / "a", folder.path() / "runs" / "b"});
-  check_contains(page, {"The best final test accuracy is 98.00 %, that of <b>runs/b</b>.",
+  check_contains(page, {"The best final test accuracy is 98.00 %, reached by <b>runs/b</b>.",
                         "<code>learning_rate</code></th><td>0.01</td><td>0.5</td>"});
   CHECK_THAT(page, !ContainsSubstring("<code>batch_size</code>"));
   check_contains(page,
                  {"runs/b: from 90.00 % (epoch 1) to 98.00 % (epoch 5).", "How do they differ?",
-                  "It is 1.33 points better than the next. With 104 test images, so small a "
-                  "difference may be chance.",
+                  "It is 1.33 points above the next. With 104 test images, a difference this small "
+                  "may be due to chance.",
                   "<td data-label=\"test accuracy\"><span class=\"best\">★ 98.00 %</span></td>",
                   "<td data-label=\"test loss\"><span class=\"best\">★ 0.2</span></td>",
                   "<td data-label=\"samples/s\">17,000</td>"});
@@ -320,12 +320,12 @@ TEST_CASE("classes that are never predicted are named, with what may help") {
   check_contains(
       page_of(folder),
       {"2 of 6 classes are never predicted: <b>4</b>, <b>5</b></span>; class_weights "
-       "&quot;balanced&quot; makes all classes count alike.",
+       "&quot;balanced&quot; gives all classes equal weight.",
        "Never predicted: <b>4</b>, <b>5</b>.", "5<span class=\"bad never\">never predicted</span>",
-       "<td class=\"missed\" title=\"5 taken for 5: 0\"><span class=\"n\">0</span>",
+       "<td class=\"missed\" title=\"5 predicted as 5: 0\"><span class=\"n\">0</span>",
        "<dt>Balanced accuracy</dt><dd>66.70 %</dd>"});
   folder.write("run/config.json", R"({"class_weights":"balanced"})");
-  CHECK_THAT(page_of(folder), !ContainsSubstring("makes all classes count alike"));
+  CHECK_THAT(page_of(folder), !ContainsSubstring("gives all classes equal weight"));
 }
 
 TEST_CASE("of many classes the worst 50 are listed, and the page stays small") {
@@ -409,7 +409,7 @@ TEST_CASE("runs with different test files are not ranked") {
   folder.write("b/metrics.jsonl", epoch + "\"test_accuracy\":0.86}\n");
   const auto page = [&] { return page_on({folder.path() / "a", folder.path() / "b"}); };
   const auto refuses = ContainsSubstring("The runs were tested on different files");
-  const auto doubts = ContainsSubstring("perhaps also the test images");
+  const auto doubts = ContainsSubstring("so their test images may differ");
   const auto ranks = ContainsSubstring("★ 96.00 %");
   CHECK_THAT(page(), ranks && !refuses && !doubts);
   folder.write("b/lineage.jsonl", R"({"data":{"classes":2},"data_hash":"xxh3-128:0"})"
@@ -475,7 +475,7 @@ TEST_CASE("the header says what ended a run early, and that the EMA model was ev
   const TempFolder folder;
   write_pretended_run(folder, "run");
   folder.write("run/summary.json", R"({"status":"finished","ended_by":"epochs"})");
-  const auto says = ContainsSubstring("moving average of the weights (ema, decay 0.99)");
+  const auto says = ContainsSubstring("The EMA model (decay 0.99) is evaluated");
   CHECK_THAT(page_of(folder), ContainsSubstring(">finished</span>") && !says);
   folder.write("run/summary.json", R"({"status":"finished","ended_by":"early_stopping"})");
   folder.write("run/config.json", R"({"ema":{"decay":0.99}})");

@@ -98,7 +98,7 @@ TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
   const fs::path taken = temp.path() / "taken";
   temp.write("taken/config.json", "{}");
   CHECK_THAT(error_of([&] { check_run_folder(into(taken), "mnist", ""); }),
-             IsError(ExitCode::kConfig, "holds a run already"));
+             IsError(ExitCode::kConfig, "already contains a run"));
   CHECK_NOTHROW(check_run_folder(into(taken), "mnist", "auto"));
   const ScopedDirectory here(temp.path());
   CHECK_NOTHROW(check_run_folder({}, "mnist", ""));
@@ -338,7 +338,7 @@ TEST_CASE("a run without a recorded end was interrupted") {
 TEST_CASE("a folder without a run is a usage error") {
   const TempFolder folder;
   CHECK_THAT(error_of([&] { read_run(folder.path()); }),
-             IsError(ExitCode::kConfig, "holds no run"));
+             IsError(ExitCode::kConfig, "contains no run"));
 }
 
 TEST_CASE("invalid files are refused with file and line") {
@@ -360,8 +360,8 @@ TEST_CASE("invalid files are refused with file and line") {
       {"metrics.jsonl", "{\"event\":\"epoch\",\"confusion\":null}\n",
        "metrics.jsonl:1: confusion is not a matrix of counts"},
       {"mistakes.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
-       "mistakes.jsonl:1: has no number guess"},
-      {"mistakes.jsonl", "{\"id\":1,\"guess\":2}\n", "mistakes.jsonl:1: has no number truth"},
+       "mistakes.jsonl:1: \"guess\" is not a number"},
+      {"mistakes.jsonl", "{\"id\":1,\"guess\":2}\n", "mistakes.jsonl:1: \"truth\" is not a number"},
       {"summary.json", "[]", "summary.json: is not a JSON object"},
       {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
   }));

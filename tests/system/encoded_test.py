@@ -124,7 +124,7 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
 
 
 BAD = {
-    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-30]), ".png: a broken PNG image"),
+    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-30]), ".png: corrupt PNG image"),
     "newline": (lambda file: file.rename(file.with_name("a\nb.png")), "a\\x0ab.png: its name contains control characters"),
     "loop": (lambda file: (file.parent / "loop").symlink_to(file.parent), "/loop: a link to one of its parent folders"),
 }

@@ -108,10 +108,10 @@ def test_every_kind_of_initial_weights_is_drawn(tmp_path):
 
 
 BAD = {  # layers: place and message; tests/network has more
-    '["relu", {"name": "linear", "out_features": 10}]': "1:23: /model/layers/1: takes [N,F], but gets [N,1,28,28]",
+    '["relu", {"name": "linear", "out_features": 10}]': "1:23: /model/layers/1: expects [N,F], but gets [N,1,28,28]",
     '[{"name": "conv2d", "out_channels": -1, "kernel_size": 3}]': "1:50: /model/layers/0/out_channels: expected an integer",
     '[{"name": "repeat", "times": 1000000, "layers": ["relu"]}]': "/model/layers/0/layers: the network has more than 10000",
-    '["flatten", {"name": "linear", "out_features": 10, "as": "train"}]': '/model/layers/1: no module of PyTorch can be called "train"',
+    '["flatten", {"name": "linear", "out_features": 10, "as": "train"}]': '/model/layers/1: PyTorch cannot have a module called "train"',
     '["flaten"]': '"residual", "gate" or "repeat" or an object with a name, found the string "flaten"; did you mean "flatten"?',
     "[" + '{"name":"sequential","layers":[' * 40 + "]}" * 40 + "]": "nest",
 }
@@ -130,4 +130,4 @@ def test_names_that_a_module_of_pytorch_has_itself_are_refused(tmp_path):
     assert "train" in taken and "_modules" in taken
     for name in taken:
         refused = run("describe", "--config", config, "--set", f'model.layers=[{{"name":"flatten","as":"{name}"}}]')
-        assert f'no module of PyTorch can be called "{name}"' in refused.stderr, name
+        assert f'PyTorch cannot have a module called "{name}"' in refused.stderr, name

@@ -63,7 +63,7 @@ def test_the_average_of_a_short_run_follows_its_weights_and_is_named(tmp_path):
     *_, last = folder.epochs()
     assert last["test_accuracy"] > last["train_accuracy"] - 0.1 > 0.6
     assert "ema: evaluated and saved is the moving average of the weights (decay 0.9999, lower in the first steps)" in folder.stderr
-    assert "moving average of the weights (ema, decay 0.9999), not the trained weights" in (folder.path / "report.html").read_text()
+    assert "The EMA model (decay 0.9999) is evaluated and saved, not the trained weights" in (folder.path / "report.html").read_text()
 
 
 def test_every_command_takes_the_average_from_a_checkpoint(tmp_path):

@@ -129,7 +129,7 @@ def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
         assert [rank.wait() for rank in ranks] == [2, 2], ranks[1].stderr
         assert time.monotonic() - begin < 40
         for rank in ranks:
-            assert f"{occupied}: holds a run already" in rank.stderr, rank.stderr
+            assert f"{occupied}: already contains a run" in rank.stderr, rank.stderr
         assert "rank 0 cannot start the run" in ranks[1].stderr
 
 

@@ -271,7 +271,7 @@ def test_a_folder_with_a_run_is_refused_with_both_ways_on(tmp_path, with_checkpo
     shutil.copytree(with_checkpoints.path, tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
     refused = train(tmp_path, CONFIG, processes=2, expect=2)
-    assert f"{refused.path}: holds a run already; " in refused.stderr
+    assert f"{refused.path}: already contains a run; " in refused.stderr
     assert "--resume auto" in refused.stderr and "--output" in refused.stderr
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
 

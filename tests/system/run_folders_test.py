@@ -91,8 +91,8 @@ def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
     assert code == 0
     assert text == (f"test accuracy  {100 * facts['test_accuracy']:.2f} % of {facts['samples']} images\n"
                     f"test loss      {facts['test_loss']:.4f}\n"
-                    f"balanced       {100 * facts['test_balanced_accuracy']:.2f} %, the mean of the classes' accuracies\n"
-                    f"top five       {100 * facts['test_top5_accuracy']:.2f} % have the class among them\n")
+                    f"balanced       {100 * facts['test_balanced_accuracy']:.2f} % (mean accuracy per class)\n"
+                    f"top-5 accuracy {100 * facts['test_top5_accuracy']:.2f} %\n")
     code, text, _ = run_on_terminal("evaluate", "--checkpoint", trained.checkpoints()[-1], "--json")
     assert json.loads(text)["samples"] == facts["samples"]
 

@@ -113,7 +113,7 @@ def test_a_bad_image_ends_a_streamed_run_by_name_or_is_left_out_from_the_beginni
                        validation=0, decode="stream")
     config = write_config(tmp_path, merged(config, {"epochs": 1, "batch_size": 512}))
     result = run("--config", config, "--output", tmp_path / "ends", "--nproc-per-node", 2, expect=3)
-    assert f"{bad}: a broken PNG image" in result.stderr
+    assert f"{bad}: corrupt PNG image" in result.stderr
     digests = []
     for decode in ("stream", "once"):
         output = tmp_path / decode

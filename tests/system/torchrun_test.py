@@ -152,7 +152,7 @@ def test_a_restart_does_not_undo_the_refusal(tmp_path, own_launcher):
     command = [BINARY, "--config", write_config(tmp_path, CONFIG), "--output", own_launcher.path]
     with Process(command, tmp_path, variables=rank_variables() | agent) as process:
         assert process.wait() == 2
-        assert "holds a run already" in process.stderr and "--resume auto" in process.stderr
+        assert "already contains a run" in process.stderr and "--resume auto" in process.stderr
     assert own_launcher.digest() == before
 
 

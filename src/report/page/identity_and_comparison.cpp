@@ -299,7 +299,7 @@ std::string comparison_charts(std::span<const RunFiles> runs) {
                   steps, &StepRecord::loss, /*is_smoothed=*/true) +
          chart_of({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true}, steps,
                   &StepRecord::learning_rate) +
-         chart_of({"Samples a second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
+         chart_of({"Samples per second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
                   steps, &StepRecord::samples_per_second) +
          "</div>\n";
 }
@@ -387,8 +387,8 @@ std::string differences(std::span<const RunFiles> runs) {
   return section("identity", "How do they differ?",
                  !table.rows.empty() ? table.html()
                                      : paragraph("lead",
-                                                 "In nothing that was recorded: config, data, "
-                                                 "versions and device are the same."));
+                                                 "No recorded differences: config, data, versions "
+                                                 "and device are the same."));
 }
 
 std::string lead(std::span<const RunFiles> runs) {
@@ -399,8 +399,8 @@ std::string lead(std::span<const RunFiles> runs) {
   if (ranked.empty()) return "None of the runs has been evaluated yet.";
   const SameTest same = same_test(runs);
   if (same == SameTest::kNo) {
-    return "The runs were tested on different files, so their test accuracies and losses do not "
-           "compare.";
+    return "The runs were tested on different files, so their test accuracies and losses are "
+           "not comparable.";
   }
   std::ranges::stable_sort(ranked, std::greater(), [](auto* run) { return final_accuracy(*run); });
   const double best = final_accuracy(*ranked[0]);
@@ -409,19 +409,19 @@ std::string lead(std::span<const RunFiles> runs) {
     return fmt::format("The best final test accuracy is {}, reached by several runs.",
                        percent(best));
   }
-  std::string text = fmt::format("The best final test accuracy is {}, that of <b>{}</b>.",
+  std::string text = fmt::format("The best final test accuracy is {}, reached by <b>{}</b>.",
                                  percent(best), escape_html(ranked[0]->name));
   if (same == SameTest::kMaybe) {
-    text += " The data of the runs differ, perhaps also the test images: see their data hashes.";
+    text += " The data hashes of the runs differ, so their test images may differ, too.";
   }
   if (ranked.size() < 2) return text;
-  text += fmt::format(" It is {:.2f} points better than the next.", 100 * gap);
+  text += fmt::format(" It is {:.2f} points above the next.", 100 * gap);
   const auto images = static_cast<double>(ranked[0]->counts.all());
   // Two equally good models often differ by twice the standard error of the difference.
   const double chance = 2 * std::sqrt(2 * best * (1 - best) / images);
   if (images > 0 && gap < chance) {
-    text +=
-        fmt::format(" With {} test images, so small a difference may be chance.", count(images));
+    text += fmt::format(" With {} test images, a difference this small may be due to chance.",
+                        count(images));
   }
   return text;
 }
@@ -455,11 +455,12 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Classes", escape_html(classes_text(run))) + fact_line("Model", size) +
       fact_line("Ran on", escape_html(machine_text(run))) +
       fact_line("Versions", escape_html(versions_text(run))) +
-      fact_line("Memory", memory > 0 ? memory_text(memory) + " in the largest process" : "") +
+      fact_line("Memory",
+                memory > 0 ? memory_text(memory) + " in the process that used the most" : "") +
       fact_line("Config hash", code(text_in(run.facts, "config_hash"))) +
       fact_line("Data hash", code(text_in(run.facts, "data_hash"))) +
       fact_line("Folder", code(folder.string())) +
-      fact_line("To repeat it",
+      fact_line("To reproduce it",
                 code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
       "</dl>\n" + left_out_table(run) + settings_list(run) + starts_table(run);
   if (run.config.is_object()) {

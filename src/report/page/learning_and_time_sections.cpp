@@ -168,7 +168,7 @@ std::string learning_verdict(const RunFiles& run) {
   std::string text = word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
   if (shows_balanced_accuracy(run)) {
     text +=
-        fmt::format("Balanced accuracy, the mean over the classes, is {}, instead of {}. ",
+        fmt::format("Balanced accuracy, the mean over the classes, is {}; that would reach {}. ",
                     percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
   }
   text += never_predicted_text(run, missed);
@@ -424,7 +424,7 @@ std::string time_section(const RunFiles& run) {
     text += time_bar(seconds, total(seconds)) + time_legend(seconds);
   }
   const ChartSeries throughput =
-      series_of(run.steps, "samples a second", /*colour=*/4, &StepRecord::samples_per_second);
+      series_of(run.steps, "samples per second", /*colour=*/4, &StepRecord::samples_per_second);
   text += "<div class=\"charts\">" + chart_of_seconds(run) +
           line_chart({.title = "Training throughput",
                       .x_name = "step",

@@ -33,9 +33,9 @@ PicturedKinds pictured_kinds(const RunFiles& run) {
   return kinds;
 }
 
-/// Describes a kind of mistake: "4 taken for 9: 12".
+/// Describes a kind of mistake: "4 predicted as 9: 12".
 std::string pair_label(const RunFiles& run, const ConfusedPair& pair) {
-  return fmt::format("{} taken for {}: {}", escaped_class(run, pair.truth),
+  return fmt::format("{} predicted as {}: {}", escaped_class(run, pair.truth),
                      escaped_class(run, pair.predicted), pair.images);
 }
 
@@ -91,7 +91,7 @@ std::string confusion_matrix(const RunFiles& run) {
     }
     rows += "</tr>\n";
   }
-  const char* hint = kinds.empty() ? "" : " Choose a red cell to see its images.";
+  const char* hint = kinds.empty() ? "" : " Click a red cell to see its images.";
   const char* css_class = run.class_names.empty() ? "matrix" : "matrix named";
   return figure(
       "Confusion matrix",
@@ -144,9 +144,10 @@ std::string class_table(const RunFiles& run) {
     table.add(cells);
   }
   const std::string text = fmt::format(
-      "Accuracy (recall): the share of the class's images that are recognised; of all images it is "
-      "{}. Precision: the share of the predictions as this class that are right. F1: their "
-      "harmonic mean.{}",
+      "Accuracy (recall): the fraction of the class's images that are classified correctly; over "
+      "all images, it is {}. Precision: the fraction of predictions of this class that are "
+      "correct. "
+      "F1: their harmonic mean.{}",
       percent(fraction_of(counts.right(), counts.all())),
       splits.empty() ? "" : " The other columns are numbers of images.");
   const std::string title =
@@ -160,7 +161,7 @@ std::string class_table(const RunFiles& run) {
 /// Returns "" if there is no confusion matrix.
 std::string pair_table(const RunFiles& run) {
   const PicturedKinds kinds = pictured_kinds(run);
-  Table table{"Most confused", "numbers pairs", {"class", "taken for", "images"}};
+  Table table{"Most confused", "numbers pairs", {"class", "predicted as", "images"}};
   for (const ConfusedPair& pair : most_confused(run.counts, kListedPairs)) {
     table.add({class_label(run, pair.truth), class_label(run, pair.predicted),
                link_to_pictures(run, kinds, pair, std::to_string(pair.images))});
@@ -183,11 +184,11 @@ std::string mistakes_verdict(const RunFiles& run) {
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
   for (std::int64_t label = 0; label < run.counts.classes(); ++label) {
     if (run.counts.of(label).predicted < samples) continue;
-    return text + ". It takes every image for " + bold_class(run, label) + ".";
+    return text + ". It predicts " + bold_class(run, label) + " for every image.";
   }
   const char* before = ". Most often ";
   for (const ConfusedPair& pair : most_confused(run.counts, kNamedPairs)) {
-    text += fmt::format("{}{} is taken for {} ({}×)", std::exchange(before, ", "),
+    text += fmt::format("{}{} is predicted as {} ({}×)", std::exchange(before, ", "),
                         bold_class(run, pair.truth), bold_class(run, pair.predicted), pair.images);
   }
   text += ".";

@@ -75,7 +75,7 @@ std::string main_figures(const RunFiles& run) {
                       (run.live ? tile("Running for", duration(run.seconds_since_start))
                                 : tile("Took", duration(wall_s)));
   if (!run.epochs.empty()) {
-    tiles += tile("Samples a second", count(run.last(&EpochRecord::samples_per_second)),
+    tiles += tile("Samples per second", count(run.last(&EpochRecord::samples_per_second)),
                   "training, last epoch");
   }
   return tiles;
@@ -88,7 +88,7 @@ std::string status_text(const RunFiles& run) {
   if (status == "finished" && is_early) return "finished: ended by " + ended_by;
   if (status == "running") return "running: this page refreshes itself";
   if (status == "stopped") return "stopped by a signal, can be resumed";
-  if (status == "interrupted") return "interrupted: it ended without recording why";
+  if (status == "interrupted") return "interrupted: it ended without recording a reason";
   return status;
 }
 
@@ -107,10 +107,11 @@ std::string page_header(const RunFiles& run) {
   }
   if (const double decay = number_in(value_in(run.config, "ema"), "decay"); std::isfinite(decay)) {
     text += paragraph(
-        "soft", fmt::format("Evaluated and saved is the moving average of the weights (ema, decay "
-                            "{}), not the trained weights. Early in the run the decay is (1 + "
-                            "step) / (10 + step), as long as that is lower.",
-                            decay));
+        "soft",
+        fmt::format("The EMA model (decay {}) is evaluated and saved, not the trained weights. "
+                    "Early in the run, the decay is (1 + step) / (10 + step), while that "
+                    "is lower.",
+                    decay));
   }
   return text + "<p id=\"live\" class=\"soft\" aria-live=\"polite\"></p><dl class=\"tiles\">" +
          main_figures(run) +
@@ -233,7 +234,7 @@ bool is_picture(std::string_view uri) {
 Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   const auto integer = [&](const char* key) {
     const double number = number_in(json, key);
-    if (std::isnan(number)) refuse_content(where, std::string("has no number ") + key);
+    if (std::isnan(number)) refuse_content(where, fmt::format("\"{}\" is not a number", key));
     return std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
   };
   Mistake mistake{integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
@@ -364,7 +365,7 @@ std::string RunFiles::status() const {
 }
 
 RunFiles read_run(const fs::path& folder) {
-  if (!holds_run(folder)) throw Error(ExitCode::kConfig, folder.string() + ": holds no run");
+  if (!holds_run(folder)) throw Error(ExitCode::kConfig, folder.string() + ": contains no run");
   RunFiles run;
   run.folder = folder;
   const fs::path whole = fs::absolute(folder).lexically_normal();
