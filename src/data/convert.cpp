@@ -3,17 +3,12 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <system_error>
+
+#include "base/file.h"
 
 namespace mnist_train::data {
 
 namespace {
-
-void write_image_file(const fs::path& path, const std::string& image) {
-  std::ofstream file(path, std::ios::binary);
-  if ((file << image).flush()) return;
-  throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
-}
 
 void write_split(const ImageSource& source, const ConvertOptions& options, std::int64_t classes,
                  const fs::path& folder) {
@@ -47,7 +42,10 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
   }
   for (std::int64_t sample = 0; sample < source.count(); ++sample) {
     const std::string name = name_of(sample) + (options.jpeg ? ".jpg" : ".png");
-    write_image_file(class_folder(label_of(sample)) / name, encoded(sample));
+    const fs::path path = class_folder(label_of(sample)) / name;
+    std::ofstream file(path, std::ios::binary);
+    if ((file << encoded(sample)).flush()) continue;
+    throw Error(ExitCode::kRunFailed, path.string() + ": cannot be written");
   }
 }
 
@@ -63,12 +61,7 @@ Converted convert(const ConvertOptions& options) {
   fs::path folder = fs::absolute(options.to).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   const fs::path part = folder.string() + ".part-" + std::to_string(::getpid());
-  std::error_code error;
-  fs::create_directories(part, error);
-  if (error) {
-    throw Error(ExitCode::kConfig,
-                folder.string() + ": cannot create the folder: " + error.message());
-  }
+  make_folder(part, ExitCode::kConfig);
   try {
     write_split(*training_set, options, classes, part / "train");
     write_split(*test_set, options, classes, part / "test");

@@ -171,10 +171,9 @@ void DatasetReader::note_drawn(const Drawn& drawn, const char* key) {
   for (const std::int32_t label : drawn.single_classes) {
     names.push_back(name_or_number(class_names_, static_cast<std::size_t>(label)));
   }
-  const std::size_t count = names.size();
   notes_.push_back(fmt::format("data.{}: {} with a single sample {} not in this set: {}", key,
-                               count == 1 ? "one class" : std::to_string(count) + " classes",
-                               count == 1 ? "is" : "are", first_names(names, kMostNamed)));
+                               counted(std::ssize(names), "class"),
+                               names.size() == 1 ? "is" : "are", first_names(names, kMostNamed)));
 }
 
 /// Moves the test set out of the training samples at positions `left`, unless it has its own files.
@@ -367,7 +366,7 @@ Dataset DatasetReader::finish(Dataset dataset) const {
   }
   dataset.class_names = class_names_;
   dataset.skipped = bad_.skipped();
-  if (train_.sources().size() > 1) dataset.train_parts = train_.parts();
+  if (train_.sources().size() > 1) dataset.train_parts = train_.source_sizes();
   dataset.left_out = left_out_;
   dataset.left_out.unusable = static_cast<std::int64_t>(bad_.skipped().size());
   dataset.notes = notes_;

@@ -2,7 +2,6 @@
 
 #include <limits>
 #include <set>
-#include <string_view>
 #include <system_error>
 #include <unordered_map>
 #include <unordered_set>
@@ -119,8 +118,7 @@ std::string left_out_text(const LeftOut& left_out) {
   constexpr std::size_t kMostNamed = 5;
   std::vector<std::string> parts;
   for (const auto& [extension, count] : left_out.files) {
-    parts.push_back(fmt::format("{} {} file{}{}", count, extension, count == 1 ? "" : "s",
-                                imaging::conversion_hint(extension)));
+    parts.push_back(counted(count, extension + " file") + imaging::conversion_hint(extension));
   }
   if (!left_out.folders.empty()) {
     std::vector<std::string> folders;
@@ -128,12 +126,11 @@ std::string left_out_text(const LeftOut& left_out) {
       if (folders.size() < kMostNamed) folders.push_back(fmt::format("{} ({})", name, reason));
     }
     if (left_out.folders.size() > kMostNamed) folders.emplace_back("…");
-    parts.push_back(fmt::format("{} folder{}: {}", left_out.folders.size(),
-                                folders.size() == 1 ? "" : "s", fmt::join(folders, ", ")));
+    parts.push_back(fmt::format("{}: {}", counted(std::ssize(left_out.folders), "folder"),
+                                fmt::join(folders, ", ")));
   }
   if (left_out.duplicates > 0) {
-    parts.push_back(fmt::format("{} repeated row{} in the list", left_out.duplicates,
-                                left_out.duplicates == 1 ? "" : "s"));
+    parts.push_back(counted(left_out.duplicates, "repeated row") + " in the list");
   }
   return fmt::format("{}", fmt::join(parts, "; "));
 }

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <functional>
 #include <sstream>
-#include <string_view>
 #include <system_error>
 
 #include "base/file.h"

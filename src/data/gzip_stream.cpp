@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <array>
 #include <cstdlib>
 #include <functional>
 #include <new>

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <new>
 
-#include "base/error.h"
 #include "base/system.h"
 
 namespace mnist_train::data {

@@ -227,10 +227,10 @@ SampleView SampleView::select(const std::vector<std::int64_t>& positions) const 
   return view;
 }
 
-std::vector<std::int64_t> SampleView::parts() const {
-  std::vector<std::int64_t> counts(sources_.size());
-  for (const PlacedSample& sample : samples_) ++counts[sample.source];
-  return counts;
+std::vector<std::int64_t> SampleView::source_sizes() const {
+  std::vector<std::int64_t> sizes(sources_.size());
+  for (const PlacedSample& sample : samples_) ++sizes[sample.source];
+  return sizes;
 }
 
 Drawn draw_fraction(const SampleView& samples, const Positions& among, double fraction,

@@ -4,13 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <limits>
 #include <set>
-#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -152,8 +150,7 @@ class ImageFolder : public PictureFiles {
       fail_data("{}: is a file; expected a folder of class folders with pictures", name_);
     }
     std::vector<FolderEntry> entries = list_folder("");
-    const auto pictures =
-        std::ranges::count_if(entries, [](const FolderEntry& entry) { return is_picture(entry); });
+    const auto pictures = std::ranges::count_if(entries, is_picture);
     above_.insert(identity_of(folder_));
     for (const FolderEntry& entry : entries) {
       if (entry.is_folder) add_class(entry.name, entry.name, nullptr);
@@ -423,8 +420,7 @@ class ImageList : public PictureFiles {
     name_ = on_one_line(file.string());
     folder_fd_ = UniqueFd(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const MappedFile content = MappedFile::open(file, ExitCode::kData);
-    const auto bytes = content.bytes();
-    read_rows(CsvReader({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, name_));
+    read_rows(CsvReader(imaging::text_of(content.bytes()), name_));
     if (labels_.empty()) fail_data("{}: lists no usable pictures", name_);
     number_labels();
     hash_from(0);

@@ -184,7 +184,7 @@ class SampleView {
 
   std::int64_t count() const { return static_cast<std::int64_t>(samples_.size()); }
   /// Returns the number of samples from each source.
-  std::vector<std::int64_t> parts() const;
+  std::vector<std::int64_t> source_sizes() const;
   const std::vector<std::shared_ptr<ImageSource>>& sources() const { return sources_; }
   /// Returns the name of the first source, for messages.
   const std::string& name() const { return sources_.front()->name(); }

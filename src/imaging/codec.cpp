@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/print.h"
 #include "imaging/formats.h"
@@ -35,8 +34,7 @@ constexpr std::array<Codec, 5> kCodecs{{
 
 /// Throws Error(kData) with the kind of file, if known, and the command to convert it.
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const auto kind = binary_kind(text.substr(0, 1024));
+  const auto kind = binary_kind(text_of(bytes).substr(0, 1024));
   if (kind && kind->is_picture) {
     fail_at(name, 0, "{}, which is not supported; convert it to PNG: {}", kind->name,
             conversion_command(name));
@@ -171,10 +169,8 @@ std::string extension_of(std::string_view name) {
 
 bool has_picture_extension(std::string_view name) {
   const std::string extension = extension_of(name);
-  const std::string_view all = kPictureExtensions;
-  const std::size_t at = extension.empty() ? all.npos : all.find(extension);
-  return at != all.npos &&
-         (at + extension.size() == all.size() || all[at + extension.size()] == ',');
+  const std::string all = std::string(kPictureExtensions) + ",";
+  return !extension.empty() && all.find(extension + ",") != all.npos;
 }
 
 std::string conversion_command(const std::string& name) {
@@ -202,9 +198,7 @@ std::int64_t little_endian(Bytes bytes, std::size_t offset, std::size_t size) {
 }
 
 bool has_text(Bytes bytes, std::size_t offset, std::string_view text) {
-  return offset <= bytes.size() && bytes.size() - offset >= text.size() &&
-         std::equal(text.begin(), text.end(), bytes.begin() + static_cast<std::ptrdiff_t>(offset),
-                    [](char a, std::uint8_t b) { return static_cast<std::uint8_t>(a) == b; });
+  return offset <= bytes.size() && text_of(bytes.subspan(offset)).starts_with(text);
 }
 
 void Orientation::add_exif(Bytes exif) {
@@ -214,7 +208,7 @@ void Orientation::add_exif(Bytes exif) {
 }
 
 void Orientation::add_xmp(Bytes xmp) {
-  const std::string_view text(reinterpret_cast<const char*>(xmp.data()), xmp.size());
+  const std::string_view text = text_of(xmp);
   constexpr std::string_view kTag = "tiff:Orientation";
   for (std::size_t at = text.find(kTag); at != text.npos; at = text.find(kTag, at + 1)) {
     std::string_view rest = text.substr(at + kTag.size());

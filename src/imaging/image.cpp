@@ -130,9 +130,6 @@ Image resize_part(const Image& image, std::int64_t height, std::int64_t width, P
   return result;
 }
 
-/// Rounds half to even, like Python's round.
-std::int64_t rounded(double value) { return std::llrint(value); }
-
 }  // namespace
 
 Image resize(const Image& image, std::int64_t height, std::int64_t width) {
@@ -147,8 +144,8 @@ Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
   } else {
     result.height = width * image.height / image.width;
   }
-  result.top = -rounded(static_cast<double>(result.height - height) / 2);
-  result.left = -rounded(static_cast<double>(result.width - width) / 2);
+  result.top = -std::llrint(static_cast<double>(result.height - height) / 2);  // half to even,
+  result.left = -std::llrint(static_cast<double>(result.width - width) / 2);   // like Python
   return result;
 }
 
@@ -158,15 +155,15 @@ Framing padded(const Image& image, std::int64_t height, std::int64_t width) {
   const double wanted = real(width) / real(height);
   Framing result{height, width};
   if (ratio > wanted) {
-    result.height = rounded(real(image.height) / real(image.width) * real(width));
+    result.height = std::llrint(real(image.height) / real(image.width) * real(width));
   } else if (ratio < wanted) {
-    result.width = rounded(real(image.width) / real(image.height) * real(height));
+    result.width = std::llrint(real(image.width) / real(image.height) * real(height));
   }
   // Pillow fails if less than half a pixel is left.
   result.height = std::max<std::int64_t>(result.height, 1);
   result.width = std::max<std::int64_t>(result.width, 1);
-  result.top = rounded(real(height - result.height) * 0.5);
-  result.left = rounded(real(width - result.width) * 0.5);
+  result.top = std::llrint(real(height - result.height) * 0.5);
+  result.left = std::llrint(real(width - result.width) * 0.5);
   return result;
 }
 

@@ -1,6 +1,5 @@
 #include <webp/decode.h>
 
-#include "base/error.h"
 #include "base/system.h"
 #include "imaging/formats.h"
 

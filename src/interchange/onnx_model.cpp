@@ -4,17 +4,14 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <numbers>
-#include <optional>
 #include <protozero/pbf_writer.hpp>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "base/print.h"
 #include "base/version.h"

@@ -4,11 +4,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
-#include <utility>
 
 #include "base/print.h"
 #include "base/system.h"

@@ -1,7 +1,6 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <bit>
 #include <numeric>
 #include <protozero/pbf_writer.hpp>

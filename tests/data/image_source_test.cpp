@@ -21,14 +21,14 @@ TEST_CASE("sources are concatenated, and views of views select among them") {
   const auto others = draw_digits(45, 20);
   const SampleView all({digits, others});
   CHECK(all.count() == 50);
-  CHECK(all.parts() == std::vector<std::int64_t>{30, 20});
+  CHECK(all.source_sizes() == std::vector<std::int64_t>{30, 20});
   CHECK(all.label(29) == 9);
   CHECK(all.label(30) == 5);
   CHECK(all.sample_name(30) == "synthetic digit 45");
   CHECK(bytes_of(all, 31) == bytes_of(SampleView({others}), 1));
 
   const SampleView some = all.select({40, 3, 29, 30});
-  CHECK(some.parts() == std::vector<std::int64_t>{2, 2});
+  CHECK(some.source_sizes() == std::vector<std::int64_t>{2, 2});
   CHECK(some.label(0) == 5);
   CHECK(bytes_of(some, 1) == bytes_of(all, 3));
   const SampleView fewer = some.select({3, 0});

@@ -81,7 +81,7 @@ def test_held_out_files_are_those_of_the_rule(tmp_path, photos, seed):
         {"name": label, "train": len(set(names) - test - validation), "validation": len(validation & set(names)),
          "test": len(test & set(names))} for label, names in classes.items()]
     assert record["left_out"] == {}
-    assert "one class with a single sample is not in this set: yak" in stderr
+    assert "1 class with a single sample is not in this set: yak" in stderr
 
 
 def test_the_rule_holds_for_samples_without_paths(tmp_path):

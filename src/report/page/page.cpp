@@ -1,13 +1,9 @@
 #include <fcntl.h>
 #include <spdlog/fmt/fmt.h>
 
-#include <algorithm>
 #include <cmath>
 #include <random>
-#include <type_traits>
-#include <utility>
 
-#include "base/file.h"
 #include "base/system.h"
 #include "base/version.h"
 #include "report/page/sections.h"
