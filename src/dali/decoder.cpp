@@ -324,22 +324,22 @@ class DaliDecoder : public data::ImageDecoder {
   /// Reads the files of a batch and returns the unusable ones.
   std::vector<data::SampleFailure> read(FileBatch& batch, bool as_png) const {
     std::vector<data::SampleFailure> failures;
-    for (std::size_t place = 0; place < batch.samples.size(); ++place) {
+    for (std::size_t index = 0; index < batch.samples.size(); ++index) {
       try {
-        read_sample(batch, place, as_png);
+        read_sample(batch, index, as_png);
       } catch (const Error& error) {
-        failures.push_back({batch.samples[place], error.what()});
+        failures.push_back({batch.samples[index], error.what()});
       }
     }
     return failures;
   }
 
-  void read_sample(FileBatch& batch, std::size_t place, bool as_png) const {
+  void read_sample(FileBatch& batch, std::size_t index, bool as_png) const {
     const auto& [samples, geometry, decode, threads] = *setup_.images;
-    const std::int64_t sample = batch.samples[place];
+    const std::int64_t sample = batch.samples[index];
     const std::string name = samples.sample_name(sample);
-    auto& file = batch.files[place];
-    file = samples.read(sample, batch.buffers[place]);
+    auto& file = batch.files[index];
+    file = samples.read(sample, batch.buffers[index]);
     const imaging::Header header = imaging::read_header(file, name, geometry.decode.max_pixels);
     if (header.is_plain && !as_png) {
       const std::int64_t channels = header.components == 1 ? 1 : 3;
@@ -348,8 +348,8 @@ class DaliDecoder : public data::ImageDecoder {
     const imaging::Image image = imaging::decode(file, name, geometry.decode);
     data::require_geometry({image.channels, image.height, image.width}, geometry, name);
     const std::string png = imaging::encode_png(image);
-    batch.buffers[place].assign(png.begin(), png.end());
-    file = batch.buffers[place];
+    batch.buffers[index].assign(png.begin(), png.end());
+    file = batch.buffers[index];
   }
 
   /// Returns a pipeline for this many samples. If it must be rebuilt, no batch may be in it.

@@ -360,13 +360,13 @@ std::optional<Pace> PaceMeter::add(const PacedStep& step) {
   loss_ += step.loss;
   samples_ += step.samples;
   const double seconds = step.finished_s - last_->finished_s;
-  if (seconds < (has_told_ ? kPaceInterval_s : kFirstPaceInterval_s)) return std::nullopt;
+  if (seconds < (has_reported_ ? kPaceInterval_s : kFirstPaceInterval_s)) return std::nullopt;
   const auto steps = static_cast<double>(step.number - last_->number);
   const auto samples = static_cast<double>(step.samples_seen - last_->samples_seen);
   const Pace pace{loss_ / samples_, samples / seconds, seconds / std::max(1.0, steps)};
   last_ = step;
   loss_ = samples_ = 0;
-  has_told_ = true;
+  has_reported_ = true;
   return pace;
 }
 

@@ -312,7 +312,7 @@ class PaceMeter {
   std::optional<PacedStep> last_;  // end of the previous interval
   double loss_ = 0;                // of the steps since then
   double samples_ = 0;
-  bool has_told_ = false;
+  bool has_reported_ = false;
 };
 
 /// Receives the progress and results of a run, on rank 0 only. Every method, and every function

@@ -122,7 +122,7 @@ std::string classes_text(const RunFiles& run) {
   }
   return sizes.empty()
              ? ""
-             : count(static_cast<double>(sizes.size())) + class_sizes_text(sizes, run.class_names);
+             : with_thousands(std::ssize(sizes)) + class_sizes_text(sizes, run.class_names);
 }
 
 std::string starts_table(const RunFiles& run) {

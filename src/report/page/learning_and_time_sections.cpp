@@ -35,7 +35,7 @@ std::string learning_charts(const RunFiles& run) {
   add(accuracies, "training", kTrain, &Epoch::train_accuracy);
   add(losses, "test", kTest, &Epoch::test_loss);
   add(losses, "training", kTrain, &Epoch::train_loss);
-  if (run.holds_out()) {
+  if (run.has_validation()) {
     add(accuracies, "validation", kValidation, &Epoch::validation_accuracy);
     add(losses, "validation", kValidation, &Epoch::validation_loss);
   }
@@ -152,7 +152,7 @@ std::string never_predicted_text(const RunFiles& run, const std::vector<std::int
   const std::string advice =
       escape_html(advice_on_never_predicted(are_unequal(run.counts.samples), has_class_weights));
   return fmt::format("<span class=\"bad\">{} of {} classes {} never predicted: {}</span>; {}. ",
-                     missed.size(), count(static_cast<double>(run.counts.classes())),
+                     missed.size(), with_thousands(run.counts.classes()),
                      missed.size() == 1 ? "is" : "are", bold_classes(run, missed), advice);
 }
 
@@ -174,8 +174,8 @@ std::string learning_verdict(const RunFiles& run) {
   text += never_predicted_text(run, missed);
   if (best.epoch != last.epoch) {
     text += fmt::format("By {}{}, epoch {} was best, with test accuracy {}. ",
-                        run.holds_out() ? "validation " : "", words_for(run.best_by()), best.epoch,
-                        percent(best.test_accuracy));
+                        run.has_validation() ? "validation " : "", words_for(run.best_by()),
+                        best.epoch, percent(best.test_accuracy));
   }
   if (word == "No" && missed.empty()) text += "A lower learning_rate often helps. ";
   const double gap = last.train_accuracy - last.test_accuracy;
@@ -221,10 +221,10 @@ std::string epoch_table(const RunFiles& run) {
     });
     table.add(cells);
   }
-  const std::string title = shown == all
-                                ? "All epochs in numbers"
-                                : fmt::format("{} of {} epochs in numbers; {} has all", shown,
-                                              count(static_cast<double>(all)), files::kMetrics);
+  const std::string title =
+      shown == all ? "All epochs in numbers"
+                   : fmt::format("{} of {} epochs in numbers; {} has all", shown,
+                                 with_thousands(static_cast<std::int64_t>(all)), files::kMetrics);
   return fmt::format("<details id=\"epochs\"{}><summary>{}</summary>{}</details>",
                      all == 1 ? " open" : "", title, table.html());
 }

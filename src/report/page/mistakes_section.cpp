@@ -137,10 +137,10 @@ std::string class_table(const RunFiles& run) {
     std::vector<std::string> cells{class_label(run, label)};
     if (figures.is_missed()) cells[0] += "<span class=\"bad never\">never predicted</span>";
     for (const auto& [split, title] : splits) cells.push_back(count(size_in(label, split)));
-    cells.insert(cells.end(), {count(static_cast<double>(figures.samples)),
-                               count(static_cast<double>(figures.samples - figures.correct)),
-                               in_percent(figures.recall()), in_percent(figures.precision()),
-                               in_percent(figures.f1())});
+    cells.insert(
+        cells.end(),
+        {with_thousands(figures.samples), with_thousands(figures.samples - figures.correct),
+         in_percent(figures.recall()), in_percent(figures.precision()), in_percent(figures.f1())});
     table.add(cells);
   }
   const std::string text = fmt::format(
@@ -150,11 +150,10 @@ std::string class_table(const RunFiles& run) {
       "F1: their harmonic mean.{}",
       percent(fraction_of(counts.right(), counts.all())),
       splits.empty() ? "" : " The other columns are numbers of images.");
-  const std::string title =
-      listed.size() < counts.samples.size()
-          ? fmt::format("The worst {} of {} classes by F1, in percent", listed.size(),
-                        count(static_cast<double>(counts.classes())))
-          : "Classes, in percent";
+  const std::string title = listed.size() < counts.samples.size()
+                                ? fmt::format("The worst {} of {} classes by F1, in percent",
+                                              listed.size(), with_thousands(counts.classes()))
+                                : "Classes, in percent";
   return figure(title, paragraph("soft", text) + table.html());
 }
 

@@ -55,9 +55,10 @@ std::string accuracy_tiles(const RunFiles& run) {
     last += tile("Top-5 accuracy", percent(*run.epochs.back().test_top5_accuracy));
   }
   if (run.epochs.size() == 1) return last;
-  return last + tile("Best", percent(best->test_accuracy),
-                     fmt::format("epoch {}, by {}{}", best->epoch,
-                                 run.holds_out() ? "validation " : "", words_for(run.best_by())));
+  return last +
+         tile("Best", percent(best->test_accuracy),
+              fmt::format("epoch {}, by {}{}", best->epoch,
+                          run.has_validation() ? "validation " : "", words_for(run.best_by())));
 }
 
 std::string main_figures(const RunFiles& run) {
@@ -321,7 +322,7 @@ std::string text_in(const nlohmann::json& object, const std::string& key) {
   return value.is_string() ? value.get<std::string>() : "";
 }
 
-bool RunFiles::holds_out() const {
+bool RunFiles::has_validation() const {
   return std::ranges::any_of(
       epochs, [](const RunEpoch& epoch) { return epoch.validation_accuracy.has_value(); });
 }

@@ -54,7 +54,7 @@ struct RunFiles {
     return epochs.empty() ? kUnknown : epochs.back().*figure;
   }
   /// Returns whether there is a validation set, which then determines the best epoch.
-  bool holds_out() const;
+  bool has_validation() const;
   /// Returns the measure that selected the best checkpoint.
   settings::BestBy best_by() const;
   /// Returns the epoch of the best checkpoint, as recorded in the summary of a run that has ended.
