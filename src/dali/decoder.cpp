@@ -4,7 +4,6 @@
 
 #include <condition_variable>
 #include <exception>
-#include <future>
 #include <mutex>
 #include <thread>
 #include <type_traits>
@@ -227,20 +226,15 @@ class DaliDecoder : public data::ImageDecoder {
   bool decodes_to_gpu() const override { return setup_.gpu.has_value(); }
 
  protected:
-  void begin(std::vector<std::int64_t> samples) override {
+  std::future<data::DecodedBatch> begin(std::vector<std::int64_t> samples) override {
     auto batch = std::make_unique<FileBatch>(std::move(samples));
-    results_.push_back(batch->result.get_future());
+    std::future<data::DecodedBatch> result = batch->result.get_future();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       waiting_.push_back(std::move(batch));
     }
     changed_.notify_all();
-  }
-
-  data::DecodedBatch finish() override {
-    std::future<data::DecodedBatch> result = std::move(results_.front());
-    results_.pop_front();
-    return result.get();
+    return result;
   }
 
  private:
@@ -362,7 +356,6 @@ class DaliDecoder : public data::ImageDecoder {
   }
 
   data::ImageDecoderSetup setup_;
-  std::deque<std::future<data::DecodedBatch>> results_;  // of batches begun and not finished
   std::unique_ptr<Pipeline> pipeline_;
   FileBatches fed_;
   std::mutex mutex_;  // guards the members below

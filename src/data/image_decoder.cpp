@@ -49,22 +49,13 @@ class DecoderPool : public ImageDecoder {
   ~DecoderPool() override { end_threads(); }
 
  protected:
-  void begin(std::vector<std::int64_t> samples) override {
+  std::future<DecodedBatch> begin(std::vector<std::int64_t> samples) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto bytes = samples.size() * static_cast<std::size_t>(images_->geometry.bytes());
     batches_.push_back(
         {std::move(samples), destination_ == nullptr ? free_pixels(bytes) : nullptr});
     begun_.notify_all();
-  }
-
-  DecodedBatch finish() override {
-    std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [this] { return batches_.front().done == batches_.front().samples.size(); });
-    PendingBatch batch = std::move(batches_.front());
-    batches_.pop_front();
-    if (out_of_memory_) throw std::bad_alloc();
-    const std::uint8_t* pixels = batch.pixels ? batch.pixels->data() : nullptr;
-    return {pixels, std::move(batch.pixels), std::move(batch.failures)};
+    return batches_.back().result.get_future();
   }
 
  private:
@@ -78,6 +69,7 @@ class DecoderPool : public ImageDecoder {
     std::vector<SampleFailure> failures{};
     std::size_t next = 0;  // the first unclaimed sample
     std::size_t done = 0;
+    std::promise<DecodedBatch> result{};
   };
 
   void end_threads() {
@@ -137,8 +129,19 @@ class DecoderPool : public ImageDecoder {
       batch->failures.insert(batch->failures.end(), failures.begin(), failures.end());
       failures.clear();
       batch->done += end - begin;
-      if (batch->done == all) done_.notify_all();
+      if (batch->done == all) hand_over(*batch);
+      while (!batches_.empty() && batches_.front().done == batches_.front().samples.size()) {
+        batches_.pop_front();
+      }
     }
+  }
+
+  void hand_over(PendingBatch& batch) {
+    if (out_of_memory_) {
+      return batch.result.set_exception(std::make_exception_ptr(std::bad_alloc()));
+    }
+    const std::uint8_t* pixels = batch.pixels ? batch.pixels->data() : nullptr;
+    batch.result.set_value({pixels, std::move(batch.pixels), std::move(batch.failures)});
   }
 
   std::shared_ptr<const EncodedImages> images_;
@@ -148,8 +151,7 @@ class DecoderPool : public ImageDecoder {
   std::atomic<bool> out_of_memory_{false};
   std::mutex mutex_;  // guards batches_ and pixels_
   std::condition_variable begun_;
-  std::condition_variable done_;
-  std::deque<PendingBatch> batches_;  // begun and not finished
+  std::deque<PendingBatch> batches_;  // from the oldest that is not done
   std::vector<Pixels> pixels_;        // of batches here and of batches already returned
   std::vector<std::thread> threads_;
 };
@@ -161,26 +163,21 @@ void ImageDecoder::prefetch(const std::vector<std::vector<std::int64_t>>& batche
   for (const std::vector<std::int64_t>& batch : batches) {
     if (batch.empty()) continue;
     if (next == kBatchesAhead) return;
-    if (next == begun_.size()) {
-      begun_.push_back(batch);
-      begin(batch);
-    }
-    if (begun_[next] != batch) return;  // `take` removes wrong ones from the front
+    if (next == begun_.size()) begun_.push_back({batch, begin(batch)});
+    if (begun_[next].samples != batch) return;  // `take` removes wrong ones from the front
     ++next;
   }
 }
 
 DecodedBatch ImageDecoder::take(const std::vector<std::int64_t>& samples) {
-  while (!begun_.empty() && begun_.front() != samples) {
-    begun_.pop_front();
-    (void)finish();
-  }
-  if (begun_.empty()) {
-    begin(samples);
-  } else {
+  while (!begun_.empty() && begun_.front().samples != samples) {
+    begun_.front().result.wait();
     begun_.pop_front();
   }
-  DecodedBatch batch = finish();
+  if (begun_.empty()) begun_.push_back({samples, begin(samples)});
+  std::future<DecodedBatch> result = std::move(begun_.front().result);
+  begun_.pop_front();
+  DecodedBatch batch = result.get();
   std::ranges::sort(batch.failures, {}, &SampleFailure::sample);
   return batch;
 }

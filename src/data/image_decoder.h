@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <functional>
+#include <future>
 
 #include "data/sampler.h"
 #include "data/sources.h"
@@ -43,12 +44,15 @@ class ImageDecoder {
 
  protected:
   /// Starts decoding a batch of at least one sample without blocking.
-  virtual void begin(std::vector<std::int64_t> samples) = 0;
-  /// Waits for the oldest batch that was begun but not finished.
-  virtual DecodedBatch finish() = 0;
+  virtual std::future<DecodedBatch> begin(std::vector<std::int64_t> samples) = 0;
 
  private:
-  std::deque<std::vector<std::int64_t>> begun_;
+  struct BegunBatch {
+    std::vector<std::int64_t> samples;
+    std::future<DecodedBatch> result;
+  };
+
+  std::deque<BegunBatch> begun_;
 };
 
 struct ImageDecoderSetup {
