@@ -17,7 +17,12 @@ std::uint64_t mix(std::uint64_t bits) {
   return bits ^ (bits >> 31);
 }
 
-std::uint64_t absorb(std::uint64_t state, std::uint64_t word) { return mix(state ^ mix(word)); }
+/// Returns a hash of `state` and the words, in order.
+template <class... Words>
+std::uint64_t absorb(std::uint64_t state, Words... words) {
+  ((state = mix(state ^ mix(static_cast<std::uint64_t>(words)))), ...);
+  return state;
+}
 
 /// Returns an integer in [0, count).
 std::int64_t choose(double uniform, std::int64_t count) {
@@ -26,18 +31,15 @@ std::int64_t choose(double uniform, std::int64_t count) {
 
 }  // namespace
 
-EpochDraws::EpochDraws(std::int64_t seed, std::int64_t epoch)
-    : state_(
-          absorb(absorb(0, static_cast<std::uint64_t>(seed)), static_cast<std::uint64_t>(epoch))) {}
+EpochDraws::EpochDraws(std::int64_t seed, std::int64_t epoch) : state_(absorb(0, seed, epoch)) {}
 
 EntryDraws EpochDraws::of(std::int64_t sample, std::uint64_t entry) const {
-  return {absorb(state_, static_cast<std::uint64_t>(sample)), entry};
+  return {absorb(state_, sample), entry};
 }
 
 std::int64_t EpochDraws::seed(std::int64_t sample) const {
   constexpr std::uint64_t kNetwork = ~std::uint64_t{0};  // no entry of data.augment has it
-  return static_cast<std::int64_t>(
-      absorb(absorb(state_, static_cast<std::uint64_t>(sample)), kNetwork));
+  return static_cast<std::int64_t>(absorb(state_, sample, kNetwork));
 }
 
 double EntryDraws::uniform(std::uint64_t number) const {
@@ -193,9 +195,7 @@ double EntryDraws::mixup_weight(const settings::MixupOptions& options) const {
 }
 
 std::uint64_t generator_seed(std::int64_t seed, std::int64_t step, std::int64_t shard) {
-  return absorb(
-      absorb(absorb(0, static_cast<std::uint64_t>(seed)), static_cast<std::uint64_t>(step)),
-      static_cast<std::uint64_t>(shard));
+  return absorb(0, seed, step, shard);
 }
 
 double symmetric_beta(double alpha, double uniform1, double uniform2) {

@@ -21,16 +21,14 @@ namespace {
 /// File names of a split in a folder.
 struct SplitNames {
   std::vector<std::string_view> prefixes;
-  std::vector<std::string_view> other_prefixes;
   std::vector<std::string> cifar_files;
 };
 
 const SplitNames& names_of(SplitName split) {
   static const SplitNames kTrain{{"train"},
-                                 {"t10k", "test"},
                                  {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                   "data_batch_4.bin", "data_batch_5.bin"}};
-  static const SplitNames kTest{{"t10k", "test"}, {"train"}, {"test_batch.bin"}};
+  static const SplitNames kTest{{"t10k", "test"}, {"test_batch.bin"}};
   return split == SplitName::kTrain ? kTrain : kTest;
 }
 
@@ -125,22 +123,23 @@ std::string without_images(const fs::path& folder) {
 /// Returns the images file of a split: the one whose name begins like that split's names, or the
 /// only one.
 fs::path images_in(const fs::path& folder, SplitName split) {
-  const SplitNames& split_names = names_of(split);
+  const auto& prefixes = names_of(split).prefixes;
+  const SplitName other = split == SplitName::kTrain ? SplitName::kTest : SplitName::kTrain;
   // At the start of the name or of a part of it, as in qmnist-train-images-idx3-ubyte.
-  const auto begins_with = [](const std::vector<std::string_view>& prefixes) {
-    return [&prefixes](const auto& file) {
-      return std::ranges::any_of(prefixes, [&](std::string_view prefix) {
+  const auto begins_with = [](const std::vector<std::string_view>& wanted) {
+    return [&wanted](const auto& file) {
+      return std::ranges::any_of(wanted, [&](std::string_view prefix) {
         return file.first.starts_with(prefix) ||
                file.first.find(std::string("-").append(prefix)) != std::string::npos;
       });
     };
   };
   auto files = files_by_stem(folder, "images");
-  std::erase_if(files, begins_with(split_names.other_prefixes));
+  std::erase_if(files, begins_with(names_of(other).prefixes));
   const auto prefer = [&files](const auto& passes) {  // unless none passes
     if (std::ranges::any_of(files, passes)) std::erase_if(files, std::not_fn(passes));
   };
-  prefer(begins_with(split_names.prefixes));
+  prefer(begins_with(prefixes));
   prefer(
       [&](const auto& file) { return file.second.parent_path() == (folder / "").parent_path(); });
   if (files.size() > 1) {  // one without labels may be another program's leftover
@@ -150,7 +149,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
     fail_data(
         "{}: no images for data.{} in this folder; expected a file such as "
         "{}-images-idx3-ubyte.gz and its labels{}",
-        folder.string(), key_of(split), split_names.prefixes[0], without_images(folder));
+        folder.string(), key_of(split), prefixes[0], without_images(folder));
   }
   if (files.size() > 1) {
     std::vector<std::string> names;
