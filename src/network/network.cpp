@@ -352,11 +352,9 @@ class SizeInference {
     for (const auto* list : {&block.layers, &block.shortcut}) {
       for (const SizedLayer& sized : *list) {
         if (sized.parameters > 0 && left.erase(sized.name) == 0) {
-          fail(
-              sized,
-              "has weights, so its name \"{}\" must be in modules of its block, and different from "
-              "others there",
-              sized.name);
+          fail(sized,
+               "has weights, so modules of its block must list its name, \"{}\", exactly once",
+               sized.name);
         }
       }
     }

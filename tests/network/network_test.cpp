@@ -182,7 +182,7 @@ TEST_CASE("layers that do not fit are refused with their pointer and both shapes
        "more than 2147483648 elements per image"},
       {R"([{"name": "residual", "modules": ["a"], "layers": [{"name": "conv2d", "out_channels": 1,
           "kernel_size": 1}]}])",
-       "/0/layers/0", "its name \"0\" must be in modules"},
+       "/0/layers/0", "must list its name, \"0\""},
       {R"([{"name": "residual", "modules": ["0", "a"], "layers": [{"name": "conv2d",
           "out_channels": 1, "kernel_size": 1}]}])",
        "/0", "modules lists \"a\""},

@@ -167,9 +167,9 @@ std::string learning_verdict(const RunFiles& run) {
   const bool learned = word == "Yes" || word == "Partly";
   std::string text = word + ": " + accuracy_reached(run) + baseline_text(run, baseline) + ". ";
   if (shows_balanced_accuracy(run)) {
-    text +=
-        fmt::format("Balanced accuracy, the mean over the classes, is {}; that would reach {}. ",
-                    percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
+    text += fmt::format(
+        "Balanced accuracy, the mean over the classes, is {} (predicting one class: {}). ",
+        percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
   }
   text += never_predicted_text(run, missed);
   if (best.epoch != last.epoch) {
