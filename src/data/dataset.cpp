@@ -150,7 +150,7 @@ void DatasetReader::draw_validation(std::vector<std::int64_t> left) {
   if (!part.taken.empty()) validation_ = train_.select(part.taken);
   left = std::move(part.left);
   if (left.empty()) fail_data("{}: no samples are left to train on", train_.name());
-  if (static_cast<std::int64_t>(left.size()) < train_.count()) train_ = train_.select(left);
+  if (std::ssize(left) < train_.count()) train_ = train_.select(left);
   train_ = limited(train_, options_.limit_train, "limit_train", left_out_.limit_train);
   if (options_.validation == 0) return;
   const Drawn drawn = draw_fraction(train_, positions({0, train_.count()}), options_.validation,
@@ -368,7 +368,7 @@ Dataset DatasetReader::finish(Dataset dataset) const {
   dataset.skipped = bad_.skipped();
   if (train_.sources().size() > 1) dataset.train_parts = train_.source_sizes();
   dataset.left_out = left_out_;
-  dataset.left_out.unusable = static_cast<std::int64_t>(bad_.skipped().size());
+  dataset.left_out.unusable = std::ssize(bad_.skipped());
   dataset.notes = notes_;
   return dataset;
 }

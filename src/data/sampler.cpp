@@ -8,14 +8,6 @@
 
 namespace mnist_train::data {
 
-namespace {
-
-// Without it, sets of equal size would be visited in the same order, always pairing the same
-// samples.
-constexpr std::int64_t kSeedsApart = 1'000'003;
-
-}  // namespace
-
 std::vector<std::int64_t> positions(const Range& range) {
   std::vector<std::int64_t> numbers(static_cast<std::size_t>(range.size()));
   std::iota(numbers.begin(), numbers.end(), range.begin);
@@ -56,7 +48,7 @@ std::vector<std::int64_t> apportion(std::int64_t total, const std::vector<double
     ++numbers[static_cast<std::size_t>(largest - remainders.begin())];
     *largest = -1;
   }
-  if (total < static_cast<std::int64_t>(weights.size())) return numbers;
+  if (total < std::ssize(weights)) return numbers;
   for (std::int64_t& number : numbers) {
     if (number > 0) continue;
     --*std::max_element(numbers.begin(), numbers.end());
@@ -74,7 +66,7 @@ PerRankSampler::PerRankSampler(std::vector<std::int64_t> sizes)
   const std::int64_t total = std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
   for (std::size_t rank = 0, position = 0; position < static_cast<std::size_t>(total);
        rank = (rank + 1) % sizes_.size()) {
-    if (static_cast<std::int64_t>(positions_[rank].size()) == sizes_[rank]) continue;
+    if (std::ssize(positions_[rank]) == sizes_[rank]) continue;
     positions_[rank].push_back(static_cast<std::int64_t>(position++));
   }
 }
@@ -89,8 +81,11 @@ Range PerRankSampler::shard(Range global, int rank) const {
 
 std::vector<std::int64_t> PerRankSampler::order(int rank, std::int64_t seed,
                                                 std::int64_t epoch) const {
-  const auto at = static_cast<std::size_t>(rank);
-  auto order = epoch_permutation(sizes_[at], seed + rank * kSeedsApart, epoch);
+  // With one seed, sets of equal size would be visited in the same order, always pairing the same
+  // samples.
+  constexpr std::int64_t kSeedsApart = 1'000'003;
+  const std::int64_t count = sizes_[static_cast<std::size_t>(rank)];
+  auto order = epoch_permutation(count, seed + rank * kSeedsApart, epoch);
   const std::int64_t first =
       std::accumulate(sizes_.begin(), sizes_.begin() + rank, std::int64_t{0});
   for (std::int64_t& sample : order) sample += first;
