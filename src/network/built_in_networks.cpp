@@ -41,48 +41,32 @@ Layer sequential(std::string as, LayerList layers) {
 Layer average_pool(std::string as = "") {
   return {std::move(as), settings::AdaptiveAvgPool2dLayer{}};
 }
-Layer dropout(double p, std::string as = "") { return {std::move(as), settings::DropoutLayer{p}}; }
+Layer dropout(double p) { return {"", settings::DropoutLayer{p}}; }
 Layer flatten() { return {"", settings::FlattenLayer{}}; }
 
-void add_linear_layers(LayerList& layers, const std::vector<std::int64_t>& hidden,
-                       Activation activation) {
-  layers.push_back(flatten());
+/// A convolution with ReLU and 2x2 max-pooling.
+struct ConvolutionBlock {
+  std::int64_t channels;
+  std::int64_t kernel;
+};
+
+/// Convolution blocks, then linear layers with `activation` between them.
+LayerList feed_forward(const std::vector<ConvolutionBlock>& blocks,
+                       const std::vector<std::int64_t>& hidden,
+                       Activation activation = Activation::kRelu) {
+  LayerList layers;
   std::int64_t number = 1;
+  for (const auto& [channels, kernel] : blocks) {
+    layers.push_back(conv2d("conv" + std::to_string(number++), channels, kernel));
+    layers.insert(layers.end(), {relu(), {"", settings::MaxPool2dLayer{}}});
+  }
+  layers.push_back(flatten());
+  number = 1;
   for (const std::int64_t size : hidden) {
     layers.push_back(linear("fc" + std::to_string(number++), size));
     layers.push_back({"", ActivationLayer{activation}});
   }
   layers.push_back(linear("fc" + std::to_string(number), std::nullopt));
-}
-
-/// A convolution with ReLU and 2x2 max-pooling, for `convolutional`, which appends linear layers
-/// with ReLU between them.
-struct ConvolutionBlock {
-  std::int64_t channels;
-  std::int64_t kernel;
-};
-LayerList convolutional(const std::vector<ConvolutionBlock>& blocks,
-                        const std::vector<std::int64_t>& hidden) {
-  LayerList layers;
-  std::int64_t number = 1;
-  for (const ConvolutionBlock& block : blocks) {
-    layers.push_back(conv2d("conv" + std::to_string(number++), block.channels, block.kernel));
-    layers.push_back(relu());
-    layers.push_back({"", settings::MaxPool2dLayer{}});
-  }
-  add_linear_layers(layers, hidden, Activation::kRelu);
-  return layers;
-}
-
-/// The network of PyTorch's MNIST example.
-LayerList net() { return convolutional({{20, 5}, {50, 5}}, {500}); }
-
-/// The network of Gluon's multi-device tutorial.
-LayerList lenet() { return convolutional({{6, 5}, {16, 3}}, {120, 84}); }
-
-LayerList mlp(const settings::ModelOptions& options) {
-  LayerList layers;
-  add_linear_layers(layers, options.hidden, options.activation);
   return layers;
 }
 
@@ -106,12 +90,12 @@ LayerList resnet18() {
   LayerList layers{conv2d("", 64, 3, /*padding=*/1), batch_norm(), relu()};
   std::int64_t number = 1;
   for (const std::int64_t channels : {64, 128, 256, 512}) {
-    settings::SequentialLayer stage;
-    stage.layers = {residual_block(channels, number == 1 ? 1 : 2), residual_block(channels, 1)};
-    layers.push_back({"resnet_block" + std::to_string(number++), stage});
+    const std::int64_t stride = number == 1 ? 1 : 2;
+    layers.push_back(sequential("resnet_block" + std::to_string(number++),
+                                {residual_block(channels, stride), residual_block(channels, 1)}));
   }
-  layers.push_back({"global_avg_pool", settings::AdaptiveAvgPool2dLayer{}});
-  layers.push_back({"fc", settings::SequentialLayer{{flatten(), linear("", std::nullopt)}}});
+  layers.push_back(average_pool("global_avg_pool"));
+  layers.push_back(sequential("fc", {flatten(), linear("", std::nullopt)}));
   return layers;
 }
 
@@ -300,12 +284,12 @@ bool fits(const settings::ModelOptions& options, ImageShape images, std::int64_t
 settings::LayerList layers_of(const settings::ModelOptions& options, const ImageShape& images) {
   if (options.layers) return *options.layers;
   switch (options.name) {
-    case ModelName::kNet:
-      return net();
+    case ModelName::kNet:  // of PyTorch's MNIST example
+      return feed_forward({{20, 5}, {50, 5}}, {500});
     case ModelName::kMlp:
-      return mlp(options);
-    case ModelName::kLeNet:
-      return lenet();
+      return feed_forward({}, options.hidden, options.activation);
+    case ModelName::kLeNet:  // of Gluon's multi-device tutorial
+      return feed_forward({{6, 5}, {16, 3}}, {120, 84});
     case ModelName::kResNet18:
       return resnet18();
     case ModelName::kTorchvisionResNet18:
