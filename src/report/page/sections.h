@@ -1,18 +1,10 @@
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cstdint>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "report/records.h"
 
