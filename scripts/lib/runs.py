@@ -76,11 +76,36 @@ def merged(base, changes):
     return result
 
 
-class Run:
+class RunFolder:
+    """The files that a run leaves."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+
+    def read_json(self, name):
+        return json.loads((self.folder / name).read_text())
+
+    def summary(self):
+        return self.read_json("summary.json")
+
+    def lines(self):
+        """The whole lines of metrics.jsonl so far."""
+        path = self.folder / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        return [json.loads(line) for line in text.split("\n")[:-1]]
+
+    def steps(self):
+        return [line for line in self.lines() if line["event"] == "step"]
+
+    def epochs(self):
+        return [line for line in self.lines() if line["event"] == "epoch"]
+
+
+class Run(RunFolder):
     """One run of mnist-train in a folder of its own."""
 
     def __init__(self, folder, config, processes):
-        self.folder = Path(folder)
+        super().__init__(folder)
         self.config_path = self.folder.with_suffix(".json")
         self.config_path.write_text(json.dumps(config, indent=2))
         self.processes = processes
@@ -112,24 +137,6 @@ class Run:
                 log.seek(0)
                 raise RuntimeError(f"{self.folder.name}: exit {code} on SIGTERM, not 143\n{log.read()}")
         return self
-
-    def read_json(self, name):
-        return json.loads((self.folder / name).read_text())
-
-    def summary(self):
-        return self.read_json("summary.json")
-
-    def lines(self):
-        """The whole lines of metrics.jsonl so far."""
-        path = self.folder / "metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return [json.loads(line) for line in text.split("\n")[:-1]]
-
-    def steps(self):
-        return [line for line in self.lines() if line["event"] == "step"]
-
-    def epochs(self):
-        return [line for line in self.lines() if line["event"] == "epoch"]
 
     def weights(self):
         """One array of floats a tensor of model.pt, in the file's order."""

@@ -65,6 +65,15 @@ def write_png(path, pixels):
     return path
 
 
+def write_class_folders(folder, images_by_class):
+    """A folder of PNG files for each class, whose names are their numbers; the paths of all."""
+    paths = []
+    for name, images in images_by_class.items():
+        (folder / name).mkdir(parents=True)
+        paths += [write_png(folder / name / f"{number}.png", image) for number, image in enumerate(images)]
+    return paths
+
+
 def read_data_uri(uri):
     prefix = "data:image/png;base64,"
     assert uri.startswith(prefix)

@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import importlib
+import importlib.util
 import json
 import os
 import pickle
@@ -24,8 +25,12 @@ from pathlib import Path
 import numpy
 import pytest
 
-BINARY = os.environ["MNIST_TRAIN_BINARY"]
 REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.append(str(REPOSITORY / "scripts" / "lib"))
+import runs  # noqa: E402
+from runs import merged  # noqa: E402
+
+BINARY = os.environ["MNIST_TRAIN_BINARY"]
 MNIST = REPOSITORY / "third_party" / "mnist"
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMIX_",
            "PMI_", "MPI_LOCAL", "OMP_", "MNIST_TRAIN_")
@@ -67,13 +72,6 @@ def swept(cases, quick):
                                                     marks=pytest.mark.sweep) for case in cases]
 
 
-def merged(base, changes):
-    result = dict(base)
-    for key, value in changes.items():
-        result[key] = merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
-    return result
-
-
 def own_data(form, train, test=None, **others):
     """`data` of a config: all samples of some files, in place of the first of MNIST."""
     return {"dataset": None, "format": form, "train": str(train), "test": str(test or train), "limit_train": None,
@@ -110,18 +108,33 @@ def small_mnist():
     folder = Path(root.name) / "mnist"
     folder.mkdir()
     for part, prefix in (("train", "train"), ("test", "t10k")):
-        for kind in ("images-idx3", "labels-idx1"):
-            array = read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz")[:SMALL_MNIST[part]]
+        for kind, array in zip(("images-idx3", "labels-idx1"), mnist_bytes(prefix, SMALL_MNIST[part])):
             (folder / f"{prefix}-{kind}-ubyte").write_bytes(idx_bytes(array))
     return root
 
 
-def run(*arguments, folder=None, variables=None, timeout=LONG_S, expect=None, **others):
-    """Runs any command of the binary to its end, which must have the exit code `expect` unless that is None."""
-    done = subprocess.run([BINARY, *map(str, arguments)], capture_output=True, text=True, errors="replace",
-                          cwd=folder, env=environment(**(variables or {})), timeout=timeout, **others)
+def run(*arguments, folder=None, variables=None, timeout=LONG_S, expect=None, before=(), **others):
+    """Runs any command of the binary to its end, which must have the exit code `expect` unless that is None. `before` is
+    a command that becomes it."""
+    command = [str(word) for word in (*before, BINARY, *arguments)]
+    done = subprocess.run(command, text=True, errors="replace", cwd=folder, env=environment(**(variables or {})), timeout=timeout,
+                          **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | others)
     assert expect in (None, done.returncode), f"{' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done
+
+
+def json_lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def printed_json(*arguments, **others):
+    """What a command that must succeed prints."""
+    return json.loads(run(*arguments, expect=0, **others).stdout)
+
+
+def printed_rows(*arguments, **others):
+    """The same of a command that prints an object a line."""
+    return json_lines(run(*arguments, expect=0, **others).stdout)
 
 
 def run_on_terminal(*arguments, folder=None):
@@ -241,35 +254,22 @@ class Process:
         return self.ranks()
 
 
-class RunFolder:
-    """What a run leaves behind."""
+class RunFolder(runs.RunFolder):
+    @property
+    def path(self):
+        return self.folder
 
-    def __init__(self, path):
-        self.path = Path(path)
+    def rows(self, name):
+        """Of a file with an object a line."""
+        return json_lines((self.path / name).read_text())
 
-    def read_json(self, name):
-        return json.loads((self.path / name).read_text())
-
-    def lines(self):
-        """Whole lines of metrics.jsonl so far."""
-        try:
-            text = (self.path / "metrics.jsonl").read_text()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in text.split("\n")[:-1]]
-
-    def steps(self):
-        return [line for line in self.lines() if line["event"] == "step"]
-
-    def epochs(self):
-        return [line for line in self.lines() if line["event"] == "epoch"]
+    def losses(self):
+        """Of the steps that are recorded."""
+        return [step["loss"] for step in self.steps()]
 
     def last_step(self):
         steps = self.steps()
         return steps[-1]["step"] if steps else 0
-
-    def summary(self):
-        return self.read_json("summary.json")
 
     def weights(self):
         return read_pt(self.path / "model.pt")
@@ -431,11 +431,15 @@ def write_idx_folder(folder, images, labels):
     return folder
 
 
+def mnist_bytes(part, count=None):
+    """The first images [N,28,28] and labels [N] of "train" or "t10k"."""
+    return [read_idx(MNIST / f"{part}-{kind}-ubyte.gz")[:count] for kind in ("images-idx3", "labels-idx1")]
+
+
 def read_mnist(part, count=None):
-    """Normalised images [N,1,28,28] and labels [N] of "train" or "t10k"."""
-    images = read_idx(MNIST / f"{part}-images-idx3-ubyte.gz")[:count, None]
-    labels = read_idx(MNIST / f"{part}-labels-idx1-ubyte.gz")[:count]
-    return (images.astype(numpy.float32) / 255 - 0.1307) / 0.3081, labels.astype(numpy.int64)
+    """The same as tensors [N,1,28,28] and [N], normalised."""
+    images, labels = mnist_bytes(part, count)
+    return (images[:, None].astype(numpy.float32) / 255 - 0.1307) / 0.3081, labels.astype(numpy.int64)
 
 
 class PtUnpickler(pickle.Unpickler):
@@ -467,6 +471,14 @@ class PtUnpickler(pickle.Unpickler):
 def read_pt(path):
     with zipfile.ZipFile(path) as archive:
         return PtUnpickler(archive, archive.namelist()[0].split("/")[0]).load()
+
+
+def import_file(path):
+    """A Python file as a module, wherever it is."""
+    spec = importlib.util.spec_from_file_location(f"imported_{Path(path).stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def import_torch():

@@ -1,14 +1,9 @@
 """The models as PyTorch has them: those that the benchmarks train."""
 
-import importlib.util
-from pathlib import Path
-
 import torch
+from support import REPOSITORY, import_file
 
-_path = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "peers" / "torch_models.py"
-_spec = importlib.util.spec_from_file_location("peers_torch_models", _path)
-_models = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_models)
+_models = import_file(REPOSITORY / "scripts" / "bench" / "peers" / "torch_models.py")
 Net, Mlp, LeNet, resnet18 = _models.Net, _models.Mlp, _models.LeNet, _models.resnet18
 MODELS = {"net": Net, "mlp": Mlp, "lenet": LeNet, "resnet18": resnet18}
 
