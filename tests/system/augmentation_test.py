@@ -1,10 +1,7 @@
-"""data.augment and data.split, as whole runs see them."""
-
-import json
-import signal
+"""data.augment in whole runs."""
 
 import pytest
-from support import merged, relative_difference, run, start, train, write_config
+from support import merged, relative_difference, stop_by_sigterm, train
 
 TOLERANCE = 1e-4
 STEPS = 20
@@ -26,7 +23,6 @@ OTHER_LIST = [
     {"name": "cutmix", "alpha": 0.4},
 ]
 CONFIG = {"batch_size": 31, "max_steps": STEPS, "data": {"augment": LIST}}
-RESUME = ("--resume", "auto")
 
 
 @pytest.fixture(scope="module")
@@ -54,41 +50,18 @@ def test_the_list_and_its_order_matter(tmp_path, alone):
 @pytest.mark.parametrize("augment", [LIST, OTHER_LIST], ids=["list", "other list"])
 def test_a_run_that_is_interrupted_in_an_epoch_resumes_with_the_same_draws(tmp_path, augment):
     config = merged(CONFIG, {"max_steps": 200, "data": {"augment": augment}})
-    with start(tmp_path, config, processes=2) as process:
-        process.wait_for_step(3)
-        process.stop(signal.SIGTERM, 143)
-    stopped = process.run_folder.last_step()
-    folder = train(tmp_path, merged(config, {"max_steps": stopped + 10}), *RESUME, processes=2)
-    whole = train(tmp_path, merged(config, {"max_steps": stopped + 10}), processes=2, output="whole")
+    longer = merged(config, {"max_steps": stop_by_sigterm(tmp_path, config, 2, 3).last_step() + 10})
+    folder = train(tmp_path, longer, "--resume", "auto", processes=2)
+    whole = train(tmp_path, longer, processes=2, output="whole")
     assert folder.digest() == whole.digest()
-
-
-def test_test_images_get_the_size_that_the_model_was_trained_on(tmp_path):
-    augment = [{"name": "resize", "size": [32, 30]}, {"name": "random_crop", "size": 26}, "horizontal_flip"]
-    config = {"max_steps": 10, "data": {"augment": augment}}
-    folder = train(tmp_path, config)
-    assert folder.weights()["fc1.weight"].shape == (500, 50 * 3 * 3)  # 26 -> 22 -> 11 -> 7 -> 3
-    path = write_config(tmp_path, config)
-    result = run("evaluate", "--checkpoint", folder.path / "model.pt", "--config", path, expect=0)
-    assert json.loads(result.stdout)["test_accuracy"] == folder.epochs()[-1]["test_accuracy"]
 
 
 def test_global_mixup_needs_a_second_process_and_says_so(tmp_path):
     augment = [{"name": "mixup", "weight": 0.5, "scope": "global"}]
     config = {"max_steps": 10, "data": {"augment": augment}}
     plain = train(tmp_path, merged(config, {"data": {"augment": []}}), output="plain")
-    path = write_config(tmp_path, config)
-    result = run("--config", path, "--output", tmp_path / "alone", "--nproc-per-node", 1, expect=0)
-    assert "mixup with scope global" in result.stderr
-    weights = train(tmp_path, config, output="alone2").weights()
-    assert relative_difference(weights, plain.weights()) < TOLERANCE
+    alone = train(tmp_path, config, output="alone")
+    assert "mixup with scope global" in alone.stderr
+    assert relative_difference(alone.weights(), plain.weights()) < TOLERANCE
     pair = train(tmp_path, config, processes=2, output="pair").weights()
     assert relative_difference(pair, plain.weights()) > 100 * TOLERANCE
-
-
-def test_a_throughput_split_trains_the_same_weights(tmp_path):
-    config = {"batch_size": 31, "max_steps": STEPS, "deterministic": False}
-    even = train(tmp_path, config, output="even", processes=2)
-    measured = train(tmp_path, merged(config, {"data": {"split": "throughput"}}), output="measured", processes=2)
-    assert measured.summary()["samples_seen"] == even.summary()["samples_seen"]
-    assert relative_difference(measured.weights(), even.weights()) < TOLERANCE
