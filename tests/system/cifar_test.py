@@ -3,13 +3,12 @@
 import gzip
 import hashlib
 import io
-import json
 import tarfile
 
 import numpy
 import pytest
 from pictures import write_png
-from support import run, train, write_config
+from support import printed_json, printed_rows, run, train, write_config
 
 BATCHES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -49,8 +48,8 @@ def test_a_run_learns_the_batches_and_is_evaluated_as_it_was_trained(tmp_path, c
     summary = trained.summary()
     assert summary["samples_seen"] == 12 * 5 * COUNT
     assert summary["test_accuracy"] > 0.9
-    result = run("evaluate", "--checkpoint", trained.checkpoints()[-1], "--nproc-per-node", 1, expect=0)
-    assert json.loads(result.stdout)["test_accuracy"] == summary["test_accuracy"]
+    evaluated = printed_json("evaluate", "--checkpoint", trained.checkpoints()[-1], "--nproc-per-node", 1)
+    assert evaluated["test_accuracy"] == summary["test_accuracy"]
     pair = train(tmp_path, config(cifar), processes=2)
     assert pair.summary()["data_hash"] == summary["data_hash"]
     as_format = train(tmp_path, config(cifar, dataset=None, root=None, format="cifar", train=str(cifar),
@@ -65,19 +64,10 @@ def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, t
     files = [write_png(tmp_path / f"{number}.png", image.transpose(1, 2, 0)) for number, image in enumerate(images)]
     for arguments in (["--checkpoint", trained.checkpoints()[-1]],
                       ["--checkpoint", trained.path / "model.pt", "--config", write_config(tmp_path, config(cifar))]):
-        result = run("predict", *arguments, *files, expect=0)
-        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        rows = printed_rows("predict", *arguments, *files)
         assert numpy.mean([row["guess"] == label for row, label in zip(rows, labels)]) > 0.9
         assert all(row["class"] == NAMES[row["guess"]] for row in rows)
-    shown = [json.loads(line) for line in (trained.path / "predictions.jsonl").read_text().splitlines()]
-    assert {row["truth_name"] for row in shown if "truth_name" in row} <= set(NAMES)
-
-
-def test_figures_for_another_number_of_channels_are_exit_2_and_name_the_key(tmp_path, cifar):
-    result = run("--config", write_config(tmp_path, config(cifar, normalize={"mean": [0.5, 0.5]})),
-                 "--output", tmp_path / "run", expect=2)
-    assert "/data/normalize/mean: lists 2 numbers, but the images have 3 channels" in result.stderr
-    assert not (tmp_path / "run").exists()
+    assert {row["truth_name"] for row in trained.rows("predictions.jsonl") if "truth_name" in row} <= set(NAMES)
 
 
 def test_an_archive_with_other_files_never_becomes_a_data_set(tmp_path):
