@@ -2,8 +2,8 @@
 
 import numpy
 import pytest
-from pictures import write_png
-from support import MNIST, averaging, import_torch, merged, own_data, read_idx, train, write_idx_folder
+from pictures import write_class_folders
+from support import averaging, import_torch, merged, mnist_bytes, own_data, train, write_idx_folder
 
 torch = import_torch()
 functional = torch.nn.functional
@@ -44,7 +44,7 @@ RUNS = [("plain", 1, "auto"), ("balanced", 1, "auto"), ("balanced", 3, "bucketed
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
     """Unequal classes of MNIST: 40 % zeros, 8 % threes."""
-    images, labels = (read_idx(MNIST / f"train-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
+    images, labels = mnist_bytes("train")
     chosen = numpy.concatenate([numpy.flatnonzero(labels == label)[:count]
                                 for label, count in enumerate((100, 80, 50, 20))])
     chosen = numpy.random.default_rng(1).permutation(chosen)
@@ -135,7 +135,7 @@ def test_twenty_losses_are_those_of_pytorch(tmp_path, pictures, case, processes,
     assert processes == 1 or trained.summary()["gradient_averaging"] == strategy
     expected = steps_of_pytorch(config, images, labels)
     assert len(expected) == 20
-    assert [step["loss"] for step in trained.steps()] == pytest.approx(expected, rel=1e-6)
+    assert trained.losses() == pytest.approx(expected, rel=1e-6)
     sizes = numpy.array([min(BATCH, SAMPLES - begin) for begin in range(0, SAMPLES, BATCH)])
     by_epoch = numpy.reshape(expected, (EPOCHS, -1)) @ sizes / SAMPLES
     assert [epoch["train_loss"] for epoch in trained.epochs()] == pytest.approx(by_epoch, rel=1e-6)
@@ -165,14 +165,14 @@ def test_processes_with_training_sets_of_their_own_divide_by_the_weights_of_all(
             order += [samples.pop(0) for samples in left if samples]
         return torch.tensor(order)
 
-    losses = [step["loss"] for step in train(tmp_path, config, processes=2).steps()]
+    losses = train(tmp_path, config, processes=2).losses()
     assert losses == pytest.approx(steps_of_pytorch(config, images, labels, order_of), rel=1e-6)
 
 
 def test_bf16_follows(tmp_path, pictures):
     folder, images, labels = pictures
     config = configure(tmp_path, folder, "mixed")
-    losses = [step["loss"] for step in train(tmp_path, config | {"precision": "bf16"}, processes=2).steps()]
+    losses = train(tmp_path, config | {"precision": "bf16"}, processes=2).losses()
     assert losses == pytest.approx(steps_of_pytorch(config, images, labels), rel=1e-2)
 
 
@@ -190,19 +190,10 @@ def test_a_resumed_run_goes_on_with_its_weights_and_is_told_of_others(tmp_path, 
     whole = train(tmp_path, config, processes=2, output="whole")
     train(tmp_path, config | {"max_steps": 6}, processes=2)
     resumed = train(tmp_path, config, "--resume", "auto", processes=3)
-    assert [step["loss"] for step in resumed.steps()] == pytest.approx([step["loss"] for step in whole.steps()], rel=1e-6)
+    assert resumed.losses() == pytest.approx(whole.losses(), rel=1e-6)
     others = config | {"class_weights": {"1": 2}, "epochs": EPOCHS + 1}
     told = train(tmp_path, others, "--resume", "auto", processes=2).stderr
     assert 'class_weights was "balanced" and is not set; class_weights.1 was not set and is 2' in told
-
-
-def image_folder(folder, counts):
-    pixels = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")
-    for name, count in counts.items():
-        (folder / name).mkdir(parents=True)
-        for index in range(count):
-            write_png(folder / name / f"{index}.png", pixels[index])
-    return folder
 
 
 @pytest.mark.parametrize("given, code, parts", [
@@ -211,19 +202,19 @@ def image_folder(folder, counts):
     ({"dogs": 2, "cats": 1}, 2, ['/class_weights: the data has no class "dogs"', '"cats", "emus", "small dogs"']),
     ({"0": 2}, 2, ['no class "0"'])])
 def test_classes_go_by_their_names(tmp_path, given, code, parts):
-    folder = image_folder(tmp_path / "pictures", {"emus": 4, "cats": 6, "small dogs": 2})
+    images, _ = mnist_bytes("t10k", 6)
+    write_class_folders(tmp_path / "pictures", {"emus": images[:4], "cats": images, "small dogs": images[:2]})
     config = {"epochs": 1, "batch_size": 5, "class_weights": given, "model": {"name": "mlp", "hidden": [8]},
-              "data": own_data("image-folder", folder)}
+              "data": own_data("image-folder", tmp_path / "pictures")}
     stderr = train(tmp_path, config, processes=2, expect=code).stderr
     for part in parts:
         assert part in stderr
 
 
-@pytest.mark.parametrize("given", ["balanced", {"0": 2}])
-def test_a_class_without_training_samples_is_an_error_that_names_it(tmp_path, pictures, given):
+def test_a_class_without_training_samples_is_an_error_that_names_it(tmp_path, pictures):
     images, labels = pictures[1:]
     first = write_idx_folder(tmp_path / "data", images[labels != 2], labels[labels != 2])
-    config = {"class_weights": given, "data": own_data("idx", first), "launch": {"max_restarts": 2}}
+    config = {"class_weights": "balanced", "data": own_data("idx", first), "launch": {"max_restarts": 2}}
     stderr = train(tmp_path, config, processes=2, expect=3).stderr
     assert 'there are none of "2"' in stderr
     assert "restart" not in stderr
