@@ -1,11 +1,10 @@
 """Many classes, metrics by class, and what the best checkpoint is chosen by."""
 
-import json
-
 import numpy
 import pytest
-from pictures import write_png
-from support import MNIST, RunFolder, own_data, read_idx, relative_difference, run, train, write_config
+from pictures import write_class_folders, write_png
+from support import (RunFolder, mnist_bytes, own_data, printed_json, printed_rows, relative_difference, run, train,
+                     write_config)
 
 SIDE = 8
 TOLERANCE = 1e-5
@@ -57,10 +56,9 @@ def test_metrics_are_those_of_numpy_with_any_number_of_classes(tmp_path, classes
     data = pictures(tmp_path / "data", classes)
     folder = train(tmp_path, many_classes(data), processes=2)
     checkpoint = folder.path / "checkpoints" / "best.safetensors"
-    evaluated = json.loads(run("evaluate", "--checkpoint", checkpoint, expect=0).stdout)
+    evaluated = printed_json("evaluate", "--checkpoint", checkpoint)
     files = sorted((tmp_path / "data" / "test").glob("*/*.png"))
-    lines = run("predict", "--checkpoint", checkpoint, "-", input="\n".join(map(str, files)), expect=0).stdout.splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = printed_rows("predict", "--checkpoint", checkpoint, "-", input="\n".join(map(str, files)))
     truth = numpy.array([int(row["file"].split("class-")[1][:5]) for row in rows])
     figures, by_class = measures(truth, numpy.array([row["scores"] for row in rows]))
     assert evaluated["samples"] == len(files)
@@ -85,7 +83,7 @@ def test_metrics_are_those_of_numpy_with_any_number_of_classes(tmp_path, classes
 
 
 def check_predictions(folder, rows, are_of_best):
-    lines = [json.loads(line) for line in (folder.path / "predictions.jsonl").read_text().splitlines()]
+    lines = folder.rows("predictions.jsonl")
     assert len(lines) == min(20, len(rows))
     for line in lines:
         if len(rows[0]["scores"]) <= 100:
@@ -104,19 +102,18 @@ def test_every_command_knows_a_thousand_classes(tmp_path):
     data["augment"] = [{"name": "mixup", "alpha": 0.4}]
     folder = train(tmp_path, many_classes(data, epochs=1, label_smoothing=0.1, precision="auto"), processes=2)
     config = folder.path / "config.json"
-    shown = json.loads(run("preview", "--config", config, "--output", tmp_path / "grid.png", expect=0).stdout)
+    shown = printed_json("preview", "--config", config, "--output", tmp_path / "grid.png")
     labels = [image["label"] for process in shown["processes"] for image in process["images"]]
     assert max(labels) > 255 and len(labels) == 100
     assert "1,000 classes" in folder.stderr or "1000 classes" in folder.stderr
-    described = json.loads(run("describe", "--config", config, "--json", expect=0).stdout)
+    described = printed_json("describe", "--config", config, "--json")
     assert described["modules"][-1]["output"] == ["N", 1000]
     for form, name in (("pt", "out.pt"), ("onnx", "out.onnx"), ("python", "out.py")):
         run("export", "--checkpoint", folder.path, "--format", form, "--output", tmp_path / name, expect=0)
     run("report", folder.path, folder.path, "--output", tmp_path / "both.html", expect=0)
     picture = next((tmp_path / "data" / "test").glob("class-00999/*.png"))
-    (row,) = run("predict", "--checkpoint", folder.path, picture, expect=0).stdout.splitlines()
-    assert json.loads(row)["class"] == f"class-{json.loads(row)['guess']:05}"
-    assert len(json.loads(row)["scores"]) == 1000
+    (row,) = printed_rows("predict", "--checkpoint", folder.path, picture)
+    assert row["class"] == f"class-{row['guess']:05}" and len(row["scores"]) == 1000
 
 
 def test_300_classes_are_trained_alike_by_one_process_and_by_two_also_from_a_stream(tmp_path):
@@ -148,11 +145,8 @@ def unequal(tmp_path_factory):
     """Digits of MNIST, of which zeros are many and the others few."""
     folder = tmp_path_factory.mktemp("unequal")
     for part, prefix, many, few in (("train", "train", 300, 15), ("test", "t10k", 200, 12)):
-        images, labels = (read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
-        for digit in range(10):
-            (folder / part / str(digit)).mkdir(parents=True)
-            for number, image in enumerate(images[labels == digit][:many if digit == 0 else few]):
-                write_png(folder / part / str(digit) / f"{number}.png", image)
+        images, labels = mnist_bytes(prefix)
+        write_class_folders(folder / part, {str(digit): images[labels == digit][:few if digit else many] for digit in range(10)})
     return own_data("image-folder", folder / "train", folder / "test")
 
 
@@ -172,9 +166,8 @@ def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
         epochs = folder.epochs()
         best = max(epochs, key=lambda epoch: sign * epoch[f"{prefix}_{best_by}"])
         chosen[best_by] = best["epoch"]
-        evaluated = json.loads(run("evaluate", "--checkpoint", folder.path / "checkpoints" / "best.safetensors",
-                                   expect=0).stdout)
-        assert evaluated["test_loss"] == pytest.approx(best["test_loss"])
+        evaluated = printed_json("evaluate", "--checkpoint", folder.path / "checkpoints" / "best.safetensors")
+        assert evaluated["test_loss"] == pytest.approx(best["test_loss"]) and evaluated["test_accuracy"] == best["test_accuracy"]
         assert evaluated["test_balanced_accuracy"] == pytest.approx(best["test_balanced_accuracy"])
         summary = folder.summary()
         assert (summary["best_epoch"], summary["best_test_accuracy"]) == (best["epoch"], best["test_accuracy"])
@@ -185,6 +178,7 @@ def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
         assert f", {by}; " in done.stdout
         said = f"{best[f'{prefix}_loss']:.4f}" if best_by == "loss" else f"{100 * best[f'{prefix}_{best_by}']:.2f} %"
         assert f"({prefix} {best_by.replace('_', ' ')} {said}" in done.stderr
+        assert best_by != "accuracy" or f"test accuracy {100 * best['test_accuracy']:.2f} %)\n" in done.stderr
         assert f"epoch {best['epoch']}" in (folder.path / "report.html").read_text()
     # Else this test shows nothing; a small validation set may choose one epoch by all of them.
     assert validation or len(set(chosen.values())) > 1, chosen

@@ -1,6 +1,5 @@
 """What a run reaches and what it leaves behind."""
 
-import json
 import re
 
 import pytest
@@ -63,26 +62,6 @@ def test_the_summary_tells_the_run(two_epochs):
     assert summary["samples_per_second"] == pytest.approx(120000 / summary["train_seconds"])
     assert 50e6 < summary["peak_memory_bytes"] < 600e6
     assert (summary["parameters"], summary["multiply_adds"]) == (431_080, 2_293_000)
-
-
-def test_the_best_accuracy_is_what_the_saved_checkpoint_reaches(tmp_path):
-    """With a validation set, however high the test accuracy of other epochs is."""
-    config = write_config(tmp_path, {"epochs": 8, "learning_rate": 0.05, "data": {"validation": 0.05, "limit_train": 1000}})
-    done = run("--config", config, "--output", tmp_path / "run", folder=tmp_path, expect=0)
-    folder = RunFolder(tmp_path / "run")
-    best = max(folder.epochs(), key=lambda epoch: epoch["validation_accuracy"])
-    assert best["test_accuracy"] < max(folder.read_json("accuracies.json"))  # else this test shows nothing
-    evaluated = run("evaluate", "--checkpoint", folder.path / "checkpoints" / "best.safetensors")
-    assert json.loads(evaluated.stdout)["test_accuracy"] == best["test_accuracy"]
-    said, number = f"{100 * best['test_accuracy']:.2f} %", best["epoch"]
-    assert f", best {said} in epoch {number}; " in done.stdout
-    assert f"test accuracy {said})\n" in done.stderr
-    summary = folder.summary()
-    assert (summary["best_test_accuracy"], summary["best_epoch"]) == (best["test_accuracy"], number)
-    page = (folder.path / "report.html").read_text()
-    assert f'<dt>Best</dt><dd>{said}</dd><dd class="soft">epoch {number}, by validation accuracy</dd>' in page
-    assert run("report", folder.path, folder.path, "--output", tmp_path / "both.html").returncode == 0
-    assert f'<td data-label="best epoch">{said}</td>' in (tmp_path / "both.html").read_text()
 
 
 def test_the_run_folder_holds_what_is_promised(two_epochs):
