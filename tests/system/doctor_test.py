@@ -1,12 +1,10 @@
 """The doctor looks at the real machine, starts real workers, and fails where a run would."""
 
 import json
-import resource
-import subprocess
 
 import numpy
 import pytest
-from support import BINARY, environment, own_data, run, write_config, write_idx_folder
+from support import own_data, run, write_config, write_idx_folder
 
 
 def findings(result):
@@ -15,13 +13,11 @@ def findings(result):
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory):
-    return run("doctor", "--json", "--set", "device=cpu", folder=tmp_path_factory.mktemp("doctor"))
+    return run("doctor", "--json", "--set", "device=cpu", folder=tmp_path_factory.mktemp("doctor"), expect=0)
 
 
 def test_a_machine_that_can_train_is_well(healthy):
-    assert healthy.returncode == 0, healthy.stdout + healthy.stderr
-    report = json.loads(healthy.stdout)
-    assert report["problems"] == 0
+    assert json.loads(healthy.stdout)["problems"] == 0
     topics = findings(healthy)
     for topic in ("program", "processor", "memory", "shared memory", "open files", "NCCL", "ports", "network",
                   "launcher", "run folder", "data: mnist", "a run here", "LibTorch", "all-reduce"):
@@ -58,10 +54,7 @@ def test_each_cause_of_a_failure_is_a_problem_with_a_remedy(tmp_path, topic, set
 
 
 def test_few_open_files_are_a_warning(tmp_path):
-    result = subprocess.run([BINARY, "doctor", "--json", "--set", "device=cpu"], capture_output=True, text=True,
-                            cwd=tmp_path, timeout=100, env=environment(),
-                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096)))
-    assert result.returncode == 0, result.stdout
+    result = run("doctor", "--json", "--set", "device=cpu", folder=tmp_path, before=["prlimit", "--nofile=256:4096"], expect=0)
     assert findings(result)["open files"]["verdict"] == "warning"
 
 
