@@ -1,13 +1,14 @@
-"""Image folders and LMDBs as training data, preview, mixup across processes, and what bad data do."""
+"""Image folders and LMDBs as training data, preview, and mixup across processes."""
 
-import json
 import shutil
 import struct
 
 import numpy
 import pytest
-from pictures import read_png, write_png
-from support import MNIST, idx_bytes, merged, own_data, read_idx, relative_difference, run, train, write_config
+from pictures import write_class_folders
+from previews import read_preview
+from support import (idx_bytes, merged, mnist_bytes, own_data, printed_json, relative_difference, run, train,
+                     write_config)
 
 HALVES = ("train", "test")
 COUNT = 700  # of each half
@@ -19,43 +20,32 @@ def sets(tmp_path_factory):
     """The first of MNIST as IDX, as an LMDB of PNG and as folders of PNG."""
     folder = tmp_path_factory.mktemp("sets")
     (folder / "idx").mkdir()
-    arrays = {}
-    for half, prefix in zip(HALVES, ("train", "t10k")):
-        for kind in ("images-idx3", "labels-idx1"):
-            array = read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz")[:COUNT]
+    for prefix in ("train", "t10k"):
+        for kind, array in zip(("images-idx3", "labels-idx1"), mnist_bytes(prefix, COUNT)):
             (folder / "idx" / f"{prefix}-{kind}-ubyte").write_bytes(idx_bytes(array))
-            arrays[half, kind] = array
     for target in ("lmdb", "image-folder"):
         run("convert", "--from", f"idx:{folder / 'idx'}", "--to", f"{target}:{folder / target}",
             "--encoding", "png", expect=0)
-    return folder, arrays
+    return folder
 
 
 def data(sets, name, **others):
-    folder = sets[0] / name
+    folder = sets / name
     train_set, test_set = (folder if name == "idx" else folder / half for half in HALVES)
     return {"data": own_data(name, train_set, test_set) | others}
 
 
 def preview(folder, config, *arguments):
     """By process: the facts of each image, with its pixels."""
-    result = run("preview", "--config", write_config(folder, config), "--output", folder / "grid.png", "--scale", 1,
-                 *arguments, expect=0)
-    facts = json.loads(result.stdout)
-    page = read_png((folder / "grid.png").read_bytes())
-    processes = [process["images"] for process in facts["processes"]]
-    for image in sum(processes, []):
-        place = numpy.s_[image["top"]:image["top"] + facts["height"], image["left"]:image["left"] + facts["width"]]
-        image["pixels"] = page[place]
-    return processes
+    return read_preview(write_config(folder, config), folder / "grid.png", *arguments)
 
 
 def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
     data = {"dataset": None, "format": "synthetic", "size": 244, "channels": 3, "limit_train": 128, "limit_test": 1}
     config = write_config(tmp_path, {"batch_size": 128, "data": data})
     page = tmp_path / "grid.png"
-    result = run("preview", "--config", config, "--output", page, "--nproc-per-node", 2, expect=0)
-    assert [len(process["images"]) for process in json.loads(result.stdout)["processes"]] == [64, 64]
+    shown = printed_json("preview", "--config", config, "--output", page, "--nproc-per-node", 2)
+    assert [len(process["images"]) for process in shown["processes"]] == [64, 64]
     width, height = struct.unpack(">II", page.read_bytes()[16:24])
     assert width * height > 128 * 244 * 244 and page.stat().st_size > 1e6
 
@@ -70,7 +60,7 @@ def test_an_lmdb_trains_the_same_bits_as_idx_and_so_does_it_with_two_processes(t
 
 
 def test_preview_shows_the_first_batch_of_each_process(tmp_path, sets):
-    images, labels = sets[1]["train", "images-idx3"], sets[1]["train", "labels-idx1"]
+    images, labels = mnist_bytes("train", COUNT)
     for processes, counts in ((1, [7]), (3, [3, 2, 2])):
         shown = preview(tmp_path, merged({"batch_size": 7}, data(sets, "lmdb")), "--nproc-per-node", processes)
         assert [len(process) for process in shown] == counts
@@ -101,11 +91,11 @@ def test_global_mixup_is_the_formula_on_the_bytes_of_two_processes(tmp_path, set
 
 
 def test_each_process_reads_its_own_folder(tmp_path, sets):
-    threes, sevens = (sets[0] / "image-folder" / "train" / name for name in "37")
+    threes, sevens = (sets / "image-folder" / "train" / name for name in "37")
     config = data(sets, "image-folder", train=None, train_per_process=[str(sevens), str(threes)], size=24, channels=3)
     config["data"]["test"] = str(tmp_path / "test")
     for name in "37":
-        shutil.copytree(sets[0] / "image-folder" / "test" / name, tmp_path / "test" / name)
+        shutil.copytree(sets / "image-folder" / "test" / name, tmp_path / "test" / name)
     shown = preview(tmp_path, merged({"batch_size": 10}, config))
     assert [[image["class"] for image in process] for process in shown] == [["7"] * 5, ["3"] * 5]
     assert shown[0][0]["pixels"].shape == (24, 24, 3)
@@ -123,41 +113,7 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
     assert not (tmp_path / "three").exists()
 
 
-BAD = {
-    "truncated": (lambda file: file.write_bytes(file.read_bytes()[:-30]), ".png: corrupt PNG image"),
-    "newline": (lambda file: file.rename(file.with_name("a\nb.png")), "a\\x0ab.png: its name contains control characters"),
-    "loop": (lambda file: (file.parent / "loop").symlink_to(file.parent), "/loop: a link to one of its parent folders"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_files_end_the_run_before_it_begins_or_are_skipped_and_listed(tmp_path, sets, name):
-    damage, message = BAD[name]
-    for half in HALVES:
-        for label in "01":
-            for file in sorted((sets[0] / "image-folder" / half / label).iterdir())[:20]:
-                target = tmp_path / half / label / file.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, target)
-    file = sorted((tmp_path / "train" / "1").iterdir())[3]
-    damage(file)
-    config = merged({"epochs": 1, "batch_size": 16}, data(sets, "image-folder"))
-    config["data"] |= {half: str(tmp_path / half) for half in HALVES}
-    path = write_config(tmp_path, config)
-    result = run("--config", path, "--output", tmp_path / "run", "--nproc-per-node", 1, expect=3)
-    assert message in result.stderr and str(tmp_path / "train") in result.stderr
-    assert not (tmp_path / "run" / "checkpoints").exists()
-    skipped = run("--config", path, "--output", tmp_path / "skip", "--nproc-per-node", 2,
-                  "--set", "data.on_bad_sample=skip", expect=0)
-    assert "skipped 1 unusable image (data.on_bad_sample: skip)\n" in skipped.stderr and message in skipped.stderr
-    seen = json.loads((tmp_path / "skip" / "summary.json").read_text())["samples_seen"]
-    assert seen == (40 if name == "loop" else 39)
-
-
 def test_a_folder_of_one_class_is_warned_of(tmp_path):
-    folder = tmp_path / "set" / "cats"
-    folder.mkdir(parents=True)
-    for number in range(20):
-        write_png(folder / f"{number}.png", numpy.full((28, 28), number, numpy.uint8))
+    write_class_folders(tmp_path / "set", {"cats": [numpy.full((28, 28), number, numpy.uint8) for number in range(20)]})
     stderr = train(tmp_path, {"max_steps": 1, "data": own_data("image-folder", tmp_path / "set")}).stderr
     assert "the training set has only one class (cats), so nothing can be learnt" in stderr, stderr

@@ -1,13 +1,13 @@
 """Folders of people's own pictures: train, evaluate, preview and predict see the same pixels."""
 
-import io
 import json
 
 import numpy
 import pytest
 from PIL import Image, ImageOps
-from pictures import read_png
-from support import own_data, run, train, write_config
+from pictures import write_class_folders
+from previews import read_preview
+from support import json_lines, own_data, printed_json, run, train, write_config
 
 KINDS = (("png", {}), ("webp", {"lossless": True}), ("bmp", {}), ("ppm", {}), ("jpg", {"quality": 95}))
 BACKGROUND = (250, 200, 20)
@@ -67,30 +67,26 @@ def prepared(path, fit):
 
 @pytest.mark.parametrize("fit", ("stretch", "crop", "pad"))
 def test_preview_shows_pillows_pixels(tmp_path, folder, fit):
-    config = settings(folder, fit=fit) | {"batch_size": 60}
-    result = run("preview", "--config", write_config(tmp_path, config), "--output", tmp_path / "grid.png", "--scale", 1,
-                 "--nproc-per-node", 1, expect=0)
-    (process,) = json.loads(result.stdout)["processes"]
-    page = read_png((tmp_path / "grid.png").read_bytes())
+    config = write_config(tmp_path, settings(folder, fit=fit) | {"batch_size": 60})
+    (images,) = read_preview(config, tmp_path / "grid.png", "--nproc-per-node", 1)
     files = sorted((folder / "train").glob("*/*"))
-    for shown in process["images"]:
+    for shown in images:
         wanted = numpy.asarray(prepared(files[shown["sample"]], fit)).astype(int)
-        pixels = page[shown["top"]:shown["top"] + 24, shown["left"]:shown["left"] + 24]
-        assert abs(pixels - wanted).max() <= (3 if files[shown["sample"]].suffix == ".jpg" else 1), files[shown["sample"]]
+        assert wanted.shape == (24, 24, 3) and abs(shown["pixels"] - wanted).max() <= (3 if files[shown["sample"]].suffix == ".jpg" else 1), files[shown["sample"]]
 
 
 @pytest.mark.parametrize("fit, decode", (("crop", "once"), ("pad", "stream"), ("stretch", "stream")))
 def test_predict_agrees_with_evaluate(tmp_path, folder, fit, decode):
     done = train(tmp_path, settings(folder, fit=fit, decode=decode))
     assert "ignored both" not in done.stderr
-    tested = [json.loads(line) for line in (done.path / "predictions.jsonl").read_text().splitlines()]
+    tested = done.rows("predictions.jsonl")
     files = sorted((folder / "test").glob("*/*"))
     result = run("predict", "--checkpoint", done.checkpoints()[-1], *files, expect=0)
     assert "12 of 30 images have transparent pixels" in result.stderr
-    predicted = [json.loads(line) for line in result.stdout.splitlines()]
+    predicted = json_lines(result.stdout)
     for ours, theirs in zip(predicted, tested, strict=True):
         assert numpy.allclose(ours["scores"], [theirs["score_0"], theirs["score_1"]], atol=1e-4)
-    evaluated = json.loads(run("evaluate", "--checkpoint", done.checkpoints()[-1], "--json", expect=0).stdout)
+    evaluated = printed_json("evaluate", "--checkpoint", done.checkpoints()[-1], "--json")
     right = sum(row["guess"] == (number >= 15) for number, row in enumerate(predicted))
     assert evaluated["test_accuracy"] == pytest.approx(right / 30)
 
@@ -103,9 +99,7 @@ def test_a_run_from_before_transparency_counted_is_evaluated_with_a_warning(tmp_
     told = run("evaluate", "--checkpoint", done.path / "model.pt", expect=0).stderr
     assert told.count("transparent or rotated by EXIF") == 1
     plain = tmp_path / "plain"
-    for label in "01":
-        (plain / label).mkdir(parents=True)
-        Image.new("RGB", (9, 9), (7, 8, 9)).save(plain / label / "a.png")
+    write_class_folders(plain, {label: [numpy.full((9, 9, 3), (7, 8, 9), numpy.uint8)] for label in "01"})
     told = run("evaluate", "--checkpoint", done.path / "model.pt", "--set", f"data.test={plain}", "--set", f"data.train={plain}", expect=0)
     assert "ignored both" not in told.stderr
 
@@ -127,15 +121,3 @@ def test_huge_pictures_are_refused_with_the_keys_that_help(tmp_path, folder):
 def test_wrong_keys_are_refused(tmp_path, folder, changes, pointer):
     refused = run("--config", write_config(tmp_path, settings(folder, **changes)), expect=2).stderr
     assert pointer in refused, refused
-
-
-def test_a_picture_of_another_format_is_named_with_the_command_that_converts_it(tmp_path):
-    for label in "01":
-        (tmp_path / label).mkdir()
-        Image.new("RGB", (9, 9)).save(tmp_path / label / "a.png")
-    out = io.BytesIO()
-    Image.new("RGB", (9, 9)).save(out, "TIFF")
-    (tmp_path / "1" / "b.jpg").write_bytes(out.getvalue())
-    config = write_config(tmp_path, {"data": own_data("image-folder", tmp_path, size=24, channels=3)})
-    refused = run("--config", config, "--output", tmp_path / "run", expect=3).stderr
-    assert f"mogrify -format png {tmp_path / '1' / 'b.jpg'}" in refused

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import (BINARY, environment, merged, rank_variables, relative_difference, run, small_mnist, train,
-                     write_config)
+from support import (BINARY, environment, merged, printed_json, rank_variables, relative_difference, run, small_mnist,
+                     train, write_config)
 
 COUNT = 900
 TOLERANCE = 1e-5
@@ -91,35 +91,36 @@ def test_every_process_streams_its_own_set_and_shares_may_move(tmp_path, sets):
 
 def test_evaluate_and_preview_stream_as_training_does(tmp_path, sets, decoded_before):
     path = write_config(tmp_path, config_of(sets, decode="stream"))
-    result = run("evaluate", "--checkpoint", decoded_before[1].path / "model.pt", "--config", path, "--nproc-per-node", 2, expect=0)
-    assert json.loads(result.stdout)["test_accuracy"] == decoded_before[1].epochs()[-1]["test_accuracy"]
+    evaluated = printed_json("evaluate", "--checkpoint", decoded_before[1].path / "model.pt", "--config", path, "--nproc-per-node", 2)
+    assert evaluated["test_accuracy"] == decoded_before[1].epochs()[-1]["test_accuracy"]
     grids = []
     for decode in ("stream", "once"):
         grid = tmp_path / f"{decode}.png"
-        result = run("preview", "--config", path, "--set", f"data.decode={decode}", "--output", grid,
-                     "--nproc-per-node", 2, expect=0)
+        run("preview", "--config", path, "--set", f"data.decode={decode}", "--output", grid, "--nproc-per-node", 2, expect=0)
         grids.append(grid.read_bytes())
     assert grids[0] == grids[1]
 
 
-def test_a_bad_image_ends_a_streamed_run_by_name_or_is_left_out_from_the_beginning(tmp_path, sets):
+def test_a_bad_image_ends_the_run_by_name_or_is_left_out_from_the_beginning(tmp_path, sets):
     folder = tmp_path / "train"
     for name in "01":
         shutil.copytree(sets / "image-folder" / "train" / name, folder / name)
         shutil.copytree(sets / "image-folder" / "test" / name, tmp_path / "test" / name)
     bad = sorted((folder / "1").iterdir())[4]
     bad.write_bytes(bad.read_bytes()[:-30])
+    good = len(list(folder.glob("*/*"))) - 1
     config = config_of(sets, train=str(folder), test=str(tmp_path / "test"), limit_train=None, limit_test=100,
                        validation=0, decode="stream")
     config = write_config(tmp_path, merged(config, {"epochs": 1, "batch_size": 512}))
-    result = run("--config", config, "--output", tmp_path / "ends", "--nproc-per-node", 2, expect=3)
-    assert f"{bad}: corrupt PNG image" in result.stderr
     digests = []
     for decode in ("stream", "once"):
+        flags = ("--config", config, "--nproc-per-node", 2, "--set", f"data.decode={decode}")
+        refused = run(*flags, "--output", tmp_path / f"refused-{decode}", expect=3)
+        assert f"{bad}: a broken PNG image" in refused.stderr
+        assert decode == "stream" or not (tmp_path / "refused-once" / "checkpoints").exists()
         output = tmp_path / decode
-        result = run("--config", config, "--output", output, "--nproc-per-node", 2,
-                     "--set", "data.on_bad_sample=skip", "--set", f"data.decode={decode}")
-        assert result.returncode == 0, result.stderr
+        result = run(*flags, "--output", output, "--set", "data.on_bad_sample=skip", expect=0)
+        assert json.loads((output / "summary.json").read_text())["samples_seen"] == good
         assert "skipped 1 unusable image (data.on_bad_sample: skip)\n" in result.stderr and str(bad) in result.stderr
         digests.append((output / "model.pt").read_bytes())
     assert digests[0] == digests[1]

@@ -1,13 +1,13 @@
 """data.augment against torchvision.transforms.v2.functional, for the numbers that the program draws."""
 
-import json
 import math
 
 import numpy
 import pytest
 import torch
-from pictures import read_png, write_png
-from support import own_data, run, write_config
+from pictures import write_png
+from previews import read_preview
+from support import own_data, write_config
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 COUNT = 300
@@ -172,14 +172,9 @@ def preview(folder, place, augment):
     """The facts of the samples of one batch, with their pixels [C,H,W]."""
     data = own_data("image-folder", folder / "train", folder / "test", augment=augment)
     config = write_config(place, {"seed": SEED, "batch_size": COUNT, "data": data})
-    result = run("preview", "--config", config, "--output", place / "grid.png", "--scale", 1, "--nproc-per-node", 1,
-                 "--json", expect=0)
-    facts = json.loads(result.stdout)
-    page = read_png((place / "grid.png").read_bytes())
-    images = facts["processes"][0]["images"]
+    (images,) = read_preview(config, place / "grid.png", "--nproc-per-node", 1)
     for image in images:
-        top, left = image["top"], image["left"]
-        image["pixels"] = page[top:top + facts["height"], left:left + facts["width"]].transpose(2, 0, 1)
+        image["pixels"] = image["pixels"].transpose(2, 0, 1)
     assert sorted(image["sample"] for image in images) == list(range(COUNT))
     return images
 
