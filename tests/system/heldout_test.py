@@ -13,8 +13,9 @@ import struct
 import numpy
 import pytest
 
-from pictures import write_png
-from support import MNIST, own_data, read_idx, run, stop_by_sigterm, train, write_config, write_idx_folder
+from pictures import write_class_folders
+from support import (mnist_bytes, own_data, printed_json, printed_rows, run, stop_by_sigterm, train, write_config,
+                     write_idx_folder)
 
 COUNTS = {"ant": 23, "bee": 12, "cat": 7, "yak": 1}
 SIZE = 8
@@ -41,13 +42,14 @@ def without(classes, names):
 
 @pytest.fixture
 def photos(tmp_path):
-    """A folder of class folders; a class is told by its brightness."""
+    """A folder of class folders, one of which has a folder within; a class is told by its brightness."""
     random = numpy.random.default_rng(3)
-    for number, (label, count) in enumerate(COUNTS.items()):
-        (tmp_path / "photos" / label).mkdir(parents=True)
-        for i in range(count):
-            pixels = random.integers(60 * number, 60 * number + 40, (SIZE, SIZE)).astype(numpy.uint8)
-            write_png(tmp_path / "photos" / label / f"{i}.png", pixels)
+    write_class_folders(tmp_path / "photos", {
+        label: random.integers(60 * number, 60 * number + 40, (count, SIZE, SIZE)).astype(numpy.uint8)
+        for number, (label, count) in enumerate(COUNTS.items())})
+    (tmp_path / "photos" / "bee" / "more").mkdir()
+    for i in (3, 5, 9):
+        (tmp_path / "photos" / "bee" / f"{i}.png").rename(tmp_path / "photos" / "bee" / "more" / f"{i}.png")
     return tmp_path / "photos"
 
 
@@ -85,8 +87,7 @@ def test_held_out_files_are_those_of_the_rule(tmp_path, photos, seed):
 
 
 def test_the_rule_holds_for_samples_without_paths(tmp_path):
-    labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[:300]
-    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:300]
+    images, labels = mnist_bytes("t10k", 300)
     write_idx_folder(tmp_path / "digits", images, labels)
     classes = collections.defaultdict(list)
     for i, label in enumerate(labels):
@@ -97,8 +98,7 @@ def test_the_rule_holds_for_samples_without_paths(tmp_path):
     record, _ = described(tmp_path, config)
     assert [row["test"] for row in record["classes"]] == [len(test & set(classes[c])) for c in range(10)]
     folder = train(tmp_path, config)
-    shown = [json.loads(line)["truth"] for line in (folder.path / "predictions.jsonl").read_text().splitlines()]
-    assert shown == [int(labels[i]) for i in sorted(test)]
+    assert [row["truth"] for row in folder.rows("predictions.jsonl")] == [int(labels[i]) for i in sorted(test)]
 
 
 def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_as_it_was(tmp_path, photos):
@@ -106,24 +106,24 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_
         (photos / junk).parent.mkdir(parents=True, exist_ok=True)
         (photos / junk).write_bytes(b"x")
     config = SMALL_NET | {"deterministic": {"shards": 3}, "data": own("image-folder", photos, validation=0.15)}
-    folders = [train(tmp_path, config, processes=count, output=f"run{count}") for count in (1, 2, 3)]
-    assert len({folder.digest() for folder in folders}) == 1
-    folder = folders[1].path
+    runs = [train(tmp_path, config, processes=count, output=f"run{count}") for count in (1, 2, 3)]
+    assert len({run_.digest() for run_ in runs}) == 1
+    folder = runs[1].path
     left_out = {".tif": 1, ".txt": 1, "folders": {
-        "@eaDir": "created by a file server", "__MACOSX": "created by an archive program", "notes": "no pictures, 1 .txt"}}
-    record = json.loads((folder / "dataset.json").read_text())
+        "@eaDir": "made by a file server", "__MACOSX": "made by an archive program", "notes": "no pictures, 1 .txt"}}
+    record = runs[1].read_json("dataset.json")
     assert record["left_out"] == left_out
     said = ("left out: 1 .tif file (convert them in their folder: mogrify -format png *.tif); 1 .txt file; "
-            "3 folders: @eaDir (created by a file server)")
-    assert said in folders[1].stderr
+            "3 folders: @eaDir (made by a file server)")
+    assert said in runs[1].stderr
     assert record == described(tmp_path, config)[0]
-    predictions = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
+    predictions = runs[1].rows("predictions.jsonl")
     assert [row["file"] for row in predictions] == record["test"]
-    mistakes = [json.loads(line) for line in (folder / "mistakes.jsonl").read_text().splitlines()]
-    assert all(row["file"] == record["test"][row["id"]] for row in mistakes)
+    assert all(row["file"] == record["test"][row["id"]] for row in runs[1].rows("mistakes.jsonl"))
 
-    result = json.loads(run("evaluate", "--checkpoint", folder / "model.pt", expect=0).stdout)
-    assert result["test_accuracy"] == pytest.approx(json.loads((folder / "accuracies.json").read_text())[-1])
+    result = printed_json("evaluate", "--checkpoint", folder / "model.pt")
+    assert result["test_accuracy"] == pytest.approx(runs[1].read_json("accuracies.json")[-1])
+    assert result["samples"] == len(record["test"])
     # New files and classes change nothing.
     for i in range(40):
         shutil.copy(photos / "cat" / "0.png", photos / "cat" / f"new{i}.png")
@@ -132,13 +132,13 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_
     assert json.loads(again.stdout) == result
     assert "ignored 52 files that are new since the run began" in again.stderr
     # Each of them by the command for single files, with names of classes.
-    shown = [json.loads(line) for line in
-             run("predict", "--checkpoint", folder / "model.pt", "--test", expect=0).stdout.splitlines()]
+    shown = printed_rows("predict", "--checkpoint", folder / "model.pt", "--test")
     assert [row["file"] for row in shown] == [str(photos / name) for name in record["test"]]
     assert [row["class"] for row in shown] == [row["guess_name"] for row in predictions]
-    single = [json.loads(line) for line in run(
-        "predict", "--checkpoint", folder / "model.pt", *(row["file"] for row in shown), expect=0).stdout.splitlines()]
+    single = printed_rows("predict", "--checkpoint", folder / "model.pt", *(row["file"] for row in shown))
     assert [row["guess"] for row in single] == [row["guess"] for row in shown]
+    for row, stored in zip(shown + single, 2 * predictions, strict=True):
+        assert row["scores"] == pytest.approx([stored[f"score_{label}"] for label in range(len(COUNTS))], abs=1e-4)
     (photos / record["test"][0]).unlink()
     for command in ("evaluate", "predict"):
         gone = run(command, "--checkpoint", folder / "model.pt", *["--test"] * (command == "predict"), expect=3)
@@ -156,13 +156,6 @@ def test_a_stopped_run_resumes_exactly_and_not_with_other_files(tmp_path, photos
     assert "the files differ" in refused.stderr
 
 
-def test_limits_draw_from_each_class(tmp_path, photos):
-    record, _ = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos, limit_train=12, limit_test=4)})
-    assert [row["train"] for row in record["classes"]] == [5, 4, 2, 1]
-    assert [row["test"] for row in record["classes"]] == [2, 1, 1, 0]
-    assert record["left_out"] == {"limit_train": 23, "limit_test": 4}
-
-
 def test_identical_files_are_warned_of(tmp_path, photos):
     test = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos)})[0]["test"]
     for i in range(10):  # most of which are trained on
@@ -178,7 +171,7 @@ def test_a_list_trains_as_the_folder_does(tmp_path, photos):
     folder, listed = (train(tmp_path, SMALL_NET | {"data": own(form, place)}, output=form) for form, place in
                       (("image-folder", photos), ("image-list", photos / "list.csv")))
     assert folder.digest() == listed.digest()
-    records = [json.loads((run_.path / "dataset.json").read_text()) for run_ in (folder, listed)]
+    records = [run_.read_json("dataset.json") for run_ in (folder, listed)]
     assert records[0]["test"] == records[1]["test"] and records[1]["left_out"] == {"duplicates": 1}
     assert "1 repeated row in the list" in listed.stderr
     assert run("evaluate", "--checkpoint", listed.path, expect=0).stdout == run("evaluate", "--checkpoint", folder.path, expect=0).stdout
@@ -191,7 +184,7 @@ def test_a_column_of_a_list_decides_the_sets(tmp_path, photos):
     (photos / "list.csv").write_text("\n".join(lines) + "\n")
     config = SMALL_NET | {"data": own("image-list", photos / "list.csv", test=None)}
     folder = train(tmp_path, config)
-    record = json.loads((folder.path / "dataset.json").read_text())
+    record = folder.read_json("dataset.json")
     for part in ("train", "validation", "test"):
         assert sum(row[part] for row in record["classes"]) == parts.count(part)
     assert folder.summary()["best_validation_accuracy"] is not None
@@ -201,11 +194,8 @@ def test_a_column_of_a_list_decides_the_sets(tmp_path, photos):
 
 
 REFUSED = {
-    "no test": ({"test": None}, 2, "/data/format: needs test as well: a test set, or a fraction of train to hold out, such as 0.2"),
     "a fraction of all": ({"test": 1}, 2, "/data/test: expected a number above 0 to below 1"),
     "none": ({"test": 0}, 2, "/data/test: expected a number above 0 to below 1"),
-    "sets by process": ({"train": None, "train_per_process": ["photos", "photos"]}, 2,
-                        "/data/test: is a fraction, which cannot be used with train_per_process; name a test set"),
     "a folder of that name": ({"test": "./0.2"}, 3, "/0.2: no such file or folder (data.test)"),
     "synthetic": ({"format": "synthetic", "train": None}, 2, "/data/test: is not used with format synthetic"),
 }
@@ -254,11 +244,10 @@ def test_a_run_whose_validation_set_was_drawn_by_the_old_rule_is_not_resumed(tmp
 def test_a_limit_that_unusable_pictures_fall_short_of_does_not_stop_an_evaluation(photos, tmp_path):
     data = own("image-folder", photos, test=0.3, on_bad_sample="skip", limit_test=8)
     whole = train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, output="whole")
-    (photos / json.loads((whole.path / "dataset.json").read_text())["test"][0]).write_bytes(b"none")
+    (photos / whole.read_json("dataset.json")["test"][0]).write_bytes(b"none")
     run_folder = train(tmp_path, {**SMALL_NET, "data": data, "epochs": 1}, output="short")
-    listed = json.loads((run_folder.path / "dataset.json").read_text())["test"]
-    assert len(listed) == 7
-    described = run("describe", "--data", "--config", run_folder.path / "config.json", expect=0).stdout
-    assert json.loads(described) == json.loads((run_folder.path / "dataset.json").read_text())
-    found = json.loads(run("evaluate", "--checkpoint", run_folder.path, "--json", expect=0).stdout)
+    record = run_folder.read_json("dataset.json")
+    assert len(record["test"]) == 7
+    assert printed_json("describe", "--data", "--config", run_folder.path / "config.json") == record
+    found = printed_json("evaluate", "--checkpoint", run_folder.path, "--json")
     assert found["test_accuracy"] == pytest.approx(run_folder.summary()["test_accuracy"], abs=1e-6)
