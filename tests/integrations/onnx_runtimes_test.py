@@ -1,13 +1,10 @@
 """ONNX files of networks with batch norm, in OpenCV and OpenVINO: the probabilities of `predict`, in batches of any size."""
 
-import importlib.util
-import json
-
 import numpy
 import pytest
-from pictures import write_png
+from pictures import write_class_folders
 from python_tools import NEEDED, has_module, run_python
-from support import import_torch, own_data, run, train
+from support import import_file, import_torch, own_data, printed_rows, run, train
 
 torch = import_torch()
 
@@ -52,32 +49,25 @@ def softmax(logits):
 def weights_of(run_folder, folder):
     """Weights for the network of a run whose answers differ from picture to picture, as one step of training does not."""
     run("export", "--checkpoint", run_folder, "--format", "python", "--output", folder / "net.py", expect=0)
-    spec = importlib.util.spec_from_file_location("exported", folder / "net.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    torch.save(with_statistics(module.make_model, (3, 64, 64)).state_dict(), folder / "weights.pt")
+    make_model = import_file(folder / "net.py").make_model
+    torch.save(with_statistics(make_model, (3, 64, 64)).state_dict(), folder / "weights.pt")
     return folder / "weights.pt"
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_other_runtimes_find_the_probabilities_of_predict(tmp_path, name):
     images = numpy.random.default_rng(1).integers(0, 256, (10, 64, 64, 3), numpy.uint8)
-    for number, image in enumerate(images):
-        folder = tmp_path / "photos" / f"class-{number % 5}"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_png(folder / f"{number}.png", image)
+    files = write_class_folders(tmp_path / "photos", {f"class-{label}": images[2 * label:2 * label + 2] for label in range(5)})
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=64, channels=3), "batch_size": 5,
                               "max_steps": 1, "model": NETWORKS[name]})
     weights = weights_of(folder.path, tmp_path)
-    files = [tmp_path / "photos" / f"class-{number % 5}" / f"{number}.png" for number in range(10)]
     config = ["--config", folder.path / "config.json"]
-    said = run("predict", "--checkpoint", weights, *config, *files, expect=0)
-    scores = numpy.array([json.loads(line)["scores"] for line in said.stdout.splitlines()])
+    scores = numpy.array([row["scores"] for row in printed_rows("predict", "--checkpoint", weights, *config, *files)])
     assert scores.std(axis=0).max() > 1e-3  # else this test shows nothing
     planes = images.transpose(0, 3, 1, 2)
     for kind in ("bytes", "float32"):
         run("export", "--checkpoint", weights, *config, "--format", "onnx", "--input", kind, "--output", tmp_path / "net.onnx", expect=0)
-        normalize = json.loads((folder.path / "config.json").read_text())["data"]["normalize"] or {"mean": 0, "std": 1}
+        normalize = folder.read_json("config.json")["data"]["normalize"] or {"mean": 0, "std": 1}
         mean, std = (numpy.array(normalize[key]).reshape(-1, 1, 1) for key in ("mean", "std"))
         given = planes if kind == "bytes" else ((planes / 255 - mean) / std).astype(numpy.float32)
         numpy.save(tmp_path / "images.npy", given)

@@ -1,17 +1,11 @@
 """Networks as others compute them: ONNX files in onnxruntime, and modules of PyTorch written in Python."""
 
-import importlib.util
-import json
-import py_compile
-
 import numpy
 import pytest
-from pictures import write_png
-from support import MNIST, import_torch, own_data, read_idx, run, train, write_config, write_idx_folder
+from exports import export, exported_module, exported_session, onnx
+from support import import_torch, mnist_bytes, own_data, run, train, write_config, write_idx_folder
 
 torch = import_torch()
-onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
-onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; scripts/test installs it")
 
 from torch_networks import LAST, NETWORKS, torch_network  # noqa: E402  (needs torch)
 
@@ -24,23 +18,9 @@ SHAPE = (1, 14, 13)
 IMAGES = 100
 
 
-def export(source, form, output, *flags):
-    return run("export", "--checkpoint", source, "--format", form, "--output", output, *flags)
-
-
-def exported(source, form, output, *flags):
-    result = export(source, form, output, *flags)
-    assert result.returncode == 0, result.stderr
-    return output
-
-
-def python_model(path, weights):
+def python_model(source, path, weights, *flags):
     """What the exported module makes, with the weights of a file."""
-    py_compile.compile(str(path), cfile=str(path.with_suffix(".pyc")), doraise=True)
-    spec = importlib.util.spec_from_file_location("exported", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model = module.make_model()
+    model = exported_module(source, path, *flags).make_model()
     model.load_state_dict(torch.load(weights, weights_only=True), strict=True)
     return model.eval()
 
@@ -48,13 +28,6 @@ def python_model(path, weights):
 def torch_logits(model, images):
     with torch.no_grad():
         return torch.cat([model(batch) for batch in torch.from_numpy(images).split(1000)]).numpy()
-
-
-def session_of(path):
-    onnx.checker.check_model(str(path), full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def onnx_logits(session, images):
@@ -70,9 +43,9 @@ def assert_exports_compute_the_same(folder, run_folder, pixels, labels, mean, st
     """Both exports of a checkpoint give the same logits for all images, and the loss that the program itself finds."""
     checkpoint = run_folder.checkpoints()[-1]
     images = ((pixels[:, None].astype(numpy.float32) / 255 - mean) / std).astype(numpy.float32)
-    model = python_model(exported(checkpoint, "python", folder / "net.py"), run_folder.path / "model.pt")
+    model = python_model(checkpoint, folder / "net.py", run_folder.path / "model.pt")
     logits = torch_logits(model, images)
-    session = session_of(exported(checkpoint, "onnx", folder / "net.onnx"))
+    session = exported_session(checkpoint, folder / "net.onnx")
     # A batch of any size
     for batch in (1, 17, min(1000, len(images))):
         for begin in (0, len(images) - batch):
@@ -92,7 +65,7 @@ def test_built_in_networks_compute_the_same_elsewhere(tmp_path, name):
     changes, count = BUILT_IN[name]
     data = {"limit_train": 640, "limit_test": None, "root": None} | changes.get("data", {})
     folder = train(tmp_path, {"epochs": 1} | changes | {"data": data, "model": {"name": name}})
-    pixels, labels = (read_idx(MNIST / f"t10k-{kind}-ubyte.gz")[:count] for kind in ("images-idx3", "labels-idx1"))
+    pixels, labels = mnist_bytes("t10k", count)
     assert_exports_compute_the_same(tmp_path, folder, pixels, labels.astype(numpy.int64), 0.1307, 0.3081)
 
 
@@ -156,7 +129,7 @@ def test_windows_reach_as_far_as_in_pytorch(tmp_path, small_images, window):
     layers = [window, "flatten", {"name": "linear", "out_features": "classes"}]
     model = weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
     config = config_of(tmp_path, layers, small_images[0])
-    session = session_of(exported(tmp_path / "model.pt", "onnx", tmp_path / "net.onnx", "--config", config))
+    session = exported_session(tmp_path / "model.pt", tmp_path / "net.onnx", "--config", config)
     images = numpy.random.default_rng(2).standard_normal((20, *SHAPE), numpy.float32)
     assert abs(onnx_logits(session, images) - torch_logits(model, images)).max() <= TOLERANCE
 
@@ -172,7 +145,8 @@ def linear_weights(folder):
 def test_an_onnx_file_says_what_it_holds(tmp_path, small_images):
     weights = linear_weights(tmp_path)
     config = config_of(tmp_path, LINEAR, small_images[0])
-    model = onnx.load(exported(weights, "onnx", tmp_path / "net.onnx", "--config", config))
+    export(weights, "onnx", tmp_path / "net.onnx", "--config", config)
+    model = onnx.load(tmp_path / "net.onnx")
     version = run("--version").stdout.split()[1].rstrip(",")
     assert (model.ir_version, model.opset_import[0].version) == (8, 17)
     assert (model.producer_name, model.producer_version) == ("mnist-train", version)
@@ -186,17 +160,6 @@ def test_an_onnx_file_says_what_it_holds(tmp_path, small_images):
     assert all(numpy.array_equal(tensors[name], tensor.numpy()) for name, tensor in expected.items())
 
 
-def test_the_scores_of_predict_are_those_of_the_logits(tmp_path, small_images):
-    data, pixels, _ = small_images
-    folder = train_layers(tmp_path, NETWORKS["blocks"], data)
-    files = [write_png(tmp_path / f"{number}.png", image) for number, image in enumerate(pixels[:20])]
-    result = run("predict", "--checkpoint", folder.checkpoints()[-1], *files, expect=0)
-    scores = [json.loads(line)["scores"] for line in result.stdout.splitlines()]
-    session = session_of(exported(folder.checkpoints()[-1], "onnx", tmp_path / "net.onnx"))
-    logits = onnx_logits(session, ((pixels[:20, None] / 255 - 0.4) / 0.3).astype(numpy.float32))
-    assert abs(torch.from_numpy(logits).softmax(1).numpy() - scores).max() <= 1e-6
-
-
 def test_a_module_of_python_is_written_as_people_write_it(tmp_path, small_images):
     layers = [{"name": "conv2d", "as": "stem", "out_channels": 4, "kernel_size": [3, 2], "padding": "same"},
               {"name": "residual", "layers": ["batch_norm", "relu"], "activation": "gelu"},
@@ -204,10 +167,10 @@ def test_a_module_of_python_is_written_as_people_write_it(tmp_path, small_images
               "adaptive_avg_pool2d", *LINEAR]
     model = weights_of(lambda: torch_network(layers, SHAPE), tmp_path)
     config = config_of(tmp_path, layers, small_images[0])
-    first, second = (exported(tmp_path / "model.pt", "python", tmp_path / f"{name}.py", "--config", config)
-                     for name in ("first", "second"))
-    assert first.read_bytes() == second.read_bytes()
-    text = first.read_text()
+    exported = python_model(tmp_path / "model.pt", tmp_path / "first.py", tmp_path / "model.pt", "--config", config)
+    export(tmp_path / "model.pt", "python", tmp_path / "second.py", "--config", config)
+    text = (tmp_path / "first.py").read_text()
+    assert text == (tmp_path / "second.py").read_text()
     assert "mean 0.4 and std 0.3" in text and "FlatResidual" not in text
     assert text[text.index("def make_model"):text.index("\n\ndef resize")] == '''def make_model():
     return nn.Sequential(OrderedDict([
@@ -230,7 +193,7 @@ def test_a_module_of_python_is_written_as_people_write_it(tmp_path, small_images
 '''
     images = torch.randn(5, *SHAPE)
     with torch.no_grad():
-        assert torch.equal(python_model(first, tmp_path / "model.pt")(images), model(images))
+        assert torch.equal(exported(images), model(images))
 
 
 def test_blocks_may_name_their_modules_themselves(tmp_path, small_images):
@@ -241,20 +204,12 @@ def test_blocks_may_name_their_modules_themselves(tmp_path, small_images):
              "shortcut": [conv | {"as": "shortcut"}, {"name": "dropout", "p": 0.5}]}
     folder = train_layers(tmp_path, [block, *LINEAR], small_images[0])
     weights = torch.load(folder.path / "model.pt", weights_only=True)
-    model = python_model(exported(folder.checkpoints()[-1], "python", tmp_path / "net.py"), folder.path / "model.pt")
+    model = python_model(folder.checkpoints()[-1], tmp_path / "net.py", folder.path / "model.pt")
     assert list(model.state_dict()) == list(weights)
     assert list(weights)[:3] == ["0.shortcut.weight", "0.shortcut.bias", "0.norm.weight"]
-    session = session_of(exported(folder.checkpoints()[-1], "onnx", tmp_path / "net.onnx"))
+    session = exported_session(folder.checkpoints()[-1], tmp_path / "net.onnx")
     images = numpy.random.default_rng(3).standard_normal((20, *SHAPE), numpy.float32)
     assert abs(onnx_logits(session, images) - torch_logits(model, images)).max() <= TOLERANCE
-
-
-def test_images_have_the_size_that_augmentation_gives_them(tmp_path, small_images):
-    augment = [{"name": "resize", "size": [9, 8]}]
-    config = config_of(tmp_path, LINEAR, small_images[0] | {"augment": augment})
-    weights_of(lambda: torch_network(LINEAR, (1, 9, 8)), tmp_path)
-    model = onnx.load(exported(tmp_path / "model.pt", "onnx", tmp_path / "net.onnx", "--config", config))
-    assert [axis.dim_value for axis in model.graph.input[0].type.tensor_type.shape.dim] == [0, 1, 9, 8]
 
 
 # What cannot be exported leaves nothing behind
@@ -264,8 +219,7 @@ def refused(folder, source, form, output, code, *flags):
     """What standard error says; nothing is written."""
     before = sorted(folder.rglob("*"))
     content = source.read_bytes()
-    result = export(source, form, output, *flags)
-    assert result.returncode == code, result.stderr
+    result = export(source, form, output, *flags, expect=code)
     assert sorted(folder.rglob("*")) == before and source.read_bytes() == content
     return result.stderr
 
@@ -280,7 +234,7 @@ def test_a_layer_that_onnx_cannot_express_is_named(tmp_path, small_images, layer
     config = config_of(tmp_path, layers, small_images[0])
     said = refused(tmp_path, tmp_path / "model.pt", "onnx", tmp_path / "net.onnx", 2, "--config", config)
     assert "/model/layers/1/layers/0: " in said and reason in said, said
-    exported(tmp_path / "model.pt", "python", tmp_path / "net.py", "--config", config)
+    export(tmp_path / "model.pt", "python", tmp_path / "net.py", "--config", config)
 
 
 @pytest.mark.parametrize("form", ["pt", "safetensors", "onnx", "python"])

@@ -1,6 +1,5 @@
 """Exports that classify picture files elsewhere: the pixels, the classes and the probabilities of the program itself."""
 
-import importlib.util
 import itertools
 import json
 import subprocess
@@ -8,16 +7,15 @@ import sys
 
 import numpy
 import pytest
+from exports import export, exported_module, exported_session, onnx, session_of
 from fit_test import picture
 from PIL import Image
-from pictures import write_png
+from pictures import write_class_folders, write_png
 from pixels_test import CORPUS, DEEP_GRAY, read_pictures
 from readme_code import block_with
-from support import import_torch, own_data, run, swept, train
+from support import import_torch, own_data, printed_rows, swept, train
 
 torch = import_torch()
-onnx = pytest.importorskip("onnx", reason="onnx is not installed; scripts/test installs it")
-onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; scripts/test installs it")
 
 from torch_networks import with_statistics  # noqa: E402  (needs torch)
 
@@ -76,29 +74,10 @@ def trained(photos, tmp_path_factory):
     return run_of
 
 
-def export(source, form, output, *flags, expect=0):
-    return run("export", "--checkpoint", source, "--format", form, "--output", output, *flags, expect=expect)
-
-
-def module_of(source, path, *flags):
-    export(source, "python", path, *flags)
-    spec = importlib.util.spec_from_file_location("exported", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def predicted(source, files, *flags):
     """([files, classes] probabilities, the name of each guess)."""
-    rows = [json.loads(line) for line in run("predict", "--checkpoint", source, *files, *flags, expect=0).stdout.splitlines()]
+    rows = printed_rows("predict", "--checkpoint", source, *files, *flags)
     return numpy.array([row["scores"] for row in rows]), [row.get("class") for row in rows]
-
-
-def session_of(path):
-    onnx.checker.check_model(str(path), full_check=True)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -106,7 +85,7 @@ def test_exports_give_the_probabilities_of_predict(tmp_path, photos, trained, na
     folder, (settings, size) = trained(name), DATA[name]
     files = sorted(photos.glob("*/*"))
     assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # else a wrong picture would be missed
-    module = module_of(folder.path, tmp_path / "net.py")
+    module = exported_module(folder.path, tmp_path / "net.py")
     assert module.CLASSES == CLASSES
     model = module.make_model()
     model.load_state_dict(torch.load(folder.path / "model.pt", weights_only=True), strict=True)
@@ -115,11 +94,9 @@ def test_exports_give_the_probabilities_of_predict(tmp_path, photos, trained, na
     with torch.no_grad():
         theirs = model.eval()(images).double().softmax(1).numpy()
     assert abs(predicted(folder.path / "model.pt", files)[0] - theirs).max() <= 1e-5
-    export(folder.path / "model.pt", "onnx", tmp_path / "net.onnx")
-    (logits,) = session_of(tmp_path / "net.onnx").run(["logits"], {"images": images.numpy()})
+    (logits,) = exported_session(folder.path / "model.pt", tmp_path / "net.onnx").run(["logits"], {"images": images.numpy()})
     assert abs(torch.from_numpy(logits).softmax(1).numpy() - theirs).max() <= 1e-5
-    export(folder.path / "model.pt", "onnx", tmp_path / "bytes.onnx", "--input", "bytes")
-    session = session_of(tmp_path / "bytes.onnx")
+    session = exported_session(folder.path / "model.pt", tmp_path / "bytes.onnx", "--input", "bytes")
     about = session.get_modelmeta().custom_metadata_map
     mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))
     pixels = ((images * std + mean) * 255).numpy()
@@ -178,7 +155,7 @@ def test_preprocess_gives_the_programs_very_pixels(tmp_path, fit, channels):
     write_png(pictures / "a.png", noise)
     data = own_data("image-folder", tmp_path / "data", size=[40, 30], fit=fit, channels=channels, background=list(ground))
     folder = train(tmp_path, {"data": data, "model": {"layers": NETWORK}, "max_steps": 1, "batch_size": 1})
-    module = module_of(folder.path, tmp_path / "net.py")
+    module = exported_module(folder.path, tmp_path / "net.py")
     wanted = read_pictures([(tmp_path / name, fit, 40, 30, channels, ground) for name in names])
     for name, planes in zip(names, wanted, strict=True):
         if isinstance(planes, str):
@@ -196,7 +173,7 @@ def test_class_names_of_lone_weights_are_numbers_and_it_says_so(tmp_path, photos
     assert "names of the classes are unknown" in said and str(weights) in said
     about = session_of(tmp_path / "net.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(about["classes"]) == ["0", "1"]
-    assert module_of(weights, tmp_path / "net.py", "--config", config).CLASSES == ["0", "1"]
+    assert exported_module(weights, tmp_path / "net.py", "--config", config).CLASSES == ["0", "1"]
     for source in (run_folder, run_folder / "model.pt", run_folder / "checkpoints" / "best.safetensors"):
         assert "unknown" not in export(source, "onnx", tmp_path / "net.onnx").stderr
 
@@ -230,17 +207,15 @@ BUILT_IN = ["torchvision-resnet18", "torchvision-resnet34", "torchvision-resnet5
 @pytest.mark.parametrize("name", swept(BUILT_IN, [name for name in BUILT_IN if not name.endswith(("34", "50"))]))
 def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, name):
     """With statistics as trained networks have them, in batches of any size."""
-    for label in "abc":
-        (tmp_path / "photos" / label).mkdir(parents=True)
-        write_png(tmp_path / "photos" / label / "0.png", numpy.zeros((45, 50, 3), numpy.uint8))
+    write_class_folders(tmp_path / "photos", {label: [numpy.zeros((45, 50, 3), numpy.uint8)] for label in "abc"})
     folder = train(tmp_path, {"data": own_data("image-folder", tmp_path / "photos", size=[45, 50], channels=3),
                               "model": {"name": name}, "max_steps": 1, "batch_size": 3})
-    module = module_of(folder.path, tmp_path / "net.py")
+    module = exported_module(folder.path, tmp_path / "net.py")
     model = with_statistics(module.make_model, (3, 45, 50))
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    export(tmp_path / "weights.pt", "onnx", tmp_path / "net.onnx", "--input", "bytes", "--config", folder.path / "config.json")
+    session = exported_session(tmp_path / "weights.pt", tmp_path / "net.onnx", "--input", "bytes", "--config",
+                               folder.path / "config.json")
     assert "BatchNormalization" not in {node.op_type for node in onnx.load(tmp_path / "net.onnx").graph.node}
-    session = session_of(tmp_path / "net.onnx")
     about = session.get_modelmeta().custom_metadata_map
     mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))
     images = torch.randint(0, 256, (5, 3, 45, 50), dtype=torch.uint8)
