@@ -1,6 +1,5 @@
 """Weights that training scripts and libraries have saved, in the files that foreign_weights/make.py wrote."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -8,14 +7,12 @@ from pathlib import Path
 import numpy
 import pytest
 from pictures import write_png
-from support import import_torch, run, train, write_config
+from support import import_file, import_torch, printed_rows, run, train, write_config
 
 torch = import_torch()
 
 FOLDER = Path(__file__).parent / "foreign_weights"
-_spec = importlib.util.spec_from_file_location("make_foreign_weights", FOLDER / "make.py")
-make = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(make)
+make = import_file(FOLDER / "make.py")
 
 READABLE = ["reference.pth", "objects2.pt", "objects4.pt", "objects5.pt", "averaged.pt", "kinds.pt", "lightning.ckpt",
             "timm.pth.tar", "prefixed.safetensors", "extra.safetensors", "legacy.pt"]
@@ -45,9 +42,8 @@ def scores_of(weights, tmp_path):
     pixels = numpy.random.default_rng(1).integers(0, 256, (3, 28, 28), numpy.uint8)
     images = [write_png(tmp_path / f"{number}.png", image) for number, image in enumerate(pixels)]
     config = write_config(tmp_path, {"model": {"layers": make.LAYERS}, "data": {"normalize": {"mean": 0, "std": 1}}})
-    said = run("predict", "--checkpoint", weights, "--config", config, "--json", *images, expect=0)
-    rows = [json.loads(line)["scores"] for line in said.stdout.splitlines()]
-    return numpy.log(rows), torch.from_numpy(pixels[:, None]).float() / 255
+    rows = printed_rows("predict", "--checkpoint", weights, "--config", config, "--json", *images)
+    return numpy.log([row["scores"] for row in rows]), torch.from_numpy(pixels[:, None]).float() / 255
 
 
 @pytest.mark.parametrize("name", READABLE)
@@ -58,31 +54,15 @@ def test_weights_of_other_programs_give_the_logits_of_pytorch(tmp_path, name):
     assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["lightning.ckpt", "objects5.pt", "kinds.pt"])
-def test_a_run_starts_from_weights_of_other_programs(tmp_path, name):
+@pytest.mark.parametrize("name, left_out", [("lightning.ckpt", "class_weight"), ("extra.safetensors", "aux.weight"), ("objects5.pt", ""),
+                                            ("kinds.pt", "")])
+def test_a_run_starts_from_weights_of_other_programs_and_names_what_the_model_does_not_have(tmp_path, name, left_out):
     begun = train(tmp_path, changes(str(FOLDER / name)))
     for key, value in saved_weights().items():
         assert (begun.weights()[key] == value).all(), key
-
-
-def test_what_the_model_does_not_have_is_counted_and_named(tmp_path):
-    begun = train(tmp_path, changes(str(FOLDER / "lightning.ckpt")))
-    assert "ignored 1 tensor that the model does not have: class_weight" in begun.stderr
-    begun = train(tmp_path, changes(str(FOLDER / "extra.safetensors")), output="second")
-    assert "ignored 1 tensor that the model does not have: aux.weight" in begun.stderr
-    # Only batches of this run are counted, because the file has no count.
-    assert begun.weights()["bn1.num_batches_tracked"] == 1
-
-
-@pytest.mark.parametrize("new, fresh", [("head", {"fc.weight", "fc.bias"}), (["bn1.*", "*.bias"], {
-    "bn1.weight", "bn1.bias", "conv1.bias", "fc.bias"})])
-def test_new_keeps_the_initial_values(tmp_path, new, fresh):
-    initial = train(tmp_path, changes(None), output="initial").weights()
-    begun = train(tmp_path, changes({"file": str(FOLDER / "timm.pth.tar"), "new": new})).weights()
-    for key, value in saved_weights().items():
-        wanted = initial[key] if key in fresh else value
-        assert numpy.abs(begun[key] - wanted).max() < 1e-30, key  # a step changes zeros a little
-        assert key not in ("fc.weight", "conv1.weight") or (initial[key] != value).any()
+    assert f"ignored 1 tensor that the model does not have: {left_out}" in begun.stderr or not left_out
+    # Only batches of this run are counted if the file has no count.
+    assert name != "extra.safetensors" or begun.weights()["bn1.num_batches_tracked"] == 1
 
 
 def test_a_new_head_is_suggested_and_starts(tmp_path):
@@ -97,19 +77,10 @@ def test_a_new_head_is_suggested_and_starts(tmp_path):
     assert suggested == {"file": str(weights), "new": "head"}
     begun = train(tmp_path, changes(suggested))
     assert (begun.weights()["conv1.weight"] == six.conv1.weight.detach().numpy()).all()
-    assert json.loads((begun.path / "config.json").read_text())["model"]["weights"] == suggested
+    assert begun.read_json("config.json")["model"]["weights"] == suggested
     again = run("--config", config, "--output", tmp_path / "again", "--set", f"model.weights={weights}", "--set",
                 "model.weights.new=head", expect=0)
     assert "2 start anew: fc.bias, fc.weight" in again.stderr
-
-
-def test_mistakes_in_new_are_mistakes_in_the_config(tmp_path):
-    weights = {"file": str(FOLDER / "reference.pth"), "new": ["fx.*"]}
-    refused = run("--config", write_config(tmp_path, changes(weights)), "--output", tmp_path / "run", expect=2)
-    assert 'model/weights/new: "fx.*" matches no parameter; did you mean "fc.*"?' in refused.stderr
-    for wrong in ({"new": "head"}, {"file": "a", "new": 3}, {"file": "a", "news": "head"}):
-        refused = run("--config", write_config(tmp_path, changes(wrong)), "--dry-run", expect=2)
-        assert "/model/weights" in refused.stderr
 
 
 @pytest.mark.parametrize("name, reason", [
@@ -117,22 +88,15 @@ def test_mistakes_in_new_are_mistakes_in_the_config(tmp_path):
     ("net.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False)["net"], NEW)'),
     ("float8.pt", "tensor fc.weight has the type torch.float8_e4m3fn, which cannot be read"),
 ])
-def test_what_cannot_be_read_is_refused_with_the_way_on(tmp_path, name, reason):
-    config = write_config(tmp_path, changes(str(FOLDER / name)))
-    refused = run("--config", config, "--output", tmp_path / "run", expect=5)
-    assert name in refused.stderr and reason in refused.stderr
-
-
-@pytest.mark.parametrize("name", ["whole.pt", "net.pt"])
-def test_the_way_on_leads_there(tmp_path, monkeypatch, name):
-    """The line of Python that the refusal gives, run as it stands."""
+def test_what_cannot_be_read_is_refused_with_a_line_of_python_that_works(tmp_path, monkeypatch, name, reason):
     config = write_config(tmp_path, changes(str(FOLDER / name)))
     refused = run("--config", config, "--output", tmp_path / "refused", expect=5)
-    line = re.search(r"torch\.save\(.*NEW\)", refused.stderr)[0]
-    monkeypatch.setattr("__main__.Tiny", make.Tiny, raising=False)
-    exec(line, {"torch": torch, "OLD": FOLDER / name, "NEW": tmp_path / "new.pt"})
-    begun = train(tmp_path, changes(str(tmp_path / "new.pt")))
-    assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
+    assert name in refused.stderr and reason in refused.stderr
+    if reason.startswith("torch.save"):
+        monkeypatch.setattr("__main__.Tiny", make.Tiny, raising=False)
+        exec(reason, {"torch": torch, "OLD": FOLDER / name, "NEW": tmp_path / "new.pt"})
+        begun = train(tmp_path, changes(str(tmp_path / "new.pt")))
+        assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
 
 
 def test_weights_of_a_larger_network_of_the_same_family_are_recognised(tmp_path):
@@ -167,13 +131,3 @@ def test_a_file_in_the_old_format_of_torch_save_that_is_cut_anywhere_is_refused(
         refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
                       expect=5)
         assert "cut.pt: its weights cannot be read: the " in refused.stderr, size
-
-
-def test_a_large_file_that_was_cut_short_is_refused_at_once(tmp_path):
-    weights = tmp_path / "large.pth"
-    weights.write_bytes((FOLDER / "reference.pth").read_bytes()[:4096])
-    with open(weights, "r+b") as file:
-        file.truncate(2**31)
-    config = write_config(tmp_path, changes(str(weights)))
-    refused = run("--config", config, "--output", tmp_path / "run", expect=5, timeout=20)
-    assert "cut short" in refused.stderr
