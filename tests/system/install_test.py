@@ -2,32 +2,22 @@
 
 import json
 import re
-import shutil
 import subprocess
-from pathlib import Path
 
-import pytest
-from support import BINARY, environment
+from installation import BUILD, needs_build_folder, prefix  # noqa: F401, F811  (a fixture)
+from support import environment, rank_variables
 
-BUILD = Path(BINARY).resolve().parents[1]
-pytestmark = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() or shutil.which("cmake") is None,
-                                reason="the binary does not lie in a build folder")
+pytestmark = needs_build_folder
 TRAINING = {"max_steps": 3, "device": "cpu", "data.limit_train": 300, "data.limit_test": 100}
 
 
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    """Installed in one place and moved to another."""
-    folder = tmp_path_factory.mktemp("install")
-    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder / "first"], check=True, capture_output=True)
-    return (folder / "first").rename(folder / "moved")
-
-
-def run_installed(prefix, *arguments, **variables):
+def train_installed(prefix, output, *arguments, **variables):
     # MNIST_TRAIN_DATA would show it the data of the repository.
     variables = {**environment(**variables), "MNIST_TRAIN_DATA": ""}
-    return subprocess.run([prefix / "bin" / "mnist-train", *map(str, arguments)], capture_output=True, text=True,
-                          cwd=prefix, env=variables, timeout=100)
+    command = [prefix / "bin" / "mnist-train", "--config", prefix / "share/mnist-train/configs/mnist.json", "--output", output,
+               *(f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=prefix, env=variables, timeout=100)
+    assert result.returncode == 0, result.stderr
 
 
 def test_everything_is_where_systems_look_for_it(prefix):
@@ -51,16 +41,9 @@ def test_no_link_of_an_installed_page_leads_nowhere(prefix):
 
 
 def test_it_trains_on_its_own_mnist(prefix):
-    sets = [f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()]
-    result = run_installed(prefix, "--config", prefix / "share/mnist-train/configs/mnist.json", "--output",
-                           prefix / "run", "--nproc-per-node", 2, *sets)
-    assert result.returncode == 0, result.stderr
+    train_installed(prefix, "run", "--nproc-per-node=2")
     assert json.loads((prefix / "run/summary.json").read_text())["world_size"] == 2
 
 
 def test_its_processes_find_mnist_themselves_under_torchrun(prefix):
-    sets = [f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()]
-    result = run_installed(prefix, "--config", prefix / "share/mnist-train/configs/mnist.json", "--output",
-                           prefix / "worker", *sets, RANK=0, WORLD_SIZE=1, LOCAL_RANK=0, LOCAL_WORLD_SIZE=1,
-                           MASTER_ADDR="127.0.0.1", MASTER_PORT=29612)
-    assert result.returncode == 0, result.stderr
+    train_installed(prefix, "worker", **rank_variables())

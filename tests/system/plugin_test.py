@@ -1,30 +1,19 @@
 """Networks in libraries of their own: built against an installation outside of the repository, trained, resumed, refused."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-from support import BINARY, REPOSITORY, merged, run, stop_by_sigterm, train, write_config
+from installation import needs_build_folder, prefix  # noqa: F401, F811  (a fixture)
+from support import REPOSITORY, merged, printed_json, run, stop_by_sigterm, train, write_config
 
-BUILD = Path(BINARY).resolve().parents[1]
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
-pytestmark = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() or None in (shutil.which("cmake"), COMPILER),
-                                reason="there is no build folder to install from, no cmake or no compiler")
+pytestmark = [needs_build_folder, pytest.mark.skipif(COMPILER is None, reason="there is no compiler")]
 CONFIG = {"epochs": 2, "batch_size": 45, "test_batch_size": 100, "checkpoint": {"every_steps": 5},
           "data": {"limit_train": 350, "limit_test": 200}}
 OPTIONS = {"width": 8, "dropout": 0.3, "activation": "gelu", "bias": False}
-
-
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    """Installed in one place and moved to another."""
-    folder = tmp_path_factory.mktemp("install")
-    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder / "first"], check=True, capture_output=True)
-    return (folder / "first").rename(folder / "moved")
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +47,8 @@ def test_it_learns_and_its_checkpoints_are_evaluated(tmp_path, example):
                                       "norm.num_batches_tracked", "fc.weight", "fc.bias"]
     assert folder.weights()["conv.weight"].shape == (OPTIONS["width"], 1, 5, 5)
     accuracy = folder.read_json("accuracies.json")[-1]
-    evaluated = run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", 2)
-    assert json.loads(evaluated.stdout)["test_accuracy"] == pytest.approx(accuracy), evaluated.stderr
-    assert accuracy > 0.4
+    evaluated = printed_json("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", 2)
+    assert evaluated["test_accuracy"] == pytest.approx(accuracy) and accuracy > 0.4
 
 
 def test_describe_shows_its_modules(tmp_path, example):

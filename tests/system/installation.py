@@ -1,0 +1,19 @@
+"""An installation by `cmake --install`, made in one place and moved to another."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support import BINARY
+
+BUILD = Path(BINARY).resolve().parents[1]
+needs_build_folder = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() or shutil.which("cmake") is None,
+                                        reason="the binary does not lie in a build folder, or there is no cmake")
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("install")
+    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder / "first"], check=True, capture_output=True)
+    return (folder / "first").rename(folder / "moved")
