@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from pictures import read_data_uri
-from support import MNIST, RunFolder, read_idx, run, run_on_terminal, start, train, wait_until
+from support import mnist_bytes, run, run_on_terminal, start, train, wait_until
 
 SHOWN = {
     "epochs": 1,
@@ -50,10 +50,6 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def predictions(folder):
-    return [json.loads(line) for line in (folder.path / "predictions.jsonl").read_text().splitlines()]
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """The same run by one and by three processes."""
@@ -62,9 +58,8 @@ def finished(tmp_path_factory):
 
 
 def test_predictions_are_those_of_the_first_batches_whoever_evaluated_them(finished):
-    labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")
-    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")
-    rows = {count: predictions(folder) for count, folder in finished.items()}
+    images, labels = mnist_bytes("t10k")
+    rows = {count: folder.rows("predictions.jsonl") for count, folder in finished.items()}
     for of_run in rows.values():
         assert [row["id"] for row in of_run] == IDS
         for row in of_run:
@@ -82,10 +77,9 @@ def test_predictions_are_those_of_the_first_batches_whoever_evaluated_them(finis
 
 
 def test_mistakes_are_drawn_from_the_whole_test_set_whoever_evaluated_it(finished):
-    labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")
-    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")
+    images, labels = mnist_bytes("t10k")
     for folder in finished.values():
-        rows = [json.loads(line) for line in (folder.path / "mistakes.jsonl").read_text().splitlines()]
+        rows = folder.rows("mistakes.jsonl")
         (epoch,) = folder.epochs()
         confusion = numpy.array(epoch["confusion"])
         assert len(rows) == len({row["id"] for row in rows}) == min(240, confusion.sum() - confusion.trace())
@@ -93,7 +87,7 @@ def test_mistakes_are_drawn_from_the_whole_test_set_whoever_evaluated_it(finishe
         assert not {row["id"] for row in rows} <= set(IDS)
         numpy.fill_diagonal(confusion, 0)
         assert {(row["truth"], row["guess"]) for row in rows} == {tuple(kind) for kind in numpy.argwhere(confusion)}
-        stored = {row["id"]: row for row in predictions(folder)}
+        stored = {row["id"]: row for row in folder.rows("predictions.jsonl")}
         for row in rows:
             assert row["truth"] == labels[row["id"]] != row["guess"] and 0.1 <= row["confidence"] <= 1
             if row["id"] in stored:
@@ -107,8 +101,7 @@ def test_an_epoch_tells_where_its_time_went_and_what_was_taken_for_what(finished
         (epoch,) = folder.epochs()
         confusion = numpy.array(epoch["confusion"])
         assert confusion.shape == (10, 10)
-        labels = read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[:450]
-        assert (confusion.sum(axis=1) == numpy.bincount(labels, minlength=10)).all()
+        assert (confusion.sum(axis=1) == numpy.bincount(mnist_bytes("t10k", 450)[1], minlength=10)).all()
         assert confusion.trace() / 450 == pytest.approx(epoch["test_accuracy"])
         seconds = epoch["seconds"]
         parts = seconds["input"] + seconds["compute"] + seconds["communication"]
@@ -129,8 +122,7 @@ def test_the_page_is_whole_and_loads_nothing(finished):
     for words in ("Did it learn?", "What does it get wrong?", "Where did the time go?", "What exactly was run?",
                   "finished", "3 processes, cpu, fp32", finished[3].summary()["config_hash"]):
         assert words in page.words
-    mistakes = [json.loads(line) for line in (finished[3].path / "mistakes.jsonl").read_text().splitlines()]
-    assert len(page.all("img")) == len(mistakes)
+    assert len(page.all("img")) == len(finished[3].rows("mistakes.jsonl"))
     for tag, attributes in page.tags:
         assert "style" not in attributes and not any(name.startswith("on") for name in attributes), tag
         for name in ("src", "href"):
@@ -163,23 +155,18 @@ def test_the_report_command_skips_folders_without_a_run_and_says_so(finished, tm
     assert str(nothing) in warning and str(empty) in warning and str(finished[1].path) not in warning
     assert "2 runs" in Page(tmp_path / "page.html").words
     (tmp_path / "page.html").unlink()
-    result = run("report", nothing, empty, "--output", tmp_path / "page.html")
-    assert result.returncode == 2 and str(nothing) in result.stderr and str(empty) in result.stderr
+    result = run("report", nothing, empty, "--output", tmp_path / "page.html", expect=2)
+    assert str(nothing) in result.stderr and str(empty) in result.stderr
     assert not (tmp_path / "page.html").exists()
 
 
 def test_a_folder_without_a_run_has_no_page(tmp_path):
     result = run("report", tmp_path / "mistyped", "--output", tmp_path / "page.html", expect=2)
     assert result.stderr == f"mnist-train report: {tmp_path}/mistyped: there is no such folder; name folders of runs\n"
-    result = run("report", tmp_path, "--output", tmp_path / "page.html")
-    assert result.returncode == 2 and "holds no run" in result.stderr
     (tmp_path / "metrics.jsonl").write_text("no JSON\n")
-    result = run("report", tmp_path, "--output", tmp_path / "page.html")
-    assert result.returncode == 3 and "metrics.jsonl:1: is not a JSON object" in result.stderr
-    (tmp_path / "metrics.jsonl").write_text("")
-    result = run("report", tmp_path, "--output", tmp_path / "missing" / "page.html")
-    assert result.returncode == 2 and "missing" in result.stderr
-    assert run("report", "--output", "x").returncode == 2
+    result = run("report", tmp_path, "--output", tmp_path / "page.html", expect=3)
+    assert "metrics.jsonl:1: is not a JSON object" in result.stderr
+    run("report", "--output", "x", expect=2)
     assert not (tmp_path / "page.html").exists()
 
 
@@ -198,7 +185,7 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
     folder = train(tmp_path, changes, "--resume", "auto", processes=1)
     words = Page(page).words
     assert "2 times, including restarts after a lost process and resumes." in words and "3 of 3" in words
-    starts = [json.loads(line) for line in (folder.path / "lineage.jsonl").read_text().splitlines()]
+    starts = folder.rows("lineage.jsonl")
     assert [start["world_size"] for start in starts] == [2, 1]
     assert starts[0]["resumed_from"] is None
     assert starts[1]["resumed_from"].endswith(f"step-{starts[1]['step']:08}.safetensors")
@@ -216,7 +203,8 @@ def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_p
 
 
 def test_reports_that_are_off_are_not_written(tmp_path):
-    folder = train(tmp_path, {"epochs": 1, "data": {"limit_train": 256}, "report": {"html": False, "predictions": {"batches": 0}}})
-    assert not (folder.path / "report.html").exists()
-    assert not (folder.path / "predictions.jsonl").exists() and not (folder.path / "mistakes.jsonl").exists()
-    assert RunFolder(folder.path).epochs()[0]["confusion"]
+    folder = train(tmp_path, {"epochs": 1, "data": {"limit_train": 256},
+                              "report": {"html": False, "tensorboard": False, "predictions": {"batches": 0}}})
+    left = {path.name.split(".out.")[0] for path in folder.path.iterdir()}
+    assert not left & {"report.html", "predictions.jsonl", "mistakes.jsonl", "events"}
+    assert folder.epochs()[0]["confusion"]

@@ -5,9 +5,10 @@ import pytest
 
 from events import events_of
 from pictures import read_png
-from support import MNIST, averaging, read_idx, read_pt, train
+from support import averaging, mnist_bytes, read_pt, train
 
 SMALL_RUN = {"epochs": 2, "log_interval": 5, "data": {"limit_train": 1280, "limit_test": 500}}
+WITH_HISTOGRAMS = SMALL_RUN | {"report": {"histograms": True}, "model": {"name": "mlp", "hidden": [32]}}
 
 
 def of(events, tag):
@@ -16,8 +17,7 @@ def of(events, tag):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    changes = SMALL_RUN | {"report": {"histograms": True}, "model": {"name": "mlp", "hidden": [32]}}
-    return train(tmp_path_factory.mktemp("run"), changes, processes=2)
+    return train(tmp_path_factory.mktemp("run"), WITH_HISTOGRAMS, processes=2)
 
 
 def test_scalars_are_those_of_the_metrics(run):
@@ -41,8 +41,8 @@ def test_config_and_wrong_guesses_are_there_to_read_and_to_see(run):
     assert truth != guess
     image = dict(of(events, "wrong/1"))[last_step]
     assert (image["height"], image["width"], image["channels"]) == (28, 28, 1)
-    assert (read_png(image["png"])[:, :, 0] == read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[int(sample)]).all()
-    assert read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[int(sample)] == int(truth)
+    images, labels = mnist_bytes("t10k")
+    assert (read_png(image["png"])[:, :, 0] == images[int(sample)]).all() and labels[int(sample)] == int(truth)
 
 
 def test_histograms_count_every_weight(run):
@@ -63,8 +63,7 @@ def test_histograms_count_every_weight(run):
 
 
 def test_gradients_are_averaged_whatever_averages_them(tmp_path):
-    changes = SMALL_RUN | {"report": {"histograms": True}, "model": {"name": "mlp", "hidden": [32]}, "deterministic": True}
-    shared, flat = (events_of(train(tmp_path, changes | averaging(strategy), processes=2, output=strategy).path)
+    shared, flat = (events_of(train(tmp_path, WITH_HISTOGRAMS | averaging(strategy), processes=2, output=strategy).path)
                     for strategy in ("shared_memory", "flat"))
     names = {name for name, *_ in shared if name.startswith("gradients/")}
     assert len(names) == 4
@@ -91,8 +90,3 @@ def test_events_that_cannot_be_written_end_no_run(tmp_path):
     folder = train(tmp_path, SMALL_RUN | {"epochs": 1})
     assert folder.stderr.count("the run continues without TensorBoard's events") == 1
     assert folder.summary()["status"] == "finished"
-
-
-def test_without_tensorboard_there_is_no_file(tmp_path):
-    folder = train(tmp_path, SMALL_RUN | {"epochs": 1, "report": {"tensorboard": False}})
-    assert list(folder.path.glob("events.*")) == []
