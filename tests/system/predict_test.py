@@ -6,7 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import write_png
-from support import MNIST, own_data, read_idx, run, run_on_terminal, train, write_config
+from support import json_lines, mnist_bytes, own_data, printed_rows, run, run_on_terminal, train, write_config
 
 COUNT = 200
 
@@ -26,14 +26,12 @@ def checkpoint(trained):
 def digits(tmp_path_factory):
     """(files, labels) of the first test images."""
     folder = tmp_path_factory.mktemp("digits")
-    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:COUNT]
-    files = [write_png(folder / f"{number}.png", image) for number, image in enumerate(images)]
-    return files, read_idx(MNIST / "t10k-labels-idx1-ubyte.gz")[:COUNT]
+    images, labels = mnist_bytes("t10k", COUNT)
+    return [write_png(folder / f"{number}.png", image) for number, image in enumerate(images)], labels
 
 
 def predict(checkpoint, *images, **others):
-    result = run("predict", "--checkpoint", checkpoint, *images, **others, expect=0)
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    return printed_rows("predict", "--checkpoint", checkpoint, *images, **others)
 
 
 def test_every_file_gets_a_line_with_its_guess_and_scores(trained, checkpoint, digits):
@@ -79,12 +77,11 @@ def test_classes_of_an_image_folder_go_by_the_names_of_their_folders(tmp_path, d
 
 
 def test_images_that_look_inverted_are_warned_of_and_others_are_not(tmp_path, checkpoint, digits):
-    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:COUNT]
-    result = run("predict", "--checkpoint", checkpoint, *digits[0])
-    assert (result.returncode, result.stderr) == (0, "")
-    inverted = [write_png(tmp_path / f"inverted-{number}.png", 255 - image) for number, image in enumerate(images[:3])]
-    result = run("predict", "--checkpoint", checkpoint, *digits[0][:4], *inverted)
-    assert result.returncode == 0 and len(result.stdout.splitlines()) == 7
+    images, _ = mnist_bytes("t10k", 3)
+    assert run("predict", "--checkpoint", checkpoint, *digits[0], expect=0).stderr == ""
+    inverted = [write_png(tmp_path / f"inverted-{number}.png", 255 - image) for number, image in enumerate(images)]
+    result = run("predict", "--checkpoint", checkpoint, *digits[0][:4], *inverted, expect=0)
+    assert len(result.stdout.splitlines()) == 7
     (warning,) = result.stderr.splitlines()
     files = ", ".join(map(str, inverted))
     assert f"3 of 7 images look inverted ({files}): dark on a light ground" in warning
@@ -99,7 +96,7 @@ def test_a_file_whose_name_begins_with_a_dash_goes_behind_two(tmp_path, checkpoi
     assert [row["file"] for row in predict(checkpoint, "--", *names, folder=tmp_path)] == names
     assert [row["file"] for row in predict(checkpoint, "--json", *["./" + name for name in names], folder=tmp_path)]
     for name in names:
-        assert run("predict", "--checkpoint", checkpoint, name, folder=tmp_path).returncode == 2
+        run("predict", "--checkpoint", checkpoint, name, folder=tmp_path, expect=2)
 
 
 def test_weights_with_a_config_guess_like_the_checkpoint(tmp_path, trained, checkpoint, digits):
@@ -130,11 +127,8 @@ def test_a_list_comes_on_standard_input(checkpoint, digits):
 
 def test_large_and_coloured_images_are_made_to_fit(tmp_path, checkpoint, digits):
     files = digits[0][:40]
-    images = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:40]
-    large = []
-    for number, image in enumerate(images):
-        coloured = numpy.repeat(image.repeat(7, 0).repeat(5, 1)[..., None], 3, 2)
-        large.append(write_png(tmp_path / f"{number}.png", coloured))
+    large = [write_png(tmp_path / f"{number}.png", numpy.repeat(image.repeat(7, 0).repeat(5, 1)[..., None], 3, 2))
+             for number, image in enumerate(mnist_bytes("t10k", 40)[0])]
     same = [one["guess"] == other["guess"] for one, other in zip(predict(checkpoint, *large), predict(checkpoint, *files))]
     assert sum(same) >= 39
 
@@ -153,27 +147,24 @@ def test_files_that_are_no_images_are_named_and_the_others_are_printed(tmp_path,
 
 
 def test_a_call_without_images_or_config_is_refused(tmp_path, trained, checkpoint, digits):
-    assert run("predict", "--checkpoint", checkpoint).returncode == 2
+    run("predict", "--checkpoint", checkpoint, expect=2)
     alone = shutil.copy(trained.path / "model.pt", tmp_path)
-    result = run("predict", "--checkpoint", alone, digits[0][0])
-    assert result.returncode == 2 and "--config" in result.stderr
-    assert run("predict", "--checkpoint", digits[0][0], "--config", trained.path / "config.json",
-               digits[0][0]).returncode == 5
+    assert "--config" in run("predict", "--checkpoint", alone, digits[0][0], expect=2).stderr
+    run("predict", "--checkpoint", digits[0][0], "--config", trained.path / "config.json", digits[0][0], expect=5)
 
 
 def test_one_standard_input_is_not_read_twice():
-    result = run("predict", "--checkpoint", "any", "--config", "-", "-", input="{}")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "one standard input" in result.stderr
+    result = run("predict", "--checkpoint", "any", "--config", "-", "-", input="{}", expect=2)
+    assert result.stdout == "" and "one standard input" in result.stderr
 
 
 def test_transparent_pixels_are_white_and_that_is_said_once(tmp_path, checkpoint, digits):
-    ink = 255 - read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:3]  # black on white
+    ink = 255 - mnist_bytes("t10k", 3)[0]  # black on white
     opaque = [write_png(tmp_path / f"opaque-{number}.png", image) for number, image in enumerate(ink)]
     clear = [write_png(tmp_path / f"clear-{number}.png", numpy.dstack([0 * image] * 3 + [255 - image]))
              for number, image in enumerate(ink)]
     result = run("predict", "--checkpoint", checkpoint, *opaque, *clear, digits[0][0])
-    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    rows = json_lines(result.stdout)
     assert [row["scores"] for row in rows[:3]] == [row["scores"] for row in rows[3:6]]
     said = [line for line in result.stderr.splitlines() if "transparent pixels" in line]
     assert said == [f"3 of 7 images have transparent pixels, which show data.background: {', '.join(map(str, clear))}"]
