@@ -1,8 +1,8 @@
 """Disks, descriptors, readers and clocks that fail: a clear end, and nothing that was saved is lost."""
 
 import contextlib
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_S, Process, RunFolder, environment, environment_of, free_port, run, send, start,
-                     swept, train, train_command, wait_until, worker, write_config)
+from support import (BINARY, LONG_S, Process, RunFolder, environment, free_port, run, send, start, swept, train,
+                     train_command, wait_until, worker, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -49,15 +49,14 @@ def inside(folder):
     return ["bash", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "bash"]
 
 
-def run_within(before, tmp_path, changes, processes=2, timeout=60, **others):
-    """A run that is started by the command `before`, which is not to hang; its exit code and standard error."""
-    config = write_config(tmp_path, changes)
-    return subprocess.run([*before, *map(str, train_command(config, tmp_path / "run", processes))], capture_output=True,
-                          text=True, env=environment(), timeout=timeout, **others)
-
-
 def can_mount():
     return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+
+
+def run_within(before, tmp_path, changes, timeout=60, **others):
+    """Two processes that are started by the command `before`, and that are not to hang."""
+    config = write_config(tmp_path, changes)
+    return run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, before=before, timeout=timeout, **others)
 
 
 needs_mounts = pytest.mark.skipif(not can_mount(), reason="mounting a file system of its own takes root")
@@ -99,28 +98,17 @@ def test_a_read_only_output_is_refused_before_training(tmp_path):
 
 
 def test_few_descriptors_are_made_more_or_the_limit_is_named(tmp_path):
-    config = write_config(tmp_path, CONFIG | {"max_steps": 2})
-    command = [BINARY, "--config", config, "--nproc-per-node", "2", "--output"]
-    soft = subprocess.run(["prlimit", "--nofile=32:4096", *command, tmp_path / "soft"], capture_output=True, text=True,
-                          env=environment(), timeout=60)
-    assert soft.returncode == 0, soft.stderr
-    if os.geteuid() == 0:
-        hard = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all", "prlimit", "--nofile=32:32", "--"]
-    else:
-        hard = ["prlimit", "--nofile=32:32", "--"]
-    refused = subprocess.run([*hard, *command, tmp_path / "hard"], capture_output=True, text=True, env=environment(),
-                             timeout=60)
-    assert refused.returncode == 1
+    changes = CONFIG | {"max_steps": 2}
+    as_user = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    refused = run_within([*as_user, "prlimit", "--nofile=32:32", "--"], tmp_path, changes, expect=1)
     assert "32 files" in refused.stderr and "ulimit -n" in refused.stderr, refused.stderr
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    run_within(["prlimit", "--nofile=32:4096"], tmp_path, changes, expect=0)
 
 
 def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
-    config = write_config(tmp_path, {
-        "batch_size": 60000, "model": {"name": "resnet18"}, "data": {"limit_train": 60000}})
-    begin = time.monotonic()
-    done = subprocess.run(["prlimit", "--as=4000000000", BINARY, "--config", config, "--output", tmp_path / "run",
-                           "--nproc-per-node", "2"], capture_output=True, text=True, env=environment(), timeout=60)
-    assert done.returncode == 1 and time.monotonic() - begin < 20
+    changes = {"batch_size": 60000, "model": {"name": "resnet18"}, "data": {"limit_train": 60000}}
+    done = run_within(["prlimit", "--as=4000000000"], tmp_path, changes, timeout=20, expect=1)
     assert "in step 1 (epoch 1): out of memory: lower batch_size" in done.stderr, done.stderr
     assert "frame #" not in done.stderr
     log = (tmp_path / "run/logs/rank-0.log").read_text()
@@ -130,8 +118,7 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
 @pytest.mark.parametrize("mebibytes", [70, 80])
 def test_a_limit_on_memory_that_no_rank_can_start_within_is_named_at_once(tmp_path, mebibytes):
     with cgroup("memory", mebibytes << 20) as folder:
-        done = run_within(inside(folder), tmp_path, {"launch": {"max_restarts": 2}})
-    assert done.returncode == 1, done.stderr
+        done = run_within(inside(folder), tmp_path, {"launch": {"max_restarts": 2}}, expect=1)
     assert f"out of memory: processes used up the {mebibytes} MiB that memory." in done.stderr
     assert "the number of processes, or raise the limit" in done.stderr and "restarting" not in done.stderr
 
@@ -160,7 +147,7 @@ def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_
             assert process.wait() == 1, process.stderr
     assert process.stderr.count("restarting all processes") == 1, process.stderr
     assert process.stderr.count("out of memory: processes used up the 300 MiB that memory.") == 2, process.stderr
-    assert "out of memory" in json.loads((tmp_path / "run" / "summary.json").read_text())["error"]
+    assert "out of memory" in process.run_folder.summary()["error"]
 
 
 @pytest.mark.parametrize("most", swept([3, 4, 6, 8, 10, 14, 17, 24], [3, 6, 10, 17]))
@@ -196,15 +183,13 @@ def test_a_limit_on_a_users_processes_is_named(tmp_path):
         if reaches.returncode != 0:
             pytest.skip("only root becomes another user, which must be able to start the program")
         limited = [*nobody, "prlimit", "--nproc=5", "--"]
-        done = run_within(limited, Path(folder), {"max_steps": 3, "data": {"dataset": None, "format": "synthetic"}}, cwd="/")
-    assert done.returncode == 1, done.stderr
+        done = run_within(limited, Path(folder), {"max_steps": 3, "data": {"dataset": None, "format": "synthetic"}}, folder="/",
+                          expect=1)
     assert "Resource temporarily unavailable: ulimit -u allows 5 processes and threads, and " in done.stderr
 
 
 def test_a_limit_on_file_sizes_is_named_whatever_became_of_its_signal(tmp_path):
-    before = ["prlimit", "--fsize=100000", "--"]
-    done = run_within(before, tmp_path, {"max_steps": 3})
-    assert done.returncode == 1, done.stderr
+    done = run_within(["prlimit", "--fsize=100000", "--"], tmp_path, {"max_steps": 3}, expect=1)
     assert "File too large; raise the limit on file sizes (ulimit -f is 97.66 KiB)" in done.stderr
 
 
@@ -229,13 +214,10 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path, undisturbed, reader
 def test_messages_that_cannot_be_written_do_not_end_the_run_but_a_result_does(tmp_path, undisturbed):
     config = write_config(tmp_path, CONFIG)
     with open("/dev/full", "w") as full:
-        done = subprocess.run([BINARY, "--config", config, "--output", tmp_path / "run", "--nproc-per-node", "2"],
-                              env=environment(), timeout=60, stderr=full)
-        assert done.returncode == 0
+        run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 2, stderr=full, expect=0)
         assert RunFolder(tmp_path / "run").digest() == undisturbed.digest()
-        done = subprocess.run([BINARY, "evaluate", "--checkpoint", tmp_path / "run/model.pt", "--config", config],
-                              env=environment(), timeout=60, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 1 and "No space left" in done.stderr
+        for command in (["evaluate", "--checkpoint", tmp_path / "run/model.pt", "--config", config], ["config-schema"]):
+            assert "No space left" in run(*command, stdout=full, expect=1).stderr
 
 
 def faketime_library():
@@ -337,25 +319,19 @@ def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_the_others
         assert "rank 1" in first.stderr
 
 
-@pytest.mark.parametrize("asked, spins",
-                         [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)])
-def test_threads_wait_for_each_other_for_a_short_time_unless_the_user_says_otherwise(tmp_path, monkeypatch, asked, spins):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+@pytest.mark.parametrize("asked, spins, tunables", [
+    ({}, ":GOMP_SPINCOUNT=1000:", "glibc.malloc.hugetlb=1"),
+    ({"GOMP_SPINCOUNT": "7", "GLIBC_TUNABLES": "glibc.malloc.perturb=1"}, ":GOMP_SPINCOUNT=7:",
+     "glibc.malloc.perturb=1:glibc.malloc.hugetlb=1"),
+    ({"OMP_WAIT_POLICY": "active", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, None, "glibc.malloc.hugetlb=0")])
+def test_threads_spin_for_a_short_time_and_ranks_ask_for_huge_pages_unless_the_user_says_otherwise(
+        tmp_path, monkeypatch, asked, spins, tunables):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
     with start(tmp_path, CONFIG | {"epochs": 50}, processes=1, variables=asked) as process:
         rank = process.wait_for_ranks(1)[0]
-        assert environment_of(rank).get("GOMP_SPINCOUNT") == spins
-        process.stop(signal.SIGTERM, 143)
-
-
-@pytest.mark.parametrize("asked, tunables", [(None, "glibc.malloc.hugetlb=1"),
-                                             ("glibc.malloc.perturb=1", "glibc.malloc.perturb=1:glibc.malloc.hugetlb=1"),
-                                             ("glibc.malloc.hugetlb=0", "glibc.malloc.hugetlb=0")])
-def test_ranks_ask_for_huge_pages_unless_the_user_says_otherwise(tmp_path, monkeypatch, asked, tunables):
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    with start(tmp_path, CONFIG | {"epochs": 50}, processes=1, variables={"GLIBC_TUNABLES": asked} if asked else {}) as process:
-        rank = process.wait_for_ranks(1)[0]
-        # glibc splits the value at its colons, in place.
-        environment = Path(f"/proc/{rank}/environ").read_text().replace("\0", ":")
-        assert f":GLIBC_TUNABLES={tunables}:" in f":{environment}"
+        # glibc splits the value of GLIBC_TUNABLES at its colons, in place.
+        variables = ":" + Path(f"/proc/{rank}/environ").read_text().replace("\0", ":")
+        assert spins in variables if spins else ":GOMP_SPINCOUNT=" not in variables
+        assert f":GLIBC_TUNABLES={tunables}:" in variables
         process.stop(signal.SIGTERM, 143)
