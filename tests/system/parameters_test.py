@@ -1,14 +1,13 @@
 """`parameters` trains as PyTorch's parameter groups do, however a step is divided; frozen layers stay as they were."""
 
 import fnmatch
-import json
 import signal
 
 import numpy
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus, reports
-from support import (MNIST, averaging, import_torch, merged, own_data, read_idx, run, send, start, stop_by_sigterm, train,
-                     write_config, write_idx_folder)
+from support import (averaging, import_torch, merged, mnist_bytes, own_data, printed_json, run, send, start,
+                     stop_by_sigterm, train, write_config, write_idx_folder)
 
 torch = import_torch()
 from torch_networks import torch_network  # noqa: E402  (needs torch)
@@ -49,7 +48,7 @@ RUNS = [("sgd", 1, "auto"), ("sgd", 3, "shared_memory"), ("sgd", 2, "flat"), ("n
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    images, labels = (read_idx(MNIST / f"train-{kind}-ubyte.gz")[:SAMPLES].copy() for kind in ("images-idx3", "labels-idx1"))
+    images, labels = (array.copy() for array in mnist_bytes("train", SAMPLES))
     return write_idx_folder(tmp_path_factory.mktemp("digits") / "data", images, labels), images, labels
 
 
@@ -112,10 +111,6 @@ def steps_of_pytorch(config, images, labels):
     return losses, model
 
 
-def losses_of(trained):
-    return [step["loss"] for step in trained.steps()]
-
-
 def frozen_names(config):
     return [name for name, _ in network().named_parameters() if settings_of(config, name)["frozen"]]
 
@@ -137,7 +132,7 @@ def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, case, processes, s
     trained = train(tmp_path, config, processes=processes)
     assert processes == 1 or trained.summary()["gradient_averaging"] == strategy
     expected, model = steps_of_pytorch(config, *digits[1:])
-    assert len(expected) == 20 and losses_of(trained) == pytest.approx(expected, rel=1e-5)
+    assert len(expected) == 20 and trained.losses() == pytest.approx(expected, rel=1e-5)
     weights = trained.weights()
     for name, tensor in model.state_dict().items():
         assert weights[name] == pytest.approx(tensor.numpy(), abs=2e-5), name
@@ -156,7 +151,7 @@ def test_the_cases_differ(digits):
 def test_bf16_follows_and_keeps_frozen_weights_in_fp32(tmp_path, digits, case, processes):
     config = configure(tmp_path, digits[0], CASES[case] | {"precision": "bf16"})
     trained = train(tmp_path, config, processes=processes)
-    assert losses_of(trained) == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=3e-2)
+    assert trained.losses() == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=3e-2)
     assert_frozen_are_kept(config, trained.weights())
 
 
@@ -164,7 +159,7 @@ def test_bf16_follows_and_keeps_frozen_weights_in_fp32(tmp_path, digits, case, p
 def test_an_ema_model_has_the_frozen_weights_of_the_model(tmp_path, digits, processes):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"ema": {"decay": 0.9}})
     averaged = train(tmp_path, config, processes=processes)
-    assert losses_of(averaged) == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
+    assert averaged.losses() == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
     plain = train(tmp_path, config | {"ema": None}, processes=processes, output="plain")
     assert_frozen_are_kept(config, averaged.weights())
     distance = abs(averaged.weights()["fc2.weight"] - plain.weights()["fc2.weight"]).max()
@@ -203,7 +198,7 @@ def test_another_number_of_processes_goes_on(tmp_path, digits):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}})
     train(tmp_path, config | {"max_steps": 6}, processes=2)
     resumed = train(tmp_path, config, "--resume", "auto", processes=3)
-    assert losses_of(resumed) == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
+    assert resumed.losses() == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
 
 
 def test_another_list_is_refused_on_resume(tmp_path, digits):
@@ -222,7 +217,7 @@ def test_dropout_stays_active_and_a_checkpoint_loads_into_pytorchs_groups(tmp_pa
         return config, train(tmp_path, config, output=f"drop{p}")
 
     (config, some), (_, none) = trained(0.5), trained(0)
-    assert abs(losses_of(some)[0] - losses_of(none)[0]) > 1e-3
+    assert abs(some.losses()[0] - none.losses()[0]) > 1e-3
     run("export", "--checkpoint", some.checkpoints()[-1], "--with-optimizer", "--format", "pt", "--output", tmp_path / "python.pt", expect=0)
     saved = torch.load(tmp_path / "python.pt", weights_only=True)
     model = network()
@@ -241,7 +236,6 @@ BAD = {  # the list, and what is said of it
     "a factor of 0": ([{"match": "*", "learning_rate_factor": 0}],
                       '/parameters/0/learning_rate_factor: expected a number above 0 or null, found 0; to freeze parameters set "frozen" to true'),
     "a negative factor": ([{"match": "*", "learning_rate_factor": -0.1}], 'set "frozen" to true'),
-    "everything frozen": ([{"match": "*", "frozen": True}], "/parameters: every parameter is frozen, so there is nothing to train"),
     "nothing to change": ([{"match": "*"}], 'needs "learning_rate_factor", "weight_decay" or "frozen"'),
     "no match": ([{"frozen": True}], 'needs "match"'),
     "no glob": ([{"match": [], "frozen": True}], "/parameters/0/match: expected at least one glob"),
@@ -253,15 +247,13 @@ BAD = {  # the list, and what is said of it
 def test_mistakes_are_refused_before_a_process_starts(tmp_path, case):
     entries, message = BAD[case]
     config = write_config(tmp_path, {"model": {"layers": LAYERS}, "parameters": entries})
-    for flags in (["--dry-run"], ["--output", tmp_path / "run"]):
-        refused = run("--config", config, *flags, expect=2)
-        assert message in refused.stderr and f"{config}:1:" in refused.stderr
+    refused = run("--config", config, "--output", tmp_path / "run", expect=2)
+    assert message in refused.stderr and f"{config}:1:" in refused.stderr
     assert not (tmp_path / "run").exists()
 
 
 def test_a_glob_is_checked_for_pictures_of_any_size(tmp_path):
-    data = {"dataset": None, "format": "image-folder", "train": str(tmp_path / "none"), "test": str(tmp_path / "none"), "size": 64,
-            "limit_train": None, "limit_test": None}
+    data = own_data("image-folder", tmp_path / "none", size=64)
     config = write_config(tmp_path, {"data": data, "model": {"name": "torchvision-resnet18"}, "parameters": [{"match": "layer5.*", "frozen": True}]})
     assert '"layer5.*" matches no parameter' in run("--config", config, "--dry-run", expect=2).stderr
 
@@ -272,7 +264,7 @@ def test_describe_shows_how_each_tensor_is_trained(tmp_path):
     assert rows["conv1"].endswith("  weight: frozen") and rows["bn1"].endswith("  weight, bias: frozen")
     assert rows["fc1"].endswith("  weight: rate 0.01, decay 0.01; bias: rate 0.01, decay 0")
     assert rows["fc2"].endswith("  weight: rate 0.01, decay 0.01; bias: rate 0.03, decay 0.1")
-    described = json.loads(run("describe", "--config", config, "--json", expect=0).stdout)
+    described = printed_json("describe", "--config", config, "--json")
     tensors = [tensor for module in described["modules"] for tensor in module["tensors"]]
     assert [tensor["name"] for tensor in tensors] == [name for name, _ in network().named_parameters()]
     assert tensors[0] == {"name": "conv1.weight", "frozen": True}
@@ -288,13 +280,17 @@ class Script(nn.Module):
         return self.fc(self.drop(nn.functional.max_pool2d(self.norm(self.conv(images)).relu(), 4).flatten(1)))
 
 
+def with_script(folder, data, script, **changes):
+    script.save(str(folder / "model.ts"))
+    return merged(RUN, {"model": {"layers": None, "torchscript": str(folder / "model.ts")}, "data": own_data("idx", data),
+                        "sync_batch_norm": False, **changes})
+
+
 def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
     model = Script()
     for part in (model.conv, model.norm):
         part.requires_grad_(False)
-    torch.jit.script(model).save(str(tmp_path / "model.ts"))
-    config = merged(RUN, {"model": {"layers": None, "torchscript": str(tmp_path / "model.ts")}, "data": own_data("idx", digits[0]),
-                          "sync_batch_norm": False, "precision": "auto"})
+    config = with_script(tmp_path, digits[0], torch.jit.script(model), precision="auto")
     before = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
     trained = train(tmp_path, config, processes=2)
     assert trained.summary()["precision"] == "fp32"
@@ -309,13 +305,11 @@ def test_a_script_brings_its_frozen_parameters(tmp_path, digits):
 @pytest.mark.parametrize("training", [True, False])
 def test_a_trace_in_training_mode_is_warned_about(tmp_path, digits, training):
     model = Script().train(training)
-    torch.jit.trace(model, torch.zeros(2, 1, 28, 28), check_trace=False).save(str(tmp_path / "model.ts"))
-    config = merged(RUN, {"model": {"layers": None, "torchscript": str(tmp_path / "model.ts")}, "data": own_data("idx", digits[0]),
-                          "sync_batch_norm": False, "max_steps": 1})
-    stderr = train(tmp_path, config, processes=2).stderr
+    trace = torch.jit.trace(model, torch.zeros(2, 1, 28, 28), check_trace=False)
+    stderr = train(tmp_path, with_script(tmp_path, digits[0], trace, max_steps=1), processes=2).stderr
     assert stderr.count("stays in training mode when it evaluates: batch_norm, dropout; ") == (1 if training else 0)
-    torch.jit.script(Script().train(training)).save(str(tmp_path / "model.ts"))
-    assert "stays in training mode" not in train(tmp_path, config, output="script").stderr
+    script = with_script(tmp_path, digits[0], torch.jit.script(Script().train(training)), max_steps=1)
+    assert "stays in training mode" not in train(tmp_path, script, output="script").stderr
 
 
 CHECKS = 8  # launches of the update's kernels before their first use
