@@ -6,7 +6,7 @@ import shutil
 import numpy
 import pytest
 from pictures import write_png
-from support import MNIST, read_idx, run, run_on_terminal, train, write_config, write_idx_folder
+from support import RunFolder, mnist_bytes, run, run_on_terminal, train, write_config, write_idx_folder
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +42,11 @@ def test_a_run_folder_stands_for_its_best_checkpoint_else_for_the_newest_else_fo
     assert evaluated("--checkpoint", copy) == (last, f"{copy}: using its final weights, {copy / 'model.pt'}\n")
     assert evaluated("--checkpoint", copy, "--quiet") == (last, "")
     (copy / "model.pt").unlink()
-    result = run("evaluate", "--checkpoint", copy)
-    assert result.returncode == 5 and f"{copy}: is a folder without a checkpoint" in result.stderr
+    assert f"{copy}: is a folder without a checkpoint" in run("evaluate", "--checkpoint", copy, expect=5).stderr
 
 
 def test_every_command_takes_a_run_folder(tmp_path, copy):
-    image = write_png(tmp_path / "0.png", read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[0])
+    image = write_png(tmp_path / "0.png", mnist_bytes("t10k", 1)[0][0])
     best = copy / "checkpoints" / "best.safetensors"
     assert run("predict", "--checkpoint", copy, image).stdout == run("predict", "--checkpoint", best, image).stdout != ""
     for name, form in (("net.pt", "pt"), ("net.onnx", "onnx"), ("net.py", "python")):
@@ -59,8 +58,8 @@ def test_every_command_takes_a_run_folder(tmp_path, copy):
     best.unlink()
     best.hardlink_to(linked)
     before = best.read_bytes()
-    result = run("export", "--checkpoint", copy, "--format", "safetensors", "--output", linked)
-    assert result.returncode == 2 and "never overwritten" in result.stderr
+    result = run("export", "--checkpoint", copy, "--format", "safetensors", "--output", linked, expect=2)
+    assert "never overwritten" in result.stderr
     assert linked.read_bytes() == before
 
 
@@ -76,13 +75,11 @@ def test_a_run_folder_is_resumed_from_its_newest_checkpoint_and_gives_its_weight
 
 
 def test_weights_know_the_config_beside_them(tmp_path, copy):
-    summary = json.loads((copy / "summary.json").read_text())
-    assert evaluated("--checkpoint", copy / "model.pt")[0]["test_accuracy"] == summary["test_accuracy"]
+    assert evaluated("--checkpoint", copy / "model.pt")[0]["test_accuracy"] == RunFolder(copy).summary()["test_accuracy"]
     some, _ = evaluated("--checkpoint", copy / "model.pt", "--set", "data.limit_test=100")
     assert some["samples"] == 100
     alone = shutil.copy(copy / "model.pt", tmp_path)
-    result = run("evaluate", "--checkpoint", alone)
-    assert result.returncode == 2 and "no config.json beside it" in result.stderr
+    assert "no config.json beside it" in run("evaluate", "--checkpoint", alone, expect=2).stderr
 
 
 def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
@@ -108,34 +105,34 @@ def test_images_too_small_for_a_network_are_refused_before_a_run_has_a_folder(tm
     config = tmp_path / "small.json"
     data = {"format": form, "train": str(train_set), "test": str(test_set)}
     config.write_text(json.dumps({"data": data, "model": {"name": model}, "device": "cpu"}))
-    result = run("--config", config, "--output", tmp_path / "run")
-    assert (result.returncode, result.stdout) == (2, "")
+    result = run("--config", config, "--output", tmp_path / "run", expect=2)
+    assert result.stdout == ""
     assert f'model "{model}" needs images of at least ' in result.stderr and "8x8" in result.stderr
     assert len(result.stderr.splitlines()) == 1 and not (tmp_path / "run").exists()
     config.write_text(json.dumps({"data": data | {"size": 28}, "model": {"name": model}, "epochs": 1, "device": "cpu"}))
-    assert run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 1).returncode == 0
+    run("--config", config, "--output", tmp_path / "run", "--nproc-per-node", 1, expect=0)
 
 
 def test_no_command_overwrites_what_a_run_has_written(tmp_path):
-    config = write_config(tmp_path, {"max_steps": 2, "model_file": "out/weights.pt", "accuracies_file": "accuracies"})
-    folder = train(tmp_path, {"max_steps": 2, "model_file": "out/weights.pt", "accuracies_file": "accuracies"}).path
+    changes = {"max_steps": 2, "model_file": "out/weights.pt", "accuracies_file": "accuracies"}
+    config = write_config(tmp_path, changes)
+    folder = train(tmp_path, changes).path
     (tmp_path / "link").symlink_to(folder)
     (folder / "logs" / "notes").write_text("")
     shutil.copy(folder / "checkpoints/best.safetensors", tmp_path / "copy.safetensors")
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    commands = [("report", folder, "--output", folder / "accuracies"), ("preview", "--config", config, "--output", folder / "accuracies")]
     for name in ("out/weights.pt", "checkpoints/best.safetensors", "accuracies", "logs/notes", ".lock"):
         for base in (folder, tmp_path / "link"):
             form = "safetensors" if name.endswith("safetensors") else "pt"
-            refused = run("export", "--checkpoint", tmp_path / "copy.safetensors", "--format", form, "--output", base / name)
-            assert refused.returncode == 2 and "is a file of the run in" in refused.stderr, refused.stderr
-    for arguments in (("report", folder, "--output", folder / "accuracies"),
-                      ("preview", "--config", config, "--output", folder / "accuracies")):
-        refused = run(*arguments)
-        assert refused.returncode == 2 and "is a file of the run in" in refused.stderr, refused.stderr
+            commands.append(("export", "--checkpoint", tmp_path / "copy.safetensors", "--format", form, "--output", base / name))
+    for command in commands:
+        refused = run(*command, expect=2)
+        assert "is a file of the run in" in refused.stderr, refused.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert run("report", folder, "--output", folder / "report.html").returncode == 0
-    assert run("export", "--checkpoint", folder, "--output", folder / "mine.pt").returncode == 0
-    assert run("export", "--checkpoint", folder, "--output", folder / "mine.pt").returncode == 0
+    run("report", folder, "--output", folder / "report.html", expect=0)
+    for _ in range(2):
+        run("export", "--checkpoint", folder, "--output", folder / "mine.pt", expect=0)
 
 
 @pytest.mark.parametrize("command, names", [("preview", ("g.jpg", "g.pt", "config.json")),
@@ -143,8 +140,7 @@ def test_no_command_overwrites_what_a_run_has_written(tmp_path):
 def test_pictures_and_pages_take_no_name_of_another_kind_of_file(tmp_path, command, names):
     arguments = ("--config", write_config(tmp_path)) if command == "preview" else (tmp_path,)
     for name in names:
-        refused = run(command, *arguments, "--output", tmp_path / name)
-        assert refused.returncode == 2 and f"{command} writes ." in refused.stderr, refused.stderr
+        assert f"{command} writes ." in run(command, *arguments, "--output", tmp_path / name, expect=2).stderr
 
 
 def test_weights_are_what_the_name_of_their_file_says(tmp_path):
