@@ -11,7 +11,7 @@ import pytest
 from pictures import CLIPART, CLIPART_CLASSES
 from python_tools import PYTHON
 from readme_code import block_with
-from support import BINARY, environment
+from support import BINARY, environment, json_lines
 
 TRAIN_FASTER = {"epochs": 8, "device": "cpu"}
 
@@ -70,13 +70,13 @@ def test_the_network_learned_and_evaluation_agrees_with_single_predictions(walk)
     evaluated = json.loads(outputs["evaluate"])
     assert evaluated["samples"] == len(record["test"])
     assert evaluated["test_balanced_accuracy"] > 0.28  # always the same class: 0.17
-    rows = [json.loads(line) for line in outputs["predict --test"].splitlines()]
+    rows = json_lines(outputs["predict --test"])
     assert len(rows) == len(record["test"])
     right = {name: [row["class"] == name for row in rows if class_of(row["file"]) == name] for name in CLIPART_CLASSES}
     assert sum(map(sum, right.values())) / len(rows) == pytest.approx(evaluated["test_accuracy"])
     recalls = [sum(own) / len(own) for own in right.values()]
     assert sum(recalls) / len(recalls) == pytest.approx(evaluated["test_balanced_accuracy"])
-    cats = [json.loads(line) for line in outputs["predict"].splitlines()]
+    cats = json_lines(outputs["predict"])
     assert cats and all(row["class"] in CLIPART_CLASSES for row in cats)
 
 
@@ -94,7 +94,7 @@ def test_published_weights_become_a_program(walk, tmp_path):
     changes = {"epochs": 2, "device": "cpu", "data": {"size": 96}}
     outputs = {line.split()[1]: shell(line, tmp_path, **({"MNIST_TRAIN_SET": json.dumps(changes)} if " --config" in line else {}))
                for line in lines}
-    rows = [json.loads(line) for line in outputs["predict"].splitlines()]
+    rows = json_lines(outputs["predict"])
     assert sum(row["class"] == class_of(row["file"]) for row in rows) / len(rows) > 0.55  # twice as many as without the weights
     script = re.sub("ImageOps.fit(.*)\\)\n", r"ImageOps.pad\1, color=tuple(json.loads(about['background'])))\n",
                     block_with("onnxruntime", document="src/cli/README.md"))

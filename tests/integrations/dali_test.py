@@ -1,6 +1,5 @@
 """The real NVIDIA DALI: as the decoder of a run, and as the reader of what `convert` writes."""
 
-import functools
 import io
 import json
 import shutil
@@ -8,7 +7,7 @@ import shutil
 import numpy
 import pytest
 from pictures import read_png
-from support import (MNIST, REPOSITORY, SMALL_MNIST, merged, own_data, read_idx, relative_difference, run, small_mnist,
+from support import (REPOSITORY, SMALL_MNIST, merged, mnist_bytes, own_data, relative_difference, run, small_mnist,
                      train, write_config)
 
 dali = pytest.importorskip("nvidia.dali", reason="scripts/test --integrations installs DALI")
@@ -17,12 +16,6 @@ lmdb = pytest.importorskip("lmdb")
 
 COUNT = 900
 ACCURACIES = (0.674, 0.784, 0.824, 0.8455, 0.860)
-
-
-@functools.cache
-def mnist(half):
-    prefix = {"train": "train", "test": "t10k"}[half]
-    return tuple(read_idx(MNIST / f"{prefix}-{kind}-ubyte.gz") for kind in ("images-idx3", "labels-idx1"))
 
 
 def test_the_build_has_the_module():
@@ -60,7 +53,7 @@ def read_by_dali(reader, **arguments):
 @pytest.mark.parametrize("encoding, most", (("png", 0), ("jpeg", 8)))
 def test_dalis_caffe2_reader_reads_back_the_lmdbs_of_convert(sets, encoding, most):
     images, labels = read_by_dali("caffe2", path=str(sets / encoding / "test"))
-    wanted, classes = (array[:SMALL_MNIST["test"]] for array in mnist("test"))
+    wanted, classes = mnist_bytes("t10k", SMALL_MNIST["test"])
     assert (labels == classes).all()
     differences = numpy.abs(images.astype(int) - wanted)
     assert differences.mean() <= most / 8 and numpy.quantile(differences, 0.999) <= most
@@ -68,7 +61,7 @@ def test_dalis_caffe2_reader_reads_back_the_lmdbs_of_convert(sets, encoding, mos
 
 def test_dalis_file_reader_reads_back_the_folders_of_convert(sets):
     images, labels = read_by_dali("file", file_root=str(sets / "folder" / "test"))
-    wanted, classes = (array[:SMALL_MNIST["test"]] for array in mnist("test"))
+    wanted, classes = mnist_bytes("t10k", SMALL_MNIST["test"])
     order = numpy.argsort(classes, kind="stable")
     assert (labels == classes[order]).all()
     assert (images == wanted[order]).all()
@@ -95,7 +88,7 @@ def foreign(tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreign")
     for half in ("train", "test"):
         with lmdb.open(str(folder / half), map_size=1 << 30) as environment, environment.begin(write=True) as table:
-            for number, (image, label) in enumerate(zip(*mnist(half))):
+            for number, (image, label) in enumerate(zip(*mnist_bytes({"train": "train", "test": "t10k"}[half]))):
                 file = io.BytesIO()
                 Image.fromarray(image).save(file, "JPEG", quality=95)
                 table.put(b"%08d" % number, caffe2_record(file.getvalue(), int(label)))

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from fake_gpus import ON_GPU, RESNET18, devices_in, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
-from support import MNIST, free_port, merged, own_data, read_idx, run, train, worker, write_config, write_idx_folder
+from support import free_port, merged, mnist_bytes, own_data, run, train, worker, write_config, write_idx_folder
 
 pytestmark = needs_fake_gpus
 
@@ -120,8 +120,7 @@ def test_a_graph_that_is_insisted_on_and_impossible_is_refused(tmp_path):
 @pytest.mark.parametrize("decode", ["once", "stream"])
 def test_encoded_images_reach_the_gpu(tmp_path, decode):
     images = tmp_path / "images"
-    idx = write_idx_folder(tmp_path / "idx", *(read_idx(MNIST / f"train-{kind}-ubyte.gz")[:300]
-                                               for kind in ("images-idx3", "labels-idx1")))
+    idx = write_idx_folder(tmp_path / "idx", *mnist_bytes("train", 300))
     run("convert", "--from", f"idx:{idx}", "--to", f"image-folder:{images}", expect=0)
     data = own_data("image-folder", images / "train", images / "test", decode=decode, channels=1)
     waits = []

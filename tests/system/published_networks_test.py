@@ -1,12 +1,10 @@
 """Networks with the names and numbers of published ones: weights saved by the originals load strictly, and give the same
 logits."""
 
-import json
-
 import numpy
 import pytest
-from pictures import write_png
-from support import import_torch, own_data, run, train, write_config
+from pictures import write_class_folders
+from support import import_torch, own_data, printed_rows, train, write_config
 
 torch = import_torch()
 models = pytest.importorskip("torchvision.models")
@@ -29,12 +27,8 @@ def randomized(model):
 
 def pictures(folder, size):
     """A class folder for each class with a picture of noise each."""
-    draw = numpy.random.default_rng(size)
-    paths, images = [], draw.integers(0, 256, (CLASSES, size, size, 3), numpy.uint8)
-    for label, image in enumerate(images):
-        (folder / f"class-{label}").mkdir(parents=True)
-        paths.append(write_png(folder / f"class-{label}" / "noise.png", image))
-    return paths, images
+    images = numpy.random.default_rng(size).integers(0, 256, (CLASSES, size, size, 3), numpy.uint8)
+    return write_class_folders(folder, {f"class-{label}": [image] for label, image in enumerate(images)}), images
 
 
 def log_probabilities(model, images):
@@ -53,9 +47,7 @@ def check(tmp_path, name, model, size):
     weights = tmp_path / "original.pth"
     torch.save(model.state_dict(), weights)
     config = write_config(tmp_path, config_of(name, tmp_path / "pictures", weights))
-    said = run("predict", "--checkpoint", weights, "--config", config, "--json", *paths, expect=0)
-    rows = [json.loads(line) for line in said.stdout.splitlines()]
-    ours = numpy.log([list(row["scores"].values()) if isinstance(row["scores"], dict) else row["scores"] for row in rows])
+    ours = numpy.log([row["scores"] for row in printed_rows("predict", "--checkpoint", weights, "--config", config, "--json", *paths)])
     assert ours == pytest.approx(log_probabilities(model, images), rel=1e-5, abs=1e-5)
 
 
@@ -81,4 +73,4 @@ def test_trained_weights_load_strictly_into_torchvision(tmp_path):
     trained = torch.load(folder.path / "model.pt", weights_only=True)
     assert list(trained) == list(original.state_dict())
     original.load_state_dict(trained, strict=True)
-    assert json.loads((folder.path / "config.json").read_text())["data"]["normalize"] == {"mean": list(MEAN), "std": list(STD)}
+    assert folder.read_json("config.json")["data"]["normalize"] == {"mean": list(MEAN), "std": list(STD)}

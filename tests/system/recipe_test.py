@@ -1,11 +1,10 @@
 """Early stopping, the moving average of the weights, and schedules that depend on the evaluation."""
 
-import json
 import math
 
 import pytest
 from resume_test import same_outcome
-from support import averaging, import_torch, read_mnist, relative_difference, run, stop_by_sigterm, train
+from support import averaging, import_torch, printed_json, read_mnist, relative_difference, run, stop_by_sigterm, train
 
 torch = import_torch()
 
@@ -69,17 +68,17 @@ def test_the_average_of_a_short_run_follows_its_weights_and_is_named(tmp_path):
 def test_every_command_takes_the_average_from_a_checkpoint(tmp_path):
     folder = train(tmp_path, {"epochs": 1, "ema": {"decay": 0.9}}, processes=2)
     checkpoint = folder.checkpoints()[-1]
-    evaluated = run("evaluate", "--checkpoint", checkpoint, "--nproc-per-node", 1, expect=0)
-    assert json.loads(evaluated.stdout)["test_accuracy"] == folder.summary()["test_accuracy"]
-    exports = {}
-    for flags in ((), ("--with-optimizer",)):
-        path = tmp_path / f"exported{len(flags)}.pt"
-        assert run("export", "--checkpoint", checkpoint, "--output", path, *flags).returncode == 0
-        exports[flags] = torch.load(path, weights_only=True)
+    evaluated = printed_json("evaluate", "--checkpoint", checkpoint, "--nproc-per-node", 1)
+    assert evaluated["test_accuracy"] == folder.summary()["test_accuracy"]
+
+    def exported(*flags):
+        run("export", "--checkpoint", checkpoint, "--output", tmp_path / "exported.pt", *flags, expect=0)
+        return torch.load(tmp_path / "exported.pt", weights_only=True)
+
     model = torch.load(folder.path / "model.pt", weights_only=True)
-    continued = exports["--with-optimizer",]
+    plain, continued = exported(), exported("--with-optimizer")
     for name, tensor in model.items():
-        assert torch.equal(exports[()][name], tensor) and torch.equal(continued["ema_state_dict"][name], tensor), name
+        assert torch.equal(plain[name], tensor) and torch.equal(continued["ema_state_dict"][name], tensor), name
         assert not torch.equal(continued["model_state_dict"][name], tensor), name
 
 

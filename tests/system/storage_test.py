@@ -13,7 +13,7 @@ import shutil
 import subprocess
 
 import pytest
-from support import BINARY, MNIST, environment, rank_variables, run, swept, train, wait_until, write_config
+from support import MNIST, rank_variables, run, swept, train, wait_until, write_config
 
 FULL = bool(os.environ.get("MNIST_TRAIN_FULL_SWEEP"))
 CONFIG = {"epochs": 1, "batch_size": 32, "max_steps": 4, "data": {"limit_train": 256, "limit_test": 10},
@@ -25,10 +25,10 @@ FAULTS = [("openat", "error=EIO", False), ("write", "error=ENOSPC", True), ("wri
           *((call, "signal=KILL", True) for call in CALLS.split(","))]
 QUICK = [("fsync", "error=EIO", True), ("rename", "error=EIO", True), ("rename", "signal=KILL", True)]
 SCRIPT = """
-at="$1/checkpoints"
-exec strace -D -f $QUICKLY -o "$2" -P "$at" -P "$at/step-00000004.safetensors" \
-  -P "$at/step-00000004.safetensors.partial-$$" -e trace="$CALLS" -e inject="$FAULT" \
-  "$3" --config "$4" --output "$1" --resume auto
+at="$1/checkpoints" trace="$2"
+shift 2
+exec strace -D -f $QUICKLY -o "$trace" -P "$at" -P "$at/step-00000004.safetensors" \
+  -P "$at/step-00000004.safetensors.partial-$$" -e trace="$CALLS" -e inject="$FAULT" "$@"
 """
 
 
@@ -58,10 +58,10 @@ def half(tmp_path_factory):
 
 def resume(folder, config, fault):
     """As the only rank of a launcher, so that it is one process whose number is known before it starts."""
-    command = ["bash", "-c", SCRIPT, "bash", folder / "run", folder / "trace", BINARY, config]
     quickly = "" if "signal" in fault else "--seccomp-bpf"  # which keeps strace 6.1 from sending signals
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60,
-                          env=environment(**rank_variables(), CALLS=CALLS, FAULT=fault, QUICKLY=quickly))
+    done = run("--config", config, "--output", folder / "run", "--resume", "auto", timeout=60,
+               before=["bash", "-c", SCRIPT, "bash", folder / "run", folder / "trace"],
+               variables=rank_variables() | {"CALLS": CALLS, "FAULT": fault, "QUICKLY": quickly})
     # The tracer is a process of its own, which may have a line to write yet.
     wait_until(lambda: (folder / "trace").read_text().rstrip().endswith("+++"), "the end of the trace", 10)
     return done, (folder / "trace").read_text()
@@ -117,9 +117,9 @@ def inject(folder, calls, *command, paths=()):
     """Runs a command of which all such calls fail, those on `paths` alone if there are some."""
     (call, _, fault) = calls.partition(":")
     only = [word for path in paths for word in ("-P", path)]
-    done = subprocess.run(list(map(str, ["strace", "-f", "--seccomp-bpf", "-o", folder / "trace", *only, "-e", f"trace={call}",
-                                         *(["-e", f"inject={call}:{fault}"] if fault else []), BINARY, *command])),
-                          capture_output=True, text=True, timeout=100, cwd=folder, env=environment())
+    failing = ["-e", f"inject={call}:{fault}"] if fault else []
+    done = run(*command, folder=folder, before=["strace", "-f", "--seccomp-bpf", "-o", folder / "trace", *only, "-e",
+                                                f"trace={call}", *failing])
     return done, (folder / "trace").read_text()
 
 

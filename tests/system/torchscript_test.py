@@ -1,14 +1,13 @@
 """Networks of TorchScript files: trained, resumed and read back, and refused by name where they cannot be trained."""
 
 import itertools
-import json
 import zipfile
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
 from pictures import write_png
-from support import (MNIST, averaging, import_torch, merged, read_idx, read_mnist, relative_difference, run,
-                     stop_by_sigterm, train, write_config)
+from support import (averaging, import_torch, merged, mnist_bytes, printed_json, printed_rows, read_mnist,
+                     relative_difference, run, stop_by_sigterm, train, write_config)
 
 torch = import_torch()
 nn = torch.nn
@@ -63,7 +62,7 @@ def test_describe_shows_modules_and_parameters(tmp_path, small):
     assert ["images", "[N,1,28,28]"] in rows and ["body", "Sequential"] in rows and ["body.0", "Conv2d", "156", *"weight, bias: rate 0.01, decay 0".split()] in rows
     assert rows[-1] == ["sum", "2,338", "–"]
 
-    described = json.loads(run("describe", "--config", write_config(tmp_path, with_script(small)), "--json", expect=0).stdout)
+    described = printed_json("describe", "--config", write_config(tmp_path, with_script(small)), "--json")
     assert described["multiply_adds"] is None and described["parameters"] == 2338
     modules = {module["name"]: module for module in described["modules"]}
     assert list(modules) == [name for name, _ in Small().named_modules() if name]
@@ -86,7 +85,7 @@ def test_it_learns_what_the_same_network_built_in_learns(tmp_path, save):
                          output=f"scripted{processes}")
         # On some processors a sum rounded otherwise makes a pooling window choose another pixel.
         assert relative_difference(scripted.weights(), built_in.weights()) < 5e-4
-        assert scripted.steps()[-1]["loss"] == pytest.approx(built_in.steps()[-1]["loss"], rel=1e-4)
+        assert scripted.losses()[-1] == pytest.approx(built_in.losses()[-1], rel=1e-4)
 
 
 @pytest.mark.parametrize("processes, strategy, precision", [(1, "auto", "fp32"), (2, "bucketed", "bf16"), (3, "shared_memory", "bf16")])
@@ -103,8 +102,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, small, processes, stra
 def test_each_step_of_each_seed_draws_something_else(tmp_path, small):
     # The only batch has all samples and nothing is learnt, so but for the dropout all losses would be the same.
     changes = with_script(small, learning_rate=0, data={"limit_train": 45})
-    losses = [step["loss"] for seed in (1, 2)
-              for step in train(tmp_path, changes | {"seed": seed}, output=f"{seed}").steps()]
+    losses = [loss for seed in (1, 2) for loss in train(tmp_path, changes | {"seed": seed}, output=f"{seed}").losses()]
     assert len(losses) == 4
     assert all(abs(one - other) > 1e-4 for number, one in enumerate(losses) for other in losses[:number])
 
@@ -121,13 +119,12 @@ def test_python_and_this_program_read_what_was_trained(tmp_path, small):
     assert folder.read_json("accuracies.json")[-1] == pytest.approx(accuracy) and accuracy > 0.3
 
     checkpoint = folder.checkpoints()[-1]
-    evaluated = run("evaluate", "--checkpoint", checkpoint, "--nproc-per-node", 2)
-    assert json.loads(evaluated.stdout)["test_accuracy"] == pytest.approx(accuracy), evaluated.stderr
-    digits = read_idx(MNIST / "t10k-images-idx3-ubyte.gz")[:3]
-    files = [write_png(tmp_path / f"{number}.png", digit) for number, digit in enumerate(digits)]
-    predicted = run("predict", "--checkpoint", checkpoint, *files)
-    assert [json.loads(line)["guess"] for line in predicted.stdout.splitlines()] == guesses[:3].tolist(), predicted.stderr
-    assert run("export", "--checkpoint", checkpoint, "--format", "pt", "--output", tmp_path / "exported.pt").returncode == 0
+    evaluated = printed_json("evaluate", "--checkpoint", checkpoint, "--nproc-per-node", 2)
+    assert evaluated["test_accuracy"] == pytest.approx(accuracy)
+    files = [write_png(tmp_path / f"{number}.png", digit) for number, digit in enumerate(mnist_bytes("t10k", 3)[0])]
+    predicted = printed_rows("predict", "--checkpoint", checkpoint, *files)
+    assert [row["guess"] for row in predicted] == guesses[:3].tolist()
+    run("export", "--checkpoint", checkpoint, "--format", "pt", "--output", tmp_path / "exported.pt", expect=0)
     assert set(torch.load(tmp_path / "exported.pt", weights_only=True)) == set(model.state_dict())
 
 
@@ -175,12 +172,6 @@ class Shared(nn.Module):
 
     def forward(self, images):
         return self.fc(self.two(self.one(images)).flatten(1))
-
-
-def linear(change):
-    model = Linear()
-    change(model)
-    return model
 
 
 class ComputesInFloat(Linear):
