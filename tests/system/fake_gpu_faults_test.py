@@ -7,7 +7,7 @@ import time
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
-from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, torchrun, train, worker
+from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, torchrun, train, worker, workers
 
 pytestmark = needs_fake_gpus
 
@@ -22,15 +22,13 @@ WAYS = {  # of a step
 
 def ranks_by_hand(folder, changes, **settings):
     """Two ranks as any other launcher starts them: each a process by itself, and nobody restarts or ends them."""
-    port = free_port()
-    return [worker(folder, rank, port, changes, variables=fake_gpus(2, **settings)) for rank in range(2)]
+    return workers(folder, changes, variables=fake_gpus(2, **settings))
 
 
 @pytest.mark.clock
 @pytest.mark.parametrize("way, number", [("captured", signal.SIGKILL), ("eager", signal.SIGSTOP), ("bucketed", signal.SIGKILL)])
 def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_what_it_waited_for(tmp_path, way, number):
-    first, second = ranks_by_hand(tmp_path, merged(ENDLESS, WAYS[way]))
-    with first, second:
+    with ranks_by_hand(tmp_path, merged(ENDLESS, WAYS[way])) as (first, second):
         first.wait_for_step(10)
         lost_s = time.monotonic()
         send(second.pid, number)
@@ -48,8 +46,7 @@ EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the s
 @pytest.mark.clock
 def test_without_our_launcher_a_rank_killed_in_the_evaluation_ends_the_other_in_time(tmp_path):
     step, changes = EVALUATION
-    first, second = ranks_by_hand(tmp_path, merged(ENDLESS, changes), kernel_us=300)
-    with first, second:
+    with ranks_by_hand(tmp_path, merged(ENDLESS, changes), kernel_us=300) as (first, second):
         first.wait_for_step(step)
         lost_s = time.monotonic()
         send(second.pid, signal.SIGKILL)
@@ -67,8 +64,7 @@ def test_without_our_launcher_a_rank_whose_peer_never_comes_ends_in_time(tmp_pat
 
 @pytest.mark.parametrize("launches", [20, 500])  # the check of kernels; training
 def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path, launches):
-    first, second = ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=launches, hang_device=1)
-    with first, second:
+    with ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=launches, hang_device=1) as (first, second):
         begin_s = time.monotonic()
         assert (first.wait(), second.wait()) == (4, 4), first.stderr + second.stderr
         assert time.monotonic() - begin_s < 30

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from support import (LONG_RUN, assert_gone, averaging, free_port, import_torch, merged, send, start, train, wait_until,
-                     worker)
+                     worker, workers)
 
 BUSY_S = 10  # what a busy machine may add to a time-out
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
@@ -105,9 +105,7 @@ def test_a_hang_says_who_waits_for_whom(tmp_path, strategy, operation):
 
 
 def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_path):
-    changes = LONG_RUN | averaging("flat")
-    port = free_port()
-    with worker(tmp_path, 0, port, changes) as first, worker(tmp_path, 1, port, changes) as second:
+    with workers(tmp_path, LONG_RUN | averaging("flat")) as (first, second):
         first.wait_for_step(3)
         send(second.pid, signal.SIGKILL)  # and nobody waits for it: it stays as a zombie
         assert first.wait(10) == 4, first.stderr
@@ -116,9 +114,7 @@ def test_a_lost_process_is_noticed_though_its_parent_does_not_ask_for_it(tmp_pat
 
 def test_in_shared_memory_a_lost_rank_is_noticed_while_another_one_is_waited_for(tmp_path):
     changes = merged(LONG_RUN, averaging("shared_memory") | {"launch": {"hang_timeout_s": 60}})
-    port = free_port()
-    with contextlib.ExitStack() as stack:
-        ranks = [stack.enter_context(worker(tmp_path, rank, port, changes, world_size=3)) for rank in range(3)]
+    with workers(tmp_path, changes, 3) as ranks:
         ranks[0].wait_for_step(3)
         send(ranks[0].pid, signal.SIGSTOP)
         send(ranks[1].pid, signal.SIGKILL)
@@ -132,10 +128,7 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
     import_torch()
     changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
     port = free_port()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(served_store(port))
-        ranks = [stack.enter_context(worker(tmp_path, rank, port, changes, world_size=3, variables=AGENT_STORE))
-                 for rank in range(3)]
+    with served_store(port), workers(tmp_path, changes, 3, port, variables=AGENT_STORE) as ranks:
         ranks[0].wait_for_step(3)
         send(ranks[2].pid, signal.SIGSTOP)
         for rank in ranks[:2]:
@@ -148,16 +141,15 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
 @pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
 def test_without_our_launcher_a_job_that_is_stopped_for_long_continues(tmp_path, strategy):
     changes = merged(CONFIG, averaging(strategy) | {"epochs": 3, "launch": {"hang_timeout_s": 2}})
-    port = free_port()
-    with worker(tmp_path, 0, port, changes) as first, worker(tmp_path, 1, port, changes) as second:
-        first.wait_for_step(3)
-        for rank in (first, second):
+    with workers(tmp_path, changes) as ranks:
+        ranks[0].wait_for_step(3)
+        for rank in ranks:
             rank.send(signal.SIGSTOP)
         time.sleep(3)
-        for rank in (first, second):
+        for rank in ranks:
             rank.send(signal.SIGCONT)
             time.sleep(0.5)
-        for rank in (first, second):
+        for rank in ranks:
             assert rank.wait() == 0, rank.stderr
 
 
@@ -188,21 +180,19 @@ def served_store(port):
 def test_a_store_that_dies_ends_all_ranks_within_the_time_out(tmp_path):
     import_torch()
     port = free_port()
-    with served_store(port) as agent:
-        changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}})
-        first, second = (worker(tmp_path, rank, port, changes, variables=AGENT_STORE) for rank in range(2))
-        with first, second:
-            first.wait_for_step(3)
-            agent.kill()
-            agent.wait()
-            died_at = time.monotonic()
-            for rank in (first, second):
-                assert rank.wait(4 + BUSY_S) == 4, rank.stderr
-                assert "mnist-train failed: rank" in rank.stderr
-            assert time.monotonic() - died_at < 4 + BUSY_S
-            assert "checking the store" in first.stderr + second.stderr
-            for rank in (first, second):
-                assert_gone(rank, within_s=BUSY_S)
+    changes = merged(LONG_RUN, {"launch": {"hang_timeout_s": 4}})
+    with served_store(port) as agent, workers(tmp_path, changes, 2, port, variables=AGENT_STORE) as ranks:
+        ranks[0].wait_for_step(3)
+        agent.kill()
+        agent.wait()
+        died_at = time.monotonic()
+        for rank in ranks:
+            assert rank.wait(4 + BUSY_S) == 4, rank.stderr
+            assert "mnist-train failed: rank" in rank.stderr
+        assert time.monotonic() - died_at < 4 + BUSY_S
+        assert any("checking the store" in rank.stderr for rank in ranks)
+        for rank in ranks:
+            assert_gone(rank, within_s=BUSY_S)
 
 
 @pytest.mark.clock

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support import (BINARY, LONG_S, Process, RunFolder, environment, free_port, run, send, start, swept, train,
-                     train_command, wait_until, worker, write_config)
+from support import (BINARY, LONG_S, Process, RunFolder, environment, run, send, start, swept, train, train_command,
+                     wait_until, workers, write_config)
 
 # One epoch of 20 steps; a checkpoint of `net` has 3.4 MB.
 CONFIG = {"epochs": 1, "batch_size": 45, "data": {"limit_train": 886, "limit_test": 100},
@@ -308,9 +308,7 @@ def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_our_launch
 
 def test_without_descriptors_of_processes_a_killed_rank_is_noticed_by_the_others(tmp_path):
     changes = {**CONFIG, "epochs": 1000, "launch": {"hang_timeout_s": 100}}
-    port = free_port()
-    first, second = (worker(tmp_path, rank, port, changes, before=WITHOUT_PIDFD) for rank in range(2))
-    with first, second:
+    with workers(tmp_path, changes, before=WITHOUT_PIDFD) as (first, second):
         first.wait_for_step(6)
         killed_s = time.monotonic()
         send(second.pid, signal.SIGKILL)

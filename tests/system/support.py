@@ -323,6 +323,14 @@ def worker(folder, rank, port, changes, world_size=2, before=(), variables=None)
                    rank_variables(rank, world_size, port) | (variables or {}))
 
 
+@contextlib.contextmanager
+def workers(folder, changes, count=2, port=None, **others):
+    """All ranks of a run, by rank, until the end of the block."""
+    port = port or free_port()
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(worker(folder, rank, port, changes, world_size=count, **others)) for rank in range(count)]
+
+
 def torchrun(folder, changes, *flags, variables=None):
     """Two ranks under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2,

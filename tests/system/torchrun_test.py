@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 from support import (BINARY, Process, assert_gone, executable_of, free_port, import_torch, rank_variables, send,
-                     torchrun, train, wait_until, worker, write_config)
+                     torchrun, train, wait_until, worker, workers, write_config)
 
 import_torch()
 
@@ -105,8 +105,7 @@ def test_torchrun_reports_our_cause(tmp_path):
 
 
 def test_ranks_started_by_hand_meet_at_the_master_port(tmp_path, own_launcher):
-    port = free_port()
-    with worker(tmp_path, 1, port, CONFIG) as second, worker(tmp_path, 0, port, CONFIG) as first:
+    with workers(tmp_path, CONFIG) as (first, second):
         assert first.wait() == 0, first.stderr
         assert second.wait() == 0, second.stderr
         assert first.run_folder.digest() == own_launcher.digest()
@@ -119,8 +118,7 @@ def test_ranks_in_user_namespaces_of_their_own_send_messages_and_shards_keep_the
     if subprocess.run([*apart, "true"], capture_output=True).returncode != 0:
         pytest.skip("no user namespaces here")
     changes = CONFIG | {"deterministic": {"shards": 2}, "gradient_averaging": {"strategy": strategy}}
-    port = free_port()
-    with worker(tmp_path, 1, port, changes, before=apart) as second, worker(tmp_path, 0, port, changes, before=apart) as first:
+    with workers(tmp_path, changes, before=apart) as (first, second):
         assert (first.wait(), second.wait()) == (code, code), first.stderr + second.stderr
         for process in (first, second) if code else (first,):
             assert "rank 1 cannot open the memory of rank 0 (Permission denied)" in process.stderr, process.stderr
@@ -133,10 +131,8 @@ def test_ranks_in_user_namespaces_of_their_own_send_messages_and_shards_keep_the
 
 def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
     error_file = tmp_path / "error.json"
-    port = free_port()
-    variables = {"TORCHELASTIC_ERROR_FILE": error_file}
     before = time.time()
-    with worker(tmp_path, 0, port, {"learning_rate": 1e30}, world_size=1, variables=variables) as process:
+    with workers(tmp_path, {"learning_rate": 1e30}, 1, variables={"TORCHELASTIC_ERROR_FILE": error_file}) as (process,):
         assert process.wait() == 1
         assert "rank 0" in process.stderr and "the loss became" in process.stderr
     message = json.loads(error_file.read_text())["message"]
