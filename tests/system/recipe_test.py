@@ -148,10 +148,3 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, recipe, processes, str
     assert whole.summary()["ended_by"] == {"plateau": "early_stopping", "one_cycle": "epochs"}[recipe]
     stop_by_sigterm(tmp_path, changes, processes, whole.last_step() - 3 * PER_EPOCH // 2)
     same_outcome(train(tmp_path, changes, "--resume", "auto", processes=processes), whole)
-
-
-def test_a_run_does_not_begin_to_average_in_the_middle(tmp_path):
-    changes = {"epochs": 1, "data": {"limit_train": 256, "limit_test": 100}}
-    train(tmp_path, changes)
-    refused = train(tmp_path, changes | {"epochs": 2, "ema": {}}, "--resume", "auto", expect=5)
-    assert "does not fit ema" in refused.stderr and "model.weights" in refused.stderr
