@@ -1,6 +1,5 @@
 """A run that was interrupted and resumed ends as if nothing had happened."""
 
-import math
 import re
 import shlex
 import shutil
@@ -80,18 +79,6 @@ def test_a_resumed_run_says_how_its_new_length_moves_the_schedule(tmp_path):
         said = (f"schedule {name} reaches to the end of the run, which was 20 steps and is 40 now: the learning rate of the "
                 f"next step was {rates}")
         assert resumed.stderr.count(said) == (rates is not None), resumed.stderr
-
-
-def test_a_schedule_ends_with_the_run_where_the_steps_of_an_epoch_change(tmp_path):
-    """From 10 steps an epoch to 5, in the middle of the run."""
-    changes = {"epochs": 4, "batch_size": 32, "max_steps": 20, "learning_rate": 0.1, "log_interval": 1,
-               "data": {"limit_train": 320, "limit_test": 10}}
-    train(tmp_path, changes)
-    rest = {**changes, "max_steps": 1000, "schedule": {"name": "cosine"}, "batch_size": 64}
-    resumed = train(tmp_path, rest, *RESUME)
-    assert "was 20 steps and is 30 now: the learning rate of the next step was 0.1 and is 0.05" in resumed.stderr
-    rates = [line["learning_rate"] for line in resumed.steps()[20:]]
-    assert rates == pytest.approx([0.05 * (1 + math.cos(math.pi * step / 20)) for step in range(10, 20)])
 
 
 def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted):
