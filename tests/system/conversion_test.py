@@ -1,13 +1,12 @@
 """The Python in configs/README.md that makes IDX files of arrays and tables, run as it is written there."""
 
 import struct
-import subprocess
 import sys
 
 import numpy
 import pytest
 from readme_code import block_with
-from support import own_data, run, train, write_config
+from support import own_data, run, run_program, train, write_config
 
 COUNT, SIDE = 48, 6
 KINDS = {8: "u1", 12: ">i4"}
@@ -46,8 +45,7 @@ def test_a_recipe_writes_the_same_pictures_and_a_network_learns_them(tmp_path, n
     write(tmp_path)
     refused = run("--config", write_config(tmp_path, {"data": own_data("idx", name)}), expect=3)
     assert f"{name}: is " in refused.stderr and "configs/README.md" in refused.stderr
-    done = subprocess.run([sys.executable, "-c", block_with(name)], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    run_program(sys.executable, "-c", block_with(name), cwd=tmp_path)
     images, labels = tmp_path / "digits/train-images-idx3-ubyte", tmp_path / f"digits/train-labels-idx1-{labels_kind}"
     for path, expected in zip((images, labels), pictures(seed=1)):
         assert numpy.array_equal(read_array(path), expected)

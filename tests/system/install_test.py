@@ -2,10 +2,9 @@
 
 import json
 import re
-import subprocess
 
 from installation import BUILD, needs_build_folder, prefix  # noqa: F401, F811  (a fixture)
-from support import environment, rank_variables
+from support import environment, rank_variables, run_program
 
 pytestmark = needs_build_folder
 TRAINING = {"max_steps": 3, "device": "cpu", "data.limit_train": 300, "data.limit_test": 100}
@@ -16,8 +15,7 @@ def train_installed(prefix, output, *arguments, **variables):
     variables = {**environment(**variables), "MNIST_TRAIN_DATA": ""}
     command = [prefix / "bin" / "mnist-train", "--config", prefix / "share/mnist-train/configs/mnist.json", "--output", output,
                *(f"--set={key}={json.dumps(value)}" for key, value in TRAINING.items()), *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=prefix, env=variables, timeout=100)
-    assert result.returncode == 0, result.stderr
+    run_program(*command, cwd=prefix, env=variables)
 
 
 def test_everything_is_where_systems_look_for_it(prefix):

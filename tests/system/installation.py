@@ -1,11 +1,10 @@
 """An installation by `cmake --install`, made in one place and moved to another."""
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from support import BINARY
+from support import BINARY, run_program
 
 BUILD = Path(BINARY).resolve().parents[1]
 needs_build_folder = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() or shutil.which("cmake") is None,
@@ -15,5 +14,5 @@ needs_build_folder = pytest.mark.skipif(not (BUILD / "CMakeCache.txt").exists() 
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory):
     folder = tmp_path_factory.mktemp("install")
-    subprocess.run(["cmake", "--install", BUILD, "--prefix", folder / "first"], check=True, capture_output=True)
+    run_program("cmake", "--install", BUILD, "--prefix", folder / "first")
     return (folder / "first").rename(folder / "moved")

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import subprocess
 import sys
 
 import numpy
@@ -13,7 +12,7 @@ from PIL import Image
 from pictures import write_class_folders, write_png
 from pixels_test import CORPUS, DEEP_GRAY, read_pictures
 from readme_code import block_with
-from support import import_torch, own_data, printed_rows, swept, train
+from support import import_torch, own_data, printed_rows, run_program, swept, train
 
 torch = import_torch()
 
@@ -196,8 +195,7 @@ def test_the_documented_script_prints_the_class(tmp_path, photos, trained):
     _, guesses = predicted(trained("crop").path, files)
     assert len(set(guesses)) == 2
     for file, guess in zip(files, guesses, strict=True):
-        done = subprocess.run([sys.executable, "classify.py", file], cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.stdout == guess + "\n", done.stderr
+        assert run_program(sys.executable, "classify.py", file, cwd=tmp_path).stdout == guess + "\n"
 
 
 BUILT_IN = ["torchvision-resnet18", "torchvision-resnet34", "torchvision-resnet50", "torchvision-mobilenet_v2",

@@ -3,11 +3,10 @@
 import os
 import re
 import shutil
-import subprocess
 
 import pytest
 from installation import needs_build_folder, prefix  # noqa: F401, F811  (a fixture)
-from support import REPOSITORY, merged, printed_json, run, stop_by_sigterm, train, write_config
+from support import REPOSITORY, merged, printed_json, run, run_program, stop_by_sigterm, train, write_config
 
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
 pytestmark = [needs_build_folder, pytest.mark.skipif(COMPILER is None, reason="there is no compiler")]
@@ -21,10 +20,8 @@ def example(prefix, tmp_path_factory):
     """The library that tests/plugin_example makes."""
     folder = tmp_path_factory.mktemp("example")
     source = shutil.copytree(REPOSITORY / "tests" / "plugin_example", folder / "source")
-    for command in (["cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
-                    ["cmake", "--build", folder / "build"]):
-        result = subprocess.run(command, capture_output=True, text=True)
-        assert result.returncode == 0, result.stdout + result.stderr
+    run_program("cmake", "-G", "Ninja", "-S", source, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}", timeout=600)
+    run_program("cmake", "--build", folder / "build", timeout=600)
     return folder / "build" / "libwide_net.so"
 
 
@@ -104,7 +101,7 @@ def stub(prefix, tmp_path_factory):
             void make() {{ {make} }}
             struct Entry {{ int api_version; const char* torch_version; void (*make)(); }};
             extern "C" const Entry* {entry}() {{ static const Entry entry{{ {api}, "{torch}", make }}; return &entry; }}""")
-        subprocess.run([COMPILER, "-shared", "-fPIC", "-o", folder / "libstub.so", folder / "stub.cpp"], check=True)
+        run_program(COMPILER, "-shared", "-fPIC", "-o", folder / "libstub.so", folder / "stub.cpp")
         return folder / "libstub.so"
 
     return compiled

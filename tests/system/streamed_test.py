@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from support import (BINARY, environment, merged, printed_json, rank_variables, relative_difference, run, small_mnist,
-                     train, write_config)
+from support import (BINARY, environment, merged, printed_json, rank_variables, relative_difference, run, run_program,
+                     small_mnist, train, write_config)
 
 COUNT = 900
 TOLERANCE = 1e-5
@@ -131,9 +130,8 @@ def test_without_dali_a_config_that_needs_it_says_what_installs_it(tmp_path, set
         shutil.copy(Path(BINARY).with_name(name), tmp_path / name)
     path = write_config(tmp_path, config_of(sets, decode="dali"))
     for variables in ({}, rank_variables() | {"TORCHELASTIC_RUN_ID": "none"}):
-        result = subprocess.run([tmp_path / "mnist-train", "--config", path, "--output", tmp_path / "run"],
-                                capture_output=True, text=True, env=environment(**variables), check=False)
-        assert result.returncode == 2, result.stderr
+        result = run_program(tmp_path / "mnist-train", "--config", path, "--output", tmp_path / "run",
+                             env=environment(**variables), expect=2)
         assert "data.decode is \"dali\"" in result.stderr and "./scripts/setup --dali" in result.stderr
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    assert run("--config", path, "--dry-run").returncode == 0
+    run("--config", path, "--dry-run", expect=0)

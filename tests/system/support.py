@@ -113,14 +113,18 @@ def small_mnist():
     return root
 
 
-def run(*arguments, folder=None, variables=None, timeout=LONG_S, expect=None, before=(), **others):
-    """Runs any command of the binary to its end, which must have the exit code `expect` unless that is None. `before` is
-    a command that becomes it."""
-    command = [str(word) for word in (*before, BINARY, *arguments)]
-    done = subprocess.run(command, text=True, errors="replace", cwd=folder, env=environment(**(variables or {})), timeout=timeout,
+def run_program(*command, expect=0, timeout=LONG_S, **others):
+    """Runs any program to its end, which must have the exit code `expect` unless that is None."""
+    command = [str(word) for word in command]
+    done = subprocess.run(command, text=True, errors="replace", timeout=timeout,
                           **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | others)
-    assert expect in (None, done.returncode), f"{' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+    assert expect in (None, done.returncode), f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}"
     return done
+
+
+def run(*arguments, folder=None, variables=None, expect=None, before=(), **others):
+    """The same of any command of the binary. `before` is a command that becomes it."""
+    return run_program(*before, BINARY, *arguments, expect=expect, cwd=folder, env=environment(**(variables or {})), **others)
 
 
 def json_lines(text):
