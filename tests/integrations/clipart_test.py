@@ -11,7 +11,7 @@ import pytest
 from pictures import CLIPART, CLIPART_CLASSES
 from python_tools import PYTHON
 from readme_code import block_with
-from support import BINARY, environment, json_lines
+from support import BINARY, environment, json_lines, run_program
 
 TRAIN_FASTER = {"epochs": 8, "device": "cpu"}
 
@@ -21,10 +21,7 @@ pytestmark = pytest.mark.skipif(not CLIPART.is_dir(), reason="scripts/test --int
 def shell(line, folder, **variables):
     """The standard output of a line that a user types."""
     path = f"{Path(BINARY).parent}:{os.environ['PATH']}"
-    done = subprocess.run(["bash", "-c", line], cwd=folder, env=environment(PATH=path, **variables), capture_output=True,
-                          text=True, timeout=300, check=False)
-    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    return run_program("bash", "-c", line, cwd=folder, env=environment(PATH=path, **variables), timeout=300).stdout
 
 
 def class_of(path):

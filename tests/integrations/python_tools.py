@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support import REPOSITORY, environment
+from support import REPOSITORY, environment, run_program
 
 PYTHON = Path(os.environ.get("MNIST_TRAIN_INTEGRATIONS_PYTHON", REPOSITORY / ".venv/integrations/bin/python3"))
 SCRIPTS = REPOSITORY / "scripts" / "integrations"
@@ -18,6 +18,6 @@ def has_module(name):
     return PYTHON.exists() and subprocess.run([PYTHON, "-c", search], check=False).returncode == 0
 
 
-def run_python(*arguments, folder=None, variables=None, timeout=150):
-    return subprocess.run([PYTHON, *map(str, arguments)], capture_output=True, text=True, cwd=folder,
-                          env=environment(**(variables or {})), timeout=timeout, stdin=subprocess.DEVNULL)
+def run_python(*arguments, folder=None, variables=None, expect=0):
+    return run_program(PYTHON, *arguments, cwd=folder, env=environment(**(variables or {})), timeout=150,
+                       stdin=subprocess.DEVNULL, expect=expect)

@@ -6,19 +6,20 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import time
 
 import numpy
 import pytest
 
 from pictures import read_png
-from support import run, train
+from support import RunFolder, json_lines, run, run_program, train
 
 CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("no chromium here", allow_module_level=True)
 
+HEADLESS = (CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu")
+HOME = os.environ | {"HOME": os.environ.get("TMPDIR", "/tmp")}
 DARK, LIGHT = 0, 1
 
 # Tells the window around it what the page is like inside: its widths, what it holds.
@@ -41,11 +42,7 @@ window.addEventListener("load", function () {
 
 
 def chromium(*arguments):
-    result = subprocess.run(
-        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
-         "--virtual-time-budget=3000", *arguments], capture_output=True, text=True, timeout=120, errors="replace",
-        env=os.environ | {"HOME": os.environ.get("TMPDIR", "/tmp")})
-    assert result.returncode == 0, result.stderr
+    result = run_program(*HEADLESS, "--hide-scrollbars", "--enable-logging=stderr", "--virtual-time-budget=3000", *arguments, env=HOME)
     assert "CONSOLE" not in result.stderr, result.stderr
     return result.stdout
 
@@ -107,7 +104,7 @@ def asked(page, script):
 
 
 def test_a_cell_of_the_matrix_filters_the_pictures_and_more_are_shown_on_demand(runs):
-    mistakes = [json.loads(line) for line in (runs[0] / "mistakes.jsonl").read_text().splitlines()]
+    mistakes = json_lines((runs[0] / "mistakes.jsonl").read_text())
     kinds = collections.Counter((row["truth"], row["guess"]) for row in mistakes)
     (truth, guess), images = kinds.most_common(1)[0]
     found = asked(runs[0] / "report.html", f"""
@@ -124,8 +121,7 @@ def test_a_cell_of_the_matrix_filters_the_pictures_and_more_are_shown_on_demand(
 
 
 def test_a_chart_tells_its_values_to_a_finger_and_to_the_keyboard(runs):
-    epochs = [json.loads(line) for line in (runs[0] / "metrics.jsonl").read_text().splitlines()]
-    accuracies = [100 * row["test_accuracy"] for row in epochs if row["event"] == "epoch"]
+    accuracies = [100 * epoch["test_accuracy"] for epoch in RunFolder(runs[0]).epochs()]
     found = asked(runs[0] / "report.html", """
       const figure = document.querySelector("figure.chart"), svg = figure.querySelector(":scope > svg"), box = svg.getBoundingClientRect();
       const read = () => [figure.querySelector(".at").textContent, figure.querySelector(".legend b").textContent];
@@ -151,9 +147,7 @@ def opening_seconds(page, picture):
     """Of the browser, from its start to a picture of the page; the best of some, since other tests run beside this one."""
     def once():
         begin = time.monotonic()
-        subprocess.run([CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1400",
-                        f"--screenshot={picture}", page.as_uri()], check=True, timeout=60, capture_output=True,
-                       env=os.environ | {"HOME": os.environ.get("TMPDIR", "/tmp")})
+        run_program(*HEADLESS, "--window-size=1400,1400", f"--screenshot={picture}", page.as_uri(), env=HOME)
         return time.monotonic() - begin
 
     return min(once() for _ in range(4))
@@ -172,7 +166,7 @@ def test_the_page_of_fifty_epochs_and_320_predictions_is_small_and_opens_within_
 
 def test_a_comparison_fits_its_window(runs, tmp_path):
     page = tmp_path / "both.html"
-    assert run("report", *runs, "--output", page).returncode == 0
+    run("report", *runs, "--output", page, expect=0)
     for width in (400, 1400):
         found = numbers_of(page, width)
         assert found["overflow"] <= 0 and found["cut"] == 0 and found["charts"] == 6
@@ -192,7 +186,7 @@ def test_nothing_that_a_run_is_called_runs(runs, tmp_path):
     shutil.copytree(runs[0], evil)
     (evil / "summary.json").write_text('{"status":"<script>document.title=\'owned\'</script>"}')
     page = tmp_path / "page.html"
-    assert run("report", evil, "--output", page).returncode == 0
+    run("report", evil, "--output", page, expect=0)
     dom = chromium("--dump-dom", page.as_uri())
     assert "<title>owned" not in dom and "onerror=document" in dom
 

@@ -32,7 +32,7 @@ def test_the_first_200_steps_are_as_near_to_exact_as_pytorchs_own(tmp_path):
         "data": {"limit_train": STEPS * BATCH, "limit_test": 10},
         "checkpoint": {"every_epochs": 0, "keep_best": False},
     }, timeout=900)  # beside other tests on two cores
-    ours = torch.tensor([step["loss"] for step in run.steps()], dtype=torch.float64)
+    ours = torch.tensor(run.losses(), dtype=torch.float64)
     assert len(ours) == STEPS
 
     def distance(losses, steps):

@@ -7,8 +7,8 @@ import socket
 import subprocess
 
 import pytest
-from support import (BINARY, REPOSITORY, RunFolder, all_pids, environment_of, executable_of, free_port, run, send,
-                     train, wait_until, write_config)
+from support import (BINARY, REPOSITORY, RunFolder, all_pids, environment_of, executable_of, free_port, run, run_program,
+                     send, train, wait_until, write_config)
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("slurmctld") is None or shutil.which("munged") is None,
@@ -76,29 +76,26 @@ class Slurm:
         self.start("slurmctld", "-D", "-i", "-f", folder / "slurm.conf")
         for node in ("one", "two"):
             self.start("slurmd", "-D", "-N", node, "-f", folder / "slurm.conf")
-        wait_until(lambda: self.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "2"], "idle nodes", 60)
+        wait_until(lambda: self.run("sinfo", "-h", "-o", "%T %D", expect=None).stdout.split() == ["idle", "2"], "idle nodes", 60)
 
     def start(self, *command):
         self.daemons.append(subprocess.Popen(list(map(str, command)), env=self.environment, stdout=subprocess.DEVNULL,
                                              stderr=open(self.folder / f"{command[0]}.err", "a")))
 
-    def run(self, *command, timeout=120, **variables):
-        return subprocess.run(list(map(str, command)), env=self.environment | variables, capture_output=True, text=True,
-                              timeout=timeout, cwd=self.folder)
+    def run(self, *command, expect=0, **variables):
+        return run_program(*command, env=self.environment | variables, cwd=self.folder, expect=expect)
 
     def state(self, job):
-        return self.run("squeue", "-h", "-j", job, "-t", "all", "-o", "%T").stdout.strip()
+        return self.run("squeue", "-h", "-j", job, "-t", "all", "-o", "%T", expect=None).stdout.strip()
 
     def submit(self, script, *flags):
         path = self.folder / "job.sbatch"
         path.write_text("#!/bin/bash\n" + script)
-        done = self.run("sbatch", "--parsable", "-N", "2", "-n", "2", *flags, path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return self.run("sbatch", "--parsable", "-N", "2", "-n", "2", "--export=ALL,MASTER_ADDR=127.0.0.1", *flags, path).stdout.strip()
 
     def stop(self):
-        self.run("scancel", "--state=RUNNING", "--user=root")
-        wait_until(lambda: self.run("squeue", "-h").stdout.strip() == "", "the end of all jobs", 30)
+        self.run("scancel", "--state=RUNNING", "--user=root", expect=None)
+        wait_until(lambda: self.run("squeue", "-h", expect=None).stdout.strip() == "", "the end of all jobs", 30)
         for daemon in reversed(self.daemons):
             daemon.send_signal(signal.SIGTERM)
         for daemon in self.daemons:
@@ -155,9 +152,7 @@ ADDRESS = {"MASTER_ADDR": "127.0.0.1"}
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_srun_gives_the_weights_of_our_own_launcher(slurm, expected, tmp_path, nodes):
     config = write_config(tmp_path, CONFIG)
-    done = slurm.run("srun", "-N", nodes, "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run",
-                     **(ADDRESS if nodes == 2 else {}))
-    assert done.returncode == 0, done.stderr
+    slurm.run("srun", "-N", nodes, "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run", **(ADDRESS if nodes == 2 else {}))
     folder = RunFolder(tmp_path / "run")
     assert folder.digest() == expected.digest()
     assert folder.summary()["launcher"] == "slurm"
@@ -168,17 +163,14 @@ def test_the_interactive_shell_of_salloc_starts_its_own_ranks(slurm, tmp_path):
     shell = tmp_path / "shell"
     shell.write_text(f"#!/bin/sh\nexec {BINARY} --config {config} --output {tmp_path}/run\n")
     shell.chmod(0o755)
-    done = slurm.run("salloc", "-n", 2, SHELL=str(shell))
-    assert done.returncode == 0, done.stderr
+    slurm.run("salloc", "-n", 2, SHELL=str(shell))
     assert RunFolder(tmp_path / "run").summary()["launcher"] == "mnist-train"
 
 
 @pytest.mark.skipif(shutil.which("mpiexec.mpich") is None, reason="no MPICH: scripts/test --integrations installs it")
 def test_an_mpiexec_whose_daemons_srun_starts_counts(slurm, expected, tmp_path):
     config = write_config(tmp_path, CONFIG)
-    done = slurm.run("salloc", "-N", 1, "-n", 2, "mpiexec.mpich", "-n", 2, BINARY, "--config", config, "--output",
-                     tmp_path / "run")
-    assert done.returncode == 0, done.stderr
+    slurm.run("salloc", "-N", 1, "-n", 2, "mpiexec.mpich", "-n", 2, BINARY, "--config", config, "--output", tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     assert folder.digest() == expected.digest()
     assert folder.summary()["launcher"] == "mpich"
@@ -187,7 +179,7 @@ def test_an_mpiexec_whose_daemons_srun_starts_counts(slurm, expected, tmp_path):
 def test_a_killed_task_ends_the_step(slurm, tmp_path):
     config = write_config(tmp_path, LONG_RUN)
     job = slurm.submit(f"srun --kill-on-bad-exit=1 {BINARY} --config {config} --output {tmp_path}/run\n",
-                       "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+                       f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 3)
     send(tasks_of(job)[-1], signal.SIGKILL)
@@ -197,7 +189,7 @@ def test_a_killed_task_ends_the_step(slurm, tmp_path):
 
 def test_the_ready_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
     job = slurm.submit(ready_job(write_config(tmp_path, LONGER), tmp_path / "run"), "--requeue", "--open-mode=append",
-                       "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+                       f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 10)
     send(tasks_of(job)[-1], signal.SIGKILL)
@@ -211,21 +203,20 @@ def test_the_ready_job_requeues_itself_after_a_lost_task_and_ends_with_the_same_
 
 def test_scancel_saves_and_ends_the_job(slurm, expected_longer, tmp_path):
     config = write_config(tmp_path, LONGER)
-    job = slurm.submit(ready_job(config, tmp_path / "run"), "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+    job = slurm.submit(ready_job(config, tmp_path / "run"), f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 10)
-    assert slurm.run("scancel", job).returncode == 0
+    slurm.run("scancel", job)
     wait_until(lambda: slurm.state(job) == "CANCELLED" and not tasks_of(job), "the end of the job", 60)
     assert folder.summary()["status"] == "stopped", (tmp_path / "log").read_text()
     assert int(folder.checkpoints()[-1].stem[5:]) == folder.last_step()
-    assert run("--config", config, "--output", folder.path, "--resume", "auto", "--nproc-per-node", 2).returncode == 0
+    run("--config", config, "--output", folder.path, "--resume", "auto", "--nproc-per-node", 2, expect=0)
     assert folder.digest() == expected_longer.digest()
 
 
 def test_a_job_whose_time_is_over_has_saved(slurm, tmp_path):
     changes = {**LONG_RUN, "epochs": 100000}
-    job = slurm.submit(ready_job(write_config(tmp_path, changes), tmp_path / "run"), "--time=1",
-                       "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+    job = slurm.submit(ready_job(write_config(tmp_path, changes), tmp_path / "run"), "--time=1", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 3)
     wait_until(lambda: slurm.state(job) == "TIMEOUT" and not tasks_of(job), "the end of the job", 180)
@@ -236,10 +227,10 @@ def test_a_job_whose_time_is_over_has_saved(slurm, tmp_path):
 def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, expected_longer, tmp_path):
     config = write_config(tmp_path, LONGER)
     job = slurm.submit(f"srun {BINARY} --config {config} --output {tmp_path}/run\n", "--requeue",
-                       "--open-mode=append", "--export=ALL,MASTER_ADDR=127.0.0.1", f"--output={tmp_path}/log")
+                       "--open-mode=append", f"--output={tmp_path}/log")
     folder = RunFolder(tmp_path / "run")
     wait_for_steps(folder, 10)
-    assert slurm.run("scancel", "--signal=USR1", job).returncode == 0
+    slurm.run("scancel", "--signal=USR1", job)
     wait_until(lambda: slurm.state(job) == "COMPLETED", "the end of the job", 200)
     assert "is back in the queue" in (tmp_path / "log").read_text()
     assert "resuming from" in (tmp_path / "log").read_text()
