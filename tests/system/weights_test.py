@@ -3,9 +3,7 @@
 import json
 from collections import OrderedDict
 
-import numpy
 import pytest
-from pictures import write_png
 from support import import_torch, printed_json, read_mnist, run, train, write_config
 
 torch = import_torch()
@@ -85,24 +83,6 @@ def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     assert same_tensors({name: tensors["model." + name] for name in weights}, weights)
     assert all(tensors[f"optimizer.momentum_buffer.{name}"].shape == tensor.shape for name, tensor in weights.items())
     assert json.loads(metadata["mnist-train.state"])["progress"]["samples_seen"] == 2 * 2560
-
-
-@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model"])
-def test_the_weights_of_a_training_state_of_python_are_taken(tmp_path, trained, config, key):
-    model = Net()
-    model.load_state_dict(load(trained.path / "model.pt"))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    loss = model(torch.zeros(1, 1, 28, 28)).sum()
-    loss.backward()
-    optimizer.step()
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
-    model.load_state_dict(load(trained.path / "model.pt"))
-    path = tmp_path / "training.pt"
-    torch.save({"epoch": 3, "best": 0.5, "loss": loss, "names": ["a", None, True], key: model.state_dict(),
-                "optimizer_state_dict": optimizer.state_dict(), "scheduler": scheduler.state_dict()}, path)
-    assert evaluate(path, config) == evaluate(trained.path / "model.pt", config)
-    image = write_png(tmp_path / "image.png", numpy.zeros((28, 28), numpy.uint8))
-    run("predict", "--checkpoint", path, "--config", config, image, expect=0)
 
 
 def test_an_export_with_the_optimizer_is_read_again(tmp_path, trained, config):
