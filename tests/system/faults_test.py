@@ -4,7 +4,6 @@ import re
 import resource
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from support import (BINARY, LONG_RUN, Process, assert_gone, averaging, merged, send, start, train, wait_until,
@@ -160,19 +159,6 @@ def test_a_disk_that_fills_up_never_ends_well_and_leaves_no_half_file(tmp_path):
     assert not folder.checkpoints()
     assert not (folder.path / "model.pt").exists()
     assert folder.summary()["status"] == "failed"
-
-
-@pytest.mark.skipif(any(Path("/proc/driver").glob("nvidia/version")), reason="there is a GPU")
-def test_a_gpu_asked_for_by_name_is_not_replaced(tmp_path):
-    for asked in ({"backend": "nccl", "device": "auto"}, {"device": "cuda"}):
-        refused = train(tmp_path, asked, processes=2, expect=2)
-        assert list(asked.values())[0] in refused.stderr and "no GPU" in refused.stderr
-        assert not refused.path.exists()
-
-
-def test_processes_that_contradict_the_devices_are_refused(tmp_path):
-    refused = train(tmp_path, {"launch": {"devices": ["cpu", "cpu", "cpu"]}}, processes=2, expect=2)
-    assert "devices" in refused.stderr
 
 
 # Ports
