@@ -5,14 +5,13 @@ import signal
 import time
 
 import pytest
-from support import BINARY, Process, assert_gone, executable_of, send, train, write_config
+from support import BINARY, LONG_RUN, Process, assert_gone, executable_of, send, train, write_config
 
 COMMANDS = {
     "open-mpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"],
     "mpich": ["mpiexec.mpich"],
 }
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886}}
-LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}}
 
 
 @pytest.fixture(params=COMMANDS)

@@ -9,14 +9,13 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from support import (BINARY, Process, assert_gone, executable_of, free_port, import_torch, rank_variables, send,
-                     torchrun, train, wait_until, worker, workers, write_config)
+from support import (BINARY, LONG_RUN, Process, assert_gone, executable_of, free_port, import_torch, rank_variables,
+                     send, torchrun, train, wait_until, worker, workers, write_config)
 
 import_torch()
 
 # Two epochs of 20 steps.
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886}, "checkpoint": {"every_steps": 7}}
-LONG_RUN = {"epochs": 1000, "data": {"limit_test": 100}}
 
 
 @pytest.fixture(scope="module")
