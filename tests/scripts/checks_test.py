@@ -1,0 +1,163 @@
+"""The checks of the sources and of Markdown find what goes against their rules, and nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKS = Path(__file__).resolve().parents[2] / "scripts" / "lib"
+
+
+def findings(check, repository):
+    done = subprocess.run([sys.executable, CHECKS / f"{check}.py", repository], capture_output=True, text=True, check=False)
+    assert done.stderr == "" and done.returncode == (done.stdout != "")
+    return done.stdout.splitlines()
+
+
+def write(folder, files):
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return folder
+
+
+# Layers
+
+LAYERS = """
+| layer | owns | may include | torch |
+|---|---|---|---|
+| `base/` | errors | – | no |
+| `data/` | samples | base | no |
+| `comm/` | groups | base | yes |
+| `app/` | commands | base, data, comm | yes |
+"""
+
+
+@pytest.fixture
+def layers(tmp_path):
+    """A tree that keeps to its table."""
+    return write(tmp_path, {
+        "src/README.md": LAYERS,
+        "src/base/error.h": "#include <string>\n",
+        "src/base/error.cpp": '#include "base/error.h"\n',
+        "src/data/set.cpp": '#include "base/error.h"\n// as c10d does\n',
+        "src/comm/group.cpp": '#include <torch/types.h>\n#include "base/error.h"\nc10d::Store* store;\n',
+        "src/app/main.cpp": '#include "comm/group.h"\n#include "data/set.h"\n',
+    })
+
+
+def test_a_tree_that_keeps_to_the_table_passes(layers):
+    assert findings("check_layers", layers) == []
+    write(layers, {"src/data/set.cpp": "int f() {\n" + "  g();\n" * 58 + "}\n"})  # a function of 60 lines
+    assert findings("check_layers", layers) == []
+
+
+@pytest.mark.parametrize("name, text, finding", [
+    ("base/error.h", '#include "data/set.h"\n', 'src/base/error.h:1: "data/set.h": base/ may include nothing'),
+    ("data/set.cpp", '\n#include "comm/group.h"\n', 'src/data/set.cpp:2: "comm/group.h": data/ may include base'),
+    ("data/set.cpp", '#include "set.h"\n', "is not relative to src/"),
+    ("data/set.cpp", "#include <torch/types.h>\n", "free of torch"),
+    ("app/main.cpp", "using Store = c10d::Store;\n", "src/app/main.cpp:1: names c10d"),
+    ("data/set.cpp", "\n" * 601, "601 lines, at most 600"),
+    ("data/set.cpp", "int f() {\n" + "  g();\n" * 59 + "}\n", "61 lines in one function"),
+    ("data/set.h", "class A {\n  int f() {\n" + "    g();\n" * 59 + "  }\n};\n", "src/data/set.h:2: 61 lines"),
+    ("new/thing.h", "int a;\n", "src/new:1: is not in the table of layers"),
+    ("README.md", LAYERS.replace("| – |", "| data |"), "base/ may include data, which the table has further down"),
+    ("README.md", LAYERS.replace("| base | no |", "| bas | no |"), "data/ may include unknown layers: bas"),
+    ("README.md", "no table\n", "has no table of layers"),
+])
+def test_what_goes_against_the_table_is_named(layers, name, text, finding):
+    found = findings("check_layers", write(layers, {f"src/{name}": text}))
+    assert any(finding in line for line in found), found
+
+
+# Names
+
+SOUND = """#pragma once
+class Later;
+struct Options;
+
+/// What a reader needs to open a file. The path is relative to the working directory.
+///
+///     Options{"a.idx"}
+struct Options {
+  int count = 0;  // data of the file
+};
+template <>
+struct Hash<Options> {};
+enum class Color { kRed };
+/// Opens the file and returns how many samples it holds; throws Error(kData) where it is damaged
+/// (see the note above).
+int open_file(const Options& options, int data_count);
+"""
+
+
+@pytest.fixture
+def names(tmp_path):
+    table = "".join(line for line in LAYERS.splitlines(keepends=True) if "comm" not in line)
+    return write(tmp_path, {"src/README.md": table, "src/base/error.h": "struct Hash;\n", "src/data/file.h": SOUND})
+
+
+@pytest.mark.parametrize("text", [
+    "", "namespace mnist_train::data {}\nusing namespace data;\n", "auto n = view.data();\n", "return data;\n", "void f(int data_);\n",
+    "data::Options options;\n", 'say("the data, and more");\n', "void data();\n",
+])
+def test_sound_names_and_uses_of_a_layers_name_that_hide_nothing_pass(names, text):
+    assert findings("check_names", write(names, {"src/base/use.cpp": text})) == []
+
+
+@pytest.mark.parametrize("text, finding", [
+    ("struct Options {\n};\n", "src/data/file.h:8: a second type Options; the first is in src/base/new.h:1"),
+    ("class Reader::Color {\n};\n", "a second type Color"),
+    ("void f(const Bytes& data);\n", "src/base/new.h:1: data is the name of a layer's namespace"),
+    ("std::vector<int> data;\n", "data is the name"),
+    ("for (const auto& [name, data] : parts) {\n", "data is the name"),
+    ("for (int data : numbers) {\n", "data is the name"),
+])
+def test_names_that_go_against_the_rules_are_named(names, text, finding):
+    found = findings("check_names", write(names, {"src/base/new.h": text}))
+    assert any(finding in line for line in found), found
+
+
+# Markdown
+
+README = """# A project
+[other](docs/other.md), [a part of it](docs/other.md#two-words-1), [here](#a-project), [site](https://example.org/a#b)
+![picture](docs/a.png "title") <img src="docs/a.png" alt="x"> `[no link](nowhere.md)`
+
+```
+[no link](nowhere.md)
+```
+"""
+
+
+@pytest.fixture
+def pages(tmp_path):
+    return write(tmp_path, {"README.md": README, "docs/other.md": "# `Two` words!\n\n## Two words\n\n[back](../README.md)\n",
+                            "docs/a.png": "", "build/ours.md": "[not ours](nowhere.md)\n"})
+
+
+def test_links_that_lead_somewhere_pass(pages):
+    assert findings("check_markdown", pages) == []
+
+
+@pytest.mark.parametrize("text, finding", [
+    ("[a](nowhere.md)", "docs/new.md:1: nowhere.md: there is no such file"),
+    ("\n![a](b.png)", "docs/new.md:2: b.png: there is no such file"),
+    ('<img src="c.webp">', "c.webp: there is no such file"),
+    ("[a](other.md#three-words)", "other.md#three-words: other.md has no such heading"),
+    ("[a](#nothing)", "#nothing: new.md has no such heading"),
+    ("[a]: nowhere.md", "nowhere.md: there is no such file"),
+])
+def test_links_that_lead_nowhere_are_named(pages, text, finding):
+    found = findings("check_markdown", write(pages, {"docs/new.md": text + "\n"}))
+    assert found == [finding if finding.startswith("docs") else f"docs/new.md:1: {finding}"]
+
+
+def test_a_readme_of_more_than_a_page_is_too_long(pages):
+    assert findings("check_markdown", write(pages, {"README.md": "line\n" * 150})) == []
+    found = findings("check_markdown", write(pages, {"README.md": "line\n" * 151 + "x" * 121 + "\n"}))
+    assert len(found) == 2
+    assert "152 lines, at most 150" in found[0] and "README.md:152: 121 columns, at most 120" in found[1]
