@@ -21,10 +21,8 @@ def photo(mode, width, height, seed=0):
     """A smooth picture with some noise and, if the mode has alpha, all degrees of it."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
-    planes = [
-        (120 + 90 * np.sin((x * (i + 1) + 7 * seed) / 9.0) + 40 * np.cos(y / (5.0 + i)) + rng.normal(0, 6, x.shape))
-        for i in range(3)
-    ]
+    planes = [120 + 90 * np.sin((x * (i + 1) + 7 * seed) / 9.0) + 40 * np.cos(y / (5.0 + i)) + rng.normal(0, 6, x.shape)
+              for i in range(3)]
     rgb = Image.fromarray(np.clip(np.stack(planes, -1), 0, 255).astype(np.uint8))
     if mode in ("RGB", "L", "CMYK", "1"):
         return rgb.convert(mode)
@@ -95,8 +93,7 @@ def pngs():
         yield f"palette-{bits}.png", saved(photo("RGB", 30, 11).quantize(2**bits), "PNG", bits=bits)
         rows = [bytes((37 * y + x) % 256 for x in range((19 * bits + 7) // 8)) for y in range(7)]
         yield f"gray-{bits}.png", raw_png(19, 7, bits, 0, rows)
-    palette = photo("RGBA", 40, 30).quantize(23)
-    yield "palette-alpha.png", saved(palette, "PNG")
+    yield "palette-alpha.png", saved(photo("RGBA", 40, 30).quantize(23), "PNG")
     yield "palette-key.png", saved(photo("P", 30, 30), "PNG", transparency=3)
     yield "palette-alphas.png", saved(photo("P", 30, 30), "PNG", transparency=bytes(range(0, 222, 6)))
     yield "rgb-key.png", saved(photo("RGB", 30, 30), "PNG", transparency=photo("RGB", 30, 30).getpixel((3, 3)))
@@ -124,8 +121,7 @@ def jpegs():
         yield f"exif-{value}.jpg", saved(photo("RGB", 40, 23, value), "JPEG", exif=orientation(value))
         yield f"exif-{value}-gray.jpeg", saved(photo("L", 40, 23, value), "JPEG", exif=orientation(value))
         yield f"xmp-{value}.jpg", saved(photo("RGB", 40, 23, value), "JPEG", xmp=xmp(value))
-    both = saved(photo("RGB", 40, 23), "JPEG", exif=orientation(6), xmp=xmp(3))
-    yield "exif-before-xmp.jpg", both
+    yield "exif-before-xmp.jpg", saved(photo("RGB", 40, 23), "JPEG", exif=orientation(6), xmp=xmp(3))
     for stray in (b"\0", b"stray", b"\xff\xff\xff", b"\x01\xff\x00\x02"):
         jpeg = saved(photo("RGB", 40, 23), "JPEG")
         at = jpeg.index(b"\xff\xdb")
@@ -140,9 +136,7 @@ def jpegs():
 
 
 def webps():
-    for mode, lossless, (width, height) in itertools.product(
-        ("RGB", "L", "RGBA", "LA"), (True, False), ((1, 1), (17, 9), (120, 77))
-    ):
+    for mode, lossless, (width, height) in itertools.product(("RGB", "L", "RGBA", "LA"), (True, False), ((1, 1), (17, 9), (120, 77))):
         yield f"{mode}-{lossless}-{width}.webp", saved(photo(mode, width, height), "WEBP", lossless=lossless)
     for value in range(1, 9):
         yield f"exif-{value}.webp", saved(photo("RGBA", 31, 18), "WEBP", exif=orientation(value).tobytes(), lossless=True)
@@ -173,20 +167,12 @@ def bmps():
         yield f"{mode}-{width}x{height}.bmp", saved(photo(mode, width, height), "BMP")
     plain = saved(photo("RGB", 17, 9), "BMP")
     yield "from-top.bmp", plain[:22] + struct.pack("<i", -9) + plain[26:]
-    four = saved(photo("RGB", 17, 9).quantize(16), "BMP")
-    yield "sixteen.bmp", four
-    for bits, masks in (
-        (16, (0xF800, 0x7E0, 0x1F, 0)),
-        (16, (0x7C00, 0x3E0, 0x1F, 0)),
-        (32, (0xFF0000, 0xFF00, 0xFF, 0)),
-        (32, (0xFF0000, 0xFF00, 0xFF, 0xFF000000)),
-        (32, (0xFF, 0xFF00, 0xFF0000, 0xFF000000)),
-        (32, (0xFF000000, 0xFF0000, 0xFF00, 0xFF)),
-        (32, (0xFF000000, 0xFF0000, 0xFF00, 0)),
-    ):
-        for header in (40, 56, 108, 124):
-            if header == 40 and masks[3]:
-                continue
+    yield "sixteen.bmp", saved(photo("RGB", 17, 9).quantize(16), "BMP")
+    for bits, masks in ((16, (0xF800, 0x7E0, 0x1F, 0)), (16, (0x7C00, 0x3E0, 0x1F, 0)),
+                        (32, (0xFF0000, 0xFF00, 0xFF, 0)), (32, (0xFF0000, 0xFF00, 0xFF, 0xFF000000)),
+                        (32, (0xFF, 0xFF00, 0xFF0000, 0xFF000000)), (32, (0xFF000000, 0xFF0000, 0xFF00, 0xFF)),
+                        (32, (0xFF000000, 0xFF0000, 0xFF00, 0))):
+        for header in (56, 108, 124) if masks[3] else (40, 56, 108, 124):
             yield f"masks-{bits}-{masks[0]:x}-{masks[1]:x}-{masks[3]:x}-{header}.bmp", bmp_with_masks(bits, masks, header)
     runs = b"".join(bytes([16, y * 20, 0, 0]) for y in range(8)) + b"\0\1"
     yield "runs.bmp", rle_bmp(1, runs, 8)
@@ -267,12 +253,8 @@ def files(tmp_path_factory):
 
 def test_every_pixel_is_pillows(files):
     assert len(CORPUS) >= 200
-    jobs = [
-        (name, channels, ground)
-        for name in CORPUS
-        for channels in (1, 3)
-        for ground in (BACKGROUNDS if name.endswith((".png", ".webp", ".bmp")) else BACKGROUNDS[:1])
-    ]
+    jobs = [(name, channels, ground) for name in CORPUS for channels in (1, 3)
+            for ground in (BACKGROUNDS if name.endswith((".png", ".webp", ".bmp")) else BACKGROUNDS[:1])]
     found = read_pictures([(files / name, "none", 0, 0, channels, ground) for name, channels, ground in jobs])
     wrong = []
     for (name, channels, ground), pixels in zip(jobs, found):
@@ -310,13 +292,12 @@ def pillow_pad(picture, height, width, ground):
 
 
 def test_fits_are_torchvisions_and_pillows(tmp_path):
-    jobs, wanted = [], []
+    jobs, wanted, ground = [], [], BACKGROUNDS[2]
     for number, (width, height) in enumerate(SIZES):
         picture = photo("RGB", width, height, number)
         path = tmp_path / f"{width}x{height}.png"
         picture.save(path)
         for h, w in TARGETS:
-            ground = BACKGROUNDS[2]
             jobs.append((path, "stretch", h, w, 3, ground))
             wanted.append(planes(picture.resize((w, h), Image.Resampling.BILINEAR)))
             if h == w and max(width / height, height / width) < 1000:
@@ -326,11 +307,9 @@ def test_fits_are_torchvisions_and_pillows(tmp_path):
                 jobs.append((path, "pad", h, w, 3, ground))
                 wanted.append(pillow_pad(picture, h, w, ground))
     found = read_pictures(jobs)
-    wrong = [
-        f"{job[0].name} {job[1:4]}: {pixels if isinstance(pixels, str) else abs(pixels - other.astype(int)).max()}"
-        for job, pixels, other in zip(jobs, found, wanted)
-        if isinstance(pixels, str) or abs(pixels - other.astype(int)).max() > 1
-    ]
+    wrong = [f"{job[0].name} {job[1:4]}: {pixels if isinstance(pixels, str) else abs(pixels - other.astype(int)).max()}"
+             for job, pixels, other in zip(jobs, found, wanted)
+             if isinstance(pixels, str) or abs(pixels - other.astype(int)).max() > 1]
     assert not wrong, "\n".join(wrong)
 
 
