@@ -54,7 +54,7 @@ def test_strangers_who_talk_to_the_ports_change_nothing(tmp_path):
             for stranger in held:
                 stranger.close()
     assert len(held) > 10
-    assert [line["loss"] for line in process.run_folder.steps()] == [line["loss"] for line in expected.steps()]
+    assert process.run_folder.losses() == expected.losses()
 
 
 def slowed(process, pid, stop):

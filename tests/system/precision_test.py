@@ -10,19 +10,12 @@ torch = import_torch()
 from torch_models import MODELS  # noqa: E402  (needs torch)
 
 
-def in_folder(parent, name, changes, processes=2, **others):
-    folder = parent / name
-    folder.mkdir()
-    return train(folder, changes, processes=processes, **others)
-
-
 def test_bf16_follows_fp32_on_any_number_of_processes(tmp_path):
-    exact = in_folder(tmp_path, "fp32", {"precision": "fp32"}, 1)
-    losses = [step["loss"] for step in exact.steps()]
+    exact = train(tmp_path, {"precision": "fp32"}, output="fp32")
     for processes in (1, 3):
-        run_ = in_folder(tmp_path, f"bf16-{processes}", {"precision": "bf16"}, processes)
+        run_ = train(tmp_path, {"precision": "bf16"}, processes=processes, output=f"bf16-{processes}")
         assert run_.summary()["precision"] == "bf16"
-        assert [step["loss"] for step in run_.steps()] == pytest.approx(losses, rel=0.02)
+        assert run_.losses() == pytest.approx(exact.losses(), rel=0.02)
         assert run_.summary()["test_accuracy"] == pytest.approx(exact.summary()["test_accuracy"], abs=0.03)
         for tensor in run_.weights().values():
             assert tensor.dtype == "float32"
@@ -33,18 +26,17 @@ def test_processors_with_fewer_instruction_sets_train_alike(tmp_path):
     variables = {"MNIST_TRAIN_TEST_WITHOUT": "avx512"}
     for name, precision, tolerance in (("net", "fp32", 1e-4), ("mlp", "fp32", 1e-4), ("net", "bf16", 0.02)):
         changes = {"epochs": 1, "max_steps": 10, "log_interval": 1, "model": {"name": name}, "precision": precision}
-        whole = in_folder(tmp_path, f"{name}-{precision}", changes)
-        without = in_folder(tmp_path, f"{name}-{precision}-without", changes, variables=variables)
-        expected = [step["loss"] for step in whole.steps()]
-        assert [step["loss"] for step in without.steps()] == pytest.approx(expected, rel=tolerance)
+        whole = train(tmp_path, changes, processes=2, output=f"{name}-{precision}")
+        without = train(tmp_path, changes, processes=2, output=f"{name}-{precision}-without", variables=variables)
+        assert without.losses() == pytest.approx(whole.losses(), rel=tolerance)
     for missing in ("avx512", "bf16"):
-        auto = in_folder(tmp_path, f"auto-{missing}", {"max_steps": 1}, variables={"MNIST_TRAIN_TEST_WITHOUT": missing})
+        auto = train(tmp_path, {"max_steps": 1, "precision": "auto"}, output=f"auto-{missing}", variables={"MNIST_TRAIN_TEST_WITHOUT": missing})
         assert auto.summary()["precision"] == "fp32"
 
 
 def test_bf16_resumes_to_the_same_bits(tmp_path):
     changes = {"precision": "bf16", "checkpoint": {"every_steps": 7, "keep": 20}}
-    whole = in_folder(tmp_path, "whole", changes)
+    whole = train(tmp_path, changes, processes=2, output="whole")
     middle = whole.path / "checkpoints/step-00000014.safetensors"
     resumed = train(tmp_path, changes, "--resume", middle, processes=2)
     assert relative_difference(resumed.weights(), whole.weights()) == 0
@@ -52,9 +44,9 @@ def test_bf16_resumes_to_the_same_bits(tmp_path):
 
 @pytest.mark.parametrize("compression, tolerance, strategy", [("fp16", 2e-3, "flat"), ("bf16", 2e-2, "bucketed")])
 def test_compressed_gradients_differ_by_their_rounding_alone(tmp_path, compression, tolerance, strategy):
-    exact = in_folder(tmp_path, "exact", {"epochs": 1, "max_steps": 5})
+    exact = train(tmp_path, {"epochs": 1, "max_steps": 5}, processes=2, output="exact")
     changes = {"epochs": 1, "max_steps": 5, "gradient_averaging": {"strategy": strategy, "compression": compression}}
-    compressed = in_folder(tmp_path, "compressed", changes)
+    compressed = train(tmp_path, changes, processes=2, output="compressed")
     difference = relative_difference(compressed.weights(), exact.weights())
     assert 1e-7 < difference < tolerance
     # The statistics that travel with the gradients are not rounded.

@@ -37,7 +37,6 @@ FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHE
 MARK = "MNIST_TRAIN_TEST_MARK"
 LONG_S = 120  # for whatever must end by itself on a busy machine
 STRATEGIES = ("flat", "bucketed", "shared_memory")
-WORLDS = [(1, "auto"), *((processes, strategy) for processes in (2, 3) for strategy in STRATEGIES)]
 
 # launch/status_board.h: phase, wait, epoch, step, batch, and times.
 PHASES = ("starting", "rendezvous", "loading data", "loading weights", "training", "evaluation", "saving", "finished")
