@@ -1,4 +1,4 @@
-"""The real NVIDIA DALI: as the decoder of a run, and as the reader of what `convert` writes."""
+"""The real NVIDIA DALI, as the decoder of a run and as a reader of the output of `convert`."""
 
 import io
 import json

@@ -63,7 +63,7 @@ def test_other_runtimes_find_the_probabilities_of_predict(tmp_path, name):
     weights = weights_of(folder.path, tmp_path)
     config = ["--config", folder.path / "config.json"]
     scores = numpy.array([row["scores"] for row in printed_rows("predict", "--checkpoint", weights, *config, *files)])
-    assert scores.std(axis=0).max() > 1e-3  # else this test shows nothing
+    assert scores.std(axis=0).max() > 1e-3  # otherwise this test proves nothing
     planes = images.transpose(0, 3, 1, 2)
     for kind in ("bytes", "float32"):
         run("export", "--checkpoint", weights, *config, "--format", "onnx", "--input", kind, "--output", tmp_path / "net.onnx", expect=0)

@@ -22,7 +22,7 @@ HEADLESS = (CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu")
 HOME = os.environ | {"HOME": os.environ.get("TMPDIR", "/tmp")}
 DARK, LIGHT = 0, 1
 
-# Tells the window around it what the page is like inside: its widths, what it holds.
+# Posts the widths and the numbers of elements of the page to the window around it.
 PROBE = """
 window.addEventListener("load", function () {
   setTimeout(function () {

@@ -1,4 +1,4 @@
-"""The real safetensors library reads what is written here, and writes what is read here."""
+"""The real safetensors library reads our files, and writes files that we read."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Two hosts with a network of their own each: two network namespaces of this machine, joined by a cable. Needs root."""
+"""Two hosts, emulated by two network namespaces of this machine that are joined by a cable. Needs root."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The real wandb, offline: what scripts/integrations/wandb_sync wrote, read back by wandb's own reader."""
+"""The real wandb, offline: files of scripts/integrations/wandb_sync, read back by wandb's own reader."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""scripts/lib/check_tidy checks sources together, and says where a finding comes from."""
+"""scripts/lib/check_tidy checks sources together, and reports the place of a finding."""
 
 import importlib.machinery
 import importlib.util

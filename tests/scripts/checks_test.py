@@ -1,4 +1,4 @@
-"""The checks of the sources and of Markdown find what goes against their rules, and nothing else."""
+"""The checks of sources and Markdown find violations of their rules, and no others."""
 
 import subprocess
 import sys

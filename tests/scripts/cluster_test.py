@@ -1,4 +1,4 @@
-"""The job files in scripts/cluster say what they should to the engines."""
+"""The job files in scripts/cluster pass the right arguments to the engines."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ CLUSTER = Path(__file__).resolve().parents[2] / "scripts" / "cluster"
 
 @pytest.fixture
 def engine(tmp_path):
-    """A folder with an mpirun that prints its arguments, and mpiexec, MPICH's, which also prints what it passes on."""
+    """A folder with an mpirun that prints its arguments, and MPICH's mpiexec, which also prints the environment that it passes on."""
     for name, version, passed_on in (("mpirun", "mpirun (Open MPI) 4.1.4", ""),
                                      ("mpiexec", "HYDRA build details:", "$MASTER_ADDR:$MASTER_PORT")):
         path = tmp_path / name

@@ -1,4 +1,4 @@
-"""What scripts/setup and scripts/test install, and what they do on a system that is not the one of the day before."""
+"""Installations by scripts/setup and scripts/test, also after the system has changed."""
 
 import shutil
 import subprocess

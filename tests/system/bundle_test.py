@@ -1,4 +1,4 @@
-"""scripts/bundle's archive and scripts/package's wheel on a system that has nothing but Python and the folder of PyTorch's wheels."""
+"""The archive of scripts/bundle and the wheel of scripts/package on a minimal system with only Python and PyTorch's wheels."""
 
 import os
 import re
@@ -37,7 +37,7 @@ def package(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare_system(tmp_path_factory, bundle, package):
-    """Runs a shell script on a system of its own, in which the bundle is /bundle and the wheel lies in /package."""
+    """Runs a shell script in a fresh minimal system, with the bundle in /bundle and the wheel in /package."""
     if os.geteuid() != 0 or run_program("unshare", "-m", "true", expect=None).returncode != 0:
         pytest.skip("mounting and chroot take root")
     if not shutil.which("debootstrap"):

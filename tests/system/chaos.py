@@ -1,10 +1,10 @@
-"""Faults drawn at random, run after run: whatever is done to a run, it ends in the weights of the undisturbed one.
+"""Random faults, run after run: each run must end with the weights of the undisturbed one.
 
 usage: scripts/chaos [--runs 50] [--seed 1] [--only NUMBER]
 
-Each run draws its number of processes, its way of averaging, one or two faults, and for each a rank, a phase and a moment.
-A run that was stopped or killed as a whole is resumed. In the end model.pt has the SHA-256 of the undisturbed run, no process
-is left, and neither is anything half written. What failed is printed with the line that repeats it.
+Each run draws a number of processes, an averaging strategy, and one or two faults, each with a rank, a phase and a time.
+A run that was stopped or killed as a whole is resumed. In the end model.pt must have the SHA-256 of the undisturbed run, and
+no process or partial file may be left. A failure is printed with the command that reproduces it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from support import (MNIST, PHASES, Process, RunFolder, averaging, merged, send,
 
 # Three epochs of 20 steps, a checkpoint every 7 steps; evaluations of a few dozen batches.
 CONFIG = {"epochs": 3, "batch_size": 45, "test_batch_size": 40,
-          "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of it, which takes a while to load
+          "data": {"root": str(MNIST.parent), "limit_train": 886, "limit_test": 2000},  # all of MNIST, so that loading takes a while
           "checkpoint": {"every_steps": 7}, "launch": {"max_restarts": 5, "hang_timeout_s": 2}}
 WORLDS = [(2, "flat"), (2, "bucketed"), (2, "shared_memory"), (3, "shared_memory")]
 RANK_FAULTS = ("kill", "kill", "stop", "pause")
@@ -85,7 +85,7 @@ def draw_run(seed, number):
 
 
 def attempt(folder, config, processes, fault, *flags):
-    """One start of the program; its exit code and what it said. The fault may have asked for that code."""
+    """Starts the program once and returns its exit code, which must be 0 or that of the fault."""
     with Process(train_command(config, folder / "run", processes, *flags), folder, folder / "run") as process:
         struck = fault is not None and fault.strike(process)
         code = process.wait(END_S)

@@ -1,4 +1,4 @@
-"""A few runs of scripts/chaos; the many are for whoever has the time."""
+"""A few runs of scripts/chaos."""
 
 import chaos
 import pytest

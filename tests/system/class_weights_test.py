@@ -1,4 +1,4 @@
-"""`class_weights` means what torch.nn.CrossEntropyLoss(weight) means by it, however a step is divided."""
+"""`class_weights` agrees with torch.nn.CrossEntropyLoss(weight), however a step is divided."""
 
 import numpy
 import pytest

@@ -1,4 +1,4 @@
-"""Many classes, metrics by class, and what the best checkpoint is chosen by."""
+"""Many classes, metrics by class, and the choice of the best checkpoint."""
 
 import numpy
 import pytest
@@ -64,7 +64,7 @@ def test_metrics_are_those_of_numpy_with_any_number_of_classes(tmp_path, classes
     assert evaluated["samples"] == len(files)
     for key, value in figures.items():
         assert evaluated[f"test_{key}"] == pytest.approx(value), key
-    assert 1 / classes < figures["accuracy"] < 1  # else this test shows nothing
+    assert 1 / classes < figures["accuracy"] < 1  # otherwise this test proves nothing
     assert [row["name"] for row in evaluated["classes"]] == [f"class-{label:05}" for label in range(classes)]
     for key in ("samples", "precision", "recall", "f1"):
         assert [row[key] for row in evaluated["classes"]] == pytest.approx(list(by_class[key])), key
@@ -180,7 +180,7 @@ def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
         assert f"({prefix} {best_by.replace('_', ' ')} {said}" in done.stderr
         assert best_by != "accuracy" or f"test accuracy {100 * best['test_accuracy']:.2f} %)\n" in done.stderr
         assert f"epoch {best['epoch']}" in (folder.path / "report.html").read_text()
-    # Else this test shows nothing; a small validation set may choose one epoch by all of them.
+    # Otherwise this test proves nothing; with a small validation set all rules may choose the same epoch.
     assert validation or len(set(chosen.values())) > 1, chosen
 
 

@@ -1,4 +1,4 @@
-"""Configs and command lines, as the real binary takes them; nothing is trained here."""
+"""Configs and command lines of the real binary, without training."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The doctor looks at the real machine, starts real workers, and fails where a run would."""
+"""`doctor` checks the real machine, starts real workers, and fails if a run would fail."""
 
 import json
 

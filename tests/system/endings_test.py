@@ -1,4 +1,4 @@
-"""How runs end and are resumed: what is left behind, and that nothing is done twice or lost."""
+"""How runs end and resume: the files that they leave, without lost or repeated work."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def resumed(folder, *flags, output="run", processes=2):
 
 
 def test_a_run_without_steps_left_evaluates_the_weights_that_it_has(tmp_path):
-    """It was stopped later than where the changed config ends it."""
+    """The run was stopped after the step at which the changed config ends it."""
     patient = {"early_stopping": {"patience": 999, "min_delta": 0.9}, "report": {"histograms": True}}
     stopped = stop_by_sigterm(tmp_path, {"epochs": 1000} | patient, 2, 2 * STEPS + 5)
     for name, setting in {"lower": "epochs=1", "steps": "max_steps=5", "reached": "stop_at_accuracy=0.01",
@@ -78,7 +78,7 @@ def test_a_checkpoint_after_the_last_step_is_still_evaluated(tmp_path):
     assert resumed(tmp_path, within, "--set", "max_steps=10", output="within").read_json("accuracies.json") != []
     elsewhere = resumed(tmp_path, end, "--set", "epochs=1", output="elsewhere")
     assert elsewhere.epochs()[0]["train_loss"] is None  # this folder has no record of the training
-    # In its own folder the run goes back, although what it left says that it is finished.
+    # In its own folder the run goes back, although its summary says that it is finished.
     back = resumed(tmp_path, end, "--set", "epochs=1")
     assert len(back.epochs()) == 1 and back.epochs()[0]["train_loss"] > 0
     assert len(back.read_json("accuracies.json")) == 1
@@ -154,7 +154,7 @@ def test_a_run_that_is_stopped_before_its_first_step_says_so_and_how_to_continue
 
 
 def test_ctrl_c_reaches_a_run_that_a_shell_started_in_the_background(tmp_path):
-    """Such a shell ignores SIGINT, and what it starts inherits that."""
+    """Such a shell ignores SIGINT, and its children inherit that."""
     config = write_config(tmp_path, {"epochs": 1000})
     command = ["bash", "-c", 'trap "" INT; exec "$@"', "bash", *train_command(config, tmp_path / "run", 2)]
     for phase in ("starting", "training"):

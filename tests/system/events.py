@@ -19,7 +19,7 @@ def masked_crc(content):
 
 
 def records(content):
-    """The records of a file, each checksum checked; nothing may be left over."""
+    """The records of a file, with checked checksums and no bytes left over."""
     at = 0
     while at < len(content):
         header = content[at:at + 8]

@@ -1,4 +1,4 @@
-"""Networks as others compute them: ONNX files in onnxruntime, and modules of PyTorch written in Python."""
+"""Exported networks in other programs: ONNX files in onnxruntime, and modules of PyTorch written in Python."""
 
 import numpy
 import pytest
@@ -197,7 +197,7 @@ def test_a_module_of_python_is_written_as_people_write_it(tmp_path, small_images
 
 
 def test_blocks_may_name_their_modules_themselves(tmp_path, small_images):
-    """Without `layers.` and `shortcut.`, also where layers without weights have the same names in both."""
+    """Without `layers.` and `shortcut.`, even if layers without weights have the same names in both."""
     conv = {"name": "conv2d", "out_channels": 2, "kernel_size": 1}
     block = {"name": "residual", "modules": ["shortcut", "norm", "conv"], "activation": "relu",
              "layers": [conv | {"as": "conv"}, "relu", {"name": "batch_norm", "as": "norm"}],
@@ -212,11 +212,11 @@ def test_blocks_may_name_their_modules_themselves(tmp_path, small_images):
     assert abs(onnx_logits(session, images) - torch_logits(model, images)).max() <= TOLERANCE
 
 
-# What cannot be exported leaves nothing behind
+# A refused export leaves no file
 
 
 def refused(folder, source, form, output, code, *flags):
-    """What standard error says; nothing is written."""
+    """Returns standard error, and checks that no file was written."""
     before = sorted(folder.rglob("*"))
     content = source.read_bytes()
     result = export(source, form, output, *flags, expect=code)

@@ -1,5 +1,4 @@
-"""What a step costs a GPU in launches, copies and waits, counted on mock GPUs. A number that grows turns a test red;
-one that falls is to be lowered here."""
+"""Launches, copies and waits of a step, counted on mock GPUs. A count that grows fails a test; lower the limit here if it falls."""
 
 import pytest
 from fake_gpus import ON_GPU, RESNET18, TINY, fake_gpus, needs_fake_gpus, reports
@@ -40,7 +39,7 @@ def counts_of(folder, epochs, changes, gpus=1):
 
 
 def of_an_epoch(folder, changes, gpus=1):
-    """By rank: what one more epoch adds."""
+    """By rank, the counts that one more epoch adds."""
     one, two = (counts_of(folder, epochs, changes, gpus) for epochs in (2, 3))
     return [{name: after[name] - before[name] for name in ("eager_launches", "replays", "copies", "synchronizations")}
             for before, after in zip(one, two)]

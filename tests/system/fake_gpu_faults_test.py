@@ -1,4 +1,4 @@
-"""Ranks on mock GPUs that are lost, stopped or fail, under our own launcher and under others, which watch nothing."""
+"""Ranks on mock GPUs that are lost, stopped or fail, under our own launcher and under others, which do not watch them."""
 
 import os
 import re

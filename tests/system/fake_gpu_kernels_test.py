@@ -1,4 +1,4 @@
-"""The program's own kernels, compiled and computed on mock GPUs: when they are used, and what takes their place."""
+"""The program's own kernels on mock GPUs: compilation, use, and the fallback to LibTorch."""
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus, reports

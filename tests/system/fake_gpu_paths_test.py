@@ -1,6 +1,6 @@
-"""Every path that host code decides on a GPU, on mock GPUs: it runs to its end and takes the way that was asked for.
+"""Every path of the host code on GPUs, on mock GPUs: each run ends, and takes the requested path.
 
-What kernels compute means nothing here, so nothing is compared with it."""
+Mock GPUs do not compute, so no results are compared."""
 
 import re
 from contextlib import ExitStack

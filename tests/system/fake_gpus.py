@@ -1,4 +1,4 @@
-"""Runs on mock GPUs: how the binary is started on them, and what they report of it. See tests/support/fake_gpu/README.md."""
+"""Starts the binary on mock GPUs, and reads their reports. See tests/support/fake_gpu/README.md."""
 
 import functools
 import json
@@ -13,8 +13,8 @@ from support import BINARY, REPOSITORY
 WITH_FAKE_GPUS = REPOSITORY / "tests" / "support" / "fake_gpu" / "with_fake_gpus"
 LIBRARIES = Path(os.environ.get("MNIST_TRAIN_FAKE_GPU_LIBRARIES") or Path(BINARY).resolve().parents[1] / "lib" / "fake_gpu")
 
-# On top of support.SMALL, which is on CPUs. Numbers mean nothing here, so no run is compared bit by bit. An epoch has as many steps
-# as there, of smaller batches: the emulated kernels are slow.
+# On top of support.SMALL, which is for CPUs. Numbers are meaningless here, so no bits are compared. An epoch has the same number of
+# steps, with smaller batches: the emulated kernels are slow.
 ON_GPU = {"device": "cuda", "deterministic": False, "batch_size": 16, "data": {"limit_train": 320, "limit_test": 100}}
 RESNET18 = {"model": {"name": "resnet18"}, "batch_size": 8, "data": {"limit_train": 64, "limit_test": 50}}
 TINY = {"model": {"name": "mlp", "hidden": [16]}}  # whose steps take a millisecond
@@ -32,7 +32,7 @@ needs_fake_gpus = pytest.mark.skipif(why_none() is not None, reason=str(why_none
 
 
 def fake_gpus(count=1, **settings):
-    """The variables of a machine with so many GPUs, for `run`, `start` and `train` of support.py. fake_gpus(kernel_us=20) sets
+    """The variables of a machine with `count` GPUs, for `run`, `start` and `train` of support.py. fake_gpus(kernel_us=20) sets
     FAKE_GPU_KERNEL_US."""
     named = {f"FAKE_GPU_{name.upper()}": value for name, value in settings.items()}
     # Compiling kernels takes seconds, so all runs share them.
@@ -60,6 +60,6 @@ def devices_of_ranks(run_folder):
 
 
 def devices_in(texts):
-    """The same, from what ranks of other launchers wrote to standard error."""
+    """The same, from the standard error of ranks under other launchers."""
     return {int(rank): int(device) for text in texts
             for rank, device in re.findall(r"NCCL: rank (\d+) of \d+ on device (\d+)", text)}

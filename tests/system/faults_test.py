@@ -1,4 +1,4 @@
-"""Processes that die, hang or get signals, data and files that are broken: bounded time, one cause, nothing left."""
+"""Processes that die, hang or get signals, and files that cannot be written: a run ends in time with one cause and no process left."""
 
 import re
 import resource

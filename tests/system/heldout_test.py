@@ -1,4 +1,4 @@
-"""Held-out sets, lists of pictures, and the files that say what a run used: compared with the rule in Python."""
+"""Held-out sets, lists of pictures, and the records of the files that a run used, compared with the rule in Python."""
 
 import collections
 import csv

@@ -8,7 +8,7 @@ torch = import_torch()
 from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
 from torch_models import MODELS, Net, training  # noqa: E402
 
-torch.set_num_threads(1)  # more wait for one another where something else runs
+torch.set_num_threads(1)  # more would wait for each other on a busy machine
 
 SAMPLES = 64
 

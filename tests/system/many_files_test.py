@@ -9,7 +9,7 @@ from pictures import write_png
 from support import own_data, start
 
 CLASSES = 100
-INODES = 20  # each has links from many names, which are files of their own to whoever lists them
+INODES = 20  # each with many hard links, which are separate files in listings
 
 
 def make_folder(folder, files):

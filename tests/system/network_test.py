@@ -1,4 +1,4 @@
-"""Ports, peers and the store: strangers who talk to them, and what is said when one of them is gone or slow."""
+"""Ports, peers and the store: strangers who connect to them, and the messages if one of them is gone or slow."""
 
 import contextlib
 import random
@@ -14,7 +14,7 @@ import pytest
 from support import (LONG_RUN, assert_gone, averaging, free_port, import_torch, merged, send, start, train, wait_until,
                      worker, workers)
 
-BUSY_S = 10  # what a busy machine may add to a time-out
+BUSY_S = 10  # that a busy machine may add to a time-out
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
 
 

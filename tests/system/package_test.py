@@ -1,4 +1,4 @@
-"""scripts/package's wheel, installed by pip into an environment that has nothing but PyTorch beside it."""
+"""The wheel of scripts/package, installed by pip into an environment with only PyTorch."""
 
 import base64
 import csv
@@ -53,7 +53,7 @@ def environment(wheel, tmp_path_factory):
 
 @pytest.fixture
 def mnist_train(environment, tmp_path):
-    """Runs the installed program in a folder of its own, without any variable that could help it."""
+    """Runs the installed program in an empty folder, without any variable that could help it."""
     def run(*arguments, expect=0, **variables):
         return run_program(environment / "bin/mnist-train", *arguments, expect=expect, cwd=tmp_path,
                            env={"HOME": str(tmp_path), **variables})

@@ -229,7 +229,7 @@ def test_dropout_stays_active_and_a_checkpoint_loads_into_pytorchs_groups(tmp_pa
     assert optimizer.state[model.fc2.weight]["exp_avg"].shape == model.fc2.weight.shape and len(optimizer.state) == 2
 
 
-BAD = {  # the list, and what is said of it
+BAD = {  # the list, and a part of the message
     "an unknown name": ([{"match": "fc3.*", "frozen": True}],
                         '/parameters/0/match: "fc3.*" matches no parameter; did you mean "fc1.*", "fc2.*"?'),
     "all of several": ([{"match": ["conv*", "con2.*"], "frozen": True}, {"match": "head.*", "weight_decay": 0}], "/parameters/1/match: \"head.*\""),

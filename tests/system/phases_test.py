@@ -1,4 +1,4 @@
-"""What ends a run in each of its phases: a lost process, a signal, one that is stopped."""
+"""A lost process, a signal or a stopped process in each phase of a run."""
 
 import signal
 import time

@@ -83,7 +83,7 @@ def predicted(source, files, *flags):
 def test_exports_give_the_probabilities_of_predict(tmp_path, photos, trained, name):
     folder, (settings, size) = trained(name), DATA[name]
     files = sorted(photos.glob("*/*"))
-    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # else a wrong picture would be missed
+    assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # otherwise a wrong picture could pass
     module = exported_module(folder.path, tmp_path / "net.py")
     assert module.CLASSES == CLASSES
     model = module.make_model()
@@ -219,7 +219,7 @@ def test_built_in_networks_are_exported_with_their_batch_norms_folded(tmp_path, 
     images = torch.randint(0, 256, (5, 3, 45, 50), dtype=torch.uint8)
     with torch.no_grad():
         expected = model((images / 255 - mean) / std).softmax(1).numpy()
-    assert expected.std(axis=0).max() > 1e-2  # else this test shows nothing
+    assert expected.std(axis=0).max() > 1e-2  # otherwise this test proves nothing
     for batch in (1, 5):
         (found,) = session.run(["probabilities"], {"images": images[:batch].numpy()})
         assert abs(found - expected[:batch]).max() <= 1e-4

@@ -1,4 +1,4 @@
-"""Networks in libraries of their own: built against an installation outside of the repository, trained, resumed, refused."""
+"""Custom networks in libraries: built against an installation outside of the repository, trained, resumed, refused."""
 
 import os
 import re
@@ -107,7 +107,7 @@ def stub(prefix, tmp_path_factory):
     return compiled
 
 
-# How a library is made, and what the refusal says.
+# Arguments of `stub`, and parts of the message.
 REFUSED = {
     "another interface": ({"api": 2}, ["version 2 of mnist_train/model.h", "this program for version 1", "build it again"]),
     "another LibTorch": ({"torch": "2.4.1"}, ["LibTorch 2.4.1"]),

@@ -1,4 +1,4 @@
-"""A lost process costs a blink: the others start again from memory, from a moment ago, to the same bits."""
+"""After a lost process all restart within a moment from a snapshot in memory, and end with the same bits."""
 
 import os
 import random
@@ -11,10 +11,10 @@ import pytest
 from support import assert_gone, averaging, environment_of, executable_of, merged, send, start, train, wait_until
 
 STEPS = 200  # five epochs of 40
-# No checkpoint but the last: what is not in memory would be trained anew.
+# Only one checkpoint, at the end: without snapshots in memory all steps would be repeated.
 CONFIG = {"epochs": 5, "batch_size": 64, "data": {"limit_train": 2560, "limit_test": 500},
           "checkpoint": {"every_epochs": 5, "keep_best": False}, "launch": {"max_restarts": 20}}
-ROOMY_S = 5  # what takes a tenth of a second takes longer on a busy machine
+ROOMY_S = 5  # a tenth of a second on an idle machine
 
 
 def fork_server(process):

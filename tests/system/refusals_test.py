@@ -1,4 +1,4 @@
-"""Starts that are refused: what is said, to whom, and that nothing is left behind."""
+"""Refused starts: the messages, the processes that print them, and no files left."""
 
 import json
 import re

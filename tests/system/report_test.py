@@ -1,4 +1,4 @@
-"""What a run shows of itself: predictions, the split of its time, its lineage, the page."""
+"""Reports of a run: predictions, the split of its time, its lineage, the page."""
 
 import json
 import signal
@@ -146,7 +146,7 @@ def test_the_report_command_makes_the_same_page_and_compares_runs(finished, tmp_
 
 def test_the_report_command_skips_folders_without_a_run_and_says_so(finished, tmp_path):
     nothing, empty = tmp_path / "nothing", tmp_path / "empty"
-    nothing.symlink_to("removed")  # as `latest` is where its run was removed
+    nothing.symlink_to("removed")  # like `latest` after its run was removed
     empty.mkdir()
     folders = [nothing, finished[1].path, empty, finished[3].path]
     code, text, stderr = run_on_terminal("report", *folders, "--output", tmp_path / "page.html")

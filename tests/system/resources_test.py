@@ -1,4 +1,4 @@
-"""Disks, descriptors, readers and clocks that fail: a clear end, and nothing that was saved is lost."""
+"""Disks, descriptors, readers and clocks that fail: a clear message, and no saved work is lost."""
 
 import contextlib
 import os
@@ -45,7 +45,7 @@ def cgroup(controller, limit):
 
 
 def inside(folder):
-    """A command that enters a cgroup and becomes the one behind it."""
+    """A command that enters a cgroup and executes the command that follows."""
     return ["bash", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "bash"]
 
 
@@ -63,7 +63,7 @@ needs_mounts = pytest.mark.skipif(not can_mount(), reason="mounting a file syste
 
 
 def with_file_system(options, script, *arguments):
-    """Runs a shell script, $FOLDER being a small file system of its own."""
+    """Runs a shell script with a small file system mounted at $FOLDER."""
     prepared = f'mount -t tmpfs -o {options} mnist-train-test "$FOLDER" && {script}'
     return subprocess.run(["unshare", "-m", "bash", "-c", prepared, "bash", *map(str, arguments)], capture_output=True,
                           text=True, errors="replace", timeout=120, env=environment(FOLDER=arguments[0]))
@@ -277,7 +277,7 @@ def test_names_and_data_cannot_forge_lines_or_drive_a_terminal(tmp_path):
     assert not [line for line in refused.stderr.splitlines() if line.startswith("mnist-train failed: forged")]
 
 
-# Makes pidfd_open fail with ENOSYS, as it does before Linux 5.3 and in some sandboxes, and becomes the command behind it.
+# Makes pidfd_open fail with ENOSYS, as it does before Linux 5.3 and in some sandboxes, and executes the command that follows.
 WITHOUT_PIDFD = [sys.executable, "-c", """
 import ctypes, os, struct, sys
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2

@@ -1,4 +1,4 @@
-"""A run that was interrupted and resumed ends as if nothing had happened."""
+"""A run that was interrupted and resumed ends like an uninterrupted one."""
 
 import re
 import shlex
@@ -33,7 +33,7 @@ def uninterrupted(tmp_path_factory):
 
 
 def same_outcome(folder, expected):
-    """Weights to the bit, and the same records but for what a clock says."""
+    """Bit-identical weights, and the same records except for times."""
     timeless = [
         [{key: value for key, value in line.items() if key != "time" and "second" not in key} for line in each.lines()]
         for each in (folder, expected)

@@ -1,4 +1,4 @@
-"""Run folders in place of files: what stands for them, what their files know, and which are refused before a start."""
+"""Run folders given in place of files, the configs beside weights, and outputs that are refused."""
 
 import json
 import shutil

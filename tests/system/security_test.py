@@ -1,4 +1,4 @@
-"""What a stranger could use: flags of the programs, modes of files, links, and what of the environment is written down."""
+"""Attack surface: link flags of the programs, file modes, symbolic links, and secrets in the environment."""
 
 import re
 import shutil

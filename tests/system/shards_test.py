@@ -1,4 +1,4 @@
-"""`deterministic: {"shards": 4}`: the bits of a run are those of its shards, whoever computes them."""
+"""`deterministic: {"shards": 4}`: runs are bit-identical for 1 to 4 processes."""
 
 import signal
 

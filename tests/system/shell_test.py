@@ -1,4 +1,4 @@
-"""What the shell gets: completions that a real shell takes, and a man page that the formatter takes."""
+"""Completions in real shells, and the man page in a real formatter."""
 
 import os
 import shutil

@@ -1,8 +1,8 @@
-"""File systems that fail, or lack what others have, by strace.
+"""File systems that fail or lack features, emulated by strace.
 
-Every system call that writes a checkpoint fails once: the old one or the new one is there, never half of one. A run that has a checkpoint is resumed and writes the next; its N-th call of a kind on that file or its folder fails, or the
-process is killed there; N rises until there is no such call. All of them take minutes, which MNIST_TRAIN_FULL_SWEEP=1 allows;
-else some of the many writes are left out.
+Every system call that writes a checkpoint fails once, and either the old or the new checkpoint must be intact. A run that has a
+checkpoint is resumed and writes the next; its N-th call of a kind on that file or its folder fails, or kills the process; N rises
+until there is no such call. All of them take minutes, so some of the many writes are left out without MNIST_TRAIN_FULL_SWEEP=1.
 """
 
 import fcntl
@@ -95,7 +95,7 @@ def check(folder, half, whole, call, kind, must_fail, number):
 
 
 def numbers(call):
-    """All that a full sweep takes; else, of the two dozen writes, a few."""
+    """All calls in a full sweep, otherwise a few of the two dozen writes."""
     return range(1, 100) if FULL or call != "write" else (1, 2, 9, 19, 100)
 
 

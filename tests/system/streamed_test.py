@@ -1,4 +1,4 @@
-"""Encoded images that are decoded as training goes give what images give that are decoded before."""
+"""Images that are decoded during training give the same results as images that are decoded before it."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from support import (BINARY, environment, merged, printed_json, rank_variables, 
 
 COUNT = 900
 TOLERANCE = 1e-5
-# Everything that changes which samples are used, or what becomes of them.
+# All keys that select samples or change them.
 BUSY = {
     "epochs": 2,
     "batch_size": 64,

@@ -1,4 +1,4 @@
-"""How the system tests start the real binary and look at what it leaves behind."""
+"""Starts the real binary for system tests, and reads the files that it leaves."""
 
 import collections
 import contextlib
@@ -35,7 +35,7 @@ MNIST = REPOSITORY / "third_party" / "mnist"
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMIX_",
            "PMI_", "MPI_LOCAL", "OMP_", "MNIST_TRAIN_")
 MARK = "MNIST_TRAIN_TEST_MARK"
-LONG_S = 120  # for whatever must end by itself on a busy machine
+LONG_S = 120  # time limit of programs that must end by themselves, on a busy machine
 STRATEGIES = ("flat", "bucketed", "shared_memory")
 
 # launch/status_board.h: phase, wait, epoch, step, batch, and times.
@@ -102,7 +102,7 @@ def cache_folder():
 
 @functools.cache
 def small_mnist():
-    """A data.root with the first images of MNIST: inflating all of them takes longer than most runs of the tests."""
+    """A data.root with the first images of MNIST: inflating all of MNIST takes longer than most test runs."""
     root = tempfile.TemporaryDirectory(prefix="mnist-train-small-")
     folder = Path(root.name) / "mnist"
     folder.mkdir()
@@ -161,7 +161,7 @@ def run_on_terminal(*arguments, folder=None):
 
 
 class Process:
-    """A run that is under way while the test does something to it. Leaving the `with` block ends whatever is left of it."""
+    """A process that runs while the test does something to it. Leaving the `with` block kills all its processes."""
 
     def __init__(self, command, folder, run_folder=None, variables=None):
         self.mark = uuid.uuid4().hex
@@ -305,7 +305,7 @@ def train(folder, changes=None, *flags, processes=1, output="run", variables=Non
 
 
 def stop_by_sigterm(folder, changes, processes, step):
-    """A run that is asked to stop once it has taken so many steps."""
+    """A run that gets SIGTERM after that step."""
     with start(folder, changes, processes=processes) as process:
         process.wait_for_step(step)
         process.stop(signal.SIGTERM, 143)
@@ -337,7 +337,7 @@ def workers(folder, changes, count=2, port=None, **others):
 def torchrun(folder, changes, *flags, variables=None):
     """Two ranks under torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", 2,
-               # Else torchrun asks for the name of this host, which takes a minute where nothing knows it.
+               # Otherwise torchrun resolves this host's name, which takes a minute if no server knows it.
                "--local-addr", "127.0.0.1", *flags, BINARY,
                "--config", write_config(folder, changes), "--output", folder / "run"]
     return Process(command, folder, folder / "run", variables)

@@ -1,4 +1,4 @@
-"""Every model, optimizer and schedule means what PyTorch means by it, on any number of processes."""
+"""Every model, optimizer and schedule agrees with PyTorch's, on any number of processes."""
 
 import functools
 

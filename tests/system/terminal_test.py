@@ -16,7 +16,7 @@ from support import BINARY, LONG_S, environment, run, train, wait_until, write_c
 
 
 class Terminal:
-    """Runs a command on a terminal of so many columns, and keeps all that it writes."""
+    """Runs a command on a terminal with that number of columns, and records its output."""
 
     def __init__(self, command, folder, columns):
         self.main, other = pty.openpty()
@@ -58,7 +58,7 @@ class Terminal:
 
 
 def drawn(text, columns):
-    """The lines that a terminal shows in the end. It knows what a run may send: CR, LF, colours, erase to the end."""
+    """The lines that a terminal shows in the end. Supports what a run may send: CR, LF, colours, erase to the end."""
     rows, row, column = [[]], 0, 0
     for part in re.findall(r"\x1b\[[0-9;]*[A-Za-z]|.", text, re.DOTALL):
         if part == "\x1b[J":

@@ -48,8 +48,8 @@ class Gate(nn.Module):
 
 
 def torch_network(layers, shape, classes=10):
-    """The nn.Sequential that a list of layers means for images, or what else it gets, of this shape [C,H,W]. Its
-    weights are drawn in the order of the list."""
+    """The nn.Sequential for a list of layers and inputs of this shape without the batch, such as [C,H,W]. Its weights are
+    drawn in the order of the list."""
     modules = OrderedDict()
     for index, entry in enumerate(layers):
         arguments = {"name": entry} if isinstance(entry, str) else dict(entry)
@@ -60,7 +60,7 @@ def torch_network(layers, shape, classes=10):
 
 
 def plain(value, classes):
-    """An argument as PyTorch takes it: [height, width] is a tuple there."""
+    """An argument in PyTorch's form, in which [height, width] is a tuple."""
     if value == "classes":
         return classes
     return tuple(value) if isinstance(value, list) and isinstance(value[0], int) else value

@@ -1,4 +1,4 @@
-"""The binary as a worker of torchrun's, and of anything else that sets the same variables."""
+"""The binary as a worker of torchrun and of other launchers that set the same variables."""
 
 import json
 import os
@@ -140,7 +140,7 @@ def test_a_failure_is_written_where_torchrun_reads_it(tmp_path):
 
 
 def test_a_restart_does_not_undo_the_refusal(tmp_path, own_launcher):
-    """torchrun starts again what refused to start; the run that is there belongs to nobody of this launch."""
+    """torchrun restarts a worker that refused to start, but the run in the folder is not of this launch."""
     before = own_launcher.digest()
     agent = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "1",
              "TORCHELASTIC_ERROR_FILE": f"{tmp_path}/none_x/attempt_1/0/error.json"}

@@ -1,4 +1,4 @@
-"""Networks of TorchScript files: trained, resumed and read back, and refused by name where they cannot be trained."""
+"""Networks in TorchScript files: trained, resumed and read back, and refused with their name if they cannot be trained."""
 
 import itertools
 import zipfile
@@ -19,7 +19,7 @@ CONFIG = {"epochs": 2, "batch_size": 45, "test_batch_size": 100, "sgd_momentum":
 
 
 class Small(nn.Module):
-    """With what a state_dict has: modules in modules, running statistics, a buffer; and with random draws."""
+    """With nested modules, running statistics, a buffer, and random draws."""
 
     def __init__(self):
         super().__init__()
@@ -181,7 +181,7 @@ class ComputesInFloat(Linear):
         return self.fc(images.flatten(1) * torch.ones(1))
 
 
-# What to save, and what the refusal says of it.
+# The model, and parts of the message.
 REFUSED = {
     "two inputs": (TwoInputs(), ["(Tensor, Tensor) -> Tensor", "one tensor"]),
     "a tuple": (Tuple(), ["(Tensor) -> Tuple[Tensor, Tensor]"]),
@@ -219,7 +219,7 @@ def test_a_script_with_batch_norm_that_must_be_synchronised_is_refused(tmp_path,
 
 
 def broken_files(folder, whole):
-    """(name, what the refusal says) of files that are not whole scripts."""
+    """(name, part of the message) of files that are not whole scripts."""
     def write(name, content):
         (folder / name).write_bytes(content)
         return name

@@ -1,4 +1,4 @@
-"""data.augment against torchvision.transforms.v2.functional, for the numbers that the program draws."""
+"""data.augment compared with torchvision.transforms.v2.functional, with the random numbers of the program."""
 
 import math
 

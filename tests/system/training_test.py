@@ -1,4 +1,4 @@
-"""What a run reaches and what it leaves behind."""
+"""The accuracy that a run reaches, and the files that it leaves."""
 
 import re
 

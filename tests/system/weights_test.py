@@ -1,4 +1,4 @@
-"""Weights that others read, and weights of others that are read here; checkpoint/pt_file and tensor_file try to do harm with them."""
+"""Weights for other programs, and weights from them; hostile files are tested in checkpoint/pt_file and tensor_file."""
 
 import json
 from collections import OrderedDict
