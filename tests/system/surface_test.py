@@ -167,15 +167,3 @@ def test_warm_up_smoothing_and_clipping_follow_pytorch(tmp_path, initial):
                "max_gradient_norm": 0.5}
     check(tmp_path, "mlp", initial, changes, 2, sgd(0.05), factor=lambda step: min(1, (step + 1) / 4), clip=0.5,
           loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1))
-
-
-def test_accumulated_batches_are_one_large_batch(tmp_path, initial):
-    def weights(output, changes, processes):
-        config = {"model": {"name": "lenet", "weights": str(initial["lenet"])}, "max_steps": 6, "sgd_momentum": 0.5,
-                  "data": {"limit_train": 500, "limit_test": 10}}
-        return train(tmp_path, config | changes, processes=processes, output=output).weights()
-
-    whole = weights("whole", {"batch_size": 120}, 1)
-    for strategy in ("flat", "bucketed"):
-        parts = {"batch_size": 40, "gradient_accumulation_steps": 3, "gradient_averaging": {"strategy": strategy}}
-        assert relative_difference(weights(strategy, parts, 2), whole) < 1e-4
