@@ -9,7 +9,7 @@ from support import import_torch, printed_json, read_mnist, run, train, write_co
 torch = import_torch()
 
 from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
-from torch_models import Net  # noqa: E402
+from torch_models import MODELS, Net, training  # noqa: E402
 
 SAMPLES = 2000
 
@@ -26,15 +26,15 @@ def config(tmp_path_factory):
     return write_config(tmp_path_factory.mktemp("config"), changes)
 
 
-def torch_evaluation(state_dict):
-    """Loss and accuracy by PyTorch's own means."""
-    images, labels = map(torch.from_numpy, read_mnist("t10k", SAMPLES))
-    model = Net()
+def torch_evaluation(state_dict, make=Net, samples=SAMPLES):
+    """Loss and accuracy, computed by PyTorch."""
+    images, labels = map(torch.from_numpy, read_mnist("t10k", samples))
+    model = make()
     model.load_state_dict(state_dict, strict=True)
     with torch.no_grad():
         output = model.eval()(images)
     loss = torch.nn.functional.nll_loss(output, labels).item()
-    return loss, (output.argmax(1) == labels).sum().item() / SAMPLES
+    return loss, (output.argmax(1) == labels).sum().item() / samples
 
 
 def evaluate(path, config):
@@ -152,3 +152,64 @@ def test_weights_that_are_not_there_are_named(tmp_path, config):
                       ("--config", config, "--output", tmp_path / "b", "--resume", path)):
         result = run(*arguments, expect=5)
         assert str(path) in result.stderr
+
+
+def test_pytorch_gets_the_same_accuracy_of_resnet18_from_both_formats(tmp_path):
+    folder = train(tmp_path, {"epochs": 1, "batch_size": 8, "model": {"name": "resnet18"}, "test_batch_size": 100,
+                              "data": {"limit_train": 16, "limit_test": 40}})
+    exported = tmp_path / "weights.safetensors"
+    export(folder.checkpoints()[-1], exported, "safetensors")
+    for weights in (load(folder.path / "model.pt"), read_safetensors(exported)[0]):
+        _, accuracy = torch_evaluation(weights, MODELS["resnet18"], 40)
+        assert accuracy == pytest.approx(folder.summary()["test_accuracy"], abs=0.00005)
+
+
+# The optimizer in Python
+
+BATCH = 64
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.1),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.5),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.5, weight_decay=0.5),
+}
+
+CONTINUED = [
+    ("net", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("mlp", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0}),
+    ("lenet", "adam", {"learning_rate": 0.001}),
+    ("mlp", "adamw", {"learning_rate": 0.001, "weight_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize("name, optimizer, changes", CONTINUED)
+def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer, changes):
+    """One batch, so that both see the same samples. The optimizer in Python is made with other hyperparameters: the
+    file brings the right ones."""
+    changes = {"optimizer": optimizer, "epochs": 2, "batch_size": BATCH, "model": {"name": name},
+               "data": {"limit_train": BATCH, "limit_test": 10}, **changes}
+    folder = train(tmp_path, changes)
+    path = tmp_path / "training.pt"
+    run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--output", path, expect=0)
+    train(tmp_path, {**changes, "epochs": 4}, "--resume", "auto")
+    ours = folder.losses()[2:]
+
+    saved = load(path)
+    assert (saved["epoch"], saved["step"]) == (2, 2)
+    model = MODELS[name]()
+    model.load_state_dict(saved["model_state_dict"], strict=True)
+    python = OPTIMIZERS[optimizer](model.parameters())
+    assert set(saved["optimizer_state_dict"]["param_groups"][0]) == set(python.state_dict()["param_groups"][0])
+    python.load_state_dict(saved["optimizer_state_dict"])
+    images, labels = map(torch.from_numpy, read_mnist("train", BATCH))
+    losses = list(training(model, python, len(ours) * [(images, labels)]))
+    assert ours == pytest.approx(losses, rel=1e-4)
+
+
+def test_optimizer_state_is_in_checkpoints_alone(tmp_path):
+    folder = train(tmp_path, {"max_steps": 1, "data": {"limit_train": 128, "limit_test": 10}})
+    result = run("export", "--checkpoint", folder.path / "model.pt", "--with-optimizer", "--output", tmp_path / "x.pt", expect=5)
+    assert "model.pt: holds weights alone: --with-optimizer needs a checkpoint" in result.stderr
+    result = run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--format", "safetensors",
+                 "--output", tmp_path / "x.safetensors", expect=2)
+    assert "--format pt" in result.stderr
+    assert not list(tmp_path.glob("x.*"))
