@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from pictures import CLIPART, CLIPART_CLASSES
 from python_tools import PYTHON
-from readme_code import block_with
-from support import BINARY, environment, json_lines, run_program
+from support import BINARY, block_with, environment, json_lines, run_program
 
 TRAIN_FASTER = {"epochs": 8, "device": "cpu"}
 

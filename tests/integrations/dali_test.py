@@ -6,7 +6,7 @@ import shutil
 
 import numpy
 import pytest
-from previews import read_preview
+from pictures import read_preview
 from support import (REPOSITORY, SMALL_MNIST, merged, mnist_bytes, own_data, relative_difference, run, small_mnist,
                      train, write_config)
 

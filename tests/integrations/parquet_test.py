@@ -5,8 +5,7 @@ import json
 import numpy
 from pictures import write_png
 from python_tools import NEEDED, run_python
-from readme_code import block_with
-from support import own_data, train
+from support import block_with, own_data, train
 
 pytestmark = NEEDED
 

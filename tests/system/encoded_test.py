@@ -5,8 +5,7 @@ import struct
 
 import numpy
 import pytest
-from pictures import write_class_folders
-from previews import read_preview
+from pictures import read_preview, write_class_folders
 from support import (idx_bytes, merged, mnist_bytes, own_data, printed_json, relative_difference, run, train,
                      write_config)
 

@@ -5,8 +5,7 @@ import json
 import numpy
 import pytest
 from PIL import Image, ImageOps
-from pictures import write_class_folders
-from previews import read_preview
+from pictures import read_preview, write_class_folders
 from support import json_lines, own_data, printed_json, run, train, write_config
 
 KINDS = (("png", {}), ("webp", {"lossless": True}), ("bmp", {}), ("ppm", {}), ("jpg", {"quality": 95}))

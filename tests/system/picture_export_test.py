@@ -11,8 +11,7 @@ from fit_test import picture
 from PIL import Image
 from pictures import write_class_folders, write_png
 from pixels_test import CORPUS, DEEP_GRAY, read_pictures
-from readme_code import block_with
-from support import import_torch, own_data, printed_rows, run_program, swept, train
+from support import block_with, import_torch, own_data, printed_rows, run_program, swept, train
 
 torch = import_torch()
 

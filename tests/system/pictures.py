@@ -1,4 +1,4 @@
-"""PNG files and data URIs, read and written by Pillow."""
+"""PNG files, data URIs and previews, read and written by Pillow."""
 
 import base64
 import io
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy
 from PIL import Image
+from support import printed_json
 
 CLIPART = Path("/usr/share/openclipart/png")  # of the package openclipart-png
 CLIPART_CLASSES = ["animals", "food", "people", "plants", "tools", "transportation"]
@@ -36,3 +37,14 @@ def read_data_uri(uri):
     prefix = "data:image/png;base64,"
     assert uri.startswith(prefix)
     return read_png(base64.b64decode(uri[len(prefix):], validate=True))
+
+
+def read_preview(config, page, *arguments):
+    """By process: the facts of each image, with its "pixels" [H,W,C]."""
+    shown = printed_json("preview", "--config", config, "--output", page, "--scale", 1, "--json", *arguments)
+    pixels = read_png(page.read_bytes())
+    processes = [process["images"] for process in shown["processes"]]
+    for image in sum(processes, []):
+        top, left = image["top"], image["left"]
+        image["pixels"] = pixels[top:top + shown["height"], left:left + shown["width"]]
+    return processes

@@ -7,8 +7,7 @@ import sys
 import numpy
 import pytest
 from pictures import write_class_folders
-from readme_code import block_with
-from support import BINARY, RunFolder, environment, own_data, run, run_program, train, write_config
+from support import BINARY, RunFolder, block_with, environment, own_data, run, run_program, train, write_config
 
 COUNT, SIDE = 48, 6
 KINDS = {8: "u1", 12: ">i4"}

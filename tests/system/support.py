@@ -484,6 +484,15 @@ def read_pt(path):
         return PtUnpickler(archive, archive.namelist()[0].split("/")[0]).load()
 
 
+def block_with(word, language="python", document="configs/README.md"):
+    """The only block of code of a language with this word in a document for users."""
+    parts = re.split(r"^```", (REPOSITORY / document).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    blocks = [part.split("\n", 1) for part in parts[1::2]]
+    found = [code for own, code in blocks if own == language and word in code]
+    assert len(found) == 1, f"{len(found)} blocks of {language or 'text'} in {document} have {word}"
+    return found[0]
+
+
 def import_file(path):
     """A Python file as a module, wherever it is."""
     spec = importlib.util.spec_from_file_location(f"imported_{Path(path).stem}", path)

@@ -5,8 +5,7 @@ import math
 import numpy
 import pytest
 import torch
-from pictures import write_png
-from previews import read_preview
+from pictures import read_preview, write_png
 from support import own_data, write_config
 from torchvision.transforms.v2 import InterpolationMode, functional
 
