@@ -1,6 +1,7 @@
 """`parameters` trains as PyTorch's parameter groups do, however a step is divided; frozen layers stay as they were."""
 
 import fnmatch
+import functools
 import signal
 
 import numpy
@@ -111,6 +112,12 @@ def steps_of_pytorch(config, images, labels):
     return losses, model
 
 
+@pytest.fixture(scope="module")
+def pytorch(digits):
+    """The losses and the network of a case, computed once."""
+    return functools.cache(lambda case: steps_of_pytorch(RUN | CASES[case], *digits[1:]))
+
+
 def frozen_names(config):
     return [name for name, _ in network().named_parameters() if settings_of(config, name)["frozen"]]
 
@@ -127,11 +134,11 @@ def assert_frozen_are_kept(config, weights):
 
 
 @pytest.mark.parametrize("case, processes, strategy", RUNS)
-def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, case, processes, strategy):
+def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, pytorch, case, processes, strategy):
     config = configure(tmp_path, digits[0], CASES[case] | averaging(strategy))
     trained = train(tmp_path, config, processes=processes)
     assert processes == 1 or trained.summary()["gradient_averaging"] == strategy
-    expected, model = steps_of_pytorch(config, *digits[1:])
+    expected, model = pytorch(case)
     assert len(expected) == 20 and trained.losses() == pytest.approx(expected, rel=1e-5)
     weights = trained.weights()
     for name, tensor in model.state_dict().items():
@@ -140,26 +147,26 @@ def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, case, processes, s
     assert trained.summary()["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_the_cases_differ(digits):
-    runs = [steps_of_pytorch(RUN | CASES[case], *digits[1:])[0] for case in ("sgd", "nesterov", "adam", "adamw", "backbone", "clipped", "between")]
+def test_the_cases_differ(digits, pytorch):
+    runs = [pytorch(case)[0] for case in ("sgd", "nesterov", "adam", "adamw", "backbone", "clipped", "between")]
     runs.append(steps_of_pytorch(RUN | {"parameters": []}, *digits[1:])[0])
     for index, one in enumerate(runs):
         assert all(other[19] != pytest.approx(one[19], rel=1e-3) for other in runs[:index])
 
 
 @pytest.mark.parametrize("case, processes", [("sgd", 1), ("backbone", 2), ("between", 1), ("biases", 2)])
-def test_bf16_follows_and_keeps_frozen_weights_in_fp32(tmp_path, digits, case, processes):
+def test_bf16_follows_and_keeps_frozen_weights_in_fp32(tmp_path, digits, pytorch, case, processes):
     config = configure(tmp_path, digits[0], CASES[case] | {"precision": "bf16"})
     trained = train(tmp_path, config, processes=processes)
-    assert trained.losses() == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=3e-2)
+    assert trained.losses() == pytest.approx(pytorch(case)[0], rel=3e-2)
     assert_frozen_are_kept(config, trained.weights())
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_an_ema_model_has_the_frozen_weights_of_the_model(tmp_path, digits, processes):
+def test_an_ema_model_has_the_frozen_weights_of_the_model(tmp_path, digits, pytorch, processes):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"ema": {"decay": 0.9}})
     averaged = train(tmp_path, config, processes=processes)
-    assert averaged.losses() == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
+    assert averaged.losses() == pytest.approx(pytorch("backbone")[0], rel=1e-5)
     plain = train(tmp_path, config | {"ema": None}, processes=processes, output="plain")
     assert_frozen_are_kept(config, averaged.weights())
     distance = abs(averaged.weights()["fc2.weight"] - plain.weights()["fc2.weight"]).max()
@@ -194,11 +201,11 @@ def test_a_lost_process_costs_no_bit(tmp_path, digits):
     assert process.run_folder.digest() == whole.digest()
 
 
-def test_another_number_of_processes_goes_on(tmp_path, digits):
+def test_another_number_of_processes_goes_on(tmp_path, digits, pytorch):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}})
     train(tmp_path, config | {"max_steps": 6}, processes=2)
     resumed = train(tmp_path, config, "--resume", "auto", processes=3)
-    assert resumed.losses() == pytest.approx(steps_of_pytorch(config, *digits[1:])[0], rel=1e-5)
+    assert resumed.losses() == pytest.approx(pytorch("backbone")[0], rel=1e-5)
 
 
 def test_another_list_is_refused_on_resume(tmp_path, digits):
