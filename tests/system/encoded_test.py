@@ -68,27 +68,6 @@ def test_preview_shows_the_first_batch_of_each_process(tmp_path, sets):
             assert (image["pixels"][..., 0] == images[image["sample"]]).all()
 
 
-@pytest.mark.parametrize("processes, batch", [(3, 11), (2, 7)])
-def test_global_mixup_is_the_formula_on_the_bytes_of_two_processes(tmp_path, sets, processes, batch):
-    mixup = {"name": "mixup", "weight": 0.3, "scope": "global"}
-    config = merged({"batch_size": batch}, data(sets, "lmdb"))
-    plain = preview(tmp_path, config, "--nproc-per-node", processes)
-    mixed = preview(tmp_path, merged(config, {"data": {"augment": [mixup]}}), "--nproc-per-node", processes)
-    for rank, process in enumerate(mixed):
-        partners = plain[(rank + 1) % processes]
-        for place, image in enumerate(process):
-            mine = plain[rank][place]
-            assert image["sample"] == mine["sample"]
-            if place >= len(partners):
-                assert (image["pixels"] == mine["pixels"]).all() and image["weight"] == 1
-                continue
-            weight = numpy.float32(0.3)
-            formula = weight * mine["pixels"].astype(numpy.float32) + (
-                numpy.float32(1) - weight) * partners[place]["pixels"].astype(numpy.float32)
-            assert (image["pixels"] == numpy.clip(formula, 0, 255).astype(numpy.uint8)).all()
-            assert (image["label"], image["other_label"]) == (mine["label"], partners[place]["label"])
-
-
 def test_each_process_reads_its_own_folder(tmp_path, sets):
     threes, sevens = (sets / "image-folder" / "train" / name for name in "37")
     config = data(sets, "image-folder", train=None, train_per_process=[str(sevens), str(threes)], size=24, channels=3)
