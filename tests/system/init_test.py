@@ -82,7 +82,7 @@ def test_a_picture_that_was_not_looked_at_does_not_stop_the_training(tmp_path):
     (lambda folder: None, "no such file or folder"),
     (lambda folder: folder.write_bytes(b"PK\3\4" + bytes(90)), "unpack"),
     (lambda folder: paint(folder, {"cats": 3, "more": 3}) and write_png(folder / "1.png", numpy.zeros((9, 9), numpy.uint8)),
-     "pictures beside class folders"),
+     "pictures next to class folders"),
 ], ids=["missing", "an archive", "beside"])
 def test_a_folder_that_cannot_be_trained_on_is_refused(tmp_path, make, message):
     """app/proposed_config_test.cpp has more of them."""

@@ -115,7 +115,7 @@ def test_a_bad_image_ends_the_run_by_name_or_is_left_out_from_the_beginning(tmp_
     for decode in ("stream", "once"):
         flags = ("--config", config, "--nproc-per-node", 2, "--set", f"data.decode={decode}")
         refused = run(*flags, "--output", tmp_path / f"refused-{decode}", expect=3)
-        assert f"{bad}: a broken PNG image" in refused.stderr
+        assert f"{bad}: corrupt PNG image" in refused.stderr
         assert decode == "stream" or not (tmp_path / "refused-once" / "checkpoints").exists()
         output = tmp_path / decode
         result = run(*flags, "--output", output, "--set", "data.on_bad_sample=skip", expect=0)
