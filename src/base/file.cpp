@@ -92,10 +92,9 @@ constexpr std::size_t kMostLookedAt = 1000;
 constexpr const char* kConvert =
     "write its images as PNG files into a folder for each class (data.format \"image-folder\"), or "
     "as IDX files (\"idx\"); configs/README.md shows both in Python";
-constexpr const char* kUnpack = "unpack it, and name the folder or file that comes out";
+constexpr const char* kUnpack = "unpack it and use the extracted folder or file";
 constexpr const char* kDownload = "download the file itself";
-constexpr const char* kClassFolders =
-    "name the folder that holds a folder of images for each class";
+constexpr const char* kClassFolders = "use the folder that contains one folder of images per class";
 
 /// The bytes at `offset` that identify a kind of file.
 struct Magic {
@@ -124,10 +123,10 @@ constexpr std::array<Magic, 51> kMagics{{
     {0, "PK\x03\x04"sv, "a zip archive", kUnpack},
     {0, "PK\x05\x06"sv, "an empty zip archive", kUnpack},
     {257, "ustar"sv, "a tar archive", kUnpack},
-    {0, "\x1f\x8b"sv, "a file compressed by gzip", kUnpack},
-    {0, "BZh"sv, "a file compressed by bzip2", kUnpack},
-    {0, "\xFD\x37zXZ"sv, "a file compressed by xz", kUnpack},
-    {0, "\x28\xB5\x2F\xFD"sv, "a file compressed by zstd", kUnpack},
+    {0, "\x1f\x8b"sv, "a gzip-compressed file", kUnpack},
+    {0, "BZh"sv, "a bzip2-compressed file", kUnpack},
+    {0, "\xFD\x37zXZ"sv, "an xz-compressed file", kUnpack},
+    {0, "\x28\xB5\x2F\xFD"sv, "a zstd-compressed file", kUnpack},
     {0, "7z\xBC\xAF"sv, "a 7-Zip archive", kUnpack},
     {0, "Rar!"sv, "a RAR archive", kUnpack},
     {0, "\x89PNG"sv, "a PNG image", kClassFolders},
@@ -137,8 +136,9 @@ constexpr std::array<Magic, 51> kMagics{{
     {0, "<!doctype"sv, "a web page", kDownload},
     {0, "<html"sv, "a web page", kDownload},
     {0, "<?xml"sv, "an XML document", kDownload},
-    {0, "version https://git-lfs"sv, "Git LFS's stand-in for a file", "run `git lfs pull` first"},
-    {8, "{\"__metadata__\""sv, "a safetensors file", "name images; weights are for model.weights"},
+    {0, "version https://git-lfs"sv, "a Git LFS pointer", "run `git lfs pull` first"},
+    {8, "{\"__metadata__\""sv, "a safetensors file",
+     "expected images; weights belong in model.weights"},
     {0, "II*\0"sv, "a TIFF picture", "", true},
     {0, "MM\0*"sv, "a TIFF picture", "", true},
     {0, "II+\0"sv, "a TIFF picture", "", true},
@@ -153,7 +153,7 @@ constexpr std::array<Magic, 51> kMagics{{
     {4, "jP  "sv, "a JPEG 2000 picture", "", true},
     {0, "\xFF\x4F\xFF\x51"sv, "a JPEG 2000 picture", "", true},
     {0, "8BPS"sv, "a Photoshop picture", "", true},
-    {0, "\0\0\1\0"sv, "an icon's picture", "", true},
+    {0, "\0\0\1\0"sv, "an ICO picture", "", true},
     {0, "P1\n"sv, "a PBM picture", "", true},
     {0, "P4\n"sv, "a PBM picture", "", true},
     {0, "P7"sv, "a PAM picture", "", true},
@@ -242,7 +242,7 @@ AtomicFile::AtomicFile(fs::path path, ExitCode code)
   std::error_code ignored;
   const fs::file_status there = fs::status(path_, ignored);
   if (fs::exists(there) && !fs::is_regular_file(there)) {
-    throw Error(code_, path_.string() + ": exists already and is not a regular file");
+    throw Error(code_, path_.string() + ": already exists and is not a regular file");
   }
   temporary_path_ += kPartial + std::to_string(::getpid());
   // A leftover of this name is from a dead process whose ID was reused.
@@ -271,7 +271,7 @@ void AtomicFile::commit() {
     const int reason = errno;
     ::unlink(temporary_path_.c_str());
     errno = reason;
-    throw_errno(code_, path_, closed ? "put the finished file in place" : "close");
+    throw_errno(code_, path_, closed ? "rename the finished file" : "close");
   }
   sync_folder(folder_of(path_), code_);
 }
@@ -293,8 +293,8 @@ UniqueFd open_private_file(const fs::path& path, ExitCode code) {
     if (!found.valid() && errno != ELOOP) throw_errno(code, path, "open");
     if (found.valid() && is_private(found.get(), path)) return found;
     throw Error(code, path.string() +
-                          ": is a link, no regular file, or another user's; remove it, or name "
-                          "another folder");
+                          ": is a link, is not a regular file or belongs to another user; remove "
+                          "it or choose another folder");
   }
 }
 
@@ -310,8 +310,8 @@ void sync_file(int fd, const fs::path& path, ExitCode code) {
   static std::atomic<bool> has_warned = false;
   if (has_warned.exchange(true)) return;
   spdlog::warn(
-      "{}: cannot be synced on this file system ({}); the run continues, but a crash of the "
-      "machine may cost its newest files",
+      "{}: cannot be synced on this file system ({}); the run continues, but may lose its newest "
+      "files if the machine crashes",
       path.string(), std::strerror(errno));
 }
 
@@ -319,7 +319,7 @@ void make_folder(const fs::path& folder, ExitCode code) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (!error) return;
-  throw Error(code, folder.string() + ": cannot make the folder: " + error.message());
+  throw Error(code, folder.string() + ": cannot create the folder: " + error.message());
 }
 
 void remove_leftovers(const fs::path& folder) {
@@ -355,8 +355,8 @@ std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code
   std::size_t size = 0;
   const UniqueFd fd = open_regular(path, code, &size);
   if (size > max_bytes) {
-    throw Error(code, path.string() + ": is " + std::to_string(size) + " bytes long, at most " +
-                          std::to_string(max_bytes) + " are read");
+    throw Error(code, path.string() + ": is " + std::to_string(size) +
+                          " bytes long; the limit is " + std::to_string(max_bytes) + " bytes");
   }
   std::string content;
   std::array<char, 65536> buffer{};
@@ -368,7 +368,7 @@ std::string read_file(const fs::path& path, std::size_t max_bytes, ExitCode code
     content.append(buffer.data(), static_cast<std::size_t>(count));
   }
   throw Error(code, path.string() + ": grew beyond " + std::to_string(max_bytes) +
-                        " bytes while it was read");
+                        " bytes while being read");
 }
 
 std::string content_of(int fd) {
@@ -432,7 +432,7 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
   if (has_extension(inner, {".json", ".jsonl"})) return FileKind{"a JSON file", kConvert};
   if (has_extension(inner, {".csv", ".tsv"}) || is_table(begin)) {
     return FileKind{
-        "a table of text (CSV)",
+        "a text table (CSV)",
         "if it lists pictures and their labels, set data.format to \"image-list\"; else " +
             std::string(kConvert)};
   }
@@ -444,7 +444,7 @@ std::string other_files_in(const fs::path& folder) {
   if (paths.size() > kMostLookedAt) paths.resize(kMostLookedAt);
   for (const fs::path& path : paths) {
     if (const auto kind = kind_of_file(path)) {
-      return "; it holds " + on_one_line(path.filename().string()) + ", " + kind->name + ": " +
+      return "; it contains " + on_one_line(path.filename().string()) + ", " + kind->name + ": " +
              kind->advice;
     }
   }

@@ -188,7 +188,7 @@ std::string expand_home(const std::string& path) {
   const auto home = environment_variable("HOME");
   if (home && !home->empty()) return *home + path.substr(1);
   throw Error(ExitCode::kConfig,
-              path + ": HOME is not set, so ~ stands for no folder; write the whole path");
+              path + ": HOME is not set, so ~ cannot be expanded; use the full path");
 }
 
 std::optional<fs::path> user_cache_folder() {
@@ -290,7 +290,7 @@ std::shared_ptr<std::uint8_t> reserve_memory(std::size_t bytes, const std::strin
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
-    throw Error(ExitCode::kData, name + ": no memory for its " + std::to_string(bytes) +
+    throw Error(ExitCode::kData, name + ": cannot allocate " + std::to_string(bytes) +
                                      " bytes: " + error_text(errno));
   }
   // For fewer page faults; failure is harmless.
@@ -400,7 +400,7 @@ std::optional<std::string> MemoryKills::new_kill() {
     return fmt::format("the {} that {} of cgroup {} allows", memory_text(*limit), limit_file(group),
                        group.folder.string());
   }
-  return fmt::format("the {} of this machine, or what a cgroup above this container's allows",
+  return fmt::format("the {} of this machine, or the limit of a cgroup outside this container",
                      memory_text(total_memory(root_)));
 }
 

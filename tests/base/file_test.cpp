@@ -95,7 +95,7 @@ TEST_CASE("files planted by others are refused and left unchanged") {
     fs::remove(planted);
     CHECK(read(victim) == "precious");
   };
-  const char* kPlanted = "is a link, no regular file, or another user's; remove it";
+  const char* kPlanted = "is a link, is not a regular file or belongs to another user; remove it";
   fs::create_symlink(victim, planted);
   refuses(kPlanted);
   fs::create_symlink(folder.path() / "nowhere", planted);
@@ -179,7 +179,7 @@ TEST_CASE("only a regular file is replaced") {
   const fs::path pipe = folder.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK_THAT(error_of([&] { write_file_atomically(pipe, "x", ExitCode::kRunFailed); }),
-             IsError(ExitCode::kRunFailed, pipe.string() + ": exists already"));
+             IsError(ExitCode::kRunFailed, pipe.string() + ": already exists"));
   CHECK(fs::is_fifo(pipe));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }

@@ -362,7 +362,7 @@ TEST_CASE("files of other kinds are named") {
            {tar, "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False), NEW)"},
            {"\x80\x04\x95 a pickle", "is a Python pickle"},
            {"\x89HDF\r\n\x1a\n of Keras", "is an HDF5 file"},
-           {"\x1f\x8b compressed", "is a file compressed by gzip"},
+           {"\x1f\x8b compressed", "is a gzip-compressed file"},
            {"<!DOCTYPE html>", "is a web page"}}) {
     const fs::path path = folder.write("file.pth", bytes);
     CHECK_THAT(error_of([&] { (void)read_weights(path); }),
