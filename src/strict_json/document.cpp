@@ -37,7 +37,7 @@ void wait_for_bytes(int fd, const std::string& name) {
   constexpr int kTimeout_s = 10;
   pollfd event{fd, POLLIN, 0};
   if (::poll(&event, 1, ::isatty(fd) == 1 ? -1 : 1000 * kTimeout_s) != 0) return;
-  refuse(name, "no data for " + std::to_string(kTimeout_s) + " s, and the writer did not close it");
+  refuse(name, "no data for " + std::to_string(kTimeout_s) + " s, and the pipe is still open");
 }
 
 std::string read_to_end(int fd, const std::string& name) {
@@ -90,9 +90,10 @@ std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
 /// Rejects other file formats, for which JSON syntax errors would be misleading.
 void refuse_other_formats(const std::string& name, std::string_view text) {
   if (const char* encoding = wide_encoding(text)) {
-    refuse(name, std::string("is ") + encoding + " text, but a config is UTF-8; to convert it: " +
-                     "iconv -f " + encoding + " -t UTF-8 " +
-                     (name == kStandardInput ? "FILE" : shell_word(name)) + " > config.json");
+    refuse(name, std::string("is ") + encoding +
+                     " text, but a config must be UTF-8; to convert it: " + "iconv -f " + encoding +
+                     " -t UTF-8 " + (name == kStandardInput ? "FILE" : shell_word(name)) +
+                     " > config.json");
   }
   if (const auto kind = binary_kind(text)) {
     refuse(name, "is " + kind->name + "; a config is a JSON file");
@@ -115,9 +116,9 @@ std::size_t end_of_string(std::string_view text, std::size_t offset) {
 std::string_view hint_for(std::string_view found) {
   if (found.starts_with('\'')) return " (strings need double quotes)";
   if (found.starts_with('/') || found.starts_with('#')) return " (JSON has no comments)";
-  if (found == "True") return " (JSON writes true)";
-  if (found == "False") return " (JSON writes false)";
-  if (found == "None") return " (JSON writes null)";
+  if (found == "True") return " (JSON uses true)";
+  if (found == "False") return " (JSON uses false)";
+  if (found == "None") return " (JSON uses null)";
   for (const std::string_view number : {"NaN", "nan", "Infinity", "-Infinity", "inf"}) {
     if (found == number) return " (JSON has no such number)";
   }

@@ -52,8 +52,12 @@ constexpr std::size_t kMaxPatternText = 1000;  // std::regex recurses for every 
 std::string show(double value) { return number_to_json(value).dump(); }
 
 std::string describe_range(const NumberRange& range) {
-  return std::string("a number ") + (range.above_min ? "above " : "from ") + show(range.min) +
-         (range.below_max ? " to below " : " to ") + show(range.max);
+  const std::string number = "a number ";
+  if (!range.above_min && !range.below_max) {
+    return number + "from " + show(range.min) + " to " + show(range.max);
+  }
+  return number + (range.above_min ? "above " : "at least ") + show(range.min) +
+         (range.below_max ? " and below " : " and at most ") + show(range.max);
 }
 
 bool contains(const NumberRange& range, double value) {
@@ -66,7 +70,7 @@ std::string hint_for_integer(const Json& value) {
   if (!value.is_number_float()) return {};
   const auto real = value.get<double>();
   if (std::floor(real) != real || std::fabs(real) >= kLargestExactInteger) return {};
-  return "; an integer is written without fraction and exponent: " + show(real);
+  return "; write integers without a fraction or exponent: " + show(real);
 }
 
 /// Returns whether a nonzero literal becomes 0 as a double, such as 1e-999.
@@ -236,7 +240,7 @@ std::string explain_unknown_key(std::string_view key, std::string_view group,
   }
   std::string names;
   for (const KnownKey* known : here) names += (names.empty() ? "" : ", ") + known->name;
-  return start + "known here: " + names;
+  return start + "valid here: " + names;
 }
 
 Type<bool> boolean() {
@@ -306,8 +310,7 @@ Type<std::filesystem::path> path() {
     } catch (const Error& error) {
       return cursor.add_error(error.what());
     }
-    return cursor.add_error(
-        "the folder that this path is relative to has a name that is not UTF-8");
+    return cursor.add_error("the path is relative to a folder whose name is not UTF-8");
   };
   type.write = [](const std::filesystem::path& value) { return Json(value.string()); };
   return type;

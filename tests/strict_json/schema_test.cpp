@@ -113,11 +113,11 @@ TEST_CASE("a mistake in a value is one line") {
       {R"({"count":101})", "f:1:10: /count: expected an integer from 1 to 100, found 101"},
       {R"({"count":-1})", "f:1:10: /count: expected an integer from 1 to 100, found -1"},
       {R"({"count":10.0})",
-       "f:1:10: /count: expected an integer from 1 to 100, found 10.0; an "
-       "integer is written without fraction and exponent: 10"},
+       "f:1:10: /count: expected an integer from 1 to 100, found 10.0; write integers without a "
+       "fraction or exponent: 10"},
       {R"({"count":1e1})",
-       "f:1:10: /count: expected an integer from 1 to 100, found 1e1; an "
-       "integer is written without fraction and exponent: 10"},
+       "f:1:10: /count: expected an integer from 1 to 100, found 1e1; write integers without a "
+       "fraction or exponent: 10"},
       {R"({"count":1.5})", "f:1:10: /count: expected an integer from 1 to 100, found 1.5"},
       {R"({"count":9223372036854775808})",
        "f:1:10: /count: expected an integer from 1 to 100, found 9223372036854775808"},
@@ -136,11 +136,11 @@ TEST_CASE("a mistake in a value is one line") {
       {R"({"flag":"true"})", R"(f:1:9: /flag: expected true or false, found the string "true")"},
       {R"({"flag":false})", "f:1:9: /flag: is down"},
       {R"({"inner":{"ratio":0}})",
-       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 0"},
+       "f:1:19: /inner/ratio: expected a number above 0 and below 1, found 0"},
       {R"({"inner":{"ratio":1.0}})",
-       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found 1.0"},
+       "f:1:19: /inner/ratio: expected a number above 0 and below 1, found 1.0"},
       {R"({"inner":{"ratio":false}})",
-       "f:1:19: /inner/ratio: expected a number above 0 to below 1, found false"},
+       "f:1:19: /inner/ratio: expected a number above 0 and below 1, found false"},
       {R"({"inner":{"sizes":3}})", "f:1:19: /inner/sizes: expected a list, found 3"},
       {R"({"inner":{"sizes":[1,0]}})",
        "f:1:22: /inner/sizes/1: expected an integer from 1 to 9, found 0"},
