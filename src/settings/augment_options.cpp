@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/print.h"
 #include "settings/schemas.h"
 
 namespace mnist_train::settings {
@@ -62,7 +63,7 @@ Type<Fill> fill_type() {
 /// Returns the type of [min, max].
 Type<Interval> interval(const strict_json::NumberRange& range) {
   using Ends = std::vector<double>;
-  const std::string form = "[min, max] in that order";
+  const std::string form = "[min, max] with min <= max";
   Type<Ends> ordered = list_of(number(range), form, 2, 2);
   ordered.read = [read = ordered.read, form](const JsonCursor& cursor) -> std::optional<Ends> {
     std::optional<Ends> ends = read(cursor);
@@ -123,7 +124,7 @@ AugmentRow random_crop() {
   ADD_KEY(schema, fill, fill_type(), fill_doc("these pixels"), {"padding_value"});
   schema.check([](Options&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && cursor.member("padding").value() != 0;
-    if (!cursor.gives("size") && !pads) cursor.add_error("changes nothing without size or padding");
+    if (!cursor.gives("size") && !pads) cursor.add_error("has no effect without size or padding");
   });
   return augment_row("random_crop", schema);
 }
@@ -172,7 +173,7 @@ AugmentRow color_jitter() {
     for (const char* key : {"brightness", "contrast", "saturation", "hue"}) {
       if (cursor.gives(key)) return;
     }
-    cursor.add_error("changes nothing without brightness, contrast, saturation or hue");
+    cursor.add_error("has no effect without brightness, contrast, saturation or hue");
   });
   return augment_row("color_jitter", schema);
 }
@@ -283,7 +284,7 @@ void check_only_one(const AugmentList& list, const JsonCursor& cursor) {
   bool seen = false;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!std::holds_alternative<Kind>(list[i])) continue;
-    if (seen) cursor.item(i).add_error("is the second " + name_of(list[i]) + "; one is enough");
+    if (seen) cursor.item(i).add_error("is the second " + name_of(list[i]) + "; use only one");
     seen = true;
   }
 }
@@ -310,7 +311,7 @@ std::optional<std::string> mismatch(const PerChannel& value, std::int64_t channe
   const auto* list = std::get_if<std::vector<double>>(&value);
   if (list == nullptr || static_cast<std::int64_t>(list->size()) == channels) return std::nullopt;
   return "lists " + std::to_string(list->size()) + " numbers, but the images have " +
-         std::to_string(channels) + (channels == 1 ? " channel" : " channels");
+         counted(channels, "channel");
 }
 
 }  // namespace
@@ -322,8 +323,8 @@ std::string name_of(const AugmentationOptions& augmentation) {
 ImageSize augmented_size(const AugmentList& list, ImageSize size) {
   const auto refuse = [](std::size_t i, const RandomCropOptions& crop, const ImageSize& images) {
     throw ConfigKeyError(
-        fmt::format("/data/augment/{}: random_crop takes {} pixels, but images of {} with padding "
-                    "{} have fewer",
+        fmt::format("/data/augment/{}: random_crop needs {} pixels, but images of {} with padding "
+                    "{} are smaller",
                     i, text_of(*crop.size), text_of(images), crop.padding));
   };
   return *follow_size(list, size, refuse);
@@ -351,13 +352,12 @@ Type<AugmentList> augment_list() {
     check_only_one<MixupOptions>(*list, cursor);
     check_only_one<CutmixOptions>(*list, cursor);
     if (find<MixupOptions>(*list) && find<CutmixOptions>(*list)) {
-      cursor.add_error("has both mixup and cutmix; each sample is mixed only once, remove one");
+      cursor.add_error("has both mixup and cutmix; each sample is mixed only once, so remove one");
     }
     check_after_normalize(*list, cursor);
     follow_size(*list, std::nullopt,
                 [&](std::size_t i, const auto& /*crop*/, const auto& /*size*/) {
-                  cursor.item(i).add_error(
-                      "takes more pixels than images have after the entries before it");
+                  cursor.item(i).add_error("is larger than the images after the previous entries");
                 });
     return list;
   };

@@ -88,7 +88,8 @@ Type<DataLocation> location() {
   ADD_KEY(pair, labels, optional_of(path()), "File with the labels.");
   pair.check([](DataLocation&, const JsonCursor& cursor) {
     if (!cursor.gives("images") || !cursor.gives("labels")) {
-      cursor.add_error("needs both images and labels; a folder that holds both is given as a path");
+      cursor.add_error(
+          "needs both images and labels; for a folder that contains both, give its path");
     }
   });
   Type<DataLocation> full = group(std::move(pair));
@@ -133,8 +134,8 @@ strict_json::Field<DataOptions> test_field(const KeyOwner& owner) {
                                      : place.write(options.test);
   };
   return {std::move(key),
-          "Test set, like train; or a number: this fraction of each class of train is held out (a "
-          "folder named 0.2 is written ./0.2).",
+          "Test set, like train; or a number: the fraction of each class of train to hold out (for "
+          "a folder named 0.2, write ./0.2).",
           read, write, place.keys};
 }
 
@@ -226,12 +227,12 @@ void add_preparation(Schema<DataOptions>& schema) {
       "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
       "the whole image between bars of `background` (Pillow's ImageOps.pad).");
   ADD_KEY(schema, background, kStepsAndSamples, optional_of(background()),
-          "Colour under transparent pixels, and of the bars of `fit` pad: \"white\", \"black\" or "
-          "[red, green, blue]; null: white, with a warning if it matters (in configs saved before "
-          "this key existed, when transparency and orientation were ignored).");
+          "Colour behind transparent pixels and of the bars that `fit` pad adds: \"white\", "
+          "\"black\" or [red, green, blue]; null: white, with a warning if it matters (in configs "
+          "saved before this key existed, when transparency and orientation were ignored).");
   ADD_KEY(schema, max_pixels, kStepsAndSamples, integer(1, kMaxSteps),
-          "The most pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; larger "
-          "ones are unusable (see on_bad_sample).");
+          "Maximum number of pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; "
+          "larger ones are unusable (see on_bad_sample).");
   ADD_KEY(schema, channels, kStepsAndSamples, optional_of(integer(1, 3)),
           "1 (gray) or 3 (colour): images are converted; null: all images have the same number.");
   ADD_KEY(schema, augment, augment_list(),
@@ -273,19 +274,19 @@ void add_source_rules(Schema<DataOptions>& schema) {
   schema.conflict("format", "dataset");
   schema.conflict("train_per_process", "train");
   schema.forbid("root", {given("root"), format},
-                "is the folder in which a dataset is searched; it is not used with format");
+                "is the folder to search for a data set; it is not used with format");
   for (const char* key : {"train", "train_per_process", "test"}) {
     schema.forbid(key, {given(key), drawn},
                   "is not used with format synthetic, which generates its samples");
-    schema.forbid(key, {given(key), none_of(format)}, "needs a format as well, such as \"idx\"");
+    schema.forbid(key, {given(key), none_of(format)}, "requires a format, such as \"idx\"");
   }
   schema.forbid("format", {in_files, none_of(given("train")), none_of(given("train_per_process"))},
-                "needs train as well");
+                "requires train");
   schema.forbid("format",
                 {in_files, none_of(given("test")), none_of(equal("format", "image-list"))},
-                "needs test as well: a test set, or a fraction of train to hold out, such as 0.2");
+                "requires test: a test set, or a fraction of train to hold out, such as 0.2");
   schema.forbid("test", {given("train_per_process"), holds("test", Json{{"type", "number"}})},
-                "is a fraction, which cannot be used with train_per_process; name a test set");
+                "is a fraction, which cannot be used with train_per_process; give a test set");
 }
 
 /// Adds the other rules over several keys.
@@ -294,15 +295,15 @@ void add_preparation_rules(Schema<DataOptions>& schema) {
       {equal("format", "image-folder"), equal("format", "image-list"), equal("format", "lmdb")});
   const Json streamed = any_of({equal("decode", "stream"), equal("decode", "dali")});
   const Json per_process = given("train_per_process");
-  constexpr const char* kOnlyEncoded = "belongs to formats image-folder, image-list and lmdb";
+  constexpr const char* kOnlyEncoded = "is only for formats image-folder, image-list and lmdb";
   schema.forbid("on_bad_sample", {equal("on_bad_sample", "skip"), none_of(encoded)}, kOnlyEncoded);
   schema.forbid("decode", {streamed, none_of(encoded)}, kOnlyEncoded);
   schema.forbid(
       "decode_threads",
       {given("decode_threads"), none_of(equal("decode_threads", "auto")), none_of(streamed)},
-      "needs decode \"stream\" or \"dali\" as well");
+      "requires decode \"stream\" or \"dali\"");
   const Json fitted = none_of(equal("fit", "stretch"));
-  schema.forbid("fit", {given("fit"), fitted, none_of(given("size"))}, "needs size as well");
+  schema.forbid("fit", {given("fit"), fitted, none_of(given("size"))}, "requires size");
   schema.forbid("fit", {given("fit"), fitted, equal("decode", "dali")},
                 "cannot be used with decode \"dali\", which only stretches; use \"stream\"");
   schema.forbid("channels", {equal("channels", 2)}, "expected 1 or 3, found 2");
@@ -355,7 +356,7 @@ const NamedDataset& named_dataset(std::string_view name) {
     if (row.name == name) return row;
     known += (known.empty() ? "" : ", ") + row.name;
   }
-  throw Error(ExitCode::kConfig, "unknown data set " + std::string(name) + "; known are " + known);
+  throw Error(ExitCode::kConfig, "unknown data set " + std::string(name) + "; available: " + known);
 }
 
 Schema<DataOptions> data_schema() {
@@ -373,7 +374,7 @@ Schema<DataOptions> data_schema() {
 void require_set_for_each(const DataOptions& options, int processes) {
   const std::size_t sets = options.train_per_process.size();
   if (sets == 0 || sets == static_cast<std::size_t>(processes)) return;
-  throw ConfigKeyError("/data/train_per_process: names " + std::to_string(sets) +
+  throw ConfigKeyError("/data/train_per_process: lists " + std::to_string(sets) +
                        " training sets, but there are " + std::to_string(processes) +
                        " processes (launch.processes_per_node, --nproc-per-node)");
 }

@@ -394,7 +394,7 @@ Schema<ModelOptions> model_schema() {
   for (const char* key : {"torchscript", "plugin"}) {
     schema.forbid(
         "init", {given("init"), given(key), none_of(equal("init", "default"))},
-        std::string("is for layers in the config; ") + key + " brings its own initial weights");
+        std::string("is for layers in the config; ") + key + " has its own initial weights");
   }
   return schema;
 }

@@ -36,13 +36,14 @@ Schema<CheckpointOptions> checkpoint_schema() {
 void check_launch(LaunchOptions& options, const JsonCursor& cursor) {
   const auto size = static_cast<std::int64_t>(options.devices.size());
   if (size > kMaxProcessesPerNode) {
-    cursor.add_error_at("devices", "lists more than " + std::to_string(kMaxProcessesPerNode));
+    cursor.add_error_at("devices",
+                        "lists more than " + std::to_string(kMaxProcessesPerNode) + " devices");
   }
   if (size > 0 && options.processes_per_node && *options.processes_per_node != size) {
     cursor.add_error_at("processes_per_node",
                         "is " + std::to_string(*options.processes_per_node) +
                             ", but devices lists " + std::to_string(size) +
-                            " (one process each); leave it out or set it to \"auto\"");
+                            " (one process each); omit it or set it to \"auto\"");
   }
 }
 
@@ -79,11 +80,11 @@ Schema<ReportOptions> report_schema() {
   ADD_KEY(schema, html, boolean(), "Writes report.html, one self-contained page.");
   ADD_KEY(schema, tensorboard, boolean(), "Writes event files for TensorBoard.");
   ADD_KEY(schema, histograms, boolean(),
-          "Adds histograms of weights and gradients to the event files, every epoch.");
+          "Adds histograms of weights and gradients to the event files every epoch.");
   ADD_KEY(schema, predictions, group(std::move(predictions)),
           "Predictions of the last evaluation for single images.");
   schema.forbid("histograms", {equal("histograms", true), equal("tensorboard", false)},
-                "are written into the event files of TensorBoard, but tensorboard is false");
+                "are written to TensorBoard's event files, but tensorboard is false");
   return schema;
 }
 
@@ -128,7 +129,7 @@ Type<std::string> free_name() {
   }
   // The last one, kEvents, is a prefix.
   return with_pattern(strict_json::file_name(), "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)",
-                      /*must_match=*/false, "is the name of another file of the run folder");
+                      /*must_match=*/false, "is the name of another file in the run folder");
 }
 
 /// Rejects file names that are equal, or of which one is a parent folder of the other.

@@ -79,7 +79,7 @@ Type<AveragingOptions> averaging() {
   schema.forbid("compression",
                 {equal("strategy", "shared_memory"), given("compression"),
                  none_of(equal("compression", "none"))},
-                "must be none with strategy shared_memory, which sends nothing");
+                "must be none with strategy shared_memory, which sends no data");
   return group(std::move(schema));
 }
 
@@ -182,8 +182,7 @@ Type<std::vector<std::string>> globs() {
 Type<std::vector<ParameterOptions>> parameter_list() {
   Schema<ParameterOptions> schema;
   ADD_KEY(schema, match, globs(),
-          "Names of parameters, as `describe` prints them, or globs of them, of which `*` matches "
-          "dots, too.",
+          "Parameter names, as `describe` prints them, or globs, in which `*` also matches dots.",
           {"name", "names", "params", "pattern"}, kRequired);
   ADD_KEY(schema, learning_rate_factor, optional_of(factor()),
           "Factor applied to the learning rate.",

@@ -296,8 +296,8 @@ TEST_CASE("variable and config files may set keys that depend on another layer")
 TEST_CASE("keys that belong to another value are dropped only from the layers below it") {
   const char* files = R"({"data":{"format":"idx","train":"a","test":"b"}})";
   CHECK(message_for(files, {"data.format=lmdb", "data.train=c"}) ==
-        "--set data.format=lmdb: /data/format: needs test as well: a test set, or a fraction of "
-        "train to hold out, such as 0.2");
+        "--set data.format=lmdb: /data/format: requires test: a test set, or a fraction of train "
+        "to hold out, such as 0.2");
   CHECK(message_for(R"({"model":{"name":"net","hidden":[7]}})", {"model.name=net"}) ==
         "f:1:33: /model/hidden: is only for model mlp");
   CHECK(read("{}", {R"(model.init={"name":"normal","std":1})", "model.init=xavier_uniform"})
@@ -355,12 +355,12 @@ TEST_CASE("paths that begin with ~/ are in the home folder") {
   REQUIRE(config.model.weights);
   CHECK(config.model.weights->file == "/base/~/w.pt");
   CHECK(read("{}", {"output=~/o"}).output == "/home/of a user/o");
-  CHECK(message_for("{}", {"accuracies_file=~/a"}).find("expected the name of a file") !=
+  CHECK(message_for("{}", {"accuracies_file=~/a"}).find("expected a file name") !=
         std::string::npos);
   const ScopedEnvironment none("HOME", "");
   CHECK(message_for("{}", {"output=~/o"}) ==
-        "--set output=~/o: /output: ~/o: HOME is not set, so ~ stands for no folder; write the "
-        "whole path");
+        "--set output=~/o: /output: ~/o: HOME is not set, so ~ cannot be expanded; use the full "
+        "path");
 }
 
 TEST_CASE("two keys that exclude each other in one layer are refused, whatever is below") {

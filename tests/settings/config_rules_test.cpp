@@ -30,22 +30,21 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"early_stopping":{"min_delta":0.1}})", R"(f:1:19: /early_stopping: needs "patience")"},
       {R"({"gradient_averaging":{"strategy":"shared_memory","compression":"fp16"}})",
        "f:1:65: /gradient_averaging/compression: must be none with strategy shared_memory, which "
-       "sends nothing"},
+       "sends no data"},
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
        "f:1:37: /data/format: conflicts with dataset; set only one of them"},
       {R"({"data":{"format":"idx","train":"a"}})",
-       "f:1:19: /data/format: needs test as well: a test set, or a fraction of train to hold out, "
-       "such as 0.2"},
+       "f:1:19: /data/format: requires test: a test set, or a fraction of train to hold out, such "
+       "as 0.2"},
       {R"({"data":{"format":"idx","train":"a","test":1.5}})",
-       "f:1:44: /data/test: expected a number above 0 to below 1 or a path, found 1.5"},
+       "f:1:44: /data/test: expected a number above 0 and below 1 or a path, found 1.5"},
       {R"({"data":{"format":"idx","train_per_process":["a"],"test":0.2}})",
-       "f:1:58: /data/test: is a fraction, which cannot be used with train_per_process; name a "
-       "test "
-       "set"},
+       "f:1:58: /data/test: is a fraction, which cannot be used with train_per_process; give a "
+       "test set"},
       {R"({"data":{"dataset":"mnist","test":0.2}})",
-       "f:1:35: /data/test: needs a format as well, such as \"idx\""},
-      {R"({"data":{"format":"lmdb","test":"a"}})", "f:1:19: /data/format: needs train as well"},
+       "f:1:35: /data/test: requires a format, such as \"idx\""},
+      {R"({"data":{"format":"lmdb","test":"a"}})", "f:1:19: /data/format: requires train"},
       {R"({"data":{"format":"idx","train":"a","train_per_process":["b"],"test":"c"}})",
        "f:1:57: /data/train_per_process: conflicts with train; set only one of them"},
       {R"({"data":{"format":"idx","train_per_process":[],"test":"c"}})",
@@ -68,23 +67,21 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"data":{"dataset":"cifar10","channels":1,"normalize":{"std":[1,2,3]}}})",
        "f:1:62: /data/normalize/std: lists 3 numbers, but the images have 1 channel"},
       {R"({"data":{"on_bad_sample":"skip"}})",
-       "f:1:26: /data/on_bad_sample: belongs to formats image-folder, image-list and lmdb"},
+       "f:1:26: /data/on_bad_sample: is only for formats image-folder, image-list and lmdb"},
       {R"({"data":{"decode":"stream"}})",
-       "f:1:19: /data/decode: belongs to formats image-folder, image-list and lmdb"},
+       "f:1:19: /data/decode: is only for formats image-folder, image-list and lmdb"},
       {R"({"data":{"format":"lmdb","train":"a","test":"b","decode_threads":2}})",
-       "f:1:66: /data/decode_threads: needs decode \"stream\" or \"dali\" as well"},
+       "f:1:66: /data/decode_threads: requires decode \"stream\" or \"dali\""},
       {R"({"data":{"format":"synthetic","train":"a"}})",
        "f:1:39: /data/train: is not used with format synthetic, which generates its samples"},
-      {R"({"data":{"train":"a"}})",
-       R"(f:1:18: /data/train: needs a format as well, such as "idx")"},
+      {R"({"data":{"train":"a"}})", R"(f:1:18: /data/train: requires a format, such as "idx")"},
       {R"({"data":{"dataset":"mnist","test":"a"}})",
-       R"(f:1:35: /data/test: needs a format as well, such as "idx")"},
+       R"(f:1:35: /data/test: requires a format, such as "idx")"},
       {R"({"data":{"format":"idx","train":"a","test":"b","root":"r"}})",
-       "f:1:55: /data/root: is the folder in which a dataset is searched; it is not used with "
-       "format"},
+       "f:1:55: /data/root: is the folder to search for a data set; it is not used with format"},
       {R"({"data":{"format":"idx","train":{"images":"a"},"test":"b"}})",
-       "f:1:33: /data/train: needs both images and labels; a folder that holds both is given as a "
-       "path"},
+       "f:1:33: /data/train: needs both images and labels; for a folder that contains both, give "
+       "its path"},
       {R"({"backend":"nccl","device":"cpu"})",
        R"(f:1:12: /backend: "nccl" needs every process on a GPU, but device is "cpu")"},
       {R"({"cuda_graphs":"on","device":"cpu"})",
@@ -134,17 +131,17 @@ TEST_CASE("keys that contradict each other are refused") {
        "\"global\" "
        "depend on measured speed"},
       {R"({"launch":{"devices":["cpu","cpu"],"processes_per_node":3}})",
-       "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); leave it "
-       "out or set it to \"auto\""},
+       "f:1:57: /launch/processes_per_node: is 3, but devices lists 2 (one process each); omit it "
+       "or set it to \"auto\""},
       {R"({"report":{"tensorboard":false,"histograms":true}})",
-       "f:1:45: /report/histograms: are written into the event files of TensorBoard, but "
-       "tensorboard is false"},
+       "f:1:45: /report/histograms: are written to TensorBoard's event files, but tensorboard is "
+       "false"},
       {R"({"model_file":"metrics.jsonl"})",
-       "f:1:15: /model_file: is the name of another file of the run folder"},
+       "f:1:15: /model_file: is the name of another file in the run folder"},
       {R"({"model_file":"checkpoints/m.pt"})",
-       "f:1:15: /model_file: is the name of another file of the run folder"},
+       "f:1:15: /model_file: is the name of another file in the run folder"},
       {R"({"accuracies_file":"events.out.tfevents.1"})",
-       "f:1:20: /accuracies_file: is the name of another file of the run folder"},
+       "f:1:20: /accuracies_file: is the name of another file in the run folder"},
       {R"({"accuracies_file":"model.pt"})",
        "f:1:20: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"a.pt","accuracies_file":"a.pt/b"})",

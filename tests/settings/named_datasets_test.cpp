@@ -51,7 +51,7 @@ TEST_CASE("every data set can be used in a config, with its normalisation") {
 TEST_CASE("an unknown name is refused with the list of known ones") {
   const auto failure = testing::error_of([] { (void)named_dataset("imagenet"); });
   CHECK(failure.code == ExitCode::kConfig);
-  CHECK(failure.message == "unknown data set imagenet; known are mnist, fashion-mnist, cifar10");
+  CHECK(failure.message == "unknown data set imagenet; available: mnist, fashion-mnist, cifar10");
 }
 
 }  // namespace

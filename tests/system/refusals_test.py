@@ -70,11 +70,11 @@ def test_a_mistake_that_data_or_processes_reveal_is_reported_with_its_place_in_t
     if launcher == "own" and key.startswith("/data/augment"):
         for command in (["preview", "--output", tmp_path / "grid.png"], ["describe"]):
             refused = run(command[0], "--config", config, *command[1:], folder=tmp_path, expect=2)
-            assert f"{config}:1:{column}: /data/augment/0: random_crop takes 40x40" in refused.stderr, (command, refused.stderr)
+            assert f"{config}:1:{column}: /data/augment/0: random_crop needs 40x40" in refused.stderr, (command, refused.stderr)
 
 
 @pytest.mark.parametrize("data_format", ["idx", "cifar", "image-folder", "lmdb"])
-@pytest.mark.parametrize("name, kind", [("mnist.npz", "a NumPy archive (.npz)"), ("train.csv", "a table of text (CSV)")])
+@pytest.mark.parametrize("name, kind", [("mnist.npz", "a NumPy archive (.npz)"), ("train.csv", "a text table (CSV)")])
 def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, name, kind):
     folder = tmp_path / "set"
     folder.mkdir()
