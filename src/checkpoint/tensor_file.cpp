@@ -109,7 +109,7 @@ class SafetensorsReader {
     }
     if (!is_sealed_) return;
     if (data_.size() < kSealBytes) refuse("is cut short");
-    if (!matches_seal(file_.bytes())) refuse("is damaged: its bytes do not match its seal");
+    if (!matches_seal(file_.bytes())) refuse("is damaged: its checksum does not match its content");
   }
 
   void parse_header(std::string_view text, TensorFile& content) try {

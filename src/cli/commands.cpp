@@ -48,7 +48,7 @@ void add_logging_flags(CLI::App& command, CommandLine& line) {
 }
 
 void add_json_flag(CLI::App& command, CommandLine& line) {
-  command.add_flag("--json", line.json, "Prints JSON, also on a terminal");
+  command.add_flag("--json", line.json, "Prints JSON even on a terminal");
 }
 
 void add_checkpoint_flag(CLI::App& command, CommandLine& line) {
@@ -128,8 +128,8 @@ void add_export(CLI::App& command, CommandLine& line) {
       ->check(CLI::IsMember({"pt", "safetensors", "onnx", "python"}))
       ->capture_default_str();
   add(command, "--input", line.export_input, "TYPE",
-      "What onnx takes: float32, normalised pixels for logits; bytes, uint8 pixels for "
-      "probabilities")
+      "Input of the onnx network: float32 (normalised pixels, for logits) or bytes (uint8 pixels, "
+      "for probabilities)")
       ->check(CLI::IsMember({"float32", "bytes"}))
       ->capture_default_str();
   command.add_flag("--with-optimizer", line.with_optimizer,
@@ -139,8 +139,8 @@ void add_export(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
   add_logging_flags(command, line);
   command.footer(
-      "pt and safetensors hold weights; onnx holds the network with its weights, and in its "
-      "metadata the classes; python is a torch.nn module with make_model(), which returns the "
+      "pt and safetensors contain weights; onnx contains the network with its weights, and the "
+      "classes in its metadata; python is a torch.nn module with make_model(), which returns the "
       "network without weights, preprocess(path) for picture files, and CLASSES.\n\n"
       "Examples:\n"
       "  mnist-train export --checkpoint runs/first --format pt --output weights.pt\n"
@@ -161,8 +161,7 @@ void add_init(CLI::App& command, CommandLine& line) {
       "Weights to fine-tune: a .pt or .safetensors file of a built-in network");
   add_logging_flags(command, line);
   command.footer(
-      "Looks at the pictures and prints a config that suits them; its reasons go to standard "
-      "error.\n\n"
+      "Inspects the pictures and prints a suitable config, and its reasons on standard error.\n\n"
       "Examples:\n"
       "  mnist-train init photos > photos.json && mnist-train --config photos.json\n"
       "  mnist-train init photos --weights resnet18.pth > photos.json");
@@ -171,8 +170,8 @@ void add_init(CLI::App& command, CommandLine& line) {
 void add_describe(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
   command.add_flag("--data", line.describes_data,
-                   "Prints the data as JSON instead: samples of each class, held-out files, and "
-                   "what is left out; warns of identical files in training and held-out sets");
+                   "Prints the data as JSON instead: samples per class, held-out files, and "
+                   "skipped samples; warns about identical files in training and held-out sets");
   command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
   add_logging_flags(command, line);
   command.footer(
@@ -257,7 +256,7 @@ void add_man_page(CLI::App& command, CommandLine& /*line*/) {
 }
 
 constexpr std::array kCommands{
-    CommandEntry{"train", Command::kTrain, "Trains a network as a config describes (the default)",
+    CommandEntry{"train", Command::kTrain, "Trains a network according to a config (the default)",
                  &add_train},
     CommandEntry{"init", Command::kInit, "Prints a config for a folder of pictures", &add_init},
     CommandEntry{"evaluate", Command::kEvaluate,
@@ -272,8 +271,8 @@ constexpr std::array kCommands{
     CommandEntry{"fetch", Command::kFetch, "Downloads a data set", &add_fetch},
     CommandEntry{"convert", Command::kConvert, "Converts IDX files to other data formats",
                  &add_convert},
-    CommandEntry{"report", Command::kReport, "Writes a page on one run or a comparison of several",
-                 &add_report},
+    CommandEntry{"report", Command::kReport,
+                 "Writes a report of one run or a comparison of several", &add_report},
     CommandEntry{"doctor", Command::kDoctor, "Checks this machine for problems", &add_doctor},
     CommandEntry{"config-schema", Command::kConfigSchema,
                  "Prints the JSON Schema of the config (draft 2020-12)", &add_config_schema},

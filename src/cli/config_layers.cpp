@@ -167,7 +167,7 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
     return source_of(source->name, config.dump(), fs::absolute(path).parent_path());
   }
   refuse(
-      "{}: holds no config, and there is no config.json beside it: name the config that it was "
+      "{}: contains no config, and there is no config.json next to it; pass the config it was "
       "trained with (--config)",
       path.string());
 }
@@ -237,7 +237,7 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
     return "its header cannot be read";
   }
   if (!header.contains(kSealName) || matches_seal(bytes)) return std::nullopt;
-  return "its bytes do not match its seal";
+  return "its checksum does not match its content";
 }
 
 /// Replaces a run folder with one of its files, and rejects damaged files before a process starts
@@ -323,8 +323,8 @@ void find_model_weights(settings::RunConfig& config) {
 }
 
 void check_output_file(const fs::path& path) {
-  if (path == "-") refuse("--output -: expected the name of a file");
-  if (is_folder(path)) refuse("{}: is a folder; expected the name of a file", path.string());
+  if (path == "-") refuse("--output -: expected a file name");
+  if (is_folder(path)) refuse("{}: is a folder; expected a file name", path.string());
   if (const auto run = report::run_that_wrote(path)) {
     refuse(
         "--output {}: is a file of the run in {}, which is never overwritten; choose another name",

@@ -38,7 +38,7 @@ void check_model_file(const char* pointer, const std::optional<fs::path>& file,
 } catch (const Error& error) {
   throw ConfigKeyError(
       std::string(pointer) + ": " + error.what() +
-      (has_checkpoint ? "; a checkpoint has the weights of this network, not its code" : ""));
+      (has_checkpoint ? "; a checkpoint contains the weights of this network, not its code" : ""));
 }
 
 void check_export(const CommandLine& line, const settings::RunConfig& config) {
@@ -200,7 +200,7 @@ LaunchState prepare(launch::Job job, const settings::RunConfig& config, const st
   }
   if (state.may_restart()) {
     state.snapshots = UniqueFd(::memfd_create("mnist-train-snapshots", MFD_CLOEXEC));
-    if (!state.snapshots.valid()) throw_errno("make memory for snapshots");
+    if (!state.snapshots.valid()) throw_errno("create memory for snapshots");
   }
   if (reads_data && config.data.decode == settings::Decode::kOnce) {
     state.dataset = std::make_unique<data::SharedDataset>();

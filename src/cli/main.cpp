@@ -32,7 +32,7 @@ void read_image_list(CommandLine& line) {
   if (line.command != Command::kPredict || dash == images.end()) return;
   if (std::find(line.configs.begin(), line.configs.end(), "-") != line.configs.end()) {
     refuse(
-        "mnist-train predict: - stands for both the config and the list of images, but there is "
+        "mnist-train predict: - is given for both the config and the list of images, but there is "
         "only one standard input");
   }
   std::vector<std::string> listed;
@@ -104,7 +104,7 @@ std::vector<fs::path> folders_of_runs(const CommandLine& line) {
   for (const std::string& folder : line.run_folders) {
     std::error_code ignored;
     if (fs::symlink_status(folder, ignored).type() == fs::file_type::not_found) {
-      refuse("mnist-train report: {}: there is no such folder; name folders of runs", folder);
+      refuse("mnist-train report: {}: no such folder; expected run folders", folder);
     }
     if (report::holds_run(folder)) {
       folders.emplace_back(folder);
@@ -112,7 +112,7 @@ std::vector<fs::path> folders_of_runs(const CommandLine& line) {
       skipped += (skipped.empty() ? "" : ", ") + folder;
     }
   }
-  if (folders.empty()) refuse("{}: holds no run", skipped);
+  if (folders.empty()) refuse("{}: contains no run", skipped);
   if (!skipped.empty()) spdlog::warn("skipped folders without a run: {}", skipped);
   return folders;
 }
@@ -126,8 +126,8 @@ void run_report(const CommandLine& line) {
   write_file_atomically(output, page, ExitCode::kRunFailed);
   const std::size_t runs = folders.size();
   if (prints_json(line)) return print_result({{"output", output}, {"runs", runs}});
-  print_text(on_one_line(output) + ": a page on " +
-             (runs == 1 ? "one run" : std::to_string(runs) + " runs") + "\n");
+  print_text(on_one_line(output) + ": a report of " +
+             counted(static_cast<std::int64_t>(runs), "run") + "\n");
 }
 
 /// Returns 1 if a run would fail, else 0.
@@ -254,7 +254,7 @@ std::string describe_data(settings::DataOptions options) {
   for (std::size_t i = 0; i < std::min(repeated.size(), kMostNamed); ++i) {
     spdlog::warn("identical files in a held-out set and the training set: {}", repeated[i]);
   }
-  if (repeated.size() > kMostNamed) spdlog::warn("{} such files in all", repeated.size());
+  if (repeated.size() > kMostNamed) spdlog::warn("{} such files in total", repeated.size());
   return data::write_dataset_record(dataset, options);
 }
 

@@ -301,7 +301,7 @@ TEST_CASE("impossible offsets, metadata and seals are refused with the reason") 
       {R"({"__metadata__":{"k":1},"a":)" + tensor + "}", 4, "metadata that is not text: k"},
       {R"({"mnist-train.seal":)" + tensor + "}", 4, "cut short"},
       {R"({"mnist-train.seal":{"dtype":"U8","shape":[16],"data_offsets":[0,16]}})", 16,
-       "do not match its seal"},
+       "checksum does not match its content"},
   });
 }
 

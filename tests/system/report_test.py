@@ -150,7 +150,7 @@ def test_the_report_command_skips_folders_without_a_run_and_says_so(finished, tm
     empty.mkdir()
     folders = [nothing, finished[1].path, empty, finished[3].path]
     code, text, stderr = run_on_terminal("report", *folders, "--output", tmp_path / "page.html")
-    assert (code, text) == (0, f"{tmp_path / 'page.html'}: a page on 2 runs\n")
+    assert (code, text) == (0, f"{tmp_path / 'page.html'}: a report of 2 runs\n")
     (warning,) = stderr.splitlines()
     assert str(nothing) in warning and str(empty) in warning and str(finished[1].path) not in warning
     assert "2 runs" in Page(tmp_path / "page.html").words
