@@ -66,8 +66,8 @@ void require_gpu(const settings::RunConfig& config, const Machine& machine) {
                      "builds it");
   }
   refuse_placement(asked +
-                   ", but this machine shows no GPU (NVIDIA driver missing, or "
-                   "CUDA_VISIBLE_DEVICES is empty): run it on a machine with one, or set backend "
+                   ", but no GPU is visible (NVIDIA driver missing, or CUDA_VISIBLE_DEVICES is "
+                   "empty): run it on a machine with one, or set backend "
                    "to \"gloo\" and device to \"cpu\"");
 }
 
@@ -87,8 +87,8 @@ std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& mach
   if (!device.starts_with(kNumbered)) return local_rank % std::max(1, machine.gpus);
   const int index = std::stoi(device.substr(kNumbered.size()));
   if (index >= machine.gpus) {
-    refuse_placement("launch.devices names \"" + device + "\", but this machine shows " +
-                     std::to_string(machine.gpus) + " GPUs");
+    refuse_placement("launch.devices names \"" + device + "\", but this machine has " +
+                     counted(machine.gpus, "visible GPU"));
   }
   return index;
 }
@@ -284,8 +284,8 @@ std::string placement_note(const settings::RunConfig& config, const Machine& mac
            ": using the CPU; scripts/setup --cuda builds it";
   }
   if (!prefers_threads(config, machine)) return "";
-  return "using one process with a thread for each core, because each of several would read all "
-         "weights of this network; launch.processes_per_node overrides that";
+  return "using one process with a thread for each core, because each of several processes would "
+         "read all weights of this network; launch.processes_per_node overrides that";
 }
 
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,
@@ -321,8 +321,8 @@ GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {
 std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares) {
   if (config.train.backend != settings::BackendName::kNccl) return "gloo";
   refuse_nccl("ranks " + std::to_string(shares.first) + " and " + std::to_string(shares.second) +
-                  " share one (slices of a GPU are one GPU to NCCL)",
-              "let the launcher give each another GPU (CUDA_VISIBLE_DEVICES)");
+                  " share one (NCCL treats slices of a GPU as one)",
+              "let the launcher give each rank its own GPU (CUDA_VISIBLE_DEVICES)");
 }
 
 }  // namespace mnist_train::launch

@@ -145,7 +145,7 @@ const RankVariables& variables_of(LauncherKind mpi) {
                        is_slurm ? "Slurm" : variables_of(identity.launcher).title, identity.rank,
                        identity.world_size, identity.decided_by);
   };
-  refuse_environment(fmt::format("{}, {}: start it with one of them alone, or set {}", claim(one),
+  refuse_environment(fmt::format("{}, {}: use only one of them, or set {}", claim(one),
                                  claim(other), kAnyLauncher));
 }
 

@@ -358,7 +358,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 WorkerProcess WorkerProcess::start(const WorkerSetup& setup, int rank) {
   std::array<int, 2> pipe{};
-  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw_errno("make a pipe for a worker");
+  if (::pipe2(pipe.data(), O_CLOEXEC) != 0) throw_errno("create a pipe for a worker");
   WorkerProcess worker;
   worker.rank_ = rank;
   worker.failure_pipe_ = UniqueFd(pipe[0]);
@@ -444,7 +444,7 @@ void WorkerProcess::reap() {
 ForkServer::ForkServer(const std::filesystem::path& executable) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    throw_errno("make a socket for the fork server");
+    throw_errno("create a socket for the fork server");
   }
   requests_ = UniqueFd(ends[0]);
   const UniqueFd other(ends[1]);
