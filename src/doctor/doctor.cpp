@@ -84,9 +84,9 @@ Finding check_memory() {
                        memory.limited ? " (the limit of its cgroup)" : ""),
            {{"available_bytes", memory.available}});
   if (memory.available >= 2000 * kMega) return finding;
-  return finding.with(
-      memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
-      "a process takes about 350 MB: free memory, or start fewer (--nproc-per-node 1)");
+  return finding.with(memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
+                      "a process needs about 350 MB: free some memory, or start fewer processes "
+                      "(--nproc-per-node 1)");
 }
 
 std::string address_text(const sockaddr& address) {
@@ -140,7 +140,7 @@ Finding check_interface() {
       if (name == *named) return finding;
     }
     return finding.with(Verdict::kProblem, ", but there is no such interface, or it is down",
-                        "name one of those that `ip -brief address` lists");
+                        "use one that `ip -brief address` lists");
   }
   const std::string host = host_name();
   const auto own = resolve(host);
@@ -151,12 +151,12 @@ Finding check_interface() {
     finding.text = fmt::format("{} is {} on {}", host, address, name);
     return finding;
   }
-  finding.text = "the host's name " + host;
+  finding.text = "the host name " + host;
   finding.text += !own                ? " does not resolve"
-                  : is_loopback(*own) ? " is " + *own + ", which other hosts cannot reach"
-                                      : " is " + *own + ", which is on none of its interfaces";
+                  : is_loopback(*own) ? " resolves to " + *own + ", which other hosts cannot reach"
+                                      : " resolves to " + *own + ", which no interface has";
   return finding.with(Verdict::kNote, "",
-                      "for runs on several hosts name the interface: GLOO_SOCKET_IFNAME=" + choice);
+                      "for runs on several hosts, set the interface: GLOO_SOCKET_IFNAME=" + choice);
 }
 
 /// Checks MASTER_ADDR, the address of the first host, if it is set.
@@ -164,10 +164,10 @@ Findings check_master() {
   const auto address = environment_variable("MASTER_ADDR");
   if (!address) return {};
   if (const auto resolved = resolve(*address)) {
-    return {good("MASTER_ADDR", *address + " is " + *resolved)};
+    return {good("MASTER_ADDR", *address + " resolves to " + *resolved)};
   }
   return {{"MASTER_ADDR", Verdict::kProblem, *address + " does not resolve",
-           "set it to an address or name of the first host that every host resolves"}};
+           "set it to an address or name of the first host that every host can resolve"}};
 }
 
 /// Checks that processes on this host can connect to each other.
@@ -190,7 +190,7 @@ Finding check_launcher() {
   });
 }
 
-constexpr const char* kSeeAbove = "the message above says what to do";
+constexpr const char* kSeeAbove = "see the message above";
 
 fs::path nearest_existing(fs::path folder) {
   while (!is_folder(folder) && folder.has_relative_path()) folder = folder.parent_path();
@@ -232,8 +232,8 @@ Finding check_named_set(const settings::NamedDataset& row, const settings::RunCo
     return good(topic, data::find_named_dataset(row, config.data.root).string());
   } catch (const Error& error) {
     if (is_needed) return {topic, Verdict::kProblem, error.what(), kSeeAbove};
-    return {topic, Verdict::kNote, "not here",
-            "only runs that name it need it: " + data::fetch_command(row)};
+    return {topic, Verdict::kNote, "not found",
+            "needed only by runs that use it: " + data::fetch_command(row)};
   }
 }
 
@@ -262,12 +262,12 @@ Finding check_file_locks(const settings::RunConfig& config) {
     tested += (tested.empty() ? "work in " : ", ") + folder.string();
     if (!missing->empty()) problems += (problems.empty() ? "" : "; ") + *missing;
   }
-  if (tested.empty()) return {"file locks", Verdict::kNote, "not tested: no folder can be written"};
+  if (tested.empty()) return {"file locks", Verdict::kNote, "not tested: no folder is writable"};
   if (problems.empty()) return good("file locks", tested);
   return {"file locks", Verdict::kWarning, problems,
-          "runs work, but without locks nothing keeps two out of one folder (Lustre has them if it "
-          "is mounted with -o flock), and without syncing a crash of the machine may cost the "
-          "newest files"};
+          "runs work, but without locks two runs can write to one folder (Lustre supports locks if "
+          "mounted with -o flock), and without syncing the newest files may be lost if the machine "
+          "crashes"};
 }
 
 // Runs.
@@ -366,8 +366,8 @@ Diagnosis diagnose(settings::RunConfig config, bool on_gpus, int processes) {
 Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* where) {
   if (!diagnosis.failure.empty()) {
     return {"all-reduce", Verdict::kProblem, diagnosis.failure,
-            "a run would end the same way: see what the processes wrote above, and the other lines "
-            "of this report"};
+            "a run would fail the same way: see the processes' output above and the other lines of "
+            "this report"};
   }
   Finding finding{"all-reduce"};
   finding.values["measured"] = diagnosis.result.at("all_reduce");
@@ -378,7 +378,7 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
                                 measured.at("latency_s").get<double>() * 1e3, memory_text(speed)));
     if (speed >= kSlow) continue;
     finding.verdict = Verdict::kWarning;
-    finding.remedy = "slower than 50 MB/s: see whether something else keeps the cores busy";
+    finding.remedy = "slower than 50 MB/s: check whether other programs use the cores";
   }
   finding.text = fmt::format("{} processes on {}: {}", processes, where, fmt::join(texts, "; "));
   return finding;
@@ -395,7 +395,7 @@ Finding check_libtorch(const Json& facts) {
   if (version.starts_with(build_info().torch)) return finding;
   return finding.with(Verdict::kWarning,
                       fmt::format("; this program was built against {}", build_info().torch),
-                      "build it again (scripts/setup), or correct LD_LIBRARY_PATH");
+                      "rebuild it (scripts/setup), or fix LD_LIBRARY_PATH");
 }
 
 Finding check_cuda(const Diagnosis& diagnosis) {
@@ -407,7 +407,7 @@ Finding check_cuda(const Diagnosis& diagnosis) {
   const Json& facts = diagnosis.result.at("cuda");
   return good(
       "CUDA",
-      fmt::format("runtime {}, NCCL {}; every GPU computes", facts.at("runtime").get<std::string>(),
+      fmt::format("runtime {}, NCCL {}; all GPUs work", facts.at("runtime").get<std::string>(),
                   facts.at("nccl").get<std::string>()),
       facts);
 }
@@ -437,7 +437,7 @@ Finding check_run_folder(const settings::RunConfig& config) {
   if (!scratch_file(folder).valid()) {
     return finding.with(Verdict::kProblem,
                         folder.string() + " cannot be written: " + std::strerror(errno),
-                        "name another folder: --output DIR");
+                        "choose another folder: --output DIR");
   }
   const double free = free_space(folder).value_or(0);
   finding.values["free_bytes"] = free;

@@ -110,10 +110,10 @@ Finding explain_no_gpu(const Driver& driver) {
   const auto hidden = environment_variable("CUDA_VISIBLE_DEVICES");
   if (!driver.error.empty() && (driver.gpus_on_bus > 0 || !driver.kernel_version.empty())) {
     return finding(Verdict::kWarning, "the NVIDIA driver does not work: " + driver.error,
-                   "see dmesg and nvidia-smi; after an update of the driver, reboot");
+                   "see dmesg and nvidia-smi; after a driver update, reboot");
   }
   if (driver.library && driver.error.empty() && hidden) {
-    return finding(Verdict::kNote, "CUDA_VISIBLE_DEVICES=\"" + *hidden + "\" shows none", "");
+    return finding(Verdict::kNote, "CUDA_VISIBLE_DEVICES=\"" + *hidden + "\" hides all GPUs", "");
   }
   if (!driver.kernel_version.empty() && !driver.library) {
     return finding(Verdict::kWarning,
@@ -123,7 +123,7 @@ Finding explain_no_gpu(const Driver& driver) {
   }
   if (driver.gpus_on_bus > 0 && driver.kernel_version.empty()) {
     return finding(Verdict::kWarning,
-                   std::to_string(driver.gpus_on_bus) + " on the bus, but no NVIDIA driver",
+                   std::to_string(driver.gpus_on_bus) + " on the PCI bus, but no NVIDIA driver",
                    "install NVIDIA's driver (580 or newer for CUDA 13) and reboot");
   }
   return finding(Verdict::kNote, "none", "");
@@ -163,7 +163,7 @@ Finding check_peers(const Driver& driver) {
   }
   return {"peer access", Verdict::kNote, fmt::format("not between GPUs {}", fmt::join(pairs, ", ")),
           "NCCL uses shared memory there, which is slower; PCI access control (ACS, IOMMU) in the "
-          "BIOS can be the reason"};
+          "BIOS may be the cause"};
 }
 
 bool is_set(const char* variable) { return environment_variable(variable).value_or("0") != "0"; }
@@ -211,11 +211,11 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
     finding.text = memory_text(*free_bytes) + " free in /dev/shm";
   }
   if (driver.gpus.size() < 2) {
-    return finding.with(Verdict::kGood, ", not used without several GPUs", "");
+    return finding.with(Verdict::kGood, ", used only with several GPUs", "");
   }
   if (free_bytes.value_or(0) >= kEnough_bytes) return finding;
   return finding.with(
-      Verdict::kWarning, ", which is little for NCCL",
+      Verdict::kWarning, ", too little for NCCL",
       "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1");
 }
 
@@ -228,7 +228,7 @@ Finding check_nccl(const Driver& driver, const BuildInfo& build) {
   if (peers && !is_set("NCCL_P2P_DISABLE")) transports.emplace_back("peer access");
   if (!is_set("NCCL_SHM_DISABLE")) transports.emplace_back("shared memory");
   transports.emplace_back("sockets");
-  finding.text += fmt::format(", by {}", fmt::join(transports, ", "));
+  finding.text += fmt::format(", transports: {}", fmt::join(transports, ", "));
   return finding;
 }
 

@@ -71,10 +71,10 @@ TEST_CASE("data that the config asks for and that are missing are a problem") {
   int missing = 0;
   int problems = 0;
   for (const Finding& finding : check_data(config)) {
-    if (finding.text == "not here") {
+    if (finding.text == "not found") {
       ++missing;
       CHECK_THAT(finding.remedy,
-                 Catch::Matchers::StartsWith("only runs that name it need it: " +
+                 Catch::Matchers::StartsWith("needed only by runs that use it: " +
                                              shell_word(program_to_type()) + " fetch "));
     }
     if (finding.verdict != Verdict::kProblem) continue;

@@ -36,7 +36,7 @@ TEST_CASE("GPUs with a driver that is new enough are fine") {
   for (const Finding& finding : findings) CHECK(finding.verdict == Verdict::kGood);
   CHECK(of_topic(findings, "GPU 1").text == "NVIDIA H200, 139.7 GiB, compute 9.0");
   CHECK_THAT(of_topic(findings, "driver").text, ContainsSubstring("CUDA up to 13.0"));
-  CHECK_THAT(check_nccl(healthy(2), kWithCuda).text, ContainsSubstring("by peer access"));
+  CHECK_THAT(check_nccl(healthy(2), kWithCuda).text, ContainsSubstring("transports: peer access"));
 }
 
 TEST_CASE("a driver that is older than the build's CUDA is a problem with a remedy") {
