@@ -59,7 +59,7 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
     return error.what();
   }
   if (bytes > wanted.bytes) {
-    return "holds more than the " + std::to_string(wanted.bytes) + " bytes that it should";
+    return "is longer than the expected " + std::to_string(wanted.bytes) + " bytes";
   }
   const std::string digest = sha256.hex_digest();
   if (digest == wanted.sha256) return "";
@@ -84,12 +84,12 @@ class FolderLock {
     file_ = open_private_file(path_, ExitCode::kConfig);
     FileLock lock = take_file_lock(file_.get());
     if (lock == FileLock::kHeld) {
-      say("waiting for another process that fetches into " + path_.parent_path().string());
+      say("waiting for another process that is fetching into " + path_.parent_path().string());
       lock = take_file_lock(file_.get(), /*wait=*/true);
     }
     if (lock == FileLock::kUnsupported) {
       say("warning: ", path_.parent_path().string(), " cannot be locked on this file system (",
-          std::strerror(errno), "); start no other fetch into it meanwhile");
+          std::strerror(errno), "); do not start another fetch into it");
       return true;
     }
     struct stat locked {};
@@ -193,7 +193,7 @@ Transfer download(const std::string& url, const fs::path& part, std::uint64_t ma
   }
   if (target.too_long) {
     empty(target);
-    return {"longer than the " + std::to_string(max_bytes) + " bytes it can have"};
+    return {"longer than the " + std::to_string(max_bytes) + " bytes that it may have"};
   }
   if (code == CURLE_OK) return {};
   return {message[0] == '\0' ? curl_easy_strerror(code) : message.data(), may_resume(code)};
@@ -243,7 +243,7 @@ void remove_parts(const fs::path& folder, const settings::DatasetFile& file) {
 bool is_there(const fs::path& path, const settings::DatasetFile& file) {
   if (!fs::exists(path)) return false;
   const std::string problem = verify(path, file);
-  say(path.string(), problem.empty() ? " is there" : ": " + problem + "; fetching it again");
+  say(path.string(), problem.empty() ? " exists" : ": " + problem + "; fetching it again");
   return problem.empty();
 }
 
@@ -266,8 +266,8 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
     say(url, ": ", problem);
   }
   data::fail_data(
-      "{}: could not be fetched, for the reasons above\nName another mirror with --mirror URL; "
-      "file:// works too.",
+      "{}: could not be fetched, see above\nUse another mirror with --mirror URL; file:// URLs "
+      "work, too.",
       path.string());
 }
 
@@ -292,7 +292,7 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
       const fs::path path = folder / file.name;
       if (!would_be_replaced || !fs::exists(path) || !verify(path, file).empty()) continue;
       throw Error(ExitCode::kConfig,
-                  fmt::format("{}: is a file of {}, which {} would replace; name another folder",
+                  fmt::format("{}: is a file of {}, which {} would replace; choose another folder",
                               path.string(), other.name, dataset.name));
     }
   }

@@ -200,6 +200,6 @@ def test_links_and_pipes_in_place_of_a_partial_download_are_refused(tmp_path):
                 plant()
                 done = fetch(folder, mirror.url, timeout=30, expect=None)
                 assert done.returncode in (2, 3), done.stderr
-                assert f"{place}: is a link, no regular file, or another user's; remove it" in done.stderr
+                assert f"{place}: is a link, is not a regular file or belongs to another user; remove it" in done.stderr
                 assert victim.read_text() == "precious" and not list(folder.glob("*.gz"))
             place.unlink()
