@@ -283,7 +283,7 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
     }
     if (info.fingerprint != of_rank_0.fingerprint) {
       throw Error(ExitCode::kConfig, name +
-                                         " runs with another config than rank 0: give every "
+                                         " has a different config than rank 0: give every "
                                          "process the same file and flags");
     }
     if (info.backend != of_rank_0.backend) {
@@ -340,9 +340,9 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
     });
   });
   if (result) return *result;
-  throw Error(ExitCode::kDistributed, "the store at " + store_address(options.identity) +
-                                          " does not answer any more: the process that serves it "
-                                          "is stopped or hangs");
+  throw Error(ExitCode::kDistributed,
+              "the store at " + store_address(options.identity) +
+                  " no longer answers: the process that serves it is stopped or hangs");
 }
 
 }  // namespace mnist_train::comm

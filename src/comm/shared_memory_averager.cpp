@@ -320,7 +320,7 @@ class SharedMemoryAverager : public GradientAverager {
 SharedMemoryError::SharedMemoryError(int rank, int error)
     : Error(error == ENOMEM || error == ENOSPC ? ExitCode::kRunFailed : ExitCode::kConfig,
             "rank " + std::to_string(rank) + " cannot " +
-                (rank == 0 ? "make memory for all ranks" : "open the memory of rank 0") + " (" +
+                (rank == 0 ? "create memory for all ranks" : "open the memory of rank 0") + " (" +
                 error_text(error) +
                 "), which gradient_averaging.strategy \"shared_memory\" needs; \"flat\" does not") {
 }

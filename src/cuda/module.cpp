@@ -303,7 +303,7 @@ void save(const std::filesystem::path& file, const std::string& image) {
   try {
     write_file_atomically(file, hash_hex(image) + image, ExitCode::kRunFailed);
   } catch (const std::exception& error) {
-    spdlog::debug("cannot keep compiled kernels: {}", error.what());
+    spdlog::debug("cannot save compiled kernels: {}", error.what());
   }
 }
 

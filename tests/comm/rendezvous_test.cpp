@@ -94,7 +94,7 @@ TEST_CASE(
   using Change = void (*)(RendezvousOptions&);
   const auto [change, message] = GENERATE(table<Change, const char*>({
       {[](RendezvousOptions& options) { options.fingerprint = "another config"; },
-       "rank 1 runs with another config"},
+       "rank 1 has a different config"},
       {[](RendezvousOptions& options) {
          options.identity.world_size = 3;
          options.timeout_s = 1;
