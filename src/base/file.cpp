@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <fstream>
 #include <initializer_list>
 
@@ -95,69 +94,55 @@ constexpr const char* kConvert =
 constexpr const char* kUnpack = "unpack it and use the extracted folder or file";
 constexpr const char* kDownload = "download the file itself";
 constexpr const char* kClassFolders = "use the folder that contains one folder of images per class";
+constexpr const char* kImages = "expected images; weights belong in model.weights";
 
-/// The bytes at `offset` that identify a kind of file.
+/// A kind of file, which has one of the texts in `bytes` at `offset`.
 struct Magic {
-  std::size_t offset;
-  std::string_view bytes;
   const char* name;
-  const char* advice;
-  bool is_picture = false;
+  const char* advice;  // "" for pictures
+  std::size_t offset;
+  std::array<std::string_view, 5> bytes;
 };
 
-constexpr std::array<Magic, 51> kMagics{{
-    {0, "\x93NUMPY"sv, "a NumPy array (.npy)", kConvert},
-    {0, "PAR1"sv, "a Parquet file", kConvert},
-    {0, "ARROW1"sv, "an Arrow file", kConvert},
-    {0, "FEA1"sv, "a Feather file", kConvert},
-    {0, "\x89HDF\r\n\x1a\n"sv, "an HDF5 file", kConvert},
-    {0, "CDF\x01"sv, "a NetCDF file", kConvert},
-    {0, "CDF\x02"sv, "a NetCDF file", kConvert},
-    {0, "MATLAB 5.0"sv, "a MATLAB file", kConvert},
-    {0, "SQLite format 3"sv, "an SQLite database", kConvert},
-    {0, "\x80\x02"sv, "a Python pickle", kConvert},
-    {0, "\x80\x03"sv, "a Python pickle", kConvert},
-    {0, "\x80\x04"sv, "a Python pickle", kConvert},
-    {0, "\x80\x05"sv, "a Python pickle", kConvert},
-    {0, "(dp"sv, "a Python pickle", kConvert},
-    {0, "PK\x03\x04"sv, "a zip archive", kUnpack},
-    {0, "PK\x05\x06"sv, "an empty zip archive", kUnpack},
-    {257, "ustar"sv, "a tar archive", kUnpack},
-    {0, "\x1f\x8b"sv, "a gzip-compressed file", kUnpack},
-    {0, "BZh"sv, "a bzip2-compressed file", kUnpack},
-    {0, "\xFD\x37zXZ"sv, "an xz-compressed file", kUnpack},
-    {0, "\x28\xB5\x2F\xFD"sv, "a zstd-compressed file", kUnpack},
-    {0, "7z\xBC\xAF"sv, "a 7-Zip archive", kUnpack},
-    {0, "Rar!"sv, "a RAR archive", kUnpack},
-    {0, "\x89PNG"sv, "a PNG image", kClassFolders},
-    {0, "\xFF\xD8\xFF"sv, "a JPEG image", kClassFolders},
-    {0, "%PDF"sv, "a PDF document", kDownload},
-    {0, "<!DOCTYPE"sv, "a web page", kDownload},
-    {0, "<!doctype"sv, "a web page", kDownload},
-    {0, "<html"sv, "a web page", kDownload},
-    {0, "<?xml"sv, "an XML document", kDownload},
-    {0, "version https://git-lfs"sv, "a Git LFS pointer", "run `git lfs pull` first"},
-    {8, "{\"__metadata__\""sv, "a safetensors file",
-     "expected images; weights belong in model.weights"},
-    {0, "II*\0"sv, "a TIFF picture", "", true},
-    {0, "MM\0*"sv, "a TIFF picture", "", true},
-    {0, "II+\0"sv, "a TIFF picture", "", true},
-    {0, "MM\0+"sv, "a TIFF picture", "", true},
-    {0, "GIF8"sv, "a GIF picture", "", true},
-    {4, "ftypavi"sv, "an AVIF picture", "", true},
-    {4, "ftyphe"sv, "a HEIC picture", "", true},
-    {4, "ftypmif1"sv, "a HEIC picture", "", true},
-    {4, "ftypmsf1"sv, "a HEIC picture", "", true},
-    {0, "\xFF\x0A"sv, "a JPEG XL picture", "", true},
-    {4, "JXL "sv, "a JPEG XL picture", "", true},
-    {4, "jP  "sv, "a JPEG 2000 picture", "", true},
-    {0, "\xFF\x4F\xFF\x51"sv, "a JPEG 2000 picture", "", true},
-    {0, "8BPS"sv, "a Photoshop picture", "", true},
-    {0, "\0\0\1\0"sv, "an ICO picture", "", true},
-    {0, "P1\n"sv, "a PBM picture", "", true},
-    {0, "P4\n"sv, "a PBM picture", "", true},
-    {0, "P7"sv, "a PAM picture", "", true},
-    {0, "qoif"sv, "a QOI picture", "", true},
+constexpr std::array<Magic, 38> kMagics{{
+    {"a NumPy array (.npy)", kConvert, 0, {"\x93NUMPY"sv}},
+    {"a Parquet file", kConvert, 0, {"PAR1"sv}},
+    {"an Arrow file", kConvert, 0, {"ARROW1"sv}},
+    {"a Feather file", kConvert, 0, {"FEA1"sv}},
+    {"an HDF5 file", kConvert, 0, {"\x89HDF\r\n\x1a\n"sv}},
+    {"a NetCDF file", kConvert, 0, {"CDF\x01"sv, "CDF\x02"sv}},
+    {"a MATLAB file", kConvert, 0, {"MATLAB 5.0"sv}},
+    {"an SQLite database", kConvert, 0, {"SQLite format 3"sv}},
+    {"a Python pickle", kConvert, 0, {"\x80\2"sv, "\x80\3"sv, "\x80\4"sv, "\x80\5"sv, "(dp"sv}},
+    {"a zip archive", kUnpack, 0, {"PK\x03\x04"sv}},
+    {"an empty zip archive", kUnpack, 0, {"PK\x05\x06"sv}},
+    {"a tar archive", kUnpack, 257, {"ustar"sv}},
+    {"a gzip-compressed file", kUnpack, 0, {"\x1f\x8b"sv}},
+    {"a bzip2-compressed file", kUnpack, 0, {"BZh"sv}},
+    {"an xz-compressed file", kUnpack, 0, {"\xFD\x37zXZ"sv}},
+    {"a zstd-compressed file", kUnpack, 0, {"\x28\xB5\x2F\xFD"sv}},
+    {"a 7-Zip archive", kUnpack, 0, {"7z\xBC\xAF"sv}},
+    {"a RAR archive", kUnpack, 0, {"Rar!"sv}},
+    {"a PNG image", kClassFolders, 0, {"\x89PNG"sv}},
+    {"a JPEG image", kClassFolders, 0, {"\xFF\xD8\xFF"sv}},
+    {"a PDF document", kDownload, 0, {"%PDF"sv}},
+    {"a web page", kDownload, 0, {"<!DOCTYPE"sv, "<!doctype"sv, "<html"sv}},
+    {"an XML document", kDownload, 0, {"<?xml"sv}},
+    {"a Git LFS pointer", "run `git lfs pull` first", 0, {"version https://git-lfs"sv}},
+    {"a safetensors file", kImages, 8, {"{\"__metadata__\""sv}},
+    {"a TIFF picture", "", 0, {"II*\0"sv, "MM\0*"sv, "II+\0"sv, "MM\0+"sv}},
+    {"a GIF picture", "", 0, {"GIF8"sv}},
+    {"an AVIF picture", "", 4, {"ftypavi"sv}},
+    {"a HEIC picture", "", 4, {"ftyphe"sv, "ftypmif1"sv, "ftypmsf1"sv}},
+    {"a JPEG XL picture", "", 0, {"\xFF\x0A"sv}},
+    {"a JPEG XL picture", "", 4, {"JXL "sv}},
+    {"a JPEG 2000 picture", "", 4, {"jP  "sv}},
+    {"a JPEG 2000 picture", "", 0, {"\xFF\x4F\xFF\x51"sv}},
+    {"a Photoshop picture", "", 0, {"8BPS"sv}},
+    {"an ICO picture", "", 0, {"\0\0\1\0"sv}},
+    {"a PBM picture", "", 0, {"P1\n"sv, "P4\n"sv}},
+    {"a PAM picture", "", 0, {"P7"sv}},
+    {"a QOI picture", "", 0, {"qoif"sv}},
 }};
 
 /// Returns whether the first line consists of several ASCII cells, which is unlikely for pixels.
@@ -404,14 +389,16 @@ bool is_file_locked(int fd) {
 
 std::optional<FileKind> binary_kind(std::string_view begin) {
   for (const Magic& magic : kMagics) {
-    if (begin.size() < magic.offset || !begin.substr(magic.offset).starts_with(magic.bytes)) {
-      continue;
-    }
+    const std::string_view found = begin.substr(std::min(magic.offset, begin.size()));
+    const auto is_found = [&](std::string_view bytes) {
+      return !bytes.empty() && found.starts_with(bytes);
+    };
+    if (std::ranges::none_of(magic.bytes, is_found)) continue;
     // The name of the first file starts at byte 30 of an archive.
-    const bool holds_arrays = magic.bytes == "PK\x03\x04"sv &&
+    const bool holds_arrays = begin.starts_with("PK\x03\x04"sv) &&
                               begin.substr(0, 256).find(".npy") != std::string_view::npos;
     if (holds_arrays) return FileKind{"a NumPy archive (.npz)", kConvert};
-    return FileKind{magic.name, magic.advice, magic.is_picture};
+    return FileKind{magic.name, magic.advice, /*is_picture=*/*magic.advice == '\0'};
   }
   return std::nullopt;
 }

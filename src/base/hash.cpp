@@ -7,8 +7,6 @@
 #include <spdlog/fmt/ranges.h>
 #include <xxhash.h>
 
-#include <array>
-
 namespace mnist_train {
 
 namespace {

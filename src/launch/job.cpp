@@ -12,7 +12,6 @@
 #include <set>
 #include <sstream>
 
-#include "base/file.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "network/network.h"

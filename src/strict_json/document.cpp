@@ -12,7 +12,6 @@
 #include <tuple>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
