@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "base/cpu.h"
-#include "base/error.h"
+#include "base/print.h"
 #include "base/system.h"
 #include "launch/job.h"
 
@@ -24,9 +24,10 @@ SharedLibrary load() {
   const std::string path = find_program_file(launch::kCudaModule).string();
   SharedLibrary library(path.empty() ? launch::kCudaModule : path, SharedLibrary::Symbols::kShared);
   if (library.loaded()) return library;
-  throw Error(ExitCode::kConfig,
-              "cannot use a GPU: " + library.error() +
-                  "; scripts/setup --cuda installs LibTorch's CUDA parts and builds the module");
+  refuse(
+      "cannot use a GPU: {}; scripts/setup --cuda installs LibTorch's CUDA parts and builds the "
+      "module",
+      library.error());
 }
 
 /// Makes the event mark all work that the calling thread has submitted to its GPU so far.
@@ -108,8 +109,7 @@ GraphFactory graph_factory(at::Device device) {
 void* cuda_module_function(const char* name) {
   static const SharedLibrary kLibrary = load();
   if (auto* function = kLibrary.find<void()>(name)) return reinterpret_cast<void*>(function);
-  throw Error(ExitCode::kConfig,
-              std::string(launch::kCudaModule) + " is not mnist-train's CUDA module");
+  refuse("{} is not mnist-train's CUDA module", launch::kCudaModule);
 }
 
 const CudaModule& cuda_module() {

@@ -10,8 +10,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/json.h"
 
 namespace mnist_train {
@@ -90,6 +92,12 @@ std::string shell_word(const std::string& text);
 std::string program_to_type();
 /// Returns a path to type in a command: relative if it is inside the working directory.
 std::filesystem::path path_to_type(const std::filesystem::path& path);
+
+/// Rejects the config, the command or the environment: throws Error(kConfig).
+template <class... Values>
+[[noreturn]] void refuse(fmt::format_string<Values...> text, Values&&... values) {
+  throw Error(ExitCode::kConfig, fmt::format(text, std::forward<Values>(values)...));
+}
 
 /// Writes a result to standard output. Throws Error(kRunFailed) if that fails.
 void print_text(std::string_view text);

@@ -23,6 +23,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/print.h"
 
 namespace mnist_train {
 
@@ -187,8 +188,7 @@ std::string expand_home(const std::string& path) {
   if (path != "~" && !path.starts_with("~/")) return path;
   const auto home = environment_variable("HOME");
   if (home && !home->empty()) return *home + path.substr(1);
-  throw Error(ExitCode::kConfig,
-              path + ": HOME is not set, so ~ cannot be expanded; use the full path");
+  refuse("{}: HOME is not set, so ~ cannot be expanded; use the full path", path);
 }
 
 std::optional<fs::path> user_cache_folder() {

@@ -1,16 +1,14 @@
 #pragma once
 
-#include <spdlog/fmt/fmt.h>
-
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "base/print.h"
 #include "launch/job.h"
 #include "settings/run_config.h"
 #include "strict_json/document.h"
@@ -23,12 +21,6 @@ class App;
 namespace mnist_train::cli {
 
 using launch::Command;
-
-/// Rejects a command: throws Error(kConfig).
-template <class... Values>
-[[noreturn]] void refuse(fmt::format_string<Values...> text, Values&&... values) {
-  throw Error(ExitCode::kConfig, fmt::format(text, std::forward<Values>(values)...));
-}
 
 /// The parsed arguments: those that are passed to workers in the job, and others. The config has
 /// not been read yet.

@@ -244,7 +244,7 @@ class Parser {
     std::string command = "mnist-train";
     const auto chosen = app_->get_subcommands();
     if (!chosen.empty()) command += ' ' + chosen.front()->get_name();
-    cli::refuse("{}: {}\nTry `{} --help`.", command, reason, command);
+    mnist_train::refuse("{}: {}\nTry `{} --help`.", command, reason, command);
   }
 
   static constexpr const char* kHowToSetKeys =

@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/print.h"
 #include "comm/communicator.h"
 #include "launch/supervisor.h"
 
@@ -276,20 +277,18 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
     gpus.push_back(info.gpus);
     const std::string name = "rank " + std::to_string(rank);
     if (info.world_size != of_rank_0.world_size) {
-      throw Error(ExitCode::kConfig,
-                  fmt::format("{} was told that there are {} processes, rank 0 that there are {} "
-                              "(WORLD_SIZE, or the launcher's variable)",
-                              name, info.world_size, of_rank_0.world_size));
+      refuse(
+          "{} was told that there are {} processes, rank 0 that there are {} (WORLD_SIZE, or the "
+          "launcher's variable)",
+          name, info.world_size, of_rank_0.world_size);
     }
     if (info.fingerprint != of_rank_0.fingerprint) {
-      throw Error(ExitCode::kConfig, name +
-                                         " has a different config than rank 0: give every "
-                                         "process the same file and flags");
+      refuse("{} has a different config than rank 0: give every process the same file and flags",
+             name);
     }
     if (info.backend != of_rank_0.backend) {
-      throw Error(ExitCode::kConfig, name + " uses backend " + info.backend + ", rank 0 uses " +
-                                         of_rank_0.backend +
-                                         ": `mnist-train doctor` lists the GPUs of a machine");
+      refuse("{} uses backend {}, rank 0 uses {}: `mnist-train doctor` lists the GPUs of a machine",
+             name, info.backend, of_rank_0.backend);
     }
   }
   result.gpus = launch::share_out_gpus(gpus);

@@ -16,6 +16,7 @@
 
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/print.h"
 #include "base/system.h"
 #include "comm/gradient_averager.h"
 
@@ -141,9 +142,9 @@ class SharedSegment {
 
 GradientBuffer require_fitting(const Communicator& communicator, GradientBuffer buffer) {
   if (can_share_memory(communicator, buffer.flat.device())) return buffer;
-  throw Error(ExitCode::kConfig,
-              "gradient_averaging.strategy \"shared_memory\" needs all processes on the CPUs of "
-              "one host; set it to \"flat\" or \"bucketed\"");
+  refuse(
+      "gradient_averaging.strategy \"shared_memory\" needs all processes on the CPUs of one host; "
+      "set it to \"flat\" or \"bucketed\"");
 }
 
 constexpr std::int64_t kGrain = 64;  // elements; no two ranks write to the same cache line

@@ -291,9 +291,8 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
           std::ranges::count(dataset.files, file.name, &settings::DatasetFile::name) > 0;
       const fs::path path = folder / file.name;
       if (!would_be_replaced || !fs::exists(path) || !verify(path, file).empty()) continue;
-      throw Error(ExitCode::kConfig,
-                  fmt::format("{}: is a file of {}, which {} would replace; choose another folder",
-                              path.string(), other.name, dataset.name));
+      refuse("{}: is a file of {}, which {} would replace; choose another folder", path.string(),
+             other.name, dataset.name);
     }
   }
 }
@@ -333,7 +332,7 @@ int main(int argc, char** argv) {
   ::signal(SIGPIPE, SIG_IGN);
   set_up_logging({});
   try {
-    if (argc < 3) throw Error(ExitCode::kConfig, "usage: mnist-train fetch NAME --to DIR");
+    if (argc < 3) refuse("usage: mnist-train fetch NAME --to DIR");
     const settings::NamedDataset& dataset = settings::named_dataset(argv[1]);
     const std::vector<std::string> mirrors(argv + 3, argv + argc);
     for (const auto& path :

@@ -37,13 +37,10 @@ std::string run_command(const fs::path& run_folder, const std::string& program) 
 
 constexpr int kAutomaticCpuProcesses = 2;
 
-[[noreturn]] void refuse_placement(const std::string& message) {
-  throw Error(ExitCode::kConfig, message);
-}
-
 [[noreturn]] void refuse_nccl(const std::string& reason, const std::string& remedy) {
-  refuse_placement("backend \"nccl\" needs a separate GPU for every process: " + reason + "; " +
-                   remedy + ", or set backend to \"gloo\"");
+  refuse(
+      "backend \"nccl\" needs a separate GPU for every process: {}; {}, or set backend to \"gloo\"",
+      reason, remedy);
 }
 
 bool wants_cuda(const settings::RunConfig& config) {
@@ -57,17 +54,18 @@ bool wants_cuda(const settings::RunConfig& config) {
 void require_gpu(const settings::RunConfig& config, const Machine& machine) {
   if (!wants_cuda(config) || machine.gpus > 0) return;
   const bool nccl = config.train.backend == settings::BackendName::kNccl;
-  const std::string asked =
-      std::string("the config asks for ") + (nccl ? "backend \"nccl\"" : "device \"cuda\"");
+  const char* asked = nccl ? "backend \"nccl\"" : "device \"cuda\"";
   if (machine.lacks_module) {
-    refuse_placement(asked + ", but this build has no " + kCudaModule +
-                     ": run scripts/setup --cuda, which installs LibTorch's CUDA parts and "
-                     "builds it");
+    refuse(
+        "the config asks for {}, but this build has no {}: run scripts/setup --cuda, which "
+        "installs LibTorch's CUDA parts and builds it",
+        asked, kCudaModule);
   }
-  refuse_placement(asked +
-                   ", but no GPU is visible (NVIDIA driver missing, or CUDA_VISIBLE_DEVICES is "
-                   "empty): run it on a machine with one, or set backend "
-                   "to \"gloo\" and device to \"cpu\"");
+  refuse(
+      "the config asks for {}, but no GPU is visible (NVIDIA driver missing, or "
+      "CUDA_VISIBLE_DEVICES is empty): run it on a machine with one, or set backend to \"gloo\" "
+      "and device to \"cpu\"",
+      asked);
 }
 
 bool use_cuda(const settings::RunConfig& config, const Machine& machine) {
@@ -86,8 +84,8 @@ std::optional<int> gpu_of(const settings::RunConfig& config, const Machine& mach
   if (!device.starts_with(kNumbered)) return local_rank % std::max(1, machine.gpus);
   const int index = std::stoi(device.substr(kNumbered.size()));
   if (index >= machine.gpus) {
-    refuse_placement("launch.devices names \"" + device + "\", but this machine has " +
-                     counted(machine.gpus, "visible GPU"));
+    refuse("launch.devices names \"{}\", but this machine has {}", device,
+           counted(machine.gpus, "visible GPU"));
   }
   return index;
 }
@@ -213,9 +211,7 @@ UniqueFd publish_job(const Job& job) {
 
 Job read_job(int fd) {
   if (::fcntl(fd, F_GETFD) < 0) {
-    throw Error(
-        ExitCode::kConfig,
-        "mnist-train-worker is started by mnist-train, not by hand: no job was handed over");
+    refuse("mnist-train-worker is started by mnist-train, not by hand: no job was handed over");
   }
   const auto json =
       nlohmann::json::from_cbor(content_of(fd), /*strict=*/true, /*allow_exceptions=*/false);

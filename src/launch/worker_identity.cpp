@@ -11,7 +11,6 @@
 #include <sstream>
 #include <utility>
 
-#include "base/error.h"
 #include "base/hash.h"
 #include "base/print.h"
 #include "base/system.h"
@@ -28,10 +27,6 @@ constexpr const char* kAnyLauncher = "RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR 
 
 std::optional<std::string> variable(const char* name) { return environment_variable(name); }
 
-[[noreturn]] void refuse_environment(const std::string& message) {
-  throw Error(ExitCode::kConfig, message);
-}
-
 /// Returns the variable's value, or `otherwise`, if given, when the variable is not set.
 int integer_variable(const char* name, int least, int most, std::optional<int> otherwise = {}) {
   if (otherwise && !variable(name)) return *otherwise;
@@ -39,9 +34,8 @@ int integer_variable(const char* name, int least, int most, std::optional<int> o
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    refuse_environment(
-        fmt::format("environment variable {}: expected an integer from {} to {}, found \"{}\"",
-                    name, least, most, text));
+    refuse("environment variable {}: expected an integer from {} to {}, found \"{}\"", name, least,
+           most, text);
   }
   return value;
 }
@@ -58,10 +52,10 @@ std::vector<const char*> variables_that(bool are_set, Names names) {
 void require_all(Names names, const std::string& launcher) {
   const auto missing = variables_that(false, names);
   if (missing.empty()) return;
-  refuse_environment(fmt::format(
+  refuse(
       "environment variables {} are set but {} are not: unset them to let mnist-train start its "
       "own processes, or start it with {}",
-      fmt::join(variables_that(true, names), ", "), fmt::join(missing, ", "), launcher));
+      fmt::join(variables_that(true, names), ", "), fmt::join(missing, ", "), launcher);
 }
 
 /// The variables with which a launcher passes a process its rank.
@@ -145,8 +139,7 @@ const RankVariables& variables_of(LauncherKind mpi) {
                        is_slurm ? "Slurm" : variables_of(identity.launcher).title, identity.rank,
                        identity.world_size, identity.decided_by);
   };
-  refuse_environment(fmt::format("{}, {}: use only one of them, or set {}", claim(one),
-                                 claim(other), kAnyLauncher));
+  refuse("{}, {}: use only one of them, or set {}", claim(one), claim(other), kAnyLauncher);
 }
 
 // Open MPI and MPICH.
@@ -221,11 +214,11 @@ WorkerIdentity with_master(WorkerIdentity identity) {
   const RankVariables& mpi = variables_of(identity.launcher);
   const bool one_host = identity.local_world_size == identity.world_size;
   if (!one_host && (!has_address() || !variable("MASTER_PORT"))) {
-    refuse_environment(fmt::format(
-        "{} runs {} processes, {} of them here, but does not pass on rank 0's address: use {}",
-        mpi.title, identity.world_size, identity.local_world_size,
-        mpi.kind == LauncherKind::kMpich ? "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT PORT …"
-                                         : "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT …"));
+    refuse("{} runs {} processes, {} of them here, but does not pass on rank 0's address: use {}",
+           mpi.title, identity.world_size, identity.local_world_size,
+           mpi.kind == LauncherKind::kMpich
+               ? "mpiexec -genv MASTER_ADDR HOST -genv MASTER_PORT PORT …"
+               : "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=PORT …");
   }
   const auto [job, source] = mpirun_job(mpi);
   identity.store_prefix = fmt::format("mnist-train/{}-{}/0/", name_of(mpi.kind), job);
@@ -237,10 +230,10 @@ WorkerIdentity with_master(WorkerIdentity identity) {
 
 std::string required_by_slurm(const char* name, const char* purpose) {
   if (auto value = variable(name); value && !value->empty()) return *value;
-  refuse_environment(
-      fmt::format("Slurm's variable {} is not set, but is needed to find {}: start the tasks with "
-                  "srun, or set MASTER_ADDR and MASTER_PORT",
-                  name, purpose));
+  refuse(
+      "Slurm's variable {} is not set, but is needed to find {}: start the tasks with srun, or set "
+      "MASTER_ADDR and MASTER_PORT",
+      name, purpose);
 }
 
 int tasks_on_this_node(int local_rank, int world_size) {
@@ -278,11 +271,11 @@ SlurmStart slurm_start() {
 void check_batch_script() {
   const int tasks = integer_variable("SLURM_NTASKS", 1, kMaxTasks, 1);
   if (tasks == 1) return;
-  refuse_environment(fmt::format(
+  refuse(
       "this Slurm batch script asked for {} tasks (SLURM_NTASKS), but mnist-train was not started "
       "as one of them: start it with `srun mnist-train …`, or ask for one task (--ntasks=1) and "
       "let it start its own processes",
-      tasks));
+      tasks);
 }
 
 /// Returns the identity of a task that srun started.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
+#include "base/print.h"
 #include "settings/schemas.h"
 
 namespace mnist_train::settings {
@@ -356,7 +356,7 @@ const NamedDataset& named_dataset(std::string_view name) {
     if (row.name == name) return row;
     known += (known.empty() ? "" : ", ") + row.name;
   }
-  throw Error(ExitCode::kConfig, "unknown data set " + std::string(name) + "; available: " + known);
+  refuse("unknown data set {}; available: {}", name, known);
 }
 
 Schema<DataOptions> data_schema() {
