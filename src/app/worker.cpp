@@ -34,16 +34,9 @@ namespace {
 std::atomic<int> recorded_signal = 0;
 std::atomic<bool> recording = false;
 
-sigset_t set_of_stop_signals() {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (const int signal : launch::stop_signals()) ::sigaddset(&signals, signal);
-  return signals;
-}
-
 /// Receives stop signals for as long as the process lives.
 [[noreturn]] void take_stop_signals(bool trains) {
-  const sigset_t signals = set_of_stop_signals();
+  const sigset_t signals = launch::stop_signal_set();
   while (true) {
     int signal = 0;
     if (::sigwait(&signals, &signal) != 0) continue;
@@ -63,7 +56,7 @@ void end_on_stop_signals(bool trains) {
   // No handler may run on a thread that computes, and later threads inherit the mask: while oneDNN
   // multiplies matrices, the stack pointer points into the heap, so a handler's frame would corrupt
   // memory.
-  const sigset_t signals = set_of_stop_signals();
+  const sigset_t signals = launch::stop_signal_set();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
   start_thread([trains] { take_stop_signals(trains); }).detach();
 }

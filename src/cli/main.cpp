@@ -74,9 +74,7 @@ data::ConvertOptions convert_options(const CommandLine& line) {
 
 /// Throws if a stop signal is pending. The stop signals must be blocked.
 void throw_if_stopped(const char* command) {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (const int signal : launch::stop_signals()) ::sigaddset(&signals, signal);
+  const sigset_t signals = launch::stop_signal_set();
   const timespec at_once{};
   const int signal = ::sigtimedwait(&signals, nullptr, &at_once);
   if (signal <= 0) return;

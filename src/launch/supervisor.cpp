@@ -1,7 +1,6 @@
 #include "launch/supervisor.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -16,9 +15,7 @@ constexpr double kGraceAfterFailure_s = 1.0;
 constexpr int kPollInterval_ms = static_cast<int>(1000 * StallMeter::kLookEvery_s);
 
 sigset_t supervised_signals() {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (const int signal : stop_signals()) ::sigaddset(&signals, signal);
+  sigset_t signals = stop_signal_set();
   ::sigaddset(&signals, SIGCHLD);
   return signals;
 }
@@ -226,6 +223,13 @@ std::vector<int> stop_signals() {
   struct sigaction hang_up {};
   ::sigaction(SIGHUP, nullptr, &hang_up);
   if (hang_up.sa_handler != SIG_IGN) signals.push_back(SIGHUP);
+  return signals;
+}
+
+sigset_t stop_signal_set() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : stop_signals()) ::sigaddset(&signals, signal);
   return signals;
 }
 

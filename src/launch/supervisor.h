@@ -1,5 +1,6 @@
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <algorithm>
@@ -184,6 +185,7 @@ using Warn = std::function<void(const std::string& line)>;
 /// Returns the signals that ask a run to save and exit: SIGTERM, SIGINT, SIGQUIT, SIGUSR1, and
 /// SIGHUP unless it is ignored, for example because of nohup.
 std::vector<int> stop_signals();
+sigset_t stop_signal_set();
 
 /// Returns the exit code of a run stopped by a signal: 130 for Ctrl-C (SIGINT), 143 for the others.
 int stopped_exit_code(int signal);
