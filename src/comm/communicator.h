@@ -163,11 +163,6 @@ inline bool is_out_of_memory(const std::exception& error) {
          text.substr(0, text.find('\n')).find("DefaultCPUAllocator: ") != std::string_view::npos;
 }
 
-/// Returns whether this rank caused the failure: it ran out of memory, or its GPU failed.
-inline bool is_own_fault(const std::exception& error) {
-  return is_out_of_memory(error) || dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
-}
-
 /// Returns whether a backend timed out waiting for another rank, which may still be alive.
 inline bool is_timeout(const std::exception& error) {
   const std::string_view text = error.what();
@@ -175,8 +170,9 @@ inline bool is_timeout(const std::exception& error) {
          text.find("timeout") != std::string_view::npos;  // from NCCL's watchdog
 }
 
-/// Runs a collective. Exceptions from c10d or a backend mean that another rank is gone or late;
-/// they become a PeerError that names the operation.
+/// Runs a collective. Unless this rank ran out of memory or its GPU failed, an exception from c10d
+/// or a backend means that another rank is gone or late; it becomes a PeerError that names the
+/// operation.
 template <class Function>
 auto translate_failures(const char* operation, Function&& function) {
   try {
@@ -184,7 +180,8 @@ auto translate_failures(const char* operation, Function&& function) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    if (is_own_fault(error)) throw;
+    const bool is_of_gpu = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
+    if (is_of_gpu || is_out_of_memory(error)) throw;
     throw PeerError(std::string("lost another rank in ") + operation + ": " + short_message(error));
   }
 }

@@ -1,4 +1,3 @@
-#include <netdb.h>
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
@@ -22,22 +21,6 @@
 namespace mnist_train::comm {
 
 namespace {
-
-/// The addresses of a host, or the reason why there are none.
-struct Host {
-  std::shared_ptr<addrinfo> addresses;
-  std::string obstacle;
-};
-
-Host resolve(const std::string& name, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error == 0) return {{found, &::freeaddrinfo}, ""};
-  const char* why = error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error);
-  return {nullptr, "the host name does not resolve: " + std::string(why)};
-}
 
 /// Returns whether the socket became ready before the deadline and within `at_most_s`.
 bool is_ready(int fd, short event, Deadline& deadline, double at_most_s) {
@@ -102,7 +85,7 @@ std::string find_store(const launch::WorkerIdentity& identity, bool serves, Dead
   for (double pause_s = 0.01;; pause_s = std::min(2 * pause_s, 0.5)) {
     const auto host =
         finish_before(deadline, [name = identity.master_address, port = identity.master_port] {
-          return resolve(name, port);
+          return launch::resolve(name, port);
         });
     if (!host) return obstacle;
     obstacle = host->obstacle;

@@ -120,12 +120,8 @@ bool is_loopback(const std::string& address) {
 
 /// Returns the first address of a host name, or nothing if it does not resolve.
 std::optional<std::string> resolve(const std::string& name) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  if (::getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return std::nullopt;
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
-  return address_text(*list->ai_addr);
+  const launch::Host host = launch::resolve(name);
+  return host.addresses ? std::optional(address_text(*host.addresses->ai_addr)) : std::nullopt;
 }
 
 /// Checks the interface on which Gloo listens for other hosts: the one in GLOO_SOCKET_IFNAME, or by

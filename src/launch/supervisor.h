@@ -1,5 +1,6 @@
 #pragma once
 
+#include <netdb.h>
 #include <signal.h>
 #include <sys/types.h>
 
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -149,6 +151,15 @@ struct ListenSocket {
   UniqueFd fd;
   int port = 0;
 };
+
+/// The addresses of a host, or the reason why there are none.
+struct Host {
+  std::shared_ptr<addrinfo> addresses;
+  std::string obstacle;
+};
+
+/// Resolves a name or an address; `port` becomes part of the addresses.
+Host resolve(const std::string& name, int port = 0);
 
 /// Listens on a free port of 127.0.0.1. Throws Error(kDistributed).
 ListenSocket listen_on_loopback();

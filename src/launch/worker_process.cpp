@@ -1,9 +1,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -14,7 +12,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/system.h"
@@ -501,6 +498,16 @@ void serve_forks(char* title) {
   }
 }
 
+Host resolve(const std::string& name, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error == 0) return {{found, &::freeaddrinfo}, ""};
+  const char* why = error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error);
+  return {nullptr, "the host name does not resolve: " + std::string(why)};
+}
+
 ListenSocket listen_on_loopback() {
   ListenSocket result;
   sockaddr_in address{};
@@ -518,14 +525,8 @@ ListenSocket listen_on_loopback() {
 
 std::optional<ListenSocket> listen_on_host(const std::string& host, int port,
                                            bool serves_other_hosts) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) {
-    return std::nullopt;
-  }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, &::freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+  const Host found = resolve(host, port);
+  for (const addrinfo* each = found.addresses.get(); each != nullptr; each = each->ai_next) {
     if (serves_other_hosts && is_loopback(each->ai_addr)) continue;
     ListenSocket result;
     if (listen_at(each->ai_addr, each->ai_addrlen, /*reuse=*/true, result)) {
