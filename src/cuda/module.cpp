@@ -311,13 +311,11 @@ void save(const std::filesystem::path& file, const std::string& image) {
 std::unique_ptr<accelerator::KernelModule> compile_kernels(const std::string& source) {
   const cudaDeviceProp& device = *at::cuda::getCurrentDeviceProperties();
   const int capability = 10 * device.major + device.minor;
-  int version = 0;
-  C10_CUDA_CHECK(::cudaRuntimeGetVersion(&version));
   const auto folder = own_cache_folder("kernels");
   if (!folder) return std::make_unique<CudaKernelModule>(Program(source).compile(capability));
   const std::filesystem::path file =
       *folder / hash_hex(source + kLanguage + " " + std::to_string(capability) + " " +
-                         std::to_string(version));
+                         std::to_string(runtime_version()));
   if (auto cached = load_cached(file)) return cached;
   const std::string image = Program(source).compile(capability);
   auto compiled = std::make_unique<CudaKernelModule>(image);
