@@ -1,6 +1,7 @@
 #include "base/print.h"
 
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
@@ -19,30 +20,6 @@ namespace mnist_train {
 namespace fs = std::filesystem;
 
 namespace {
-
-/// `set`: the text between the brackets.
-bool is_in_set(std::string_view set, char byte) {
-  const auto rank = [](char some) { return static_cast<unsigned char>(some); };
-  for (std::size_t i = 0; i < set.size(); ++i) {
-    const bool is_range = i + 2 < set.size() && set[i + 1] == '-';
-    const char last = is_range ? set[i + 2] : set[i];
-    if (rank(set[i]) <= rank(byte) && rank(byte) <= rank(last)) return true;
-    if (is_range) i += 2;
-  }
-  return false;
-}
-
-/// Returns the length of the pattern's element at `at` if it matches the byte, else 0.
-std::size_t matching_piece(std::string_view pattern, std::size_t at, char byte) {
-  if (at >= pattern.size()) return 0;
-  const bool is_negated = pattern.substr(at).starts_with("[!");
-  const std::size_t begin = at + (is_negated ? 2 : 1);
-  const std::size_t end = pattern.find(']', begin + 1);  // a `]` at the start belongs to the set
-  if (pattern[at] != '[' || end == std::string_view::npos) {
-    return pattern[at] == '?' || pattern[at] == byte ? 1 : 0;
-  }
-  return is_in_set(pattern.substr(begin, end - begin), byte) != is_negated ? end + 1 - at : 0;
-}
 
 /// Writes each line to a descriptor immediately, so that none is lost if the process is killed.
 class FdSink : public spdlog::sinks::base_sink<std::mutex> {
@@ -165,26 +142,8 @@ std::string first_names(std::span<const std::string> names, std::size_t most) {
   return fmt::format("{}{}", fmt::join(named, ", "), named.size() < names.size() ? ", …" : "");
 }
 
-bool matches_glob(std::string_view pattern, std::string_view name) {
-  std::size_t at = 0;
-  std::size_t next = 0;
-  std::optional<std::size_t> star;  // position after the last `*` of the pattern
-  std::size_t tried = 0;            // position in the name to match it from
-  while (next < name.size()) {
-    if (at < pattern.size() && pattern[at] == '*') {
-      star = ++at;
-      tried = next;
-    } else if (const std::size_t piece = matching_piece(pattern, at, name[next])) {
-      at += piece;
-      ++next;
-    } else if (star) {
-      at = *star;
-      next = ++tried;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', at) == std::string_view::npos;
+bool matches_glob(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), FNM_NOESCAPE) == 0;
 }
 
 std::size_t edit_distance(std::string_view left, std::string_view right) {

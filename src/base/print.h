@@ -57,9 +57,9 @@ std::string name_or_number(const std::vector<std::string>& names, std::size_t nu
 /// Returns the first `most` names, separated by commas, and "…" if there are more.
 std::string first_names(std::span<const std::string> names, std::size_t most);
 
-/// Returns whether a name matches a glob, like Python's `fnmatch.fnmatchcase`: `*` matches any text
-/// including dots, `?` one byte, and `[abc]`, `[a-z]` and `[!a-z]` one byte of a set.
-bool matches_glob(std::string_view pattern, std::string_view name);
+/// Returns whether a name matches a glob as in fnmatch(3): `*` matches any text including dots, `?`
+/// one byte, and `[abc]`, `[a-z]` and `[!a-z]` one byte of a set.
+bool matches_glob(const std::string& pattern, const std::string& name);
 
 /// Returns "1 thread", "2 threads", "2 processes".
 std::string counted(std::int64_t number, std::string_view noun);
