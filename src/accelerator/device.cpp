@@ -89,21 +89,9 @@ std::int64_t peak_memory_bytes(at::Device device) {
   return std::max(host_bytes, cuda_module().peak_memory_bytes(device.index()));
 }
 
-std::int64_t free_memory_bytes(at::Device device) {
-  return cuda_module().free_memory_bytes(device.index());
-}
-
 bool computes_bfloat16(at::Device device) {
   if (!device.is_cpu()) return cuda_module().computes_bfloat16(device.index());
   return cpu_features().avx512_bf16;
-}
-
-std::string device_name(at::Device device) {
-  return device.is_cpu() ? "" : cuda_module().device_name(device.index());
-}
-
-GraphFactory graph_factory(at::Device device) {
-  return device.is_cpu() ? GraphFactory() : GraphFactory(cuda_module().make_graph);
 }
 
 void* cuda_module_function(const char* name) {

@@ -108,17 +108,8 @@ at::Tensor to_device(const at::Tensor& tensor, at::Device device);
 /// allocator if that is larger.
 std::int64_t peak_memory_bytes(at::Device device);
 
-/// Returns the free memory of a GPU in bytes.
-std::int64_t free_memory_bytes(at::Device device);
-
 /// Returns whether this CPU or GPU supports bf16 natively: AVX512-BF16, or Ampere or newer.
 bool computes_bfloat16(at::Device device);
-
-/// Returns the name of the GPU, such as "NVIDIA H100 80GB HBM3"; empty for a CPU.
-std::string device_name(at::Device device);
-
-/// Returns the graph factory for the device; null for a CPU.
-GraphFactory graph_factory(at::Device device);
 
 /// Functions of the CUDA module. LibTorch's CUDA libraries take half a second to load, so only runs
 /// on a GPU load them and this module; tensors on a GPU then work as usual.
@@ -129,7 +120,7 @@ struct CudaModule {
   void (*set_device)(int index);
   std::int64_t (*peak_memory_bytes)(int index);  // of LibTorch's allocator
   std::int64_t (*free_memory_bytes)(int index);
-  const char* (*device_name)(int index);
+  const char* (*device_name)(int index);  // "NVIDIA H100 80GB HBM3"
   /// Returns the PCI address, such as "0000:01:00.0", by which NCCL identifies GPUs. All MIG slices
   /// of a GPU share one address.
   std::string (*pci_address)(int index);

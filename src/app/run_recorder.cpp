@@ -195,7 +195,9 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   summary.launcher = launch::name_of(worker.identity.launcher);
   summary.backend = worker.placement.backend;
   summary.device = worker.placement.cuda ? "cuda" : "cpu";
-  summary.device_model = accelerator::device_name(worker.device());
+  if (worker.placement.cuda) {
+    summary.device_model = accelerator::cuda_module().device_name(worker.placement.device_index);
+  }
   summary.precision = trainer.precision();
   summary.gradient_averaging = trainer.averaging();
   summary.execution = trainer.execution();

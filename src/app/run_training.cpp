@@ -91,8 +91,8 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
   setup.device = worker.device();
   setup.partition = {worker.config.data.split, dataset.train_parts, options.shards};
   setup.class_weights = class_weights(worker, dataset);
-  if (options.cuda_graphs != settings::CudaGraphs::kOff) {
-    setup.make_graph = accelerator::graph_factory(worker.device());
+  if (options.cuda_graphs != settings::CudaGraphs::kOff && worker.placement.cuda) {
+    setup.make_graph = accelerator::cuda_module().make_graph;
   }
   const auto build = [&] {
     return std::make_unique<train::Trainer>(options, setup, *images.training, worker.communicator);

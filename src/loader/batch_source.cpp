@@ -152,7 +152,8 @@ class ResidentSource : public BatchSource {
     constexpr std::int64_t kPartOfFreeMemory = 4;
     const auto element = static_cast<std::int64_t>(c10::elementSize(type));
     const std::int64_t bytes = set_.count * set_.bytes_per_image() * element;
-    if (bytes <= accelerator::free_memory_bytes(device_) / kPartOfFreeMemory) return true;
+    const auto free = accelerator::cuda_module().free_memory_bytes(device_.index());
+    if (bytes <= free / kPartOfFreeMemory) return true;
     spdlog::info(
         "images stay bytes on the GPU and are normalised batch by batch: normalised, they "
         "would take {} MiB, more than a quarter of its free memory",

@@ -20,11 +20,7 @@ TEST_CASE("peak memory counts touched pages, and never falls") {
   CHECK(after >= before);
 }
 
-TEST_CASE("a CPU has neither a name nor a graph, and nothing to wait for") {
-  CHECK(device_name(at::kCPU).empty());
-  CHECK(graph_factory(at::kCPU) == nullptr);
-  synchronize(at::kCPU);
-}
+TEST_CASE("a CPU has nothing to wait for") { synchronize(at::kCPU); }
 
 TEST_CASE("a wait ends when the device has reached the event") {
   const double done_s = monotonic_seconds() + 0.02;
