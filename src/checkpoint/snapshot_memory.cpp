@@ -113,15 +113,14 @@ SnapshotMemory::SnapshotMemory(int fd, const train::Trainer& trainer,
       (::ftruncate(fd_, 0) != 0 || ::ftruncate(fd_, static_cast<off_t>(bytes)) != 0)) {
     throw_errno(std::string("reserve ") + kMemory);
   }
-  // An NCCL barrier would block the devices, not the processes.
-  (void)communicator.sum_over_ranks(0);
+  communicator.barrier();
   head_ = map_shared(fd_, head_bytes_, PROT_READ | PROT_WRITE, kMemory);
   plan_ = reinterpret_cast<Plan*>(head_.get());
   for (const std::int64_t step : steps()) {
     newest_slot_ = slot_of(step);
     if (is_checkpoint(step)) checkpoint_slot_ = newest_slot_;
   }
-  (void)communicator.sum_over_ranks(0);
+  communicator.barrier();
 }
 
 SnapshotMemory::Seal& SnapshotMemory::seal(int slot, int rank) const {

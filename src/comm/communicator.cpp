@@ -4,7 +4,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 
 #include <cstdlib>
 #include <thread>
@@ -171,12 +170,6 @@ double Communicator::sum_over_ranks(double number) const {
   at::Tensor sum = at::full({1}, number, at::TensorOptions(at::kDouble).device(reducing_device()));
   all_reduce_sum(sum);
   return accelerator::to_host(sum).item<double>();
-}
-
-void Communicator::barrier() const {
-  if (alone()) return;
-  at::Tensor nothing = at::zeros({1}, at::TensorOptions().device(reducing_device()));
-  all_reduce_sum(nothing);
 }
 
 void Communicator::broadcast(at::Tensor& tensor) const {

@@ -86,9 +86,8 @@ class Communicator {
   double sum_over_ranks(double number) const;
   /// Replaces `tensor` with rank 0's. Collective.
   void broadcast(at::Tensor& tensor) const;
-  /// Returns when all ranks have arrived. If collectives run on GPUs, only later work there waits.
-  /// Collective.
-  void barrier() const;
+  /// Returns when all ranks have arrived; on GPUs it also waits for all earlier work. Collective.
+  void barrier() const { (void)sum_over_ranks(0); }
   /// Sends `mine` to the previous rank and returns the tensor of the next rank (rank + 1 modulo the
   /// world size): `count` rows of the same shape and type. A single rank receives its own.
   /// Collective.
