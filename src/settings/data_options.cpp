@@ -223,7 +223,7 @@ void add_preparation(Schema<DataOptions>& schema) {
           "number for a square, or [height, width]; null: all images have the same size.");
   ADD_KEY(
       schema, fit, kStepsAndSamples, one_of<Fit>({kFitNames.begin(), kFitNames.end()}),
-      "How images of other shapes are brought to `size`: stretch; crop: the centre, after resizing "
+      "How images of other shapes are fitted to `size`: stretch; crop: the centre, after resizing "
       "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
       "the whole image between bars of `background` (Pillow's ImageOps.pad).");
   ADD_KEY(schema, background, kStepsAndSamples, optional_of(background()),

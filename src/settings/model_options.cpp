@@ -267,8 +267,8 @@ Type<std::string> json_object() {
 /// another, it drops the others and the keys that belong to them.
 void add_networks(Schema<ModelOptions>& schema) {
   ADD_KEY(schema, name, one_of<ModelName>(kModelNames),
-          "A built-in network. torchvision-… and efficientnet-lite0 have the names and numbers "
-          "of their originals, so weights published for these load strictly.",
+          "A built-in network. torchvision-… and efficientnet-lite0 have the parameters of their "
+          "originals, so published weights load strictly.",
           {"architecture", "arch", "type"},
           {.drops = {"layers", "torchscript", "plugin", "options"}});
   schema.write_only_if([](const ModelOptions& options) { return !options.is_own(); });

@@ -27,7 +27,7 @@ Schema<CheckpointOptions> checkpoint_schema() {
   ADD_KEY(schema, keep_best, boolean(), "Also keeps the best checkpoint.", {"save_best"});
   ADD_KEY(
       schema, best_by, one_of<BestBy>({"accuracy", "balanced_accuracy", "loss"}),
-      "Figure that selects the best checkpoint, on the validation set if there is one, else on the "
+      "Metric that selects the best checkpoint, on the validation set if there is one, else on the "
       "test set; `balanced_accuracy` is the mean of the classes' accuracies.",
       {"monitor", "metric_for_best_model"});
   return schema;
