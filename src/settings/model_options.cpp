@@ -48,17 +48,6 @@ LayerRow row(const std::string& name, const Schema<Kind>& keys, const Kind& kind
           /*may_be_bare=*/!keys.requires_keys()};
 }
 
-const Type<LayerList>& layer_list_type();
-
-/// Returns the type of lists inside layers, whose JSON Schema refers to the layer list by name.
-Type<LayerList> nested_layers() {
-  return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
-          [](const LayerList& layers) {
-            return layers.empty() ? Json::array() : layer_list_type().write(layers);
-          },
-          {{"$ref", kLayersReference}}};
-}
-
 /// Adds the keys of layers with weights and biases.
 template <class Kind>
 void add_weights(Schema<Kind>& keys) {
@@ -176,8 +165,8 @@ Type<Edges> edges() {
 
 LayerRow residual() {
   Schema<ResidualLayer> keys;
-  ADD_KEY(keys, layers, nested_layers(), "Consecutive layers.", {}, kRequired);
-  ADD_KEY(keys, shortcut, nested_layers(),
+  ADD_KEY(keys, layers, layer_list(), "Consecutive layers.", {}, kRequired);
+  ADD_KEY(keys, shortcut, layer_list(),
           "Layers applied to the input before it is added; empty: none.", {"downsample"});
   ADD_KEY(keys, activation, optional_of(one_of<Activation>(kActivations)), "Applied to the sum.");
   ADD_KEY(keys, modules, list_of(module_name()),
@@ -189,7 +178,7 @@ LayerRow residual() {
 LayerRow repeat() {
   Schema<RepeatLayer> keys;
   ADD_KEY(keys, times, integer(1, kMaxCount), "Number of repetitions.", {"count", "n"}, kRequired);
-  ADD_KEY(keys, layers, nested_layers(), "Consecutive layers.", {}, kRequired);
+  ADD_KEY(keys, layers, layer_list(), "Consecutive layers.", {}, kRequired);
   return row("repeat", keys);
 }
 
@@ -218,10 +207,10 @@ std::vector<LayerRow> layer_table() {
       row("flatten", Schema<FlattenLayer>()),
       row("dropout", one_key("p", &DropoutLayer::p, number({0, 1, false, true}),
                              "Probability that an element is set to 0.", {"probability", "rate"})),
-      row("sequential", one_key("layers", &SequentialLayer::layers, nested_layers(),
+      row("sequential", one_key("layers", &SequentialLayer::layers, layer_list(),
                                 "Consecutive layers.", {}, kRequired)),
       residual(),
-      row("gate", one_key("layers", &GateLayer::layers, nested_layers(),
+      row("gate", one_key("layers", &GateLayer::layers, layer_list(),
                           "Consecutive layers, whose output is multiplied by their input, as "
                           "in squeeze-and-excitation.",
                           {}, kRequired)),
@@ -360,7 +349,13 @@ std::string write_layers(const LayerList& layers) { return layer_list_type().wri
 
 Json layer_list_schema() { return layer_list_type().fragment; }
 
-Type<LayerList> layer_list() { return nested_layers(); }
+Type<LayerList> layer_list() {
+  return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
+          [](const LayerList& layers) {
+            return layers.empty() ? Json::array() : layer_list_type().write(layers);
+          },
+          {{"$ref", kLayersReference}}};
+}
 
 std::string name_of(ModelName name) { return kModelNames.at(static_cast<std::size_t>(name)); }
 
