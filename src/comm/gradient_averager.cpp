@@ -267,10 +267,14 @@ class BucketedAverager : public GradientAverager {
   c10::intrusive_ptr<c10d::Work> statistics_work_;
 };
 
-/// Returns whether `auto` selects `shared_memory`. Collective.
-bool prefers_shared_memory(const settings::TrainOptions& options, const Communicator& communicator,
-                           at::Device device) {
-  return options.gradient_averaging.compression == settings::Compression::kNone &&
+/// Returns whether the strategy is `shared_memory`, by name or chosen by `auto`. Collective.
+bool shares_memory(const settings::TrainOptions& options, const Communicator& communicator,
+                   at::Device device) {
+  const settings::AveragingOptions& averaging = options.gradient_averaging;
+  if (averaging.strategy != AveragingStrategy::kAuto) {
+    return averaging.strategy == AveragingStrategy::kSharedMemory;
+  }
+  return averaging.compression == settings::Compression::kNone &&
          can_share_memory(communicator, device);
 }
 
@@ -279,7 +283,7 @@ AveragingStrategy choose_strategy(const settings::TrainOptions& options,
                                   bool may_overlap) {
   const AveragingStrategy strategy = options.gradient_averaging.strategy;
   if (strategy != AveragingStrategy::kAuto) return strategy;
-  if (prefers_shared_memory(options, communicator, buffer.flat.device())) {
+  if (shares_memory(options, communicator, buffer.flat.device())) {
     return AveragingStrategy::kSharedMemory;
   }
   const auto bytes = buffer.flat.numel() * buffer.flat.element_size();
@@ -423,12 +427,7 @@ GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
 bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
                   at::Device device) {
   if (communicator.alone()) return device.is_cpu();
-  const AveragingStrategy strategy = options.gradient_averaging.strategy;
-  const bool shares =
-      strategy == AveragingStrategy::kAuto
-          ? prefers_shared_memory(options, communicator, device)  // a collective: on all ranks
-          : strategy == AveragingStrategy::kSharedMemory;
-  return shares && device.is_cpu();
+  return shares_memory(options, communicator, device) && device.is_cpu();
 }
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,
