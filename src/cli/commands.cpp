@@ -109,7 +109,7 @@ void add_preview(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
   add(command, "--output", line.output, "FILE", "The PNG file to write")->required();
   add(command, "--scale", line.scale, "N",
-      "Magnification of the images; by default small ones are enlarged, 1 keeps all as they are")
+      "Magnification of the images; by default small ones are enlarged; 1 keeps the original size")
       ->check(CLI::Range(1, 64));
   add_json_flag(command, line);
   add_logging_flags(command, line);

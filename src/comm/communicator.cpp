@@ -141,7 +141,7 @@ Communicator::Communicator(const launch::WorkerIdentity& identity, const Rendezv
       timeout_s_(timeout_s),
       store_(joined.store) {
   if (alone()) return;
-  translate_failures("connecting the process group",
+  translate_failures("connection of the process group",
                      [&] { group_ = make_group(store_, identity, backend, one_host_, timeout_s); });
   store_->setTimeout(to_milliseconds(timeout_s));
 }
@@ -228,7 +228,7 @@ void Communicator::require_store() {
   if (now_s - checked_store_s_ < timeout_s_ / 4) return;
   checked_store_s_ = now_s;
   const std::string unused = "checked/" + std::to_string(rank_);
-  translate_failures("checking the store", [&] { (void)store_->check({unused}); });
+  translate_failures("a check of the store", [&] { (void)store_->check({unused}); });
 }
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {

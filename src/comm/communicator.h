@@ -181,7 +181,8 @@ auto translate_failures(const char* operation, Function&& function) {
   } catch (const std::exception& error) {
     const bool is_of_gpu = dynamic_cast<const c10::AcceleratorError*>(&error) != nullptr;
     if (is_of_gpu || is_out_of_memory(error)) throw;
-    throw PeerError(std::string("lost another rank in ") + operation + ": " + short_message(error));
+    throw PeerError(std::string("lost another rank during ") + operation + ": " +
+                    short_message(error));
   }
 }
 

@@ -68,7 +68,7 @@ std::string obstacle_at(const addrinfo& address, Deadline& deadline) {
   std::array<char, sizeof kNonce> answer{};
   for (std::size_t size = 0; size < answer.size();) {
     if (!is_ready(fd.get(), POLLIN, deadline, deadline.left_s())) {
-      return not_a_store("accepts connections but sends nothing");
+      return not_a_store("accepts connections but sends no data");
     }
     const ssize_t count = ::recv(fd.get(), &answer[size], answer.size() - size, 0);
     if (count <= 0) return not_a_store("closes the connection");
@@ -148,7 +148,7 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
     if (own != nullptr && own->code() == ExitCode::kRunFailed) throw;  // cannot start a thread
     fail(": " + short_message(error));
   }
-  if (!store) fail(in_time + not_a_store("accepts connections but sends nothing"));
+  if (!store) fail(in_time + not_a_store("accepts connections but sends no data"));
   return *store;
 }
 
@@ -261,8 +261,7 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
     const std::string name = "rank " + std::to_string(rank);
     if (info.world_size != of_rank_0.world_size) {
       refuse(
-          "{} was told that there are {} processes, rank 0 that there are {} (WORLD_SIZE, or the "
-          "launcher's variable)",
+          "{} expects {} processes, but rank 0 expects {} (WORLD_SIZE, or the launcher's variable)",
           name, info.world_size, of_rank_0.world_size);
     }
     if (info.fingerprint != of_rank_0.fingerprint) {

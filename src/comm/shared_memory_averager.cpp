@@ -136,7 +136,7 @@ class SharedSegment {
 };
 
 [[noreturn]] void throw_lost(int rank, launch::Wait wait) {
-  throw PeerError(std::string("lost another rank in ") + launch::wait_name(wait) +
+  throw PeerError(std::string("lost another rank during ") + launch::wait_name(wait) +
                   ": the process of rank " + std::to_string(rank) + " is gone");
 }
 

@@ -447,7 +447,7 @@ Finding check_run_folder(const settings::RunConfig& config) {
     }
   }
   return finding.with(free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
-                      "a checkpoint takes up to 90 MB (resnet18 with momentum) and four are kept: "
+                      "a checkpoint needs up to 90 MB (resnet18 with momentum) and four are kept: "
                       "free some space, or lower checkpoint.keep");
 }
 

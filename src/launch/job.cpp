@@ -211,12 +211,12 @@ UniqueFd publish_job(const Job& job) {
 
 Job read_job(int fd) {
   if (::fcntl(fd, F_GETFD) < 0) {
-    refuse("mnist-train-worker is started by mnist-train, not by hand: no job was handed over");
+    refuse("mnist-train-worker is started by mnist-train, not by hand: no job was passed");
   }
   const auto json =
       nlohmann::json::from_cbor(content_of(fd), /*strict=*/true, /*allow_exceptions=*/false);
   if (json.is_object()) return json.get<Job>();
-  throw Error(ExitCode::kRunFailed, "cannot read the job that the launcher handed over");
+  throw Error(ExitCode::kRunFailed, "cannot read the job from the launcher");
 }
 
 Machine this_machine() {

@@ -322,7 +322,7 @@ fs::path worker_executable() {
   fs::path found = find_program_file(kWorkerName);
   if (!found.empty()) return found;
   throw Error(ExitCode::kRunFailed,
-              std::string("cannot find ") + kWorkerName + " beside " +
+              std::string("cannot find ") + kWorkerName + " next to " +
                   (executable_folder() / "mnist-train").string() +
                   " or in ../libexec/mnist-train; build or install it again (scripts/setup)");
 }
@@ -483,7 +483,7 @@ void ForkServer::ask_for(const RankPlan& plan) const {
   // If the server has ended, the rank's closed pipe shows it.
   if (::sendmsg(requests_.get(), &message.header, MSG_NOSIGNAL) < 0 && errno != EPIPE &&
       errno != ECONNRESET) {
-    throw_errno("ask the fork server for a rank");
+    throw_errno("request a rank from the fork server");
   }
 }
 

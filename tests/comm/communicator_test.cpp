@@ -171,7 +171,7 @@ TEST_CASE("a rank that went away makes the others fail as its victims") {
     });
   });
   CHECK(failure.is_peer_error);
-  CHECK_THAT(failure, IsError(ExitCode::kDistributed, "lost another rank in all-reduce"));
+  CHECK_THAT(failure, IsError(ExitCode::kDistributed, "lost another rank during all-reduce"));
   CHECK_THAT(failure.message, !ContainsSubstring("\n"));
 }
 

@@ -32,7 +32,7 @@ TEST_CASE("a rank's own lack of memory is not the loss of another rank") {
   };
   const auto lost = failure_of(std::runtime_error("[a/pair.cc:5] Connection closed by peer"));
   CHECK(lost.is_peer_error);
-  CHECK(lost.message == "lost another rank in all-reduce: Connection closed by peer");
+  CHECK(lost.message == "lost another rank during all-reduce: Connection closed by peer");
   CHECK_FALSE(failure_of(Error(ExitCode::kConfig, "own")).is_peer_error);
   const c10::SourceLocation here{"", "", 0};
   CHECK_THROWS_AS(failure_of(c10::Error(here, kNoMemory)), c10::Error);

@@ -99,7 +99,7 @@ TEST_CASE(
          options.identity.world_size = 3;
          options.timeout_s = 1;
        },
-       "rank 1 was told that there are 3 processes, rank 0 that there are 2"},
+       "rank 1 expects 3 processes, but rank 0 expects 2"},
       {[](RendezvousOptions& options) { options.backend = "gloo"; },
        "rank 1 uses backend gloo, rank 0 uses nccl"},
   }));
