@@ -398,7 +398,7 @@ std::optional<FileKind> binary_kind(std::string_view begin) {
     const bool holds_arrays = begin.starts_with("PK\x03\x04"sv) &&
                               begin.substr(0, 256).find(".npy") != std::string_view::npos;
     if (holds_arrays) return FileKind{"a NumPy archive (.npz)", kConvert};
-    return FileKind{magic.name, magic.advice, /*is_picture=*/*magic.advice == '\0'};
+    return FileKind{magic.name, magic.advice, /*is_picture=*/magic.advice[0] == '\0'};
   }
   return std::nullopt;
 }

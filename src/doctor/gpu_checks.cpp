@@ -215,7 +215,7 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
   }
   if (free_bytes.value_or(0) >= kEnough_bytes) return finding;
   return finding.with(
-      Verdict::kWarning, ", too little for NCCL",
+      Verdict::kWarning, free_bytes ? ", too little for NCCL" : ", which NCCL uses",
       "docker run --shm-size=1g, mount -o remount,size=1g /dev/shm, or NCCL_SHM_DISABLE=1");
 }
 
