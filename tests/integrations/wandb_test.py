@@ -104,4 +104,4 @@ def test_a_running_job_is_followed_to_its_end(tmp_path):
 @pytest.mark.parametrize("name", ["nothing", "."])
 def test_a_folder_without_a_run_is_refused(tmp_path, name):
     result = run_python(SCRIPTS / "wandb_sync", tmp_path / name, variables=offline(tmp_path), expect=1)
-    assert "holds no run" in result.stderr
+    assert "contains no run" in result.stderr

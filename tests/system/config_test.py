@@ -63,7 +63,7 @@ def test_a_config_in_another_encoding_comes_with_the_command_that_converts_it(tm
     name = encoding.upper()[:6] + encoding.upper()[7:]
     for path in ("/dev/stdin", "my cfg.json"):
         refused = run("--config", path, folder=tmp_path, stdin=(tmp_path / "my cfg.json").open(), expect=2).stderr
-        assert f"is {name} text, but a config is UTF-8; to convert it: iconv -f {name} -t UTF-8 " in refused, refused
+        assert f"is {name} text, but a config must be UTF-8; to convert it: iconv -f {name} -t UTF-8 " in refused, refused
         assert len(refused.splitlines()) == 1
     subprocess.run(refused.split("convert it: ")[1], shell=True, cwd=tmp_path, check=True)
     assert effective("--config", "config.json", folder=tmp_path)["epochs"] == 3

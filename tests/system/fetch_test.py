@@ -178,13 +178,13 @@ def test_one_process_downloads_while_others_wait(tmp_path):
 def test_usage(tmp_path):
     fetch(tmp_path, name="imagenet", expect=2)
     run("fetch", "mnist", expect=2)
-    assert "/proc/nowhere: cannot make the folder" in fetch("/proc/nowhere", MNIST.as_uri(), expect=2).stderr
+    assert "/proc/nowhere: cannot create the folder" in fetch("/proc/nowhere", MNIST.as_uri(), expect=2).stderr
 
 
 def test_the_files_of_another_data_set_are_not_replaced(tmp_path):
     fetch(tmp_path, MNIST.as_uri())
     refused = fetch(tmp_path, NOWHERE, name="fashion-mnist", expect=2).stderr
-    assert "is a file of mnist" in refused and "name another folder" in refused, refused
+    assert "is a file of mnist" in refused and "choose another folder" in refused, refused
     assert_whole(tmp_path)
 
 

@@ -194,8 +194,8 @@ def test_a_column_of_a_list_decides_the_sets(tmp_path, photos):
 
 
 REFUSED = {
-    "a fraction of all": ({"test": 1}, 2, "/data/test: expected a number above 0 to below 1"),
-    "none": ({"test": 0}, 2, "/data/test: expected a number above 0 to below 1"),
+    "a fraction of all": ({"test": 1}, 2, "/data/test: expected a number above 0 and below 1"),
+    "none": ({"test": 0}, 2, "/data/test: expected a number above 0 and below 1"),
     "a folder of that name": ({"test": "./0.2"}, 3, "/0.2: no such file or folder (data.test)"),
     "synthetic": ({"format": "synthetic", "train": None}, 2, "/data/test: is not used with format synthetic"),
 }

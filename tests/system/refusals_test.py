@@ -86,7 +86,7 @@ def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, n
         text = json.dumps({"device": "cpu", "data": {"format": data_format, "train": str(place), "test": str(place)}})
         first = run("--config", "-", input=text, folder=tmp_path, expect=3).stderr.splitlines()[0]
         assert 'data.format "image-folder"' in first, first
-        expected = f"; it holds {name}, {kind}: " if place == folder else f"{place}: is {kind}, which no data.format reads; "
+        expected = f"; it contains {name}, {kind}: " if place == folder else f"{place}: is {kind}, which no data.format reads; "
         assert expected in first, first
         assert ('data.format to "image-list"' in first) == (name == "train.csv")
 

@@ -162,7 +162,7 @@ def test_the_report_command_skips_folders_without_a_run_and_says_so(finished, tm
 
 def test_a_folder_without_a_run_has_no_page(tmp_path):
     result = run("report", tmp_path / "mistyped", "--output", tmp_path / "page.html", expect=2)
-    assert result.stderr == f"mnist-train report: {tmp_path}/mistyped: there is no such folder; name folders of runs\n"
+    assert result.stderr == f"mnist-train report: {tmp_path}/mistyped: no such folder; expected run folders\n"
     (tmp_path / "metrics.jsonl").write_text("no JSON\n")
     result = run("report", tmp_path, "--output", tmp_path / "page.html", expect=3)
     assert "metrics.jsonl:1: is not a JSON object" in result.stderr

@@ -79,7 +79,7 @@ def test_weights_know_the_config_beside_them(tmp_path, copy):
     some, _ = evaluated("--checkpoint", copy / "model.pt", "--set", "data.limit_test=100")
     assert some["samples"] == 100
     alone = shutil.copy(copy / "model.pt", tmp_path)
-    assert "no config.json beside it" in run("evaluate", "--checkpoint", alone, expect=2).stderr
+    assert "no config.json next to it" in run("evaluate", "--checkpoint", alone, expect=2).stderr
 
 
 def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
