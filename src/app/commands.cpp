@@ -82,7 +82,7 @@ void export_with_optimizer(const Worker& worker) {
   if (!checkpoint::facts_of(worker.job.checkpoint)) {
     checkpoint::fail_checkpoint(
         name +
-        ": holds weights alone: --with-optimizer needs a checkpoint, a file of the run's folder "
+        ": contains only weights: --with-optimizer needs a checkpoint, a file in the run's folder "
         "checkpoints/");
   }
   const checkpoint::TensorFile file = checkpoint::read_checkpoint(worker.job.checkpoint);
@@ -99,8 +99,8 @@ interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& im
   if (names.empty() && options.has_picture_files() && worker.job.dataset_record.empty() &&
       !checkpoint::facts_of(worker.job.checkpoint)) {
     spdlog::warn(
-        "the names of the classes are unknown, so the file numbers them: {} is neither a "
-        "checkpoint nor beside the dataset.json of its run",
+        "the class names are unknown, so the export numbers them: {} is neither a checkpoint nor "
+        "next to the dataset.json of its run",
         worker.job.checkpoint.string());
   }
   for (std::size_t i = names.size(); i < static_cast<std::size_t>(images.classes); ++i) {
@@ -252,7 +252,7 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
   const bool dark = trained < 0.5;
   spdlog::warn(
       "{} of {} images look{} inverted ({}): {} on a {} ground, but the model was trained on "
-      "images with a {} ground; invert them first, with ImageMagick for example by: convert {} "
+      "images with a {} ground; invert them first, for example with ImageMagick: convert {} "
       "-background white -alpha remove -negate inverted.png",
       inverted.size(), count, inverted.size() == 1 ? "s" : "", first_names(inverted, kMostNamed),
       dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",

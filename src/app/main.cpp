@@ -125,7 +125,7 @@ Worker* ending_worker = nullptr;  // null until it has started
     message = fmt::format("waiting for {} timed out: {}", launch::wait_name(wait), message);
   }
   if (wait == launch::Wait::kNothing || wait == launch::Wait::kDevice) {
-    message += ": its GPU does not answer any more, or a rank that it waits for is gone or hangs";
+    message += ": its GPU no longer responds, or a rank that it waits for is lost or hangs";
   }
   end_with(PeerError(message));
 }

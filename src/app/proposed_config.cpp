@@ -32,11 +32,11 @@ std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const c
 [[noreturn]] void refuse_one_class(const fs::path& folder, const std::string& name) {
   const fs::path inner = folder / name;
   const bool has_folders = std::ranges::any_of(paths_in(inner), is_folder);
-  data::fail_data(on_one_line(folder.string()) + ": has pictures of one class only, " + name +
+  data::fail_data(on_one_line(folder.string()) + ": contains pictures of only one class, " + name +
                   (has_folders
                        ? "; if its folders are the classes, use " + shell_word(program_to_type()) +
                              " init " + shell_word(inner.string())
-                       : "; put the pictures of each class into a folder of their own"));
+                       : "; put the pictures of each class into a separate folder"));
 }
 
 // The choices.
@@ -88,7 +88,7 @@ class Draft {
               on_one_line(pictures_.test->filename().string()));
     } else {
       data_["test"] = count_ < kMany ? 0.2 : 0.1;
-      because("data.test: {} of each class is held out to test on",
+      because("data.test: {} of each class is held out for testing",
               count_ < kMany ? "a fifth" : "a tenth");
     }
     if (pictures_.validation) {
@@ -96,16 +96,17 @@ class Draft {
               on_one_line(pictures_.validation->filename().string()));
     }
     if (fewest_ < kEnoughToValidate) {
-      because("data.validation: none, since the smallest class has only {} pictures", fewest_);
+      because("data.validation: none, because the smallest class has only {} pictures", fewest_);
     } else {
       data_["validation"] = 0.1;
-      because("data.validation: a tenth of the rest chooses the best epoch, not the test set");
+      because(
+          "data.validation: a tenth of the rest chooses the best epoch, instead of the test set");
     }
     data_["on_bad_sample"] = "skip";
     const auto unusable = std::ssize(survey_.unusable);
-    because("data.on_bad_sample: files that cannot be decoded are left out and counted{}",
+    because("data.on_bad_sample: files that cannot be decoded are skipped and counted{}",
             unusable == 0 ? ""
-                          : fmt::format("; {} of {} that were looked at, such as {}", unusable,
+                          : fmt::format("; {} of {} examined files, such as {}", unusable,
                                         unusable + survey_.count, survey_.unusable.front()));
   }
 
@@ -128,7 +129,7 @@ class Draft {
             : own < side ? "; the network needs larger ones"
                          : "");
     data_["channels"] = survey_.gray && !weights_ ? 1 : 3;
-    if (survey_.gray && !weights_) because("data.channels: all pictures are gray");
+    if (survey_.gray && !weights_) because("data.channels: all pictures are grayscale");
     if (!keeps_shape) choose_fit();
     constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
     if (count_ * height_ * width_ * 3 < kMostBytes) return;
@@ -145,10 +146,10 @@ class Draft {
       because("data.background: most pictures have dark corners");
     }
     because("data.fit: {}",
-            !pads ? "pictures have several shapes; their centre is kept"
+            !pads ? "pictures have different aspect ratios; they are cropped to the centre"
             : are_drawings
-                ? "most pictures are transparent, as drawings are; bars keep them whole"
-                : "some pictures are more than twice as long as wide; bars keep them whole");
+                ? "most pictures are transparent, like drawings; padding keeps them whole"
+                : "some pictures are more than twice as long as wide; padding keeps them whole");
   }
 
   /// Returns whether all class names are as short as those of characters.
@@ -161,9 +162,9 @@ class Draft {
     const bool are_characters = survey_.gray || has_short_names();
     because("data.augment: {}",
             are_characters
-                ? "gray pictures, or classes of one or two letters, may be characters, which are "
-                  "not mirrored"
-                : "pictures may be mirrored, moved and differently lit");
+                ? "grayscale pictures, or class names of one or two letters, suggest characters, "
+                  "which must not be mirrored"
+                : "pictures may be mirrored, shifted and lit differently");
     Json moved{{"name", "random_crop"},
                {"padding", std::max<std::int64_t>(std::min(height_, width_) / 12, 1)}};
     Json turned{{"name", "rotate"}, {"degrees", 10}};
@@ -320,8 +321,8 @@ InitialWeights published_weights(const std::filesystem::path& file) {
     known += (known.empty() ? "" : ", ") + settings::name_of(name);
   }
   checkpoint::fail_checkpoint(on_one_line(file.string()) +
-                              ": holds weights of no network that init fine-tunes (" + known +
-                              "); for others, set model and model.weights in a config");
+                              ": does not contain weights of a network that init can fine-tune (" +
+                              known + "); for others, set model and model.weights in a config");
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ Json measure(Worker& worker, const std::string& name,
 /// Checks the sum of ones over the ranks.
 void check_sum(const Worker& worker, const at::Tensor& sum, const std::string& name) {
   const auto first = accelerator::to_host(sum.narrow(0, 0, 1)).item<float>();
-  if (first != static_cast<float>(worker.identity.world_size)) fail(name + " gives a wrong sum");
+  if (first != static_cast<float>(worker.identity.world_size)) fail(name + " computes a wrong sum");
 }
 
 /// Measures Gloo or NCCL. Collective.
@@ -136,7 +136,7 @@ void run_diagnosis(Worker& worker) {
       try {
         result["all_reduce"].push_back(measure_shared_memory(worker));
       } catch (const comm::SharedMemoryError& error) {
-        if (worker.is_rank0()) spdlog::warn("no averaging in shared memory: {}", error.what());
+        if (worker.is_rank0()) spdlog::warn("cannot average in shared memory: {}", error.what());
       }
     }
   }

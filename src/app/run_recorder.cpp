@@ -120,7 +120,7 @@ const char* selection_set(const data::Dataset& dataset) {
 void log_early_end(const Worker& worker, const data::Dataset& dataset, const std::string& ended_by,
                    const train::Progress& progress) {
   if (ended_by == "stop_at_accuracy") {
-    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % is reached after epoch {}",
+    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % was reached after epoch {}",
                  selection_set(dataset), 100 * progress.highest_accuracy, progress.epoch);
   } else if (ended_by == "early_stopping") {
     const auto& [best_accuracy, bad_epochs] = progress.early_stopping;
@@ -294,10 +294,11 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
   if (summary.execution == "graph") processes += ", the step as a CUDA graph";
   std::vector<std::string> lines{describe_dataset(dataset), processes};
   if (const auto& ema = worker.config.train.ema) {
-    lines.push_back(fmt::format(
-        "ema: evaluated and saved is the moving average of the weights (decay {}, lower "
-        "in the first steps), not the trained weights",
-        ema->decay));
+    lines.push_back(
+        fmt::format("ema: the run evaluates and saves the moving average of the weights (decay {}, "
+                    "lower in the "
+                    "first steps), not the trained weights",
+                    ema->decay));
   }
   lines.push_back("run folder: " + worker.run_folder.string());
   return lines;

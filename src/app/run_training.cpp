@@ -32,8 +32,8 @@ bool trains_in_bfloat16(const Worker& worker) {
     return worker.communicator.sum_over_ranks(native && !is_slow ? 0 : 1) == 0;
   }
   if (!native) {
-    spdlog::warn("precision is bf16, but {} does not compute it natively: fp32 is faster here",
-                 worker.placement.cuda ? "this GPU" : "this processor");
+    spdlog::warn("precision is bf16, but {} does not support it natively: fp32 is faster here",
+                 worker.placement.cuda ? "this GPU" : "this CPU");
   }
   return true;
 }
@@ -64,7 +64,7 @@ void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
   }
   spdlog::warn(
       "schedule.warmup_epochs {} is {:.0f} steps, but max_steps ends the run after {}: the "
-      "learning rate rises until then instead",
+      "warm-up is shortened to the length of the run",
       options.schedule.warmup_epochs, steps, *options.max_steps);
 }
 
@@ -123,7 +123,7 @@ void tell_of_earlier_end(const Worker& worker, const train::Trainer& trainer) {
   std::string longer = ended_by + "=null";
   if (ended_by == "epochs") longer = fmt::format("epochs={}", 2 * trainer.progress().epoch);
   if (ended_by == "max_steps") longer = fmt::format("max_steps={}", 2 * trainer.progress().step);
-  spdlog::info("this run is finished already: {}; {} ended it. To train on: {} --set {}",
+  spdlog::info("this run has already finished: {} (ended by {}). To continue training: {} --set {}",
                worker.run_folder.string(), ended_by,
                launch::resume_command(worker.run_folder, worker.job.program), longer);
 }

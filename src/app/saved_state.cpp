@@ -42,8 +42,8 @@ std::optional<checkpoint::FoundCheckpoint> find_checkpoint(const Worker& worker)
     }
     checkpoint::fail_checkpoint(
         resume +
-        ": holds weights alone, without optimizer and progress: resume from a file of "
-        "checkpoints/, or start a new run from it by --set model.weights=FILE");
+        ": contains only weights, no optimizer state or progress: resume from a file in "
+        "checkpoints/, or start a new run from it with --set model.weights=FILE");
   }
   if (newest) spdlog::info("no checkpoint to resume from: starting from scratch");
   return std::nullopt;
@@ -61,7 +61,7 @@ void mark_best(const Worker& worker, const train::Progress& progress) {
 void set_aside_later_checkpoints(const Worker& worker, const train::Progress& progress) {
   if (const std::int64_t later = checkpoints_of(worker).set_aside_later_than(progress.step);
       later > 0) {
-    spdlog::warn("{} of this run moved to {}", counted(later, "later checkpoint"),
+    spdlog::warn("moved {} of this run to {}", counted(later, "later checkpoint"),
                  (worker.run_folder / files::kCheckpoints / "abandoned").string());
   }
 }
@@ -84,8 +84,7 @@ void warn_of_other_settings(const Worker& worker, const settings::RunConfig& sav
                             const train::Progress& progress) {
   if (const auto differences = settings::config_differences(saved, worker.config);
       !differences.empty()) {
-    spdlog::warn("the rest of the run has other settings than the run that it resumes: {}",
-                 fmt::join(differences, "; "));
+    spdlog::warn("the run resumes with different settings: {}", fmt::join(differences, "; "));
   }
   const char* name = train::name_if_bound_to_end(worker.config.train.schedule.name);
   if (name == nullptr) return;
@@ -101,8 +100,8 @@ void warn_of_other_settings(const Worker& worker, const settings::RunConfig& sav
   const auto [steps, rate] = outlook(worker.config.train, worker.identity.world_size);
   if (steps_before == steps) return;
   spdlog::warn(
-      "schedule {} reaches to the end of the run, which was {} steps and is {} now: the learning "
-      "rate of the next step was {:.3g} and is {:.3g}",
+      "schedule {} spans the whole run, which was {} steps and is now {}: the learning rate of the "
+      "next step changes from {:.3g} to {:.3g}",
       name, steps_before, steps, rate_before, rate);
 }
 
@@ -118,7 +117,7 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
 [[noreturn]] void refuse(const std::string& source, const std::string& reason) {
   checkpoint::fail_checkpoint(
       source + ": was trained " + reason +
-      "; to start a new run from its weights alone: --set model.weights=" + source);
+      "; to start a new run from only its weights: --set model.weights=" + source);
 }
 
 /// Throws if the checkpoint was trained on other data (its position in an epoch would refer to
@@ -134,21 +133,21 @@ void require_same_run(const Worker& worker, const std::string& source,
     const auto differences =
         saved ? settings::data_differences(*saved, config) : std::vector<std::string>();
     refuse(source, differences.empty()
-                       ? fmt::format("on other data: its config names the same data, so the files "
-                                     "differ (their hash was {} and is {})",
+                       ? fmt::format("on different data: its config names the same data, so the "
+                                     "files differ (their hash was {} and is now {})",
                                      facts.data_hash, dataset.hash)
-                       : fmt::format("on other data: {}", fmt::join(differences, "; ")));
+                       : fmt::format("on different data: {}", fmt::join(differences, "; ")));
   }
   if (!saved) return;
   const settings::ModelOptions& model = saved->model;
   if (!model.is_own() && !config.model.is_own() && model.name != config.model.name) {
-    checkpoint::fail_checkpoint(
-        fmt::format("{}: was trained with model \"{}\", but the config asks for \"{}\"; set "
-                    "model.name to \"{}\", or start a new run: another --output, and no --resume",
-                    source, name_of(model.name), name_of(config.model.name), name_of(model.name)));
+    checkpoint::fail_checkpoint(fmt::format(
+        "{}: was trained with model \"{}\", but the config asks for \"{}\"; set "
+        "model.name to \"{}\", or start a new run with another --output and no --resume",
+        source, name_of(model.name), name_of(config.model.name), name_of(model.name)));
   }
   if (saved->train.parameters != config.train.parameters) {
-    refuse(source, "with another list of parameters, which cannot change within a run");
+    refuse(source, "with a different list of parameters, which cannot change within a run");
   }
 }
 
@@ -159,8 +158,8 @@ void choose_best_anew(const Worker& worker, const settings::RunConfig& saved,
   const settings::BestBy now = worker.config.checkpoint.best_by;
   if (before == now) return;
   spdlog::warn(
-      "checkpoint.best_by: the best checkpoint was chosen by {} and is now chosen by {}, from the "
-      "next evaluation on",
+      "checkpoint.best_by has changed from {} to {}: the best checkpoint is chosen anew, starting "
+      "with the next evaluation",
       report::words_for(before), report::words_for(now));
   progress.forget_best();
 }

@@ -288,8 +288,7 @@ void list_left_out(const data::Dataset& dataset) {
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
   if (dataset.left_out.added > 0) {
-    spdlog::info("ignored {} that are new since the run began",
-                 counted(dataset.left_out.added, "file"));
+    spdlog::info("ignored {} added since the run began", counted(dataset.left_out.added, "file"));
   }
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
   if (dataset.skipped.empty()) return;
@@ -310,14 +309,14 @@ void warn_of_empty_classes(const data::ImageSet& set, const settings::DataOption
     if (sizes[label] == 0) empty.push_back(std::to_string(label));
   }
   if (empty.empty()) return;
-  spdlog::warn("{}: no training sample is of class {} (of {} classes, numbered from 0)", set.source,
+  spdlog::warn("{}: no training samples of class {} (of {} classes, numbered from 0)", set.source,
                first_names(empty, 10), set.classes);
 }
 
 /// A network with one class is always right.
 void warn_of_single_class(const data::Dataset& dataset, const settings::DataOptions& options) {
   if (dataset.train.count == 0 || dataset.train.classes != 1) return;
-  spdlog::warn("{}: the training set has only one class{}, so nothing can be learnt{}",
+  spdlog::warn("{}: the training set has only one class{}, so there is nothing to learn{}",
                dataset.train.source,
                dataset.class_names.empty() ? "" : " (" + dataset.class_names.front() + ")",
                options.format == settings::DataFormat::kImageFolder
@@ -386,7 +385,7 @@ void select_kernels(Worker& worker) {
   if (!worker.placement.cuda) return;
   for (const kernels::Selected& operation : kernels::selected()) {
     if (operation.is_own) {
-      spdlog::debug("{}: computed by our own kernel", operation.name);
+      spdlog::debug("{}: computed by a custom kernel", operation.name);
     } else {
       spdlog::info("{}: computed by LibTorch's operations ({})", operation.name, operation.reason);
     }
@@ -409,9 +408,10 @@ void requeue_if_asked(Worker& worker) {
   if (std::ranges::find(signals, asked) == signals.end()) return;
   const int status = scontrol_requeue(*job);
   if (status == 0) {
-    spdlog::info("Slurm job {} is back in the queue", *job);
+    spdlog::info("requeued Slurm job {}", *job);
   } else {
-    spdlog::error("scontrol requeue {} failed (exit {}): requeue the job by hand", *job, status);
+    spdlog::error("scontrol requeue {} failed (exit code {}): requeue the job manually", *job,
+                  status);
   }
 }
 
@@ -427,7 +427,7 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
     warn_of_single_class(dataset, worker.config.data);
   }
   if (std::ranges::any_of(dataset.train_parts, [](std::int64_t count) { return count <= 0; })) {
-    throw Error(ExitCode::kData, "data.train_per_process: a set without usable samples");
+    throw Error(ExitCode::kData, "data.train_per_process: a set has no usable samples");
   }
   return dataset;
 }
@@ -445,7 +445,7 @@ std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
   if (across && shards == 1) {
     spdlog::warn(
         "{} with scope global mixes in the samples of another process, or of another shard of "
-        "the batch, but there is only one: samples stay as they are",
+        "the batch, but there is only one: samples are not mixed",
         settings::find<settings::MixupOptions>(list) != nullptr ? "mixup" : "cutmix");
   } else if (across && !takes_partners) {
     from_next = [&communicator = worker.communicator](const at::Tensor& mine, std::int64_t count) {

@@ -172,10 +172,10 @@ TEST_CASE("a folder that cannot be trained on is refused with what to do") {
   CHECK_THAT(message(folder.path()), ContainsSubstring("no class folders with pictures"));
   CHECK_THAT(message(folder.path() / "none"), ContainsSubstring("put folders of pictures"));
   folder.write("all/cats/1.png", testing::png(9, 9));
-  CHECK_THAT(message(folder.path()), ContainsSubstring("one class only, all; if its folders are "
+  CHECK_THAT(message(folder.path()), ContainsSubstring("only one class, all; if its folders are "
                                                        "the classes, use "));
   CHECK_THAT(message(folder.path() / "all"),
-             ContainsSubstring("put the pictures of each class into a folder of their own"));
+             ContainsSubstring("put the pictures of each class into a separate folder"));
 }
 
 }  // namespace

@@ -232,6 +232,6 @@ def test_usr1_saves_and_requeues_and_the_job_ends_with_the_same_bits(slurm, expe
     wait_for_steps(folder, 10)
     slurm.run("scancel", "--signal=USR1", job)
     wait_until(lambda: slurm.state(job) == "COMPLETED", "the end of the job", 200)
-    assert "is back in the queue" in (tmp_path / "log").read_text()
+    assert "requeued Slurm job" in (tmp_path / "log").read_text()
     assert "resuming from" in (tmp_path / "log").read_text()
     assert folder.digest() == expected_longer.digest()

@@ -197,7 +197,7 @@ def test_a_resumed_run_compares_with_the_best_so_far_or_says_that_it_does_not(tm
         candidates = epochs if best_by == "loss" else epochs[6:]
         best = max(candidates, key=lambda epoch: SIGNS[best_by] * epoch[f"test_{best_by}"])
         assert folder.summary()["best_epoch"] == best["epoch"]
-        said = "checkpoint.best_by: the best checkpoint was chosen by loss and is now chosen by accuracy"
+        said = "checkpoint.best_by has changed from loss to accuracy"
         assert (said in folder.stderr) == (best_by == "accuracy")
 
 

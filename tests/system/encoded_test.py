@@ -94,4 +94,4 @@ def test_each_process_reads_its_own_folder(tmp_path, sets):
 def test_a_folder_of_one_class_is_warned_of(tmp_path):
     write_class_folders(tmp_path / "set", {"cats": [numpy.full((28, 28), number, numpy.uint8) for number in range(20)]})
     stderr = train(tmp_path, {"max_steps": 1, "data": own_data("image-folder", tmp_path / "set")}).stderr
-    assert "the training set has only one class (cats), so nothing can be learnt" in stderr, stderr
+    assert "the training set has only one class (cats), so there is nothing to learn" in stderr, stderr

@@ -130,7 +130,7 @@ def test_one_folder_trains_the_same_on_any_number_of_processes_and_is_evaluated_
     shutil.copytree(photos / "bee", photos / "aaa")
     again = run("evaluate", "--checkpoint", folder / "model.pt", expect=0)
     assert json.loads(again.stdout) == result
-    assert "ignored 52 files that are new since the run began" in again.stderr
+    assert "ignored 52 files added since the run began" in again.stderr
     # Each of them by the command for single files, with names of classes.
     shown = printed_rows("predict", "--checkpoint", folder / "model.pt", "--test")
     assert [row["file"] for row in shown] == [str(photos / name) for name in record["test"]]
@@ -238,7 +238,7 @@ def test_a_run_whose_validation_set_was_drawn_by_the_old_rule_is_not_resumed(tmp
     old = tmp_path / "old.safetensors"
     old.write_bytes(sealed(content.replace(key, b" " * len(key))))
     refused = run("--config", write_config(tmp_path, config | {"epochs": 2}), "--output", tmp_path / "new", "--resume", old, expect=5)
-    assert "was trained on other data" in refused.stderr
+    assert "was trained on different data" in refused.stderr
 
 
 def test_a_limit_that_unusable_pictures_fall_short_of_does_not_stop_an_evaluation(photos, tmp_path):

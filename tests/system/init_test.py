@@ -64,7 +64,7 @@ def test_unusable_pictures_are_skipped(tmp_path):
     (photos / "a" / "broken.png").write_bytes((photos / "a" / "0.png").read_bytes()[:20])
     said = run("init", photos, expect=0)
     assert json.loads(said.stdout)["data"]["on_bad_sample"] == "skip"
-    assert "1 of 17 that were looked at, such as" in said.stderr and "a/broken.png" in said.stderr
+    assert "1 of 17 examined files, such as" in said.stderr and "a/broken.png" in said.stderr
 
 
 def test_a_picture_that_was_not_looked_at_does_not_stop_the_training(tmp_path):

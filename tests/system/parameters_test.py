@@ -213,7 +213,7 @@ def test_another_list_is_refused_on_resume(tmp_path, digits):
     train(tmp_path, config)
     others = config | {"parameters": BACKBONE[:1], "max_steps": 12}
     refused = train(tmp_path, others, "--resume", "auto", expect=5).stderr
-    assert "trained with another list of parameters" in refused and "--set model.weights=" in refused
+    assert "trained with a different list of parameters" in refused and "--set model.weights=" in refused
 
 
 def test_dropout_stays_active_and_a_checkpoint_loads_into_pytorchs_groups(tmp_path, digits):

@@ -168,7 +168,7 @@ def test_class_names_of_lone_weights_are_numbers_and_it_says_so(tmp_path, photos
     weights.write_bytes((run_folder / "model.pt").read_bytes())
     config = run_folder / "config.json"
     said = export(weights, "onnx", tmp_path / "net.onnx", "--config", config).stderr
-    assert "names of the classes are unknown" in said and str(weights) in said
+    assert "the class names are unknown" in said and str(weights) in said
     about = session_of(tmp_path / "net.onnx").get_modelmeta().custom_metadata_map
     assert json.loads(about["classes"]) == ["0", "1"]
     assert exported_module(weights, tmp_path / "net.py", "--config", config).CLASSES == ["0", "1"]

@@ -118,7 +118,7 @@ def test_a_run_that_no_longer_improves_ends_and_says_why(tmp_path):
     assert "early_stopping: validation accuracy has not improved on" in folder.stderr
     assert (folder.path / "model.pt").exists()
     again = train(tmp_path, changes, "--resume", "auto", processes=2)
-    assert "finished already" in again.stderr and len(again.epochs()) == len(accuracies)
+    assert "already finished" in again.stderr and len(again.epochs()) == len(accuracies)
 
 
 def test_the_summary_says_what_ended_a_run(tmp_path):

@@ -70,14 +70,14 @@ def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, uninte
 def test_a_resumed_run_says_how_its_new_length_moves_the_schedule(tmp_path):
     short = {"epochs": 2, "batch_size": 32, "data": {"limit_train": 320, "limit_test": 10}, "learning_rate": 0.1}
     longer = {**short, "epochs": 4}
-    for name, rates in (("linear", "0 and is 0.05"), ("cosine", "0 and is 0.05"), ("step", None)):
+    for name, rates in (("linear", "0 to 0.05"), ("cosine", "0 to 0.05"), ("step", None)):
         schedule = {"schedule": {"name": name}}
         train(tmp_path, short | schedule, output=name)
         same = train(tmp_path, short | schedule, *RESUME, output=name)
-        assert "reaches to the end" not in same.stderr
+        assert "spans the whole run" not in same.stderr
         resumed = train(tmp_path, longer | schedule, *RESUME, processes=2, output=name)
-        said = (f"schedule {name} reaches to the end of the run, which was 20 steps and is 40 now: the learning rate of the "
-                f"next step was {rates}")
+        said = (f"schedule {name} spans the whole run, which was 20 steps and is now 40: the learning rate of the "
+                f"next step changes from {rates}")
         assert resumed.stderr.count(said) == (rates is not None), resumed.stderr
 
 
@@ -97,7 +97,7 @@ def test_a_resume_removes_the_files_of_a_killed_writer_even_if_it_saves_nothing(
         for path in left:
             path.write_text("half")
         resumed = train(tmp_path, CONFIG | {"max_steps": steps}, *RESUME)
-        assert ("finished already" in resumed.stderr) == (steps == 3)
+        assert ("already finished" in resumed.stderr) == (steps == 3)
         assert not any(path.exists() for path in left)
 
 
@@ -108,7 +108,7 @@ def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer)
     folder = train(tmp_path, CONFIG | {"epochs": 2} | length)
     steps = folder.last_step()
     told = train(tmp_path, CONFIG | {"epochs": 2} | length, *RESUME).stderr
-    assert f"; {ended_by} ended it. To train on: " in told, told
+    assert f" (ended by {ended_by}). To continue training: " in told, told
     command = shlex.split(told.split("To train on: ")[1].splitlines()[0])
     assert command[-2:] == ["--set", longer]
     run(*command[1:], folder=tmp_path, expect=0)
@@ -177,7 +177,7 @@ def test_automatic_resume_skips_a_damaged_checkpoint_and_says_so(tmp_path, unint
     newest, before = RunFolder(tmp_path / "run").checkpoints()[:-3:-1]
     flip(newest, newest.stat().st_size // 2)
     resumed = train(tmp_path, CONFIG, *RESUME, processes=2)
-    assert newest.name in resumed.stderr and "trying the one before" in resumed.stderr
+    assert newest.name in resumed.stderr and "trying the previous one" in resumed.stderr
     assert re.search(rf"resuming from .*{before.name}", resumed.stderr)
     same_outcome(resumed, uninterrupted(2, "flat"))
 
@@ -212,13 +212,13 @@ def test_a_checkpoint_of_another_model_is_refused_in_a_line(tmp_path, with_check
     newest = RunFolder(tmp_path / "run").checkpoints()[-1]
     refused = train(tmp_path, CONFIG | {"model": {"name": "lenet"}}, *RESUME, processes=2, expect=5)
     assert (f'mnist-train failed: {newest}: was trained with model "net", but the config asks for "lenet"; set model.name to '
-            '"net", or start a new run: another --output, and no --resume\n') in refused.stderr
+            '"net", or start a new run with another --output and no --resume\n') in refused.stderr
 
 
 def test_a_checkpoint_of_other_data_is_refused(tmp_path, with_checkpoints):
     changes = merged(CONFIG, {"data": {"limit_train": 800}})
     refused = train(tmp_path, changes, "--resume", with_checkpoints.checkpoints()[0], processes=2, expect=5)
-    assert "was trained on other data: data.limit_train was 886 and is 800; " in refused.stderr
+    assert "was trained on different data: data.limit_train was 886 and is 800; " in refused.stderr
 
 
 def test_a_checkpoint_of_files_that_have_changed_is_refused_as_such(tmp_path):
@@ -229,7 +229,7 @@ def test_a_checkpoint_of_files_that_have_changed_is_refused_as_such(tmp_path):
     shutil.rmtree(folder)
     write_idx_folder(tmp_path / "set", 255 - pixels, numpy.arange(60) % 10)
     refused = train(tmp_path, {"epochs": 2, "data": data}, "--resume", trained.checkpoints()[-1], expect=5)
-    assert "was trained on other data: its config names the same data, so the files differ" in refused.stderr
+    assert "was trained on different data: its config names the same data, so the files differ" in refused.stderr
 
 
 def test_another_number_of_processes_resumes_with_each_sample_once(tmp_path):

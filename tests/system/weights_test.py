@@ -99,7 +99,7 @@ def test_no_run_resumes_from_weights_alone(tmp_path, trained):
     export(trained.checkpoints()[-1], tmp_path / "weights.safetensors", "safetensors")
     for weights in (trained.path / "model.pt", tmp_path / "weights.safetensors"):
         refused = run("--config", config, "--output", tmp_path / "run", "--resume", weights, expect=5)
-        assert f"{weights}: holds weights alone" in refused.stderr and "model.weights" in refused.stderr
+        assert f"{weights}: contains only weights" in refused.stderr and "model.weights" in refused.stderr
 
 
 def test_export_writes_the_weights_of_a_checkpoint_in_both_formats(tmp_path, trained, config):
