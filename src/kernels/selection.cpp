@@ -61,9 +61,9 @@ void require_usable(at::Device device, const Row& row) {
     throw;
   } catch (const std::exception& error) {
     throw Error(ExitCode::kRunFailed,
-                std::string("the GPU failed while the kernels of ") + row.name +
-                    " were checked; if it is healthy, \"gpu_kernels\": \"off\" trains without "
-                    "custom kernels: " +
+                std::string("the GPU failed in the check of the kernels for ") + row.name +
+                    "; if it is healthy, set \"gpu_kernels\" to \"off\" to train without custom "
+                    "kernels: " +
                     short_message(error));
   }
 }

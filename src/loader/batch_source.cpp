@@ -155,8 +155,8 @@ class ResidentSource : public BatchSource {
     const auto free = accelerator::cuda_module().free_memory_bytes(device_.index());
     if (bytes <= free / kPartOfFreeMemory) return true;
     spdlog::info(
-        "images stay bytes on the GPU and are normalised batch by batch: normalised, they "
-        "would take {} MiB, more than a quarter of its free memory",
+        "images are stored as bytes on the GPU and normalised batch by batch: normalised, they "
+        "would need {} MiB, more than a quarter of its free memory",
         bytes >> 20);
     return false;
   }

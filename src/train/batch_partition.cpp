@@ -143,10 +143,10 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
   const int ranks = communicator.world_size();
   const std::vector<std::int64_t> begins = divide(options.shards.value_or(ranks), ranks);
   if (begins.back() < ranks) {
-    throw Error(ExitCode::kConfig, "deterministic.shards cuts each batch into " +
-                                       std::to_string(begins.back()) + ", but there are " +
-                                       std::to_string(ranks) +
-                                       " processes: start at most as many as there are shards");
+    const std::string shards = std::to_string(begins.back());
+    throw Error(ExitCode::kConfig, "deterministic.shards divides each batch into " + shards +
+                                       ", but there are " + std::to_string(ranks) +
+                                       " processes: start at most " + shards);
   }
   if (!options.samples_per_rank.empty()) {
     return std::make_unique<PerRankPartition>(options.samples_per_rank, begins,

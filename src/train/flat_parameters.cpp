@@ -187,8 +187,8 @@ void FlatParameters::collect_gradients() {
     gradients.push_back(std::move(parameters_[i].mutable_grad()));
     if (gradients.back().defined()) continue;
     throw Error(ExitCode::kRunFailed,
-                "the parameter " + names_[i] +
-                    " gets no gradient: the model's output must depend on every parameter");
+                "parameter " + names_[i] +
+                    " receives no gradient: the model's output must depend on every parameter");
   }
   collect(gradients, at::kBFloat16);
   collect(gradients, at::kFloat);

@@ -133,15 +133,15 @@ void require_finite(const StepSums& sums, std::int64_t step,
   if (!std::isfinite(sums.loss)) {
     const char* const became = std::isnan(sums.loss) ? "NaN" : "infinite";
     throw Error(ExitCode::kRunFailed, std::string("the loss became ") + became + ' ' + at_step +
-                                          ": lower learning_rate, or look for broken samples");
+                                          ": lower learning_rate, or check for broken samples");
   }
   const std::string parameter = broken_parameter();
   const std::string broken =
-      parameter.empty() ? "the update by its gradients" : "the gradient of " + parameter;
+      parameter.empty() ? "the weight update" : "the gradient of " + parameter;
   throw Error(ExitCode::kRunFailed,
               at_step + " the loss is finite, but " + broken +
                   " is not: lower learning_rate; if gradient_averaging.compression is \"fp16\", "
-                  "set it to \"bf16\" or \"none\", which hold larger numbers");
+                  "set it to \"bf16\" or \"none\", which have a larger range");
 }
 
 std::int64_t ShardBuffers::elements(const torch::nn::Module& model) {

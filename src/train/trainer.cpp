@@ -32,8 +32,8 @@ constexpr int kEagerStepsAhead = 1;
 /// Returns why the step cannot be captured by any averaging strategy, or null.
 const char* obstacle_to_capture(const settings::TrainOptions& options, const TrainerSetup& setup,
                                 const BatchPartition& partition, const models::Model& model) {
-  if (model.is_external()) return "the network's code is not this program's own";
-  if (!setup.make_graph) return "the processes compute on CPUs, or on several kinds of device";
+  if (model.is_external()) return "the network is external code";
+  if (!setup.make_graph) return "the processes run on CPUs, or on different kinds of devices";
   if (options.gradient_accumulation_steps > 1) return "gradient_accumulation_steps is above 1";
   if (partition.statistics() > 0) return "data.split is throughput";
   return nullptr;
@@ -121,7 +121,7 @@ Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
 void Trainer::set_up_cuda_graph(TrainerSetup setup) {
   const char* obstacle = obstacle_to_capture(options_, setup, *partition_, *model_);
   if (obstacle == nullptr && !averager_->capturable()) {
-    obstacle = "gradients are not averaged by one all-reduce of NCCL";
+    obstacle = "gradients are not averaged by a single NCCL all-reduce";
   }
   if (obstacle == nullptr) {
     graphed_step_.emplace(step_, images_, samples_per_step(), std::move(setup.make_graph));

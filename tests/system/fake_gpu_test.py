@@ -45,7 +45,7 @@ def test_memory_that_runs_out_is_named_with_what_to_lower(tmp_path):
 
 @pytest.mark.parametrize("count, nan_from, said", [
     (1, 0, "the loss became NaN at step"), (2, 0, "the loss became NaN at step"),
-    (2, 3, "the loss is finite, but the update by its gradients is not")])
+    (2, 3, "the loss is finite, but the weight update is not")])
 def test_a_loss_or_an_update_that_is_not_finite_ends_the_run_without_a_checkpoint(tmp_path, count, nan_from, said):
     variables = fake_gpus(count, nan_after_reads=5, nan_from=nan_from)
     failed = train(tmp_path, ONE_EPOCH, processes=count, variables=variables, expect=1)

@@ -272,4 +272,4 @@ def test_on_a_gpu_its_constants_are_there_too_and_steps_are_eager(tmp_path):
     folder = train(tmp_path, changes, processes=2, variables=fake_gpus(2))
     assert folder.summary()["execution"] == "eager"
     refused = train(tmp_path, changes | {"cuda_graphs": "on"}, variables=fake_gpus(1), output="graph", expect=2)
-    assert "cannot be captured: the network's code is not this program's own" in refused.stderr
+    assert "cannot be captured: the network is external code" in refused.stderr

@@ -141,8 +141,8 @@ TEST_CASE("more ranks than shards are refused") {
   const auto failure = testing::error_of([] { (void)train_on(3, with_shards(2)); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK(failure.message ==
-        "deterministic.shards cuts each batch into 2, but there are 3 processes: start at most as "
-        "many as there are shards");
+        "deterministic.shards divides each batch into 2, but there are 3 processes: start at most "
+        "2");
 }
 
 }  // namespace

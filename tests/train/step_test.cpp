@@ -337,7 +337,7 @@ TEST_CASE("a gradient that is not finite is an error that names step, parameter 
                      "at step 7 the loss is finite, but the gradient of fc1.weight is not"
                      ": lower learning_rate",
                      "compression"));
-  CHECK_THAT(error_for("").message, ContainsSubstring("but the update by its gradients is not"));
+  CHECK_THAT(error_for("").message, ContainsSubstring("but the weight update is not"));
 }
 
 TEST_CASE("synchronisations are half a second apart, and move apart step by step") {
