@@ -101,7 +101,7 @@ std::string optimizer_differences(const train::Trainer& trainer, const TensorFil
   const Json name = trainer.optimizer().name();
   const Json saved = config.is_object() ? config.value("optimizer", name) : name;
   if (saved != name) {
-    text += "\n  the checkpoint's is " + saved.dump() + ", this run uses " + name.dump();
+    text += "\n  the checkpoint used " + saved.dump() + ", this run uses " + name.dump();
   }
   return text + differences(optimizer_tensors(trainer), other_tensors(file));
 }
@@ -112,8 +112,8 @@ std::string average_differences(const train::Trainer& trainer, const TensorFile&
   if (trainer.average() != nullptr && !saved.empty()) {
     return differences(model_tensors(trainer.average()->model()), saved);
   }
-  if (trainer.average() != nullptr) return "\n  the checkpoint has none, this run keeps one";
-  return saved.empty() ? "" : "\n  the checkpoint has one, this run keeps none";
+  if (trainer.average() != nullptr) return "\n  the checkpoint has no EMA model, this run has one";
+  return saved.empty() ? "" : "\n  the checkpoint has an EMA model, this run has none";
 }
 
 void check_restorable(const train::Trainer& trainer, const TensorFile& file,
@@ -125,9 +125,9 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   std::string text;
   if (!of_model.empty()) text += "\ndoes not fit the model:" + of_model;
   if (!of_optimizer.empty()) text += "\ndoes not fit the optimizer:" + of_optimizer;
-  if (!of_average.empty()) text += "\ndoes not fit ema, the average of the weights:" + of_average;
+  if (!of_average.empty()) text += "\ndoes not fit ema:" + of_average;
   if (text.empty()) return;
-  if (of_model.empty()) text += "\nto start from its weights alone use model.weights";
+  if (of_model.empty()) text += "\nto start from only its weights, use model.weights";
   fail_checkpoint(source + ": " + text.substr(1));
 }
 
@@ -135,7 +135,7 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
 train::Progress with_accuracies(train::Progress progress, const TensorFile& file) {
   if (const at::Tensor* found = file.find(kAccuraciesName)) {
     if (found->scalar_type() != at::kDouble || found->dim() != 1) {
-      fail_checkpoint(std::string(kAccuraciesName) + " is no list of numbers");
+      fail_checkpoint(std::string(kAccuraciesName) + " is not a list of numbers");
     }
     const auto* first = found->const_data_ptr<double>();
     progress.accuracies.assign(first, first + found->numel());
@@ -192,7 +192,7 @@ void check_image_shape(const network::ImageShape& shape, const std::string& sour
   const auto check = [&](const char* key, std::int64_t value, std::int64_t most) {
     if (value >= 1 && value <= most) return;
     fail_checkpoint(
-        fmt::format("{}: says that its images' {} is {}, not 1 to {}", source, key, value, most));
+        fmt::format("{}: /images/{} is {}, expected 1 to {}", source, key, value, most));
   };
   check("channels", shape.channels, kMostChannels);
   check("height", shape.height, settings::kMaxImageSide);
@@ -269,9 +269,10 @@ void copy_tensors(const NamedTensors& targets, const NamedTensors& values) {
 void require_finite(const models::Model& model, const std::string& source) {
   const auto check = [&](const std::string& name, const at::Tensor& wrong) {
     if (!wrong.any().item<bool>()) return;
-    fail_checkpoint(source + ": tensor " + name +
-                    " has values that are NaN or infinite: the training that wrote it has failed; "
-                    "take weights that it saved earlier");
+    fail_checkpoint(
+        source + ": tensor " + name +
+        " contains NaN or infinite values: the run that wrote it has diverged; use weights "
+        "that it saved earlier");
   };
   const at::NoGradGuard no_grad;
   for (const auto& item : model.named_parameters()) {
@@ -403,7 +404,8 @@ std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::s
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {
   const Json state = state_of(file, source);
   const auto progress = state.find("progress");
-  if (progress == state.end()) fail_checkpoint(source + ": does not say how far its run had come");
+  if (progress == state.end())
+    fail_checkpoint(source + ": does not contain the progress of its run");
   try {
     return with_accuracies(progress_from_json(*progress), file);
   } catch (const Error& error) {
@@ -422,7 +424,7 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   if (state.contains("class_names")) state["class_names"].get_to(facts.class_names);
   return facts;
 } catch (const nlohmann::json::exception& error) {
-  fail_checkpoint(source + ": what it says about its run cannot be read: " + error.what());
+  fail_checkpoint(source + ": its description of the run cannot be read: " + error.what());
 }
 
 fs::path CheckpointFolder::path_of(std::int64_t step) const {
@@ -451,8 +453,7 @@ void CheckpointFolder::mark_best(std::int64_t step) const {
   std::error_code ignored;
   fs::remove(temporary, ignored);  // left on failure, or if `best` was the same file already
   if (error) {
-    fail_checkpoint(best().string() +
-                    ": cannot put the best checkpoint in place: " + error.message());
+    fail_checkpoint(best().string() + ": cannot replace the best checkpoint: " + error.message());
   }
 }
 
@@ -526,7 +527,7 @@ std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {
     } catch (const Error& error) {
       const bool last = std::next(step) == steps.rend();
       spdlog::warn("{}; {}", error.what(),
-                   last ? "there is no earlier one" : "trying the one before it");
+                   last ? "there is no earlier one" : "trying the previous one");
       damage += std::string("\n  ") + error.what();
     }
   }

@@ -92,7 +92,7 @@ struct PickleMachine {
   std::size_t size() const { return next; }
 
   std::string_view take(std::uint64_t size) {
-    require(size <= program.size() - next, "the pickle ends too early");
+    require(size <= program.size() - next, "the pickle is truncated");
     next += size;
     return program.substr(next - size, size);
   }
@@ -110,7 +110,7 @@ struct PickleMachine {
   std::int32_t i32() { return take_as<std::int32_t>(); }
   std::string_view take_line() {
     const std::size_t end = program.find('\n', next);
-    require(end != std::string_view::npos, "the pickle ends too early");
+    require(end != std::string_view::npos, "the pickle is truncated");
     const std::string_view line = take(end - next);
     take(1);
     return line;
@@ -212,7 +212,7 @@ struct PickleMachine {
 
   void remember(std::size_t index) {
     // Python numbers them without gaps, so there are fewer than bytes in the pickle.
-    require(index < std::min(program.size(), kMaxKept), "the pickle keeps too much");
+    require(index < std::min(program.size(), kMaxKept), "the pickle's memo is too large");
     if (index >= memo.size()) {
       keep(index + 1 - memo.size());
       memo.resize(index + 1, kAbsent);
@@ -220,12 +220,13 @@ struct PickleMachine {
     memo[index] = top();
   }
   void recall(std::size_t index) {
-    require(index < memo.size() && memo[index] != kAbsent, "the pickle recalls what it never kept");
+    require(index < memo.size() && memo[index] != kAbsent,
+            "the pickle reads a memo entry that it never set");
     push(memo[index]);
   }
   void keep(std::size_t values) {
     kept += values;
-    require(kept <= kMaxKept, "the pickle holds too many values");
+    require(kept <= kMaxKept, "the pickle contains too many values");
   }
 
   static constexpr Value kAbsent = static_cast<PickleNode*>(nullptr);  // in the memo
@@ -308,10 +309,11 @@ Value PickleMachine::run() {
   for (char code = take(1)[0]; code != '.'; code = take(1)[0]) {
     const auto found = std::ranges::find(kOpcodes, code, &Opcode::code);
     if (found == kOpcodes.end()) {
-      refuse("the pickle uses opcode " + std::to_string(static_cast<unsigned char>(code)));
+      refuse("the pickle uses the unsupported opcode " +
+             std::to_string(static_cast<unsigned char>(code)));
     }
     found->run(*this);
-    require(stack.size() + marks.size() <= kMaxStack, "the pickle nests too deep");
+    require(stack.size() + marks.size() <= kMaxStack, "the pickle is nested too deeply");
   }
   return pop();
 }
@@ -362,7 +364,7 @@ std::optional<StorageId> storage_id(std::span<const Value> id) {
 /// offset, sizes, strides, requires_grad, backward hooks and, for v3, the type.
 PickledTensor rebuilt_tensor(std::span<const Value> arguments) {
   PickledTensor tensor;
-  tensor.problem = "is a tensor that is described in an unknown way";
+  tensor.problem = "is a tensor in an unknown format";
   if (arguments.size() < 4) return tensor;
   const std::span<const Value> id = items_of(arguments[0], kStorage);
   const auto storage = storage_id(id);
@@ -438,7 +440,7 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 /// `loaded`: Python expression for the model.
 [[noreturn]] void refuse_module(const std::string& loaded) {
   refuse(
-      "holds a whole model, not its state_dict; in Python, where its classes can be imported: "
+      "contains a whole model, not its state_dict; in Python, where its classes can be imported: "
       "torch.save(" +
       loaded + ".state_dict(), NEW)");
 }
@@ -468,12 +470,12 @@ const PickleNode& find_state_dict(const Value& root) {
   const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
   if (made_by != nullptr && text_of(made_by->items[0]).starts_with("__torch__")) {
     refuse(
-        "is TorchScript: name it in model.torchscript, or take its weights in Python: "
+        "is TorchScript: set model.torchscript to this file, or save its weights in Python: "
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");
   }
   if (is_module(root)) refuse_module(kLoaded);
   if (dict == nullptr || dict->items.empty()) {
-    refuse("has no tensors by name: it is " + kind_of(root));
+    refuse("has no named tensors: it is " + kind_of(root));
   }
   for (const char* key : kStateDictKeys) {
     const Value value = item(*dict, key);
@@ -530,7 +532,7 @@ PickleExtent pickle_extent(std::string_view bytes) {
     if (node.kind != kStorage) continue;
     const auto id = storage_id(node.items);
     const auto elements = count_of(node.items.size() > 4 ? node.items[4] : Value{});
-    require(id && elements, "the pickle describes a storage in an unknown way");
+    require(id && elements, "the pickle describes a storage in an unknown format");
     extent.storages.try_emplace(id->key, PickledStorage{name_of(*id->type), *elements});
   }
   return extent;

@@ -33,7 +33,7 @@ void require(bool holds, const std::string& problem) {
 
 std::string_view bytes_at(std::string_view archive, std::size_t offset, std::size_t size) {
   require(offset <= archive.size() && size <= archive.size() - offset,
-          "the directory of the zip archive is cut off");
+          "the directory of the zip archive is truncated");
   return archive.substr(offset, size);
 }
 
@@ -163,12 +163,12 @@ class LegacyFile {
     rest.remove_prefix(pickle_extent(rest).size);
     for (const auto& [key, storage] : content.storages) {
       std::int64_t elements = 0;
-      require(rest.size() >= sizeof elements, "the file is cut short");
+      require(rest.size() >= sizeof elements, "the file is truncated");
       std::memcpy(&elements, rest.data(), sizeof elements);
-      require(elements == storage.elements, "storage " + key + " has another size than stated");
+      require(elements == storage.elements, "storage " + key + " does not have the stated size");
       rest.remove_prefix(sizeof elements);
       const std::size_t bytes = bytes_of(storage.type);
-      require(static_cast<std::uint64_t>(elements) <= rest.size() / bytes, "the file is cut short");
+      require(static_cast<std::uint64_t>(elements) <= rest.size() / bytes, "the file is truncated");
       const std::size_t size = static_cast<std::size_t>(elements) * bytes;
       storages_.emplace(key, rest.substr(0, size));
       rest.remove_prefix(size);
@@ -300,7 +300,7 @@ PythonDict state_of_parameter(const TensorFile& file, const std::string& paramet
   for (const std::string& name : train::optimizer_state_names(options)) {
     const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
     const at::Tensor* tensor = file.find(key);
-    if (tensor == nullptr) fail_checkpoint(fmt::format("{}: lacks {}", source, key));
+    if (tensor == nullptr) fail_checkpoint(fmt::format("{}: {} is missing", source, key));
     tensors.push_back(*tensor);
     state.insert(name, *tensor);
   }
@@ -349,7 +349,7 @@ std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t>
   const std::size_t first = archive.size() - std::min(archive.size(), kMostEndBytes);
   std::size_t end = archive.substr(first).rfind("PK\x05\x06");
   require(end != std::string_view::npos,
-          "the file is cut short: its end, with the directory of the zip archive, is missing");
+          "the file is truncated: the directory of the zip archive, at its end, is missing");
   end += first;
   std::uint64_t entries = number_at<std::uint16_t>(archive, end + 10);
   std::uint64_t at = number_at<std::uint32_t>(archive, end + 16);
@@ -368,7 +368,8 @@ std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t>
     const auto extra_bytes = number_at<std::uint16_t>(archive, at + 30);
     const auto comment_bytes = number_at<std::uint16_t>(archive, at + 32);
     const std::string name(bytes_at(archive, at + kEntryBytes, name_bytes));
-    require(checksums.emplace(name, checksum).second, "the zip archive holds " + name + " twice");
+    require(checksums.emplace(name, checksum).second,
+            "the zip archive contains " + name + " twice");
     at += kEntryBytes + name_bytes + extra_bytes + comment_bytes;
   }
   return checksums;

@@ -26,7 +26,7 @@ constexpr std::int64_t kTimed = 5;  // timed snapshots before the shortest time 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostFactsBytes = std::size_t{1} << 20U;
 
-constexpr const char* kMemory = "the memory of snapshots";
+constexpr const char* kMemory = "the snapshot memory";
 
 std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;

@@ -78,14 +78,14 @@ class SafetensorsReader {
 
   std::string_view find_header() {
     const auto bytes = file_.bytes();
-    if (is_legacy_torch_file(bytes)) refuse("is a file of torch.save, not a checkpoint");
+    if (is_legacy_torch_file(bytes)) refuse("is a torch.save file, not a checkpoint");
     if (bytes.size() < kSafetensorsLengthBytes) {
       refuse("is too short to be a safetensors or .pt file");
     }
     const auto header = safetensors_header(bytes);
     if (!header || !header->starts_with('{')) refuse_other_kinds(bytes);
     if (!header) {
-      refuse("is cut short, or is not a safetensors file: its header should be longer than the " +
+      refuse("is truncated or not a safetensors file: its header would extend beyond the " +
              std::to_string(bytes.size()) + " bytes of the file");
     }
     data_ = bytes.subspan(kSafetensorsLengthBytes + header->size());
@@ -98,17 +98,17 @@ class SafetensorsReader {
     const auto kind = binary_kind({reinterpret_cast<const char*>(begin.data()), begin.size()});
     if (!kind) return;
     const bool is_tar = kind->name == "a tar archive";
-    refuse("is " + kind->name + ", not a file of torch.save, a safetensors file or a checkpoint" +
+    refuse("is " + kind->name + ", not a torch.save file, a safetensors file or a checkpoint" +
            (is_tar ? std::string("; ") + kTarTorchFile : ""));
   }
 
   void check_seal(std::string_view header, bool required) {
     is_sealed_ = header.find('"' + std::string(kSealName) + '"') != std::string_view::npos;
     if (!is_sealed_ && required) {
-      refuse("has no seal: it is not a checkpoint of mnist-train, or is damaged");
+      refuse("has no seal: it is not an mnist-train checkpoint, or is damaged");
     }
     if (!is_sealed_) return;
-    if (data_.size() < kSealBytes) refuse("is cut short");
+    if (data_.size() < kSealBytes) refuse("is truncated");
     if (!matches_seal(file_.bytes())) refuse("is damaged: its checksum does not match its content");
   }
 
@@ -172,7 +172,7 @@ class SafetensorsReader {
     tensor.begin = (*offsets)[0].get<std::uint64_t>();
     tensor.end = (*offsets)[1].get<std::uint64_t>();
     if (tensor.begin > tensor.end || tensor.end > data_.size()) {
-      refuse(tensor.name, "is outside the file, which is cut short");
+      refuse(tensor.name, "is outside the file, which is truncated");
     }
   }
 

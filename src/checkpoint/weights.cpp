@@ -51,7 +51,7 @@ TensorFile read_shards(const fs::path& index) {
        json.is_object() ? json.value("weight_map", nlohmann::json()) : nlohmann::json()) {
     if (name.is_string()) names.insert(name.get<std::string>());
   }
-  if (names.empty()) fail_checkpoint(index.string() + ": is JSON, but no index of weights");
+  if (names.empty()) fail_checkpoint(index.string() + ": is JSON, but not an index of weights");
   TensorFile all;
   for (const std::string& name : names) {
     if (fs::path(name).filename() != name) {
@@ -126,8 +126,8 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
     if (matching.empty()) {
       const auto last = model.named_parameters().back();
       throw ConfigKeyError(fmt::format(
-          "{}\"head\" is the module of the last parameter, {} {}, which is not for {} classes; "
-          "name what starts anew by globs, such as \"{}.*\"",
+          "{}\"head\" is the module of the last parameter, {} {}, which does not have {} outputs; "
+          "use globs instead, such as \"{}.*\"",
           kKey, last.key(), c10::str(last.value().sizes()), classes, module_of(last.key())));
     }
     fresh.merge(matching);
@@ -193,7 +193,7 @@ std::string advice(const models::Model& model, const Match& match,
     }
     fresh = globs;
   }
-  return text + "\nto start these anew, in \"model\": \"weights\": " +
+  return text + "\nto initialise these anew, in \"model\": \"weights\": " +
          json_text(OrderedJson{{"file", weights.file.string()}, {"new", fresh}});
 }
 
@@ -202,8 +202,8 @@ void warn_of_others(const NamedTensors& others, const std::string& source) {
   if (others.empty()) return;
   std::vector<std::string> names;
   for (const auto& [name, tensor] : others) names.push_back(name);
-  spdlog::warn("{}: ignored {} tensor{} that the model does not have: {}", source, others.size(),
-               others.size() == 1 ? "" : "s", first_names(names, kMostNamed));
+  spdlog::warn("{}: ignored {} that the model does not have: {}", source,
+               counted(std::ssize(others), "tensor"), first_names(names, kMostNamed));
 }
 
 /// Returns the tensors of the file by the model's names, without those in `fresh`.
@@ -259,8 +259,8 @@ void load_weights(models::Model& model, const settings::WeightsOptions& weights,
   }
   warn_of_others(match.others, source);
   if (!fresh.empty()) {
-    spdlog::info("{}: {} tensors loaded, {} start anew: {}", source, match.found.size(),
-                 fresh.size(), fmt::join(fresh, ", "));
+    spdlog::info("{}: loaded {} tensors, {} keep their initial values: {}", source,
+                 match.found.size(), fresh.size(), fmt::join(fresh, ", "));
   }
   copy_tensors(match.wanted, match.found);
   require_finite(model, source);

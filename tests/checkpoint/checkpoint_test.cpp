@@ -185,7 +185,7 @@ TEST_CASE("the accuracies of many epochs do not lengthen the text of a checkpoin
   TensorFile wrong = without_tensor(file, "mnist-train.accuracies");
   wrong.tensors.emplace_back("mnist-train.accuracies", at::zeros({3}));
   CHECK_THAT(error_of([&] { checkpoint_progress(wrong, "file"); }).message,
-             ContainsSubstring("mnist-train.accuracies is no list of numbers"));
+             ContainsSubstring("mnist-train.accuracies is not a list of numbers"));
 }
 
 TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unchanged") {
@@ -220,7 +220,7 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
       {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
       {extra_model, "unexpected: conv9.weight"},
       {unknown, "unexpected: other.conv.weight [3]"},
-      {averaged, "the average of the weights:\n  the checkpoint has one, this run keeps none"},
+      {averaged, "does not fit ema:\n  the checkpoint has an EMA model, this run has none"},
       {resized, "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
       {both,
        "does not fit the model:\n  unexpected: conv9.weight [2]\ndoes not fit the optimizer:"},
@@ -232,9 +232,9 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
       {with("metrics_bytes", Json::array()), "the/file"},
       {with("images", {{"channels", 1}}), "the/file"},
       {with("images", {{"channels", 1}, {"height", 28}, {"width", 1e9}, {"classes", 10}}),
-       "images' width is 1000000000"},
+       "/images/width is 1000000000"},
       {with("images", {{"channels", 1}, {"height", 28}, {"width", 28}, {"classes", 0}}),
-       "images' classes is 0"},
+       "/images/classes is 0"},
   };
   for (const Case& bad : cases) {
     INFO(bad.reason);
@@ -306,7 +306,7 @@ TEST_CASE("a run with ema does not resume without an EMA model") {
   const auto rig = averaging_rig();
   CHECK_THAT(
       error_of([&] { restore(rig->trainer, snapshot(plain.trainer, kFacts), "file"); }).message,
-      ContainsSubstring("the checkpoint has none, this run keeps one"));
+      ContainsSubstring("the checkpoint has no EMA model, this run has one"));
   const TensorFile partial = without_tensor(snapshot(rig->trainer, kFacts), "ema.norm.running_var");
   CHECK_THAT(error_of([&] { restore(rig->trainer, partial, "file"); }).message,
              ContainsSubstring("missing: norm.running_var [3]"));
@@ -353,13 +353,13 @@ TEST_CASE("the state of another optimizer is refused, even if its tensors have t
   const std::vector<Case> cases{
       {OptimizerName::kAdam,
        OptimizerName::kAdamW,
-       {"the checkpoint's is \"adam\", this run uses \"adamw\""}},
+       {"the checkpoint used \"adam\", this run uses \"adamw\""}},
       {OptimizerName::kAdamW,
        OptimizerName::kAdam,
-       {"the checkpoint's is \"adamw\", this run uses \"adam\""}},
+       {"the checkpoint used \"adamw\", this run uses \"adam\""}},
       {OptimizerName::kSgd,
        OptimizerName::kAdam,
-       {"the checkpoint's is \"sgd\", this run uses \"adam\"",
+       {"the checkpoint used \"sgd\", this run uses \"adam\"",
         "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
         "missing: optimizer.exp_avg_sq.fc.bias [10]",
         "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}},

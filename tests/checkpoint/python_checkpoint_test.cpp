@@ -114,7 +114,7 @@ TEST_CASE("missing or unexpected optimizer state is refused in an export to Pyth
     return failure.message;
   };
   CHECK_THAT(refusal(OptimizerName::kAdam, 0.9),
-             ContainsSubstring("source: lacks optimizer.exp_avg.conv.weight"));
+             ContainsSubstring("source: optimizer.exp_avg.conv.weight is missing"));
   CHECK_THAT(refusal(OptimizerName::kSgd, 0),
              ContainsSubstring("source: has more optimizer state"));
   CHECK(testing::names_in(folder.path()).empty());

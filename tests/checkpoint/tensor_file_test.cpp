@@ -299,7 +299,7 @@ TEST_CASE("impossible offsets, metadata and seals are refused with the reason") 
        "bytes that belong to no tensor"},
       {R"({"__metadata__":[],"a":)" + tensor + "}", 4, "metadata that is not an object"},
       {R"({"__metadata__":{"k":1},"a":)" + tensor + "}", 4, "metadata that is not text: k"},
-      {R"({"mnist-train.seal":)" + tensor + "}", 4, "cut short"},
+      {R"({"mnist-train.seal":)" + tensor + "}", 4, "is truncated"},
       {R"({"mnist-train.seal":{"dtype":"U8","shape":[16],"data_offsets":[0,16]}})", 16,
        "checksum does not match its content"},
   });
@@ -326,7 +326,7 @@ TEST_CASE("a header length beyond the file is refused before anything is allocat
   for (const std::uint64_t length :
        {std::uint64_t{9}, std::uint64_t{1} << 32, std::uint64_t{1} << 62, UINT64_MAX}) {
     CHECK_THAT(reading_bytes(folder, length_bytes(length) + "{}"),
-               IsError(ExitCode::kCheckpoint, "cut short, or is not a safetensors file"));
+               IsError(ExitCode::kCheckpoint, "is truncated or not a safetensors file"));
   }
   CHECK(reading_bytes(folder, "").code == ExitCode::kCheckpoint);
   CHECK(reading_bytes(folder, "1234567").code == ExitCode::kCheckpoint);

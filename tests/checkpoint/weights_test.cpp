@@ -229,7 +229,7 @@ TEST_CASE("new that names nothing is a mistake in the config") {
   CHECK(refusal(other_weights(), {"nrom.*"}) ==
         "/model/weights/new: \"nrom.*\" matches no parameter; did you mean \"norm.*\"?");
   CHECK_THAT(refusal(other_weights(), {"head"}, {1, 16, 16, 6}),
-             ContainsSubstring("the last parameter, fc.bias [10], which is not for 6 classes"));
+             ContainsSubstring("the last parameter, fc.bias [10], which does not have 6 outputs"));
 }
 
 TEST_CASE("weights for other classes are refused with the line that starts a new head") {
@@ -237,7 +237,7 @@ TEST_CASE("weights for other classes are refused with the line that starts a new
   file.emplace_back("fc.weight", at::ones({1000, 432}));
   file.emplace_back("fc.bias", at::ones({1000}));
   const std::string head =
-      "\nto start these anew, in \"model\": \"weights\": "
+      "\nto initialise these anew, in \"model\": \"weights\": "
       "{\"file\":\"FILE\",\"new\":\"head\"}";
   CHECK_THAT(refusal(file), ContainsSubstring("size mismatch: fc.weight is [1000, 432], expected "
                                               "[10, 432]") &&
@@ -319,9 +319,9 @@ TEST_CASE("an index of several files is read with all of them") {
   load_weights(*model, {whole, {}}, kImages);
   CHECK(same(state_dict(*model), all));
   for (const auto& [text, reason] : std::vector<std::pair<std::string, std::string>>{
-           {"{", "no index of weights"},
-           {R"({"weight_map":[]})", "no index of weights"},
-           {R"({"weight_map":{"a":1}})", "no index of weights"},
+           {"{", "not an index of weights"},
+           {R"({"weight_map":[]})", "not an index of weights"},
+           {R"({"weight_map":{"a":1}})", "not an index of weights"},
            {R"({"weight_map":{"a":"../model-1.safetensors"}})", "a file in another folder"},
            {R"({"weight_map":{"a":"absent"}})", "absent"},
            {R"({"weight_map":{"a":"model.safetensors.index.json"}})", "index.json"}}) {
@@ -347,7 +347,7 @@ TEST_CASE("a large file that is cut short is refused at once") {
     const std::size_t before = testing::peak_memory();
     const auto start = std::chrono::steady_clock::now();
     CHECK_THAT(error_of([&] { (void)read_weights(path); }),
-               IsError(ExitCode::kCheckpoint, "cut short"));
+               IsError(ExitCode::kCheckpoint, "truncated"));
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
     CHECK(testing::peak_memory() < before + (std::size_t{16} << 20));
   }
@@ -393,7 +393,7 @@ TEST_CASE("a file in torch.save's old format that is cut short is refused") {
   const fs::path path =
       folder.write("old.pt", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
   CHECK_THAT(error_of([&] { (void)read_weights(path); }),
-             IsError(ExitCode::kCheckpoint, "old.pt", "the pickle ends too early"));
+             IsError(ExitCode::kCheckpoint, "old.pt", "the pickle is truncated"));
   CHECK_FALSE(facts_of(path));
 }
 

@@ -80,7 +80,7 @@ def test_a_new_head_is_suggested_and_starts(tmp_path):
     assert begun.read_json("config.json")["model"]["weights"] == suggested
     again = run("--config", config, "--output", tmp_path / "again", "--set", f"model.weights={weights}", "--set",
                 "model.weights.new=head", expect=0)
-    assert "2 start anew: fc.bias, fc.weight" in again.stderr
+    assert "2 keep their initial values: fc.bias, fc.weight" in again.stderr
 
 
 @pytest.mark.parametrize("name, reason", [
@@ -131,3 +131,16 @@ def test_a_file_in_the_old_format_of_torch_save_that_is_cut_anywhere_is_refused(
         refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
                       expect=5)
         assert "cut.pt: its weights cannot be read: the " in refused.stderr, size
+<<<<<<< HEAD
+=======
+
+
+def test_a_large_file_that_was_cut_short_is_refused_at_once(tmp_path):
+    weights = tmp_path / "large.pth"
+    weights.write_bytes((FOLDER / "reference.pth").read_bytes()[:4096])
+    with open(weights, "r+b") as file:
+        file.truncate(2**31)
+    config = write_config(tmp_path, changes(str(weights)))
+    refused = run("--config", config, "--output", tmp_path / "run", expect=5, timeout=20)
+    assert "truncated" in refused.stderr
+>>>>>>> 612630bd (Call files truncated and tensors missing in messages about weights)

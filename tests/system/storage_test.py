@@ -88,7 +88,7 @@ def check(folder, half, whole, call, kind, must_fail, number):
         assert done.returncode == 5 and "mnist-train failed: " in done.stderr, what
         assert str(folder / "run/checkpoints") in done.stderr, what
     resumed = train(folder, CONFIG, "--resume", "auto")
-    assert "trying the one before" not in resumed.stderr and "resuming from" in resumed.stderr, what + resumed.stderr
+    assert "trying the previous one" not in resumed.stderr and "resuming from" in resumed.stderr, what + resumed.stderr
     assert resumed.digest() == whole.digest(), what
     assert not list((resumed.path / "checkpoints").glob("*.partial*")), what
     return True
