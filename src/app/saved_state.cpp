@@ -227,7 +227,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
     checkpoint::load_weights(trainer.model(), *weights, model_input(worker.config, dataset.train),
                              /*starts_run=*/true);
-    if (trainer.average() != nullptr) trainer.average()->restart();
+    if (trainer.ema() != nullptr) trainer.ema()->restart();
   }
   if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);
   return resumed;

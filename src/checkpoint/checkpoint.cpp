@@ -29,7 +29,7 @@ constexpr const char* kBuffersKey = "mnist-train.buffers";
 // than training one.
 constexpr const char* kAccuraciesName = "mnist-train.accuracies";
 constexpr std::string_view kModelPrefix = "model.";
-constexpr std::string_view kAveragePrefix = "ema.";
+constexpr std::string_view kEmaPrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 
@@ -87,7 +87,7 @@ NamedTensors other_tensors(const TensorFile& file) {
   NamedTensors others;
   for (const auto& item : file.tensors) {
     const bool of_model =
-        item.first.starts_with(kModelPrefix) || item.first.starts_with(kAveragePrefix);
+        item.first.starts_with(kModelPrefix) || item.first.starts_with(kEmaPrefix);
     if (!of_model && item.first != kAccuraciesName) others.push_back(item);
   }
   return others;
@@ -107,12 +107,12 @@ std::string optimizer_differences(const train::Trainer& trainer, const TensorFil
 }
 
 /// A run with `ema` cannot resume without its EMA model, and a run cannot start one midway.
-std::string average_differences(const train::Trainer& trainer, const TensorFile& file) {
-  const NamedTensors saved = tensors_with_prefix(kAveragePrefix, file);
-  if (trainer.average() != nullptr && !saved.empty()) {
-    return differences(model_tensors(trainer.average()->model()), saved);
+std::string ema_differences(const train::Trainer& trainer, const TensorFile& file) {
+  const NamedTensors saved = tensors_with_prefix(kEmaPrefix, file);
+  if (trainer.ema() != nullptr && !saved.empty()) {
+    return differences(model_tensors(trainer.ema()->model()), saved);
   }
-  if (trainer.average() != nullptr) return "\n  the checkpoint has no EMA model, this run has one";
+  if (trainer.ema() != nullptr) return "\n  the checkpoint has no EMA model, this run has one";
   return saved.empty() ? "" : "\n  the checkpoint has an EMA model, this run has none";
 }
 
@@ -121,11 +121,11 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   const Json config = Json::parse(checkpoint_facts(file, source).config);
   const std::string of_model = differences(model_tensors(trainer.model()), trained_weights(file));
   const std::string of_optimizer = optimizer_differences(trainer, file, config);
-  const std::string of_average = average_differences(trainer, file);
+  const std::string of_ema = ema_differences(trainer, file);
   std::string text;
   if (!of_model.empty()) text += "\ndoes not fit the model:" + of_model;
   if (!of_optimizer.empty()) text += "\ndoes not fit the optimizer:" + of_optimizer;
-  if (!of_average.empty()) text += "\ndoes not fit ema:" + of_average;
+  if (!of_ema.empty()) text += "\ndoes not fit ema:" + of_ema;
   if (text.empty()) return;
   if (of_model.empty()) text += "\nto start from only its weights, use model.weights";
   fail_checkpoint(source + ": " + text.substr(1));
@@ -287,9 +287,9 @@ StateTensors state_tensors(const train::Trainer& trainer) {
   state.flat.push_back(trainer.parameters().weights());
   for (const auto& tensor : trainer.optimizer().state()) state.flat.push_back(tensor.flat);
   state.buffers = trainer.model().buffers();
-  if (trainer.average() != nullptr) {
-    state.flat.push_back(trainer.average()->values());
-    const auto more = trainer.average()->model().buffers();
+  if (trainer.ema() != nullptr) {
+    state.flat.push_back(trainer.ema()->values());
+    const auto more = trainer.ema()->model().buffers();
     state.buffers.insert(state.buffers.end(), more.begin(), more.end());
   }
   return state;
@@ -339,7 +339,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
     }
   };
   add_model(kModelPrefix, trainer.model());
-  if (trainer.average() != nullptr) add_model(kAveragePrefix, trainer.average()->model());
+  if (trainer.ema() != nullptr) add_model(kEmaPrefix, trainer.ema()->model());
   for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
     file.tensors.emplace_back(name,
                               accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
@@ -372,9 +372,8 @@ void restore(train::Trainer& trainer, const TensorFile& file, const std::string&
   train::Progress progress = checkpoint_progress(file, source);
   check_restorable(trainer, file, source);
   copy_tensors(model_tensors(trainer.model()), trained_weights(file));
-  if (trainer.average() != nullptr) {
-    copy_tensors(model_tensors(trainer.average()->model()),
-                 tensors_with_prefix(kAveragePrefix, file));
+  if (trainer.ema() != nullptr) {
+    copy_tensors(model_tensors(trainer.ema()->model()), tensors_with_prefix(kEmaPrefix, file));
   }
   copy_tensors(optimizer_tensors(trainer), file.tensors);
   trainer.progress() = std::move(progress);
@@ -386,8 +385,8 @@ bool is_checkpoint(const TensorFile& file) {
 }
 
 NamedTensors checkpoint_weights(const TensorFile& file) {
-  NamedTensors average = tensors_with_prefix(kAveragePrefix, file);
-  return average.empty() ? trained_weights(file) : average;
+  NamedTensors ema = tensors_with_prefix(kEmaPrefix, file);
+  return ema.empty() ? trained_weights(file) : ema;
 }
 
 NamedTensors trained_weights(const TensorFile& file) {

@@ -87,7 +87,7 @@ class Trainer {
   const FlatParameters& parameters() const { return parameters_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  EmaModel* average() const { return ema_.get(); }  // null without `ema`
+  EmaModel* ema() const { return ema_.get(); }  // null without `ema`
   const BatchPartition& partition() const { return *partition_; }
   /// Returns the sums of the last step. Waits for the GPU.
   StepSums last_step_sums() const { return log_.last(); }

@@ -258,8 +258,8 @@ std::unique_ptr<TrainerRig> averaging_rig() {
 }
 
 bool same_average(const TrainerRig& a, const TrainerRig& b) {
-  const NamedTensors left = state_dict(a.trainer.average()->model());
-  const NamedTensors right = state_dict(b.trainer.average()->model());
+  const NamedTensors left = state_dict(a.trainer.ema()->model());
+  const NamedTensors right = state_dict(b.trainer.ema()->model());
   return std::equal(
       left.begin(), left.end(), right.begin(),
       [](const auto& one, const auto& other) { return one.second.equal(other.second); });
@@ -463,10 +463,10 @@ TEST_CASE("broadcast_state gives every rank the EMA model of rank 0") {
     const auto model = [&] { return tiny_model(1 + rank, /*with_batch_norm=*/true); };
     TrainerRig rig(options, communicator, model(), {.count = 50}, at::kCPU, {}, nullptr, nullptr,
                    model());
-    const auto buffers = rig.trainer.average()->model().named_buffers();
+    const auto buffers = rig.trainer.ema()->model().named_buffers();
     buffers["norm.running_mean"].fill_(rank);
     broadcast_state(rig.trainer, communicator);
-    averages[static_cast<std::size_t>(rank)] = rig.trainer.average()->values().clone();
+    averages[static_cast<std::size_t>(rank)] = rig.trainer.ema()->values().clone();
     means[static_cast<std::size_t>(rank)] = buffers["norm.running_mean"].clone();
   });
   CHECK(averages[1].equal(averages[0]));

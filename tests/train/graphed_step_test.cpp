@@ -84,7 +84,7 @@ void check_same_training(const TrainOptions& options, const settings::DataOption
     CHECK(graphed.trainer.last_step_sums().correct == eager.trainer.last_step_sums().correct);
     CHECK(graphed.weights().equal(eager.weights()));
     if (!options.ema) continue;
-    CHECK(graphed.trainer.average()->values().equal(eager.trainer.average()->values()));
+    CHECK(graphed.trainer.ema()->values().equal(eager.trainer.ema()->values()));
   }
   CHECK(calls.captures == 1);
   CHECK(calls.replays == 17);  // of 20 full batches the first three are eager

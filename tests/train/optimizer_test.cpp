@@ -428,13 +428,13 @@ TEST_CASE("a trainer averages its weights after every optimizer step, from the i
     const double weight = average_weight(0.4, step);  // the warm-up lasts until step 5
     expected.lerp_(rig.weights(), weight);
     mean.lerp_(rig.trainer.model().named_buffers()["norm.running_mean"], weight);
-    CHECK(at::allclose(rig.trainer.average()->values(), expected, 1e-6, 1e-7));
+    CHECK(at::allclose(rig.trainer.ema()->values(), expected, 1e-6, 1e-7));
     const auto buffers = rig.trainer.evaluated_model().named_buffers();
     CHECK(at::allclose(buffers["norm.running_mean"], mean, 1e-6, 1e-7));
     CHECK(buffers["norm.num_batches_tracked"].item<std::int64_t>() ==
           rig.trainer.model().named_buffers()["norm.num_batches_tracked"].item<std::int64_t>());
   }
-  CHECK(plain.trainer.average() == nullptr);
+  CHECK(plain.trainer.ema() == nullptr);
   CHECK(&plain.trainer.evaluated_model() == &plain.trainer.model());
 }
 
@@ -450,13 +450,13 @@ TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
   rig.run_to(1);
   CHECK(std::string(rig.trainer.precision()) == "bf16");
   const at::Tensor expected = before.lerp(rig.weights(), average_weight(0.5, 1));
-  CHECK(at::allclose(rig.trainer.average()->values(), expected, 1e-6, 1e-7));
+  CHECK(at::allclose(rig.trainer.ema()->values(), expected, 1e-6, 1e-7));
   std::size_t index = 0;
   for (const auto& item : rig.trainer.evaluated_model().named_parameters()) {
     INFO(item.key());
     CHECK(item.value().scalar_type() == at::kFloat);
     CHECK(item.value().equal(
-        rig.trainer.parameters().view_like_parameter(rig.trainer.average()->values(), index++)));
+        rig.trainer.parameters().view_like_parameter(rig.trainer.ema()->values(), index++)));
   }
 }
 
@@ -466,7 +466,7 @@ TEST_CASE("the average starts from weights that the trainer is given before its 
   TrainerRig rig(options);
   rig.trainer.parameters().values().fill_(0.25);
   rig.trainer.begin_epoch();
-  CHECK(all_are(rig.trainer.average()->values(), 0.25));
+  CHECK(all_are(rig.trainer.ema()->values(), 0.25));
 }
 
 }  // namespace

@@ -288,7 +288,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
     rig.trainer.all_gather_gradients();
     if (communicator.rank() == 0) return;
     result = {rig.weights(), rig.trainer.parameters().gradients().clone(),
-              rig.trainer.average()->values().clone()};
+              rig.trainer.ema()->values().clone()};
     for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
       result.push_back(state.flat.clone());
     }
