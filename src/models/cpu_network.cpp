@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "cpu_kernels/graph_executor.h"
 #include "kernels/operations.h"
-#include "models/batch_norm.h"
+#include "models/model.h"
 
 namespace mnist_train::models {
 
@@ -45,6 +45,12 @@ struct NodeTensors {
   at::Tensor weight;
   at::Tensor bias;                  // may be undefined
   std::shared_ptr<BatchNorm> norm;  // null: a convolution or linear layer
+};
+
+/// Destination buffers for the gradients of a node's parameters.
+struct NodeGradients {
+  at::Tensor weight;
+  at::Tensor bias;
 };
 
 /// Layers as a graph of cpu_kernels/.
@@ -338,7 +344,7 @@ class PlannedNetwork {
                        : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
   }
 
-  at::Tensor forward(const at::Tensor& x, GradientPlaces& places, bool training,
+  at::Tensor forward(const at::Tensor& x, GradientDestinations& destinations, bool training,
                      const at::Tensor& seeds) {
     seeds_ = seeds;
     const std::vector<NodeTensors>& nodes = graph_.nodes;
@@ -350,8 +356,10 @@ class PlannedNetwork {
     if (!has_backward) return compute(x, training, Passes::kForward);
     ++number_;
     sizes_ = x.sizes().vec();
-    wanted_.clear();
-    for (const NodeTensors& node : nodes) wanted_.push_back(places.take(node.weight, node.bias));
+    destinations_.clear();
+    for (const NodeTensors& node : nodes) {
+      destinations_.push_back({destinations.take(node.weight), destinations.take(node.bias)});
+    }
     {
       const at::NoGradGuard no_grad;
       output_ =
@@ -359,10 +367,10 @@ class PlannedNetwork {
     }
     // Gradients without destination buffers may be sent during the backward pass, so autograd
     // receives the gradients of each node as soon as they are computed.
-    const bool have_places = std::ranges::any_of(wanted_, [](const WantedGradients& wanted) {
-      return wanted.weight.defined() || wanted.bias.defined();
+    const bool have_destinations = std::ranges::any_of(destinations_, [](const auto& of_node) {
+      return of_node.weight.defined() || of_node.bias.defined();
     });
-    const std::size_t nodes_of_stage = have_places ? nodes.size() : 1;
+    const std::size_t nodes_of_stage = have_destinations ? nodes.size() : 1;
     at::Tensor y = x;
     for (std::size_t begin = 0; begin < nodes.size(); begin += nodes_of_stage) {
       std::vector<at::Tensor> parameters;
@@ -443,7 +451,7 @@ class PlannedNetwork {
   void bind(GraphExecutor<Element>& executor, Passes passes) const {
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const NodeTensors& node = graph_.nodes[i];
-      const WantedGradients wanted = passes == Passes::kForward ? WantedGradients{} : wanted_[i];
+      const NodeGradients wanted = passes == Passes::kForward ? NodeGradients{} : destinations_[i];
       if (node.norm) {
         executor.set(node.node,
                      cpu_kernels::BatchNormTensors{
@@ -480,9 +488,9 @@ class PlannedNetwork {
       GraphExecutor<Element>& executor = *executors.training;
       if (end == graph_.nodes.size()) {
         for (std::size_t i = 0; i < end; ++i) {
-          const auto& [weight, bias] = wanted_[i];
-          wanted_[i] = {destination(graph_.nodes[i].weight, weight),
-                        destination(graph_.nodes[i].bias, bias)};
+          const auto& [weight, bias] = destinations_[i];
+          destinations_[i] = {destination(graph_.nodes[i].weight, weight),
+                              destination(graph_.nodes[i].bias, bias)};
         }
         bind(executor, executors.training_passes);
         executor.begin_backward(memory<const Element>(of_output),
@@ -496,8 +504,8 @@ class PlannedNetwork {
     });
     std::vector<at::Tensor> found{of_input};
     for (std::size_t i = begin; i < end; ++i) {
-      found.push_back(std::exchange(wanted_[i].weight, {}));
-      if (graph_.nodes[i].bias.defined()) found.push_back(std::exchange(wanted_[i].bias, {}));
+      found.push_back(std::exchange(destinations_[i].weight, {}));
+      if (graph_.nodes[i].bias.defined()) found.push_back(std::exchange(destinations_[i].bias, {}));
     }
     return found;
   }
@@ -512,8 +520,8 @@ class PlannedNetwork {
   Executors<cpu_kernels::Bf16Bits> bf16_;
   // State of the last forward pass that has a backward pass:
   std::int64_t number_ = 0;
-  std::vector<WantedGradients> wanted_;  // per node with parameters
-  std::vector<std::int64_t> sizes_;      // of x
+  std::vector<NodeGradients> destinations_;  // per node with parameters
+  std::vector<std::int64_t> sizes_;          // of x
   at::Tensor output_;
   at::Tensor seeds_;
 };
@@ -527,10 +535,11 @@ CpuNetwork make_cpu_network(std::span<const SizedLayer* const> layers, std::int6
   if (weighted < kFewestWeighted) return {};
   const std::size_t count = graph.layers;
   const auto planned = std::make_shared<PlannedNetwork>(std::move(graph));
-  return {
-      count, [planned](const at::Tensor& x) { return planned->can_compute(x); },
-      [planned](const at::Tensor& x, GradientPlaces& places, bool training,
-                const at::Tensor& seeds) { return planned->forward(x, places, training, seeds); }};
+  return {count, [planned](const at::Tensor& x) { return planned->can_compute(x); },
+          [planned](const at::Tensor& x, GradientDestinations& destinations, bool training,
+                    const at::Tensor& seeds) {
+            return planned->forward(x, destinations, training, seeds);
+          }};
 }
 
 }  // namespace mnist_train::models

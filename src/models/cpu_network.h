@@ -9,10 +9,11 @@
 #include <memory>
 #include <span>
 
-#include "models/gradient_places.h"
 #include "network/network.h"
 
 namespace mnist_train::models {
+
+class GradientDestinations;
 
 /// Consecutive layers that cpu_kernels/ computes as one autograd operation.
 struct CpuNetwork {
@@ -21,9 +22,9 @@ struct CpuNetwork {
   /// planned shape and enough images. If not, LibTorch must compute the layers.
   std::function<bool(const at::Tensor& x)> can_compute;
   /// Returns the output for x [N,C,H,W] or [N,F]. The backward pass must precede the next
-  /// `forward`; it writes gradients to `places`. With `training`, applies dropout with `seeds` [N]
-  /// i64. Collective if a batch norm is synchronized.
-  std::function<at::Tensor(const at::Tensor& x, GradientPlaces& places, bool training,
+  /// `forward`; it writes gradients to `destinations`. With `training`, applies dropout with
+  /// `seeds` [N] i64. Collective if a batch norm is synchronized.
+  std::function<at::Tensor(const at::Tensor& x, GradientDestinations& destinations, bool training,
                            const at::Tensor& seeds)>
       forward;
 };

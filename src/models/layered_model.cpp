@@ -301,7 +301,7 @@ class LayeredModel : public Model {
     operations.push_back(
         [this, on_cpu = std::move(on_cpu), otherwise = std::move(otherwise)](const at::Tensor& x) {
           return on_cpu.can_compute(x)
-                     ? on_cpu.forward(x, gradient_places(), is_training(), sample_seeds())
+                     ? on_cpu.forward(x, gradient_destinations(), is_training(), sample_seeds())
                      : run(otherwise, x);
         });
     return layers;

@@ -8,14 +8,33 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "models/batch_norm.h"
-#include "models/gradient_places.h"
 #include "network/network.h"
 #include "settings/model_options.h"
 
 namespace mnist_train::models {
+
+/// Destination buffers for the gradients of parameters. A layer may write a gradient there and
+/// return a view of the buffer, which autograd adopts; other gradients are copied later.
+class GradientDestinations {
+ public:
+  /// Sets the buffer for the parameter's next gradient, with its type and layout; undefined: none.
+  void set(const at::Tensor& parameter, at::Tensor buffer) {
+    buffers_[parameter.unsafeGetTensorImpl()] = std::move(buffer);
+  }
+  /// Returns the buffer for the parameter's next gradient, only once: a second gradient of the same
+  /// parameter is added to the first. Undefined: allocate a new tensor.
+  at::Tensor take(const at::Tensor& parameter) {
+    const auto found = buffers_.find(parameter.unsafeGetTensorImpl());
+    return found == buffers_.end() ? at::Tensor() : std::exchange(found->second, {});
+  }
+
+ private:
+  std::unordered_map<const at::TensorImpl*, at::Tensor> buffers_;
+};
 
 /// An image classifier. Its submodules have PyTorch's names, so its named parameters and buffers
 /// are the state_dict of the same network in Python.
@@ -42,7 +61,7 @@ class Model : public torch::nn::Module {
   void set_sample_seeds(at::Tensor seeds) { sample_seeds_ = std::move(seeds); }
 
   /// Returns the destination buffers for the layers' next gradients, for the caller to set.
-  GradientPlaces& gradient_places() { return gradient_places_; }
+  GradientDestinations& gradient_destinations() { return gradient_destinations_; }
 
   /// Makes batch norm layers use statistics of the global batch, summed over the ranks by `sum`;
   /// from then on `forward` and backward are collective. Leaves frozen batch norms unchanged.
@@ -62,7 +81,7 @@ class Model : public torch::nn::Module {
 
  private:
   at::Tensor sample_seeds_;
-  GradientPlaces gradient_places_;
+  GradientDestinations gradient_destinations_;
   std::optional<std::int64_t> multiply_adds_;
   bool synchronizes_batch_norm_ = false;
 };

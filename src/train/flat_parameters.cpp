@@ -170,12 +170,12 @@ void FlatParameters::begin_shard(std::size_t number) {
   adds_ = false;
 }
 
-void FlatParameters::place_gradients(models::GradientPlaces& places) const {
+void FlatParameters::set_destinations(models::GradientDestinations& destinations) const {
   if (!values_.is_cpu()) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& view = shard_views()[i];
     const bool fits = view.scalar_type() == parameters_[i].scalar_type();
-    places.set(parameters_[i], fits ? view : at::Tensor());
+    destinations.set(parameters_[i], fits ? view : at::Tensor());
   }
 }
 

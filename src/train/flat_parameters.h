@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/gradient_averager.h"
-#include "models/gradient_places.h"
+#include "models/model.h"
 #include "settings/train_options.h"
 
 namespace mnist_train::train {
@@ -31,7 +31,7 @@ struct ParameterSpan {
 /// is one all-reduce and the optimizer one kernel. The module's own parameters become views:
 /// convolution weights with channels_last strides, the rest contiguous. Gradients are collected
 /// after backward, which allocates new tensors unless a layer uses the buffers of
-/// `place_gradients`; that costs less than zeroing views and accumulating into them. Frozen
+/// `set_destinations`; that costs less than zeroing views and accumulating into them. Frozen
 /// parameters are stored after the trained ones in `weights`; they require no gradient.
 class FlatParameters {
  public:
@@ -75,7 +75,7 @@ class FlatParameters {
   void begin_shard(std::size_t number);
   /// On CPUs, passes destination buffers for the gradients of the next backward pass to the layers;
   /// gradients written there need not be collected.
-  void place_gradients(models::GradientPlaces& places) const;
+  void set_destinations(models::GradientDestinations& destinations) const;
   /// Moves the parameters' gradients into the flat gradients of the shard: the first call after
   /// `begin_shard` overwrites them, later calls add to them. Throws Error(kRunFailed), naming the
   /// parameter, if one has no gradient.

@@ -232,7 +232,9 @@ void Step::add(const loader::Batch& batch) {
 void Step::begin_shard() {
   shard_samples_ = 0;
   parameters_.begin_shard(shard_);
-  if (!averager_.sends_in_backward()) parameters_.place_gradients(model_.gradient_places());
+  if (!averager_.sends_in_backward()) {
+    parameters_.set_destinations(model_.gradient_destinations());
+  }
   log_.begin_shard(shard_ == 0);
   if (buffers_) buffers_->begin_shard();
 }

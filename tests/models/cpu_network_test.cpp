@@ -352,15 +352,15 @@ TEST_CASE("gradients are written to their destination buffers, once") {
     const auto model = model_of(pooled(), type);
     const NamedTensors expected = take_step(*model, x, upstream);
     model->zero_grad();
-    std::vector<at::Tensor> places;
+    std::vector<at::Tensor> destinations;
     for (const at::Tensor& parameter : model->parameters()) {
-      places.push_back(at::full_like(parameter, 7).detach());
-      model->gradient_places().set(parameter, places.back());
+      destinations.push_back(at::full_like(parameter, 7).detach());
+      model->gradient_destinations().set(parameter, destinations.back());
     }
     model->forward(x).backward(upstream);
-    for (std::size_t i = 0; i < places.size(); ++i) {
-      CHECK(model->parameters()[i].grad().const_data_ptr() == places[i].const_data_ptr());
-      CHECK(places[i].equal(expected[i + 2].second));
+    for (std::size_t i = 0; i < destinations.size(); ++i) {
+      CHECK(model->parameters()[i].grad().const_data_ptr() == destinations[i].const_data_ptr());
+      CHECK(destinations[i].equal(expected[i + 2].second));
     }
     model->forward(x).backward(upstream);  // is added
     CHECK(model->parameters()[0]
