@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "accelerator/device.h"
 #include "base/error.h"
 #include "kernels/launch.h"
 #include "kernels/operations.h"
@@ -57,8 +56,6 @@ void require_usable(at::Device device, const Row& row) {
   try {
     at::zeros({1}, at::TensorOptions(at::kInt).device(device));
     accelerator::synchronize(device);
-  } catch (const PeerError&) {
-    throw;
   } catch (const std::exception& error) {
     throw Error(ExitCode::kRunFailed,
                 std::string("the GPU failed in the check of the kernels for ") + row.name +
@@ -74,8 +71,6 @@ std::string reason_against(const Row& row, at::Device device) {
     Agreement agreement(device);
     row.check(agreement);
     return agreement.difference();
-  } catch (const PeerError&) {
-    throw;
   } catch (const std::exception& error) {
     require_usable(device, row);
     return short_message(error);
@@ -88,8 +83,6 @@ void prepare(at::Device device) {
   if (device.is_cpu()) return use(device, nullptr, "these kernels are for GPUs");
   try {
     use(device, accelerator::cuda_module().compile_kernels(source()));
-  } catch (const PeerError&) {
-    throw;
   } catch (const std::exception& error) {
     use(device, nullptr, short_message(error));
   }
