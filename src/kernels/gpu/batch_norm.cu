@@ -8,11 +8,12 @@
 //     d x = weight / sqrt(variance + epsilon) * (g - d bias / N - x_hat * d weight / N).
 // The preceding convolution may leave its bias b out of x. This changes neither x - mean nor the
 // variance, so y stays the same; only the running mean moves towards mean + b instead. The gradient
-// of b is the sum of d x over the N rows, which is exactly 0, because sum x_hat = 0 and sum g =
-// d bias. Sources: torch.nn.BatchNorm2d; Ioffe and Szegedy, "Batch Normalization" (2015). To
-// preserve the precision of the variance, squares are taken relative to a value from the same rows
-// and merged as in Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
-// computing sample variances" (1979).
+// of b is the sum of d x over the N rows, which is exactly 0: sum x_hat = 0 and sum g = d bias.
+//
+// To preserve the precision of the variance, squares are taken relative to a value from the same
+// rows and merged as in Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+// computing sample variances" (1979). Sources: torch.nn.BatchNorm2d; Ioffe and Szegedy, "Batch
+// Normalization" (2015).
 
 /// Writes mean and 1 / sqrt(variance + epsilon) of each channel to `statistics` [2, channels],
 /// moves the running statistics by `momentum` towards those of the batch, and increments `batches`.
@@ -28,9 +29,9 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
   ChannelSums own[size];
   float shift[size];
   for (int i = 0; i < size; ++i) own[i] = {0, 0};
-  for (int i = 0; i < size; ++i) shift[i] = to_float(x[tile.place(tile.first_row()) + i]);
+  for (int i = 0; i < size; ++i) shift[i] = to_float(x[tile.offset(tile.first_row()) + i]);
   for_each_row<4>(
-      tile, [&](int64 row) { return load<size>(x + tile.place(row)); },
+      tile, [&](int64 row) { return load<size>(x + tile.offset(row)); },
       [&](int64, const Pack<T, size>& pack) {
         for (int i = 0; i < size; ++i) {
           const float distance = to_float(pack.values[i]) - shift[i];
@@ -109,8 +110,8 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
   for_each_row<2>(
       tile,
       [&](int64 row) {
-        Read read{load<size>(x + tile.place(row)), {}};
-        if (residual != nullptr) read.residual = load<size>(residual + tile.place(row));
+        Read read{load<size>(x + tile.offset(row)), {}};
+        if (residual != nullptr) read.residual = load<size>(residual + tile.offset(row));
         return read;
       },
       [&](int64 row, const Read& read) {
@@ -121,7 +122,7 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
           if (relu != 0 && value <= 0) value = 0;  // NaN stays NaN
           out.values[i] = from_float<T>(value);
         }
-        store(y + tile.place(row), out);
+        store(y + tile.offset(row), out);
       });
 }
 
@@ -149,8 +150,8 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
   for_each_row<2>(
       tile,
       [&](int64 row) {
-        Read read{load<size>(x + tile.place(row)), load<size>(dy + tile.place(row)), {}};
-        if (y != nullptr) read.y = load<size>(y + tile.place(row));
+        Read read{load<size>(x + tile.offset(row)), load<size>(dy + tile.offset(row)), {}};
+        if (y != nullptr) read.y = load<size>(y + tile.offset(row));
         return read;
       },
       [&](int64 row, Read& read) {
@@ -163,7 +164,7 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
           own[i] = {own[i].first + gradient,
                     fmaf(gradient, value - normalized.mean[i], own[i].second)};
         }
-        if (y != nullptr) store(residual_gradient + tile.place(row), read.dy);
+        if (y != nullptr) store(residual_gradient + tile.offset(row), read.dy);
       });
   const ChannelSums sums = sums_of_block(tile, own);
   const int64 channel = tile.begin + threadIdx.x;
@@ -206,7 +207,7 @@ __device__ inline void batch_norm_gradient(const T* x, const T* gradients, const
   for_each_row<2>(
       tile,
       [&](int64 row) {
-        return Read{load<size>(x + tile.place(row)), load<size>(gradients + tile.place(row))};
+        return Read{load<size>(x + tile.offset(row)), load<size>(gradients + tile.offset(row))};
       },
       [&](int64 row, const Read& read) {
         Values out;
@@ -218,22 +219,19 @@ __device__ inline void batch_norm_gradient(const T* x, const T* gradients, const
           out.values[i] = from_float<T>(normalized.scale[i] *
                                         fmaf(normalized.mean[i] - value, slope[i], centred));
         }
-        store(dx + tile.place(row), out);
+        store(dx + tile.offset(row), out);
       });
 }
 
-#define BATCH_NORM_STATISTICS(suffix, T, size)                                                     \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_statistics_##suffix(      \
-      const T* x, const T* convolution_bias, int64 rows, int64 channels, int tiles, int packed,    \
-      float epsilon, float momentum, float* statistics, float* running_mean, float* running_var,   \
-      int64* batches, ChannelSums* partial_sums, unsigned* arrived) {                              \
-    packed != 0 ? batch_norm_statistics<T, size>(x, convolution_bias, rows, channels, tiles,       \
-                                                 epsilon, momentum, statistics, running_mean,      \
-                                                 running_var, batches, partial_sums, arrived)      \
-                : batch_norm_statistics<T, 1>(x, convolution_bias, rows, channels, tiles, epsilon, \
-                                              momentum, statistics, running_mean, running_var,     \
-                                              batches, partial_sums, arrived);                     \
-  }                                                                                                \
+#define BATCH_NORM_STATISTICS(suffix, T, size)                                                   \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_statistics_##suffix(    \
+      const T* x, const T* convolution_bias, int64 rows, int64 channels, int tiles, int packed,  \
+      float epsilon, float momentum, float* statistics, float* running_mean, float* running_var, \
+      int64* batches, ChannelSums* partial_sums, unsigned* arrived) {                            \
+    CALL_PACKED(batch_norm_statistics, T, size, x, convolution_bias, rows, channels, tiles,      \
+                epsilon, momentum, statistics, running_mean, running_var, batches, partial_sums, \
+                arrived);                                                                        \
+  }                                                                                              \
   EXPORT_KERNEL(batch_norm_statistics_##suffix)
 FOR_EACH_TYPE(BATCH_NORM_STATISTICS)
 
@@ -241,10 +239,8 @@ FOR_EACH_TYPE(BATCH_NORM_STATISTICS)
   extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_##suffix(              \
       const T* x, const T* residual, const float* statistics, const float* weights,             \
       const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu, T* y) { \
-    packed != 0 ? batch_norm<T, size>(x, residual, statistics, weights, biases, rows, channels, \
-                                      tiles, relu, y)                                           \
-                : batch_norm<T, 1>(x, residual, statistics, weights, biases, rows, channels,    \
-                                   tiles, relu, y);                                             \
+    CALL_PACKED(batch_norm, T, size, x, residual, statistics, weights, biases, rows, channels,  \
+                tiles, relu, y);                                                                \
   }                                                                                             \
   EXPORT_KERNEL(batch_norm_##suffix)
 FOR_EACH_TYPE(BATCH_NORM)
@@ -255,27 +251,20 @@ FOR_EACH_TYPE(BATCH_NORM)
       const float* biases, int64 rows, int64 channels, int tiles, int packed, int cuts_by_x,     \
       T* residual_gradient, float* weight_gradient, float* bias_gradient,                        \
       T* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {              \
-    packed != 0                                                                                  \
-        ? batch_norm_sums<T, size>(x, dy, y, statistics, weights, biases, rows, channels, tiles, \
-                                   cuts_by_x, residual_gradient, weight_gradient, bias_gradient, \
-                                   convolution_bias_gradient, partial_sums, arrived)             \
-        : batch_norm_sums<T, 1>(x, dy, y, statistics, weights, biases, rows, channels, tiles,    \
-                                cuts_by_x, residual_gradient, weight_gradient, bias_gradient,    \
-                                convolution_bias_gradient, partial_sums, arrived);               \
+    CALL_PACKED(batch_norm_sums, T, size, x, dy, y, statistics, weights, biases, rows, channels, \
+                tiles, cuts_by_x, residual_gradient, weight_gradient, bias_gradient,             \
+                convolution_bias_gradient, partial_sums, arrived);                               \
   }                                                                                              \
   EXPORT_KERNEL(batch_norm_sums_##suffix)
 FOR_EACH_TYPE(BATCH_NORM_SUMS)
 
-#define BATCH_NORM_GRADIENT(suffix, T, size)                                                       \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_gradient_##suffix(        \
-      const T* x, const T* gradients, const float* statistics, const float* weights,               \
-      const float* biases, const float* weight_gradient, const float* bias_gradient, int64 rows,   \
-      int64 channels, int tiles, int packed, int cuts_by_x, T* dx) {                               \
-    packed != 0                                                                                    \
-        ? batch_norm_gradient<T, size>(x, gradients, statistics, weights, biases, weight_gradient, \
-                                       bias_gradient, rows, channels, tiles, cuts_by_x, dx)        \
-        : batch_norm_gradient<T, 1>(x, gradients, statistics, weights, biases, weight_gradient,    \
-                                    bias_gradient, rows, channels, tiles, cuts_by_x, dx);          \
-  }                                                                                                \
+#define BATCH_NORM_GRADIENT(suffix, T, size)                                                     \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_gradient_##suffix(      \
+      const T* x, const T* gradients, const float* statistics, const float* weights,             \
+      const float* biases, const float* weight_gradient, const float* bias_gradient, int64 rows, \
+      int64 channels, int tiles, int packed, int cuts_by_x, T* dx) {                             \
+    CALL_PACKED(batch_norm_gradient, T, size, x, gradients, statistics, weights, biases,         \
+                weight_gradient, bias_gradient, rows, channels, tiles, cuts_by_x, dx);           \
+  }                                                                                              \
   EXPORT_KERNEL(batch_norm_gradient_##suffix)
 FOR_EACH_TYPE(BATCH_NORM_GRADIENT)

@@ -61,22 +61,11 @@ extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_byte
   }
   const unsigned char* from = rows + sample * row_bytes;
   unsigned char* to = images + i * row_bytes;
-  switch (unit) {
-    case 16:
-      copy_row<Pack<unsigned, 4>>(from, to, row_bytes, part, blocks);
-      break;
-    case 8:
-      copy_row<Pack<unsigned, 2>>(from, to, row_bytes, part, blocks);
-      break;
-    case 4:
-      copy_row<unsigned>(from, to, row_bytes, part, blocks);
-      break;
-    case 2:
-      copy_row<unsigned short>(from, to, row_bytes, part, blocks);
-      break;
-    default:
-      copy_row<unsigned char>(from, to, row_bytes, part, blocks);
-  }
+  if (unit == 16) return copy_row<Pack<unsigned, 4>>(from, to, row_bytes, part, blocks);
+  if (unit == 8) return copy_row<Pack<unsigned, 2>>(from, to, row_bytes, part, blocks);
+  if (unit == 4) return copy_row<unsigned>(from, to, row_bytes, part, blocks);
+  if (unit == 2) return copy_row<unsigned short>(from, to, row_bytes, part, blocks);
+  copy_row<unsigned char>(from, to, row_bytes, part, blocks);
 }
 EXPORT_KERNEL(gather_rows)
 
@@ -94,45 +83,45 @@ constexpr int kCrop = 0;
 constexpr int kFlip = 1;
 
 /// The source of a pixel, and the step that set it to zero, or -1.
-struct PixelPlace {
+struct PixelSource {
   int y;
   int x;
   int cleared_by;
 };
 
 /// Traces a pixel back through the steps [begin, end).
-__device__ inline PixelPlace trace_back(PixelPlace place, const PixelStep* steps, int begin,
-                                        int end, const float* drawn) {
-  for (int k = end - 1; k >= begin && place.cleared_by < 0; --k) {
+__device__ inline PixelSource trace_back(PixelSource source, const PixelStep* steps, int begin,
+                                         int end, const float* drawn) {
+  for (int k = end - 1; k >= begin && source.cleared_by < 0; --k) {
     const PixelStep step = steps[k];
     const float* own = drawn + step.column;
     if (step.kind == kFlip) {
-      if (own[0] != 0) place.x = step.width - 1 - place.x;
+      if (own[0] != 0) source.x = step.width - 1 - source.x;
       continue;
     }
     const int top = static_cast<int>(own[0]);
     const int left = static_cast<int>(own[1]);
     if (step.kind == kCrop) {
-      place.y += top - step.extent;
-      place.x += left - step.extent;
+      source.y += top - step.extent;
+      source.x += left - step.extent;
       const bool is_inside =
-          place.y >= 0 && place.y < step.height && place.x >= 0 && place.x < step.width;
-      if (!is_inside) place.cleared_by = k;
-    } else if (place.y >= top && place.y < top + step.extent && place.x >= left &&
-               place.x < left + step.extent) {
-      place.cleared_by = k;
+          source.y >= 0 && source.y < step.height && source.x >= 0 && source.x < step.width;
+      if (!is_inside) source.cleared_by = k;
+    } else if (source.y >= top && source.y < top + step.extent && source.x >= left &&
+               source.x < left + step.extent) {
+      source.cleared_by = k;
     }
   }
-  return place;
+  return source;
 }
 
 constexpr int kZero = -1;  // not a byte: zeroed by a step after the normalisation
 
 /// Returns the byte at a position in an image plane, or kZero.
-__device__ inline int byte_at(const unsigned char* plane, PixelPlace place, int width,
+__device__ inline int byte_at(const unsigned char* plane, PixelSource source, int width,
                               int normalized_before) {
-  if (place.cleared_by < 0) return plane[place.y * width + place.x];
-  return place.cleared_by < normalized_before ? 0 : kZero;
+  if (source.cleared_by < 0) return plane[source.y * width + source.x];
+  return source.cleared_by < normalized_before ? 0 : kZero;
 }
 
 __device__ inline float normalized(int byte, const float* table) {
@@ -188,10 +177,10 @@ __device__ inline void gather_pixels(const unsigned char* rows, int channels, in
   const unsigned pixels = static_cast<unsigned>(height) * row;
   for (unsigned pixel = part * blockDim.x + threadIdx.x; pixel < pixels;
        pixel += blocks * blockDim.x) {
-    const PixelPlace whole{static_cast<int>(pixel / row), static_cast<int>(pixel % row), -1};
-    const PixelPlace mixed = trace_back(whole, steps, mixed_at, step_count, own_drawn);
-    const PixelPlace own = trace_back(mixed, steps, 0, mixed_at, own_drawn);
-    const PixelPlace partner = mixes ? trace_back(mixed, steps, 0, mixed_at, other_drawn) : own;
+    const PixelSource whole{static_cast<int>(pixel / row), static_cast<int>(pixel % row), -1};
+    const PixelSource mixed = trace_back(whole, steps, mixed_at, step_count, own_drawn);
+    const PixelSource own = trace_back(mixed, steps, 0, mixed_at, own_drawn);
+    const PixelSource partner = mixes ? trace_back(mixed, steps, 0, mixed_at, other_drawn) : own;
     T* out = images + (i * pixels + pixel) * channels;
     for (int channel = 0; channel < channels; ++channel) {
       const float* table = tables + channel * table_step;

@@ -23,7 +23,7 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
   for_each_row<4>(
       tile,
       [&](int64 row) {
-        return Read{load<size>(y + tile.place(row)), load<size>(dy + tile.place(row))};
+        return Read{load<size>(y + tile.offset(row)), load<size>(dy + tile.offset(row))};
       },
       [&](int64 row, const Read& read) {
         Values out = read.dy;
@@ -36,7 +36,7 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
           }
           own[i] += to_float(out.values[i]);
         }
-        store(gradient + tile.place(row), out);
+        store(gradient + tile.offset(row), out);
       });
   const float sum = sums_of_block(tile, own);
   const int64 channel = tile.begin + threadIdx.x;
@@ -53,11 +53,8 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
   extern "C" __global__ __launch_bounds__(kTiledThreads) void linear_activation_gradient_##suffix( \
       const T* y, const T* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,     \
       T* gradient, T* bias_gradient, float* partial_sums, unsigned* arrived) {                     \
-    packed != 0                                                                                    \
-        ? linear_activation_gradient<T, size>(y, dy, rows, channels, tiles, is_tanh, gradient,     \
-                                              bias_gradient, partial_sums, arrived)                \
-        : linear_activation_gradient<T, 1>(y, dy, rows, channels, tiles, is_tanh, gradient,        \
-                                           bias_gradient, partial_sums, arrived);                  \
+    CALL_PACKED(linear_activation_gradient, T, size, y, dy, rows, channels, tiles, is_tanh,        \
+                gradient, bias_gradient, partial_sums, arrived);                                   \
   }                                                                                                \
   EXPORT_KERNEL(linear_activation_gradient_##suffix)
 FOR_EACH_TYPE(LINEAR_ACTIVATION_GRADIENT)

@@ -11,7 +11,7 @@
 // Harris, "Optimizing parallel reduction in CUDA" (2007), for the sums.
 
 constexpr unsigned kMostPoolThreads = 512;
-constexpr unsigned char kNoPlace = 4;
+constexpr unsigned char kNoMaximum = 4;
 
 /// Input images [images, height, width, channels] with fewer than 2^31 values in total. The output
 /// is channels_last too, or planar.
@@ -26,13 +26,13 @@ struct PooledImages {
     return (y * width + 2 * (window % wide)) * channels;
   }
   /// Returns the offset of one of a window's four positions from its first value.
-  __device__ unsigned offset(unsigned place) const {
-    return (place / 2 * width + place % 2) * channels;
+  __device__ unsigned offset(unsigned position) const {
+    return (position / 2 * width + position % 2) * channels;
   }
   /// Returns the distance between the channels of planar output.
   __device__ unsigned plane() const { return (height / 2) * (width / 2); }
   /// Returns the offset of a window's channel in planar output; an image has `plane()` windows.
-  __device__ unsigned place_in_plane(unsigned window, unsigned channel) const {
+  __device__ unsigned planar_offset(unsigned window, unsigned channel) const {
     return (window / plane() * channels + channel) * plane() + window % plane();
   }
 };
@@ -82,20 +82,20 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
   const unsigned channel = thread % groups * size;
   const T* const corner = pool.x + in.corner(thread / groups, high, wide) + channel;
   Values values[4];
-  for (unsigned place = 0; place < 4; ++place) {
-    values[place] = load<size>(corner + in.offset(place));
+  for (unsigned position = 0; position < 4; ++position) {
+    values[position] = load<size>(corner + in.offset(position));
   }
   const Values bias = pooled_bias<T, size>(pool.bias == nullptr ? nullptr : pool.bias + channel);
   Values out;
   Pack<unsigned char, size> choice;
   for (int k = 0; k < size; ++k) {
     float best = 0;
-    unsigned char which = kNoPlace;
-    for (unsigned char place = 0; place < 4; ++place) {
-      const float exact = to_float(values[place].values[k]) + to_float(bias.values[k]);
+    unsigned char which = kNoMaximum;
+    for (unsigned char position = 0; position < 4; ++position) {
+      const float exact = to_float(values[position].values[k]) + to_float(bias.values[k]);
       const float value = to_float(from_float<T>(exact));
       const bool is_larger = value > best || (value != value && best == best);
-      which = is_larger ? place : which;
+      which = is_larger ? position : which;
       best = is_larger ? value : best;
     }
     out.values[k] = from_float<T>(best);
@@ -104,7 +104,7 @@ __device__ inline void pool_window(const PoolForward<T>& pool) {
   const unsigned pooled = thread * size;
   store(pool.choice + pooled, choice);
   if (!in.planar) return store(pool.out + pooled, out);
-  T* const planar = pool.out + in.place_in_plane(thread / groups, channel);
+  T* const planar = pool.out + in.planar_offset(thread / groups, channel);
   for (unsigned k = 0; k < size; ++k) planar[k * in.plane()] = out.values[k];
 }
 
@@ -129,7 +129,7 @@ __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned windo
     const unsigned of_pooled = row * (in.width / 2) + x;
     const unsigned pooled = of_pooled * in.channels + channel;
     if (in.planar) {
-      const T* const planar = pool.gradient + in.place_in_plane(of_pooled, channel);
+      const T* const planar = pool.gradient + in.planar_offset(of_pooled, channel);
       for (unsigned k = 0; k < size; ++k) gradient.values[k] = planar[k * in.plane()];
     } else {
       gradient = load<size>(pool.gradient + pooled);
@@ -137,16 +137,16 @@ __device__ inline void spread_window(const PoolBackward<T>& pool, unsigned windo
     choice = load<size>(pool.choice + pooled);
   }
   T* const corner = pool.into + in.corner(window, high, wide) + channel;
-  for (unsigned place = 0; place < 4; ++place) {
-    if ((place % 2 != 0 && !has_right) || (place / 2 != 0 && !has_bottom)) continue;
+  for (unsigned position = 0; position < 4; ++position) {
+    if ((position % 2 != 0 && !has_right) || (position / 2 != 0 && !has_bottom)) continue;
     Values into;
     for (int k = 0; k < size; ++k) {
-      into.values[k] = choice.values[k] == place ? gradient.values[k] : T{};
+      into.values[k] = choice.values[k] == position ? gradient.values[k] : T{};
     }
-    store(corner + in.offset(place), into);
+    store(corner + in.offset(position), into);
   }
   for (int k = 0; k < size; ++k) {
-    sums[k] += choice.values[k] == kNoPlace ? 0.0F : to_float(gradient.values[k]);
+    sums[k] += choice.values[k] == kNoMaximum ? 0.0F : to_float(gradient.values[k]);
   }
 }
 
@@ -236,31 +236,25 @@ __device__ inline void relu_max_pool_backward(PoolBackward<T> pool, int size) {
   spread_windows<T, 1>(pool);
 }
 
-__device__ inline PooledImages pooled_images(int images, int height, int width, int channels,
-                                             int planar) {
-  return {static_cast<unsigned>(images), static_cast<unsigned>(height),
-          static_cast<unsigned>(width), static_cast<unsigned>(channels), planar != 0};
-}
-
-#define RELU_MAX_POOL(suffix, T, size)                                                        \
-  extern "C" __global__ void relu_max_pool_##suffix(                                          \
-      const T* x, const T* bias, int images, int height, int width, int channels, int planar, \
-      int size_of_pack, T* out, unsigned char* choice) {                                      \
-    relu_max_pool<T>(                                                                         \
-        {pooled_images(images, height, width, channels, planar), x, bias, out, choice},       \
-        size_of_pack);                                                                        \
-  }                                                                                           \
+#define RELU_MAX_POOL(suffix, T, size)                                                  \
+  extern "C" __global__ void relu_max_pool_##suffix(                                    \
+      const T* x, const T* bias, unsigned images, unsigned height, unsigned width,      \
+      unsigned channels, int planar, int size_of_pack, T* out, unsigned char* choice) { \
+    const PooledImages in{images, height, width, channels, planar != 0};                \
+    relu_max_pool<T>({in, x, bias, out, choice}, size_of_pack);                         \
+  }                                                                                     \
   EXPORT_KERNEL(relu_max_pool_##suffix)
 FOR_EACH_TYPE(RELU_MAX_POOL)
 
 #define RELU_MAX_POOL_BACKWARD(suffix, T, size)                                                   \
-  extern "C" __global__ __launch_bounds__(512) void relu_max_pool_backward_##suffix(              \
-      const T* gradient, const unsigned char* choice, int images, int height, int width,          \
-      int channels, int planar, int size_of_pack, T* into, T* bias_gradient, float* partial_sums, \
-      unsigned* arrived) {                                                                        \
-    relu_max_pool_backward<T>({pooled_images(images, height, width, channels, planar), gradient,  \
-                               choice, into, bias_gradient, partial_sums, arrived, nullptr},      \
-                              size_of_pack);                                                      \
+  extern "C" __global__ __launch_bounds__(kMostPoolThreads) void relu_max_pool_backward_##suffix( \
+      const T* gradient, const unsigned char* choice, unsigned images, unsigned height,           \
+      unsigned width, unsigned channels, int planar, int size_of_pack, T* into, T* bias_gradient, \
+      float* partial_sums, unsigned* arrived) {                                                   \
+    const PooledImages in{images, height, width, channels, planar != 0};                          \
+    relu_max_pool_backward<T>(                                                                    \
+        {in, gradient, choice, into, bias_gradient, partial_sums, arrived, nullptr},              \
+        size_of_pack);                                                                            \
   }                                                                                               \
   EXPORT_KERNEL(relu_max_pool_backward_##suffix)
 FOR_EACH_TYPE(RELU_MAX_POOL_BACKWARD)

@@ -4,6 +4,11 @@
 constexpr unsigned kTiledThreads = 512;  // per block, as in ../network_kernels.cpp
 constexpr unsigned kMaxParts = 16;       // per sum
 
+/// In a kernel, calls a function with packs of `size` channels if `packed` is set, else with single
+/// ones.
+#define CALL_PACKED(function, T, size, ...) \
+  packed != 0 ? function<T, size>(__VA_ARGS__) : function<T, 1>(__VA_ARGS__)
+
 /// The part of a matrix [rows, channels] that a thread processes. The channels are divided into
 /// tiles of at most 64, and the rows of a tile among `blocks` blocks. A block processes `row_slots`
 /// rows at once, and each of its threads `size` adjacent channels of one of them.
@@ -30,7 +35,7 @@ struct RowTile {
 
   __device__ int64 first_row() const { return static_cast<int64>(block) * row_slots; }
   __device__ bool has_rows() const { return row < rows; }
-  __device__ int64 place(int64 of_row) const { return of_row * stride + channel; }
+  __device__ int64 offset(int64 of_row) const { return of_row * stride + channel; }
 
   int64 rows;
   int64 stride;       // between rows

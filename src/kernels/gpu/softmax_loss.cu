@@ -11,11 +11,11 @@
 /// The largest logit that a lane has seen, and its class.
 struct Largest {
   float value;
-  int64 place;
+  int64 index;
 };
 
 __device__ inline Largest larger(Largest a, Largest b) {
-  const bool takes_b = b.value > a.value || (b.value == a.value && b.place < a.place);
+  const bool takes_b = b.value > a.value || (b.value == a.value && b.index < a.index);
   return takes_b ? b : a;
 }
 
@@ -23,7 +23,7 @@ __device__ inline Largest largest_of_warp(Largest largest) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
     const int mask = static_cast<int>(distance);
     largest = larger(largest, {__shfl_xor_sync(kAllLanes, largest.value, mask),
-                               __shfl_xor_sync(kAllLanes, largest.place, mask)});
+                               __shfl_xor_sync(kAllLanes, largest.index, mask)});
   }
   return largest;
 }
@@ -72,8 +72,8 @@ __device__ inline void softmax_loss(const T* logits, const int64* labels, const 
       const float of_other = log_sum - (to_float(x[other]) - largest.value);
       loss = (1.0F - smoothing) * (weight * of_label + (1.0F - weight) * of_other) +
              smoothing * (log_sum - logit_sum / static_cast<float>(classes));
-      correct = (largest.place == label ? weight : 0.0F) +
-                (largest.place == other ? 1.0F - weight : 0.0F);
+      correct = (largest.index == label ? weight : 0.0F) +
+                (largest.index == other ? 1.0F - weight : 0.0F);
     }
   }
   loss = sum_of_block(loss);
