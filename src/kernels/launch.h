@@ -28,11 +28,11 @@ inline constexpr std::int64_t kArrivedBlocks = 1024;  // counters
 /// starts. See `is_last_block` in gpu/prelude.cu.
 unsigned* arrived_blocks();
 
-inline std::int64_t divided_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Returns the number of blocks of `kThreads` threads that contain at least this many threads.
 inline unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>(divided_up(threads, kThreads));
+  return static_cast<unsigned>(ceil_div(threads, kThreads));
 }
 
 /// Returns the kernel name for a tensor's type: "NAME_f32" or "NAME_bf16".

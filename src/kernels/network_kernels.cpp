@@ -17,7 +17,6 @@
 #include <limits>
 #include <vector>
 
-#include "accelerator/device.h"
 #include "kernels/launch.h"
 #include "kernels/operations.h"
 
@@ -79,12 +78,10 @@ void check_softmax_loss(Agreement& agreement) {
 namespace {
 
 constexpr at::MemoryFormat kChannelsLast = at::MemoryFormat::ChannelsLast;
-constexpr unsigned kBackwardThreads = 512;     // per block, at most
-constexpr unsigned kMostBackwardBlocks = 264;  // two per multiprocessor of an H100
+constexpr unsigned kPoolThreads = 512;     // per block of the backward pass, at most
+constexpr unsigned kMostPoolBlocks = 264;  // two per multiprocessor of an H100
 
-bool is_planar(const at::Tensor& pooled) {
-  return !pooled.is_contiguous(at::MemoryFormat::ChannelsLast);
-}
+bool is_planar(const at::Tensor& pooled) { return !pooled.is_contiguous(kChannelsLast); }
 
 /// Returns the number of adjacent channels per thread: as many as fit in one access of up to 16
 /// bytes, given the alignment of the tensors.
@@ -135,11 +132,11 @@ ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const 
   const at::Tensor& into = found.x;
   const unsigned size = channels_per_thread(into.size(1), gradient, into);
   const auto groups = static_cast<unsigned>(into.size(1)) / size;
-  const unsigned rows = std::max(kBackwardThreads / groups, 1U);
-  const unsigned threads = (std::min(rows * groups, kBackwardThreads) + kWarp - 1) / kWarp * kWarp;
+  const unsigned rows = std::max(kPoolThreads / groups, 1U);
+  const unsigned threads = (std::min(rows * groups, kPoolThreads) + kWarp - 1) / kWarp * kWarp;
   const std::int64_t windows = into.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
-  const auto blocks = static_cast<unsigned>(
-      std::min<std::int64_t>((windows + rows - 1) / rows, kMostBackwardBlocks));
+  const auto blocks =
+      static_cast<unsigned>(std::min<std::int64_t>(ceil_div(windows, rows), kMostPoolBlocks));
   at::Tensor partial_sums;
   if (needs_bias) {
     found.bias = at::empty({into.size(1)}, into.options());
@@ -187,7 +184,7 @@ constexpr std::int64_t kTileChannels = 64;   // per block, at most
 
 /// Returns whether there are enough arrival counters for the tiles of this many channels.
 bool has_few_tiles(std::int64_t channels) {
-  return divided_up(channels, kTileChannels) <= kArrivedBlocks;
+  return ceil_div(channels, kTileChannels) <= kArrivedBlocks;
 }
 
 /// Division of a tensor into rows, channel tiles and blocks; see gpu/row_tiles.cu.
@@ -202,9 +199,9 @@ struct RowTiles {
                          [](const at::Tensor& other) { return is_aligned(other, kBytes); });
     if (!packed) size = 1;
     const std::int64_t groups = channels / size;
-    const std::int64_t tile_count = divided_up(groups, kTileChannels / size);
+    const std::int64_t tile_count = ceil_div(groups, kTileChannels / size);
     tiles = as_int(tile_count);
-    row_slots = kTiledThreads / divided_up(groups, tile_count);
+    row_slots = kTiledThreads / ceil_div(groups, tile_count);
   }
 
   /// Returns the number of blocks per tile: at most `most` over all tiles, with at least
@@ -232,13 +229,12 @@ constexpr std::int64_t kMapBlocks = 528;
 constexpr std::int64_t kMapRows = 2;
 
 at::MemoryFormat format_of(const at::Tensor& x) {
-  return x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  return x.dim() == 4 ? kChannelsLast : at::MemoryFormat::Contiguous;
 }
 
-// A batch has few rows, so use as many blocks as an H100 runs at once, with at least one row per
-// thread.
-constexpr std::int64_t kGradientBlocks = 132;
-constexpr std::int64_t kGradientRows = 1;
+at::Tensor empty_in_rows(const at::Tensor& like) {
+  return at::empty(like.sizes(), like.options().memory_format(format_of(like)));
+}
 
 }  // namespace
 
@@ -255,7 +251,7 @@ bool can_normalize(const at::Tensor& x, const at::Tensor& residual) {
 
 at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
                       const at::Tensor& residual, bool relu, const at::Tensor& statistics) {
-  at::Tensor y = at::empty(x.sizes(), x.options().memory_format(format_of(x)));
+  at::Tensor y = empty_in_rows(x);
   const RowTiles tiles(x, {y, residual});
   const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
   const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
@@ -272,14 +268,11 @@ at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
 BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::Tensor& gradient,
                                         bool needs_x) {
   const at::Tensor& x = batch.x;
-  const auto like_x = [&x] {
-    return at::empty(x.sizes(), x.options().memory_format(format_of(x)));
-  };
   const at::Tensor dy = gradient.contiguous(format_of(x));
   const bool cuts_y = batch.relu && batch.y.defined();
   const bool cuts_x = batch.relu && !batch.y.defined();
-  BatchNormGradients found{needs_x ? like_x() : at::Tensor(), at::empty_like(batch.weight),
-                           at::empty_like(batch.bias), cuts_y ? like_x() : dy};
+  BatchNormGradients found{needs_x ? empty_in_rows(x) : at::Tensor(), at::empty_like(batch.weight),
+                           at::empty_like(batch.bias), cuts_y ? empty_in_rows(x) : dy};
   if (batch.lacks_bias) found.convolution_bias = at::empty({x.size(1)}, x.options());
   const at::Tensor y = cuts_y ? batch.y : at::Tensor();
   const RowTiles tiles(x, {dy, y, found.x, found.residual});
@@ -300,7 +293,8 @@ BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::
 namespace {
 
 /// Compares the kernels with LibTorch's operations; `adds`: with a residual.
-void check_case(at::ScalarType type, std::int64_t channels, bool adds, Agreement& agreement) {
+void check_batch_norm_case(at::ScalarType type, std::int64_t channels, bool adds,
+                           Agreement& agreement) {
   constexpr double kEpsilon = 1e-5;
   constexpr double kMomentum = 0.25;
   constexpr std::int64_t kRows = 1500;  // several blocks
@@ -361,7 +355,7 @@ void check_case(at::ScalarType type, std::int64_t channels, bool adds, Agreement
 void check_batch_norm(Agreement& agreement) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t channels : {5, 72}) {
-      for (const bool adds : {true, false}) check_case(type, channels, adds, agreement);
+      for (const bool adds : {true, false}) check_batch_norm_case(type, channels, adds, agreement);
     }
   }
 }
@@ -377,7 +371,8 @@ LinearActivationGradients linear_activation_gradients(LinearFunction function, c
                                                       const at::Tensor& gradient) {
   LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
   const RowTiles tiles(y, {gradient, found.linear});
-  const std::int64_t blocks = tiles.blocks(kGradientBlocks, kGradientRows);
+  // A batch has few rows, so use as many blocks as an H100 runs at once.
+  const std::int64_t blocks = tiles.blocks(kSumBlocks, /*rows_of_thread=*/1);
   const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
   launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), y, gradient,
          tiles.rows, tiles.channels, tiles.tiles, tiles.packed, function == LinearFunction::kTanh,
