@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <spdlog/spdlog.h>
@@ -40,15 +41,16 @@ class StreamedSource : public BatchSource {
  public:
   using BatchSource::BatchSource;
 
- protected:
-  void prepare(std::span<const data::Range> ranges, Order order) override {
+  void prefetch(std::span<const data::Range> ranges, Order order) override {
     std::vector<std::vector<std::int64_t>> batches;
-    for (const data::Range& range : ranges.first(std::min(ranges.size(), kBatchesAhead))) {
+    for (data::Range range : ranges.first(std::min(ranges.size(), kBatchesAhead))) {
+      if (order == Order::kEpoch) range.end += samples_beyond();
       batches.push_back(samples_of({range, order}));
     }
     decoder_->prefetch(batches);
   }
 
+ protected:
   Batch read(const Selection& selection) override {
     const std::vector<std::int64_t> samples = samples_of(selection);
     const std::vector<std::int64_t> sizes{static_cast<std::int64_t>(samples.size()), set_.channels,
@@ -232,15 +234,6 @@ class ResidentSource : public BatchSource {
   std::optional<kernels::PixelMap> augmenting_map_;  // GPU: for augmented ones, if supported
 };
 
-/// Returns a copy of `rows` with space for `more` rows at the end.
-at::Tensor with_room(const at::Tensor& rows, std::int64_t more) {
-  std::vector<std::int64_t> sizes = rows.sizes().vec();
-  sizes.front() += more;
-  at::Tensor larger = at::empty(sizes, rows.options());
-  larger.narrow(0, 0, rows.size(0)).copy_(rows);
-  return larger;
-}
-
 }  // namespace
 
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -330,14 +323,6 @@ void BatchSource::set_order(std::vector<std::int64_t> order, std::int64_t epoch)
   if (augmenter_->samples_beyond() > 0) order_.push_back(order_.front());
 }
 
-void BatchSource::prefetch(std::span<const data::Range> ranges, Order order) {
-  std::vector<data::Range> wanted(ranges.begin(), ranges.end());
-  if (order == Order::kEpoch) {
-    for (data::Range& range : wanted) range.end += samples_beyond();
-  }
-  prepare(wanted, order);
-}
-
 bool BatchSource::gathers_at_positions() const {
   return !set_.encoded && !(augmenter_ && augmenter_->mixes_shards());
 }
@@ -373,11 +358,9 @@ Batch BatchSource::augmented(Selection selection) {
   Batch stored = read(wanted);
   const data::Range partners = augmenter_->partners(selection);
   if (partners.size() > 0) {
-    const std::int64_t own = stored.labels.size(0);
-    stored = {with_room(stored.images, partners.size()), with_room(stored.labels, partners.size())};
-    const Batch others = read({partners});  // may reuse the memory of the first ones
-    stored.images.narrow(0, own, partners.size()).copy_(others.images);
-    stored.labels.narrow(0, own, partners.size()).copy_(others.labels);
+    const at::Tensor own = stored.images.clone();  // the next `read` may reuse its memory
+    const Batch others = read({partners});
+    stored = {at::cat({own, others.images}), at::cat({stored.labels, others.labels})};
   }
   return finish(augmenter_->apply(std::move(stored), selection));
 }

@@ -50,9 +50,9 @@ class BatchSource {
   bool gathers_at_positions() const;
   /// Returns the number of samples that `positions` must contain after the last one, see Augmenter.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
-  /// Announces the next ranges of `gather`, in order, so that they are decoded during computation.
-  /// A wrong prefetch hint costs a wasted decode, nothing else.
-  void prefetch(std::span<const data::Range> ranges, Order order = Order::kEpoch);
+  /// Announces the next ranges of `gather`, in order, so that they are decoded during computation;
+  /// they may be empty. A wrong prefetch hint costs a wasted decode, nothing else.
+  virtual void prefetch(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
  protected:
   /// Returns the batch of `gather` if a single kernel can create it; otherwise does nothing.
@@ -64,8 +64,6 @@ class BatchSource {
   virtual Batch read(const Selection& selection) = 0;
   /// Same, normalised.
   virtual Batch read_normalized(const Selection& selection) { return finish(read(selection)); }
-  /// Starts preparing samples for `read`; ranges may be empty.
-  virtual void prepare(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
   /// Returns the selected samples as indices into the image set. Positions must be on a CPU.
   std::vector<std::int64_t> samples_of(const Selection& selection) const;

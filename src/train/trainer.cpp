@@ -292,7 +292,7 @@ void Trainer::prefetch(std::size_t done) {
       }
     }
   }
-  images_.prefetch(std::span(coming).subspan(done));
+  images_.prefetch(std::span(coming).subspan(done), loader::Order::kEpoch);
 }
 
 /// Advances the cursor past steps that were just launched.
