@@ -65,14 +65,22 @@ std::vector<std::string> class_names_of(const Worker& worker) {
   return data::read_dataset_record(worker.job.dataset_record).class_names;
 }
 
-/// Creates the config's model for these images with the weights of a checkpoint, `.pt` or
-/// `.safetensors` file. Throws Error(kCheckpoint) if they do not fit the model.
-std::shared_ptr<models::Model> make_model_with_weights(Worker& worker, const data::ImageSet& images,
-                                                       const std::filesystem::path& file) {
+/// Creates the config's model for these images with the weights of the job's checkpoint or weight
+/// file. Throws Error(kCheckpoint) if they do not fit the model.
+std::shared_ptr<models::Model> make_model_with_weights(Worker& worker,
+                                                       const data::ImageSet& images) {
   launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
   auto model = make_model(worker.config, images);
-  checkpoint::load_weights(*model, {file, {}}, model_input(worker.config, images));
+  checkpoint::load_weights(*model, {worker.job.checkpoint, {}}, model_input(worker.config, images));
   return model;
+}
+
+/// Returns the batches of a set of images like those that the model was trained on.
+std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet set,
+                                                const data::ImageSet& like) {
+  return loader::make_batch_source(
+      std::move(set), settings::effective_normalize(worker.config.data, like.channels),
+      worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
 }
 
 // Exports.
@@ -118,7 +126,7 @@ interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& im
 void export_network(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   const data::ImageSet images = images_trained_on(worker);
-  const auto model = make_model_with_weights(worker, images, worker.job.checkpoint);
+  const auto model = make_model_with_weights(worker, images);
   const network::Network net = network::make_network(config.model, model_input(config, images));
   const interchange::Pictures pictures = pictures_of(worker, images);
   launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
@@ -138,12 +146,6 @@ void export_network(Worker& worker) {
 }
 
 // Predictions.
-
-/// The result of reading a file as an image.
-struct ReadFile {
-  std::string problem = {};  // why the file is not an image; empty if it is one
-  bool was_transparent = false;
-};
 
 /// Files that were read as images.
 struct Images {
@@ -171,29 +173,30 @@ Images decode(std::span<const std::string> files, const data::ImageGeometry& lik
               std::optional<double> trained, Remarks& remarks) {
   const auto bytes = static_cast<std::size_t>(like.bytes());
   std::vector<std::uint8_t> pixels(files.size() * bytes);
-  std::vector<ReadFile> read(files.size());
+  std::vector<std::string> problems(files.size());  // why files are not images; "" if they are
+  std::vector<std::uint8_t> are_transparent(files.size());
   parallel_for(
       0, static_cast<std::int64_t>(files.size()), 1, [&](std::int64_t begin, std::int64_t end) {
         for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
           try {
             const MappedFile file = MappedFile::open(files[i], ExitCode::kData);
-            read[i].was_transparent =
+            are_transparent[i] =
                 data::decode_picture(file.bytes(), like, files[i], &pixels[i * bytes]);
           } catch (const Error& error) {
-            read[i].problem = error.what();
+            problems[i] = error.what();
           }
         }
       });
   Images images;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    if (!read[i].problem.empty()) {
-      remarks.problems.push_back(read[i].problem);
+    if (!problems[i].empty()) {
+      remarks.problems.push_back(problems[i]);
       continue;
     }
     const auto planes = std::span(pixels).subspan(i * bytes, bytes);
     images.files.push_back(files[i]);
     images.pixels.insert(images.pixels.end(), planes.begin(), planes.end());
-    if (read[i].was_transparent) remarks.transparent.push_back(files[i]);
+    if (are_transparent[i] != 0) remarks.transparent.push_back(files[i]);
     if (!trained) continue;
     const double border = imaging::border_brightness(planes, like.height, like.width);
     if (imaging::looks_inverted(border, *trained)) remarks.inverted.push_back(files[i]);
@@ -211,14 +214,6 @@ data::ImageSet as_image_set(Images& images, data::ImageSet set) {
   set.labels = owner->second;
   set.owner = std::move(owner);
   return set;
-}
-
-/// Returns the batches of a set of images like those that the model was trained on.
-std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet set,
-                                                const data::ImageSet& like) {
-  return loader::make_batch_source(
-      std::move(set), settings::effective_normalize(worker.config.data, like.channels),
-      worker.device(), at::kFloat, make_augmenter(worker, like, /*exchanges=*/false));
 }
 
 void print_predictions(const Worker& worker, models::Model& model, loader::BatchSource& source,
@@ -301,12 +296,10 @@ void run_evaluation(Worker& worker) {
   if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) {
     test.classes = std::max(test.classes, facts->images.classes);
   }
-  const auto model = make_model_with_weights(worker, test, worker.job.checkpoint);
+  const auto model = make_model_with_weights(worker, test);
   model->to(worker.device());
   update_status();
-  const auto images = loader::make_batch_source(
-      test, settings::effective_normalize(config.data, test.channels), worker.device(), at::kFloat,
-      make_augmenter(worker, test, /*exchanges=*/false));
+  const auto images = batches_of(worker, test, test);
   const eval::Evaluation evaluation =
       eval::evaluate(*model, *images, config.train.test_batch_size, worker.communicator,
                      worker.device(), update_status, {.shards = config.train.shards.value_or(0)});
@@ -367,7 +360,7 @@ void run_predictions(Worker& worker) {
   if (!worker.is_rank0()) return;
   const at::NoGradGuard no_grad;
   const data::ImageSet like = images_trained_on(worker);
-  const auto model = make_model_with_weights(worker, like, worker.job.checkpoint);
+  const auto model = make_model_with_weights(worker, like);
   model->to(worker.device());
   model->eval();
   const std::vector<std::string> class_names = class_names_of(worker);

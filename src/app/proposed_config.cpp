@@ -279,37 +279,27 @@ class Draft {
 
 // The text.
 
-constexpr std::size_t kLineLength = 110;
-
-std::string on_a_line(const Json& json) {
+/// Formats JSON on one line if that fits after `used` columns, else with one item per line.
+std::string formatted(const Json& json, std::size_t indent = 0, std::size_t used = 0) {
+  constexpr std::size_t kLineLength = 110;
   if (!json.is_structured() || json.empty()) return json_text(json);
-  std::string text;
-  for (const auto& [key, value] : json.items()) {
-    text += (text.empty() ? "" : ", ") + (json.is_object() ? json_text(Json(key)) + ": " : "") +
-            on_a_line(value);
-  }
-  return json.is_object() ? "{ " + text + " }" : "[" + text + "]";
-}
-
-/// `used`: columns that are already in use on the first line.
-std::string on_lines(const Json& json, std::size_t indent, std::size_t used) {
-  std::string line = on_a_line(json);
-  if (!json.is_structured() || used + line.size() < kLineLength) return line;
-  const std::string margin(indent + 2, ' ');
-  std::string text;
+  const std::string margin = "\n" + std::string(indent + 2, ' ');
+  std::string line;
+  std::string lines;
   for (const auto& [key, value] : json.items()) {
     const std::string name = json.is_object() ? json_text(Json(key)) + ": " : "";
-    text += text.empty() ? "\n" : ",\n";
-    text += margin;
-    text += name;
-    text += on_lines(value, indent + 2, margin.size() + name.size());
+    line += (line.empty() ? "" : ", ") + name + formatted(value);
+    lines += (lines.empty() ? "" : ",") + margin + name;
+    lines += formatted(value, indent + 2, indent + 2 + name.size());
   }
-  text += "\n" + std::string(indent, ' ');
-  return json.is_object() ? "{" + text + "}" : "[" + text + "]";
+  const bool fits = used + line.size() + (json.is_object() ? 4 : 2) < kLineLength;
+  if (fits) return json.is_object() ? "{ " + line + " }" : "[" + line + "]";
+  lines += "\n" + std::string(indent, ' ');
+  return json.is_object() ? "{" + lines + "}" : "[" + lines + "]";
 }
 
 /// Returns the published network that a weight file belongs to. Throws Error(kCheckpoint).
-InitialWeights published_weights(const std::filesystem::path& file) {
+InitialWeights published_weights(const fs::path& file) {
   const auto like =
       checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
   std::string known;
@@ -362,7 +352,7 @@ ProposedConfig propose_config(const PictureFolder& pictures,
   return Draft(pictures, weights).finish();
 }
 
-std::string readable_json(const Json& json) { return on_lines(json, 0, 0) + "\n"; }
+std::string readable_json(const Json& json) { return formatted(json) + "\n"; }
 
 void run_init(Worker& worker) {
   if (!worker.is_rank0()) return;

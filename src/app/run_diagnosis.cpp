@@ -8,7 +8,6 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "accelerator/device.h"
 #include "app/commands.h"

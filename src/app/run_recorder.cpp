@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "base/print.h"
-#include "checkpoint/checkpoint.h"
 #include "launch/supervisor.h"
 
 namespace mnist_train::app {
@@ -281,10 +280,9 @@ std::string config_to_repeat(const Worker& worker) {
   return settings::write_run_config(config, /*with_output=*/false);
 }
 
-/// Returns lines for the log: the data ("60,000 training and 10,000 test images of 1x28x28, 10
-/// classes"), the processes and the run folder.
-std::vector<std::string> describe_run(const Worker& worker, const data::Dataset& dataset,
-                                      const report::Summary& summary) {
+/// Logs the data ("60,000 training and 10,000 test images of 1x28x28, 10 classes"), the processes
+/// and the run folder.
+void log_run(const Worker& worker, const data::Dataset& dataset, const report::Summary& summary) {
   std::string processes = counted(summary.world_size, "process") + " on " + summary.device;
   if (!worker.communicator.alone()) {
     processes += " (" + summary.backend + ", " + summary.gradient_averaging + " averaging)";
@@ -292,16 +290,15 @@ std::vector<std::string> describe_run(const Worker& worker, const data::Dataset&
   processes +=
       ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
   if (summary.execution == "graph") processes += ", the step as a CUDA graph";
-  std::vector<std::string> lines{describe_dataset(dataset), processes};
+  spdlog::info("{}", describe_dataset(dataset));
+  spdlog::info("{}", processes);
   if (const auto& ema = worker.config.train.ema) {
-    lines.push_back(
-        fmt::format("ema: the run evaluates and saves the moving average of the weights (decay {}, "
-                    "lower in the "
-                    "first steps), not the trained weights",
-                    ema->decay));
+    spdlog::info(
+        "ema: the run evaluates and saves the moving average of the weights (decay {}, lower "
+        "in the first steps), not the trained weights",
+        ema->decay);
   }
-  lines.push_back("run folder: " + worker.run_folder.string());
-  return lines;
+  spdlog::info("run folder: {}", worker.run_folder.string());
 }
 
 /// Returns the record of the last epoch of training, which has just been evaluated. The training
@@ -372,7 +369,7 @@ RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Tr
       begin_s_(monotonic_seconds()),
       refreshed_s_(begin_s_ - kRefreshInterval_s) {
   if (!worker.is_rank0()) return;
-  for (const std::string& line : describe_run(worker, dataset, summary_)) spdlog::info("{}", line);
+  log_run(worker, dataset, summary_);
   const bool is_new = !report::holds_run(worker.run_folder);
   try {
     begin(resumed);
