@@ -477,6 +477,15 @@ bool matches_seal(std::span<const std::uint8_t> file) {
   return std::ranges::equal(hasher.digest(), file.last(kSealBytes));
 }
 
+std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t> file) {
+  std::uint64_t length = 0;
+  static_assert(sizeof length == kSafetensorsLengthBytes);
+  if (file.size() < sizeof length) return std::nullopt;
+  std::memcpy(&length, file.data(), sizeof length);
+  if (length > file.size() - sizeof length) return std::nullopt;
+  return std::string_view(reinterpret_cast<const char*>(file.data()) + sizeof length, length);
+}
+
 bool is_zip_file(std::span<const std::uint8_t> file) {
   constexpr std::array<std::uint8_t, 4> kBegin{'P', 'K', 3, 4};
   return file.size() >= kBegin.size() && std::ranges::equal(file.first(kBegin.size()), kBegin);

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -221,13 +220,6 @@ inline constexpr const char* kTarTorchFile =
     "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False), NEW)";
 
 /// Returns the JSON header of a safetensors file, or nothing if the file is too short.
-inline std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t> file) {
-  std::uint64_t length = 0;
-  static_assert(sizeof length == kSafetensorsLengthBytes);
-  if (file.size() < sizeof length) return std::nullopt;
-  std::memcpy(&length, file.data(), sizeof length);
-  if (length > file.size() - sizeof length) return std::nullopt;
-  return std::string_view(reinterpret_cast<const char*>(file.data()) + sizeof length, length);
-}
+std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t> file);
 
 }  // namespace mnist_train
