@@ -120,8 +120,8 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
   return finite;
 }
 
-bool step_by_sgd(const kernels::WeightUpdate& update, const kernels::SgdRule& rule,
-                 double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
+bool step_by(const kernels::SgdRule& rule, const kernels::WeightUpdate& update,
+             double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
   const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                            static_cast<float>(rule.weight_decay), rule.nesterov};
   const auto step = [&](const float* gradients, comm::Slice block, float* values) {
@@ -132,8 +132,8 @@ bool step_by_sgd(const kernels::WeightUpdate& update, const kernels::SgdRule& ru
   return update_all(update, step, sum, first);
 }
 
-bool step_by_adam(const kernels::WeightUpdate& update, const kernels::AdamRule& rule,
-                  double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
+bool step_by(const kernels::AdamRule& rule, const kernels::WeightUpdate& update,
+             double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
   rule.steps.add_(1);
   const double steps = rule.steps.item<double>();
   const auto as_float = [](double value) { return static_cast<float>(value); };
@@ -356,10 +356,9 @@ bool Optimizer::clip_gradients(const at::Tensor& check) {
 bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
                     const comm::GradientSum& gradients, std::int64_t first) {
   const double learning_rate = update.learning_rate.item<double>();
-  if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule)) {
-    return step_by_sgd(update, *sgd, learning_rate, gradients, first);
-  }
-  return step_by_adam(update, std::get<kernels::AdamRule>(rule), learning_rate, gradients, first);
+  return std::visit(
+      [&](const auto& chosen) { return step_by(chosen, update, learning_rate, gradients, first); },
+      rule);
 }
 
 }  // namespace mnist_train::train

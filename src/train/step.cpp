@@ -161,16 +161,15 @@ ShardBuffers::ShardBuffers(const torch::nn::Module& model) : buffers_(model.buff
 
 void ShardBuffers::begin_step() {
   const at::NoGradGuard no_grad;
-  if (!buffers_.empty()) at::_foreach_copy_(kept_, buffers_);
+  at::_foreach_copy_(kept_, buffers_);
 }
 
 void ShardBuffers::begin_shard() {
   const at::NoGradGuard no_grad;
-  if (!buffers_.empty()) at::_foreach_copy_(buffers_, kept_);
+  at::_foreach_copy_(buffers_, kept_);
 }
 
 void ShardBuffers::end_shard(const at::Tensor& changes, double fraction, bool is_first) const {
-  if (buffers_.empty()) return;
   const at::NoGradGuard no_grad;
   at::_foreach_copy_(views_like(buffers_, changes), at::_foreach_sub(buffers_, kept_));
   changes.narrow(0, 0, floating_elements_).mul_(fraction);
@@ -179,7 +178,6 @@ void ShardBuffers::end_shard(const at::Tensor& changes, double fraction, bool is
 }
 
 void ShardBuffers::end_step(const at::Tensor& changes) {
-  if (buffers_.empty()) return;
   const at::NoGradGuard no_grad;
   begin_shard();
   const std::vector<at::Tensor> summed = views_like(buffers_, changes);
@@ -199,7 +197,7 @@ Step::Step(const settings::TrainOptions& options, models::Model& model, FlatPara
       optimizer_(optimizer),
       log_(log),
       class_weights_(std::move(class_weights)) {
-  if (options.shards) buffers_.emplace(model);
+  if (options.shards && !model.buffers().empty()) buffers_.emplace(model);
 }
 
 at::ScalarType Step::rates_type() const {

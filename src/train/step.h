@@ -136,7 +136,7 @@ class ShardBuffers {
   /// Returns the number of f32 elements needed for the changes of a model's buffers.
   static std::int64_t elements(const torch::nn::Module& model);
 
-  /// `model` runs forward and backward.
+  /// `model` runs forward and backward; it must have buffers.
   explicit ShardBuffers(const torch::nn::Module& model);
 
   /// Saves a copy of the buffers for the shards of the step.
@@ -205,7 +205,7 @@ class Step {
   StepLog& log_;
   at::Tensor class_weights_;
   at::Tensor scaled_class_weights_;      // for this step
-  std::optional<ShardBuffers> buffers_;  // with fixed shards
+  std::optional<ShardBuffers> buffers_;  // with fixed shards, if the model has any
   std::int64_t samples_ = 0;             // of the step
   std::int64_t batches_ = 0;
   std::size_t shard_ = 0;           // the current one, among this rank's
