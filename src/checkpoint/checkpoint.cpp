@@ -11,7 +11,6 @@
 #include <limits>
 
 #include "accelerator/device.h"
-#include "base/file.h"
 #include "base/system.h"
 #include "settings/augment_options.h"
 #include "settings/data_options.h"

@@ -506,15 +506,15 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
   PickleMachine machine(pickle);
   const PickleNode& dict = find_state_dict(machine.run());
   std::vector<std::pair<std::string, PickledTensor>> entries;
-  std::unordered_map<std::string_view, std::size_t> places;
+  std::unordered_map<std::string_view, std::size_t> indices;
   bool has_tensor = false;
   for (std::size_t i = 0; i < dict.items.size(); i += 2) {
     const Value& value = dict.items[i + 1];
-    const auto [place, is_new] = places.emplace(text_of(dict.items[i]), entries.size());
-    if (is_new) entries.emplace_back(place->first, PickledTensor{});
+    const auto [index, is_new] = indices.emplace(text_of(dict.items[i]), entries.size());
+    if (is_new) entries.emplace_back(index->first, PickledTensor{});
     require(entries.size() <= kMaxTensors, "the state_dict has too many entries");
     // As in Python, the last value of a key is used.
-    PickledTensor& tensor = entries[place->second].second;
+    PickledTensor& tensor = entries[index->second].second;
     const auto found = tensor_of(value);
     tensor = found.value_or(PickledTensor{});
     if (!found) tensor.problem = "is " + kind_of(value) + ", not a tensor";

@@ -8,14 +8,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
 #include <set>
 #include <stdexcept>
 #include <tuple>
 
-#include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 
-#include "base/file.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"
 

@@ -20,8 +20,6 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "accelerator/device.h"
 #include "models/loss.h"
@@ -233,8 +231,8 @@ class EvaluationSums {
     at::Tensor codes = at::amax(at::softmax(logits, 1, at::kFloat), 1);
     if (classes_ > 256) codes = codes.to(at::kDouble);  // f32 is too imprecise for both
     at::nan_to_num_(codes).add_(predicted, 2).add_(2);
-    at::Tensor places = wrong_codes_.narrow(0, range.begin, range.size());
-    at::mul_out(places, codes, predicted.ne(labels));
+    at::Tensor out = wrong_codes_.narrow(0, range.begin, range.size());
+    at::mul_out(out, codes, predicted.ne(labels));
   }
 
   std::int64_t classes_;

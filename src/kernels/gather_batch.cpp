@@ -150,9 +150,9 @@ at::Tensor known_pixels(const BatchSamples& samples, const at::Tensor& drawn,
 void check_pixels(at::ScalarType type, Agreement& agreement) {
   const BatchSamples host = known_samples();
   const at::Tensor numbers = known_values({kKnownImages, 4}).abs();
-  const at::Tensor places = numbers.narrow(1, 0, 2).mul(2 * kKnownPadding + 1).floor();
-  const at::Tensor drawn =
-      at::cat({places, numbers.narrow(1, 2, 1).gt(0.5).to(at::kFloat), numbers.narrow(1, 3, 1)}, 1);
+  const at::Tensor corners = numbers.narrow(1, 0, 2).mul(2 * kKnownPadding + 1).floor();
+  const at::Tensor drawn = at::cat(
+      {corners, numbers.narrow(1, 2, 1).gt(0.5).to(at::kFloat), numbers.narrow(1, 3, 1)}, 1);
   const at::Tensor table = known_values({256});
   const at::Tensor steps =
       at::tensor({static_cast<int>(PixelStep::kCrop), 0, as_int(kKnownSide), as_int(kKnownSide),
@@ -182,9 +182,7 @@ void check_gather_batch(Agreement& agreement) {
   agreement.add("rows", made.images, host.rows.index_select(0, chosen), at::kFloat);
   agreement.add("labels", made.labels, host.labels.index_select(0, chosen), at::kFloat);
   agreement.add("positions", here.positions, host.positions.add(kKnownAdvance), at::kFloat);
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    check_pixels(type, agreement);
-  }
+  for (const auto type : {at::kFloat, at::kBFloat16}) check_pixels(type, agreement);
 }
 
 }  // namespace mnist_train::kernels

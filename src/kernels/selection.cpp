@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <map>
 #include <sstream>
-#include <string>
 #include <utility>
 
 #include "base/error.h"

@@ -45,12 +45,13 @@ Augmentation augmentation_of(const settings::RandomCropOptions& options, ImageSi
     out[1] = static_cast<float>(box.left + options.padding);
   };
   entry.apply = [padded, window](const at::Tensor& images, const at::Tensor& drawn) {
-    const at::Tensor places = drawn.to(at::kLong);
+    const at::Tensor corners = drawn.to(at::kLong);
     const at::Tensor windows = padded(images)
                                    .unfold(2, window.height, 1)
                                    .unfold(3, window.width, 1);  // [n,C,tops,lefts,h,w]
-    const at::Tensor samples = at::arange(images.size(0), places.options());
-    return at::index(windows, {samples, {}, places.select(1, 0), places.select(1, 1)}).contiguous();
+    const at::Tensor samples = at::arange(images.size(0), corners.options());
+    return at::index(windows, {samples, {}, corners.select(1, 0), corners.select(1, 1)})
+        .contiguous();
   };
   if (window == size) return entry;
   entry.apply_to_test = [=, padding = options.padding](const at::Tensor& images) {  // centre crop

@@ -26,9 +26,8 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
                                              float* running_var, int64* batches,
                                              ChannelSums* partial_sums, unsigned* arrived) {
   const RowTile<size> tile(rows, channels, tiles);
-  ChannelSums own[size];
+  ChannelSums own[size] = {};
   float shift[size];
-  for (int i = 0; i < size; ++i) own[i] = {0, 0};
   for (int i = 0; i < size; ++i) shift[i] = to_float(x[tile.offset(tile.first_row()) + i]);
   for_each_row<4>(
       tile, [&](int64 row) { return load<size>(x + tile.offset(row)); },
@@ -145,8 +144,7 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
   };
   const RowTile<size> tile(rows, channels, tiles);
   const Normalization<size> normalized(tile, statistics, weights, biases);
-  ChannelSums own[size];
-  for (int i = 0; i < size; ++i) own[i] = {0, 0};
+  ChannelSums own[size] = {};
   for_each_row<2>(
       tile,
       [&](int64 row) {

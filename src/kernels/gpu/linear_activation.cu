@@ -18,8 +18,7 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
     Values dy;
   };
   const RowTile<size> tile(rows, channels, tiles);
-  float own[size];
-  for (int i = 0; i < size; ++i) own[i] = 0;
+  float own[size] = {};
   for_each_row<4>(
       tile,
       [&](int64 row) {
