@@ -88,9 +88,6 @@ struct PickleMachine {
 
   Value run();
 
-  /// Returns the size in bytes of the program that `run` has executed.
-  std::size_t size() const { return next; }
-
   std::string_view take(std::uint64_t size) {
     require(size <= program.size() - next, "the pickle is truncated");
     next += size;
@@ -170,13 +167,7 @@ struct PickleMachine {
     marks.pop_back();
     return begin;
   }
-  void pop_or_mark() {
-    if (stack.size() > floor()) {
-      stack.pop_back();
-    } else {
-      pop_mark();
-    }
-  }
+  void pop_or_mark() { stack.resize(stack.size() > floor() ? stack.size() - 1 : pop_mark()); }
 
   void refer_to_storage() {
     const Value id = pop();
@@ -232,7 +223,7 @@ struct PickleMachine {
   static constexpr Value kAbsent = static_cast<PickleNode*>(nullptr);  // in the memo
 
   std::string_view program;
-  std::size_t next = 0;
+  std::size_t next = 0;  // the first byte that was not executed yet
   std::vector<Value> stack;
   std::vector<std::size_t> marks;  // stack sizes
   std::vector<Value> memo;
@@ -527,7 +518,7 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
 PickleExtent pickle_extent(std::string_view bytes) {
   PickleMachine machine(bytes);
   machine.run();
-  PickleExtent extent{machine.size(), {}};
+  PickleExtent extent{machine.next, {}};
   for (const PickleNode& node : machine.nodes) {
     if (node.kind != kStorage) continue;
     const auto id = storage_id(node.items);
