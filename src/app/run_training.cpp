@@ -205,7 +205,7 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   const std::int64_t batch_size = worker.config.train.test_batch_size;
   const auto evaluate_on = [&](loader::BatchSource& some, eval::EvaluationRequest request) {
     request.shards = worker.config.train.shards.value_or(0);
-    request.draft = trainer.draft_model();
+    request.bf16_copy = trainer.bf16_copy();
     return eval::evaluate(trainer.evaluated_model(), some, batch_size, worker.communicator,
                           worker.device(), update_status, request);
   };

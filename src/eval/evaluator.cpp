@@ -33,9 +33,9 @@ constexpr int kRunAheadBatches = 2;
 // Images per batch and CPU thread. The activations of more images do not fit into the caches, which
 // makes convolutional networks up to twice as slow.
 constexpr std::int64_t kHostBatch = 128;
-// Maximum number of drafted samples whose logits are kept for recomputation.
-constexpr std::int64_t kDraftedSamples = 8192;
-constexpr std::int64_t kDraftedLogits = kDraftedSamples * 256;
+// Maximum number of samples whose logits are kept for recomputation.
+constexpr std::int64_t kCascadedSamples = 8192;
+constexpr std::int64_t kCascadedLogits = kCascadedSamples * 256;
 constexpr std::int64_t kTopClasses = 5;
 constexpr std::int64_t kMostScoredClasses = 100;  // with more, predictions have only the top scores
 
@@ -270,12 +270,13 @@ void append(at::Tensor& rows, const at::Tensor& more) {
 
 }  // namespace
 
-DraftedLogits::DraftedLogits(models::Model& model, models::Model& draft, std::int64_t batch_size)
-    : model_(model), draft_(draft), batch_size_(batch_size) {}
+CascadedLogits::CascadedLogits(models::Model& model, models::Model& bf16_copy,
+                               std::int64_t batch_size)
+    : model_(model), bf16_copy_(bf16_copy), batch_size_(batch_size) {}
 
-void DraftedLogits::add(const at::Tensor& images, const at::Tensor& labels,
-                        const std::vector<data::Range>& wanted) {
-  const at::Tensor logits = draft_.forward(images.to(at::kBFloat16)).to(at::kFloat);
+void CascadedLogits::add(const at::Tensor& images, const at::Tensor& labels,
+                         const std::vector<data::Range>& wanted) {
+  const at::Tensor logits = bf16_copy_.forward(images.to(at::kBFloat16)).to(at::kFloat);
   at::Tensor again = clearly_right(logits, labels).logical_not_();
   for (const data::Range& range : wanted) again.narrow(0, range.begin, range.size()).fill_(true);
   const at::Tensor rows = again.nonzero().squeeze(1);
@@ -286,7 +287,7 @@ void DraftedLogits::add(const at::Tensor& images, const at::Tensor& labels,
   while (images_.size(0) >= batch_size_) compute_again(batch_size_);
 }
 
-DraftedLogits::Result DraftedLogits::take() {
+CascadedLogits::Result CascadedLogits::take() {
   if (images_.size(0) > 0) compute_again(images_.size(0));
   Result result{logits_, labels_};
   logits_ = labels_ = images_ = numbers_ = at::Tensor();
@@ -294,7 +295,7 @@ DraftedLogits::Result DraftedLogits::take() {
 }
 
 /// Recomputes the first `count` pending samples with the model.
-void DraftedLogits::compute_again(std::int64_t count) {
+void CascadedLogits::compute_again(std::int64_t count) {
   const auto take_first = [count](at::Tensor& rows) {
     at::Tensor first = rows.narrow(0, 0, count);
     rows = rows.narrow(0, count, rows.size(0) - count);
@@ -313,8 +314,8 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
   const std::int64_t shards = request.shards > 0 ? request.shards : ranks;
   const data::Range own = data::shard({0, shards}, communicator.rank(), ranks);
   EvaluationSums sums(images.images(), request, shards, device);
-  const std::int64_t drafted_samples =
-      std::min(kDraftedSamples, kDraftedLogits / images.images().classes);
+  const std::int64_t cascaded_samples =
+      std::min(kCascadedSamples, kCascadedLogits / images.images().classes);
   std::vector<data::Range> ranges;
   std::vector<std::int64_t> shard_of_range;
   for (std::int64_t number = own.begin; number < own.end; ++number) {
@@ -324,10 +325,10 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
       shard_of_range.push_back(number);
     }
   }
-  std::optional<DraftedLogits> drafted;
-  if (request.draft != nullptr && device.is_cpu()) {
-    request.draft->eval();
-    drafted.emplace(model, *request.draft, batch_size);
+  std::optional<CascadedLogits> cascade;
+  if (request.bf16_copy != nullptr && device.is_cpu()) {
+    request.bf16_copy->eval();
+    cascade.emplace(model, *request.bf16_copy, batch_size);
   }
   accelerator::RunAheadLimit run_ahead_limit(device, kRunAheadBatches);
   for (std::size_t i = 0; i < ranges.size(); ++i) {
@@ -335,14 +336,14 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
     const std::int64_t shard = shard_of_range[i];
     images.prefetch(std::span(ranges).subspan(i), loader::Order::kStored);
     const loader::Batch batch = images.gather({range, loader::Order::kStored});
-    if (!drafted) {
+    if (!cascade) {
       sums.add(model.forward(batch.images), batch.labels, shard, range);
     } else {
-      drafted->add(batch.images, batch.labels, within(request.predictions, range));
+      cascade->add(batch.images, batch.labels, within(request.predictions, range));
       const bool ends_shard = i + 1 == ranges.size() || shard_of_range[i + 1] != shard;
-      if (ends_shard || drafted->size() >= drafted_samples) {
-        const data::Range samples{range.end - drafted->size(), range.end};
-        const DraftedLogits::Result result = drafted->take();
+      if (ends_shard || cascade->size() >= cascaded_samples) {
+        const data::Range samples{range.end - cascade->size(), range.end};
+        const CascadedLogits::Result result = cascade->take();
         sums.add(result.logits, result.labels, shard, samples);
       }
     }

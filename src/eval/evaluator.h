@@ -31,16 +31,16 @@ struct WrongPrediction {
   double confidence = 0;  // probability of that class; 0 if NaN
 };
 
-/// The logits of a series of batches on a CPU, most of them computed by a bf16 copy of the model,
-/// the draft. Samples that the draft does not classify correctly by a clear margin are recomputed
-/// by the model itself, across several batches at a time; so are samples whose scores are
-/// requested. Predictions, and the scores of misclassified samples, are thus the model's. The loss
-/// differs only by bf16 rounding of terms that are all small.
-class DraftedLogits {
+/// The logits of a series of batches on a CPU, computed by a cascade: first by a bf16 copy of the
+/// model, then, for samples that the copy does not classify correctly by a clear margin and samples
+/// whose scores are requested, by the model itself, across several batches at a time. Predictions,
+/// and the scores of misclassified samples, are thus the model's. The loss differs only by bf16
+/// rounding of terms that are all small.
+class CascadedLogits {
  public:
   /// Both models must be in evaluation mode and on the CPU, and outlive this object. The model
   /// computes `batch_size` samples at a time.
-  DraftedLogits(models::Model& model, models::Model& draft, std::int64_t batch_size);
+  CascadedLogits(models::Model& model, models::Model& bf16_copy, std::int64_t batch_size);
 
   /// Adds a batch: its `images` [n,C,H,W] f32 and `labels` [n] i64. The model recomputes the rows
   /// in `wanted` in any case.
@@ -60,7 +60,7 @@ class DraftedLogits {
   void compute_again(std::int64_t count);
 
   models::Model& model_;
-  models::Model& draft_;
+  models::Model& bf16_copy_;
   std::int64_t batch_size_;
   at::Tensor logits_;   // [n,classes], of all samples; the model's where recomputed
   at::Tensor labels_;   // [n]
@@ -79,8 +79,8 @@ struct EvaluationRequest {
   // 0: one per rank.
   std::int64_t shards = 0;
   // A bf16 copy of the model, used only on CPUs for the samples that it classifies clearly (see
-  // DraftedLogits); null: the model computes everything.
-  models::Model* draft = nullptr;
+  // CascadedLogits); null: the model computes everything.
+  models::Model* bf16_copy = nullptr;
 };
 
 /// The result for an entire image set.

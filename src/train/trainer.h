@@ -80,7 +80,7 @@ class Trainer {
   /// Returns the model that is evaluated and saved as the result: the EMA model if enabled.
   models::Model& evaluated_model() { return ema_ ? ema_->model() : *model_; }
   /// Returns the bf16 copy of the evaluated model, with rounded weights; null if there is none.
-  models::Model* draft_model() { return ema_ ? nullptr : bf16_copy_.get(); }
+  models::Model* bf16_copy() { return ema_ ? nullptr : bf16_copy_.get(); }
   /// Returns the trained model, with fp32 weights.
   models::Model& model() { return *model_; }
   const models::Model& model() const { return *model_; }

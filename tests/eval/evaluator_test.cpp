@@ -183,7 +183,8 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
         }).wrong_predictions.empty());
 }
 
-TEST_CASE("a draft in bf16 does not change accuracy and predictions, and hardly the loss") {
+TEST_CASE(
+    "a bf16 copy of the model does not change accuracy and predictions, and hardly the loss") {
   constexpr std::int64_t kMany = 300;
   const auto sure_model = [] {
     const auto model = tiny_model(1);
@@ -191,45 +192,45 @@ TEST_CASE("a draft in bf16 does not change accuracy and predictions, and hardly 
     for (at::Tensor& parameter : model->parameters()) parameter.mul_(4);
     return model;
   };
-  const auto draft_of = [&] {
-    const auto draft = sure_model();
-    draft->compute_in_bfloat16();
-    return draft;
+  const auto bf16_copy_of = [&] {
+    const auto bf16_copy = sure_model();
+    bf16_copy->compute_in_bfloat16();
+    return bf16_copy;
   };
-  const auto evaluate_on = [&](const comm::Communicator& communicator, models::Model* by_draft) {
+  const auto evaluate_on = [&](const comm::Communicator& communicator, models::Model* bf16_copy) {
     const EvaluationRequest request{.predictions = {{0, 3}, {kMany - 2, kMany}},
                                     .wrong_predictions = true,
                                     .shards = 3,
-                                    .draft = by_draft};
+                                    .bf16_copy = bf16_copy};
     return evaluate(
         *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, request);
   };
   const Evaluation expected = evaluate_on(comm::Communicator(), nullptr);
-  const Evaluation drafted = evaluate_on(comm::Communicator(), draft_of().get());
-  CHECK(drafted.accuracy == expected.accuracy);
-  CHECK(drafted.counts.confusion == expected.counts.confusion);
-  CHECK(drafted.loss == Approx(expected.loss).epsilon(1e-3));
-  CHECK(drafted.loss != expected.loss);
-  REQUIRE(drafted.predictions.size() == 5);
+  const Evaluation cascaded = evaluate_on(comm::Communicator(), bf16_copy_of().get());
+  CHECK(cascaded.accuracy == expected.accuracy);
+  CHECK(cascaded.counts.confusion == expected.counts.confusion);
+  CHECK(cascaded.loss == Approx(expected.loss).epsilon(1e-3));
+  CHECK(cascaded.loss != expected.loss);
+  REQUIRE(cascaded.predictions.size() == 5);
   for (std::size_t i = 0; i < 5; ++i) {
     for (std::size_t score = 0; score < 10; ++score) {
-      CHECK(drafted.predictions[i].scores[score].second ==
+      CHECK(cascaded.predictions[i].scores[score].second ==
             Approx(expected.predictions[i].scores[score].second).epsilon(1e-5));
     }
   }
-  REQUIRE(drafted.wrong_predictions.size() == expected.wrong_predictions.size());
+  REQUIRE(cascaded.wrong_predictions.size() == expected.wrong_predictions.size());
   for (std::size_t i = 0; i < expected.wrong_predictions.size(); ++i) {
-    CHECK(drafted.wrong_predictions[i].sample == expected.wrong_predictions[i].sample);
-    CHECK(drafted.wrong_predictions[i].confidence ==
+    CHECK(cascaded.wrong_predictions[i].sample == expected.wrong_predictions[i].sample);
+    CHECK(cascaded.wrong_predictions[i].confidence ==
           Approx(expected.wrong_predictions[i].confidence).epsilon(1e-5));
   }
   for (const int world_size : {2, 3}) {
     const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
-      return evaluate_on(communicator, draft_of().get());
+      return evaluate_on(communicator, bf16_copy_of().get());
     });
     for (const Evaluation& result : results) {
-      CHECK(result.loss == drafted.loss);
-      CHECK(result.accuracy == drafted.accuracy);
+      CHECK(result.loss == cascaded.loss);
+      CHECK(result.accuracy == cascaded.accuracy);
     }
   }
 }
@@ -391,9 +392,9 @@ at::Tensor table(const std::vector<float>& numbers) {
   return at::tensor(numbers).view({-1, kClasses});
 }
 
-TEST_CASE("the model computes the samples that its draft may get wrong, and the wanted ones") {
+TEST_CASE("the model computes the samples that its bf16 copy may get wrong, and the wanted ones") {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor drafted = table({
+  const at::Tensor cascaded = table({
       3,    1,   0,    // clearly right
       0,    3,   0,    // clearly wrong
       0.75, 0,   0,    // right by less than one
@@ -403,25 +404,25 @@ TEST_CASE("the model computes the samples that its draft may get wrong, and the 
       8,    0,   0,    // clearly right, but wanted
       2,    0.5, -32,  // right by less than an eighth of the greatest absolute value
   });
-  const std::int64_t samples = drafted.size(0);
-  Table draft(drafted);
+  const std::int64_t samples = cascaded.size(0);
+  Table bf16_copy(cascaded);
   Table model(at::full({samples, kClasses}, kByModel));
-  DraftedLogits logits(model, draft, /*batch_size=*/4);
+  CascadedLogits logits(model, bf16_copy, /*batch_size=*/4);
   const at::Tensor labels = at::zeros({samples}, at::kLong);
   logits.add(numbered(0, 5), labels.narrow(0, 0, 5), {});
   CHECK(model.batches.empty());
   logits.add(numbered(5, samples), labels.narrow(0, 5, samples - 5), {{1, 2}});
   CHECK(model.batches == std::vector<std::int64_t>{4});
-  const DraftedLogits::Result result = logits.take();
+  const CascadedLogits::Result result = logits.take();
   CHECK(model.batches == std::vector<std::int64_t>{4, 2});
   CHECK(model.types.front() == at::kFloat);
-  CHECK(draft.types == std::vector<at::ScalarType>(2, at::kBFloat16));
+  CHECK(bf16_copy.types == std::vector<at::ScalarType>(2, at::kBFloat16));
   REQUIRE(result.logits.size(0) == samples);
   CHECK(result.logits.scalar_type() == at::kFloat);
   CHECK(result.labels.equal(labels));
   for (const std::int64_t sample : {0, 4}) {
     INFO("sample " << sample);
-    CHECK(result.logits[sample].equal(drafted[sample]));
+    CHECK(result.logits[sample].equal(cascaded[sample]));
   }
   for (const std::int64_t sample : {1, 2, 3, 5, 6, 7}) {
     INFO("sample " << sample);
@@ -429,15 +430,15 @@ TEST_CASE("the model computes the samples that its draft may get wrong, and the 
   }
 }
 
-TEST_CASE("drafted logits begin anew after each `take`") {
-  Table draft(table({0, 9, 0, 9, 0, 0, 0, 0, 9}));
+TEST_CASE("cascaded logits begin anew after each `take`") {
+  Table bf16_copy(table({0, 9, 0, 9, 0, 0, 0, 0, 9}));
   Table model(at::full({3, kClasses}, kByModel));
-  DraftedLogits logits(model, draft, /*batch_size=*/2);
+  CascadedLogits logits(model, bf16_copy, /*batch_size=*/2);
   const at::Tensor labels = at::arange(3, at::kLong);
   logits.add(numbered(0, 2), labels.narrow(0, 0, 2), {});
   CHECK(logits.take().logits.eq(kByModel).all().item<bool>());
   logits.add(numbered(2, 3), labels.narrow(0, 2, 1), {});
-  const DraftedLogits::Result result = logits.take();
+  const CascadedLogits::Result result = logits.take();
   CHECK(result.logits.equal(table({0, 0, 9})));
   CHECK(result.labels.equal(labels.narrow(0, 2, 1)));
   CHECK(model.batches == std::vector<std::int64_t>{2});
