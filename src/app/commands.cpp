@@ -316,9 +316,7 @@ void run_export(Worker& worker) {
   if (format == "onnx" || format == "python") return export_network(worker);
   const auto weights = checkpoint::read_weights(worker.job.checkpoint);
   launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
-  checkpoint::write_weights(
-      worker.job.export_path, weights,
-      format == "pt" ? checkpoint::WeightsFormat::kPt : checkpoint::WeightsFormat::kSafetensors);
+  checkpoint::write_weights(worker.job.export_path, weights, format == "safetensors");
 }
 
 void run_description(Worker& worker) {

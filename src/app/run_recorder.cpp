@@ -555,7 +555,7 @@ void RunRecorder::finish() {
   const fs::path model_file = worker_.run_folder / worker_.config.model_file;
   if (worker_.is_rank0()) {
     checkpoint::write_weights(model_file, checkpoint::state_dict(trainer_.evaluated_model()),
-                              checkpoint::format_of(model_file));
+                              model_file.extension() == ".safetensors");
   }
   summary_.ended_by = trainer_.ended_by();
   end("finished");

@@ -194,14 +194,9 @@ std::optional<settings::ModelName> network_like(const NamedTensors& file,
 /// Error(kCheckpoint).
 std::optional<RunFacts> facts_of(const std::filesystem::path& path);
 
-enum class WeightsFormat { kPt, kSafetensors };
-
-/// Returns the format for a file's extension: safetensors for ".safetensors", else PyTorch's.
-WeightsFormat format_of(const std::filesystem::path& path);
-
-/// Atomically writes a state_dict of contiguous CPU tensors that share no memory. Throws
-/// Error(kCheckpoint).
+/// Atomically writes a state_dict of contiguous CPU tensors that share no memory, as safetensors or
+/// in PyTorch's format. Throws Error(kCheckpoint).
 void write_weights(const std::filesystem::path& path, const NamedTensors& weights,
-                   WeightsFormat format);
+                   bool as_safetensors);
 
 }  // namespace mnist_train::checkpoint

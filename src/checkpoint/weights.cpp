@@ -320,16 +320,9 @@ std::optional<RunFacts> facts_of(const fs::path& path) {
   return is_checkpoint(file) ? std::optional(checkpoint_facts(file, path.string())) : std::nullopt;
 }
 
-WeightsFormat format_of(const fs::path& path) {
-  return path.extension() == ".safetensors" ? WeightsFormat::kSafetensors : WeightsFormat::kPt;
-}
-
-void write_weights(const fs::path& path, const NamedTensors& weights, WeightsFormat format) {
-  if (format == WeightsFormat::kPt) {
-    write_pt(path, weights);
-  } else {
-    write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false);
-  }
+void write_weights(const fs::path& path, const NamedTensors& weights, bool as_safetensors) {
+  if (!as_safetensors) return write_pt(path, weights);
+  write_safetensors(path, {weights, {{"format", "pt"}}}, /*seal=*/false);
 }
 
 }  // namespace mnist_train::checkpoint

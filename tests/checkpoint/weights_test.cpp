@@ -121,12 +121,12 @@ TEST_CASE("prefixes of DistributedDataParallel and torch.compile are removed") {
                                    "_orig_mod.module.", "_orig_mod.module._orig_mod."}) {
     NamedTensors wrapped = weights;
     for (auto& [name, tensor] : wrapped) name.insert(0, prefix);
-    write_weights(folder.path() / "wrapped.pt", wrapped, WeightsFormat::kPt);
+    write_weights(folder.path() / "wrapped.pt", wrapped, /*as_safetensors=*/false);
     CHECK(same(read_weights(folder.path() / "wrapped.pt"), weights));
   }
   NamedTensors mixed = weights;
   mixed[0].first.insert(0, "module.");
-  write_weights(folder.path() / "mixed.pt", mixed, WeightsFormat::kPt);
+  write_weights(folder.path() / "mixed.pt", mixed, /*as_safetensors=*/false);
   CHECK(same(read_weights(folder.path() / "mixed.pt"), mixed));
 }
 
@@ -137,7 +137,7 @@ NamedTensors other_weights() { return state_dict(*tiny_model(2, true)); }
 
 fs::path write(const TempFolder& folder, const NamedTensors& weights) {
   const fs::path path = folder.path() / "weights.safetensors";
-  write_weights(path, weights, WeightsFormat::kSafetensors);
+  write_weights(path, weights, /*as_safetensors=*/true);
   return path;
 }
 
@@ -308,8 +308,9 @@ TEST_CASE("an index of several files is read with all of them") {
   const TempFolder folder;
   const NamedTensors all = other_weights();
   write_weights(folder.path() / "model-1.safetensors", {all.begin(), all.begin() + 4},
-                WeightsFormat::kSafetensors);
-  write_weights(folder.path() / "model-2.bin", {all.begin() + 4, all.end()}, WeightsFormat::kPt);
+                /*as_safetensors=*/true);
+  write_weights(folder.path() / "model-2.bin", {all.begin() + 4, all.end()},
+                /*as_safetensors=*/false);
   const auto index = [&](const std::string& text) {
     return folder.write("model.safetensors.index.json", text);
   };
@@ -400,8 +401,8 @@ TEST_CASE("a file in torch.save's old format that is cut short is refused") {
 TEST_CASE("the content tells the format of a file, not its name") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(3));
-  write_weights(folder.path() / "a.safetensors", weights, WeightsFormat::kPt);
-  write_weights(folder.path() / "b.pt", weights, WeightsFormat::kSafetensors);
+  write_weights(folder.path() / "a.safetensors", weights, /*as_safetensors=*/false);
+  write_weights(folder.path() / "b.pt", weights, /*as_safetensors=*/true);
   testing::TrainerRig rig(testing::small_run(), testing::one_rank(), tiny_model(3));
   write_safetensors(folder.path() / "c", snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}),
                     /*seal=*/true);
