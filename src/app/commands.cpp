@@ -246,8 +246,8 @@ void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t coun
   if (inverted.empty()) return;
   const bool dark = trained < 0.5;
   spdlog::warn(
-      "{} of {} images look{} inverted ({}): {} on a {} ground, but the model was trained on "
-      "images with a {} ground; invert them first, for example with ImageMagick: convert {} "
+      "{} of {} images look{} inverted ({}): {} on a {} background, but the model was trained on "
+      "images with a {} background; invert them first, for example with ImageMagick: convert {} "
       "-background white -alpha remove -negate inverted.png",
       inverted.size(), count, inverted.size() == 1 ? "s" : "", first_names(inverted, kMostNamed),
       dark ? "dark" : "light", dark ? "light" : "dark", dark ? "dark" : "light",

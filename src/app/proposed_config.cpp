@@ -259,7 +259,7 @@ class Draft {
                 {"weight_decay", 0.05}, {"schedule", {{"name", "cosine"}, {"warmup_epochs", 1}}}};
     recipe.update(recipe_);
     recipe_ = std::move(recipe);
-    because("epochs {}, batch_size {}: chosen by the number of pictures", epochs, batch);
+    because("epochs {}, batch_size {}: chosen for this number of pictures", epochs, batch);
   }
 
   const PictureFolder& pictures_;

@@ -289,7 +289,7 @@ void log_run(const Worker& worker, const data::Dataset& dataset, const report::S
   }
   processes +=
       ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
-  if (summary.execution == "graph") processes += ", the step as a CUDA graph";
+  if (summary.execution == "graph") processes += ", CUDA graphs";
   spdlog::info("{}", describe_dataset(dataset));
   spdlog::info("{}", processes);
   if (const auto& ema = worker.config.train.ema) {

@@ -448,7 +448,8 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
     if (holder.empty() && !inner.empty() && tensor_of(inner[1])) holder = name;
   }
   refuse(
-      "has no tensors, nor under \"model_state_dict\", \"state_dict\" or \"model\"; its keys are " +
+      "contains no tensors, also not under \"model_state_dict\", \"state_dict\" or \"model\"; its "
+      "keys are " +
       keys + (dict.items.size() > 2 * kMostNamed ? ", …" : "") +
       (holder.empty()
            ? ""

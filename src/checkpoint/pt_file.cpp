@@ -125,7 +125,7 @@ class PtArchive {
     const auto known = records_.find(name);
     if (known != records_.end()) return view(known->second);
     const std::size_t claimed = reader_.getRecordSize(name);
-    require(claimed <= left_, "record " + name + " makes the content larger than the file");
+    require(claimed <= left_, "record " + name + ": the content is larger than the file");
     left_ -= claimed;
     Record record = reader_.getRecord(name);
     const auto& [bytes, size] = record;

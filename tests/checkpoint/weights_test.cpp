@@ -384,7 +384,7 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
       find_named(weights, name)->view(-1)[-1] = value;
       copy_tensors(model_tensors(*model), weights);
       CHECK_THAT(error_of([&] { require_finite(*model, "the/file.pt"); }),
-                 IsError(ExitCode::kCheckpoint, "the/file.pt: tensor " + name + " has values"));
+                 IsError(ExitCode::kCheckpoint, "the/file.pt: tensor " + name + " contains"));
     }
   }
 }

@@ -84,8 +84,8 @@ def test_images_that_look_inverted_are_warned_of_and_others_are_not(tmp_path, ch
     assert len(result.stdout.splitlines()) == 7
     (warning,) = result.stderr.splitlines()
     files = ", ".join(map(str, inverted))
-    assert f"3 of 7 images look inverted ({files}): dark on a light ground" in warning
-    assert warning.endswith(f"by: convert {inverted[0]} -background white -alpha remove -negate inverted.png")
+    assert f"3 of 7 images look inverted ({files}): dark on a light background" in warning
+    assert warning.endswith(f"ImageMagick: convert {inverted[0]} -background white -alpha remove -negate inverted.png")
     assert str(digits[0][0]) not in warning
 
 

@@ -109,7 +109,7 @@ def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer)
     steps = folder.last_step()
     told = train(tmp_path, CONFIG | {"epochs": 2} | length, *RESUME).stderr
     assert f" (ended by {ended_by}). To continue training: " in told, told
-    command = shlex.split(told.split("To train on: ")[1].splitlines()[0])
+    command = shlex.split(told.split("To continue training: ")[1].splitlines()[0])
     assert command[-2:] == ["--set", longer]
     run(*command[1:], folder=tmp_path, expect=0)
     assert folder.last_step() > steps
@@ -119,10 +119,10 @@ def test_a_resumed_run_says_which_other_settings_it_has(tmp_path):
     first = train(tmp_path, CONFIG | {"max_steps": 3}, output="first")
     others = CONFIG | {"max_steps": 5, "seed": 5, "label_smoothing": 0.1, "log_interval": 2}
     resumed = train(tmp_path, others, "--resume", first.checkpoints()[-1])
-    (warning,) = [line for line in resumed.stderr.splitlines() if "other settings" in line]
+    (warning,) = [line for line in resumed.stderr.splitlines() if "different settings" in line]
     assert warning.endswith(": label_smoothing was 0 and is 0.1; seed was 1 and is 5")
     again = train(tmp_path, others | {"max_steps": 6}, *RESUME)
-    assert "other settings" not in again.stderr
+    assert "different settings" not in again.stderr
 
 
 def test_metrics_are_truncated_to_the_checkpoint(tmp_path):
