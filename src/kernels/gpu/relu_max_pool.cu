@@ -212,36 +212,21 @@ __device__ inline void spread_windows(const PoolBackward<T>& pool) {
   }
 }
 
-/// `size` divides the number of channels, and all addresses except the bias are aligned to `size`
-/// values.
-template <class T>
-__device__ inline void relu_max_pool(const PoolForward<T>& pool, int size) {
-  if constexpr (sizeof(T) == 2) {
-    if (size == 8) return pool_window<T, 8>(pool);
-  }
-  if (size == 4) return pool_window<T, 4>(pool);
-  if (size == 2) return pool_window<T, 2>(pool);
-  pool_window<T, 1>(pool);
-}
-
-template <class T>
-__device__ inline void relu_max_pool_backward(PoolBackward<T> pool, int size) {
-  __shared__ float shared[kMostPoolThreads * 16 / sizeof(T)];
-  pool.shared = shared;
-  if constexpr (sizeof(T) == 2) {
-    if (size == 8) return spread_windows<T, 8>(pool);
-  }
-  if (size == 4) return spread_windows<T, 4>(pool);
-  if (size == 2) return spread_windows<T, 2>(pool);
-  spread_windows<T, 1>(pool);
-}
+/// In a kernel, calls a function with packs of `size_of_pack` channels: `size`, 4, 2 or 1. It
+/// divides the number of channels, and all addresses except the bias are aligned to that many.
+#define CALL_SIZED(function, T, size, pool)      \
+  size_of_pack == size ? function<T, size>(pool) \
+  : size_of_pack == 4  ? function<T, 4>(pool)    \
+  : size_of_pack == 2  ? function<T, 2>(pool)    \
+                       : function<T, 1>(pool)
 
 #define RELU_MAX_POOL(suffix, T, size)                                                  \
   extern "C" __global__ void relu_max_pool_##suffix(                                    \
       const T* x, const T* bias, unsigned images, unsigned height, unsigned width,      \
       unsigned channels, int planar, int size_of_pack, T* out, unsigned char* choice) { \
     const PooledImages in{images, height, width, channels, planar != 0};                \
-    relu_max_pool<T>({in, x, bias, out, choice}, size_of_pack);                         \
+    const PoolForward<T> pool{in, x, bias, out, choice};                                \
+    CALL_SIZED(pool_window, T, size, pool);                                             \
   }                                                                                     \
   EXPORT_KERNEL(relu_max_pool_##suffix)
 FOR_EACH_TYPE(RELU_MAX_POOL)
@@ -251,10 +236,11 @@ FOR_EACH_TYPE(RELU_MAX_POOL)
       const T* gradient, const unsigned char* choice, unsigned images, unsigned height,           \
       unsigned width, unsigned channels, int planar, int size_of_pack, T* into, T* bias_gradient, \
       float* partial_sums, unsigned* arrived) {                                                   \
+    __shared__ float shared[kMostPoolThreads * size];                                             \
     const PooledImages in{images, height, width, channels, planar != 0};                          \
-    relu_max_pool_backward<T>(                                                                    \
-        {in, gradient, choice, into, bias_gradient, partial_sums, arrived, nullptr},              \
-        size_of_pack);                                                                            \
+    const PoolBackward<T> pool{in,           gradient, choice, into, bias_gradient,               \
+                               partial_sums, arrived,  shared};                                   \
+    CALL_SIZED(spread_windows, T, size, pool);                                                    \
   }                                                                                               \
   EXPORT_KERNEL(relu_max_pool_backward_##suffix)
 FOR_EACH_TYPE(RELU_MAX_POOL_BACKWARD)
