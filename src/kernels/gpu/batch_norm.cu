@@ -20,12 +20,11 @@
 /// `convolution_bias` [channels] is the bias left out of x, or null. `partial_sums` is [blocks per
 /// tile, channels, 2]; `arrived` has one counter per tile.
 template <class T, int size>
-__device__ inline void batch_norm_statistics(const T* x, const T* convolution_bias, int64 rows,
-                                             int64 channels, int tiles, float epsilon,
+__device__ inline void batch_norm_statistics(const RowTile<size>& tile, const T* x,
+                                             const T* convolution_bias, float epsilon,
                                              float momentum, float* statistics, float* running_mean,
                                              float* running_var, int64* batches,
                                              ChannelSums* partial_sums, unsigned* arrived) {
-  const RowTile<size> tile(rows, channels, tiles);
   ChannelSums own[size] = {};
   float shift[size];
   for (int i = 0; i < size; ++i) shift[i] = to_float(x[tile.offset(tile.first_row()) + i]);
@@ -42,8 +41,8 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
   const int64 channel = tile.begin + threadIdx.x;
   if (threadIdx.x < tile.channels) {
     const float mean_distance = sums.first / rows_of.of(tile.block);
-    partial_sums[tile.block * channels + channel] = {
-        to_float(x[tile.first_row() * channels + channel]) + mean_distance,
+    partial_sums[tile.block * tile.stride + channel] = {
+        to_float(x[tile.first_row() * tile.stride + channel]) + mean_distance,
         sums.second - sums.first * mean_distance};
   }
   if (!is_last_block(arrived + tile.number, tile.blocks)) return;
@@ -51,23 +50,23 @@ __device__ inline void batch_norm_statistics(const T* x, const T* convolution_bi
   const ChannelSums total =
       sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
                      [&](unsigned block, unsigned of_tile) {
-                       const ChannelSums partial = means[block * channels + of_tile];
+                       const ChannelSums partial = means[block * tile.stride + of_tile];
                        const float distance = partial.first - means[of_tile].first;
                        const float weighted = rows_of.of(block) * distance;
                        return ChannelSums{weighted, fmaf(weighted, distance, partial.second)};
                      });
   if (tile.number == 0 && threadIdx.x == 0) *batches += 1;
   if (threadIdx.x >= tile.channels) return;
-  const float count = static_cast<float>(rows);
+  const float count = static_cast<float>(tile.rows);
   const float mean_distance = total.first / count;
   const float mean = means[threadIdx.x].first + mean_distance;
   const float squares = total.second - total.first * mean_distance;
   const float variance = squares < 0 ? 0.0F : squares / count;  // NaN stays NaN
   statistics[channel] = mean;
-  statistics[channels + channel] = rsqrtf(variance + epsilon);
+  statistics[tile.stride + channel] = rsqrtf(variance + epsilon);
   const float left_out = convolution_bias == nullptr ? 0.0F : to_float(convolution_bias[channel]);
   running_mean[channel] += momentum * (mean + left_out - running_mean[channel]);
-  const float unbiased = variance * (count / static_cast<float>(rows - 1));
+  const float unbiased = variance * (count / static_cast<float>(tile.rows - 1));
   running_var[channel] += momentum * (unbiased - running_var[channel]);
 }
 
@@ -96,15 +95,14 @@ struct Normalization {
 
 /// `residual` may be null.
 template <class T, int size>
-__device__ inline void batch_norm(const T* x, const T* residual, const float* statistics,
-                                  const float* weights, const float* biases, int64 rows,
-                                  int64 channels, int tiles, int relu, T* y) {
+__device__ inline void batch_norm(const RowTile<size>& tile, const T* x, const T* residual,
+                                  const float* statistics, const float* weights,
+                                  const float* biases, int relu, T* y) {
   using Values = Pack<T, size>;
   struct Read {
     Values x;
     Values residual;
   };
-  const RowTile<size> tile(rows, channels, tiles);
   const Normalization<size> normalized(tile, statistics, weights, biases);
   for_each_row<2>(
       tile,
@@ -130,19 +128,18 @@ __device__ inline void batch_norm(const T* x, const T* residual, const float* st
 /// is otherwise null, and the gradient after the ReLU, which is also the residual's gradient, is
 /// written to `residual_gradient`. `convolution_bias_gradient` is null unless x lacks a bias.
 template <class T, int size>
-__device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, const float* statistics,
-                                       const float* weights, const float* biases, int64 rows,
-                                       int64 channels, int tiles, int cuts_by_x,
-                                       T* residual_gradient, float* weight_gradient,
-                                       float* bias_gradient, T* convolution_bias_gradient,
-                                       ChannelSums* partial_sums, unsigned* arrived) {
+__device__ inline void batch_norm_sums(const RowTile<size>& tile, const T* x, const T* dy,
+                                       const T* y, const float* statistics, const float* weights,
+                                       const float* biases, int cuts_by_x, T* residual_gradient,
+                                       float* weight_gradient, float* bias_gradient,
+                                       T* convolution_bias_gradient, ChannelSums* partial_sums,
+                                       unsigned* arrived) {
   using Values = Pack<T, size>;
   struct Read {
     Values x;
     Values dy;
     Values y;
   };
-  const RowTile<size> tile(rows, channels, tiles);
   const Normalization<size> normalized(tile, statistics, weights, biases);
   ChannelSums own[size] = {};
   for_each_row<2>(
@@ -166,39 +163,38 @@ __device__ inline void batch_norm_sums(const T* x, const T* dy, const T* y, cons
       });
   const ChannelSums sums = sums_of_block(tile, own);
   const int64 channel = tile.begin + threadIdx.x;
-  if (threadIdx.x < tile.channels) partial_sums[tile.block * channels + channel] = sums;
+  if (threadIdx.x < tile.channels) partial_sums[tile.block * tile.stride + channel] = sums;
   if (!is_last_block(arrived + tile.number, tile.blocks)) return;
   const ChannelSums total =
       sum_by_channel(parts_of_sums<ChannelSums>(), tile.blocks, tile.channels,
                      [&](unsigned block, unsigned of_tile) {
-                       return partial_sums[block * channels + tile.begin + of_tile];
+                       return partial_sums[block * tile.stride + tile.begin + of_tile];
                      });
   if (threadIdx.x >= tile.channels) return;
   bias_gradient[channel] = total.first;
-  weight_gradient[channel] = total.second * statistics[channels + channel];
+  weight_gradient[channel] = total.second * statistics[tile.stride + channel];
   if (convolution_bias_gradient != nullptr) convolution_bias_gradient[channel] = from_float<T>(0);
 }
 
 /// `gradients` is the gradient after the ReLU or, with `cuts_by_x`, dy, to which the ReLU's mask is
 /// applied here.
 template <class T, int size>
-__device__ inline void batch_norm_gradient(const T* x, const T* gradients, const float* statistics,
+__device__ inline void batch_norm_gradient(const RowTile<size>& tile, const T* x,
+                                           const T* gradients, const float* statistics,
                                            const float* weights, const float* biases,
                                            const float* weight_gradient, const float* bias_gradient,
-                                           int64 rows, int64 channels, int tiles, int cuts_by_x,
-                                           T* dx) {
+                                           int cuts_by_x, T* dx) {
   using Values = Pack<T, size>;
   struct Read {
     Values x;
     Values gradient;
   };
-  const RowTile<size> tile(rows, channels, tiles);
   const Normalization<size> normalized(tile, statistics, weights, biases);
   float mean_gradient[size];
   float slope[size];  // of the gradient along x - mean
   for (int i = 0; i < size && tile.has_rows(); ++i) {
     const int64 channel = tile.channel + static_cast<unsigned>(i);
-    const float count = static_cast<float>(rows);
+    const float count = static_cast<float>(tile.rows);
     mean_gradient[i] = bias_gradient[channel] / count;
     slope[i] = weight_gradient[channel] / count * normalized.inverse_std[i];
   }
@@ -226,9 +222,8 @@ __device__ inline void batch_norm_gradient(const T* x, const T* gradients, const
       const T* x, const T* convolution_bias, int64 rows, int64 channels, int tiles, int packed,  \
       float epsilon, float momentum, float* statistics, float* running_mean, float* running_var, \
       int64* batches, ChannelSums* partial_sums, unsigned* arrived) {                            \
-    CALL_PACKED(batch_norm_statistics, T, size, x, convolution_bias, rows, channels, tiles,      \
-                epsilon, momentum, statistics, running_mean, running_var, batches, partial_sums, \
-                arrived);                                                                        \
+    CALL_PACKED(batch_norm_statistics, T, size, x, convolution_bias, epsilon, momentum,          \
+                statistics, running_mean, running_var, batches, partial_sums, arrived);          \
   }                                                                                              \
   EXPORT_KERNEL(batch_norm_statistics_##suffix)
 FOR_EACH_TYPE(BATCH_NORM_STATISTICS)
@@ -237,22 +232,21 @@ FOR_EACH_TYPE(BATCH_NORM_STATISTICS)
   extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_##suffix(              \
       const T* x, const T* residual, const float* statistics, const float* weights,             \
       const float* biases, int64 rows, int64 channels, int tiles, int packed, int relu, T* y) { \
-    CALL_PACKED(batch_norm, T, size, x, residual, statistics, weights, biases, rows, channels,  \
-                tiles, relu, y);                                                                \
+    CALL_PACKED(batch_norm, T, size, x, residual, statistics, weights, biases, relu, y);        \
   }                                                                                             \
   EXPORT_KERNEL(batch_norm_##suffix)
 FOR_EACH_TYPE(BATCH_NORM)
 
-#define BATCH_NORM_SUMS(suffix, T, size)                                                         \
-  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_sums_##suffix(          \
-      const T* x, const T* dy, const T* y, const float* statistics, const float* weights,        \
-      const float* biases, int64 rows, int64 channels, int tiles, int packed, int cuts_by_x,     \
-      T* residual_gradient, float* weight_gradient, float* bias_gradient,                        \
-      T* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {              \
-    CALL_PACKED(batch_norm_sums, T, size, x, dy, y, statistics, weights, biases, rows, channels, \
-                tiles, cuts_by_x, residual_gradient, weight_gradient, bias_gradient,             \
-                convolution_bias_gradient, partial_sums, arrived);                               \
-  }                                                                                              \
+#define BATCH_NORM_SUMS(suffix, T, size)                                                      \
+  extern "C" __global__ __launch_bounds__(kTiledThreads) void batch_norm_sums_##suffix(       \
+      const T* x, const T* dy, const T* y, const float* statistics, const float* weights,     \
+      const float* biases, int64 rows, int64 channels, int tiles, int packed, int cuts_by_x,  \
+      T* residual_gradient, float* weight_gradient, float* bias_gradient,                     \
+      T* convolution_bias_gradient, ChannelSums* partial_sums, unsigned* arrived) {           \
+    CALL_PACKED(batch_norm_sums, T, size, x, dy, y, statistics, weights, biases, cuts_by_x,   \
+                residual_gradient, weight_gradient, bias_gradient, convolution_bias_gradient, \
+                partial_sums, arrived);                                                       \
+  }                                                                                           \
   EXPORT_KERNEL(batch_norm_sums_##suffix)
 FOR_EACH_TYPE(BATCH_NORM_SUMS)
 
@@ -262,7 +256,7 @@ FOR_EACH_TYPE(BATCH_NORM_SUMS)
       const float* biases, const float* weight_gradient, const float* bias_gradient, int64 rows, \
       int64 channels, int tiles, int packed, int cuts_by_x, T* dx) {                             \
     CALL_PACKED(batch_norm_gradient, T, size, x, gradients, statistics, weights, biases,         \
-                weight_gradient, bias_gradient, rows, channels, tiles, cuts_by_x, dx);           \
+                weight_gradient, bias_gradient, cuts_by_x, dx);                                  \
   }                                                                                              \
   EXPORT_KERNEL(batch_norm_gradient_##suffix)
 FOR_EACH_TYPE(BATCH_NORM_GRADIENT)

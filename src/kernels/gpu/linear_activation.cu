@@ -8,16 +8,15 @@
 /// Writes dz to `gradient` and db to `bias_gradient`. `partial_sums` is [blocks per tile,
 /// channels]; `arrived` has one counter per tile.
 template <class T, int size>
-__device__ inline void linear_activation_gradient(const T* y, const T* dy, int64 rows,
-                                                  int64 channels, int tiles, int is_tanh,
-                                                  T* gradient, T* bias_gradient,
-                                                  float* partial_sums, unsigned* arrived) {
+__device__ inline void linear_activation_gradient(const RowTile<size>& tile, const T* y,
+                                                  const T* dy, int is_tanh, T* gradient,
+                                                  T* bias_gradient, float* partial_sums,
+                                                  unsigned* arrived) {
   using Values = Pack<T, size>;
   struct Read {
     Values y;
     Values dy;
   };
-  const RowTile<size> tile(rows, channels, tiles);
   float own[size] = {};
   for_each_row<4>(
       tile,
@@ -39,12 +38,12 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
       });
   const float sum = sums_of_block(tile, own);
   const int64 channel = tile.begin + threadIdx.x;
-  if (threadIdx.x < tile.channels) partial_sums[tile.block * channels + channel] = sum;
+  if (threadIdx.x < tile.channels) partial_sums[tile.block * tile.stride + channel] = sum;
   if (!is_last_block(arrived + tile.number, tile.blocks)) return;
-  const float total = sum_by_channel(parts_of_sums<float>(), tile.blocks, tile.channels,
-                                     [&](unsigned block, unsigned of_tile) {
-                                       return partial_sums[block * channels + tile.begin + of_tile];
-                                     });
+  const float total = sum_by_channel(
+      parts_of_sums<float>(), tile.blocks, tile.channels, [&](unsigned block, unsigned of_tile) {
+        return partial_sums[block * tile.stride + tile.begin + of_tile];
+      });
   if (threadIdx.x < tile.channels) bias_gradient[channel] = from_float<T>(total);
 }
 
@@ -52,8 +51,8 @@ __device__ inline void linear_activation_gradient(const T* y, const T* dy, int64
   extern "C" __global__ __launch_bounds__(kTiledThreads) void linear_activation_gradient_##suffix( \
       const T* y, const T* dy, int64 rows, int64 channels, int tiles, int packed, int is_tanh,     \
       T* gradient, T* bias_gradient, float* partial_sums, unsigned* arrived) {                     \
-    CALL_PACKED(linear_activation_gradient, T, size, y, dy, rows, channels, tiles, is_tanh,        \
-                gradient, bias_gradient, partial_sums, arrived);                                   \
+    CALL_PACKED(linear_activation_gradient, T, size, y, dy, is_tanh, gradient, bias_gradient,      \
+                partial_sums, arrived);                                                            \
   }                                                                                                \
   EXPORT_KERNEL(linear_activation_gradient_##suffix)
 FOR_EACH_TYPE(LINEAR_ACTIVATION_GRADIENT)

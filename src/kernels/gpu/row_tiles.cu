@@ -4,11 +4,6 @@
 constexpr unsigned kTiledThreads = 512;  // per block, as in ../network_kernels.cpp
 constexpr unsigned kMaxParts = 16;       // per sum
 
-/// In a kernel, calls a function with packs of `size` channels if `packed` is set, else with single
-/// ones.
-#define CALL_PACKED(function, T, size, ...) \
-  packed != 0 ? function<T, size>(__VA_ARGS__) : function<T, 1>(__VA_ARGS__)
-
 /// The part of a matrix [rows, channels] that a thread processes. The channels are divided into
 /// tiles of at most 64, and the rows of a tile among `blocks` blocks. A block processes `row_slots`
 /// rows at once, and each of its threads `size` adjacent channels of one of them.
@@ -50,6 +45,12 @@ struct RowTile {
   int64 row;         // first row of this thread
   int64 step;        // to this thread's next row
 };
+
+/// In a kernel of a matrix, calls a function with the thread's part of it and with packs of `size`
+/// channels if `packed` is set, else with single ones.
+#define CALL_PACKED(function, T, size, ...)                                          \
+  packed != 0 ? function<T, size>(RowTile<size>(rows, channels, tiles), __VA_ARGS__) \
+              : function<T, 1>(RowTile<1>(rows, channels, tiles), __VA_ARGS__)
 
 /// Calls `use(row, read(row))` for every row of this thread. It reads `at_once` rows, chosen to fit
 /// into registers, before it uses them.
