@@ -425,10 +425,6 @@ RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try
   fail_checkpoint(source + ": its description of the run cannot be read: " + error.what());
 }
 
-fs::path CheckpointFolder::path_of(std::int64_t step) const {
-  return folder_ / checkpoint_name(step);
-}
-
 void CheckpointFolder::save(const TensorFile& snapshot, std::int64_t step) {
   std::error_code ignored;
   fs::create_directories(folder_, ignored);  // writing reports the error

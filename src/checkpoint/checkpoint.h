@@ -115,7 +115,7 @@ class CheckpointFolder {
   CheckpointFolder(std::filesystem::path folder, std::int64_t keep)
       : folder_(std::move(folder)), keep_(keep) {}
 
-  std::filesystem::path path_of(std::int64_t step) const;
+  std::filesystem::path path_of(std::int64_t step) const { return folder_ / checkpoint_name(step); }
 
   /// Writes the checkpoint of `step`, reads it back and verifies it, then removes all but the
   /// newest `keep`. Throws Error(kCheckpoint), leaving the earlier checkpoints in place.

@@ -127,10 +127,6 @@ SnapshotMemory::Seal& SnapshotMemory::seal(int slot, int rank) const {
   return reinterpret_cast<Seal*>(plan_ + 1)[slot * world_size_ + rank];
 }
 
-std::size_t SnapshotMemory::begin_of(int slot) const {
-  return head_bytes_ + static_cast<std::size_t>(slot) * slot_bytes_;
-}
-
 /// Returns the step after which all ranks sealed the slot, or 0.
 std::int64_t SnapshotMemory::step_in(int slot) const {
   const std::int64_t step = seal(slot, 0).step;

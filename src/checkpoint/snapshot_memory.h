@@ -60,7 +60,9 @@ class SnapshotMemory {
   struct Seal;
 
   Seal& seal(int slot, int rank) const;
-  std::size_t begin_of(int slot) const;
+  std::size_t begin_of(int slot) const {
+    return head_bytes_ + static_cast<std::size_t>(slot) * slot_bytes_;
+  }
   std::int64_t step_in(int slot) const;
   int slot_of(std::int64_t step) const;
   std::optional<SnapshotFacts> verified_facts(int slot, const std::uint8_t* bytes,

@@ -270,10 +270,6 @@ void append(at::Tensor& rows, const at::Tensor& more) {
 
 }  // namespace
 
-CascadedLogits::CascadedLogits(models::Model& model, models::Model& bf16_copy,
-                               std::int64_t batch_size)
-    : model_(model), bf16_copy_(bf16_copy), batch_size_(batch_size) {}
-
 void CascadedLogits::add(const at::Tensor& images, const at::Tensor& labels,
                          const std::vector<data::Range>& wanted) {
   const at::Tensor logits = bf16_copy_.forward(images.to(at::kBFloat16)).to(at::kFloat);

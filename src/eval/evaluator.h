@@ -40,7 +40,8 @@ class CascadedLogits {
  public:
   /// Both models must be in evaluation mode and on the CPU, and outlive this object. The model
   /// computes `batch_size` samples at a time.
-  CascadedLogits(models::Model& model, models::Model& bf16_copy, std::int64_t batch_size);
+  CascadedLogits(models::Model& model, models::Model& bf16_copy, std::int64_t batch_size)
+      : model_(model), bf16_copy_(bf16_copy), batch_size_(batch_size) {}
 
   /// Adds a batch: its `images` [n,C,H,W] f32 and `labels` [n] i64. The model recomputes the rows
   /// in `wanted` in any case.

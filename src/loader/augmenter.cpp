@@ -279,10 +279,6 @@ std::vector<float> Augmenter::label_shares(const std::vector<std::int64_t>& orde
   return shares;
 }
 
-std::int64_t Augmenter::samples_beyond() const {
-  return settings::mixing_scope(list_) == settings::MixupScope::kLocal ? 1 : 0;
-}
-
 data::Range Augmenter::partners(const Selection& selection) const {
   const data::Range& next = selection.next;
   if (!takes_partners_) return {next.begin, next.begin};

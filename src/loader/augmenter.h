@@ -106,7 +106,9 @@ class Augmenter {
 
   /// Returns the number of samples that `apply` needs after a batch's last one: 1 for local mixing,
   /// in which a sample's partner is the next sample in the order (for the last one, the first).
-  std::int64_t samples_beyond() const;
+  std::int64_t samples_beyond() const {
+    return settings::mixing_scope(list_) == settings::MixupScope::kLocal ? 1 : 0;
+  }
   /// With `takes_partners`, returns the positions in the epoch's order of the partners of
   /// `selection`, at most as many as its samples; otherwise, none.
   data::Range partners(const Selection& selection) const;

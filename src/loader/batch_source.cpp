@@ -323,10 +323,6 @@ void BatchSource::set_order(std::vector<std::int64_t> order, std::int64_t epoch)
   if (augmenter_->samples_beyond() > 0) order_.push_back(order_.front());
 }
 
-bool BatchSource::gathers_at_positions() const {
-  return !set_.encoded && !(augmenter_ && augmenter_->mixes_shards());
-}
-
 Batch BatchSource::gather(const Selection& given) {
   Selection selection = given;
   if (selection.positions.defined()) {

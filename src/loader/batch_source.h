@@ -47,7 +47,9 @@ class BatchSource {
   /// Returns whether `selection.positions` may be used: all samples are in memory, and no process
   /// needs another's samples. A captured step may then gather: after the first `set_order`, all
   /// memory that `gather` reads stays at its address.
-  bool gathers_at_positions() const;
+  bool gathers_at_positions() const {
+    return !set_.encoded && !(augmenter_ && augmenter_->mixes_shards());
+  }
   /// Returns the number of samples that `positions` must contain after the last one, see Augmenter.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
   /// Announces the next ranges of `gather`, in order, so that they are decoded during computation;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include "accelerator/device.h"
 #include "base/error.h"
@@ -125,18 +124,6 @@ class ThroughputPartition : public BatchPartition {
 
 }  // namespace
 
-BatchPartition::BatchPartition(std::vector<std::int64_t> begins, int rank)
-    : begins_(std::move(begins)), rank_(static_cast<std::size_t>(rank)) {}
-
-data::Range BatchPartition::shard(data::Range global, std::int64_t number) const {
-  return data::shard(global, number, shards());
-}
-
-std::vector<std::int64_t> BatchPartition::order_of(int /*rank*/, std::int64_t count,
-                                                   std::int64_t seed, std::int64_t epoch) const {
-  return data::epoch_permutation(count, seed, epoch);
-}
-
 std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& options,
                                                      const comm::Communicator& communicator,
                                                      at::Device device) {
@@ -157,9 +144,6 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
   }
   return std::make_unique<BatchPartition>(begins, communicator.rank());
 }
-
-ClassWeights::ClassWeights(std::vector<float> weights, const loader::BatchSource& images)
-    : weights_(std::move(weights)), images_(images) {}
 
 at::Tensor ClassWeights::by_class(at::Device device) const {
   return accelerator::to_device(at::tensor(weights_), device);

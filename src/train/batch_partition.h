@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -27,7 +28,8 @@ struct PartitionOptions {
 class BatchPartition {
  public:
   /// Rank i computes the shards from `begins[i]` to `begins[i + 1]`.
-  BatchPartition(std::vector<std::int64_t> begins, int rank);
+  BatchPartition(std::vector<std::int64_t> begins, int rank)
+      : begins_(std::move(begins)), rank_(static_cast<std::size_t>(rank)) {}
   virtual ~BatchPartition() = default;
 
   std::int64_t shards() const { return begins_.back(); }
@@ -41,14 +43,18 @@ class BatchPartition {
     return order_of(static_cast<int>(rank_), count, seed, epoch);
   }
   /// Returns the order of any rank: the same for all ranks, unless each has its own training set.
-  virtual std::vector<std::int64_t> order_of(int rank, std::int64_t count, std::int64_t seed,
-                                             std::int64_t epoch) const;
+  virtual std::vector<std::int64_t> order_of(int /*rank*/, std::int64_t count, std::int64_t seed,
+                                             std::int64_t epoch) const {
+    return data::epoch_permutation(count, seed, epoch);
+  }
   /// Returns the number of different orders: 1 or the number of ranks.
   virtual int orders() const { return 1; }
   /// Returns shard `number` of the batch at positions `global`, as positions in the order of the
   /// rank that computes it. The sizes of all shards add up to the size of `global`; unless ranks
   /// have their own training sets, the shards are consecutive parts of it.
-  virtual data::Range shard(data::Range global, std::int64_t number) const;
+  virtual data::Range shard(data::Range global, std::int64_t number) const {
+    return data::shard(global, number, shards());
+  }
   /// Returns the number of scalars that the partition adds to the step's statistics.
   virtual std::int64_t statistics() const { return 0; }
   /// Starts timing this rank's own work on a step.
@@ -81,7 +87,8 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
 class ClassWeights {
  public:
   /// `weights`: per class. Keeps a reference to `images`.
-  ClassWeights(std::vector<float> weights, const loader::BatchSource& images);
+  ClassWeights(std::vector<float> weights, const loader::BatchSource& images)
+      : weights_(std::move(weights)), images_(images) {}
 
   /// Returns the class weights on a device, [classes] f32.
   at::Tensor by_class(at::Device device) const;

@@ -249,8 +249,4 @@ at::Tensor FlatParameters::view(const at::Tensor& flat, const Layout& layout) {
   return at::as_strided(flat, layout.sizes, layout.strides, flat.storage_offset() + layout.offset);
 }
 
-at::Tensor FlatParameters::view_like_parameter(const at::Tensor& flat, std::size_t index) const {
-  return view(flat, layouts_[index]);
-}
-
 }  // namespace mnist_train::train

@@ -89,7 +89,9 @@ class FlatParameters {
   void refresh_bf16_copy() const;
 
   /// Returns a view of a tensor [n] (such as momentum) with the layout of parameter `index`.
-  at::Tensor view_like_parameter(const at::Tensor& flat, std::size_t index) const;
+  at::Tensor view_like_parameter(const at::Tensor& flat, std::size_t index) const {
+    return view(flat, layouts_[index]);
+  }
 
  private:
   struct Layout {

@@ -269,14 +269,6 @@ void Optimizer::restored(std::int64_t steps) {
   }
 }
 
-bool Optimizer::has_gpu_kernel() const {
-  return kernels::is_used(kernels::Operation::kOptimizerUpdate, parameters_.values().device());
-}
-
-bool Optimizer::takes_sums() const {
-  return clips() || !parameters_.values().is_cpu() || has_gpu_kernel();
-}
-
 bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates,
                        const at::Tensor& check) {
   if (has_gpu_kernel()) {

@@ -93,7 +93,7 @@ class Optimizer {
             std::optional<comm::Slice> slice = {}, EmaModel* ema = nullptr);
 
   /// Returns whether `update` expects summed gradients; otherwise it sums them itself.
-  bool takes_sums() const;
+  bool takes_sums() const { return clips() || !parameters_.values().is_cpu() || has_gpu_kernel(); }
   /// Returns whether `update` clips, which needs the full gradients on every rank.
   bool clips() const { return options_.max_gradient_norm.has_value(); }
   /// Takes one step. `rates`: the first members of StepRates in order, on the parameters' device,
@@ -123,7 +123,9 @@ class Optimizer {
   };
 
   kernels::UpdateRule rule_of(comm::Slice slice, double weight_decay) const;
-  bool has_gpu_kernel() const;
+  bool has_gpu_kernel() const {
+    return kernels::is_used(kernels::Operation::kOptimizerUpdate, parameters_.values().device());
+  }
   kernels::WeightUpdate update_of(const UpdatePart& part, const at::Tensor& rates) const;
   void update_by_kernel(const at::Tensor& rates, const at::Tensor& check);
   void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);

@@ -66,10 +66,6 @@ void StepLog::request_stop(bool requested) {
   beginning_[kStop].fill_(requested ? 1 : 0);
 }
 
-void StepLog::begin_shard(bool is_first) const {
-  is_first ? of_shard_.copy_(beginning_) : of_shard_.zero_();
-}
-
 StepSums StepLog::last() const { return to_sums(accelerator::to_host(scalars_)); }
 
 void StepLog::begin_epoch() {
@@ -81,10 +77,6 @@ void StepLog::begin_epoch() {
 void StepLog::append(const at::Tensor& sums) {
   rows_.narrow(0, rows_used_, sums.size(0)).copy_(sums, /*non_blocking=*/true);
   rows_used_ += sums.size(0);
-}
-
-void StepLog::name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate) {
-  unfinished_.push_back({step, samples_seen, learning_rate});
 }
 
 std::span<const FinishedStep> StepLog::synchronize(StepSums& sums) {
@@ -200,10 +192,6 @@ Step::Step(const settings::TrainOptions& options, models::Model& model, FlatPara
   if (options.shards && !model.buffers().empty()) buffers_.emplace(model);
 }
 
-at::ScalarType Step::rates_type() const {
-  return parameters_.values().is_cpu() ? at::kDouble : at::kFloat;
-}
-
 void Step::begin(std::int64_t samples, std::int64_t batches, const at::Tensor& rates) {
   samples_ = samples;
   batches_ = batches;
@@ -294,10 +282,6 @@ void Step::timed(const Work& averaging) {
   averaging();
   averaging_seconds_ += monotonic_seconds() - begin_s;
 }
-
-GraphedStep::GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
-                         accelerator::GraphFactory make_graph)
-    : step_(step), images_(images), samples_(samples), make_graph_(std::move(make_graph)) {}
 
 std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   const PlannedStep& next = planned.front();

@@ -56,7 +56,9 @@ class StepLog {
   /// value.
   void request_stop(bool requested);
   /// Resets the scalars of a shard. The first shard of this rank carries its stop request.
-  void begin_shard(bool is_first) const;
+  void begin_shard(bool is_first) const {
+    is_first ? of_shard_.copy_(beginning_) : of_shard_.zero_();
+  }
   /// Returns the scalars, a view, [kScalars]; after averaging, they are sums over the ranks.
   const at::Tensor& scalars() const { return scalars_; }
   /// Returns the shard's loss, correct predictions and number of samples, to be added to; a view,
@@ -82,7 +84,9 @@ class StepLog {
   /// them.
   void append(const at::Tensor& sums);
   /// Describes the next of the appended steps.
-  void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate);
+  void name_next(std::int64_t step, std::int64_t samples_seen, double learning_rate) {
+    unfinished_.push_back({step, samples_seen, learning_rate});
+  }
   /// Waits for the device and adds the sums of the steps since the last call to `sums`. Each step
   /// needs its `name_next`. Returns the steps, valid until the next call.
   std::span<const FinishedStep> synchronize(StepSums& sums);
@@ -183,7 +187,9 @@ class Step {
   /// and not clipped. Throws PeerError.
   void finish(const at::Tensor& rates);
 
-  at::ScalarType rates_type() const;
+  at::ScalarType rates_type() const {
+    return parameters_.values().is_cpu() ? at::kDouble : at::kFloat;
+  }
   StepLog& log() const { return log_; }
   /// Returns the time that the host spent on averaging in the last step.
   double averaging_seconds() const { return averaging_seconds_; }
@@ -238,7 +244,8 @@ class GraphedStep {
 
   /// Keeps references to `step` and `images`. `samples`: size of a full global batch.
   GraphedStep(Step& step, loader::BatchSource& images, std::int64_t samples,
-              accelerator::GraphFactory make_graph);
+              accelerator::GraphFactory make_graph)
+      : step_(step), images_(images), samples_(samples), make_graph_(std::move(make_graph)) {}
 
   /// Returns whether the step can be replayed instead of run eagerly. Must be called once per step,
   /// because it counts the warm-up. The result is the same on all ranks: either all or none of them

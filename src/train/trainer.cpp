@@ -132,14 +132,6 @@ void Trainer::set_up_cuda_graph(TrainerSetup setup) {
   }
 }
 
-std::int64_t Trainer::samples_per_step() const {
-  return global_batch_size_ * options_.gradient_accumulation_steps;
-}
-
-std::int64_t Trainer::steps_per_epoch() const {
-  return data::steps_per_epoch(images_.count(), samples_per_step());
-}
-
 void Trainer::broadcast_buffers() {
   const at::NoGradGuard no_grad;
   for (at::Tensor buffer : evaluated_model().buffers()) communicator_.broadcast(buffer);
@@ -156,11 +148,6 @@ void Trainer::begin_epoch() {
   epoch_begin_s_ = monotonic_seconds() - progress_.epoch_train_seconds;
 }
 
-void Trainer::all_gather_gradients() {
-  averager_->add_up();
-  averager_->all_gather();
-}
-
 /// Starts from the current weights, optimizer state and progress, new or restored from a
 /// checkpoint. Only a checkpoint contains an EMA of earlier weights.
 void Trainer::start_from_state() {
@@ -174,10 +161,6 @@ void Trainer::start_from_state() {
   for (const OptimizerTensor& tensor : optimizer_.state()) state.push_back(tensor.flat);
   if (ema_) state.push_back(ema_->values());
   averager_->move_to_shared_memory(state);
-}
-
-bool Trainer::epoch_done() const {
-  return progress_.samples_into_epoch >= images_.count() || run_done();
 }
 
 const char* Trainer::ended_by() const {

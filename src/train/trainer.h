@@ -46,7 +46,7 @@ class Trainer {
   /// collective: it moves weights and optimizer state into shared memory if the averaging strategy
   /// uses it; from then on only steps may change them.
   void begin_epoch();
-  bool epoch_done() const;
+  bool epoch_done() const { return progress_.samples_into_epoch >= images_.count() || run_done(); }
   /// Runs one optimizer step on the next global batches (fewer at the end of the epoch), or up to
   /// `most` steps; `most` must be the same on all ranks. Collective. Occasionally synchronises with
   /// the device, and then throws like `synchronize`.
@@ -68,12 +68,19 @@ class Trainer {
   std::vector<FinishedStep> take_finished_steps() { return log_.take(); }
   /// Returns the number of samples in a full optimizer step, over all ranks and accumulated
   /// batches.
-  std::int64_t samples_per_step() const;
-  std::int64_t steps_per_epoch() const;
+  std::int64_t samples_per_step() const {
+    return global_batch_size_ * options_.gradient_accumulation_steps;
+  }
+  std::int64_t steps_per_epoch() const {
+    return data::steps_per_epoch(images_.count(), samples_per_step());
+  }
   /// Replaces the evaluated model's buffers with rank 0's, like PyTorch's DDP. Collective.
   void broadcast_buffers();
   /// Gathers the last step's averaged gradients on every rank. Collective.
-  void all_gather_gradients();
+  void all_gather_gradients() {
+    averager_->add_up();
+    averager_->all_gather();
+  }
 
   Progress& progress() { return progress_; }
   const Progress& progress() const { return progress_; }
