@@ -97,4 +97,4 @@ def test_a_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path
     (1, {"max_gradient_norm": 1, "data": {"normalize": {"mean": [0], "std": [1e-25]}}}),
     (2, {"learning_rate": 1e38, "optimizer": "sgd", "data": {"normalize": {"mean": [0], "std": [1e-5]}}})], ids=["norm", "weights"])
 def test_a_norm_or_a_weight_that_overflows_ends_the_run_before_anything_is_saved(tmp_path, processes, changes):
-    assert_nothing_is_saved(tmp_path, changes, processes, "the update by its gradients")
+    assert_nothing_is_saved(tmp_path, changes, processes, "the weight update")

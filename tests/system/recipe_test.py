@@ -61,7 +61,7 @@ def test_the_average_of_a_short_run_follows_its_weights_and_is_named(tmp_path):
     folder = train(tmp_path, {"epochs": 3, "ema": {"decay": 0.9999}})
     *_, last = folder.epochs()
     assert last["test_accuracy"] > last["train_accuracy"] - 0.1 > 0.6
-    assert "ema: evaluated and saved is the moving average of the weights (decay 0.9999, lower in the first steps)" in folder.stderr
+    assert "ema: the run evaluates and saves the moving average of the weights (decay 0.9999, lower in the first steps)" in folder.stderr
     assert "The EMA model (decay 0.9999) is evaluated and saved, not the trained weights" in (folder.path / "report.html").read_text()
 
 

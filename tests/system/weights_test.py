@@ -208,7 +208,7 @@ def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer,
 def test_optimizer_state_is_in_checkpoints_alone(tmp_path):
     folder = train(tmp_path, {"max_steps": 1, "data": {"limit_train": 128, "limit_test": 10}})
     result = run("export", "--checkpoint", folder.path / "model.pt", "--with-optimizer", "--output", tmp_path / "x.pt", expect=5)
-    assert "model.pt: holds weights alone: --with-optimizer needs a checkpoint" in result.stderr
+    assert "model.pt: contains only weights: --with-optimizer needs a checkpoint" in result.stderr
     result = run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--format", "safetensors",
                  "--output", tmp_path / "x.safetensors", expect=2)
     assert "--format pt" in result.stderr
