@@ -376,10 +376,6 @@ struct KernelTable {
 /// (bf16).
 template <class Element>
 const KernelTable<Element>* kernel_table();
-template <>
-const KernelTable<float>* kernel_table();
-template <>
-const KernelTable<Bf16Bits>* kernel_table();
 
 /// Returns whether there are kernels for this CPU and element type.
 template <class Element>

@@ -78,7 +78,6 @@ inline void store_words(float* to, const Values<float>& values) {
 inline void store_rounded(float* to, __mmask16 mask, __m512 values) {
   _mm512_mask_storeu_ps(to, mask, values);
 }
-#ifdef __AVX512BF16__
 inline void store_words(Bf16Bits* to, const Values<Bf16Bits>& values) {
   alignas(64) static constexpr Bf16Bits kOrder[] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
                                                     21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
@@ -96,7 +95,6 @@ inline void store_rounded(Bf16Bits* to, __mmask16 mask, __m512 values) {
 inline __m512 add_products(__m512 sum, __m512i a, __m512i b) {
   return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
 }
-#endif
 /// Returns sum + a * b in each lane.
 inline __m512 add_products(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
 

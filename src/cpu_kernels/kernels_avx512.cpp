@@ -1,17 +1,18 @@
-#pragma once
+// Compiled with AVX-512: must not use the standard library, whose inline functions could end up in
+// code that runs on all CPUs.
+#include "base/cpu.h"
+#include "cpu_kernels/kernels.h"
 
-// Only for sources compiled with AVX-512, like lanes_avx512.h.
-
+#ifdef __AVX512F__
 #include "cpu_kernels/activation_avx512.h"
 #include "cpu_kernels/gather_avx512.h"
-#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/layers_avx512.h"
 #include "cpu_kernels/weight_gradient_avx512.h"
 
 namespace mnist_train::cpu_kernels::avx512 {
 
 template <class Element>
-inline constexpr KernelTable<Element> kTable{
+constexpr KernelTable<Element> kTable{
     {&pack<Element>, &gather<Element>, &rearrange<Element>, &add_products<Element>,
      &write_gradient<Element>, &depthwise_gradient<Element>},
     {&add_statistics<Element>, &normalize<Element>, &add_gradient_sums<Element>,
@@ -22,3 +23,19 @@ inline constexpr KernelTable<Element> kTable{
      &to_plain<Element>}};
 
 }  // namespace mnist_train::cpu_kernels::avx512
+#endif
+
+namespace mnist_train::cpu_kernels {
+
+template <class Element>
+const KernelTable<Element>* kernel_table() {
+#ifdef __AVX512F__
+  const CpuFeatures& cpu = cpu_features();
+  if (kDepth<Element> == 1 ? cpu.avx512 : cpu.avx512_bf16) return &avx512::kTable<Element>;
+#endif
+  return nullptr;
+}
+template const KernelTable<float>* kernel_table();
+template const KernelTable<Bf16Bits>* kernel_table();
+
+}  // namespace mnist_train::cpu_kernels
