@@ -19,8 +19,8 @@ constexpr KernelTable<Element> kTable{
      &normalize_gradient<Element>, &add<Element>, &relu_gradient<Element>, &activate<Element>,
      &activation_gradient<Element>, &gate<Element>, &gate_gradient<Element>, &drop<Element>,
      &max_pool<Element>, &max_pool_gradient<Element>, &average_pool<Element>,
-     &average_pool_gradient<Element>, &flatten<Element>, &unflatten<Element>, &from_plain<Element>,
-     &to_plain<Element>}};
+     &average_pool_gradient<Element>, &reorder<Element, false>, &reorder<Element, true>,
+     &from_plain<Element>, &to_plain<Element>}};
 
 }  // namespace mnist_train::cpu_kernels::avx512
 #endif

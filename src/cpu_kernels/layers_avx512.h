@@ -450,36 +450,25 @@ inline void copy_channel(const Bf16Bits* from, std::int64_t from_channel, Bf16Bi
   }
 }
 
-/// Copies one channel of a pixel; its index in a flattened vector is `channel * pixels + pixel`.
+/// Reorders images like PyTorch's flatten, or `Back`. In a flattened vector, a channel of a pixel
+/// has the index `channel * pixels + pixel`. The destination is written in its order.
 template <class Element, bool Back>
-void reorder(const ValueShape& shape, std::int64_t channel, std::int64_t pixel, const Element* from,
-             Element* to) {
+void reorder(const ValueShape& shape, const Element* from, Element* to) {
   constexpr std::int64_t kD = kDepth<Element>;
-  const std::int64_t index = channel * shape.pixels() + pixel;
-  const std::int64_t vector = index / kD * kWordSize<Element>;
-  const std::int64_t image =
-      (pixel * words<Element>(shape.channels) + channel / kD) * kWordSize<Element>;
-  if constexpr (Back) {
-    copy_channel(from + vector, index % kD, to + image, channel % kD);
-  } else {
-    copy_channel(from + image, channel % kD, to + vector, index % kD);
-  }
-}
-
-template <class Element>
-void flatten(const ValueShape& shape, const Element* images, Element* vectors) {
-  for (std::int64_t c = 0; c < shape.channels; ++c) {
-    for (std::int64_t pixel = 0; pixel < shape.pixels(); ++pixel) {
-      reorder<Element, false>(shape, c, pixel, images, vectors);
-    }
-  }
-}
-
-template <class Element>
-void unflatten(const ValueShape& shape, const Element* vectors, Element* images) {
-  for (std::int64_t pixel = 0; pixel < shape.pixels(); ++pixel) {
-    for (std::int64_t c = 0; c < shape.channels; ++c) {
-      reorder<Element, true>(shape, c, pixel, vectors, images);
+  const std::int64_t pixels = shape.pixels();
+  for (std::int64_t i = 0; i < (Back ? pixels : shape.channels); ++i) {
+    for (std::int64_t j = 0; j < (Back ? shape.channels : pixels); ++j) {
+      const std::int64_t channel = Back ? j : i;
+      const std::int64_t pixel = Back ? i : j;
+      const std::int64_t index = channel * pixels + pixel;
+      const std::int64_t vector = index / kD * kWordSize<Element>;
+      const std::int64_t image =
+          (pixel * words<Element>(shape.channels) + channel / kD) * kWordSize<Element>;
+      if constexpr (Back) {
+        copy_channel(from + vector, index % kD, to + image, channel % kD);
+      } else {
+        copy_channel(from + image, channel % kD, to + vector, index % kD);
+      }
     }
   }
 }
