@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -54,7 +53,7 @@ class BlockedBatchNorm {
   BlockedBatchNorm(const ValueShape& shape, double epsilon, double momentum, bool relu, float limit)
       : kernels_(kernel_table<Element>()->layers),
         shape_(shape),
-        channels_(static_cast<std::size_t>(round_up(shape.channels, kDepth<Element>))),
+        channels_(round_up(shape.channels, kDepth<Element>)),
         epsilon_(epsilon),
         momentum_(momentum),
         relu_(relu),
@@ -78,12 +77,12 @@ class BlockedBatchNorm {
   /// Begins the statistics of a batch that is added in `parts` parts. Squares are summed around the
   /// mean of an arbitrary `pixel` of block 0, so that their sum loses few digits.
   void begin_statistics(std::int64_t parts, const Element* pixel) {
-    part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
+    part_sums_.assign(parts * 2 * channels_, 0);
     const PixelRange one_pixel{1, shape_.channels, batch_.images_of(0)};
     std::fill(shift_.begin(), shift_.end(), 0.0F);
     std::fill(sums_.begin(), sums_.end(), 0.0);
     kernels_.add_statistics(one_pixel, pixel, shift_.data(), sums_.data());
-    for (std::size_t c = 0; c < channels_; ++c) {
+    for (std::int64_t c = 0; c < channels_; ++c) {
       shift_[c] = static_cast<float>(
           sums_[c] / static_cast<double>(std::max<std::int64_t>(one_pixel.images, 1)));
     }
@@ -100,17 +99,17 @@ class BlockedBatchNorm {
     const auto own_count = static_cast<double>(batch_.images * shape_.pixels());
     // Sums of x and, now around zero, of its squares: fp64 is precise enough.
     add_parts();
-    for (std::size_t c = 0; c < channels_; ++c) {
+    for (std::int64_t c = 0; c < channels_; ++c) {
       const double shift = shift_[c];
       sums_[channels_ + c] += shift * (2 * sums_[c] + shift * own_count);
       sums_[c] += shift * own_count;
     }
     sums_.back() = own_count;
-    if (sum_over_ranks_) sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(sums_.size()));
+    if (sum_over_ranks_) sum_over_ranks_(sums_.data(), 2 * channels_ + 1);
     count_ = sums_.back();
     is_frozen_ = false;
     const double unbiased = count_ / std::max(count_ - 1, 1.0);
-    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+    for (std::int64_t c = 0; c < shape_.channels; ++c) {
       const double mean = sums_[c] / count_;
       exact_mean_[c] = mean;
       variance_[c] = std::max(sums_[channels_ + c] / count_ - mean * mean, 0.0);
@@ -140,9 +139,7 @@ class BlockedBatchNorm {
   }
 
   /// Begins the backward pass.
-  void begin_gradients(std::int64_t parts) {
-    part_sums_.assign(static_cast<std::size_t>(parts) * 2 * channels_, 0);
-  }
+  void begin_gradients(std::int64_t parts) { part_sums_.assign(parts * 2 * channels_, 0); }
   /// Adds rows of a block to the sums for the backward pass, as one part; different threads may add
   /// parts. Pointers refer to this block.
   void add_gradients(std::int64_t part, std::int64_t block, const Element* dy, const Element* y,
@@ -157,7 +154,7 @@ class BlockedBatchNorm {
   void backward(const Element* dy, const Element* y, const Element* x, Element* dx,
                 Element* residual_gradient) {
     add_parts();
-    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+    for (std::int64_t c = 0; c < shape_.channels; ++c) {
       if (tensors_.bias_gradient != nullptr) {
         tensors_.bias_gradient[c] = static_cast<float>(sums_[c]);
       }
@@ -166,11 +163,11 @@ class BlockedBatchNorm {
     }
     // Gradients of weight and bias remain local: gradient averaging sums them.
     if (sum_over_ranks_ && !is_frozen_) {
-      sum_over_ranks_(sums_.data(), static_cast<std::int64_t>(2 * channels_));
+      sum_over_ranks_(sums_.data(), 2 * channels_);
     }
     std::fill(slope_.begin(), slope_.end(), 0.0F);
     std::fill(offset_.begin(), offset_.end(), 0.0F);
-    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels) && !is_frozen_; ++c) {
+    for (std::int64_t c = 0; c < shape_.channels && !is_frozen_; ++c) {
       const double scale = tensors_.weight[c] * inverse_std_[c];
       slope_[c] = static_cast<float>(-scale * inverse_std_[c] * inverse_std_[c] *
                                      sums_[channels_ + c] / count_);
@@ -205,18 +202,16 @@ class BlockedBatchNorm {
       }
     });
   }
-  double* sums_of(std::int64_t part) {
-    return part_sums_.data() + static_cast<std::size_t>(part) * 2 * channels_;
-  }
+  double* sums_of(std::int64_t part) { return part_sums_.data() + part * 2 * channels_; }
   /// Adds the sums of all parts.
   void add_parts() {
     std::fill(sums_.begin(), sums_.end(), 0.0);
     for (auto of_part = part_sums_.begin(); of_part != part_sums_.end();) {
-      for (std::size_t i = 0; i < 2 * channels_; ++i) sums_[i] += *of_part++;
+      for (std::int64_t i = 0; i < 2 * channels_; ++i) sums_[i] += *of_part++;
     }
   }
   void set_constants() {
-    for (std::size_t c = 0; c < static_cast<std::size_t>(shape_.channels); ++c) {
+    for (std::int64_t c = 0; c < shape_.channels; ++c) {
       inverse_std_[c] = 1 / std::sqrt(variance_[c] + epsilon_);
       mean_[c] = static_cast<float>(exact_mean_[c]);
       scale_[c] = static_cast<float>(tensors_.weight[c] * inverse_std_[c]);
@@ -227,7 +222,7 @@ class BlockedBatchNorm {
 
   const LayerKernels<Element>& kernels_;
   ValueShape shape_;
-  std::size_t channels_;  // padded
+  std::int64_t channels_;  // padded
   double epsilon_, momentum_;
   bool relu_;
   float limit_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <variant>
@@ -11,8 +12,8 @@
 namespace mnist_train::cpu_kernels {
 
 /// An activation tensor of a graph: 0 is the input, the others are the nodes' results.
-using Value = std::int32_t;
-inline constexpr Value kNoValue = -1;
+using Value = std::size_t;
+inline constexpr Value kNoValue = ~Value{0};
 
 struct ConvolutionNode {
   ConvolutionShape shape;
@@ -137,24 +138,23 @@ class Graph {
 
   /// Declares that several nodes use this value: no more layers are fused with the node that
   /// computes it.
-  void share(Value value) { is_shared_[static_cast<std::size_t>(value)] = true; }
+  void share(Value value) { is_shared_[value] = true; }
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }
-  std::int64_t values() const { return static_cast<std::int64_t>(shapes_.size()); }
-  const ValueShape& shape_of(Value value) const { return shapes_[static_cast<std::size_t>(value)]; }
+  std::size_t values() const { return shapes_.size(); }
+  const ValueShape& shape_of(Value value) const { return shapes_[value]; }
 
  private:
   template <class Kind>
   Value append(const Kind& kind, Value in, const ValueShape& out) {
     shapes_.push_back(out);
     is_shared_.push_back(false);
-    nodes_.push_back({kind, in, static_cast<Value>(shapes_.size()) - 1});
+    nodes_.push_back({kind, in, shapes_.size() - 1});
     return nodes_.back().out;
   }
   /// Returns the last node if it computes the value and may be fused with others, else null.
   GraphNode* open_node(Value value) {
-    const bool is_open = !nodes_.empty() && nodes_.back().out == value &&
-                         !is_shared_[static_cast<std::size_t>(value)];
+    const bool is_open = !nodes_.empty() && nodes_.back().out == value && !is_shared_[value];
     return is_open ? &nodes_.back() : nullptr;
   }
 

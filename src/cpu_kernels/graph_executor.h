@@ -167,11 +167,11 @@ class GraphExecutor {
   }
   /// Begins the backward pass of the last `forward` in training.
   void begin_backward(const Element* output_gradient, const PlainStrides& strides) {
-    has_gradient_.assign(static_cast<std::size_t>(graph_.values()), false);
+    has_gradient_.assign(graph_.values(), false);
     needs_gradient_.assign(has_gradient_.size(), false);
     needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
     for (const State& state : states_) {
-      needs_gradient_[static_cast<std::size_t>(state.node.out)] =
+      needs_gradient_[state.node.out] =
           state.weights.weight_gradient != nullptr || state.weights.bias_gradient != nullptr ||
           (state.batch_norm && (state.batch_norm->tensors().weight_gradient != nullptr ||
                                 state.batch_norm->tensors().bias_gradient != nullptr)) ||
@@ -227,8 +227,8 @@ class GraphExecutor {
       if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
         state.convolution.emplace(convolution->shape);
         const std::int64_t channels = round_up(convolution->shape.out.channels, kDepth<Element>);
-        state.bias.resize(static_cast<std::size_t>(channels));
-        state.bias_sums.resize(static_cast<std::size_t>(max_blocks_ * channels));
+        state.bias.resize(channels);
+        state.bias_sums.resize(max_blocks_ * channels);
         state.packed_forward = values_.add(state.convolution->forward().packed_size());
         if (passes_ == Passes::kForward) continue;
         state.packed_backward = values_.add(state.convolution->backward().packed_size());
@@ -250,23 +250,23 @@ class GraphExecutor {
   /// The backward pass needs all values; without it, a value is live until the last node that uses
   /// it.
   void plan_values() {
-    std::vector<std::size_t> last_taken(static_cast<std::size_t>(graph_.values()), states_.size());
+    std::vector<std::size_t> last_taken(graph_.values(), states_.size());
     for (std::size_t i = 0; i < states_.size() && passes_ == Passes::kForward; ++i) {
       for (const Value v : {graph_.nodes()[i].in, graph_.nodes()[i].residual}) {
-        if (v != kNoValue) last_taken[static_cast<std::size_t>(v)] = i;
+        if (v != kNoValue) last_taken[v] = i;
       }
     }
     value_offsets_.resize(last_taken.size());
     const auto take = [&](Value v) {
-      value_offsets_[static_cast<std::size_t>(v)] = values_.take(max_blocks_ * block_size(v));
+      value_offsets_[v] = values_.take(max_blocks_ * block_size(v));
     };
     take(Graph::input());
     for (std::size_t i = 0; i < states_.size(); ++i) {
       const GraphNode& node = graph_.nodes()[i];
       take(node.out);
       for (const Value v : {node.in, node.residual}) {
-        if (v == kNoValue || last_taken[static_cast<std::size_t>(v)] != i) continue;
-        values_.give_back(value_offsets_[static_cast<std::size_t>(v)]);
+        if (v == kNoValue || last_taken[v] != i) continue;
+        values_.give_back(value_offsets_[v]);
       }
     }
   }
@@ -274,11 +274,11 @@ class GraphExecutor {
   /// pass of the node that computes it.
   void plan_gradients() {
     constexpr std::size_t kNone = Arena<Element>::kNone;
-    gradient_offsets_.assign(static_cast<std::size_t>(graph_.values()), kNone);
+    gradient_offsets_.assign(graph_.values(), kNone);
     std::int64_t largest = 0;
     const auto take = [&](Value v) {
       if (v == kNoValue || (v == Graph::input() && passes_ != Passes::kBackwardToInput)) return;
-      std::size_t& offset = gradient_offsets_[static_cast<std::size_t>(v)];
+      std::size_t& offset = gradient_offsets_[v];
       if (offset == kNone) offset = gradients_.take(max_blocks_ * block_size(v));
     };
     take(graph_.nodes().back().out);
@@ -287,38 +287,36 @@ class GraphExecutor {
       take(node.in);
       take(node.residual);
       largest = std::max(largest, max_blocks_ * block_size(node.in));
-      gradients_.give_back(gradient_offsets_[static_cast<std::size_t>(node.out)]);
+      gradients_.give_back(gradient_offsets_[node.out]);
     }
     spare_offset_ = gradients_.add(largest);
   }
   /// The first node that uses a value is the last to add to its gradient.
   void find_last_writers() {
-    std::vector<State*> producers(static_cast<std::size_t>(graph_.values()));
+    std::vector<State*> producers(graph_.values());
     std::vector<bool> is_taken(producers.size());
     for (State& state : states_) {
-      const auto in = static_cast<std::size_t>(state.node.in);
+      const Value in = state.node.in;
       if (state.convolution && !is_taken[in] && producers[in] != nullptr &&
           producers[in]->batch_norm) {
         state.norm_before = producers[in];
       }
       is_taken[in] = true;
       if (state.node.residual != kNoValue) {
-        is_taken[static_cast<std::size_t>(state.node.residual)] = true;
+        is_taken[state.node.residual] = true;
       }
-      producers[static_cast<std::size_t>(state.node.out)] = &state;
+      producers[state.node.out] = &state;
     }
   }
   Element* value(Value v, std::int64_t block = 0) const {
-    return values_.at(value_offsets_[static_cast<std::size_t>(v)]) + block * block_size(v);
+    return values_.at(value_offsets_[v]) + block * block_size(v);
   }
   Element* gradient(Value v, std::int64_t block = 0) const {
-    return gradients_.at(gradient_offsets_[static_cast<std::size_t>(v)]) + block * block_size(v);
+    return gradients_.at(gradient_offsets_[v]) + block * block_size(v);
   }
   /// Returns whether the gradient of a value is requested or needed for that of a trained
   /// parameter.
-  bool needs_gradient(Value v) const {
-    return v != kNoValue && needs_gradient_[static_cast<std::size_t>(v)];
-  }
+  bool needs_gradient(Value v) const { return v != kNoValue && needs_gradient_[v]; }
   std::int64_t block_size(Value v) const {
     return graph_.shape_of(v).template block_size<Element>();
   }
@@ -340,8 +338,8 @@ class GraphExecutor {
   template <class Compute>
   void contribute(Value v, const Compute& compute) {
     if (!needs_gradient(v)) return;
-    const bool adds = has_gradient_[static_cast<std::size_t>(v)];
-    has_gradient_[static_cast<std::size_t>(v)] = true;
+    const bool adds = has_gradient_[v];
+    has_gradient_[v] = true;
     batch_.for_each_block([&](std::int64_t block) {
       Element* const sum = gradient(v, block);
       Element* const to = adds ? gradients_.at(spare_offset_) + block * block_size(v) : sum;
@@ -405,8 +403,8 @@ class GraphExecutor {
                                           gradients_.at(scratch_offset_), sums_.at(sums_offset_),
                                           state.weights.strides, state.weights.weight_gradient});
     }
-    if (!needs_gradient(node.in)) return;
-    const auto in = static_cast<std::size_t>(node.in);
+    const Value in = node.in;
+    if (!needs_gradient(in)) return;
     State* const norm = state.norm_before;
     const RowListener sums{
         [&](std::int64_t parts) { norm->batch_norm->begin_gradients(parts); },
@@ -416,8 +414,8 @@ class GraphExecutor {
     if (norm != nullptr) norm->has_gradient_sums = true;
     state.convolution->backward().compute(
         {batch_.blocks(), dy, state.weights.weight, state.weights.strides,
-         values_.at(state.packed_backward), nullptr,
-         has_gradient_[in] ? gradient(node.in) : nullptr, false, gradient(node.in)},
+         values_.at(state.packed_backward), nullptr, has_gradient_[in] ? gradient(in) : nullptr,
+         false, gradient(in)},
         norm == nullptr ? nullptr : &sums);
     has_gradient_[in] = true;
   }
@@ -434,7 +432,7 @@ class GraphExecutor {
     for (std::int64_t c = 0; c < channels; ++c) {
       double sum = 0;
       for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
-        sum += sums[static_cast<std::size_t>(block * of_block + c)];
+        sum += sums[block * of_block + c];
       }
       const auto rounded = static_cast<float>(sum);
       round_to(&rounded, 1, state.weights.bias_gradient + c);
@@ -448,9 +446,8 @@ class GraphExecutor {
   }
   void batch_norm_backward(State& state) {
     const GraphNode& node = state.node;
-    const bool is_first =
-        needs_gradient(node.residual) && !has_gradient_[static_cast<std::size_t>(node.residual)];
-    const bool adds = has_gradient_[static_cast<std::size_t>(node.in)];
+    const bool is_first = needs_gradient(node.residual) && !has_gradient_[node.residual];
+    const bool adds = has_gradient_[node.in];
     if (!std::exchange(state.has_gradient_sums, false)) {
       state.batch_norm->begin_gradients(batch_.blocks());
       batch_.for_each_block([&](std::int64_t block) {
@@ -468,9 +465,9 @@ class GraphExecutor {
                      gradients_.at(spare_offset_) + block * block_size(node.in), sum, false, sum);
       });
     }
-    has_gradient_[static_cast<std::size_t>(node.in)] = true;
+    has_gradient_[node.in] = true;
     if (is_first) {
-      has_gradient_[static_cast<std::size_t>(node.residual)] = true;
+      has_gradient_[node.residual] = true;
     } else {
       add_to_residual(node);
     }

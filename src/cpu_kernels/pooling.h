@@ -34,7 +34,7 @@ class PoolingPlan {
                     s.padding.height, s.dilation.height, s.counts_padding};
     const Axis columns{s.in.width,      s.out.width,      s.kernel.width,  s.stride.width,
                        s.padding.width, s.dilation.width, s.counts_padding};
-    std::vector<std::vector<WindowTap>> of_inputs(static_cast<std::size_t>(s.in.pixels()));
+    std::vector<std::vector<WindowTap>> of_inputs(s.in.pixels());
     for (std::int64_t out = 0; out < s.out.pixels(); ++out) {
       const Window down = rows.window(out / s.out.width);
       const Window across = columns.window(out % s.out.width);
@@ -45,7 +45,7 @@ class PoolingPlan {
           const auto position = static_cast<std::int32_t>(of_output.size());
           const float scale = down.scale * across.scale;
           of_output.push_back({in * pixel_size, position, scale});
-          of_inputs[static_cast<std::size_t>(in)].push_back({out * pixel_size, position, scale});
+          of_inputs[in].push_back({out * pixel_size, position, scale});
         }
       }
       forward_.add(of_output);
