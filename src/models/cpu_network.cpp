@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -306,23 +307,7 @@ at::Tensor destination(const at::Tensor& parameter, const at::Tensor& place) {
 
 /// Executors for one type, planned when they are first used.
 template <class Element>
-struct Executors {
-  GraphExecutor<Element>& executor_for(const Graph& graph, std::int64_t images, Passes passes) {
-    std::unique_ptr<GraphExecutor<Element>>& executor =
-        passes == Passes::kForward ? inference : training;
-    const bool fits = executor != nullptr && executor->capacity() >= images &&
-                      (passes == training_passes || passes == Passes::kForward);
-    if (!fits) {
-      if (passes != Passes::kForward) training_passes = passes;
-      executor = nullptr;  // frees its memory first
-      executor = std::make_unique<GraphExecutor<Element>>(graph, images, passes);
-    }
-    return *executor;
-  }
-
-  std::unique_ptr<GraphExecutor<Element>> inference, training;
-  Passes training_passes = Passes::kBackward;
-};
+using Executors = std::map<Passes, std::unique_ptr<GraphExecutor<Element>>>;
 
 class PlannedNetwork {
  public:
@@ -360,10 +345,10 @@ class PlannedNetwork {
     for (const NodeTensors& node : nodes) {
       destinations_.push_back({destinations.take(node.weight), destinations.take(node.bias)});
     }
+    passes_ = x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward;
     {
       const at::NoGradGuard no_grad;
-      output_ =
-          compute(x, training, x.requires_grad() ? Passes::kBackwardToInput : Passes::kBackward);
+      output_ = compute(x, training, passes_);
     }
     // Gradients without destination buffers may be sent during the backward pass, so autograd
     // receives the gradients of each node as soon as they are computed.
@@ -429,7 +414,12 @@ class PlannedNetwork {
     const std::int64_t images = x.size(0);
     const SampleShape& out = graph_.out;
     return with_executors(x, [&]<class Element>(Executors<Element>& executors) {
-      GraphExecutor<Element>& executor = executors.executor_for(graph_.graph, images, passes);
+      std::unique_ptr<GraphExecutor<Element>>& planned = executors[passes];
+      if (planned == nullptr || planned->capacity() < images) {
+        planned = nullptr;  // frees its memory first
+        planned = std::make_unique<GraphExecutor<Element>>(graph_.graph, images, passes);
+      }
+      GraphExecutor<Element>& executor = *planned;
       bind(executor, passes);
       if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
       const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
@@ -485,19 +475,19 @@ class PlannedNetwork {
     at::Tensor of_input;
     if (begin > 0) of_input = at::empty({0}, of_output.options());
     with_executors(of_output, [&]<class Element>(Executors<Element>& executors) {
-      GraphExecutor<Element>& executor = *executors.training;
+      GraphExecutor<Element>& executor = *executors.at(passes_);
       if (end == graph_.nodes.size()) {
         for (std::size_t i = 0; i < end; ++i) {
           const auto& [weight, bias] = destinations_[i];
           destinations_[i] = {destination(graph_.nodes[i].weight, weight),
                               destination(graph_.nodes[i].bias, bias)};
         }
-        bind(executor, executors.training_passes);
+        bind(executor, passes_);
         executor.begin_backward(memory<const Element>(of_output),
                                 plain_strides(of_output, out_shape()));
       }
       executor.backward_to(begin == 0 ? 0 : graph_.nodes[begin].node);
-      if (begin > 0 || executors.training_passes != Passes::kBackwardToInput) return;
+      if (begin > 0 || passes_ != Passes::kBackwardToInput) return;
       of_input = at::empty(sizes_, of_output.options());
       const at::Tensor plain = in_shape().pixels() == 1 ? of_input.flatten(1) : of_input;
       executor.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
@@ -520,6 +510,7 @@ class PlannedNetwork {
   Executors<cpu_kernels::Bf16Bits> bf16_;
   // State of the last forward pass that has a backward pass:
   std::int64_t number_ = 0;
+  Passes passes_ = Passes::kBackward;
   std::vector<NodeGradients> destinations_;  // per node with parameters
   std::vector<std::int64_t> sizes_;          // of x
   at::Tensor output_;
