@@ -108,7 +108,7 @@ class EvaluationSums {
   /// and `labels` [n] i64.
   void add(const at::Tensor& logits, const at::Tensor& labels, std::int64_t shard,
            data::Range range) {
-    const models::BatchLoss loss = models::batch_loss(logits, labels);
+    const models::BatchLoss loss = models::batch_loss(logits, {labels});
     batch_sums_[shard][0].add_(loss.loss_sum);
     batch_sums_[shard][1].add_(loss.correct);
     if (classes_ > kTopClasses) batch_sums_[shard][2].add_(in_top(logits, labels));

@@ -115,29 +115,26 @@ void host_softmax_loss(const at::Tensor& logits, const Targets& targets, double 
 
 }  // namespace
 
-BatchLoss mixed_batch_loss(const at::Tensor& logits, const Targets& targets,
-                           double label_smoothing) {
+BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing) {
+  // A bf16 sum of losses would have only two significant digits.
   const at::Tensor scores = logits.to(at::kFloat);
   const at::Tensor predicted = at::argmax(logits.detach(), 1);
-  const at::Tensor rest = 1 - targets.weights;
-  const auto losses = [&](const at::Tensor& labels) {
-    return at::cross_entropy_loss(scores, labels, targets.class_weights, at::Reduction::None,
-                                  kIgnoreNothing, label_smoothing);
+  const auto loss_of = [&](const at::Tensor& labels, std::int64_t reduction) {
+    return at::cross_entropy_loss(scores, labels, targets.class_weights, reduction, kIgnoreNothing,
+                                  label_smoothing);
   };
+  if (!targets.weights.defined()) {
+    return {loss_of(targets.labels, at::Reduction::Sum), predicted.eq(targets.labels).sum()};
+  }
+  const at::Tensor rest = 1 - targets.weights;
   // Cross entropy is linear in the target, with or without smoothing, so this is the loss of the
   // mixed target.
   return {
-      (losses(targets.labels) * targets.weights + losses(targets.other_labels) * rest).sum(),
+      (loss_of(targets.labels, at::Reduction::None) * targets.weights +
+       loss_of(targets.other_labels, at::Reduction::None) * rest)
+          .sum(),
       (predicted.eq(targets.labels) * targets.weights + predicted.eq(targets.other_labels) * rest)
           .sum()};
-}
-
-BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing,
-                     const at::Tensor& class_weights) {
-  // A bf16 sum of losses would have only two significant digits.
-  return {at::cross_entropy_loss(logits.to(at::kFloat), labels, class_weights, at::Reduction::Sum,
-                                 kIgnoreNothing, label_smoothing),
-          at::argmax(logits.detach(), 1).eq(labels).sum()};
 }
 
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
@@ -154,10 +151,7 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
                                                             gradient, sums);
     return {logits, std::move(gradient)};
   }
-  const BatchLoss loss =
-      targets.weights.defined()
-          ? mixed_batch_loss(logits, targets, label_smoothing)
-          : batch_loss(logits, targets.labels, label_smoothing, targets.class_weights);
+  const BatchLoss loss = batch_loss(logits, targets, label_smoothing);
   {
     const at::NoGradGuard no_grad;
     sums[0].add_(loss.loss_sum);

@@ -14,15 +14,10 @@ struct BatchLoss {
   at::Tensor correct;   // scalar i64: samples whose largest logit is the label's
 };
 
-/// Returns loss and correct predictions of logits [N,classes] for labels [N] i64, with label
-/// smoothing and class weights [classes] f32, if defined, as in torch.nn.CrossEntropyLoss.
-BatchLoss batch_loss(const at::Tensor& logits, const at::Tensor& labels, double label_smoothing = 0,
-                     const at::Tensor& class_weights = {});
-
-/// The same for mixed samples: in the loss and in `correct`, here f32, each sample counts with its
-/// weight for its label and with one minus the weight for its other label.
-BatchLoss mixed_batch_loss(const at::Tensor& logits, const Targets& targets,
-                           double label_smoothing = 0);
+/// Returns loss and correct predictions of logits [N,classes], with label smoothing and class
+/// weights as in torch.nn.CrossEntropyLoss. In the loss and in `correct`, then f32, a mixed sample
+/// counts with its weight for its label and with one minus the weight for its other label.
+BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing = 0);
 
 /// Where a backward pass starts.
 struct BackwardRoot {

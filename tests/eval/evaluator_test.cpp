@@ -40,7 +40,7 @@ Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
   const auto model = tiny_model(1, with_batch_norm);
   model->eval();
   const loader::Batch all = images->gather({{0, count}, loader::Order::kStored});
-  const auto loss = models::batch_loss(model->forward(all.images), all.labels);
+  const auto loss = models::batch_loss(model->forward(all.images), {all.labels});
   const auto samples = static_cast<double>(count);
   Evaluation evaluation;
   evaluation.loss = loss.loss_sum.item<double>() / samples;

@@ -33,7 +33,7 @@ TEST_CASE("the loss is the sum of negative log-likelihoods") {
     expected += std::log(row.exp().sum().item<double>()) - row[label].item<double>();
     correct += row.argmax().item<std::int64_t>() == label ? 1 : 0;
   }
-  const BatchLoss loss = batch_loss(logits, labels);
+  const BatchLoss loss = batch_loss(logits, {labels});
   CHECK(loss.loss_sum.dim() == 0);
   CHECK(loss.loss_sum.item<double>() == Approx(expected).epsilon(1e-5));
   CHECK(loss.correct.item<std::int64_t>() == correct);
@@ -44,7 +44,7 @@ TEST_CASE("the loss is the sum of negative log-likelihoods") {
 TEST_CASE("its gradient is softmax minus the label") {
   const at::Tensor logits = at::randn({4, 3}).set_requires_grad(true);
   const at::Tensor labels = at::tensor({0, 2, 1, 2}, at::kLong);
-  batch_loss(logits, labels).loss_sum.backward();
+  batch_loss(logits, {labels}).loss_sum.backward();
   at::Tensor expected = logits.detach().softmax(1);
   for (std::int64_t i = 0; i < 4; ++i) expected[i][labels[i].item<std::int64_t>()] -= 1;
   CHECK(at::allclose(logits.grad(), expected, 1e-5, 1e-6));
@@ -66,15 +66,15 @@ TEST_CASE("the loss of mixed samples is that of mixed targets, smoothed or not")
       correct += guess == labels[i].item<std::int64_t>() ? weight : 0;
       correct += guess == others[i].item<std::int64_t>() ? 1 - weight : 0;
     }
-    const BatchLoss loss = mixed_batch_loss(logits, {labels, others, weights}, smoothing);
+    const BatchLoss loss = batch_loss(logits, {labels, others, weights}, smoothing);
     const at::Tensor expected = -(target * logits.log_softmax(1)).sum();
     CHECK(loss.loss_sum.item<double>() == Approx(expected.item<double>()).epsilon(1e-5));
     CHECK(loss.correct.item<double>() == Approx(correct).epsilon(1e-6));
     CHECK(loss.loss_sum.requires_grad());
   }
   const at::Tensor ones = at::full({6}, 1.0F);
-  CHECK(mixed_batch_loss(logits, {labels, others, ones}).loss_sum.item<double>() ==
-        Approx(batch_loss(logits, labels).loss_sum.item<double>()).epsilon(1e-6));
+  CHECK(batch_loss(logits, {labels, others, ones}).loss_sum.item<double>() ==
+        Approx(batch_loss(logits, {labels}).loss_sum.item<double>()).epsilon(1e-6));
 }
 
 TEST_CASE("class weights scale each class's part of the loss, also of the smoothed target") {
@@ -108,7 +108,7 @@ TEST_CASE("class weights scale each class's part of the loss, also of the smooth
 
 TEST_CASE("huge logits neither overflow nor lose their order") {
   const at::Tensor logits = at::tensor({1e30F, 0.0F, -1e30F, 88.0F, 90.0F, 89.0F}).reshape({2, 3});
-  const BatchLoss loss = batch_loss(logits, at::tensor({0, 1}, at::kLong));
+  const BatchLoss loss = batch_loss(logits, {at::tensor({0, 1}, at::kLong)});
   CHECK(std::isfinite(loss.loss_sum.item<double>()));
   CHECK(loss.correct.item<std::int64_t>() == 2);
 }
@@ -116,15 +116,14 @@ TEST_CASE("huge logits neither overflow nor lose their order") {
 TEST_CASE("a NaN shows in the loss") {
   at::Tensor logits = at::zeros({2, 3});
   logits[1][1] = std::nan("");
-  CHECK(std::isnan(batch_loss(logits, at::tensor({0, 0}, at::kLong)).loss_sum.item<double>()));
+  CHECK(std::isnan(batch_loss(logits, {at::tensor({0, 0}, at::kLong)}).loss_sum.item<double>()));
 }
 
 /// Computes loss, sums and gradient of the logits by LibTorch's operations in f64.
 std::pair<at::Tensor, at::Tensor> expected_loss(const at::Tensor& logits, const Targets& targets,
                                                 double smoothing, double scale) {
   const at::Tensor exact = logits.detach().to(at::kDouble).set_requires_grad(true);
-  const BatchLoss loss = targets.weights.defined() ? mixed_batch_loss(exact, targets, smoothing)
-                                                   : batch_loss(exact, targets.labels, smoothing);
+  const BatchLoss loss = batch_loss(exact, targets, smoothing);
   (loss.loss_sum * scale).backward();
   return {at::stack({loss.loss_sum.detach().to(at::kDouble), loss.correct.to(at::kDouble),
                      at::full({}, logits.size(0), at::kDouble)}),

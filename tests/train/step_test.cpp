@@ -86,7 +86,7 @@ Batch broken_batch() {
 TEST_CASE("the sums of a step are those of its samples, before the update") {
   StepSubject subject;
   const Batch batch = batch_of(9);
-  const auto expected = models::batch_loss(subject.model->forward(batch.images), batch.labels);
+  const auto expected = models::batch_loss(subject.model->forward(batch.images), {batch.labels});
   subject.run({batch}, 9);
   const StepSums sums = subject.last();
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-6));
@@ -102,7 +102,7 @@ TEST_CASE("the update follows the gradient of the mean over the global batch") {
     const at::Tensor before = subject.parameters.values().clone();
     const auto reference = testing::tiny_model(1);
     FlatParameters gradients(*reference, 0);
-    (models::batch_loss(reference->forward(batch.images), batch.labels).loss_sum /
+    (models::batch_loss(reference->forward(batch.images), {batch.labels}).loss_sum /
      static_cast<double>(global_batch_size))
         .backward();
     gradients.collect_gradients();

@@ -184,7 +184,7 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   TrainerRig rig(options);
   train_epoch(rig.trainer);
   const loader::Batch all = rig.images->gather({{0, 50}, loader::Order::kStored});
-  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
+  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), {all.labels});
   const StepSums& sums = testing::synced_sums(rig.trainer);
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(sums.correct == expected.correct.item<double>());
@@ -206,7 +206,7 @@ TEST_CASE("seed and epoch decide which samples a step sees") {
         rig.trainer.step(false);
         const loader::Batch batch = images->gather({range});
         const auto loss =
-            models::batch_loss(rig.trainer.model().forward(batch.images), batch.labels);
+            models::batch_loss(rig.trainer.model().forward(batch.images), {batch.labels});
         INFO("seed " << seed << ", epoch " << epoch);
         CHECK(rig.trainer.last_step_sums().loss ==
               Approx(loss.loss_sum.item<double>()).epsilon(1e-5));
