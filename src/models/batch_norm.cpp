@@ -73,20 +73,21 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
 /// Batch norm with residual and ReLU, computed by the custom kernels.
 class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
  public:
-  /// `weight`, `bias` and `convolution_bias` are also in `layer`.
+  /// `weight`, `bias` and `convolution_bias` are also in `layer`. Autograd does not accept
+  /// undefined tensors, unless they are optional.
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const at::Tensor& weight, const at::Tensor& bias,
                             const std::optional<at::Tensor>& convolution_bias,
                             const std::optional<at::Tensor>& residual, bool relu,
                             const kernels::BatchNormParameters& layer) {
-    const at::Tensor added = residual.value_or(at::Tensor());
+    const at::Tensor& added = *residual;
     const at::Tensor statistics = at::empty({2, weight.size(0)}, weight.options());
     at::Tensor y = kernels::batch_norm(layer, x, added, relu, statistics);
     const bool is_cut_by_y = relu && added.defined();
     context->save_for_backward({x, weight, bias, statistics, is_cut_by_y ? y : at::Tensor()});
     context->saved_data["relu"] = relu;
     context->saved_data["has_residual"] = added.defined();
-    context->saved_data["lacks_bias"] = convolution_bias.has_value();
+    context->saved_data["lacks_bias"] = convolution_bias->defined();
     return y;
   }
 
@@ -107,10 +108,6 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     return {found.x, found.weight, found.bias, found.convolution_bias, residual, {}, {}};
   }
 };
-
-std::optional<at::Tensor> if_defined(const at::Tensor& tensor) {
-  return tensor.defined() ? std::optional(tensor) : std::nullopt;
-}
 
 }  // namespace
 
@@ -138,7 +135,7 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
   }
   if (by_kernels && kernels::can_normalize(x, residual)) {
     return FusedBatchNorm::apply(
-        x, weight_, bias_, if_defined(left_out), if_defined(residual), relu,
+        x, weight_, bias_, std::optional(left_out), std::optional(residual), relu,
         kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
                                      num_batches_tracked_, epsilon_, momentum_, left_out});
   }

@@ -66,11 +66,11 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                             const std::optional<at::Tensor>& bias, bool planar) {
-    kernels::PooledRelu pooled = kernels::relu_max_pool(x, bias.value_or(at::Tensor()), planar);
+    kernels::PooledRelu pooled = kernels::relu_max_pool(x, *bias, planar);
     context->save_for_backward({pooled.choice});
     context->saved_data["height"] = x.size(2);
     context->saved_data["width"] = x.size(3);
-    context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["has_bias"] = bias->defined();
     context->saved_data["planar"] = planar;
     return pooled.out;
   }
@@ -124,8 +124,7 @@ at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::T
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
   if (kernels::is_used(kernels::Operation::kReluMaxPool, x.device()) &&
       kernels::can_relu_max_pool(x, bias)) {
-    const at::Tensor out = ReluMaxPool::apply(
-        x, bias.defined() ? std::optional(bias) : std::nullopt, /*planar=*/flatten);
+    const at::Tensor out = ReluMaxPool::apply(x, std::optional(bias), /*planar=*/flatten);
     return flatten ? out.flatten(1) : out;
   }
   if (bias.defined()) return relu_max_pool(x + bias.view({-1, 1, 1}), /*bias=*/{}, flatten);
