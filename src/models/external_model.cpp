@@ -85,7 +85,7 @@ class ExternalModel : public Model {
   void require_usable() {
     const auto parameters = named_parameters();
     if (parameters.is_empty()) {
-      refuse("has no parameters to train (torch.jit.freeze makes constants of them)");
+      refuse("has no parameters to train (torch.jit.freeze turns them into constants)");
     }
     const std::string wrong = untrainable(parameters);
     if (!wrong.empty()) refuse("has parameters that cannot be trained:" + wrong);
@@ -122,8 +122,8 @@ class ExternalModel : public Model {
     }
     const std::vector<std::int64_t> expected{2, shape_.classes};
     if (!logits.defined() || logits.sizes() != expected) {
-      refuse("forward makes " + (logits.defined() ? text_of(logits.sizes()) : "no tensor") +
-             " of " + images + ", expected logits " + text_of(expected));
+      refuse("forward returns " + (logits.defined() ? text_of(logits.sizes()) : "no tensor") +
+             " for " + images + ", expected logits " + text_of(expected));
     }
     if (!logits.is_floating_point()) {
       refuse(std::string("forward returns logits of type ") + c10::toString(logits.scalar_type()) +
@@ -267,7 +267,8 @@ class ScriptModel : public ExternalModel {
     bool fits = inputs.size() >= 2 && is_tensor(inputs[1]);
     for (std::size_t i = 2; i < inputs.size(); ++i) fits &= inputs[i].default_value().has_value();
     fits &= schema.returns().size() == 1 && is_tensor(schema.returns().front());
-    if (!fits) refuse("forward must take one tensor and return one; it is" + text_of(schema));
+    if (!fits)
+      refuse("forward must take and return one tensor; its signature is" + text_of(schema));
   }
 
   static std::string text_of(const c10::FunctionSchema& schema) {
@@ -380,8 +381,8 @@ const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const st
   const std::string built_for = versions(entry.api_version, entry.torch_version);
   const std::string expected = versions(plugin::kApiVersion, TORCH_VERSION);
   if (built_for != expected) {
-    throw ConfigKeyError(source + ": is built for " + built_for + ", but this program for " +
-                         expected + "; build it again");
+    throw ConfigKeyError(source + ": was built for " + built_for + ", but this program needs " +
+                         expected + "; rebuild it");
   }
   return entry;
 }
@@ -436,7 +437,7 @@ std::shared_ptr<Model> make_plugin_model(const std::filesystem::path& file,
     made = entry.make({shape.channels, shape.height, shape.width, shape.classes}, reader);
   } catch (const std::exception& error) {
     reader.require_correct(/*all_were_read=*/false);  // an invalid option may be the cause
-    throw ConfigKeyError(source + ": cannot make its network: " + cause_of(error));
+    throw ConfigKeyError(source + ": cannot create its network: " + cause_of(error));
   }
   reader.require_correct(/*all_were_read=*/true);
   auto model = std::make_shared<PluginModel>(source, shape, std::move(made));

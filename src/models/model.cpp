@@ -64,7 +64,7 @@ void Model::synchronize_batch_norm(const SumOverRanks& sum) {
   if (unknown.empty()) return;
   throw Error(
       ExitCode::kConfig,
-      "sync_batch_norm cannot synchronize these layers; set it to false, or use batch_norm of "
+      "sync_batch_norm cannot synchronize these layers; set it to false, or use batch_norm in "
       "model.layers:" +
           unknown);
 }

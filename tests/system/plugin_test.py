@@ -109,11 +109,11 @@ def stub(prefix, tmp_path_factory):
 
 # Arguments of `stub`, and parts of the message.
 REFUSED = {
-    "another interface": ({"api": 2}, ["version 2 of mnist_train/model.h", "this program for version 1", "build it again"]),
+    "another interface": ({"api": 2}, ["version 2 of mnist_train/model.h", "this program needs version 1", "rebuild it"]),
     "another LibTorch": ({"torch": "2.4.1"}, ["LibTorch 2.4.1"]),
     "no entry": ({"entry": "something"}, ["has no function mnist_train_classifier"]),
     "missing symbol": ({"before": "void missing();", "make": "missing();"}, ["cannot be loaded", "undefined symbol", "missing"]),
-    "an exception": ({"make": 'throw std::runtime_error("no such kernel");'}, ["cannot make its network: no such kernel"]),
+    "an exception": ({"make": 'throw std::runtime_error("no such kernel");'}, ["cannot create its network: no such kernel"]),
 }
 
 
