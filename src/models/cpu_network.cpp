@@ -16,6 +16,8 @@
 #include "base/error.h"
 #include "cpu_kernels/graph_executor.h"
 #include "kernels/operations.h"
+#include "models/batch_norm.h"
+#include "models/layer_operations.h"
 #include "models/model.h"
 
 namespace mnist_train::models {
@@ -65,34 +67,6 @@ struct CpuGraph {
 
 Extent extent(const ImageSize& size) { return {size.height, size.width}; }
 ValueShape image(const SampleShape& shape) { return {shape.channels, shape.height, shape.width}; }
-
-cpu_kernels::ActivationSpec engine_activation(const settings::ActivationLayer& layer) {
-  using cpu_kernels::Function;
-  const auto function = [&] {
-    switch (layer.function) {
-      case settings::Activation::kRelu:
-        return Function::kRelu;
-      case settings::Activation::kRelu6:
-        return Function::kRelu6;
-      case settings::Activation::kLeakyRelu:
-        return Function::kLeakyRelu;
-      case settings::Activation::kHardsigmoid:
-        return Function::kHardsigmoid;
-      case settings::Activation::kHardswish:
-        return Function::kHardswish;
-      case settings::Activation::kSigmoid:
-        return Function::kSigmoid;
-      case settings::Activation::kTanh:
-        return Function::kTanh;
-      case settings::Activation::kSilu:
-        return Function::kSilu;
-      case settings::Activation::kGelu:
-        return layer.tanh_approximates ? Function::kTanhGelu : Function::kGelu;
-    }
-    return Function::kRelu;
-  };
-  return {function(), static_cast<float>(layer.negative_slope)};
-}
 
 /// Adds layers to a graph. Functions return the output, or kNoValue if cpu_kernels/ does not
 /// support a layer; the graph is then unusable.
@@ -171,7 +145,7 @@ class Translator {
   }
 
   Value add(const settings::ActivationLayer& layer, const SizedLayer&, Value x) {
-    return graph_.add(cpu_kernels::ActivationNode{engine_activation(layer)}, x);
+    return graph_.add(cpu_kernels::ActivationNode{activation_function(layer).engine}, x);
   }
 
   Value add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized, Value x) {
@@ -219,8 +193,7 @@ class Translator {
     }
     const Value sum = graph_.add_sum(y, shortcut);
     if (!layer.activation) return sum;
-    return graph_.add(
-        cpu_kernels::ActivationNode{engine_activation({.function = *layer.activation})}, sum);
+    return add(settings::ActivationLayer{.function = *layer.activation}, sized, sum);
   }
 
   /// A gate of one pixel applies to all pixels of its channel.

@@ -2,9 +2,16 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/hardsigmoid.h>
+#include <ATen/ops/hardswish.h>
+#include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/relu6.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/conv.h>
@@ -86,6 +93,37 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
 };
 
 }  // namespace
+
+ActivationFunction activation_function(const settings::ActivationLayer& layer) {
+  using cpu_kernels::Function;
+  using settings::Activation;
+  switch (layer.function) {
+    case Activation::kTanh:
+      return {{Function::kTanh}, at::tanh};
+    case Activation::kRelu:
+      return {{Function::kRelu}, at::relu};
+    case Activation::kSigmoid:
+      return {{Function::kSigmoid}, at::sigmoid};
+    case Activation::kGelu:
+      if (!layer.tanh_approximates) {
+        return {{Function::kGelu}, [](const at::Tensor& x) { return at::gelu(x); }};
+      }
+      return {{Function::kTanhGelu}, [](const at::Tensor& x) { return at::gelu(x, "tanh"); }};
+    case Activation::kSilu:
+      return {{Function::kSilu}, at::silu};
+    case Activation::kLeakyRelu:
+      return {
+          {Function::kLeakyRelu, static_cast<float>(layer.negative_slope)},
+          [slope = layer.negative_slope](const at::Tensor& x) { return at::leaky_relu(x, slope); }};
+    case Activation::kRelu6:
+      return {{Function::kRelu6}, at::relu6};
+    case Activation::kHardswish:
+      return {{Function::kHardswish}, at::hardswish};
+    case Activation::kHardsigmoid:
+      return {{Function::kHardsigmoid}, at::hardsigmoid};
+  }
+  return {};
+}
 
 at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int64_t layer,
                           double p) {

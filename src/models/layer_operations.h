@@ -5,11 +5,22 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
+#include <functional>
 
+#include "cpu_kernels/kernels.h"
 #include "kernels/operations.h"
+#include "settings/model_options.h"
 
-/// Layer operations that LibTorch does not have or computes with several GPU kernels.
+/// Activation functions, and layer operations that LibTorch does not have or computes with several
+/// GPU kernels.
 namespace mnist_train::models {
+
+/// An activation function in cpu_kernels/ and in LibTorch.
+struct ActivationFunction {
+  cpu_kernels::ActivationSpec engine;
+  std::function<at::Tensor(const at::Tensor& x)> libtorch;
+};
+ActivationFunction activation_function(const settings::ActivationLayer& layer);
 
 /// Returns x [N,...] with each element set to 0 with probability `p` and the others divided by 1 -
 /// p. The decision is a hash of the sample's seed (`seeds` [N] i64), the dropout layer's index

@@ -2,16 +2,7 @@
 #include <ATen/ops/adaptive_avg_pool2d.h>
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/constant_pad_nd.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/hardsigmoid.h>
-#include <ATen/ops/hardswish.h>
-#include <ATen/ops/leaky_relu.h>
 #include <ATen/ops/max_pool2d.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/relu6.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/silu.h>
-#include <ATen/ops/tanh.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
@@ -75,33 +66,6 @@ using Operations = std::vector<Operation>;
 at::Tensor run(const Operations& operations, at::Tensor x) {
   for (const Operation& operation : operations) x = operation(x);
   return x;
-}
-
-Operation activation(const settings::ActivationLayer& layer) {
-  switch (layer.function) {
-    case Activation::kRelu:
-      return [](const at::Tensor& x) { return at::relu(x); };
-    case Activation::kTanh:
-      return [](const at::Tensor& x) { return at::tanh(x); };
-    case Activation::kSigmoid:
-      return [](const at::Tensor& x) { return at::sigmoid(x); };
-    case Activation::kSilu:
-      return [](const at::Tensor& x) { return at::silu(x); };
-    case Activation::kGelu:
-      return [approximate = layer.tanh_approximates ? "tanh" : "none"](const at::Tensor& x) {
-        return at::gelu(x, approximate);
-      };
-    case Activation::kLeakyRelu:
-      return
-          [slope = layer.negative_slope](const at::Tensor& x) { return at::leaky_relu(x, slope); };
-    case Activation::kRelu6:
-      return [](const at::Tensor& x) { return at::relu6(x); };
-    case Activation::kHardswish:
-      return [](const at::Tensor& x) { return at::hardswish(x); };
-    case Activation::kHardsigmoid:
-      return [](const at::Tensor& x) { return at::hardsigmoid(x); };
-  }
-  return {};
 }
 
 /// Consecutive layers; the output of each is the input of the next.
@@ -370,7 +334,7 @@ class LayeredModel : public Model {
     };
   }
   static Operation operation_of(const SizedLayer&, const settings::ActivationLayer& layer) {
-    return activation(layer);
+    return activation_function(layer).libtorch;
   }
   static Operation operation_of(const SizedLayer&, const settings::MaxPool2dLayer& layer) {
     return [layer](const at::Tensor& x) {
@@ -423,7 +387,7 @@ class LayeredModel : public Model {
       };
     }
     Operation after = [](const at::Tensor& x) { return x; };
-    if (layer.activation) after = activation({.function = *layer.activation});
+    if (layer.activation) after = activation_function({.function = *layer.activation}).libtorch;
     return [inner = compile(layers), shortcut = compile(sized.shortcut),
             after](const at::Tensor& x) { return after(run(inner, x) + run(shortcut, x)); };
   }
