@@ -136,12 +136,8 @@ class ExternalModel : public Model {
   network::ImageShape shape_;
 };
 
-/// A submodule of a script, with its tensors and type name.
-struct ScriptPart : torch::nn::Module {
-  using torch::nn::Module::Module;
-};
-
-/// Registers the tensors of `script` and its submodules in `module` under the same names.
+/// Registers the tensors of `script` and its submodules, with their type names, in `module` under
+/// the same names.
 void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
   for (const auto& item : script.named_parameters(/*recurse=*/false)) {
     module.register_parameter(item.name, item.value, item.value.requires_grad());
@@ -150,7 +146,7 @@ void mirror(const torch::jit::Module& script, torch::nn::Module& module) {
     module.register_buffer(item.name, item.value);
   }
   for (const auto& item : script.named_children()) {
-    auto part = std::make_shared<ScriptPart>(item.value.type()->name()->name());
+    auto part = std::make_shared<torch::nn::Module>(item.value.type()->name()->name());
     mirror(item.value, *part);
     module.register_module(item.name, std::move(part));
   }

@@ -116,9 +116,6 @@ bool begin_with_biased_convolution_batch_norm(Neighbours next) {
          kind_as<settings::Conv2dLayer>(*next[0])->bias;
 }
 
-/// Holds the modules of a sequential, residual, gate or repeat.
-struct Container : torch::nn::Module {};
-
 /// A network made of layers. Adjacent layers are fused if a fused operation exists.
 class LayeredModel : public Model {
  public:
@@ -191,7 +188,7 @@ class LayeredModel : public Model {
   /// layers.
   std::shared_ptr<torch::nn::Module> make_block(const SizedLayer& sized,
                                                 const std::vector<std::string>& modules) {
-    auto block = std::make_shared<Container>();
+    auto block = std::make_shared<torch::nn::Module>();
     if (modules.empty()) {
       block->register_module("layers", make_container(sized.layers));
       if (!sized.shortcut.empty()) {
@@ -209,7 +206,7 @@ class LayeredModel : public Model {
   }
 
   std::shared_ptr<torch::nn::Module> make_container(const std::vector<SizedLayer>& modules) {
-    auto container = std::make_shared<Container>();
+    auto container = std::make_shared<torch::nn::Module>();
     add_modules(*container, modules);
     return container;
   }
