@@ -83,9 +83,8 @@ class Graph {
   /// ReLU and max pooling commute; after pooling there are fewer elements, so the ReLU is moved
   /// there.
   Value add(const MaxPoolNode& node, Value in) {
-    GraphNode* const before = open_node(in);
-    const bool relu = before != nullptr && std::holds_alternative<ConvolutionNode>(before->kind) &&
-                      std::exchange(before->relu, false);
+    GraphNode* const before = open_node<ConvolutionNode>(in);
+    const bool relu = before != nullptr && std::exchange(before->relu, false);
     append(node, in, node.shape.out);
     nodes_.back().relu = relu;
     return nodes_.back().out;
@@ -93,22 +92,17 @@ class Graph {
   Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }
   /// Fuses ReLU with nodes that can compute it, and ReLU6 with batch norm.
   Value add(const ActivationNode& added, Value in) {
-    const Function function = added.activation.function;
-    GraphNode* const node = open_node(in);
-    if (node == nullptr || node->relu ||
-        (function != Function::kRelu && function != Function::kRelu6)) {
+    const bool limits = added.activation.function == Function::kRelu6;
+    GraphNode* node = nullptr;
+    if (added.activation.function == Function::kRelu) {
+      node = open_node<ConvolutionNode, BatchNormNode, SumNode, MaxPoolNode>(in);
+    } else if (limits) {
+      node = open_node<BatchNormNode>(in);
+    }
+    if (node == nullptr || node->relu || (limits && node->residual != kNoValue)) {
       return append(added, in, shape_of(in));
     }
-    const bool is_norm = std::holds_alternative<BatchNormNode>(node->kind);
-    if (function == Function::kRelu6) {
-      if (!is_norm || node->residual != kNoValue) return append(added, in, shape_of(in));
-      node->limit = 6;
-    } else if (!is_norm && !std::holds_alternative<ConvolutionNode>(node->kind) &&
-               !std::holds_alternative<SumNode>(node->kind) &&
-               !std::holds_alternative<MaxPoolNode>(node->kind)) {
-      // Max pooling also absorbs a ReLU before it: see add(MaxPoolNode).
-      return append(added, in, shape_of(in));
-    }
+    if (limits) node->limit = 6;
     node->relu = true;
     return in;
   }
@@ -116,11 +110,8 @@ class Graph {
   /// Adds two values. If one is computed by the last node, a batch norm, the sum is fused with it.
   Value add_sum(Value in, Value residual) {
     for (const auto& [computed, added] : {std::pair{in, residual}, std::pair{residual, in}}) {
-      GraphNode* const node = open_node(computed);
-      if (node == nullptr || node->relu || !std::holds_alternative<BatchNormNode>(node->kind) ||
-          node->residual != kNoValue) {
-        continue;
-      }
+      GraphNode* const node = open_node<BatchNormNode>(computed);
+      if (node == nullptr || node->relu || node->residual != kNoValue) continue;
       node->residual = added;
       return computed;
     }
@@ -152,10 +143,13 @@ class Graph {
     nodes_.push_back({kind, in, shapes_.size() - 1});
     return nodes_.back().out;
   }
-  /// Returns the last node if it computes the value and may be fused with others, else null.
+  /// Returns the last node if it is of one of these kinds, computes the value and may be fused with
+  /// others, else null.
+  template <class... Kinds>
   GraphNode* open_node(Value value) {
-    const bool is_open = !nodes_.empty() && nodes_.back().out == value && !is_shared_[value];
-    return is_open ? &nodes_.back() : nullptr;
+    if (nodes_.empty() || nodes_.back().out != value || is_shared_[value]) return nullptr;
+    GraphNode& node = nodes_.back();
+    return (... || std::holds_alternative<Kinds>(node.kind)) ? &node : nullptr;
   }
 
   std::vector<GraphNode> nodes_;
