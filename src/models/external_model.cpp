@@ -361,25 +361,24 @@ class PluginOptions final : public plugin::Options {
 /// Returns the entry point of a library. Throws Error(kConfig) unless it is a plug-in of this
 /// version.
 const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const std::string& source) {
+  const auto require = [&](bool fits, const std::string& message) {
+    if (!fits) throw ConfigKeyError(source + ": " + message);
+  };
   const SharedLibrary library(file.string());
-  if (!library.loaded()) {
-    throw ConfigKeyError(source + ": cannot be loaded: " + library.error());
-  }
+  require(library.loaded(), "cannot be loaded: " + library.error());
   const auto entry_function = library.find<const plugin::EntryPoint*()>(plugin::kEntryFunction);
-  if (entry_function == nullptr) {
-    throw ConfigKeyError(source + ": is not a plug-in: it has no function " +
-                         plugin::kEntryFunction + ", which MNIST_TRAIN_CLASSIFIER defines");
-  }
+  require(
+      entry_function != nullptr,
+      fmt::format("is not a plug-in: it has no function {}, which MNIST_TRAIN_CLASSIFIER defines",
+                  plugin::kEntryFunction));
   const plugin::EntryPoint& entry = *entry_function();
   const auto versions = [](auto header, auto torch) {
     return fmt::format("version {} of mnist_train/model.h and LibTorch {}", header, torch);
   };
   const std::string built_for = versions(entry.api_version, entry.torch_version);
   const std::string expected = versions(plugin::kApiVersion, TORCH_VERSION);
-  if (built_for != expected) {
-    throw ConfigKeyError(source + ": was built for " + built_for + ", but this program needs " +
-                         expected + "; rebuild it");
-  }
+  require(built_for == expected,
+          "was built for " + built_for + ", but this program needs " + expected + "; rebuild it");
   return entry;
 }
 

@@ -52,12 +52,12 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
   for (std::int64_t j = 0; j < classes; ++j) {
     const float logit = static_cast<float>(logits[j]) - largest;
     logit_sum += logit;
-    probabilities[static_cast<std::size_t>(j)] = std::exp(logit);
-    sum += probabilities[static_cast<std::size_t>(j)];
+    probabilities[j] = std::exp(logit);
+    sum += probabilities[j];
   }
   const float uniform = smoothing / static_cast<float>(classes);
   for (std::int64_t j = 0; j < classes; ++j) {
-    const float probability = probabilities[static_cast<std::size_t>(j)] / sum;
+    const float probability = probabilities[j] / sum;
     gradient[j] =
         static_cast<T>(scale * (probability - (1.0F - smoothing) * target.of(j) - uniform));
   }
@@ -81,7 +81,7 @@ SampleLoss batch_sums(const at::Tensor& scores, const Targets& targets, double s
   const float* weights = mixed ? targets.weights.const_data_ptr<float>() : nullptr;
   T* const to = gradient.mutable_data_ptr<T>();
   const std::int64_t classes = scores.size(1);
-  std::vector<float> probabilities(static_cast<std::size_t>(classes));
+  std::vector<float> probabilities(classes);
   SampleLoss sums;
   for (std::int64_t i = 0; i < scores.size(0); ++i) {
     const SampleTarget target{labels[i], others[i], mixed ? weights[i] : 1.0F};
@@ -92,11 +92,6 @@ SampleLoss batch_sums(const at::Tensor& scores, const Targets& targets, double s
     sums.correct += sample.correct;
   }
   return sums;
-}
-
-/// Returns whether `host_softmax_loss` supports these logits.
-bool can_host_softmax_loss(const at::Tensor& logits) {
-  return logits.is_cpu() && kernels::can_softmax_loss(logits) && logits.size(1) > 0;
 }
 
 /// The CPU version of kernels::softmax_loss: one pass over the logits instead of a dozen LibTorch
@@ -139,10 +134,9 @@ BatchLoss batch_loss(const at::Tensor& logits, const Targets& targets, double la
 
 BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, double label_smoothing,
                            double scale, const at::Tensor& sums) {
-  const bool by_kernel = kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device()) &&
-                         kernels::can_softmax_loss(logits);
-  const bool is_plain = !targets.class_weights.defined();
-  if (is_plain && (by_kernel || can_host_softmax_loss(logits))) {
+  const bool by_kernel = kernels::is_used(kernels::Operation::kSoftmaxLoss, logits.device());
+  if (!targets.class_weights.defined() && kernels::can_softmax_loss(logits) &&
+      (by_kernel || (logits.is_cpu() && logits.size(1) > 0))) {
     Targets dense = targets;  // weights may be a strided column
     if (dense.weights.defined()) dense.weights = dense.weights.contiguous();
     const at::Tensor scores = logits.detach();
