@@ -234,22 +234,20 @@ class ScriptModel : public ExternalModel {
 
  private:
   void load_script() {
+    std::string other = "is not TorchScript";
     try {
       caffe2::serialize::PyTorchStreamReader archive(file_.string());
       if (archive.hasRecord("constants.pkl")) {
         script_ = torch::jit::load(file_.string(), at::kCPU);
-      } else if (archive.hasRecord("data.pkl")) {
-        refuse("was written by torch.save; use torch.jit.script(model).save");
-      } else {
-        refuse("is not TorchScript; use torch.jit.script(model).save");
+        return;
       }
-    } catch (const Error&) {
-      throw;
+      if (archive.hasRecord("data.pkl")) other = "was written by torch.save";
     } catch (const std::exception& error) {
       const std::string cause = cause_of(error);
       refuse("is damaged or not TorchScript (use torch.jit.script(model).save): " +
              cause.substr(0, cause.find(". ")));
     }
+    refuse(other + "; use torch.jit.script(model).save");
   }
 
   void require_signature() const {
