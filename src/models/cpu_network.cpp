@@ -271,11 +271,11 @@ cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight, const Convol
 }
 
 /// Returns a tensor for the gradient of a parameter; undefined if the parameter is frozen.
-at::Tensor destination(const at::Tensor& parameter, const at::Tensor& place) {
+at::Tensor destination(const at::Tensor& parameter, const at::Tensor& buffer) {
   if (!parameter.defined() || !parameter.requires_grad()) return {};
-  return place.defined() ? place.detach()
-                         : at::empty_strided(parameter.sizes(), parameter.strides(),
-                                             parameter.options().requires_grad(false));
+  return buffer.defined() ? buffer.detach()
+                          : at::empty_strided(parameter.sizes(), parameter.strides(),
+                                              parameter.options().requires_grad(false));
 }
 
 /// Executors for one type, planned when they are first used.

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>

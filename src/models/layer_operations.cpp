@@ -130,12 +130,12 @@ at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int
   if (p == 0) return x;
   constexpr std::int64_t kIndexFactor = cpu_kernels::kIndexFactor;
   const std::int64_t elements = x.numel() / std::max<std::int64_t>(x.size(0), 1);
-  const at::Tensor places =
+  const at::Tensor indices =
       (at::arange(elements, seeds.options()) * kIndexFactor).bitwise_and(kLow32);
   const std::int64_t key = cpu_kernels::dropout_key(layer);
   const at::Tensor low = seeds.bitwise_and(kLow32).bitwise_xor(key).unsqueeze(1);
   const at::Tensor high = seeds.bitwise_right_shift(32).bitwise_and(kLow32).unsqueeze(1);
-  const at::Tensor hash = mix((places + low).bitwise_and(kLow32)).bitwise_xor(high);
+  const at::Tensor hash = mix((indices + low).bitwise_and(kLow32)).bitwise_xor(high);
   const auto limit = static_cast<std::int64_t>(cpu_kernels::dropout_limit(p));
   const at::Tensor kept = (hash >= limit).to(x.scalar_type()).mul_(1 / (1 - p));
   return x * kept.view(x.sizes());

@@ -32,8 +32,8 @@ struct SampleTarget {
   std::int64_t other;
   float weight;
 
-  float of(std::int64_t place) const {
-    return (place == label ? weight : 0.0F) + (place == other ? 1.0F - weight : 0.0F);
+  float of(std::int64_t index) const {
+    return (index == label ? weight : 0.0F) + (index == other ? 1.0F - weight : 0.0F);
   }
 };
 
@@ -62,8 +62,8 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
         static_cast<T>(scale * (probability - (1.0F - smoothing) * target.of(j) - uniform));
   }
   const float log_sum = std::log(sum);
-  const auto loss_of = [&](std::int64_t place) {
-    return log_sum - (static_cast<float>(logits[place]) - largest);
+  const auto loss_of = [&](std::int64_t index) {
+    return log_sum - (static_cast<float>(logits[index]) - largest);
   };
   const float loss = (1.0F - smoothing) * (target.weight * loss_of(target.label) +
                                            (1.0F - target.weight) * loss_of(target.other)) +
