@@ -2,26 +2,9 @@
 
 #include <cstdint>
 
-#include "cpu_kernels/layout.h"
+#include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
-
-/// Constants of the dropout hash: Chris Wellons's lowbias32
-/// (https://nullprogram.com/blog/2018/07/31/) of the element's index, with one key added before it
-/// and another XORed after it.
-inline constexpr std::uint32_t kIndexFactor = 0x9e3779b1;
-inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
-inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;
-
-/// Dropout for a block of images. An element is dropped if the hash of its index
-/// [channel][row][column] is below the limit.
-struct Dropout {
-  std::uint32_t low[kImages], high[kImages];  // keys of the images
-  std::uint64_t limit;
-  float scale;  // for kept elements
-};
-
-// Not for sources compiled with AVX-512: these functions run on all CPUs.
 
 /// Returns the key of a layer, which is mixed into the lower keys of images.
 inline std::uint32_t dropout_key(std::int64_t number) {

@@ -3,7 +3,6 @@
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
 #include "cpu_kernels/depthwise_avx512.h"
-#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
 /// Convolutions: forward pass and gradient of the input.

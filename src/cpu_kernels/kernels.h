@@ -2,12 +2,56 @@
 
 #include <cstdint>
 
-#include "cpu_kernels/dropout.h"
-#include "cpu_kernels/layout.h"
-
-/// The kernels and the plans that they execute. Plans are plain data, because the kernels' sources
-/// are compiled for specific CPUs.
+/// The layout of activations, the kernels, and the plans that they execute. Plans are plain data,
+/// because the kernels' sources are compiled for specific CPUs.
 namespace mnist_train::cpu_kernels {
+
+// Activations are stored as [block of 32 images][y][x][word][image][channel of a word]. A word is 4
+// bytes: one fp32 channel or two bf16 channels. Both types thus have the same strides. A word of 32
+// images is two AVX-512 vectors; 16 such words are two AMX tiles.
+
+using Bf16Bits = std::uint16_t;  // the bits of a bf16
+
+inline constexpr std::int64_t kImages = 32;   // per block
+inline constexpr std::int64_t kMinParts = 8;  // into which threads divide a batch
+
+/// Channels per word.
+template <class Element>
+inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
+/// Elements in one word for all images of a block.
+template <class Element>
+inline constexpr std::int64_t kWordSize = kImages* kDepth<Element>;
+
+constexpr std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_divide(a, b) * b; }
+
+template <class Element>
+constexpr std::int64_t words(std::int64_t channels) {
+  return ceil_divide(channels, kDepth<Element>);
+}
+
+/// Bytes after the last block of activations that kernels may read and ignore. They must contain
+/// finite numbers.
+inline constexpr std::int64_t kSlackBytes = std::int64_t{16} * 128;
+
+/// Shape of a layer's images.
+struct ValueShape {
+  std::int64_t channels, height, width;
+
+  bool operator==(const ValueShape&) const = default;
+  std::int64_t pixels() const { return height * width; }
+  /// Elements of one pixel for a block of images. `block_size`: of all pixels.
+  template <class Element>
+  std::int64_t pixel_size() const {
+    return words<Element>(channels) * kWordSize<Element>;
+  }
+  template <class Element>
+  std::int64_t block_size() const {
+    return pixels() * pixel_size<Element>();
+  }
+};
+
+// Convolutions.
 
 struct Extent {
   std::int64_t height, width;
@@ -288,6 +332,21 @@ struct NormalizeGradientOperands {
   float limit;
   Element* dx;
   Element* residual;  // receives g unless null; may be dy
+};
+
+/// Constants of the dropout hash: Chris Wellons's lowbias32
+/// (https://nullprogram.com/blog/2018/07/31/) of the element's index, with one key added before it
+/// and another XORed after it.
+inline constexpr std::uint32_t kIndexFactor = 0x9e3779b1;
+inline constexpr std::uint32_t kHashFactor1 = 0x7feb352d;
+inline constexpr std::uint32_t kHashFactor2 = 0x846ca68b;
+
+/// Dropout for a block of images. An element is dropped if the hash of its index
+/// [channel][row][column] is below the limit.
+struct Dropout {
+  std::uint32_t low[kImages], high[kImages];  // keys of the images
+  std::uint64_t limit;
+  float scale;  // for kept elements
 };
 
 /// An element of a window.

@@ -5,7 +5,7 @@
 
 #include <immintrin.h>
 
-#include "cpu_kernels/layout.h"
+#include "cpu_kernels/kernels.h"
 
 /// Vectors of 16 images, in a separate namespace so that no other source uses code with these
 /// instructions.

@@ -2,7 +2,6 @@
 
 // Only for sources compiled with AVX-512, like lanes_avx512.h.
 
-#include "cpu_kernels/kernels.h"
 #include "cpu_kernels/lanes_avx512.h"
 
 /// Layers other than convolutions and activations.

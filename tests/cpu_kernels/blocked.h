@@ -9,7 +9,6 @@
 
 #include "base/cpu.h"
 #include "cpu_kernels/kernels.h"
-#include "cpu_kernels/layout.h"
 
 /// Blocked images and plain ones [image][channel][y][x] for tests of cpu_kernels/.
 namespace mnist_train::cpu_kernels {
