@@ -12,20 +12,8 @@
 
 namespace mnist_train::cpu_kernels {
 
-// Conversions between elements and fp32, for code templated on the element type.
-
-inline void widen(const float* from, std::int64_t count, float* to) {
-  std::copy_n(from, count, to);
-}
-inline void widen(const Bf16Bits* from, std::int64_t count, float* to) {
-  bf16_to_float(from, count, to);
-}
-inline void round_to(const float* from, std::int64_t count, float* to) {
-  std::copy_n(from, count, to);
-}
-inline void round_to(const float* from, std::int64_t count, Bf16Bits* to) {
-  float_to_bf16(from, count, to);
-}
+inline void round_to(float value, float& to) { to = value; }
+inline void round_to(float value, Bf16Bits& to) { float_to_bf16(&value, 1, &to); }
 
 /// Division of the rows of blocks into parts for threads. Sums over each part, added in order, do
 /// not depend on the number of threads.
@@ -435,7 +423,7 @@ class Gather {
     parallel_for(0, view_.panels, kWords, [&](std::int64_t begin, std::int64_t end) {
       for_each_weight<Element>(
           view_, operands.strides, begin, end,
-          [&](std::int64_t from, std::int64_t at) { widen(operands.weights + from, 1, to + at); });
+          [&](std::int64_t from, std::int64_t at) { to[at] = value_of(operands.weights[from]); });
     });
   }
 
@@ -531,7 +519,7 @@ class Convolution {
           }
           for_each_weight<Element>(forward_.view(), operands.strides, begin, end,
                                    [&](std::int64_t to, std::int64_t at) {
-                                     round_to(operands.sums + at, 1, operands.weight_gradient + to);
+                                     round_to(operands.sums[at], operands.weight_gradient[to]);
                                    });
         });
   }

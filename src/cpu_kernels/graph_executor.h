@@ -354,7 +354,9 @@ class GraphExecutor {
     const GraphNode& node = state.node;
     const ValueShape& out = graph_.shape_of(node.out);
     if (state.weights.bias != nullptr) {
-      widen(state.weights.bias, out.channels, state.bias.data());
+      for (std::int64_t c = 0; c < out.channels; ++c) {
+        state.bias[c] = value_of(state.weights.bias[c]);
+      }
     }
     const RowListener statistics{
         [&](std::int64_t parts) {
@@ -435,8 +437,7 @@ class GraphExecutor {
       for (std::int64_t block = 0; block < batch_.blocks(); ++block) {
         sum += sums[block * of_block + c];
       }
-      const auto rounded = static_cast<float>(sum);
-      round_to(&rounded, 1, state.weights.bias_gradient + c);
+      round_to(static_cast<float>(sum), state.weights.bias_gradient[c]);
     }
   }
   void add_norm_gradients(State& norm, std::int64_t part, std::int64_t block,

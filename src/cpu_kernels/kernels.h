@@ -12,6 +12,11 @@ namespace mnist_train::cpu_kernels {
 
 using Bf16Bits = std::uint16_t;  // the bits of a bf16
 
+constexpr float value_of(float element) { return element; }
+constexpr float value_of(Bf16Bits element) {
+  return __builtin_bit_cast(float, std::uint32_t{element} << 16U);
+}
+
 inline constexpr std::int64_t kImages = 32;   // per block
 inline constexpr std::int64_t kMinParts = 8;  // into which threads divide a batch
 

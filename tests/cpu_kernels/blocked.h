@@ -1,24 +1,16 @@
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <random>
 #include <vector>
 
-#include "base/cpu.h"
+#include "cpu_kernels/convolution.h"
 #include "cpu_kernels/kernels.h"
 
 /// Blocked images and plain ones [image][channel][y][x] for tests of cpu_kernels/.
 namespace mnist_train::cpu_kernels {
-
-inline float value_of(float value) { return value; }
-inline float value_of(Bf16Bits bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
-}
-inline void round_to(float value, float& to) { to = value; }
-inline void round_to(float value, Bf16Bits& to) { float_to_bf16(&value, 1, &to); }
 
 /// The relative error that rounding of results, and of sums in fp32, may cause.
 template <class Element>
