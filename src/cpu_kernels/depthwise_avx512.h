@@ -209,7 +209,8 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
       Values<Element> bias;
       for (int d = 0; d < kDepth<Element>; ++d) {
         const std::int64_t channel = word * kDepth<Element> + d;
-        bias.of[d] = _mm512_set1_ps(o.bias != nullptr && channel < channels ? o.bias[channel] : 0);
+        bias.of[d] =
+            _mm512_set1_ps(o.bias != nullptr && channel < channels ? value_of(o.bias[channel]) : 0);
       }
       sums.for_each([&](int, int, Values<Element>& sum) { sum = bias; });
     }

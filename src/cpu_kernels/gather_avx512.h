@@ -339,7 +339,7 @@ template <class Element, class Sums>
   const std::int64_t rows = smaller(Sums::kRows, view.group_out - first);
   alignas(64) float bias[Sums::kRows] = {};
   for (std::int64_t m = 0; m < rows && operands.bias != nullptr; ++m) {
-    bias[m] = operands.bias[channel + m];
+    bias[m] = value_of(operands.bias[channel + m]);
   }
   const std::int64_t size = view.positions * view.panel_rows * kD;
   const PanelWeights<Element> packed{

@@ -208,7 +208,6 @@ class GraphExecutor {
     GraphNode node;
     std::optional<Convolution<Element>> convolution;
     ConvolutionTensors<Element> weights{};
-    std::vector<float> bias;
     std::vector<double> bias_sums;                        // [block][channel]
     std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
     State* norm_before = nullptr;  // batch norm whose output gradient this convolution completes
@@ -228,7 +227,6 @@ class GraphExecutor {
       if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
         state.convolution.emplace(convolution->shape);
         const std::int64_t channels = round_up(convolution->shape.out.channels, kDepth<Element>);
-        state.bias.resize(channels);
         state.bias_sums.resize(max_blocks_ * channels);
         state.packed_forward = values_.add(state.convolution->forward().packed_size());
         if (passes_ == Passes::kForward) continue;
@@ -353,11 +351,6 @@ class GraphExecutor {
   void convolve(State& state, BlockedBatchNorm<Element>* next) {
     const GraphNode& node = state.node;
     const ValueShape& out = graph_.shape_of(node.out);
-    if (state.weights.bias != nullptr) {
-      for (std::int64_t c = 0; c < out.channels; ++c) {
-        state.bias[c] = value_of(state.weights.bias[c]);
-      }
-    }
     const RowListener statistics{
         [&](std::int64_t parts) {
           next->begin_statistics(
@@ -368,9 +361,7 @@ class GraphExecutor {
         }};
     state.convolution->forward().compute(
         {batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
-         values_.at(state.packed_forward),
-         state.weights.bias == nullptr ? nullptr : state.bias.data(), nullptr, node.relu,
-         value(node.out)},
+         values_.at(state.packed_forward), state.weights.bias, nullptr, node.relu, value(node.out)},
         next == nullptr ? nullptr : &statistics);
   }
   /// `has_statistics`: the preceding convolution has accumulated them.

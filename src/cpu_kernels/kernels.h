@@ -155,7 +155,7 @@ struct BatchOperands {
   const Element* weights;
   WeightStrides strides;
   Element* packed;        // buffer for packed weights
-  const float* bias;      // [out.channels], or null
+  const Element* bias;    // [out.channels], or null
   const Element* addend;  // like `out`, or null
   bool relu;
   Element* out;

@@ -66,7 +66,7 @@ class Case {
     in_ = draws.numbers(images * s_.in.channels * s_.in.pixels());
     gradient_ = draws.numbers(images * s_.out.channels * s_.out.pixels());
     weights_ = draws.numbers(s_.out.channels * s_.group_in() * s_.kernel.height * s_.kernel.width);
-    for (const Element element : draws.numbers(s_.out.channels)) bias_.push_back(value_of(element));
+    bias_ = draws.numbers(s_.out.channels);
   }
 
   void check() const {
@@ -92,7 +92,7 @@ class Case {
   double forward_error(const WeightStrides& strides, bool relu) const {
     std::vector<double> expected(gradient_.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      expected[i] = bias_[i / static_cast<std::size_t>(s_.out.pixels()) % bias_.size()];
+      expected[i] = value_of(bias_[i / static_cast<std::size_t>(s_.out.pixels()) % bias_.size()]);
     }
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
       expected[out] += double(value_of(in_[in])) * value_of(weights_[weight]);
@@ -176,8 +176,7 @@ class Case {
   std::int64_t images_;
   bool integers_;
   Convolution<Element> convolution_;
-  std::vector<Element> in_, gradient_, weights_;
-  std::vector<float> bias_;
+  std::vector<Element> in_, gradient_, weights_, bias_;
 };
 
 /// The same with one or more output channels for each input channel.
