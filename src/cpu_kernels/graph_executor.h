@@ -208,7 +208,6 @@ class GraphExecutor {
     GraphNode node;
     std::optional<Convolution<Element>> convolution;
     ConvolutionTensors<Element> weights{};
-    std::vector<double> bias_sums;                        // [block][channel]
     std::size_t packed_forward = 0, packed_backward = 0;  // offsets in values_
     State* norm_before = nullptr;  // batch norm whose output gradient this convolution completes
     std::optional<BlockedBatchNorm<Element>> batch_norm;
@@ -226,8 +225,6 @@ class GraphExecutor {
       const GraphNode& node = state.node;
       if (const auto* convolution = std::get_if<ConvolutionNode>(&node.kind)) {
         state.convolution.emplace(convolution->shape);
-        const std::int64_t channels = round_up(convolution->shape.out.channels, kDepth<Element>);
-        state.bias_sums.resize(max_blocks_ * channels);
         state.packed_forward = values_.add(state.convolution->forward().packed_size());
         if (passes_ == Passes::kForward) continue;
         state.packed_backward = values_.add(state.convolution->backward().packed_size());
@@ -413,12 +410,11 @@ class GraphExecutor {
         norm == nullptr ? nullptr : &sums);
     has_gradient_[in] = true;
   }
-  void add_bias_gradients(State& state) {
+  void add_bias_gradients(const State& state) {
     const GraphNode& node = state.node;
     const std::int64_t channels = graph_.shape_of(node.out).channels;
     const std::int64_t of_block = round_up(channels, kDepth<Element>);
-    std::vector<double>& sums = state.bias_sums;
-    std::fill(sums.begin(), sums.end(), 0.0);
+    std::vector<double> sums(batch_.blocks() * of_block);  // [block][channel]
     batch_.for_each_block([&](std::int64_t block) {
       kernels_.add_gradient_sums(pixels_of(node.out, block), gradient(node.out, block), nullptr,
                                  nullptr, nullptr, kNoLimit, sums.data() + block * of_block);
