@@ -328,16 +328,15 @@ class PlannedNetwork {
     const bool have_destinations = std::ranges::any_of(destinations_, [](const auto& of_node) {
       return of_node.weight.defined() || of_node.bias.defined();
     });
-    const std::size_t nodes_of_stage = have_destinations ? nodes.size() : 1;
+    const std::int64_t nodes_of_stage = have_destinations ? std::ssize(nodes) : 1;
     at::Tensor y = x;
-    for (std::size_t begin = 0; begin < nodes.size(); begin += nodes_of_stage) {
+    for (std::int64_t begin = 0; begin < std::ssize(nodes); begin += nodes_of_stage) {
       std::vector<at::Tensor> parameters;
-      const std::size_t end = begin + nodes_of_stage;
-      for (std::size_t i = begin; i < end; ++i) {
+      const std::int64_t end = begin + nodes_of_stage;
+      for (std::int64_t i = begin; i < end; ++i) {
         for (const at::Tensor& each : nodes[i].parameters()) parameters.push_back(each);
       }
-      y = Stage::apply(y, at::TensorList(parameters), this, static_cast<std::int64_t>(begin),
-                       static_cast<std::int64_t>(end));
+      y = Stage::apply(y, at::TensorList(parameters), this, begin, end);
     }
     output_.reset();
     return y;
@@ -355,7 +354,7 @@ class PlannedNetwork {
       context->saved_data["number"] = planned->number_;
       context->saved_data["begin"] = begin;
       context->saved_data["end"] = end;
-      const bool is_last = static_cast<std::size_t>(end) == planned->graph_.nodes.size();
+      const bool is_last = end == std::ssize(planned->graph_.nodes);
       return is_last ? planned->output_ : at::empty({0}, before.options());
     }
 
@@ -368,9 +367,8 @@ class PlannedNetwork {
       if (context->saved_data["number"].toInt() != planned->number_) {
         throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
       }
-      const auto begin = static_cast<std::size_t>(context->saved_data["begin"].toInt());
-      const auto end = static_cast<std::size_t>(context->saved_data["end"].toInt());
-      torch::autograd::variable_list found = planned->gradients(begin, end, gradients[0]);
+      torch::autograd::variable_list found = planned->gradients(
+          context->saved_data["begin"].toInt(), context->saved_data["end"].toInt(), gradients[0]);
       found.resize(found.size() + 3);
       return found;
     }
@@ -443,17 +441,17 @@ class PlannedNetwork {
 
   /// Continues the backward pass through a stage. Returns the gradients of the stage's input and
   /// parameters; undefined if not needed.
-  std::vector<at::Tensor> gradients(std::size_t begin, std::size_t end,
+  std::vector<at::Tensor> gradients(std::int64_t begin, std::int64_t end,
                                     const at::Tensor& of_output) {
     at::Tensor of_input;
     if (begin > 0) of_input = at::empty({0}, of_output.options());
     with_executors(of_output, [&]<class Element>(Executors<Element>& executors) {
       GraphExecutor<Element>& executor = *executors.at(passes_);
-      if (end == graph_.nodes.size()) {
-        for (std::size_t i = 0; i < end; ++i) {
+      if (end == std::ssize(graph_.nodes)) {
+        for (std::int64_t i = 0; i < end; ++i) {
           const auto& [weight, bias] = destinations_[i];
           destinations_[i] = {destination(graph_.nodes[i].weight, weight),
-                              destination(graph_.nodes[i].bias, bias)};
+                        destination(graph_.nodes[i].bias, bias)};
         }
         bind(executor, passes_);
         executor.begin_backward(memory<const Element>(of_output),
@@ -466,7 +464,7 @@ class PlannedNetwork {
       executor.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
     });
     std::vector<at::Tensor> found{of_input};
-    for (std::size_t i = begin; i < end; ++i) {
+    for (std::int64_t i = begin; i < end; ++i) {
       found.push_back(std::exchange(destinations_[i].weight, {}));
       if (graph_.nodes[i].bias.defined()) found.push_back(std::exchange(destinations_[i].bias, {}));
     }
