@@ -71,9 +71,11 @@ SampleLoss sample_loss(const T* logits, SampleTarget target, float smoothing, fl
   return {loss, target.of(predicted)};
 }
 
+/// The CPU version of kernels::softmax_loss: one pass over the logits instead of a dozen LibTorch
+/// operations, whose overhead exceeds the computation for ten classes.
 template <class T>
-SampleLoss batch_sums(const at::Tensor& scores, const Targets& targets, double smoothing,
-                      double scale, const at::Tensor& gradient) {
+void host_softmax_loss(const at::Tensor& scores, const Targets& targets, double smoothing,
+                       double scale, const at::Tensor& gradient, const at::Tensor& sums) {
   const auto* logits = scores.const_data_ptr<T>();
   const auto* labels = targets.labels.const_data_ptr<std::int64_t>();
   const bool mixed = targets.weights.defined();
@@ -82,30 +84,19 @@ SampleLoss batch_sums(const at::Tensor& scores, const Targets& targets, double s
   T* const to = gradient.mutable_data_ptr<T>();
   const std::int64_t classes = scores.size(1);
   std::vector<float> probabilities(classes);
-  SampleLoss sums;
+  SampleLoss batch;
   for (std::int64_t i = 0; i < scores.size(0); ++i) {
     const SampleTarget target{labels[i], others[i], mixed ? weights[i] : 1.0F};
     const SampleLoss sample =
         sample_loss(logits + i * classes, target, static_cast<float>(smoothing),
                     static_cast<float>(scale), probabilities, to + i * classes);
-    sums.loss += sample.loss;
-    sums.correct += sample.correct;
+    batch.loss += sample.loss;
+    batch.correct += sample.correct;
   }
-  return sums;
-}
-
-/// The CPU version of kernels::softmax_loss: one pass over the logits instead of a dozen LibTorch
-/// operations, whose overhead exceeds the computation for ten classes.
-void host_softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing,
-                       double scale, const at::Tensor& gradient, const at::Tensor& sums) {
-  const SampleLoss batch =
-      logits.scalar_type() == at::kFloat
-          ? batch_sums<float>(logits, targets, smoothing, scale, gradient)
-          : batch_sums<at::BFloat16>(logits, targets, smoothing, scale, gradient);
-  auto* const to = sums.mutable_data_ptr<float>();
-  to[0] += static_cast<float>(batch.loss);
-  to[1] += static_cast<float>(batch.correct);
-  to[2] += static_cast<float>(logits.size(0));
+  auto* const of_step = sums.mutable_data_ptr<float>();
+  of_step[0] += static_cast<float>(batch.loss);
+  of_step[1] += static_cast<float>(batch.correct);
+  of_step[2] += static_cast<float>(scores.size(0));
 }
 
 }  // namespace
@@ -141,8 +132,10 @@ BackwardRoot training_loss(const at::Tensor& logits, const Targets& targets, dou
     if (dense.weights.defined()) dense.weights = dense.weights.contiguous();
     const at::Tensor scores = logits.detach();
     at::Tensor gradient = at::empty_like(scores);
-    (by_kernel ? kernels::softmax_loss : host_softmax_loss)(scores, dense, label_smoothing, scale,
-                                                            gradient, sums);
+    const auto on_host = logits.scalar_type() == at::kFloat ? &host_softmax_loss<float>
+                                                            : &host_softmax_loss<at::BFloat16>;
+    (by_kernel ? &kernels::softmax_loss : on_host)(scores, dense, label_smoothing, scale, gradient,
+                                                   sums);
     return {logits, std::move(gradient)};
   }
   const BatchLoss loss = batch_loss(logits, targets, label_smoothing);
