@@ -1,12 +1,5 @@
-#include <chrono>
-#include <filesystem>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_logging.h"
 #include "support/temp_folder.h"
@@ -17,13 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
-using testing::IsError;
-using testing::names_in;
-using testing::SilentLog;
-using testing::TempFolder;
-using testing::TrainerRig;
+using namespace testing;
 using Steps = std::vector<std::int64_t>;
 
 TensorFile snapshot_of(const TrainerRig& rig) {

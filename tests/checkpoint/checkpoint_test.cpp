@@ -1,18 +1,9 @@
 #include "checkpoint/checkpoint.h"
 
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <filesystem>
 #include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/progress.h"
 #include "support/ranks.h"
@@ -26,16 +17,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using Json = nlohmann::ordered_json;
 using settings::TrainOptions;
-using testing::error_of;
-using testing::Failure;
-using testing::IsError;
-using testing::one_rank;
-using testing::same_progress;
-using testing::same_tensors;
-using testing::small_run;
-using testing::TempFolder;
-using testing::tiny_model;
-using testing::TrainerRig;
+using namespace testing;
 
 constexpr const char* kHash = "xxh3-128:data";
 constexpr const char* kStateKey = "mnist-train.state";

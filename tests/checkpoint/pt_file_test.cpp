@@ -5,17 +5,9 @@
 #include <caffe2/serialize/inline_container.h>
 
 #include <chrono>
-#include <cstdint>
-#include <exception>
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/file.h"
 #include "checkpoint/tensor_file.h"
-#include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"
 #include "support/file_size_limit.h"
@@ -27,10 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
-using testing::IsError;
-using testing::TempFolder;
+using namespace testing;
 
 /// Pieces of pickles, to put together good and hostile ones. The names are those of Python's
 /// pickletools.

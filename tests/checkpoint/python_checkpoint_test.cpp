@@ -1,13 +1,7 @@
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <torch/serialize.h>
-
-#include <string>
-#include <vector>
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
 #include "support/trainer_rig.h"
@@ -19,11 +13,7 @@ namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using settings::OptimizerName;
 using settings::TrainOptions;
-using testing::error_of;
-using testing::IsError;
-using testing::one_rank;
-using testing::TempFolder;
-using testing::TrainerRig;
+using namespace testing;
 
 /// A model with batch norm's buffers and one of its own, which no optimizer updates.
 std::shared_ptr<models::Model> model_with_buffer() {

@@ -4,10 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "support/catch.h"
 #include "support/progress.h"
 #include "support/ranks.h"
@@ -16,12 +12,7 @@
 namespace mnist_train::checkpoint {
 namespace {
 
-using testing::one_rank;
-using testing::same_progress;
-using testing::same_tensors;
-using testing::small_run;
-using testing::tiny_model;
-using testing::TrainerRig;
+using namespace testing;
 
 /// Returns an empty file in memory, as the launcher makes it.
 UniqueFd memory_file() { return UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)); }

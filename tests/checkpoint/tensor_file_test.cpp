@@ -6,16 +6,9 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "base/file.h"
-#include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
@@ -26,11 +19,7 @@ namespace mnist_train::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::error_of;
-using testing::Failure;
-using testing::flip_bit;
-using testing::IsError;
-using testing::TempFolder;
+using namespace testing;
 
 constexpr bool kSealed = true;
 constexpr bool kOpen = false;

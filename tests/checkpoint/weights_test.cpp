@@ -1,20 +1,8 @@
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <filesystem>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
-#include "support/catch.h"
 #include "support/damage.h"
 #include "support/error_of.h"
 #include "support/peak_memory.h"
@@ -26,11 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
-using testing::IsError;
-using testing::TempFolder;
-using testing::tiny_model;
+using namespace testing;
 
 bool same(const NamedTensors& a, const NamedTensors& b) {
   if (a.size() != b.size()) return false;

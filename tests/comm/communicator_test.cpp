@@ -1,24 +1,10 @@
 #include "comm/communicator.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-
-#include <array>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <memory>
-#include <set>
 #include <sstream>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "accelerator/device.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
@@ -29,13 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
-using testing::have_gpu;
-using testing::IsError;
-using testing::on_connected_ranks;
-using testing::results_of_ranks;
-using testing::ScopedEnvironment;
+using namespace testing;
 
 /// Local addresses of this process's listening TCP sockets, as /proc shows them.
 std::set<std::string> listening_addresses() {

@@ -1,13 +1,4 @@
-#include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
-
-#include <cstdint>
-#include <new>
-#include <stdexcept>
-#include <string>
-
 #include "comm/communicator.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 
 namespace mnist_train::comm {

@@ -1,20 +1,6 @@
 #include "comm/gradient_averager.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/zeros.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/utils.h>
-
-#include <chrono>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "data/sampler.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/file_size_limit.h"
 #include "support/ranks.h"
@@ -26,8 +12,7 @@ namespace {
 
 using settings::AveragingStrategy;
 using settings::TrainOptions;
-using testing::on_connected_ranks;
-using testing::results_of_ranks;
+using namespace testing;
 
 constexpr std::int64_t kStatistics = 2;
 constexpr int kSteps = 4;  // buckets are rebuilt after the first

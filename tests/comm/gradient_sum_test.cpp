@@ -1,9 +1,3 @@
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros_like.h>
-
-#include <vector>
-
 #include "comm/gradient_averager.h"
 #include "data/sampler.h"
 #include "support/catch.h"

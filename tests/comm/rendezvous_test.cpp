@@ -1,16 +1,10 @@
 #include <sys/socket.h>
 
-#include <chrono>
-#include <functional>
-#include <string>
-#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <vector>
 
 #include "base/system.h"
 #include "comm/communicator.h"
 #include "launch/supervisor.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/ranks.h"
 
@@ -18,11 +12,7 @@ namespace mnist_train::comm {
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
-using testing::IsError;
-using testing::on_ranks;
-using testing::rendezvous_of;
+using namespace testing;
 
 constexpr double kLong_s = 30;
 constexpr double kShort_s = 1;

@@ -1,17 +1,5 @@
 #include "eval/evaluator.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <limits>
-#include <numeric>
-#include <utility>
-#include <vector>
-
 #include "loader/batch_source.h"
 #include "models/loss.h"
 #include "support/catch.h"
@@ -22,10 +10,7 @@
 namespace mnist_train::eval {
 namespace {
 
-using testing::Approx;
-using testing::results_of_ranks;
-using testing::small_images;
-using testing::tiny_model;
+using namespace testing;
 
 constexpr std::int64_t kCount = 37;
 const settings::NormalizeOptions kNormalize{0.5, 0.25};

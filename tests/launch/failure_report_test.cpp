@@ -1,9 +1,6 @@
 #include <signal.h>
 
 #include <new>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include "launch/status_board.h"
 #include "support/catch.h"

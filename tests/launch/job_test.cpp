@@ -3,19 +3,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <string>
-
 #include "base/error.h"
 #include "base/file.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::launch {
 namespace {
 
-using testing::error_of;
-using testing::IsError;
+using namespace testing;
 
 TEST_CASE("a job arrives unchanged, as often as it is read") {
   Job job;

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include "launch/supervisor.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 
 namespace mnist_train::launch {

@@ -1,11 +1,6 @@
 #include <unistd.h>
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "launch/job.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"
 
@@ -15,9 +10,7 @@ namespace {
 using settings::BackendName;
 using settings::DeviceName;
 using settings::RunConfig;
-using testing::error_of;
-using testing::IsError;
-using testing::ScopedEnvironment;
+using namespace testing;
 
 constexpr Machine kLaptop{8, 0};
 constexpr Machine kOneGpu{8, 1};

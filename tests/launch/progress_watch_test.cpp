@@ -1,10 +1,3 @@
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <thread>
-#include <vector>
-
 #include "base/system.h"
 #include "launch/supervisor.h"
 #include "support/catch.h"

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <iostream>
-#include <string>
 
 #include "base/system.h"
 #include "support/catch.h"

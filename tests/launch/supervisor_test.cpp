@@ -4,26 +4,16 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <array>
-#include <filesystem>
-#include <string>
-#include <thread>
-
 #include "base/system.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/shell_worker.h"
-#include "support/temp_folder.h"
 
 namespace mnist_train::launch {
 namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::shell_worker;
-using testing::TempFolder;
-using testing::text_of;
+using namespace testing;
 
 constexpr double kNever_s = 1000;
 

@@ -1,21 +1,13 @@
 #include <unistd.h>
 
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "launch/job.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 
 namespace mnist_train::launch {
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::IsError;
+using namespace testing;
 using Variables = std::map<std::string, std::string>;
 
 /// The identity in an environment of these variables alone.

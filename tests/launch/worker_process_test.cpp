@@ -3,13 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <string>
-
 #include "launch/job.h"
 #include "launch/status_board.h"
 #include "launch/supervisor.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/scoped_environment.h"
 #include "support/shell_worker.h"
@@ -19,12 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::IsError;
-using testing::ScopedEnvironment;
-using testing::shell_worker;
-using testing::TempFolder;
-using testing::text_of;
+using namespace testing;
 
 constexpr int kLong_ms = 20000;
 

@@ -1,13 +1,6 @@
 #include "train/batch_partition.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
-
-#include <chrono>
-#include <memory>
 #include <numeric>
-#include <thread>
-#include <vector>
 
 #include "base/system.h"
 #include "support/catch.h"
@@ -18,8 +11,7 @@ namespace mnist_train::train {
 namespace {
 
 using settings::Split;
-using testing::on_connected_ranks;
-using testing::TrainerRig;
+using namespace testing;
 
 /// A forward pass that takes a fixed time per sample, however busy the machine is.
 class SlowModel : public testing::TinyModel {

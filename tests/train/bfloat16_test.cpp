@@ -1,19 +1,14 @@
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
-
 #include <cmath>
 
 #include "models/batch_norm.h"
 #include "models/model.h"
 #include "support/catch.h"
-#include "support/small_images.h"
 #include "support/trainer_rig.h"
 
 namespace mnist_train::train {
 namespace {
 
-using testing::one_rank;
-using testing::small_run;
+using namespace testing;
 
 settings::ModelOptions with_name(settings::ModelName name) {
   settings::ModelOptions options;

@@ -1,11 +1,3 @@
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/tensor.h>
-
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "support/catch.h"
 #include "support/ranks.h"
 #include "support/small_images.h"
@@ -16,8 +8,7 @@ namespace {
 
 using settings::MixupOptions;
 using settings::MixupScope;
-using testing::Approx;
-using testing::on_connected_ranks;
+using namespace testing;
 
 constexpr std::int64_t kSamples = 50;
 const std::vector<float> kWeights{0.5F, 3, 1, 0.25F, 2, 1, 0, 8, 1, 0.125F};

@@ -1,14 +1,6 @@
 #include "train/flat_parameters.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/randn.h>
-#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
-
-#include <cstdint>
-#include <string>
-#include <vector>
 
 #include "models/model.h"
 #include "support/catch.h"

@@ -1,17 +1,5 @@
-#include <ATen/Context.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/tensor.h>
-
-#include <cstdint>
-#include <iostream>
-#include <memory>
-#include <utility>
-#include <vector>
-
 #include "accelerator/device.h"
 #include "data/sampler.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
@@ -23,11 +11,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using settings::TrainOptions;
-using testing::Approx;
-using testing::error_of;
-using testing::one_rank;
-using testing::small_run;
-using testing::TrainerRig;
+using namespace testing;
 
 struct Calls {
   int captures = 0;

@@ -1,14 +1,3 @@
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/tensor.h>
-
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "kernels/emulated_kernels.h"
 #include "kernels/launch.h"
 #include "support/catch.h"

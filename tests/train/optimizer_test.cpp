@@ -1,22 +1,10 @@
 #include "train/optimizer.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros_like.h>
-
 #include <cmath>
-#include <cstdint>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include "kernels/launch.h"
 #include "support/catch.h"
-#include "support/tiny_model.h"
 #include "support/trainer_rig.h"
 
 namespace mnist_train::train {
@@ -24,11 +12,7 @@ namespace {
 
 using settings::OptimizerName;
 using settings::TrainOptions;
-using testing::Approx;
-using testing::one_rank;
-using testing::small_run;
-using testing::tiny_model;
-using testing::TrainerRig;
+using namespace testing;
 
 TrainOptions sgd(double momentum, bool nesterov, double weight_decay) {
   TrainOptions options;

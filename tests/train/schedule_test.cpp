@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <optional>
-#include <vector>
 
 #include "support/catch.h"
 

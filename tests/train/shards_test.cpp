@@ -1,12 +1,5 @@
 // Training with a fixed number of shards per batch: same bits, whichever ranks compute them.
 
-#include <ATen/ops/cat.h>
-
-#include <cstdint>
-#include <optional>
-#include <vector>
-
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/ranks.h"
 #include "support/trainer_rig.h"
@@ -17,10 +10,7 @@ namespace {
 
 using settings::AveragingStrategy;
 using settings::TrainOptions;
-using testing::results_of_ranks;
-using testing::small_run;
-using testing::tiny_model;
-using testing::TrainerRig;
+using namespace testing;
 
 struct ShardOutcome {
   at::Tensor weights;

@@ -1,24 +1,9 @@
 #include "train/step.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/log_softmax.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "models/loss.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/ranks.h"
 #include "support/tiny_model.h"
@@ -28,9 +13,7 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 using loader::Batch;
-using testing::Approx;
-using testing::error_of;
-using testing::IsError;
+using namespace testing;
 
 constexpr double kLearningRate = 0.1;
 

@@ -1,15 +1,10 @@
 #include "train/trainer.h"
 
-#include <ATen/Context.h>
-
 #include <cmath>
 #include <limits>
-#include <string>
-#include <vector>
 
 #include "data/sampler.h"
 #include "models/loss.h"
-#include "support/catch.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
@@ -21,14 +16,7 @@ namespace {
 using Catch::Matchers::ContainsSubstring;
 using settings::AveragingStrategy;
 using settings::TrainOptions;
-using testing::Approx;
-using testing::error_of;
-using testing::Failure;
-using testing::on_connected_ranks;
-using testing::one_rank;
-using testing::results_of_ranks;
-using testing::small_run;
-using testing::TrainerRig;
+using namespace testing;
 
 void train_epoch(Trainer& trainer) {
   trainer.begin_epoch();
