@@ -75,28 +75,24 @@ TEST_CASE("a world of one rank needs no other") {
   CHECK(communicator.gather_text("text") == std::vector<std::string>{"text"});
 }
 
-TEST_CASE("sums are over all ranks, in every element type that is used") {
+TEST_CASE("sums are over all ranks, broadcasts of rank 0, in every element type that is used") {
   for (const int world_size : {2, 3}) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kLong}) {
       const auto results = results_of_ranks(world_size, [&](Communicator& communicator) {
         at::Tensor tensor = at::arange(1000, type) + communicator.rank();
+        at::Tensor first = tensor.clone();
         communicator.all_reduce_sum(tensor);
-        return tensor;
+        communicator.broadcast(first);
+        return std::pair(tensor, first);
       });
       const at::Tensor expected =
           at::arange(1000, type) * world_size + world_size * (world_size - 1) / 2;
-      for (const at::Tensor& result : results) CHECK(result.equal(expected));
+      for (const auto& [sum, first] : results) {
+        CHECK(sum.equal(expected));
+        CHECK(first.equal(at::arange(1000, type)));
+      }
     }
   }
-}
-
-TEST_CASE("a broadcast gives rank 0's numbers") {
-  const auto results = results_of_ranks(3, [](Communicator& communicator) {
-    at::Tensor tensor = at::full({7}, communicator.rank() + 5, at::kFloat);
-    communicator.broadcast(tensor);
-    return tensor;
-  });
-  for (const at::Tensor& result : results) CHECK(result.equal(at::full({7}, 5, at::kFloat)));
 }
 
 TEST_CASE("texts are exchanged whole, again and again") {
@@ -107,22 +103,22 @@ TEST_CASE("texts are exchanged whole, again and again") {
                                        "one",
                                        std::string(4 << 20, 'y'),  // exactly one piece
                                        std::string(20 << 20, 'z') + "end"};
-  std::vector<std::vector<std::string>> broadcasts(3);
-  std::vector<std::vector<std::vector<std::string>>> gathered(3);
-  on_connected_ranks(3, [&](Communicator& communicator) {
-    const auto rank = static_cast<std::size_t>(communicator.rank());
+  const auto seen = results_of_ranks(3, [&](Communicator& communicator) {
+    const std::string rank = std::to_string(communicator.rank());
+    std::vector<std::pair<std::string, std::vector<std::string>>> exchanged;
     for (const std::string& text : texts) {
-      broadcasts[rank].push_back(
-          communicator.broadcast_text(rank == 0 ? text : "not rank 0's text"));
-      gathered[rank].push_back(communicator.gather_text(std::to_string(rank) + text));
+      const std::string mine = communicator.rank() == 0 ? text : "not rank 0's text";
+      std::string broadcast = communicator.broadcast_text(mine);
+      exchanged.emplace_back(std::move(broadcast), communicator.gather_text(rank + text));
     }
+    return exchanged;
   });
-  for (const auto& seen : broadcasts) CHECK((seen == texts));  // too long to print
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    CHECK((gathered[0][i] ==
-           std::vector<std::string>{"0" + texts[i], "1" + texts[i], "2" + texts[i]}));
-    CHECK(gathered[1][i].empty());
-    CHECK(gathered[2][i].empty());
+  for (std::size_t i = 0; i < texts.size(); ++i) {  // too long to print
+    const std::string& text = texts[i];
+    for (const auto& rank : seen) CHECK((rank[i].first == text));
+    CHECK((seen[0][i].second == std::vector<std::string>{"0" + text, "1" + text, "2" + text}));
+    CHECK(seen[1][i].second.empty());
+    CHECK(seen[2][i].second.empty());
   }
 }
 
@@ -251,6 +247,45 @@ TEST_CASE("variables that the user set stay, under their earlier names, too") {
   set_nccl_defaults(/*one_host=*/true, "/run/logs");
   CHECK(value_of("TORCH_FR_BUFFER_SIZE").empty());
   CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE").empty());
+}
+
+const std::string kNoMemory =
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)";
+
+TEST_CASE("a time-out is recognised by the messages of backends") {
+  CHECK(is_timeout(std::runtime_error("Timed out waiting 30000ms for recv operation")));
+  CHECK(
+      is_timeout(std::runtime_error("Watchdog caught collective operation timeout: WorkNCCL(…)")));
+  CHECK_FALSE(is_timeout(std::runtime_error("Connection closed by peer")));
+}
+
+TEST_CASE("a rank's own lack of memory is not the loss of another rank") {
+  const auto failure_of = [](const auto& error) {
+    return error_of([&] { translate_failures("all-reduce", [&] { throw error; }); });
+  };
+  const auto lost = failure_of(std::runtime_error("[a/pair.cc:5] Connection closed by peer"));
+  CHECK(lost.is_peer_error);
+  CHECK(lost.message == "lost another rank in all-reduce: Connection closed by peer");
+  CHECK_FALSE(failure_of(Error(ExitCode::kConfig, "own")).is_peer_error);
+  const c10::SourceLocation here{"", "", 0};
+  CHECK_THROWS_AS(failure_of(c10::Error(here, kNoMemory)), c10::Error);
+  CHECK_THROWS_AS(failure_of(c10::OutOfMemoryError(here, "CUDA out of memory")),
+                  c10::OutOfMemoryError);
+  CHECK_THROWS_AS(failure_of(std::bad_alloc()), std::bad_alloc);
+  CHECK_THROWS_AS(failure_of(c10::AcceleratorError(here, 700, "CUDA error")),
+                  c10::AcceleratorError);
+  CHECK(failure_of(c10::Error(here, "another one")).is_peer_error);
+}
+
+TEST_CASE("a lack of memory in LibTorch's allocator is recognised by its message") {
+  bool found = false;
+  try {
+    at::empty({std::int64_t{1} << 55}, at::kByte);
+  } catch (const std::exception& error) {
+    found = is_out_of_memory(error);
+  }
+  CHECK(found);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 namespace mnist_train::comm {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
 using namespace testing;
 
 constexpr double kLong_s = 30;
@@ -34,14 +33,31 @@ RendezvousOptions agent_worker(int rank, int port, const std::string& prefix, do
   return options;
 }
 
-TEST_CASE("ranks that rendezvous share a store") {
+/// Ranks that meet at the store of rank 0, which lives until all are through.
+struct Meeting {
+  explicit Meeting(int world_size) : ranks(world_size), results(static_cast<std::size_t>(ranks)) {}
+
+  /// Meets as `rank`, after `change(options)`.
+  template <class Change>
+  RendezvousResult& meet(int rank, const Change& change, double timeout_s = kLong_s) {
+    RendezvousOptions options = rendezvous_of(rank, ranks, listener.port, fd, timeout_s);
+    change(options);
+    return results[static_cast<std::size_t>(rank)] = rendezvous(options);
+  }
+
+  int ranks;
   launch::ListenSocket listener = launch::listen_on_loopback();
-  const int fd = listener.fd.release();
+  int fd = listener.fd.release();
+  std::vector<RendezvousResult> results;
+};
+
+const auto kAsItIs = [](RendezvousOptions&) {};
+
+TEST_CASE("ranks that rendezvous share a store") {
+  Meeting meeting(3);
   std::vector<std::string> seen(3);
-  std::vector<c10::intrusive_ptr<c10d::Store>> stores(3);
   on_ranks(3, [&](int rank) {
-    auto& store = stores[static_cast<std::size_t>(rank)];
-    store = rendezvous(rendezvous_of(rank, 3, listener.port, fd, kLong_s)).store;
+    const auto& store = meeting.meet(rank, kAsItIs).store;
     if (rank == 2) store->set("key", std::string("from rank 2"));
     seen[static_cast<std::size_t>(rank)] = store->get_to_str("key");
   });
@@ -49,34 +65,12 @@ TEST_CASE("ranks that rendezvous share a store") {
 }
 
 TEST_CASE("missing ranks are named") {
-  launch::ListenSocket listener = launch::listen_on_loopback();
-  const int fd = listener.fd.release();
-  Failure failure;
-  on_ranks(1, [&](int rank) {
-    failure = error_of([&] { rendezvous(rendezvous_of(rank, 3, listener.port, fd, kShort_s)); });
-  });
-  CHECK(failure.code == ExitCode::kDistributed);
+  Meeting meeting(3);
+  const Failure failure = error_of([&] { meeting.meet(0, kAsItIs, kShort_s); });
   CHECK_FALSE(failure.is_peer_error);
-  CHECK_THAT(failure.message,
-             ContainsSubstring("1 of 3 ranks joined within 1 s (launch.rendezvous_timeout_s), "
-                               "missing: rank 1, rank 2"));
-}
-
-/// Returns rank 0's failure in a rendezvous of two, after `change(rank, options)` on each.
-template <class Change>
-Failure refusal_after(const Change& change) {
-  launch::ListenSocket listener = launch::listen_on_loopback();
-  const int fd = listener.fd.release();
-  std::vector<Failure> failures(2);
-  std::vector<c10::intrusive_ptr<c10d::Store>> stores(2);
-  on_ranks(2, [&](int rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    RendezvousOptions options = rendezvous_of(rank, 2, listener.port, fd, kLong_s);
-    change(rank, options);
-    failures[index] = error_of([&] { stores[index] = rendezvous(options).store; });
-  });
-  CHECK_FALSE(failures[1].message.empty());  // the same, or that the store went away with rank 0
-  return failures[0];
+  CHECK_THAT(failure, IsError(ExitCode::kDistributed,
+                              "1 of 3 ranks joined within 1 s (launch.rendezvous_timeout_s), "
+                              "missing: rank 1, rank 2"));
 }
 
 TEST_CASE(
@@ -93,43 +87,42 @@ TEST_CASE(
       {[](RendezvousOptions& options) { options.backend = "gloo"; },
        "rank 1 uses backend gloo, rank 0 uses nccl"},
   }));
-  CHECK_THAT(refusal_after([&, &change = change](int rank, RendezvousOptions& options) {
-               options.backend = "nccl";
-               if (rank == 1) change(options);
-             }),
-             IsError(ExitCode::kConfig, message));
+  Meeting meeting(2);
+  std::vector<Failure> failures(2);
+  on_ranks(2, [&, &change = change](int rank) {
+    failures[static_cast<std::size_t>(rank)] = error_of([&] {
+      meeting.meet(rank, [&](RendezvousOptions& options) {
+        options.backend = "nccl";
+        if (rank == 1) change(options);
+      });
+    });
+  });
+  CHECK_THAT(failures[0], IsError(ExitCode::kConfig, message));
+  CHECK_FALSE(failures[1].message.empty());  // the same, or that the store went away with rank 0
 }
 
-TEST_CASE("ranks learn which GPUs are the same, whatever number each has for them") {
-  launch::ListenSocket listener = launch::listen_on_loopback();
-  const int fd = listener.fd.release();
-  const std::vector<std::vector<std::string>> seen{
-      {"0000:01:00.0", "0000:02:00.0"}, {"0000:02:00.0"}, {"0000:02:00.0", "0000:03:00.0"}};
-  std::vector<RendezvousResult> results(3);
-  on_ranks(3, [&](int rank) {
-    const auto index = static_cast<std::size_t>(rank);
-    RendezvousOptions options = rendezvous_of(rank, 3, listener.port, fd, kLong_s);
-    options.gpus = seen[index];
-    results[index] = rendezvous(options);
-  });
-  for (const RendezvousResult& result : results) {
-    CHECK(result.gpus.taken == std::vector<std::size_t>{0, 0, 1});
-    CHECK(result.gpus.one_each());
-  }
-}
-
-TEST_CASE("all ranks learn that two share a GPU before rank 0 may take the store away") {
-  launch::ListenSocket listener = launch::listen_on_loopback();
-  const int fd = listener.fd.release();
-  std::vector<launch::GpuShares> shares(3);
-  on_ranks(3, [&](int rank) {
-    RendezvousOptions options = rendezvous_of(rank, 3, listener.port, fd, kLong_s);
-    options.gpus = {rank == 0 ? "0000:01:00.0" : "0000:02:00.0"};
-    shares[static_cast<std::size_t>(rank)] = rendezvous(options).gpus;
-  });
-  for (const launch::GpuShares& known : shares) {
-    CHECK(known.first == 1);
-    CHECK(known.second == 2);
+TEST_CASE("all ranks learn which GPUs are the same, before rank 0 may take the store away") {
+  struct Case {
+    std::vector<std::vector<std::string>> seen;
+    std::vector<std::size_t> taken;
+    int first, second;
+  };
+  const std::string a = "0000:01:00.0";
+  const std::string b = "0000:02:00.0";
+  for (const Case& known : {Case{{{a, b}, {b}, {b, "0000:03:00.0"}}, {0, 0, 1}, -1, -1},
+                            Case{{{a}, {b}, {b}}, {0, 0, 0}, 1, 2}}) {
+    Meeting meeting(3);
+    on_ranks(3, [&](int rank) {
+      const auto change = [&](RendezvousOptions& options) {
+        options.gpus = known.seen[static_cast<std::size_t>(rank)];
+      };
+      meeting.meet(rank, change).store.reset();
+    });
+    for (const RendezvousResult& result : meeting.results) {
+      CHECK(result.gpus.taken == known.taken);
+      CHECK(result.gpus.first == known.first);
+      CHECK(result.gpus.second == known.second);
+    }
   }
 }
 
@@ -226,9 +219,9 @@ TEST_CASE(
       (void)rendezvous(agent_worker(rank, listener.port, attempt, kLong_s));
     });
   }
-  const Failure failure =
-      error_of([&] { rendezvous(agent_worker(0, listener.port, "mnist-train/job/2/", kShort_s)); });
-  CHECK_THAT(failure.message, ContainsSubstring("missing: rank 1"));
+  CHECK_THAT(
+      error_of([&] { rendezvous(agent_worker(0, listener.port, "mnist-train/job/2/", kShort_s)); }),
+      IsError(ExitCode::kDistributed, "missing: rank 1"));
 }
 
 }  // namespace

@@ -1,16 +1,20 @@
 #include "launch/status_board.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <iostream>
+#include <new>
 
 #include "base/system.h"
 #include "support/catch.h"
 
 namespace mnist_train::launch {
 namespace {
+
+using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("a fresh board says that all ranks are starting, just now") {
   const double before_s = monotonic_seconds();
@@ -115,6 +119,234 @@ TEST_CASE("the cost of a heartbeat", "[.benchmark]") {
   const double nanoseconds = 1e9 * (monotonic_seconds() - begin_s) / kTimes;
   std::cout << "heartbeat_ns " << nanoseconds << "\n";
   CHECK(nanoseconds < 10'000);
+}
+
+TEST_CASE("a report arrives as it was sent, with control and invalid bytes escaped") {
+  const FailureReport sent{ExitCode::kCheckpoint, "line one\n\"two\" … \xff\xfe \x1b", "node-3",
+                           true};
+  const auto received = failure_from_text(to_text(sent));
+  REQUIRE(received);
+  CHECK(received->code == sent.code);
+  CHECK(received->message == "line one\n\"two\" … \\xff\\xfe \\x1b");
+  CHECK(received->host == sent.host);
+  CHECK(received->is_victim);
+}
+
+TEST_CASE("a report fits into a pipe that nobody reads yet") {
+  constexpr std::size_t kPipe_bytes = 65536;
+  const FailureReport report{ExitCode::kCheckpoint, std::string(500000, '\x01') + "end", "h",
+                             false};
+  const std::string text = to_text(report);
+  CHECK(text.size() <= kPipe_bytes);
+  const auto received = failure_from_text(text);
+  REQUIRE(received);
+  CHECK(received->code == ExitCode::kCheckpoint);
+  CHECK(received->message.ends_with("…"));
+}
+
+TEST_CASE("a report that was cut off at any byte is none") {
+  const std::string whole = to_text({ExitCode::kData, "message", "host", true});
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    REQUIRE_FALSE(failure_from_text(whole.substr(0, size)));
+  }
+}
+
+TEST_CASE("what another program wrote to the pipe is no report") {
+  for (const char* text :
+       {"noise", "[]", R"({"code": "five"})", R"({"code": 0})", R"({"code": 77})",
+        R"({"message": 3})", R"({"is_victim": []})", R"({"host": {}})"}) {
+    INFO(text);
+    CHECK_FALSE(failure_from_text(text));
+  }
+}
+
+TEST_CASE("exceptions become reports of their kind") {
+  const FailureReport own = report_for(Error(ExitCode::kData, "bad file"));
+  CHECK(own.code == ExitCode::kData);
+  CHECK(own.message == "bad file");
+  CHECK_FALSE(own.is_victim);
+  CHECK_FALSE(own.host.empty());
+
+  const FailureReport victim = report_for(PeerError("lost another rank"));
+  CHECK(victim.code == ExitCode::kDistributed);
+  CHECK(victim.is_victim);
+
+  const FailureReport other = report_for(std::runtime_error("surprise"));
+  CHECK(other.code == ExitCode::kRunFailed);
+  CHECK(other.message == "surprise");
+
+  const FailureReport memory = report_for(std::bad_alloc(), Phase::kTraining);
+  CHECK(memory.code == ExitCode::kRunFailed);
+  CHECK(memory.message.starts_with("out of memory: lower batch_size or the number of processes"));
+}
+
+TEST_CASE("the advice when memory runs out fits the phase") {
+  CHECK_THAT(out_of_memory(Phase::kLoadingData), ContainsSubstring("data.decode to \"stream\""));
+  CHECK_THAT(out_of_memory(Phase::kEvaluation), ContainsSubstring("lower test_batch_size or"));
+  CHECK_THAT(out_of_memory(Phase::kStarting), ContainsSubstring("lower the number of processes"));
+  CHECK_THAT(out_of_memory(Phase::kTraining, "the 512 MiB of a cgroup"),
+             ContainsSubstring("used up the 512 MiB of a cgroup; lower batch_size or the number of "
+                               "processes, or raise the limit"));
+}
+
+constexpr bool kVictim = true;
+
+WorkerExit exited(int code) { return {code, 0, std::nullopt}; }
+WorkerExit killed(int signal) { return {0, signal, std::nullopt}; }
+WorkerExit reported(ExitCode code, const std::string& message, bool victim = false) {
+  return {static_cast<int>(code), 0, FailureReport{code, message, "host", victim}};
+}
+
+RankEnd rank_end(int rank, WorkerExit exit) {
+  return {rank, 100 + rank, std::move(exit), false, false};
+}
+RankEnd succeeded(int rank) { return {rank, 100 + rank, exited(0), false, true}; }
+RankEnd killed_by_us(int rank) { return {rank, 100 + rank, killed(SIGKILL), true, false}; }
+
+StatusBoard training_board() {
+  StatusBoard board = StatusBoard::create(4);
+  for (int rank = 0; rank < 4; ++rank) update(board.of(rank), Phase::kTraining, 2, 120 + rank);
+  return board;
+}
+
+TEST_CASE("a killed rank is the cause, and ranks that lost it are victims") {
+  const StatusBoard board = training_board();
+  const std::vector<RankEnd> ends{
+      rank_end(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim)),
+      rank_end(1, killed(SIGKILL)), killed_by_us(2)};
+  const RunFailure failure = summarize_failure(ends, {}, board);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.rank == 1);
+  CHECK(failure.cause == "rank 1 (pid 101) was killed by signal 9 (Killed) in step 121 (epoch 2)");
+  CHECK(failure.victims ==
+        "rank 0 (pid 100) in step 120 (epoch 2): lost another rank in all-reduce\n");
+  CHECK(failure.died_without_report);
+  CHECK(failure.restart_may_help);
+}
+
+TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
+  const StatusBoard board = training_board();
+  for (const ExitCode code : {ExitCode::kRunFailed, ExitCode::kCheckpoint}) {
+    const std::vector<RankEnd> ends{
+        rank_end(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
+        rank_end(3, reported(code, "the loss became NaN"))};
+    const RunFailure failure = summarize_failure(ends, {}, board);
+    CHECK(failure.code == code);
+    CHECK(failure.rank == 3);
+    CHECK(failure.cause == "rank 3 (pid 103) in step 123 (epoch 2): the loss became NaN");
+    CHECK_FALSE(failure.died_without_report);
+    CHECK_FALSE(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("a user's mistake is reported without the process that met it first") {
+  StatusBoard board = training_board();
+  update(board.of(3), Phase::kLoadingWeights, 0, 0);
+  for (const ExitCode code : {ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
+    const std::vector<RankEnd> ends{
+        rank_end(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
+        rank_end(3, reported(code, "a.png: is not an image")),
+        rank_end(1, reported(code, "a.png: is not an image")), rank_end(0, killed(SIGKILL))};
+    const RunFailure failure = summarize_failure(ends, {}, board);
+    CHECK(failure.code == code);
+    CHECK_FALSE(failure.rank);
+    CHECK(failure.cause == "a.png: is not an image");
+    CHECK(failure.victims ==
+          "rank 0 (pid 100) was killed by signal 9 (Killed) in step 120 (epoch 2)\n");
+    CHECK_FALSE(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("a file that a rank cannot write while it trains is reported with rank and step") {
+  const StatusBoard board = training_board();
+  const RunFailure failure =
+      summarize_failure({rank_end(0, reported(ExitCode::kCheckpoint, "no space left"))}, {}, board);
+  CHECK(failure.rank == 0);
+  CHECK(failure.cause == "rank 0 (pid 100) in step 120 (epoch 2): no space left");
+}
+
+TEST_CASE("of several ranks that failed by themselves the first is the cause") {
+  const StatusBoard board = training_board();
+  const std::vector<RankEnd> ends{succeeded(0),
+                                  rank_end(3, reported(ExitCode::kRunFailed, "first")),
+                                  rank_end(1, reported(ExitCode::kConfig, "second"))};
+  const RunFailure failure = summarize_failure(ends, {}, board);
+  CHECK(failure.rank == 3);
+  CHECK(failure.code == ExitCode::kRunFailed);
+  CHECK_THAT(failure.victims, ContainsSubstring("second"));
+}
+
+TEST_CASE("a rank that exited early without a report is a lost process") {
+  const StatusBoard board = training_board();
+  for (const int code : {0, 1, 126}) {
+    const RunFailure failure = summarize_failure({rank_end(1, exited(code))}, {}, board);
+    CHECK(failure.code == ExitCode::kDistributed);
+    CHECK(failure.cause == "rank 1 (pid 101) exited with status " + std::to_string(code) +
+                               " before the run was over, in step 121 (epoch 2)");
+    CHECK(failure.died_without_report);
+    CHECK(failure.restart_may_help);
+  }
+}
+
+TEST_CASE("if all are victims, of a rank on another machine, the first is the cause") {
+  const StatusBoard board = training_board();
+  const RunFailure failure = summarize_failure(
+      {rank_end(1, reported(ExitCode::kDistributed, "lost another rank in broadcast", kVictim)),
+       rank_end(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim))},
+      {}, board);
+  CHECK(failure.rank == 1);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.restart_may_help);
+  CHECK_THAT(failure.cause, ContainsSubstring("broadcast"));
+  CHECK_THAT(failure.victims, ContainsSubstring("all-reduce"));
+}
+
+TEST_CASE("a stalled rank is the cause, not those that were killed because of it") {
+  const StatusBoard board = training_board();
+  const RunFailure failure =
+      summarize_failure({killed_by_us(0), killed_by_us(1)}, StalledRank{1, 301.2, false, 0}, board);
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.rank == 1);
+  CHECK(failure.cause ==
+        "rank 1 has been in step 121 (epoch 2) for 301 s without progress (launch.hang_timeout_s)");
+  CHECK(failure.victims == "rank 0: was in step 120 (epoch 2)\n");
+  CHECK(failure.restart_may_help);
+  CHECK_THAT(summarize_failure({killed_by_us(2)}, StalledRank{2, 30, true, 0}, board).cause,
+             ContainsSubstring("it is stopped, by SIGSTOP or a debugger"));
+  CHECK(summarize_failure({}, StalledRank{1, 0.1, false, 300}, board).cause ==
+        "rank 1 is in step 121 (epoch 2) and has kept others waiting for 300 s "
+        "(launch.hang_timeout_s)");
+}
+
+TEST_CASE("of ranks that stall together the one that waits for nobody is the cause") {
+  StatusBoard board = StatusBoard::create(3);
+  for (int rank = 0; rank < 3; ++rank) update(board.of(rank), Phase::kTraining, 2, 120);
+  update(board.of(1), Phase::kEvaluation, 2, 120, 7);
+  const WaitScope first(&board.of(0), Wait::kAveraging);
+  const WaitScope third(&board.of(2), Wait::kAllReduce);
+  const StalledRank cause = find_culprit(
+      {StalledRank{0, 305, false, 0}, StalledRank{1, 301, false, 0}, StalledRank{2, 304, false, 0}},
+      board);
+  CHECK(cause.rank == 1);
+  const RunFailure failure =
+      summarize_failure({killed_by_us(0), killed_by_us(1), killed_by_us(2)}, cause, board);
+  CHECK(failure.cause ==
+        "rank 1 has been in the evaluation of epoch 2, batch 7 for 301 s without progress "
+        "(launch.hang_timeout_s)");
+  CHECK(failure.victims ==
+        "rank 0: waited in gradient averaging of step 120 (epoch 2)\n"
+        "rank 2: waited in all-reduce of step 120 (epoch 2)\n");
+}
+
+TEST_CASE("if all ranks wait, the one furthest behind is the cause") {
+  StatusBoard board = StatusBoard::create(2);
+  update(board.of(0), Phase::kTraining, 1, 8);
+  update(board.of(1), Phase::kTraining, 1, 7);
+  const WaitScope first(&board.of(0), Wait::kAveraging);
+  const WaitScope second(&board.of(1), Wait::kTextExchange);
+  CHECK(find_culprit({StalledRank{0, 20, false, 0}, StalledRank{1, 19, false, 0}}, board).rank ==
+        1);
+  CHECK(find_culprit({StalledRank{0, 20, true, 0}, StalledRank{1, 19, false, 0}}, board).rank == 0);
 }
 
 }  // namespace

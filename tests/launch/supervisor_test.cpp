@@ -1,7 +1,10 @@
 #include "launch/supervisor.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/system.h"
@@ -59,27 +62,30 @@ struct Attempt {
     return supervise(setup, board, hang_timeout_s, background);
   }
 
+  /// Sends this process a signal when all ranks are ready, and again when `again` exists.
+  AttemptResult run_with_signal(int signal, const char* again) {
+    std::thread sender([&] {
+      const auto wait_for = [&](const std::string& name) {
+        while (!fs::exists(folder.path() / name)) ::usleep(2000);
+      };
+      for (int rank = 0; rank < setup.world_size; ++rank) {
+        wait_for("ready." + std::to_string(rank));
+      }
+      ::kill(::getpid(), signal);
+      if (again == nullptr) return;
+      wait_for(again);
+      ::kill(::getpid(), signal);
+    });
+    const AttemptResult result = run();
+    sender.join();
+    return result;
+  }
+
   TempFolder folder;
   StatusBoard board;
   WorkerSetup setup;
   SupervisedSignals signals;
 };
-
-/// Sends this process a signal when all ranks run, and again when `again` exists.
-std::thread signal_when_started(const Attempt& attempt, int signal, const char* again = nullptr) {
-  return std::thread([&attempt, signal, again] {
-    const auto wait_for = [&](const std::string& name) {
-      while (!fs::exists(attempt.folder.path() / name)) ::usleep(2000);
-    };
-    for (int rank = 0; rank < attempt.setup.world_size; ++rank) {
-      wait_for("ready." + std::to_string(rank));
-    }
-    ::kill(::getpid(), signal);
-    if (again == nullptr) return;
-    wait_for(again);
-    ::kill(::getpid(), signal);
-  });
-}
 
 TEST_CASE("an attempt whose ranks all finish is a success") {
   Attempt attempt(3, "exit 0");
@@ -158,69 +164,43 @@ TEST_CASE("of ranks that stall together one that was stopped is the cause") {
   CHECK_THAT(result.failure->cause, ContainsSubstring("it is stopped"));
 }
 
-TEST_CASE("a signal is passed on and the ranks are waited for while they save") {
-  for (const int signal : {SIGTERM, SIGINT}) {
-    const std::string code = std::to_string(128 + signal);
-    Attempt attempt(2, "trap 'sleep 0.2; touch $FOLDER/saved.$RANK; exit " + code +
-                           "' TERM INT; touch $FOLDER/ready.$RANK; while :; do sleep 0.01; done");
-    std::thread sender = signal_when_started(attempt, signal);
-    const AttemptResult result = attempt.run();
-    sender.join();
+TEST_CASE("ranks that are asked to stop are waited for while they save, unless asked twice") {
+  const std::string saves = "trap 'sleep 0.2; touch $FOLDER/saved.$RANK; exit ";
+  const std::string loops = "; touch $FOLDER/ready.$RANK; while :; do sleep 0.01; done";
+  struct Case {
+    std::string script;
+    int signal;
+    int exit_code;
+    bool finished = false;
+    const char* again = nullptr;
+  };
+  for (const Case& asked : {
+           Case{saves + "143' TERM INT" + loops, SIGTERM, 128 + SIGTERM},
+           Case{saves + "130' TERM INT" + loops, SIGINT, 128 + SIGINT},
+           // One exits with the code of another signal than the first one.
+           Case{"trap 'exit $((130 + 13 * RANK))' TERM" + loops, SIGTERM, 128 + SIGTERM},
+           // They finish all the same.
+           Case{"trap '' TERM; touch $FOLDER/ready.$RANK; sleep 0.3; exit 0", SIGTERM, 0, true},
+           // The signal that is passed on kills them.
+           Case{"touch $FOLDER/ready.$RANK; exec sleep 60", SIGTERM, 128 + SIGTERM},
+           // They do not stop.
+           Case{"trap 'touch $FOLDER/noted.$RANK' INT" + loops, SIGINT, 128 + SIGINT, false,
+                "noted.1"},
+       }) {
+    INFO(asked.script);
+    const double begin_s = monotonic_seconds();
+    Attempt attempt(2, asked.script);
+    if (asked.finished) attempt.finished(0).finished(1);
+    const AttemptResult result = attempt.run_with_signal(asked.signal, asked.again);
     CHECK_FALSE(result.failure);
-    CHECK(result.stopped_by == signal);
-    CHECK(result.exit_code == 128 + signal);
-    CHECK_FALSE(result.cut_off);
-    CHECK(fs::exists(attempt.folder.path() / "saved.0"));
-    CHECK(fs::exists(attempt.folder.path() / "saved.1"));
+    CHECK(result.stopped_by == asked.signal);
+    CHECK(result.exit_code == asked.exit_code);
+    CHECK(result.cut_off == (asked.again != nullptr));
+    const bool saved = asked.script.starts_with(saves);
+    CHECK(fs::exists(attempt.folder.path() / "saved.0") == saved);
+    CHECK(fs::exists(attempt.folder.path() / "saved.1") == saved);
+    CHECK(monotonic_seconds() - begin_s < 10);
   }
-}
-
-TEST_CASE("ranks may exit with the code of another signal than the first one") {
-  Attempt attempt(2,
-                  "trap 'exit $((130 + 13 * RANK))' TERM; touch $FOLDER/ready.$RANK; while :; do "
-                  "sleep 0.01; done");
-  std::thread sender = signal_when_started(attempt, SIGTERM);
-  const AttemptResult result = attempt.run();
-  sender.join();
-  CHECK_FALSE(result.failure);
-  CHECK(result.stopped_by == SIGTERM);
-  CHECK(result.exit_code == 128 + SIGTERM);
-}
-
-TEST_CASE("ranks that finish although they were asked to stop succeed") {
-  Attempt attempt(2, "trap '' TERM; touch $FOLDER/ready.$RANK; sleep 0.3; exit 0");
-  attempt.finished(0).finished(1);
-  std::thread sender = signal_when_started(attempt, SIGTERM);
-  const AttemptResult result = attempt.run();
-  sender.join();
-  CHECK_FALSE(result.failure);
-  CHECK(result.stopped_by == SIGTERM);
-  CHECK(result.exit_code == 0);
-}
-
-TEST_CASE("a rank that is killed by the passed-on signal is no failure") {
-  Attempt attempt(2, "touch $FOLDER/ready.$RANK; exec sleep 60");
-  std::thread sender = signal_when_started(attempt, SIGTERM);
-  const AttemptResult result = attempt.run();
-  sender.join();
-  CHECK_FALSE(result.failure);
-  CHECK(result.stopped_by == SIGTERM);
-  CHECK(result.exit_code == 128 + SIGTERM);
-}
-
-TEST_CASE("a second Ctrl-C does not wait for ranks that do not stop") {
-  const double begin_s = monotonic_seconds();
-  Attempt attempt(2,
-                  "trap 'touch $FOLDER/noted.$RANK' INT; touch $FOLDER/ready.$RANK; while :; "
-                  "do sleep 0.01; done");
-  std::thread sender = signal_when_started(attempt, SIGINT, "noted.1");
-  const AttemptResult result = attempt.run();
-  sender.join();
-  CHECK_FALSE(result.failure);
-  CHECK(result.stopped_by == SIGINT);
-  CHECK(result.exit_code == 128 + SIGINT);
-  CHECK(result.cut_off);
-  CHECK(monotonic_seconds() - begin_s < 10);
 }
 
 TEST_CASE("the background task is started after the ranks and finished once") {
@@ -293,21 +273,19 @@ AttemptResult lost_rank(std::int64_t furthest_step, bool was_killed = true) {
 TEST_CASE("a rank killed for lack of memory is out of memory, and the same limit ends the run") {
   Machine machine;
   RestartPolicy policy(machine.path());
-  machine.kill();
   AttemptResult first = lost_rank(20);
-  policy.name_memory_limit(first);
+  AttemptResult second = lost_rank(40);
+  for (AttemptResult* result : {&first, &second}) {
+    machine.kill();
+    policy.name_memory_limit(*result);
+    CHECK(result->failure->restart_may_help == (result == &first));
+    CHECK_FALSE(policy.is_futile(*result));
+  }
   CHECK(first.failure->code == ExitCode::kRunFailed);
   CHECK_THAT(first.failure->cause,
              ContainsSubstring("rank 1 was lost: out of memory: processes used up the 1 GiB"));
   CHECK_THAT(first.failure->cause,
              ContainsSubstring("lower batch_size or the number of processes"));
-  CHECK(first.failure->restart_may_help);
-  CHECK_FALSE(policy.is_futile(first));
-
-  machine.kill();
-  AttemptResult second = lost_rank(40);
-  policy.name_memory_limit(second);
-  CHECK_FALSE(second.failure->restart_may_help);
 }
 
 TEST_CASE("memory that runs out before a step was completed is no reason to restart") {
@@ -324,15 +302,13 @@ TEST_CASE("memory that runs out before a step was completed is no reason to rest
 TEST_CASE("a rank lost for another reason is not out of memory") {
   Machine machine;
   RestartPolicy policy(machine.path());
-  AttemptResult killed_by_hand = lost_rank(0);
-  policy.name_memory_limit(killed_by_hand);
-  machine.kill();  // of another program
-  AttemptResult crashed = lost_rank(0, /*was_killed=*/false);
-  policy.name_memory_limit(crashed);
-  for (const AttemptResult& result : {killed_by_hand, crashed}) {
+  for (const bool killed_by_hand : {true, false}) {
+    AttemptResult result = lost_rank(0, killed_by_hand);
+    policy.name_memory_limit(result);
     CHECK(result.failure->cause == "rank 1 was lost");
     CHECK(result.failure->code == ExitCode::kDistributed);
     CHECK(result.failure->restart_may_help);
+    machine.kill();  // of another program
   }
 }
 
@@ -347,6 +323,184 @@ TEST_CASE("three restarts in a row without progress are the last") {
   CHECK_FALSE(policy.is_futile(lost_rank(8)));
   CHECK(policy.is_futile(lost_rank(9)));
   CHECK(policy.futile_attempts() == 3);
+}
+
+sockaddr_in own_address(const ListenSocket& listener) {
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  ::getsockname(listener.fd.get(), reinterpret_cast<sockaddr*>(&address), &size);
+  return address;
+}
+
+TEST_CASE("the socket listens on loopback alone, on the port that it names") {
+  const ListenSocket listener = listen_on_loopback();
+  const sockaddr_in address = own_address(listener);
+  CHECK(ntohl(address.sin_addr.s_addr) == INADDR_LOOPBACK);
+  CHECK(ntohs(address.sin_port) == listener.port);
+  CHECK(listener.port > 0);
+
+  const UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  CHECK(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+}
+
+TEST_CASE("nobody else gets the port, and no child inherits it by accident") {
+  const ListenSocket first = listen_on_loopback();
+  const ListenSocket second = listen_on_loopback();
+  CHECK(first.port != second.port);
+  CHECK((::fcntl(first.fd.get(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("a host's socket listens on that address alone, if it is one of this machine's") {
+  const int port = listen_on_loopback().port;  // free a moment ago
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    const auto listener = listen_on_host(host, port, /*others_come=*/false);
+    REQUIRE(listener);
+    CHECK(listener->port == port);
+    if (own_address(*listener).sin_family == AF_INET) {
+      CHECK(ntohl(own_address(*listener).sin_addr.s_addr) == INADDR_LOOPBACK);
+    }
+  }
+  CHECK_FALSE(listen_on_host("127.0.0.1", port, /*others_come=*/true));
+  CHECK_FALSE(listen_on_host("192.0.2.1", port, /*others_come=*/true));  // nobody's
+  CHECK_FALSE(listen_on_host("no such host", port, /*others_come=*/true));
+}
+
+TEST_CASE("a host's port that is taken is named") {
+  const ListenSocket holder = listen_on_loopback();
+  const auto failure = testing::error_of([&] { listen_on_host("127.0.0.1", holder.port, false); });
+  CHECK(failure.code == ExitCode::kDistributed);
+  CHECK(failure.message == "cannot listen on port " + std::to_string(holder.port) +
+                               " of 127.0.0.1: Address already in use");
+}
+
+/// A rank in its first step, observed at the right interval.
+struct Watched {
+  explicit Watched(double limit_s) : meter(limit_s) { (void)meter.look(status, now_s); }
+
+  double look_for(double seconds) {
+    double stalled_s = 0;
+    for (const double end_s = now_s + seconds; now_s < end_s - 1e-6;) {
+      now_s += StallMeter::kLookEvery_s;
+      stalled_s = meter.look(status, now_s);
+    }
+    return stalled_s;
+  }
+  double sleep(double seconds) { return meter.look(status, now_s += seconds); }
+
+  std::unique_ptr<RankStatus> on_heap = std::make_unique<RankStatus>();  // which aligns it
+  RankStatus& status = *on_heap;
+  StallMeter meter;
+  double now_s = 1000;
+};
+
+TEST_CASE("a stall is as long as nothing changes") {
+  Watched rank(10);
+  CHECK(rank.look_for(4) == Approx(4));
+  CHECK(rank.look_for(4) == Approx(8));
+  rank.status.updated_s = rank.now_s;
+  CHECK(rank.look_for(1) < 1);
+  { const WaitScope waiting(&rank.status, Wait::kAllReduce); }  // is progress, too
+  CHECK(rank.look_for(1) < 1);
+}
+
+TEST_CASE("time in which the observer was stopped does not count, however long it was") {
+  for (const double slept_s : {0.9, 3.0, 11.0, 1e6}) {
+    Watched rank(10);
+    CHECK(rank.look_for(5) == Approx(5));
+    CHECK(rank.sleep(slept_s) < 5.5);
+    CHECK(rank.look_for(4) < 9.5);
+  }
+}
+
+TEST_CASE("a rank that wakes up later than its observer has the whole limit for it") {
+  Watched rank(2);
+  (void)rank.look_for(1.8);  // the rank was stopped first
+  (void)rank.sleep(60);
+  CHECK(rank.look_for(1.8) < 2);
+  CHECK(rank.look_for(0.4) >= 2);  // it never did
+}
+
+TEST_CASE("an observer that is late now and then still sees a stall") {
+  Watched rank(10);
+  for (int i = 0; i < 30; ++i) (void)rank.sleep(0.9);
+  CHECK(rank.sleep(0.2) >= 10);
+}
+
+/// The seconds after which a watch with a limit of 0.3 s speaks, at most 1.5.
+double spoke_after_s(RankStatus& status) {
+  const double begin_s = monotonic_seconds();
+  std::atomic<double> spoke_s = 1.5;
+  const ProgressWatch watch(status, 0.3, [&](double) { spoke_s = monotonic_seconds() - begin_s; });
+  while (spoke_s == 1.5 && monotonic_seconds() - begin_s < 1.5) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return spoke_s;
+}
+
+TEST_CASE("a wait beyond the limit is noticed in every phase") {
+  const auto on_heap = std::make_unique<RankStatus>();
+  RankStatus& status = *on_heap;
+  update(status, Phase::kLoadingWeights, 0, 0);
+  CHECK(spoke_after_s(status) == 1.5);  // loads its own
+  const WaitScope waiting(&status, Wait::kBroadcast);
+  CHECK(spoke_after_s(status) < 1.5);
+}
+
+/// Ranks that step at the pace of the slowest, watched once every four seconds.
+struct Run {
+  explicit Run(int ranks) : board(StatusBoard::attach(-1, ranks)), watch(ranks) {
+    for (int rank = 0; rank < ranks; ++rank) update(board.of(rank), Phase::kTraining, 1, 0);
+    (void)watch.check(board, now_s);
+  }
+
+  /// `own_ms`: by rank, the time that it computes in a step.
+  std::optional<std::string> check_after(int steps, const std::vector<double>& own_ms) {
+    const double step_ms = *std::max_element(own_ms.begin(), own_ms.end());
+    for (std::size_t rank = 0; rank < own_ms.size(); ++rank) {
+      RankStatus& status = board.of(static_cast<int>(rank));
+      update(status, Phase::kTraining, 1, status.step + steps);
+      note_step(status, 1e-3 * step_ms * steps);
+      status.waited_s = status.waited_s + 1e-3 * (step_ms - own_ms[rank]) * steps;
+    }
+    now_s += 4;
+    return watch.check(board, now_s);
+  }
+
+  StatusBoard board;
+  StragglerWatch watch;
+  double now_s = 100;
+};
+
+TEST_CASE("a rank that the others wait for is named at the second check, once") {
+  Run run(3);
+  CHECK_FALSE(run.check_after(100, {10, 30, 11}));
+  const auto warning = run.check_after(100, {10, 30, 11});
+  REQUIRE(warning);
+  CHECK_THAT(*warning, ContainsSubstring("rank 1 is slow: its steps take 30.0 ms"));
+  CHECK_THAT(*warning, ContainsSubstring("of the others 11.0 ms"));
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(run.check_after(100, {10, 30, 11}));
+}
+
+TEST_CASE("ranks of about one speed, or that take turns in being slow, cause no warning") {
+  Run alike(2);
+  Run in_turn(2);
+  for (int i = 0; i < 4; ++i) {
+    CHECK_FALSE(alike.check_after(100, {10, 14}));
+    CHECK_FALSE(in_turn.check_after(100, {10, 40}));
+    CHECK_FALSE(in_turn.check_after(100, {40, 10}));
+  }
+}
+
+TEST_CASE("tiny steps, few steps and a single rank are not judged") {
+  Run tiny(2);
+  for (int i = 0; i < 4; ++i) CHECK_FALSE(tiny.check_after(1000, {0.1, 0.9}));
+  Run few(2);
+  CHECK_FALSE(few.check_after(1, {1000, 3000}));
+  CHECK_FALSE(few.check_after(1, {1000, 3000}));
+  CHECK_FALSE(few.check_after(3, {1000, 3000}));  // five by now: the first check
+  CHECK(few.check_after(5, {1000, 3000}));
+  Run alone(1);
+  for (int i = 0; i < 4; ++i) CHECK_FALSE(alone.check_after(100, {10}));
 }
 
 }  // namespace
