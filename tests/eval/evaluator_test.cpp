@@ -34,14 +34,19 @@ Evaluation in_one_go(std::int64_t count, bool with_batch_norm = false) {
   return evaluation;
 }
 
+/// Evaluates a part of the images in batches of 4 on the CPU.
+Evaluation evaluated(const comm::Communicator& communicator, const EvaluationRequest& request = {},
+                     std::int64_t count = kCount) {
+  return evaluate(
+      *tiny_model(1), *images_of(count), 4, communicator, at::kCPU, [] {}, request);
+}
+
 TEST_CASE("every sample counts once, however large the batches are") {
   const Evaluation expected = in_one_go(kCount);
-  const auto model = tiny_model(1);
   for (const std::int64_t batch_size : {1, 5, 36, 37, 1000}) {
-    const auto images = images_of(kCount);
     std::int64_t batches = 0;
-    const Evaluation evaluation =
-        evaluate(*model, *images, batch_size, comm::Communicator(), at::kCPU, [&] { ++batches; });
+    const Evaluation evaluation = evaluate(*tiny_model(1), *images_of(kCount), batch_size,
+                                           comm::Communicator(), at::kCPU, [&] { ++batches; });
     INFO("batches of " << batch_size);
     CHECK(evaluation.samples == kCount);
     CHECK(evaluation.accuracy == expected.accuracy);
@@ -50,58 +55,52 @@ TEST_CASE("every sample counts once, however large the batches are") {
   }
 }
 
-TEST_CASE("ranks share the samples and agree on the result, even ranks without samples") {
+TEST_CASE("ranks share the samples and agree, even ranks without samples; shards fix the bits") {
   for (const std::int64_t count : {kCount, std::int64_t{2}, std::int64_t{1}}) {
     const Evaluation expected = in_one_go(count);
+    const Evaluation in_shards = evaluated(comm::Communicator(), {.shards = 3}, count);
     for (const int world_size : {2, 3}) {
-      const auto results =
-          results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
-            return evaluate(*tiny_model(1), *images_of(count), 4, communicator, at::kCPU, [] {});
-          });
-      for (const Evaluation& result : results) {
-        CHECK(result.samples == count);
-        CHECK(result.accuracy == expected.accuracy);
-        CHECK(result.loss == Approx(expected.loss).epsilon(1e-6));
-        CHECK(result.loss == results[0].loss);
+      for (const bool shards : {false, true}) {
+        EvaluationRequest request;
+        if (shards) request.shards = 3;
+        const auto results =
+            results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
+              return evaluated(communicator, request, count);
+            });
+        for (const Evaluation& result : results) {
+          CHECK(result.samples == count);
+          CHECK(result.accuracy == expected.accuracy);
+          CHECK(result.loss == Approx(expected.loss).epsilon(1e-6));
+          CHECK(result.loss == (shards ? in_shards : results[0]).loss);
+        }
       }
     }
   }
 }
 
-TEST_CASE("the bits of an evaluation in shards do not depend on the ranks") {
-  EvaluationRequest request;
-  request.shards = 3;
-  const auto evaluate_on = [&request](const comm::Communicator& communicator) {
-    return evaluate(
-        *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
-  };
-  const Evaluation expected = evaluate_on(comm::Communicator());
-  for (const int world_size : {2, 3}) {
-    for (const Evaluation& result : results_of_ranks(world_size, evaluate_on)) {
-      CHECK(result.loss == expected.loss);
-      CHECK(result.accuracy == expected.accuracy);
+/// Checks that the predictions are of the same samples and classes, with nearly the same scores.
+void check_predictions(const Evaluation& result, const Evaluation& expected, double margin = 0) {
+  REQUIRE(result.predictions.size() == expected.predictions.size());
+  for (std::size_t i = 0; i < expected.predictions.size(); ++i) {
+    CHECK(result.predictions[i].sample == expected.predictions[i].sample);
+    CHECK(result.predictions[i].predicted_class == expected.predictions[i].predicted_class);
+    for (std::size_t label = 0; label < 10; ++label) {
+      CHECK(result.predictions[i].scores[label].first == static_cast<std::int64_t>(label));
+      CHECK(result.predictions[i].scores[label].second ==
+            Approx(expected.predictions[i].scores[label].second).epsilon(1e-5).margin(margin));
     }
   }
-  CHECK(expected.loss == Approx(in_one_go(kCount).loss).epsilon(1e-6));
 }
 
 TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
-  EvaluationRequest request;
-  request.predictions = {{0, 3}, {10, 14}, {30, kCount}};
-  request.extra_sums = {1, 0.5};
-  const auto evaluate_on = [&request](const comm::Communicator& communicator) {
-    return evaluate(
-        *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
-  };
-  const Evaluation alone = evaluate_on(comm::Communicator());
+  const EvaluationRequest request{.predictions = {{0, 3}, {10, 14}, {30, kCount}},
+                                  .extra_sums = {1, 0.5}};
+  const Evaluation alone = evaluated(comm::Communicator(), request);
   REQUIRE(alone.counts.confusion.size() == 100);
-  std::int64_t all = 0;
   std::int64_t right = 0;
-  for (std::size_t i = 0; i < 100; ++i) {
-    all += alone.counts.confusion[i];
-    if (i % 11 == 0) right += alone.counts.confusion[i];
-  }
-  CHECK(all == kCount);
+  for (std::size_t i = 0; i < 100; i += 11) right += alone.counts.confusion[i];
+  CHECK(std::accumulate(alone.counts.confusion.begin(), alone.counts.confusion.end(),
+                        std::int64_t{0}) == kCount);
   CHECK(static_cast<double>(right) / kCount == Approx(alone.accuracy));
   REQUIRE(alone.predictions.size() == 14);
   CHECK(alone.predictions[2].sample == 2);
@@ -120,33 +119,24 @@ TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
   CHECK(alone.extra_sums == request.extra_sums);
 
   for (const int world_size : {2, 3}) {
-    for (const Evaluation& result : results_of_ranks(world_size, evaluate_on)) {
+    const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
+      return evaluated(communicator, request);
+    });
+    for (const Evaluation& result : results) {
       CHECK(result.counts.confusion == alone.counts.confusion);
-      REQUIRE(result.predictions.size() == alone.predictions.size());
-      for (std::size_t i = 0; i < alone.predictions.size(); ++i) {
-        CHECK(result.predictions[i].sample == alone.predictions[i].sample);
-        CHECK(result.predictions[i].predicted_class == alone.predictions[i].predicted_class);
-        for (std::size_t label = 0; label < 10; ++label) {
-          CHECK(result.predictions[i].scores[label].first == static_cast<std::int64_t>(label));
-          CHECK(result.predictions[i].scores[label].second ==
-                Approx(alone.predictions[i].scores[label].second).epsilon(1e-5).margin(1e-9));
-        }
-      }
+      check_predictions(result, alone, 1e-9);
       CHECK(result.extra_sums == std::vector<double>{1.0 * world_size, 0.5 * world_size});
     }
   }
 }
 
 TEST_CASE("all wrong predictions are returned on any number of ranks, if asked for") {
-  EvaluationRequest request;
-  request.predictions = {{0, kCount}};
-  request.wrong_predictions = true;
+  const EvaluationRequest request{.predictions = {{0, kCount}}, .wrong_predictions = true};
   const auto images = images_of(kCount);
   const std::span<const std::uint16_t> labels = images->images().labels;
   for (const int world_size : {1, 2, 3}) {
     const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
-      return evaluate(
-          *tiny_model(1), *images_of(kCount), 4, communicator, at::kCPU, [] {}, request);
+      return evaluated(communicator, request);
     });
     for (const Evaluation& result : results) {
       std::size_t next = 0;
@@ -164,46 +154,38 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
       CHECK(next == result.wrong_predictions.size());
     }
   }
-  CHECK(evaluate(*tiny_model(1), *images, 4, comm::Communicator(), at::kCPU, [] {
-        }).wrong_predictions.empty());
+  CHECK(evaluated(comm::Communicator()).wrong_predictions.empty());
 }
 
 TEST_CASE(
     "a bf16 copy of the model does not change accuracy and predictions, and hardly the loss") {
   constexpr std::int64_t kMany = 300;
-  const auto sure_model = [] {
+  const auto evaluate_on = [&](const comm::Communicator& communicator, bool by_draft) {
     const auto model = tiny_model(1);
-    const at::NoGradGuard no_grad;
-    for (at::Tensor& parameter : model->parameters()) parameter.mul_(4);
-    return model;
-  };
-  const auto bf16_copy_of = [&] {
-    const auto bf16_copy = sure_model();
-    bf16_copy->compute_in_bfloat16();
-    return bf16_copy;
-  };
-  const auto evaluate_on = [&](const comm::Communicator& communicator, models::Model* bf16_copy) {
+    const auto draft = tiny_model(1);
+    {
+      const at::NoGradGuard no_grad;
+      for (const auto& some : {model, draft}) {
+        for (at::Tensor& parameter : some->parameters()) parameter.mul_(4);  // to be sure
+      }
+    }
+    draft->compute_in_bfloat16();
     const EvaluationRequest request{.predictions = {{0, 3}, {kMany - 2, kMany}},
                                     .wrong_predictions = true,
                                     .shards = 3,
-                                    .bf16_copy = bf16_copy};
+                                    .draft = by_draft ? draft.get() : nullptr};
     return evaluate(
-        *sure_model(), *images_of(kMany), 16, communicator, at::kCPU, [] {}, request);
+        *model, *images_of(kMany), 16, communicator, at::kCPU, [] {}, request);
   };
-  const Evaluation expected = evaluate_on(comm::Communicator(), nullptr);
-  const Evaluation cascaded = evaluate_on(comm::Communicator(), bf16_copy_of().get());
-  CHECK(cascaded.accuracy == expected.accuracy);
-  CHECK(cascaded.counts.confusion == expected.counts.confusion);
-  CHECK(cascaded.loss == Approx(expected.loss).epsilon(1e-3));
-  CHECK(cascaded.loss != expected.loss);
-  REQUIRE(cascaded.predictions.size() == 5);
-  for (std::size_t i = 0; i < 5; ++i) {
-    for (std::size_t score = 0; score < 10; ++score) {
-      CHECK(cascaded.predictions[i].scores[score].second ==
-            Approx(expected.predictions[i].scores[score].second).epsilon(1e-5));
-    }
-  }
-  REQUIRE(cascaded.wrong_predictions.size() == expected.wrong_predictions.size());
+  const Evaluation expected = evaluate_on(comm::Communicator(), false);
+  const Evaluation drafted = evaluate_on(comm::Communicator(), true);
+  CHECK(drafted.accuracy == expected.accuracy);
+  CHECK(drafted.counts.confusion == expected.counts.confusion);
+  CHECK(drafted.loss == Approx(expected.loss).epsilon(1e-3));
+  CHECK(drafted.loss != expected.loss);
+  CHECK(drafted.predictions.size() == 5);
+  check_predictions(drafted, expected);
+  REQUIRE(drafted.wrong_predictions.size() == expected.wrong_predictions.size());
   for (std::size_t i = 0; i < expected.wrong_predictions.size(); ++i) {
     CHECK(cascaded.wrong_predictions[i].sample == expected.wrong_predictions[i].sample);
     CHECK(cascaded.wrong_predictions[i].confidence ==
@@ -211,7 +193,7 @@ TEST_CASE(
   }
   for (const int world_size : {2, 3}) {
     const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
-      return evaluate_on(communicator, bf16_copy_of().get());
+      return evaluate_on(communicator, true);
     });
     for (const Evaluation& result : results) {
       CHECK(result.loss == cascaded.loss);

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/system.h"
+#include "support/catch.h"
 #include "support/ranks.h"
 #include "support/trainer_rig.h"
 

@@ -14,22 +14,24 @@ using settings::OptimizerName;
 using settings::TrainOptions;
 using namespace testing;
 
-TrainOptions sgd(double momentum, bool nesterov, double weight_decay) {
-  TrainOptions options;
-  options.sgd_momentum = momentum;
-  options.nesterov = nesterov;
-  options.weight_decay = weight_decay;
-  return options;
-}
-
-TrainOptions adam(OptimizerName name, double weight_decay) {
+TrainOptions options_of(OptimizerName name, double momentum, bool nesterov, double weight_decay) {
   TrainOptions options;
   options.optimizer = name;
+  options.sgd_momentum = momentum;
+  options.nesterov = nesterov;
   options.weight_decay = weight_decay;
   options.adam_beta1 = 0.8;
   options.adam_beta2 = 0.95;
   options.adam_epsilon = 1e-6;
   return options;
+}
+
+TrainOptions sgd(double momentum, bool nesterov, double weight_decay) {
+  return options_of(OptimizerName::kSgd, momentum, nesterov, weight_decay);
+}
+
+TrainOptions adam(OptimizerName name, double weight_decay) {
+  return options_of(name, 0, false, weight_decay);
 }
 
 /// torch.optim.SGD, Adam and AdamW as their documentation states them, in double.
@@ -95,7 +97,7 @@ TEST_CASE("every optimizer follows the plain formula for every setting") {
         adam(OptimizerName::kAdam, 0.1), adam(OptimizerName::kAdamW, 0),
         adam(OptimizerName::kAdamW, 0.1)}) {
     const bool is_sgd = options.optimizer == OptimizerName::kSgd;
-    const auto model = testing::tiny_model(1);
+    const auto model = tiny_model(1);
     const FlatParameters parameters(*model, 0);
     Optimizer optimizer(options, parameters);
     PlainOptimizer plain(options, parameters.values());
@@ -112,7 +114,7 @@ TEST_CASE("every optimizer follows the plain formula for every setting") {
 }
 
 TEST_CASE("each parameter moves by its own gradient, whatever its strides") {
-  const auto model = testing::tiny_model(1);
+  const auto model = tiny_model(1);
   const FlatParameters parameters(*model, 0);
   std::vector<at::Tensor> expected;
   for (std::size_t i = 0; i < parameters.parameters().size(); ++i) {
@@ -137,11 +139,11 @@ TEST_CASE("an optimizer resumes from its state, by PyTorch's names, as if it had
         Case{sgd(0.9, true, 0.01), {"momentum_buffer"}},
         Case{adam(OptimizerName::kAdam, 0.1), {"exp_avg", "exp_avg_sq"}},
         Case{adam(OptimizerName::kAdamW, 0.1), {"exp_avg", "exp_avg_sq"}}}) {
-    const auto model = testing::tiny_model(1);
+    const auto model = tiny_model(1);
     const FlatParameters parameters(*model, 0);
     Optimizer optimizer(options, parameters);
     for (int number = 0; number < 5; ++number) take_step(parameters, optimizer, number, 0.05);
-    const auto other_model = testing::tiny_model(2);
+    const auto other_model = tiny_model(2);
     const FlatParameters other(*other_model, 0);
     Optimizer resumed(options, other);
     other.values().copy_(parameters.values());
@@ -177,9 +179,7 @@ comm::GradientSum drawn_gradients(std::size_t rows, std::int64_t count, std::int
                                   int step) {
   comm::GradientSum sum;
   for (std::size_t i = 0; i < rows; ++i) {
-    const at::Tensor values =
-        at::arange(count, at::kFloat).mul(0.7).add(step + 3.0 * static_cast<double>(i)).sin();
-    sum.rows.push_back(row(values, bf16));
+    sum.rows.push_back(row(gradients_of(step + 3 * static_cast<int>(i), count), bf16));
   }
   sum.order = comm::SummationTree::of_ranks(static_cast<int>(rows)).over_ranks();
   return sum;
@@ -187,14 +187,14 @@ comm::GradientSum drawn_gradients(std::size_t rows, std::int64_t count, std::int
 
 /// Weights, an optimizer with its state, EMA model and bf16 copy.
 struct UpdateSubject {
-  std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1);
+  std::shared_ptr<TinyModel> model = tiny_model(1);
   FlatParameters parameters{*model, 0};
   comm::Slice slice;
   Optimizer optimizer;
   at::Tensor average = parameters.values().mul(0.5);
   at::Tensor bf16_copy;
 
-  UpdateSubject(const settings::TrainOptions& options, comm::Slice updated, std::int64_t copied)
+  UpdateSubject(const TrainOptions& options, comm::Slice updated, std::int64_t copied)
       : slice(updated),
         optimizer(options, parameters, updated),
         bf16_copy(at::zeros({copied}, at::kBFloat16)) {}
@@ -222,25 +222,12 @@ void take_step_by_libtorch(UpdateSubject& subject, const comm::GradientSum& sum)
   subject.bf16_copy.copy_(update.values.narrow(0, 0, subject.bf16_copy.numel()));
 }
 
-settings::TrainOptions options_of(OptimizerName optimizer, double momentum, bool nesterov,
-                                  double weight_decay) {
-  settings::TrainOptions options;
-  options.optimizer = optimizer;
-  options.sgd_momentum = momentum;
-  options.nesterov = nesterov;
-  options.weight_decay = weight_decay;
-  return options;
-}
-
 TEST_CASE("one pass takes the step that LibTorch's operations take") {
   const at::NoGradGuard no_grad;
-  const settings::TrainOptions options = GENERATE(options_of(OptimizerName::kSgd, 0, false, 0),
-                                                  options_of(OptimizerName::kSgd, 0.9, false, 0.01),
-                                                  options_of(OptimizerName::kSgd, 0.9, true, 0.05),
-                                                  options_of(OptimizerName::kAdam, 0, false, 0),
-                                                  options_of(OptimizerName::kAdam, 0, false, 0.1),
-                                                  options_of(OptimizerName::kAdamW, 0, false, 0.1));
-  const std::int64_t all = FlatParameters(*testing::tiny_model(1), 0).values().numel();
+  const TrainOptions options = GENERATE(
+      sgd(0, false, 0), sgd(0.9, false, 0.01), sgd(0.9, true, 0.05), adam(OptimizerName::kAdam, 0),
+      adam(OptimizerName::kAdam, 0.1), adam(OptimizerName::kAdamW, 0.1));
+  const std::int64_t all = FlatParameters(*tiny_model(1), 0).values().numel();
   const comm::Slice slice = GENERATE_COPY(comm::Slice{0, all}, comm::Slice{7, 1500});
   for (const std::size_t rows : {1, 2, 3}) {
     for (const std::int64_t bf16 : {std::int64_t{0}, std::int64_t{1025}, slice.size}) {
@@ -299,9 +286,9 @@ TEST_CASE("the bf16 copy is rounded as LibTorch rounds, infinity and NaN include
 }
 
 /// Returns the result of a step with one broken gradient.
-bool is_finite_with(const settings::TrainOptions& options, std::size_t rows, std::int64_t bf16,
+bool is_finite_with(const TrainOptions& options, std::size_t rows, std::int64_t bf16,
                     std::int64_t at, float broken) {
-  const std::int64_t all = FlatParameters(*testing::tiny_model(1), 0).values().numel();
+  const std::int64_t all = FlatParameters(*tiny_model(1), 0).values().numel();
   UpdateSubject subject(options, {0, all}, 0);
   const comm::GradientSum sum = drawn_gradients(rows, all, bf16, 0);
   const comm::GradientRow& last = sum.rows.back();
@@ -311,10 +298,9 @@ bool is_finite_with(const settings::TrainOptions& options, std::size_t rows, std
 
 TEST_CASE("a gradient that is not finite is noticed by every optimizer") {
   const at::NoGradGuard no_grad;
-  const settings::TrainOptions options = GENERATE(options_of(OptimizerName::kSgd, 0, false, 0),
-                                                  options_of(OptimizerName::kSgd, 0.9, true, 0.01),
-                                                  options_of(OptimizerName::kAdam, 0, false, 0),
-                                                  options_of(OptimizerName::kAdamW, 0, false, 0.1));
+  const TrainOptions options =
+      GENERATE(sgd(0, false, 0), sgd(0.9, true, 0.01), adam(OptimizerName::kAdam, 0),
+               adam(OptimizerName::kAdamW, 0.1));
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const float broken : {kInfinity, -kInfinity, std::nanf("")}) {
     for (const std::int64_t at : {0, 1025, 1600}) {  // in bf16, in a vector, and after the last one
@@ -328,12 +314,13 @@ TEST_CASE("a gradient that is not finite is noticed by every optimizer") {
 
 at::Tensor weight_of(double weight) { return at::scalar_tensor(weight, at::kDouble); }
 
-/// A model, its flat parameters, and its EMA model.
+/// A model of ones, its flat parameters, and its EMA model of zeros.
 struct EmaSubject {
-  EmaSubject()
-      : model(tiny_model(1, /*with_batch_norm=*/true)),
-        parameters(*model, /*statistics=*/0),
-        average(*model, parameters, tiny_model(2, /*with_batch_norm=*/true)) {}
+  EmaSubject() {
+    set(0);
+    average.restart();
+    set(1);
+  }
 
   /// Sets every weight and every element of the buffers.
   void set(double value) {
@@ -342,9 +329,9 @@ struct EmaSubject {
     for (at::Tensor buffer : model->buffers()) buffer.fill_(value);
   }
 
-  std::shared_ptr<models::Model> model;
-  FlatParameters parameters;
-  EmaModel average;
+  std::shared_ptr<models::Model> model = tiny_model(1, /*with_batch_norm=*/true);
+  FlatParameters parameters{*model, /*statistics=*/0};
+  EmaModel average{*model, parameters, tiny_model(2, /*with_batch_norm=*/true)};
 };
 
 bool all_are(const at::Tensor& tensor, double value) {
@@ -364,9 +351,6 @@ TEST_CASE("the decay warms up by TensorFlow's rule, from the first step on") {
 TEST_CASE("the distance to weights that stay shrinks by the decay in every step") {
   const double decay = GENERATE(0.0, 0.5, 0.999);
   EmaSubject subject;
-  subject.set(0);
-  subject.average.restart();
-  subject.set(1);
   for (int step = 1; step <= 20; ++step) {
     subject.average.update({0, subject.parameters.values().numel()}, weight_of(1 - decay));
     const double expected = 1 - std::pow(decay, step);
@@ -384,9 +368,6 @@ TEST_CASE("the distance to weights that stay shrinks by the decay in every step"
 
 TEST_CASE("only the owned shard is updated") {
   EmaSubject subject;
-  subject.set(0);
-  subject.average.restart();
-  subject.set(1);
   subject.average.update({64, 128}, weight_of(0.5));
   const at::Tensor& values = subject.average.values();
   CHECK(all_are(values.narrow(0, 0, 64), 0));
@@ -425,10 +406,10 @@ TEST_CASE("a trainer averages its weights after every optimizer step, from the i
 TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
   TrainOptions options = small_run();
   options.ema = {0.5};
-  settings::ModelOptions resnet;
-  resnet.name = settings::ModelName::kResNet18;  // its batch norm stays fp32
-  const auto make = [&](std::int64_t seed) { return models::make_model(resnet, {}, seed); };
-  const testing::SmallImages images{.count = 8, .height = 28, .width = 28};
+  const auto make = [](std::int64_t seed) {  // its batch norm stays fp32
+    return models::make_model({.name = settings::ModelName::kResNet18}, {}, seed);
+  };
+  const SmallImages images{.count = 8, .height = 28, .width = 28};
   TrainerRig rig(options, one_rank(), make(1), images, at::kCPU, {}, nullptr, make(2), make(3));
   const at::Tensor before = rig.weights();
   rig.run_to(1);

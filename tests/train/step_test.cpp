@@ -11,7 +11,6 @@
 namespace mnist_train::train {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
 using loader::Batch;
 using namespace testing;
 
@@ -29,7 +28,7 @@ struct StepSubject {
   settings::TrainOptions options = with_momentum();
   double learning_rate = kLearningRate;
   comm::Communicator communicator{};
-  std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, with_batch_norm);
+  std::shared_ptr<TinyModel> model = tiny_model(1, with_batch_norm);
   FlatParameters parameters{*model, StepLog::kScalars};
   std::unique_ptr<BatchPartition> partition = make_batch_partition({}, communicator, at::kCPU);
   std::unique_ptr<comm::GradientAverager> averager =
@@ -83,7 +82,7 @@ TEST_CASE("the update follows the gradient of the mean over the global batch") {
   for (const std::int64_t global_batch_size : {5, 20}) {
     StepSubject subject;
     const at::Tensor before = subject.parameters.values().clone();
-    const auto reference = testing::tiny_model(1);
+    const auto reference = tiny_model(1);
     FlatParameters gradients(*reference, 0);
     (models::batch_loss(reference->forward(batch.images), {batch.labels}).loss_sum /
      static_cast<double>(global_batch_size))
@@ -158,7 +157,7 @@ TEST_CASE("gradients above the maximum norm are scaled down to it, shorter ones 
   free.run({batch}, 5);
   const double norm = free.parameters.gradients().norm().item<double>();
   for (const double factor : {0.25, 4.0}) {
-    StepSubject clipped{.options = with_momentum()};
+    StepSubject clipped;
     clipped.options.max_gradient_norm = factor * norm;
     clipped.step = clipped.make_step();
     clipped.run({batch}, 5);
@@ -168,7 +167,7 @@ TEST_CASE("gradients above the maximum norm are scaled down to it, shorter ones 
 }
 
 TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
-  StepSubject subject{.options = with_momentum()};
+  StepSubject subject;
   subject.options.label_smoothing = 0.2;
   subject.step = subject.make_step();
   const Batch batch = batch_of(6);
@@ -180,20 +179,6 @@ TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
   CHECK(subject.last().loss == Approx(-0.8 * picked - 0.2 * spread).epsilon(1e-5));
 }
 
-TEST_CASE("a loss that is not finite leaves weights and momentum as they were") {
-  StepSubject subject;
-  subject.run({batch_of(4)}, 4);
-  const at::Tensor weights = subject.parameters.values().clone();
-  const at::Tensor momentum = subject.momentum().clone();
-  subject.run({broken_batch()}, 4);
-  CHECK(std::isnan(subject.last().loss));
-  CHECK(subject.parameters.values().equal(weights));
-  CHECK(subject.momentum().equal(momentum));
-  subject.run({batch_of(4)}, 4);  // and a good batch trains again
-  CHECK_FALSE(subject.parameters.values().equal(weights));
-  CHECK(subject.parameters.values().isfinite().all().item<bool>());
-}
-
 /// An averager whose sums are complete before the update.
 class EarlyAverager : public comm::GradientAverager {
  public:
@@ -202,16 +187,23 @@ class EarlyAverager : public comm::GradientAverager {
   const char* name() const override { return "early"; }
 };
 
-TEST_CASE("gradients that are not finite under a finite loss leave everything as it was") {
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+/// Multiplies the gradient of the last parameter.
+void break_gradients(const StepSubject& subject, double factor) {
+  subject.model->parameters().back().register_hook(
+      [factor](const at::Tensor& gradient) { return gradient * factor; });
+}
+
+TEST_CASE("a loss or gradients that are not finite leave weights and momentum as they were") {
   struct Case {
-    double factor;  // of the gradient of one parameter
+    double factor;  // of the gradient of one parameter; 0: the loss is not finite
     std::optional<double> max_norm;
     bool early;
   };
-  const double infinity = std::numeric_limits<double>::infinity();
   const auto& [factor, max_norm, early] =
-      GENERATE_COPY(Case{infinity, {}, true}, Case{std::nan(""), {}, true},
-                    Case{infinity, 1, false}, Case{1e30, 1, false}, Case{1e30, 1, true});
+      GENERATE_COPY(Case{0, {}, false}, Case{kInfinity, {}, true}, Case{std::nan(""), {}, true},
+                    Case{kInfinity, 1, false}, Case{1e30, 1, false}, Case{1e30, 1, true});
   CAPTURE(factor, max_norm.has_value(), early);
   StepSubject subject;
   if (early) {
@@ -223,22 +215,23 @@ TEST_CASE("gradients that are not finite under a finite loss leave everything as
   CHECK_FALSE(std::isnan(subject.last().stop_requests));
   const at::Tensor weights = subject.parameters.values().clone();
   const at::Tensor momentum = subject.momentum().clone();
-  subject.model->parameters().back().register_hook(
-      [times = factor](const at::Tensor& gradient) { return gradient * times; });
-  subject.run({batch_of(4)}, 4);
-  CHECK(std::isfinite(subject.last().loss));
-  CHECK(std::isnan(subject.last().stop_requests));
+  if (factor != 0) break_gradients(subject, factor);
+  subject.run({factor == 0 ? broken_batch() : batch_of(4)}, 4);
+  CHECK(std::isnan(subject.last().loss) == (factor == 0));
+  CHECK(std::isnan(subject.last().stop_requests) == (factor != 0));
   CHECK(subject.parameters.values().equal(weights));
   CHECK(subject.momentum().equal(momentum));
+  if (factor != 0) return;
+  subject.run({batch_of(4)}, 4);  // and a good batch trains again
+  CHECK_FALSE(subject.parameters.values().equal(weights));
+  CHECK(subject.parameters.values().isfinite().all().item<bool>());
 }
 
 TEST_CASE("infinite gradients that are added up late, and infinite weights, are noticed") {
-  const auto [factor, learning_rate] = GENERATE(table<double, double>(
-      {{std::numeric_limits<double>::infinity(), kLearningRate}, {1e6, 1e38}}));
-  StepSubject subject;
-  subject.model->parameters().back().register_hook(
-      [times = factor](const at::Tensor& gradient) { return gradient * times; });
-  subject.learning_rate = learning_rate;
+  const auto [factor, learning_rate] =
+      GENERATE(table<double, double>({{kInfinity, kLearningRate}, {1e6, 1e38}}));
+  StepSubject subject{.learning_rate = learning_rate};
+  break_gradients(subject, factor);
   subject.run({batch_of(4)}, 4);
   CHECK(std::isfinite(subject.last().loss));
   CHECK(std::isnan(subject.last().stop_requests));
@@ -262,16 +255,16 @@ TEST_CASE("a rank without samples adds nothing and keeps its batch statistics") 
 
 TEST_CASE("a rank without samples adds nothing even if a weight is not finite") {
   StepSubject subject;
-  subject.parameters.values()[0] = std::numeric_limits<float>::infinity();
+  subject.parameters.values()[0] = kInfinity;
   subject.run({batch_of(0)}, 10);
   CHECK(subject.last().loss == 0);
   CHECK(subject.parameters.gradients().isfinite().all().item<bool>());
 }
 
 /// A network that forgot one of its layers.
-class ForgetfulModel : public testing::TinyModel {
+class ForgetfulModel : public TinyModel {
  public:
-  ForgetfulModel() : testing::TinyModel(/*with_batch_norm=*/false) {
+  ForgetfulModel() : TinyModel(/*with_batch_norm=*/false) {
     register_module("unused", torch::nn::Linear(2, 3));
   }
 };
@@ -290,37 +283,25 @@ TEST_CASE("a parameter that the output does not depend on is an error that names
   }
 }
 
-const auto kNoParameter = [] { return std::string(); };
-
-TEST_CASE("a loss that is not finite is an error with a remedy") {
-  require_finite({1.5, 0, 1, 0}, 7, kNoParameter);
-  struct Case {
-    double loss;
-    const char* text;
-  };
-  const double infinity = std::numeric_limits<double>::infinity();
-  for (const Case& bad :
-       {Case{std::nan(""), "became NaN at step 7"}, Case{infinity, "became infinite at step 7"},
-        Case{-infinity, "became infinite at step 7"}}) {
-    CHECK_THAT(error_of([&] {
-                 require_finite({bad.loss, 0, 1, std::nan("")}, 7, kNoParameter);
-               }),
-               IsError(ExitCode::kRunFailed, bad.text, "learning_rate"));
-  }
-}
-
-TEST_CASE("a gradient that is not finite is an error that names step, parameter and remedies") {
-  const auto error_for = [](const std::string& parameter) {
+TEST_CASE("a loss or gradient that is not finite is an error that names step and remedies") {
+  const auto failure_of = [](double loss, const char* parameter, double check = std::nan("")) {
     return error_of([&] {
-      require_finite({1.5, 0, 1, std::nan("")}, 7, [&] { return parameter; });
+      require_finite({loss, 0, 1, check}, 7, [&] { return std::string(parameter); });
     });
   };
-  CHECK_THAT(error_for("fc1.weight"),
+  CHECK(failure_of(1.5, "", 0).message.empty());
+  for (const auto& [loss, text] : {std::pair{std::nan(""), "became NaN at step 7"},
+                                   {kInfinity, "became infinite at step 7"},
+                                   {-kInfinity, "became infinite at step 7"}}) {
+    CHECK_THAT(failure_of(loss, ""), IsError(ExitCode::kRunFailed, text, "learning_rate"));
+  }
+  CHECK_THAT(failure_of(1.5, "fc1.weight"),
              IsError(ExitCode::kRunFailed,
                      "at step 7 the loss is finite, but the gradient of fc1.weight is not"
                      ": lower learning_rate",
                      "compression"));
-  CHECK_THAT(error_for("").message, ContainsSubstring("but the weight update is not"));
+  CHECK_THAT(failure_of(1.5, ""),
+             IsError(ExitCode::kRunFailed, "but the update by its gradients is not"));
 }
 
 TEST_CASE("synchronisations are half a second apart, and move apart step by step") {
@@ -335,7 +316,7 @@ TEST_CASE("synchronisations are half a second apart, and move apart step by step
 }
 
 TEST_CASE("on CPUs all ranks synchronise after every step") {
-  testing::on_connected_ranks(2, [](comm::Communicator& communicator) {
+  on_connected_ranks(2, [](comm::Communicator& communicator) {
     const at::Tensor sums = at::zeros({StepLog::kScalars});
     StepLog log(sums, sums, communicator, /*runs_ahead=*/false);
     for (int step = 0; step < 20; ++step) {
@@ -348,9 +329,9 @@ TEST_CASE("on CPUs all ranks synchronise after every step") {
 
 TEST_CASE(
     "with a GPU on one rank all of them synchronise after the same steps, by rank 0's clock") {
-  std::vector<std::vector<int>> synced_steps(2);
-  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
+  const auto synced_steps = results_of_ranks(2, [](comm::Communicator& communicator) {
     const int rank = communicator.rank();
+    std::vector<int> synced;
     const at::Tensor sums = at::zeros({StepLog::kScalars});
     StepLog log(sums, sums, communicator, /*runs_ahead=*/rank == 1);
     for (int epoch = 0; epoch < 2; ++epoch) {
@@ -358,10 +339,11 @@ TEST_CASE(
       for (int step = 0; step < 100; ++step) {
         if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
         if (!log.is_due_after(1)) continue;
-        synced_steps[static_cast<std::size_t>(rank)].push_back(100 * epoch + step);
+        synced.push_back(100 * epoch + step);
         log.synced();
       }
     }
+    return synced;
   });
   CHECK(synced_steps[0] == synced_steps[1]);
   CHECK(synced_steps[0].size() > 5);

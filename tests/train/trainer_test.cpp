@@ -13,7 +13,6 @@
 namespace mnist_train::train {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
 using settings::AveragingStrategy;
 using settings::TrainOptions;
 using namespace testing;
@@ -35,7 +34,7 @@ TEST_CASE("the cursor walks through every sample of every epoch") {
       CHECK_FALSE(trainer.epoch_done());
       trainer.step(false);
       CHECK(progress.samples_into_epoch == samples);
-      CHECK(testing::synced_sums(trainer).samples == static_cast<double>(samples));
+      CHECK(synced_sums(trainer).samples == static_cast<double>(samples));
       CHECK(progress.samples_seen == 50 * epoch + samples);
     }
     CHECK(trainer.epoch_done());
@@ -172,8 +171,8 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   TrainerRig rig(options);
   train_epoch(rig.trainer);
   const loader::Batch all = rig.images->gather({{0, 50}, loader::Order::kStored});
-  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), {all.labels});
-  const StepSums& sums = testing::synced_sums(rig.trainer);
+  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
+  const StepSums& sums = synced_sums(rig.trainer);
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(sums.correct == expected.correct.item<double>());
 }
@@ -183,9 +182,9 @@ TEST_CASE("seed and epoch decide which samples a step sees") {
     TrainOptions options = small_run();
     options.seed = seed;
     options.learning_rate = 0;
-    TrainerRig rig(options, one_rank(), testing::tiny_model(1));
+    TrainerRig rig(options, one_rank(), tiny_model(1));
     const auto images =
-        loader::make_batch_source(testing::small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
+        loader::make_batch_source(small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
       images->set_order(data::epoch_permutation(50, seed, epoch));
       rig.trainer.begin_epoch();
@@ -222,72 +221,87 @@ TEST_CASE("training learns, and the same seed learns the same") {
   CHECK_FALSE(first.weights().equal(other.weights()));
 }
 
-TEST_CASE("the weights do not depend on how many ranks share the work, or how they average") {
+/// Small batches of 50 samples: the last one has one sample, most ranks get none of it.
+TrainOptions uneven_run() {
   TrainOptions options = small_run();
-  options.batch_size = 7;  // 50 samples: the last batch has one, most ranks get none of it
+  options.batch_size = 7;
   options.learning_rate = 0.01;
+  return options;
+}
+
+/// Checks that all ranks train nearly the weights of one rank, to the same bits.
+void check_ranks_train_as(TrainerRig& alone, const TrainOptions& options,
+                          const settings::DataOptions& data) {
+  for (const int world_size : {2, 3}) {
+    const auto results = results_of_ranks(world_size, [&](comm::Communicator& communicator) {
+      TrainerRig rig(options, communicator, nullptr, {.count = 50}, at::kCPU, data);
+      rig.run_to(20);
+      return std::pair(rig.weights(), synced_sums(rig.trainer).loss);
+    });
+    INFO(world_size << " ranks");
+    const auto& [first_weights, first_loss] = results.front();
+    for (const auto& [weights, loss] : results) {
+      CHECK(at::allclose(weights, alone.weights(), 1e-4, 1e-6));
+      CHECK(weights.equal(first_weights));
+      CHECK(loss == first_loss);
+    }
+    CHECK(first_loss == Approx(synced_sums(alone.trainer).loss).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("the weights do not depend on how many ranks share the work, or how they average") {
+  TrainOptions options = uneven_run();
   TrainerRig alone(options);
   alone.run_to(20);
-  const at::Tensor expected = alone.weights();
-  const double loss = testing::synced_sums(alone.trainer).loss;
-  for (const AveragingStrategy strategy :
-       {AveragingStrategy::kFlat, AveragingStrategy::kBucketed, AveragingStrategy::kSharedMemory}) {
-    for (const bool deterministic : {true, false}) {
-      for (const int world_size : {2, 3}) {
-        options.gradient_averaging.strategy = strategy;
-        options.gradient_averaging.bucket_mb = 0.001;
-        options.deterministic = deterministic;
-        std::vector<at::Tensor> weights(static_cast<std::size_t>(world_size));
-        std::vector<double> losses(weights.size());
-        on_connected_ranks(world_size, [&](comm::Communicator& communicator) {
-          TrainerRig rig(options, communicator);
-          rig.run_to(20);
-          const auto rank = static_cast<std::size_t>(communicator.rank());
-          weights[rank] = rig.weights();
-          losses[rank] = testing::synced_sums(rig.trainer).loss;
-        });
-        INFO(world_size << " ranks, strategy " << static_cast<int>(strategy));
-        for (std::size_t rank = 0; rank < weights.size(); ++rank) {
-          CHECK(at::allclose(weights[rank], expected, 1e-4, 1e-6));
-          CHECK(weights[rank].equal(weights[0]));
-          CHECK(losses[rank] == losses[0]);
-        }
-        CHECK(losses[0] == Approx(loss).epsilon(1e-4));
-      }
-    }
-  }
+  options.gradient_averaging.strategy = GENERATE(
+      AveragingStrategy::kFlat, AveragingStrategy::kBucketed, AveragingStrategy::kSharedMemory);
+  options.gradient_averaging.bucket_mb = 0.001;
+  options.deterministic = GENERATE(true, false);
+  check_ranks_train_as(alone, options, {});
+}
+
+TEST_CASE("the weights do not depend on how many ranks share the work of augmentation") {
+  const TrainOptions options = uneven_run();
+  settings::DataOptions data;
+  data.augment = {settings::RandomCropOptions{std::nullopt, 2}, settings::HorizontalFlipOptions{},
+                  settings::RotateOptions{15}, settings::CutoutOptions{4},
+                  settings::MixupOptions{0.5, std::nullopt, {}}};
+  TrainerRig plain(options);
+  TrainerRig alone(options, one_rank(), nullptr, {.count = 50}, at::kCPU, data);
+  plain.run_to(20);
+  alone.run_to(20);
+  CHECK_FALSE(at::allclose(plain.weights(), alone.weights(), 1e-3, 1e-5));
+  check_ranks_train_as(alone, options, data);
 }
 
 /// Weights, their average and optimizer state after a few steps on two ranks, as rank 1 sees them.
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
                                        settings::ModelName name, bool bf16) {
-  settings::ModelOptions model_options;
-  model_options.name = name;
   options.gradient_averaging.strategy = strategy;
-  std::vector<at::Tensor> result;
   std::vector<std::shared_ptr<models::Model>> models;  // made in turn: they draw from one generator
-  for (int i = 0; i < 6; ++i) models.push_back(models::make_model(model_options, {}, 1));
-  on_connected_ranks(2, [&](comm::Communicator& communicator) {
-    const testing::SmallImages images{.count = 50, .height = 28, .width = 28};
-    const auto rank = static_cast<std::size_t>(communicator.rank());
-    TrainerRig rig(options, communicator, models[rank], images, at::kCPU, {}, nullptr,
-                   bf16 ? models[2 + rank] : nullptr, models[4 + rank]);
-    rig.run_to(name == settings::ModelName::kResNet18 ? 2 : 7);
-    rig.trainer.all_gather_gradients();
-    if (communicator.rank() == 0) return;
-    result = {rig.weights(), rig.trainer.parameters().gradients().clone(),
-              rig.trainer.ema()->values().clone()};
-    for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
-      result.push_back(state.flat.clone());
-    }
-  });
-  return result;
+  for (int i = 0; i < 6; ++i) models.push_back(models::make_model({.name = name}, {}, 1));
+  return results_of_ranks(2,
+                          [&](comm::Communicator& communicator) {
+                            const SmallImages images{.count = 50, .height = 28, .width = 28};
+                            const auto rank = static_cast<std::size_t>(communicator.rank());
+                            TrainerRig rig(options, communicator, models[rank], images, at::kCPU,
+                                           {}, nullptr, bf16 ? models[2 + rank] : nullptr,
+                                           models[4 + rank]);
+                            rig.run_to(name == settings::ModelName::kResNet18 ? 2 : 7);
+                            rig.trainer.all_gather_gradients();
+                            std::vector<at::Tensor> result{
+                                rig.weights(), rig.trainer.parameters().gradients().clone(),
+                                rig.trainer.average()->values().clone()};
+                            for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
+                              result.push_back(state.flat.clone());
+                            }
+                            return result;
+                          })
+      .back();
 }
 
 TEST_CASE("ranks that share weights and state train the same bits as ranks with copies") {
-  TrainOptions options = small_run();
-  options.batch_size = 7;
-  options.learning_rate = 0.01;
+  TrainOptions options = uneven_run();
   options.ema = {0.9};
   options.optimizer = GENERATE(settings::OptimizerName::kSgd, settings::OptimizerName::kAdamW);
   const bool accumulates_and_clips = GENERATE(false, true);
@@ -309,50 +323,19 @@ TEST_CASE("ranks that share weights and state train the same bits as ranks with 
   }
 }
 
-TEST_CASE("the weights do not depend on how many ranks share the work of augmentation") {
-  TrainOptions options = small_run();
-  options.batch_size = 7;
-  options.learning_rate = 0.01;
-  settings::DataOptions data;
-  data.augment = {settings::RandomCropOptions{std::nullopt, 2}, settings::HorizontalFlipOptions{},
-                  settings::RotateOptions{15}, settings::CutoutOptions{4},
-                  settings::MixupOptions{0.5, std::nullopt, {}}};
-  TrainerRig plain(options);
-  TrainerRig alone(options, one_rank(), nullptr, {.count = 50}, at::kCPU, data);
-  plain.run_to(20);
-  alone.run_to(20);
-  CHECK_FALSE(at::allclose(plain.weights(), alone.weights(), 1e-3, 1e-5));
-  for (const int world_size : {2, 3}) {
-    const auto weights = results_of_ranks(world_size, [&](comm::Communicator& communicator) {
-      TrainerRig rig(options, communicator, nullptr, {.count = 50}, at::kCPU, data);
-      rig.run_to(20);
-      return rig.weights();
-    });
-    INFO(world_size << " ranks");
-    for (const at::Tensor& some : weights) {
-      CHECK(at::allclose(some, alone.weights(), 1e-4, 1e-6));
-      CHECK(some.equal(weights[0]));
-    }
-  }
-}
-
 TEST_CASE("global mixup trains the same weights on every rank, with ranks left without a sample") {
-  TrainOptions options = small_run();
-  options.batch_size = 7;  // the last batch has one sample
   settings::DataOptions data;
   data.augment = {settings::MixupOptions{std::nullopt, 0.5, settings::MixupScope::kGlobal}};
-  std::vector<at::Tensor> weights(3);
-  std::vector<StepSums> sums(3);
-  on_connected_ranks(3, [&](comm::Communicator& communicator) {
-    TrainerRig rig(options, communicator, nullptr, {.count = 50}, at::kCPU, data);
+  const auto results = results_of_ranks(3, [&](comm::Communicator& communicator) {
+    TrainerRig rig(uneven_run(), communicator, nullptr, {.count = 50}, at::kCPU, data);
     rig.run_to(16);
-    const auto rank = static_cast<std::size_t>(communicator.rank());
-    weights[rank] = rig.weights();
-    sums[rank] = testing::synced_sums(rig.trainer);
+    return std::pair(rig.weights(), 2 * synced_sums(rig.trainer).correct);
   });
-  for (const at::Tensor& some : weights) CHECK(some.equal(weights[0]));
-  // Half a sample is right if one of its two labels is guessed.
-  CHECK(2 * sums[0].correct == std::floor(2 * sums[0].correct));
+  for (const auto& [weights, halves] : results) {
+    CHECK(weights.equal(results[0].first));
+    // Half a sample is right if one of its two labels is guessed.
+    CHECK(halves == std::floor(halves));
+  }
 }
 
 TEST_CASE("a batch size per process makes the global batch grow with the ranks") {
@@ -369,33 +352,29 @@ TEST_CASE("a batch size per process makes the global batch grow with the ranks")
 
 TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights untouched") {
   TrainOptions options = small_run();
-  options.gradient_averaging
-      .strategy =  // with one copy of the weights per rank, and with a shared one
+  // With one copy of the weights per rank, and with a shared one.
+  options.gradient_averaging.strategy =
       GENERATE(AveragingStrategy::kFlat, AveragingStrategy::kSharedMemory);
-  std::vector<Failure> failures(3);
-  std::vector<bool> untouched(3);
-  on_connected_ranks(3, [&](comm::Communicator& communicator) {
-    const auto rank = static_cast<std::size_t>(communicator.rank());
+  const auto results = results_of_ranks(3, [&](comm::Communicator& communicator) {
     TrainerRig rig(options, communicator);
     rig.trainer.begin_epoch();
     rig.trainer.step(false);
-    testing::synced_sums(rig.trainer);
+    synced_sums(rig.trainer);
     at::Tensor values = rig.trainer.parameters().values();
     communicator.barrier();
-    if (rank == 1) values[5] = std::nan("");
+    if (communicator.rank() == 1) values[5] = std::nan("");
     communicator.barrier();
     const at::Tensor before = values.clone();
-    failures[rank] = error_of([&] {
+    const Failure failure = error_of([&] {
       rig.trainer.step(false);
-      testing::synced_sums(rig.trainer);
+      synced_sums(rig.trainer);
     });
-    untouched[rank] = at::allclose(values, before, 0, 0, /*equal_nan=*/true);
+    return std::pair(failure, at::allclose(values, before, 0, 0, /*equal_nan=*/true));
   });
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    CHECK(failures[rank].code == ExitCode::kRunFailed);
-    CHECK_FALSE(failures[rank].is_peer_error);
-    CHECK_THAT(failures[rank].message, ContainsSubstring("NaN at step 2"));
-    CHECK(untouched[rank]);
+  for (const auto& [failure, untouched] : results) {
+    CHECK_THAT(failure, IsError(ExitCode::kRunFailed, "NaN at step 2"));
+    CHECK_FALSE(failure.is_peer_error);
+    CHECK(untouched);
   }
 }
 
@@ -406,7 +385,7 @@ TEST_CASE("a stop that one rank is asked for is known to all after the same step
     std::vector<double> seen;
     for (int step = 1; step <= 3; ++step) {
       rig.trainer.step(/*stop_requested=*/step == 2 && communicator.rank() == 2);
-      seen.push_back(testing::synced_sums(rig.trainer).stop_requests);
+      seen.push_back(synced_sums(rig.trainer).stop_requests);
     }
     return seen;
   });
@@ -414,14 +393,13 @@ TEST_CASE("a stop that one rank is asked for is known to all after the same step
 }
 
 TEST_CASE("a GPU follows the CPU's losses for 20 full-batch steps of net", "[gpu]") {
-  if (!testing::have_gpu()) return;
-  at::globalContext().setAllowTF32CuDNN(
-      false);  // here the question is whether both compute the same
+  if (!have_gpu()) return;
+  at::globalContext().setAllowTF32CuDNN(false);  // do both compute the same?
   TrainOptions options = small_run();
   options.epochs = 20;
   options.batch_size = 64;
   options.learning_rate = 0.01;
-  const testing::SmallImages images{.count = 64, .height = 28, .width = 28};
+  const SmallImages images{.count = 64, .height = 28, .width = 28};
   TrainerRig host(options, one_rank(), models::make_model({}, {}, 1), images);
   TrainerRig device(options, one_rank(), models::make_model({}, {}, 1), images,
                     at::Device(at::kCUDA, 0));
@@ -437,15 +415,14 @@ TEST_CASE("a GPU follows the CPU's losses for 20 full-batch steps of net", "[gpu
 }
 
 TEST_CASE("on a GPU, too, a NaN is an error once somebody looks", "[gpu]") {
-  if (!testing::have_gpu()) return;
+  if (!have_gpu()) return;
   TrainerRig rig(small_run(), one_rank(), nullptr, {.count = 50}, at::Device(at::kCUDA, 0));
   rig.trainer.begin_epoch();
   rig.trainer.step(false);
-  testing::synced_sums(rig.trainer);
+  synced_sums(rig.trainer);
   rig.trainer.parameters().values()[5].fill_(std::nan(""));
   rig.trainer.step(false);
-  const Failure failure = error_of([&] { testing::synced_sums(rig.trainer); });
-  CHECK(failure.code == ExitCode::kRunFailed);
+  CHECK(error_of([&] { synced_sums(rig.trainer); }).code == ExitCode::kRunFailed);
 }
 
 }  // namespace
