@@ -19,9 +19,8 @@ using Json = nlohmann::ordered_json;
 using settings::TrainOptions;
 using namespace testing;
 
-constexpr const char* kHash = "xxh3-128:data";
 constexpr const char* kStateKey = "mnist-train.state";
-const RunFacts kFacts{R"({"epochs":3})", kHash, 2, 1234, 567, 1, {3, 20, 24, 7}};
+const RunFacts kFacts{R"({"epochs":3})", "xxh3-128:data", 2, 1234, 567, 1, {3, 20, 24, 7}};
 
 /// A trainer with everything that a state can have: momentum, buffers, an integer buffer.
 TrainerRig fresh(std::int64_t seed = 1) {
@@ -36,8 +35,27 @@ train::Progress timeless(train::Progress progress) {
   return progress;
 }
 
+/// A trainer that keeps an average of the weights, and whose run depends on its evaluations.
+TrainerRig averaging_rig() {
+  TrainOptions options = small_run();
+  options.ema = {0.75};
+  options.epochs = 9;
+  options.early_stopping = {.patience = 4, .min_delta = 0.5};
+  options.schedule.name = settings::ScheduleName::kPlateau;
+  options.schedule.patience = 1;
+  return TrainerRig(options, one_rank(), tiny_model(1, true), {.count = 50}, at::kCPU, {}, nullptr,
+                    nullptr, tiny_model(2, true));
+}
+
+bool same_average(const TrainerRig& a, const TrainerRig& b) {
+  if (a.trainer.average() == nullptr) return b.trainer.average() == nullptr;
+  return std::ranges::equal(
+      state_dict(a.trainer.average()->model()), state_dict(b.trainer.average()->model()),
+      [](const auto& one, const auto& other) { return one.second.equal(other.second); });
+}
+
 bool same_state(const TrainerRig& a, const TrainerRig& b) {
-  return same_tensors(a, b) &&
+  return same_tensors(a, b) && same_average(a, b) &&
          same_progress(timeless(a.trainer.progress()), timeless(b.trainer.progress()));
 }
 
@@ -65,19 +83,22 @@ TensorFile without_tensor(TensorFile file, const std::string& name) {
 }
 
 TEST_CASE("a run that is resumed at any step ends with the same bits") {
-  TrainerRig whole = fresh();
-  whole.run_to(9);
-  CHECK(whole.trainer.run_done());
-  for (std::int64_t step = 0; step <= 9; ++step) {  // ends of epochs at 3, 6 and 9
-    TrainerRig first = fresh();
+  const auto& [make_rig, last, ended_by] =
+      GENERATE(table<TrainerRig (*)(), std::int64_t, const char*>(
+          {{[] { return fresh(); }, 9, "epochs"}, {averaging_rig, 15, "early_stopping"}}));
+  TrainerRig whole = make_rig();
+  whole.run_to(100);
+  CHECK(std::string(whole.trainer.ended_by()) == ended_by);
+  REQUIRE(whole.trainer.progress().step == last);
+  for (std::int64_t step = 0; step <= last; ++step) {  // ends of epochs at 3, 6, 9 …
+    TrainerRig first = make_rig();
     first.run_to(step);
-    TrainerRig second = fresh(/*seed=*/1);
+    TrainerRig second = make_rig();
     second.run_to(2);  // what it did before must not show
-    const TensorFile file = through_file(snapshot(first.trainer, kFacts));
-    restore(second.trainer, file, "file");
+    restore(second.trainer, through_file(snapshot(first.trainer, kFacts)), "file");
     INFO("resumed at step " << step);
     REQUIRE(same_state(first, second));
-    second.run_to(9);
+    second.run_to(100);
     CHECK(same_state(whole, second));
   }
 }
@@ -87,18 +108,12 @@ TEST_CASE("the facts of the run come back") {
   RunFacts written = kFacts;
   written.class_names = {"cat", "dog"};  // which only some data sets have
   const TensorFile file = through_file(snapshot(rig.trainer, written));
-  const RunFacts facts = checkpoint_facts(file, "file");
-  CHECK(facts.config == kFacts.config);
-  CHECK(facts.data_hash == kHash);
-  CHECK(facts.world_size == 2);
-  CHECK(facts.metrics_bytes == 1234);
-  CHECK(facts.event_bytes == 567);
-  CHECK(facts.restarts == 1);
-  CHECK(facts.images.channels == 3);
-  CHECK(facts.images.height == 20);
-  CHECK(facts.images.width == 24);
-  CHECK(facts.images.classes == 7);
-  CHECK(facts.class_names == written.class_names);
+  const auto all = [](const RunFacts& of) {
+    return std::tie(of.config, of.data_hash, of.world_size, of.metrics_bytes, of.event_bytes,
+                    of.restarts, of.images.channels, of.images.height, of.images.width,
+                    of.images.classes, of.class_names);
+  };
+  CHECK((all(checkpoint_facts(file, "file")) == all(written)));
   CHECK(is_checkpoint(file));
 }
 
@@ -176,21 +191,14 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
   const TensorFile whole = snapshot(rig.trainer, kFacts);
   TrainerRig target = fresh(/*seed=*/2);
   TrainerRig untouched = fresh(/*seed=*/2);
-  TensorFile extra_optimizer = whole;
-  extra_optimizer.tensors.emplace_back("optimizer.exp_avg.conv.weight", at::zeros({3, 1, 5, 5}));
-  TensorFile extra_model = whole;
-  extra_model.tensors.emplace_back("model.conv9.weight", at::zeros({2}));
-  TensorFile unknown = whole;
-  unknown.tensors.emplace_back("other.conv.weight", at::zeros({3}));
-  TensorFile averaged = whole;
-  averaged.tensors.emplace_back("ema.conv.weight", at::zeros({3}));
-  TensorFile both = extra_optimizer;
-  both.tensors.push_back(extra_model.tensors.back());
-  TensorFile resized = without_tensor(whole, "optimizer.momentum_buffer.fc.bias");
-  resized.tensors.emplace_back("optimizer.momentum_buffer.fc.bias", at::zeros({11}));
-  const auto with_version = [&](const Json& version) {
-    return edited(whole, [&](Json& json) { json["version"] = version; });
+  using Extra = std::pair<std::string, std::vector<std::int64_t>>;
+  const auto with_tensors = [](TensorFile file, const std::vector<Extra>& extras) {
+    for (const auto& [name, sizes] : extras) file.tensors.emplace_back(name, at::zeros(sizes));
+    return file;
   };
+  const Extra optimizer{"optimizer.exp_avg.conv.weight", {3, 1, 5, 5}};
+  const Extra model{"model.conv9.weight", {2}};
+  const std::string bias = "optimizer.momentum_buffer.fc.bias";
   const auto with = [&](const char* key, const Json& value) {
     return edited(whole, [&](Json& json) { json[key] = value; });
   };
@@ -199,16 +207,18 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
     const char* reason;
   };
   const std::vector<Case> cases{
-      {extra_optimizer, "unexpected: optimizer.exp_avg.conv.weight"},
-      {extra_model, "unexpected: conv9.weight"},
-      {unknown, "unexpected: other.conv.weight [3]"},
-      {averaged, "does not fit ema:\n  the checkpoint has an EMA model, this run has none"},
-      {resized, "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
-      {both,
+      {with_tensors(whole, {optimizer}), "unexpected: optimizer.exp_avg.conv.weight"},
+      {with_tensors(whole, {model}), "unexpected: conv9.weight"},
+      {with_tensors(whole, {{"other.conv.weight", {3}}}), "unexpected: other.conv.weight [3]"},
+      {with_tensors(whole, {{"ema.conv.weight", {3}}}),
+       "the average of the weights:\n  the checkpoint has one, this run keeps none"},
+      {with_tensors(without_tensor(whole, bias), {{bias, {11}}}),
+       "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
+      {with_tensors(whole, {optimizer, model}),
        "does not fit the model:\n  unexpected: conv9.weight [2]\ndoes not fit the optimizer:"},
-      {with_version(2), "not a checkpoint that this version"},
-      {with_version("1"), "not a checkpoint that this version"},
-      {with_version(nullptr), "not a checkpoint that this version"},
+      {with("version", 2), "not a checkpoint that this version"},
+      {with("version", "1"), "not a checkpoint that this version"},
+      {with("version", nullptr), "not a checkpoint that this version"},
       {with("progress", 3), "the/file"},
       {with("world_size", "two"), "the/file"},
       {with("metrics_bytes", Json::array()), "the/file"},
@@ -226,71 +236,29 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
   }
 }
 
-/// A trainer that keeps an average of the weights, and whose run depends on its evaluations.
-std::unique_ptr<TrainerRig> averaging_rig() {
-  TrainOptions options = small_run();
-  options.ema = {0.75};
-  options.epochs = 9;
-  options.early_stopping = {.patience = 4, .min_delta = 0.5};
-  options.schedule.name = settings::ScheduleName::kPlateau;
-  options.schedule.patience = 1;
-  return std::make_unique<TrainerRig>(
-      options, one_rank(), tiny_model(1, true), testing::SmallImages{.count = 50}, at::kCPU,
-      settings::DataOptions{}, nullptr, nullptr, tiny_model(2, true));
-}
-
-bool same_average(const TrainerRig& a, const TrainerRig& b) {
-  const NamedTensors left = state_dict(a.trainer.ema()->model());
-  const NamedTensors right = state_dict(b.trainer.ema()->model());
-  return std::equal(
-      left.begin(), left.end(), right.begin(),
-      [](const auto& one, const auto& other) { return one.second.equal(other.second); });
-}
-
-TEST_CASE("a run with ema, early stopping and plateau that is resumed ends with the same bits") {
-  const auto whole = averaging_rig();
-  whole->run_to(100);
-  CHECK(std::string(whole->trainer.ended_by()) == "early_stopping");
-  const std::int64_t last = whole->trainer.progress().step;
-  CHECK(last == 15);
-  for (std::int64_t step = 0; step < last; ++step) {
-    const auto first = averaging_rig();
-    first->run_to(step);
-    const auto second = averaging_rig();
-    second->run_to(2);  // what it did before must not show
-    restore(second->trainer, through_file(snapshot(first->trainer, kFacts)), "file");
-    INFO("resumed at step " << step);
-    CHECK(same_average(*first, *second));
-    second->run_to(100);
-    CHECK(same_state(*whole, *second));
-    CHECK(same_average(*whole, *second));
-    CHECK(second->trainer.progress().step == last);
-  }
-}
-
 TEST_CASE("with ema a checkpoint is evaluated with the EMA model") {
-  const auto rig = averaging_rig();
-  rig->run_to(4);
-  const TensorFile file = through_file(snapshot(rig->trainer, kFacts));
+  TrainerRig rig = averaging_rig();
+  rig.run_to(4);
+  const TensorFile file = through_file(snapshot(rig.trainer, kFacts));
   CHECK(file.tensors.size() == 9 + 9 + 6 + 1);
   const at::Tensor& evaluated = *file.find("ema.fc.weight");
   const at::Tensor& trained = *file.find("model.fc.weight");
   CHECK(find_named(checkpoint_weights(file), "fc.weight")->equal(evaluated));
   CHECK(find_named(trained_weights(file), "fc.weight")->equal(trained));
-  CHECK(evaluated.equal(rig->trainer.evaluated_model().named_parameters()["fc.weight"]));
-  CHECK(trained.equal(rig->trainer.model().named_parameters()["fc.weight"]));
+  CHECK(evaluated.equal(rig.trainer.evaluated_model().named_parameters()["fc.weight"]));
+  CHECK(trained.equal(rig.trainer.model().named_parameters()["fc.weight"]));
   CHECK_FALSE(evaluated.equal(trained));
   CHECK(checkpoint_weights(file).size() == 9);
 }
 
 TEST_CASE("a run with ema does not resume without an EMA model") {
   TrainerRig plain = fresh();
-  const auto rig = averaging_rig();
+  TrainerRig rig = averaging_rig();
   CHECK_THAT(
-      error_of([&] { restore(rig->trainer, snapshot(plain.trainer, kFacts), "file"); }).message,
-      ContainsSubstring("the checkpoint has no EMA model, this run has one"));
-  const TensorFile partial = without_tensor(snapshot(rig->trainer, kFacts), "ema.norm.running_var");
-  CHECK_THAT(error_of([&] { restore(rig->trainer, partial, "file"); }).message,
+      error_of([&] { restore(rig.trainer, snapshot(plain.trainer, kFacts), "file"); }).message,
+      ContainsSubstring("the checkpoint has none, this run keeps one"));
+  const TensorFile partial = without_tensor(snapshot(rig.trainer, kFacts), "ema.norm.running_var");
+  CHECK_THAT(error_of([&] { restore(rig.trainer, partial, "file"); }).message,
              ContainsSubstring("missing: norm.running_var [3]"));
 }
 
@@ -305,12 +273,11 @@ TEST_CASE("a run without momentum has no optimizer tensors and accepts none") {
   restore(other.trainer, file, "file");
   CHECK(other.weights().equal(plain.weights()));
   TrainerRig with_momentum = fresh();
-  CHECK_THAT(error_of([&] { restore(with_momentum.trainer, file, "file"); }).message,
-             ContainsSubstring("missing: optimizer.momentum_buffer.conv.weight"));
-  CHECK_THAT(error_of([&] {
-               restore(plain.trainer, snapshot(with_momentum.trainer, kFacts), "file");
-             }).message,
-             ContainsSubstring("unexpected: optimizer.momentum_buffer.conv.weight"));
+  const TensorFile more = snapshot(with_momentum.trainer, kFacts);
+  CHECK_THAT(error_of([&] { restore(with_momentum.trainer, file, "file"); }),
+             IsError(ExitCode::kCheckpoint, "missing: optimizer.momentum_buffer.conv.weight"));
+  CHECK_THAT(error_of([&] { restore(plain.trainer, more, "file"); }),
+             IsError(ExitCode::kCheckpoint, "unexpected: optimizer.momentum_buffer.conv.weight"));
 }
 
 /// A checkpoint of a run with this optimizer, as the config in it says.
@@ -332,21 +299,19 @@ TEST_CASE("the state of another optimizer is refused, even if its tensors have t
     OptimizerName saved, configured;
     std::vector<const char*> reasons;
   };
-  const std::vector<Case> cases{
-      {OptimizerName::kAdam,
-       OptimizerName::kAdamW,
-       {"the checkpoint used \"adam\", this run uses \"adamw\""}},
-      {OptimizerName::kAdamW,
-       OptimizerName::kAdam,
-       {"the checkpoint used \"adamw\", this run uses \"adam\""}},
-      {OptimizerName::kSgd,
-       OptimizerName::kAdam,
-       {"the checkpoint used \"sgd\", this run uses \"adam\"",
-        "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
-        "missing: optimizer.exp_avg_sq.fc.bias [10]",
-        "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}},
-  };
-  for (const Case& bad : cases) {
+  for (const Case& bad :
+       {Case{OptimizerName::kAdam,
+             OptimizerName::kAdamW,
+             {"the checkpoint's is \"adam\", this run uses \"adamw\""}},
+        Case{OptimizerName::kAdamW,
+             OptimizerName::kAdam,
+             {"the checkpoint's is \"adamw\", this run uses \"adam\""}},
+        Case{OptimizerName::kSgd,
+             OptimizerName::kAdam,
+             {"the checkpoint's is \"sgd\", this run uses \"adam\"",
+              "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
+              "missing: optimizer.exp_avg_sq.fc.bias [10]",
+              "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}}}) {
     TrainerRig source = rig_with(bad.saved);
     source.run_to(2);
     TrainerRig target = rig_with(bad.configured);
@@ -401,58 +366,41 @@ TEST_CASE("another number of ranks resumes where these stopped") {
   TrainerRig first(options);
   first.run_to(4);
   const TensorFile file = snapshot(first.trainer, kFacts);
-  std::vector<at::Tensor> weights(3);
-  std::vector<train::Progress> progress(3);
-  testing::on_connected_ranks(3, [&](comm::Communicator& communicator) {
+  const auto results = results_of_ranks(3, [&](comm::Communicator& communicator) {
     TrainerRig rig(options, communicator);
     restore(rig.trainer, file, "file");
     rig.run_to(9);
-    weights[static_cast<std::size_t>(communicator.rank())] = rig.weights();
-    progress[static_cast<std::size_t>(communicator.rank())] = rig.trainer.progress();
+    return std::pair(rig.weights(), rig.trainer.progress());
   });
-  for (std::size_t rank = 0; rank < 3; ++rank) {
-    CHECK(at::allclose(weights[rank], whole.weights(), 1e-4, 1e-6));
-    CHECK(progress[rank].samples_seen == whole.trainer.progress().samples_seen);
-    CHECK(progress[rank].step == 9);
+  for (const auto& [weights, progress] : results) {
+    CHECK(at::allclose(weights, whole.weights(), 1e-4, 1e-6));
+    CHECK(progress.samples_seen == whole.trainer.progress().samples_seen);
+    CHECK(progress.step == 9);
   }
 }
 
 TEST_CASE("broadcast_state gives every rank the state of rank 0") {
   // Rank 0 resumed at step 4, the others are fresh, from other seeds.
-  TrainerRig rank_0(small_run(), one_rank(), tiny_model(1, true));
+  TrainOptions options = small_run();
+  if (GENERATE(false, true)) options.ema = {0.5};
+  const auto rig_of = [&](const comm::Communicator& communicator) {
+    const auto model = [&] {
+      return tiny_model(1 + communicator.rank(), /*with_batch_norm=*/true);
+    };
+    return TrainerRig(options, communicator, model(), {.count = 50}, at::kCPU, {}, nullptr, nullptr,
+                      options.ema ? model() : nullptr);
+  };
+  TrainerRig rank_0 = rig_of(one_rank());
   rank_0.run_to(4);
   const TensorFile file = snapshot(rank_0.trainer, kFacts);
-  std::vector<char> same(3);
-  testing::on_connected_ranks(3, [&](comm::Communicator& communicator) {
-    const int rank = communicator.rank();
-    TrainerRig rig(small_run(), communicator, tiny_model(1 + rank, true));
-    if (rank == 0) restore(rig.trainer, file, "file");
+  const auto same = results_of_ranks(3, [&](comm::Communicator& communicator) -> char {
+    TrainerRig rig = rig_of(communicator);
+    if (communicator.rank() == 0) restore(rig.trainer, file, "file");
     broadcast_state(rig.trainer, communicator);
-    same[static_cast<std::size_t>(rank)] =
-        same_tensors(rig, rank_0) &&
-        same_progress(rig.trainer.progress(), rank_0.trainer.progress());
+    return same_tensors(rig, rank_0) && same_average(rig, rank_0) &&
+           same_progress(rig.trainer.progress(), rank_0.trainer.progress());
   });
   CHECK(same == std::vector<char>(3, 1));
-}
-
-TEST_CASE("broadcast_state gives every rank the EMA model of rank 0") {
-  settings::TrainOptions options = small_run();
-  options.ema = {0.5};
-  std::vector<at::Tensor> averages(2);
-  std::vector<at::Tensor> means(2);
-  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
-    const int rank = communicator.rank();
-    const auto model = [&] { return tiny_model(1 + rank, /*with_batch_norm=*/true); };
-    TrainerRig rig(options, communicator, model(), {.count = 50}, at::kCPU, {}, nullptr, nullptr,
-                   model());
-    const auto buffers = rig.trainer.ema()->model().named_buffers();
-    buffers["norm.running_mean"].fill_(rank);
-    broadcast_state(rig.trainer, communicator);
-    averages[static_cast<std::size_t>(rank)] = rig.trainer.ema()->values().clone();
-    means[static_cast<std::size_t>(rank)] = buffers["norm.running_mean"].clone();
-  });
-  CHECK(averages[1].equal(averages[0]));
-  for (const at::Tensor& mean : means) CHECK(mean.abs().max().item<double>() == 0);
 }
 
 train::Progress through_text(const train::Progress& progress) {
