@@ -65,6 +65,9 @@ std::string global(const std::string& module, const std::string& name) {
 }
 std::string tuple(const std::string& items) { return "(" + items + "t"; }
 
+const std::string kOrdered = global("collections", "OrderedDict");
+const std::string kRebuild = global("torch._utils", "_rebuild_tensor_v2");
+
 /// The persistent id of a storage, and what refers to it.
 std::string storage(const std::string& record, const std::string& type = "FloatStorage") {
   return tuple(text("storage") + global("torch", type) + text(record) + text("cpu") + "K\x06") +
@@ -72,9 +75,9 @@ std::string storage(const std::string& record, const std::string& type = "FloatS
 }
 std::string tensor(const std::string& storage, std::int64_t offset, const std::string& sizes,
                    const std::string& strides) {
-  return global("torch._utils", "_rebuild_tensor_v2") +
-         tuple(storage + integer(offset) + tuple(sizes) + tuple(strides) + "\x89" +
-               global("collections", "OrderedDict") + ")R") +
+  return kRebuild +
+         tuple(storage + integer(offset) + tuple(sizes) + tuple(strides) + "\x89" + kOrdered +
+               ")R") +
          "R";
 }
 /// A tensor [2,3] in record "0".
@@ -85,6 +88,8 @@ std::string small_tensor() {
 std::string dict(const std::string& items) { return "\x80\x02}(" + items + "u."; }
 
 }  // namespace pickles
+
+using namespace pickles;
 
 /// An archive as `torch.save` lays it out.
 struct Archive {
@@ -123,18 +128,15 @@ TEST_CASE("weights come back as they were") {
   const NamedTensors read = read_pt(folder.path() / "model.pt").tensors;
   REQUIRE(read.size() == written.size());
   for (std::size_t i = 0; i < read.size(); ++i) {
-    INFO(written[i].first);
     CHECK(read[i].first == written[i].first);
     CHECK(read[i].second.scalar_type() == written[i].second.scalar_type());
-    CHECK(read[i].second.sizes() == written[i].second.sizes());
-    CHECK(read[i].second.equal(written[i].second));
+    CHECK(read[i].second.equal(written[i].second));  // sizes, too
   }
 }
 
 TEST_CASE("an archive written by Python is read") {
   const TempFolder folder;
-  const Archive archive{pickles::kFromPython,
-                        {{"0", floats({1, 2, 3, 4, 5, 6})}, {"1", floats({7, 8, 9})}}};
+  const Archive archive{kFromPython, {{"0", floats({1, 2, 3, 4, 5, 6})}, {"1", floats({7, 8, 9})}}};
   const NamedTensors weights = read_pt(archive.write(folder)).tensors;
   REQUIRE(weights.size() == 2);
   CHECK(weights[0].second.equal(at::tensor({1.0F, 2.0F, 3.0F, 4.0F, 5.0F, 6.0F}).reshape({3, 2})));
@@ -143,13 +145,11 @@ TEST_CASE("an archive written by Python is read") {
 
 TEST_CASE("views of one storage are read as separate tensors") {
   const TempFolder folder;
-  using pickles::integer;
   const std::string transposed =
-      pickles::tensor(pickles::storage("0"), 0, integer(3) + integer(2), integer(1) + integer(3));
-  const std::string tail = pickles::tensor(pickles::storage("0"), 4, integer(2), integer(1));
-  const Archive archive{
-      pickles::dict(pickles::text("transposed") + transposed + pickles::text("tail") + tail),
-      {{"0", floats({1, 2, 3, 4, 5, 6})}}};
+      tensor(storage("0"), 0, integer(3) + integer(2), integer(1) + integer(3));
+  const std::string tail = tensor(storage("0"), 4, integer(2), integer(1));
+  const Archive archive{dict(text("transposed") + transposed + text("tail") + tail),
+                        {{"0", floats({1, 2, 3, 4, 5, 6})}}};
   const NamedTensors weights = read_pt(archive.write(folder)).tensors;
   REQUIRE(weights.size() == 2);
   CHECK(weights[0].second.equal(at::tensor({1.0F, 4.0F, 2.0F, 5.0F, 3.0F, 6.0F}).reshape({3, 2})));
@@ -173,15 +173,12 @@ TEST_CASE("a file with any flipped bit is read or refused, without a crash") {
   const fs::path path = folder.path() / "model.pt";
   write_pt(path, {{"w", at::randn({2, 2})}});
   int refused = 0;
-  for (std::size_t byte = 0; byte < fs::file_size(path); ++byte) {
-    for (const unsigned bit : {0U, 5U}) {
-      testing::flip_bit(path, byte, bit);
-      const Failure failure = reading(path);
-      if (!failure.message.empty()) REQUIRE(failure.code == ExitCode::kCheckpoint);
-      refused += failure.message.empty() ? 0 : 1;
-      testing::flip_bit(path, byte, bit);
-    }
-  }
+  for_each_flipped_bit(path, {0, 5}, [&] {
+    const Failure failure = reading(path);
+    if (failure.message.empty()) return;
+    ++refused;
+    REQUIRE(failure.code == ExitCode::kCheckpoint);
+  });
   CHECK(refused > 100);
   CHECK(read_pt(path).tensors.size() == 1);
 }
@@ -193,37 +190,33 @@ TEST_CASE("a changed bit of a tensor is noticed") {
   const std::string content = read_file(path, 1 << 20, ExitCode::kCheckpoint);
   const std::size_t data = content.find(std::string(256, '\0'));
   REQUIRE(data != std::string::npos);
-  testing::flip_bit(path, data + 128, 3);
+  flip_bit(path, data + 128, 3);
   CHECK_THAT(reading(path), IsError(ExitCode::kCheckpoint,
                                     "record data/0 is damaged: its bytes do not match its CRC-32"));
 }
 
 TEST_CASE("inconsistent archives are refused with the reason") {
-  using pickles::integer;
-  const auto described = [](std::int64_t offset, const std::string& sizes,
-                            const std::string& strides) {
-    return pickles::dict(pickles::text("w") +
-                         pickles::tensor(pickles::storage("0"), offset, sizes, strides));
-  };
   const std::string six = floats({1, 2, 3, 4, 5, 6});
+  const auto of_six = [&](std::int64_t offset, const std::string& sizes,
+                          const std::string& strides) -> Archive {
+    return {dict(text("w") + tensor(storage("0"), offset, sizes, strides)), {{"0", six}}};
+  };
   struct Case {
     Archive archive;
     const char* reason;
   };
   const std::vector<Case> cases{
       {{"", {{"0", six}}}, "data.pkl"},
-      {{pickles::dict(pickles::text("w") + pickles::small_tensor()), {}}, "data/0"},
-      {{described(0, integer(7), integer(1)), {{"0", six}}}, "smaller than its tensor"},
-      {{described(1, integer(6), integer(1)), {{"0", six}}}, "smaller than its tensor"},
-      {{described(0, integer(2) + integer(3), integer(4) + integer(1)), {{"0", six}}},
-       "smaller than its tensor"},
-      {{described(0, integer(1000000) + integer(1000000), integer(0) + integer(0)), {{"0", six}}},
+      {{dict(text("w") + small_tensor()), {}}, "data/0"},
+      {of_six(0, integer(7), integer(1)), "smaller than its tensor"},
+      {of_six(1, integer(6), integer(1)), "smaller than its tensor"},
+      {of_six(0, integer(2) + integer(3), integer(4) + integer(1)), "smaller than its tensor"},
+      {of_six(0, integer(1000000) + integer(1000000), integer(0) + integer(0)),
        "much larger than the file"},
-      {{described(0, integer(INT64_MAX) + integer(INT64_MAX), integer(0) + integer(0)),
-        {{"0", six}}},
+      {of_six(0, integer(INT64_MAX) + integer(INT64_MAX), integer(0) + integer(0)),
        "much larger than the file"},
-      {{described(0, integer(6), integer(1)), {{"0", ""}}}, "smaller than its tensor"},
-      {{"\x80\x02" + pickles::global("os", "system") + ".", {}}, "it is of os.system"},
+      {{of_six(0, integer(6), integer(1)).pickle, {{"0", ""}}}, "smaller than its tensor"},
+      {{"\x80\x02" + global("os", "system") + ".", {}}, "it is of os.system"},
   };
   for (const Case& bad : cases) {
     const TempFolder folder;
@@ -234,13 +227,10 @@ TEST_CASE("inconsistent archives are refused with the reason") {
 }
 
 TEST_CASE("a tensor may repeat the elements of its storage") {
-  using pickles::integer;
   const TempFolder folder;
-  const Archive archive{
-      pickles::dict(pickles::text("expanded") + pickles::tensor(pickles::storage("0"), 1,
-                                                                integer(2) + integer(512),
-                                                                integer(1) + integer(0))),
-      {{"0", floats({1, 2, 3})}}};
+  const Archive archive{dict(text("expanded") + tensor(storage("0"), 1, integer(2) + integer(512),
+                                                       integer(1) + integer(0))),
+                        {{"0", floats({1, 2, 3})}}};
   const NamedTensors weights = read_pt(archive.write(folder)).tensors;
   REQUIRE(weights.size() == 1);
   CHECK(weights[0].second.equal(at::tensor({2.0F, 3.0F}).unsqueeze(1).expand({2, 512})));
@@ -253,7 +243,7 @@ TEST_CASE("a full disk is an error that names the file, at any byte") {
   for (const rlim_t bytes : {0, 10, 1000, 60000, 121000}) {
     Failure failure;
     {
-      const testing::FileSizeLimit limit(bytes);
+      const FileSizeLimit limit(bytes);
       failure = error_of([&] { write_pt(path, weights); });
     }
     INFO(bytes);
@@ -263,25 +253,23 @@ TEST_CASE("a full disk is an error that names the file, at any byte") {
 }
 
 TEST_CASE("a small file cannot unfold to much memory") {
-  using pickles::integer;
   constexpr std::int64_t kElements = 1 << 20;
   const TempFolder folder;
-  const std::string value =
-      pickles::tensor(pickles::storage("0"), 0, integer(kElements), integer(1));
+  const std::string value = tensor(storage("0"), 0, integer(kElements), integer(1));
   std::string items;
-  for (int i = 0; i < 2000; ++i) items += pickles::text("w" + std::to_string(i)) + value;
+  for (int i = 0; i < 2000; ++i) items += text("w" + std::to_string(i)) + value;
   const std::vector<Archive> bombs{
       // One storage of 4 MiB, 2,000 times.
-      {pickles::dict(items), {{"0", std::string(kElements * 4, '\0')}}},
+      {dict(items), {{"0", std::string(kElements * 4, '\0')}}},
       // 256 MiB of zeros, compressed to less than one.
-      {pickles::dict(pickles::text("w") + value), {{"0", std::string(256 << 20, '\0')}}, true},
+      {dict(text("w") + value), {{"0", std::string(256 << 20, '\0')}}, true},
   };
   for (const Archive& bomb : bombs) {
     const fs::path path = bomb.write(folder);
-    testing::reset_peak_memory();
-    const std::size_t before = testing::peak_memory();
+    reset_peak_memory();
+    const std::size_t before = peak_memory();
     CHECK_THAT(reading(path), IsError(ExitCode::kCheckpoint, "larger than the file"));
-    CHECK(testing::peak_memory() < before + (std::size_t{100} << 20));
+    CHECK(peak_memory() < before + (std::size_t{100} << 20));
   }
 }
 
@@ -295,8 +283,6 @@ TEST_CASE("a file that is not an archive is refused by name") {
   }
 }
 
-using namespace pickles;
-
 /// The reason why a pickle is refused, or an entry of its state_dict; nothing if all are read.
 std::optional<std::string> refusal(std::string_view pickle) {
   try {
@@ -309,15 +295,17 @@ std::optional<std::string> refusal(std::string_view pickle) {
   }
 }
 
+/// Pickles that are refused for a reason.
 struct Hostile {
-  std::string pickle;
   const char* reason;
+  std::vector<std::string> pickles;
 };
 
 void check_pickles_refused(const std::vector<Hostile>& cases) {
   for (const Hostile& bad : cases) {
-    INFO(bad.reason);
-    CHECK_THAT(refusal(bad.pickle).value_or(""), ContainsSubstring(bad.reason));
+    for (const std::string& pickle : bad.pickles) {
+      CHECK_THAT(refusal(pickle).value_or(""), ContainsSubstring(bad.reason));
+    }
   }
 }
 
@@ -362,39 +350,34 @@ TEST_CASE("the state_dict in a training script's dict is read, the rest is dropp
   }
 }
 
-TEST_CASE("plain dicts, parameters and every storage type are read") {
-  struct Case {
-    const char* name;
-    c10::ScalarType type;
-  };
-  for (const Case& known :
-       {Case{"FloatStorage", c10::ScalarType::Float},
-        Case{"DoubleStorage", c10::ScalarType::Double}, Case{"HalfStorage", c10::ScalarType::Half},
-        Case{"BFloat16Storage", c10::ScalarType::BFloat16},
-        Case{"LongStorage", c10::ScalarType::Long}, Case{"IntStorage", c10::ScalarType::Int},
-        Case{"ShortStorage", c10::ScalarType::Short}, Case{"CharStorage", c10::ScalarType::Char},
-        Case{"ByteStorage", c10::ScalarType::Byte}, Case{"BoolStorage", c10::ScalarType::Bool}}) {
-    const std::string value = tensor(storage("7", known.name), 5, integer(4), integer(2));
+TEST_CASE("plain dicts and every storage type are read") {
+  for (const auto& [name, type] : {std::pair{"FloatStorage", at::kFloat},
+                                   {"DoubleStorage", at::kDouble},
+                                   {"HalfStorage", at::kHalf},
+                                   {"BFloat16Storage", at::kBFloat16},
+                                   {"LongStorage", at::kLong},
+                                   {"IntStorage", at::kInt},
+                                   {"ShortStorage", at::kShort},
+                                   {"CharStorage", at::kChar},
+                                   {"ByteStorage", at::kByte},
+                                   {"BoolStorage", at::kBool}}) {
+    const std::string value = tensor(storage("7", name), 5, integer(4), integer(2));
     const auto entries = unpickle_state_dict(dict(text("w") + value));
     REQUIRE(entries.size() == 1);
-    CHECK(entries[0].second.type == known.type);
+    CHECK(entries[0].second.type == type);
     CHECK(entries[0].second.storage == "7");
     CHECK(entries[0].second.offset == 5);
     CHECK(entries[0].second.required_elements() == 5 + 3 * 2 + 1);
   }
-  const std::string parameter =
-      global("torch._utils", "_rebuild_parameter") +
-      tuple(small_tensor() + "\x88" + global("collections", "OrderedDict") + ")R") + "R";
-  CHECK(unpickle_state_dict(dict(text("w") + parameter)).size() == 1);
   CHECK(unpickle_state_dict("\x80\x02}" + text("w") + small_tensor() + "s.").size() == 1);
 }
 
 TEST_CASE("a scalar needs one element, a tensor without elements none") {
-  CHECK(unpickle_state_dict(dict(text("w") + tensor(storage("0"), 9, "", "")))[0]
-            .second.required_elements() == 10);
-  CHECK(unpickle_state_dict(dict(text("w") + tensor(storage("0"), 9, integer(0) + integer(5),
-                                                    integer(5) + integer(1))))[0]
-            .second.required_elements() == 0);
+  const auto required = [](const std::string& value) {
+    return unpickle_state_dict(dict(text("w") + value))[0].second.required_elements();
+  };
+  CHECK(required(tensor(storage("0"), 9, "", "")) == 10);
+  CHECK(required(tensor(storage("0"), 9, integer(0) + integer(5), integer(5) + integer(1))) == 0);
 }
 
 TEST_CASE("a pickle that was cut off at any byte is refused") {
@@ -424,7 +407,10 @@ TEST_CASE("a pickle with any byte changed is read or refused, without a crash") 
 TEST_CASE("a small file cannot unfold to much memory or take long") {
   constexpr std::size_t kMany = 1 << 20;
   const std::string long_text(1 << 20, 'x');
-  const std::string keep(std::string("q\x01", 2));
+  const std::string long_name = long_text.substr(0, 100000);
+  const std::string keep = "q\x01";
+  const std::string recall = "h\x01";
+  const std::string drop = "0";
   std::string doubling = "\x80\x02)q" + std::string(1, '\0');
   for (int i = 0; i < 60; ++i) {  // each tuple holds the one before twice
     doubling += std::string("h") + static_cast<char>(i) + "h" + static_cast<char>(i) + "\x86q" +
@@ -432,6 +418,7 @@ TEST_CASE("a small file cannot unfold to much memory or take long") {
   }
   std::string kept = "\x80\x02";
   for (std::size_t i = 0; i < 2 * kMany; ++i) kept += "Nr" + little_endian(i, 4) + "0";
+  const std::string many_dimensions = repeated(integer(1), 16);
   struct Case {
     const char* name;
     std::string pickle;
@@ -444,46 +431,38 @@ TEST_CASE("a small file cannot unfold to much memory or take long") {
       {"deep tuples", "\x80\x02)" + repeated("\x85", kMany) + "."},
       {"tuples that double", doubling + "."},
       {"a long text, again and again",
-       "\x80\x02" + text(long_text) + keep + repeated(std::string("h\x01", 2), kMany / 2) + "."},
+       "\x80\x02" + text(long_text) + keep + repeated(recall, kMany / 2) + "."},
       {"a record with a long name, again and again",
-       "\x80\x02" + storage(long_text.substr(0, 100000)) + keep +
-           repeated(std::string("h\x01", 2), kMany / 2) + "."},
+       "\x80\x02" + storage(long_name) + keep + repeated(recall, kMany / 2) + "."},
       {"dicts", "\x80\x02" + repeated("}0", 4 * kMany) + "."},
       {"values that are kept by their number", "\x80\x04N" + repeated("\x94", 8 * kMany) + "."},
       {"marks", "\x80\x02" + repeated("(", 4 * kMany) + "."},
-      {"tuples", "\x80\x02" +
-                     repeated("NNN\x87"
-                              "0",
-                              2 * kMany) +
-                     "."},
+      {"tuples", "\x80\x02" + repeated("NNN\x87" + drop, 2 * kMany) + "."},
       {"functions", "\x80\x02" + repeated("ca\nb\n0", 4 * kMany) + "."},
       {"functions with a long name", "\x80\x02" + text(long_text) + keep +
-                                         repeated(std::string("h\x01h\x01\x93"
-                                                              "0",
-                                                              6),
-                                                  kMany / 2) +
+                                         repeated(recall + recall + "\x93" + drop, kMany / 2) +
                                          "."},
-      {"a dict with long keys", "\x80\x02" + text(long_text) + keep + "}(" +
-                                    repeated(std::string("h\x01N", 3), kMany / 2) + "u."},
+      {"a dict with long keys",
+       "\x80\x02" + text(long_text) + keep + "}(" + repeated(recall + "N", kMany / 2) + "u."},
       {"a dict with the same key and many tensors of many dimensions",
-       "\x80\x02" + text(std::string(900, 'x')) + keep + "0" +
-           tensor(storage("0"), 0, repeated(integer(1), 16), repeated(integer(1), 16)) +
-           std::string("q\x02") + "}(" + repeated(std::string("h\x01h\x02", 4), kMany / 4) + "uN."},
+       "\x80\x02" + text(std::string(900, 'x')) + keep + drop +
+           tensor(storage("0"), 0, many_dimensions, many_dimensions) + "q\x02}(" +
+           repeated(recall + "h\x02", kMany / 4) + "uN."},
       {"a dict of dicts that share one",
        "\x80\x02}q\x02(" + repeated("X\x01\0\0\0aK\x01", 9) + "u0}(" +
            repeated(std::string("X\x01\0\0\0ah\x02", 8), kMany / 4) + "u."},
       {"a tensor in a record with a long name, again and again",
-       "\x80\x02" + tensor(storage(long_text.substr(0, 100000)), 0, "", "") + keep +
-           repeated(std::string("h\x01", 2), kMany / 2) + "."},
+       "\x80\x02" + tensor(storage(long_name), 0, "", "") + keep + repeated(recall, kMany / 2) +
+           "."},
   };
   for (const Case& bomb : bombs) {
-    testing::reset_peak_memory();
-    const std::size_t before = testing::peak_memory();
+    reset_peak_memory();
+    const std::size_t before = peak_memory();
     const auto begin = std::chrono::steady_clock::now();
     INFO(bomb.name);
     CHECK(refusal(bomb.pickle));
     CHECK(seconds_since(begin) < 5);
-    CHECK(testing::peak_memory() < before + (std::size_t{400} << 20));
+    CHECK(peak_memory() < before + (std::size_t{400} << 20));
   }
 }
 
@@ -518,9 +497,6 @@ TEST_CASE("a dict that two keys refer to is found under both, with what is added
                              small_tensor() + "u.";
   CHECK(unpickle_state_dict(pickle).size() == 1);
 }
-
-const std::string kOrdered = global("collections", "OrderedDict");
-const std::string kRebuild = global("torch._utils", "_rebuild_tensor_v2");
 
 TEST_CASE("whatever else a training script saves is skipped") {
   const std::string command = global("os", "system") + tuple(text("touch /tmp/x"));
@@ -569,23 +545,24 @@ TEST_CASE("whatever else a training script saves is skipped") {
 TEST_CASE("parameters and subclasses of tensors are read as tensors") {
   const std::string hooks = kOrdered + ")R";
   const std::string arguments =
-      tuple(storage("0") + integer(0) + tuple(integer(2)) + tuple(integer(1)) + "\x89" + hooks);
+      storage("0") + integer(0) + tuple(integer(2)) + tuple(integer(1)) + "\x89" + hooks;
+  const auto call = [](const std::string& module, const std::string& name,
+                       const std::string& with) {
+    return global(module, name) + tuple(with) + "R";
+  };
+  const std::string subclass = call("torch._tensor", "_rebuild_from_type_v2",
+                                    kRebuild + global("mine", "Tensor") + tuple(arguments) + "}");
+  const std::string untyped =
+      storage("0", "UntypedStorage") + arguments.substr(storage("0").size());
   const std::vector<std::pair<const char*, std::string>> wrapped{
-      {"a parameter",
-       global("torch._utils", "_rebuild_parameter") + tuple(small_tensor() + "\x88" + hooks) + "R"},
-      {"one with attributes", global("torch._utils", "_rebuild_parameter_with_state") +
-                                  tuple(small_tensor() + "\x88" + hooks + "}") + "R"},
-      {"a subclass", global("torch._tensor", "_rebuild_from_type_v2") +
-                         tuple(kRebuild + global("mine", "Tensor") + arguments + "}") + "R"},
+      {"a parameter", call("torch._utils", "_rebuild_parameter", small_tensor() + "\x88" + hooks)},
+      {"one with attributes", call("torch._utils", "_rebuild_parameter_with_state",
+                                   small_tensor() + "\x88" + hooks + "}")},
+      {"a subclass", subclass},
       {"a parameter of a subclass",
-       global("torch._utils", "_rebuild_parameter") +
-           tuple(global("torch._tensor", "_rebuild_from_type_v2") +
-                 tuple(kRebuild + global("mine", "Tensor") + arguments + "}") + "R\x88" + hooks) +
-           "R"},
-      {"version 3", global("torch._utils", "_rebuild_tensor_v3") +
-                        tuple(storage("0", "UntypedStorage") + integer(0) + tuple(integer(2)) +
-                              tuple(integer(1)) + "\x89" + hooks + global("torch", "float32")) +
-                        "R"},
+       call("torch._utils", "_rebuild_parameter", subclass + "\x88" + hooks)},
+      {"version 3",
+       call("torch._utils", "_rebuild_tensor_v3", untyped + global("torch", "float32"))},
   };
   for (const auto& [name, code] : wrapped) {
     INFO(name);
@@ -594,52 +571,33 @@ TEST_CASE("parameters and subclasses of tensors are read as tensors") {
 }
 
 TEST_CASE("malformed pickles are refused with the reason") {
+  const auto of_protocol_2 = [](std::vector<std::string> codes) {
+    for (std::string& code : codes) code = "\x80\x02" + code + ".";
+    return codes;
+  };
+  const std::string text_without_end = "\xff\xff\xff\xff\xff\xff\xff\xff" + std::string("abc.");
   check_pickles_refused({
-      {"ios\nsystem\n.", "opcode 105"},  // INST
-      {"\x80\x02(o.", "opcode 111"},     // OBJ
-      {"\x80\x02P0\n.", "opcode 80"},    // PERSID
-      {"\x80\x02I3\n.", "opcode 73"},    // INT, as text
-      {std::string("\x80\x02\0.", 4), "opcode 0"},
-      {"\x80\x02.", "stack is empty"},
-      {"\x80\x02R.", "stack is empty"},
-      {"\x80\x02Nt.", "stack is empty"},
-      {"\x80\x02}u.", "stack is empty"},
-      {"\x80\x02\x87.", "stack is empty"},
-      {"\x80\x02\x93.", "stack is empty"},
-      {"\x80\x02\x81.", "stack is empty"},
-      {"\x80\x02(0"
-       "0.",
-       "stack is empty"},
-      {"\x80\x02N(\x85.", "stack is empty"},
-      {"\x80\x02(.", "stack is empty"},
-      {"\x80\x02"
-       "1.",
-       "stack is empty"},
-      {"\x80\x02(e.", "appends to something that is not a list"},
-      {"\x80\x02(u.", "sets items of something that is not a dict"},
-      {"\x80\x02}(Nu.", "sets items of something that is not a dict"},
-      {"\x80\x02N.", "has no named tensors: it is another object"},
-      {"\x80\x02].", "has no named tensors"},
-      {"\x80\x02}.", "has no named tensors: it is a dict"},
-      {"\x80\x02" + small_tensor() + ".", "it is of torch._utils._rebuild_tensor_v2"},
-      {"\x80\x02" + kOrdered + ".", "it is of collections.OrderedDict"},
-      {dict("K\x01" + small_tensor()), "has no named tensors: it is a dict"},
-      {"\x80\x02G123.", "is truncated"},
-      {"\x80\x02h\x07.", "a memo entry that it never set"},
-      {"\x80\x02Nq\x05h\x04.", "a memo entry that it never set"},
-      {"\x80\x02Nr\xff\xff\xff\x7f.", "memo is too large"},
-      {"\x80\x02X\xff\xff\xff\xff"
-       "abc.",
-       "is truncated"},
-      {"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff"
-       "abc.",
-       "is truncated"},
-      {"\x80\x04\x96\xff\xff\xff\xff\xff\xff\xff\xff"
-       "abc.",
-       "is truncated"},
-      {"\x80\x02"
-       "cno newline",
-       "is truncated"},
+      {"opcode 105", {"ios\nsystem\n."}},      // INST
+      {"opcode 111", of_protocol_2({"(o"})},   // OBJ
+      {"opcode 80", of_protocol_2({"P0\n"})},  // PERSID
+      {"opcode 73", of_protocol_2({"I3\n"})},  // INT, as text
+      {"opcode 0", of_protocol_2({std::string(1, '\0')})},
+      {"stack is empty",
+       of_protocol_2({"", "R", "Nt", "}u", "\x87", "\x93", "\x81", "(00", "N(\x85", "(", "1"})},
+      {"appends to something that is not a list", of_protocol_2({"(e"})},
+      {"sets items of something that is not a dict", of_protocol_2({"(u", "}(Nu"})},
+      {"has no tensors by name: it is another object", of_protocol_2({"N"})},
+      {"has no tensors by name", of_protocol_2({"]"})},
+      {"has no tensors by name: it is a dict",
+       of_protocol_2({"}", "}(K\x01" + small_tensor() + "u"})},
+      {"it is of torch._utils._rebuild_tensor_v2", of_protocol_2({small_tensor()})},
+      {"it is of collections.OrderedDict", of_protocol_2({kOrdered})},
+      {"recalls what it never kept", of_protocol_2({"h\x07", "Nq\x05h\x04"})},
+      {"keeps too much", of_protocol_2({"Nr\xff\xff\xff\x7f"})},
+      {"ends too early",
+       {"\x80\x02G123.", "\x80\x02X" + text_without_end.substr(4),
+        "\x80\x04\x8d" + text_without_end, "\x80\x04\x96" + text_without_end,
+        "\x80\x02" + std::string("cno newline")}},
   });
 }
 
@@ -647,65 +605,56 @@ TEST_CASE("a whole model, and tensors elsewhere, are refused with the line that 
   const std::string module = global("__main__", "Net") + ")\x81}(" + text("training") + "\x88" +
                              text("_modules") + kOrdered + ")Rub";
   const std::string weights = "}" + text("w") + small_tensor() + "s";
-  const std::string load = "torch.load(OLD, map_location=\"cpu\", weights_only=False)";
   check_pickles_refused({
-      {"\x80\x02" + module + ".",
-       "torch.save(torch.load(OLD, map_location=\"cpu\", "
-       "weights_only=False).state_dict(), NEW)"},
-      {dict(text("epoch") + "K\x01" + text("model") + module),
-       "weights_only=False)[\"model\"].state_dict(), NEW)"},
-      {dict(text("epoch") + "K\x01" + text("net") + weights),
-       "its keys are \"epoch\", \"net\"; in Python: torch.save(torch.load(OLD, "
-       "map_location=\"cpu\", weights_only=False)[\"net\"], NEW)"},
-      {dict(text("epoch") + "K\x01"), "its keys are \"epoch\""},
-      {"\x80\x02" + global("__torch__", "Net") + ")\x81}" + text("training") + "\x88sb.",
-       "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)"},
+      {"torch.save(torch.load(OLD, map_location=\"cpu\", "
+       "weights_only=False).state_dict(), NEW)",
+       {"\x80\x02" + module + "."}},
+      {"weights_only=False)[\"model\"].state_dict(), NEW)",
+       {dict(text("epoch") + "K\x01" + text("model") + module)}},
+      {"its keys are \"epoch\", \"net\"; in Python: torch.save(torch.load(OLD, "
+       "map_location=\"cpu\", weights_only=False)[\"net\"], NEW)",
+       {dict(text("epoch") + "K\x01" + text("net") + weights)}},
+      {"its keys are \"epoch\"", {dict(text("epoch") + "K\x01")}},
+      {"torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)",
+       {"\x80\x02" + global("__torch__", "Net") + ")\x81}" + text("training") + "\x88sb."}},
   });
 }
 
 TEST_CASE("tensors that cannot be read are named with the reason") {
-  const auto with_tensor = [](const std::string& value) {
-    return dict(text("w") + value + text("good") + small_tensor());
-  };
-  const auto dimensions = [](int count) {
-    std::string items;
-    for (int i = 0; i < count; ++i) items += integer(1);
-    return items;
+  const auto as_w = [](std::vector<std::string> values) {
+    for (std::string& value : values)
+      value = dict(text("w") + value + text("good") + small_tensor());
+    return values;
   };
   const auto call = [](const std::string& function, const std::string& arguments) {
     return global("torch._utils", function) + tuple(arguments) + "R";
   };
+  const std::string one = integer(1);
+  const std::string dimensions = repeated(one, 17);
   const std::string huge = integer(INT64_MAX) + integer(INT64_MAX);
   check_pickles_refused({
-      {with_tensor(call("_rebuild_tensor_v2", "")), "w is a tensor in an unknown format"},
-      {with_tensor(call("_rebuild_tensor_v2", "NNNN")), "is a tensor in an unknown format"},
-      {with_tensor(tensor("NQ", 0, integer(1), integer(1))), "is a tensor in an unknown format"},
-      {with_tensor(tensor(tuple("NNN") + "Q", 0, integer(1), integer(1))), "in an unknown format"},
-      {with_tensor(tensor(storage("0"), -1, integer(1), integer(1))), "in an unknown format"},
-      {with_tensor(tensor(storage("0"), 0, integer(-1), integer(1))), "in an unknown format"},
-      {with_tensor(tensor(storage("0"), 0, integer(1), integer(-1))), "in an unknown format"},
-      {with_tensor(tensor(storage("0"), 0, "N", integer(1))), "in an unknown format"},
-      {with_tensor(tensor(storage("0"), 0, integer(1), "")), "in an unknown format"},
-      {with_tensor(tensor(storage("0"), 0, dimensions(17), dimensions(17))),
-       "in an unknown format"},
-      {with_tensor(tensor(storage(std::string(1001, '0')), 0, integer(1), integer(1))),
-       "in an unknown format"},
-      {with_tensor(tensor(storage("0"), INT64_MAX, huge, huge)),
-       "w is a tensor whose shape overflows"},
-      {with_tensor(tensor(storage("0", "ComplexFloatStorage"), 0, integer(1), integer(1))),
-       "w has the type torch.ComplexFloatStorage, which cannot be read"},
-      {with_tensor(call("_rebuild_tensor_v3", storage("0", "UntypedStorage") + integer(0) + ")))" +
-                                                  "N" + global("torch", "float8_e4m3fn"))),
-       "w has the type torch.float8_e4m3fn, which cannot be read"},
-      {with_tensor(call("_rebuild_qtensor", "")), "w is a tensor of _rebuild_qtensor"},
-      {with_tensor(call("_rebuild_parameter", "")), "w is a tensor of _rebuild_parameter"},
-      {with_tensor(call("_rebuild_parameter", "N")), "w is of torch._utils._rebuild_parameter"},
-      {with_tensor(global("numpy", "ndarray") + ")R"), "w is of numpy.ndarray, not a tensor"},
-      {with_tensor(kOrdered + ")R"), "w is of collections.OrderedDict, not a tensor"},
-      {with_tensor("K\x01"), "w is an integer, not a tensor"},
-      {with_tensor(text("x")), "w is text, not a tensor"},
-      {with_tensor("N"), "w is another object, not a tensor"},
-      {with_tensor("}"), "w is a dict, not a tensor"},
+      {"w is a tensor that is described in an unknown",
+       as_w({call("_rebuild_tensor_v2", ""), call("_rebuild_tensor_v2", "NNNN"),
+             tensor("NQ", 0, one, one), tensor(tuple("NNN") + "Q", 0, one, one),
+             tensor(storage("0"), -1, one, one), tensor(storage("0"), 0, integer(-1), one),
+             tensor(storage("0"), 0, one, integer(-1)), tensor(storage("0"), 0, "N", one),
+             tensor(storage("0"), 0, one, ""), tensor(storage("0"), 0, dimensions, dimensions),
+             tensor(storage(std::string(1001, '0')), 0, one, one)})},
+      {"w is a tensor whose shape overflows", as_w({tensor(storage("0"), INT64_MAX, huge, huge)})},
+      {"w has the type torch.ComplexFloatStorage, which cannot be read",
+       as_w({tensor(storage("0", "ComplexFloatStorage"), 0, one, one)})},
+      {"w has the type torch.float8_e4m3fn, which cannot be read",
+       as_w({call("_rebuild_tensor_v3", storage("0", "UntypedStorage") + integer(0) + ")))" + "N" +
+                                            global("torch", "float8_e4m3fn"))})},
+      {"w is a tensor of _rebuild_qtensor", as_w({call("_rebuild_qtensor", "")})},
+      {"w is a tensor of _rebuild_parameter", as_w({call("_rebuild_parameter", "")})},
+      {"w is of torch._utils._rebuild_parameter", as_w({call("_rebuild_parameter", "N")})},
+      {"w is of numpy.ndarray, not a tensor", as_w({global("numpy", "ndarray") + ")R"})},
+      {"w is of collections.OrderedDict, not a tensor", as_w({kOrdered + ")R"})},
+      {"w is an integer, not a tensor", as_w({"K\x01"})},
+      {"w is text, not a tensor", as_w({text("x")})},
+      {"w is another object, not a tensor", as_w({"N"})},
+      {"w is a dict, not a tensor", as_w({"}"})},
   });
 }
 

@@ -1,10 +1,11 @@
 #include "checkpoint/snapshot_memory.h"
 
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "support/catch.h"
+#include "support/damage.h"
 #include "support/progress.h"
 #include "support/ranks.h"
 #include "support/trainer_rig.h"
@@ -17,23 +18,13 @@ using namespace testing;
 /// Returns an empty file in memory, as the launcher makes it.
 UniqueFd memory_file() { return UniqueFd(::memfd_create("snapshots", MFD_CLOEXEC)); }
 
-std::vector<char> content_of_file(int fd) {
-  struct stat file {};
-  ::fstat(fd, &file);
-  std::vector<char> bytes(static_cast<std::size_t>(file.st_size));
-  REQUIRE(::pread(fd, bytes.data(), bytes.size(), 0) == file.st_size);
-  return bytes;
-}
-
-/// Flips the byte in the middle of the only place that holds these bytes.
+/// Flips a bit in the middle of the only place that holds these bytes.
 void damage_snapshot(int fd, const at::Tensor& tensor) {
-  const auto bytes = content_of_file(fd);
-  const auto* begin = static_cast<const char*>(tensor.data_ptr());
-  const auto found = std::search(bytes.begin(), bytes.end(), begin, begin + tensor.nbytes());
-  REQUIRE(found != bytes.end());
-  const auto at = found - bytes.begin() + static_cast<std::ptrdiff_t>(tensor.nbytes() / 2);
-  const char other = static_cast<char>(bytes[static_cast<std::size_t>(at)] ^ 1);
-  REQUIRE(::pwrite(fd, &other, 1, at) == 1);
+  const std::string content = content_of(fd);
+  const std::size_t found =
+      content.find({static_cast<const char*>(tensor.data_ptr()), tensor.nbytes()});
+  REQUIRE(found != std::string::npos);
+  flip_bit("/proc/self/fd/" + std::to_string(fd), found + tensor.nbytes() / 2, 0);
 }
 
 TEST_CASE("the next attempt restores the trainer of the snapshot") {
@@ -115,34 +106,32 @@ TEST_CASE("a damaged snapshot is never used") {
 
 TEST_CASE("a snapshot that one rank did not finish is never used and is overwritten") {
   const UniqueFd file = memory_file();
-  std::vector<std::int64_t> restored(2);
-  std::vector<bool> same(2);
-  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
-    const int rank = communicator.rank();
+  const auto outcomes = results_of_ranks(2, [&](comm::Communicator& communicator) {
     TrainerRig rig(small_run(), communicator, tiny_model(1, true));
     SnapshotMemory memory(file.get(), rig.trainer, communicator);
     rig.run_to(3);
     memory.take(rig.trainer, {rig.trainer.progress()});
     const at::Tensor weights = rig.weights();
     rig.run_to(5);
-    if (rank == 1) memory.take(rig.trainer, {rig.trainer.progress()});  // rank 0 dies before
-    communicator.barrier();
+    if (communicator.rank() == 1) memory.take(rig.trainer, {rig.trainer.progress()});
+    communicator.barrier();  // rank 0 dies before it takes its part
     TrainerRig after(small_run(), communicator, tiny_model(2, true));
     SnapshotMemory again(file.get(), after.trainer, communicator);
-    if (again.steps() == std::vector<std::int64_t>{3} && again.restore(after.trainer, 3)) {
-      restored[static_cast<std::size_t>(rank)] = after.trainer.progress().step;
-    }
-    same[static_cast<std::size_t>(rank)] = after.weights().equal(weights);
+    std::vector<std::vector<std::int64_t>> steps{again.steps()};
+    const bool restored = again.restore(after.trainer, 3).has_value();
+    steps.push_back({after.trainer.progress().step});
+    const bool same = after.weights().equal(weights);
     communicator.barrier();
     after.run_to(7);
     again.take(after.trainer, {after.trainer.progress()});
     communicator.barrier();
-    if (again.steps() != std::vector<std::int64_t>{3, 7}) {
-      restored[static_cast<std::size_t>(rank)] = -1;
-    }
+    steps.push_back(again.steps());
+    return std::pair(restored && same, steps);
   });
-  CHECK(restored == std::vector<std::int64_t>{3, 3});
-  CHECK(same == std::vector<bool>{true, true});
+  for (const auto& [restored, steps] : outcomes) {
+    CHECK(restored);
+    CHECK(steps == std::vector<std::vector<std::int64_t>>{{3}, {3}, {3, 7}});
+  }
 }
 
 TEST_CASE("a snapshot of another network is never used") {

@@ -24,6 +24,20 @@ bool same(const NamedTensors& a, const NamedTensors& b) {
   return true;
 }
 
+NamedTensors with_prefix(const std::string& prefix, NamedTensors weights) {
+  for (auto& [name, tensor] : weights) name.insert(0, prefix);
+  return weights;
+}
+
+/// The weights with another tensor of ones in place of one.
+NamedTensors resized(NamedTensors weights, const std::string& name,
+                     const std::vector<std::int64_t>& sizes) {
+  for (auto& [key, tensor] : weights) {
+    if (key == name) tensor = at::ones(sizes);
+  }
+  return weights;
+}
+
 NamedTensors without(NamedTensors weights, const std::string& name) {
   std::erase_if(weights, [&](const auto& item) { return item.first == name; });
   return weights;
@@ -71,12 +85,9 @@ TEST_CASE("weights are loaded in place into parameters that share one buffer") {
 
 TEST_CASE("all missing, unexpected and resized tensors are listed") {
   const auto model = tiny_model(1, true);
-  NamedTensors weights = state_dict(*tiny_model(2, true));
+  NamedTensors weights = resized(state_dict(*tiny_model(2, true)), "fc.weight", {10, 7});
   weights = without(without(weights, "conv.bias"), "norm.num_batches_tracked");
-  for (auto& [name, tensor] : weights) {
-    if (name == "fc.weight") tensor = at::zeros({10, 7});
-    if (name == "norm.running_var") tensor = at::zeros({});
-  }
+  weights = resized(weights, "norm.running_var", {});
   weights.emplace_back("extra.one", at::zeros({2, 2}));
   weights.emplace_back("extra.two", at::zeros({}));
   const std::string text = differences(model_tensors(*model), weights);
@@ -103,15 +114,17 @@ TEST_CASE("prefixes of DistributedDataParallel and torch.compile are removed") {
   const NamedTensors weights = state_dict(*tiny_model(1));
   for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod.",
                                    "_orig_mod.module.", "_orig_mod.module._orig_mod."}) {
-    NamedTensors wrapped = weights;
-    for (auto& [name, tensor] : wrapped) name.insert(0, prefix);
-    write_weights(folder.path() / "wrapped.pt", wrapped, /*as_safetensors=*/false);
+    write_weights(folder.path() / "wrapped.pt", with_prefix(prefix, weights), WeightsFormat::kPt);
     CHECK(same(read_weights(folder.path() / "wrapped.pt"), weights));
   }
   NamedTensors mixed = weights;
   mixed[0].first.insert(0, "module.");
   write_weights(folder.path() / "mixed.pt", mixed, /*as_safetensors=*/false);
   CHECK(same(read_weights(folder.path() / "mixed.pt"), mixed));
+}
+
+Failure reading_weights(const fs::path& path) {
+  return error_of([&] { (void)read_weights(path); });
 }
 
 constexpr network::ImageShape kImages{1, 16, 16, 10};
@@ -125,17 +138,17 @@ fs::path write(const TempFolder& folder, const NamedTensors& weights) {
   return path;
 }
 
-NamedTensors with_prefix(const std::string& prefix, NamedTensors weights) {
-  for (auto& [name, tensor] : weights) name.insert(0, prefix);
-  return weights;
-}
-
 /// What the model has after a run has started from these weights.
 NamedTensors started(const NamedTensors& file, const std::vector<std::string>& fresh = {}) {
   const TempFolder folder;
   const auto model = tiny_model(1, true);
   load_weights(*model, {write(folder, file), fresh}, kImages, /*starts_run=*/true);
   return state_dict(*model);
+}
+
+/// Loads weights into a model, other than for a new run.
+Failure loading(const fs::path& path) {
+  return error_of([&] { load_weights(*tiny_model(1, true), {path, {}}, kImages); });
 }
 
 std::string refusal(const NamedTensors& file, const std::vector<std::string>& fresh = {},
@@ -148,8 +161,7 @@ std::string refusal(const NamedTensors& file, const std::vector<std::string>& fr
                           load_weights(*model, {path, fresh}, images, /*starts_run=*/true);
                         }).message;
   CHECK(same(state_dict(*model), before));
-  for (std::size_t at = message.find(path.string()); at != std::string::npos;
-       at = message.find(path.string())) {
+  for (std::size_t at = 0; (at = message.find(path.string())) != std::string::npos;) {
     message.replace(at, path.string().size(), "FILE");
   }
   return message;
@@ -183,8 +195,7 @@ TEST_CASE("weights without a count of batches have counted none") {
 TEST_CASE("what new names keeps its initial values, whatever the file has for it") {
   const NamedTensors initial = state_dict(*tiny_model(1, true));
   const NamedTensors file = other_weights();
-  NamedTensors resized = without(without(file, "fc.bias"), "fc.weight");
-  resized.emplace_back("fc.weight", at::ones({1000, 512}));
+  const NamedTensors other_head = without(resized(file, "fc.weight", {1000, 512}), "fc.bias");
   struct Case {
     std::vector<std::string> fresh;
     std::vector<std::string> names;
@@ -196,7 +207,7 @@ TEST_CASE("what new names keeps its initial values, whatever the file has for it
             {"fc.weight", "fc.bias", "norm.running_mean", "norm.running_var"}},
            {{"*.bias", "f?.w*", "fc.bias"}, {"conv.bias", "norm.bias", "fc.bias", "fc.weight"}}}) {
     INFO(fresh.front());
-    for (const NamedTensors& weights : {file, resized, with_prefix("module.", resized)}) {
+    for (const NamedTensors& weights : {file, other_head, with_prefix("module.", other_head)}) {
       for (const auto& [name, tensor] : started(weights, fresh)) {
         INFO(name);
         const bool is_fresh = std::ranges::find(names, name) != names.end();
@@ -217,9 +228,8 @@ TEST_CASE("new that names nothing is a mistake in the config") {
 }
 
 TEST_CASE("weights for other classes are refused with the line that starts a new head") {
-  NamedTensors file = without(without(other_weights(), "fc.bias"), "fc.weight");
-  file.emplace_back("fc.weight", at::ones({1000, 432}));
-  file.emplace_back("fc.bias", at::ones({1000}));
+  const NamedTensors file =
+      resized(resized(other_weights(), "fc.weight", {1000, 432}), "fc.bias", {1000});
   const std::string head =
       "\nto initialise these anew, in \"model\": \"weights\": "
       "{\"file\":\"FILE\",\"new\":\"head\"}";
@@ -232,17 +242,11 @@ TEST_CASE("weights for other classes are refused with the line that starts a new
   CHECK_THAT(refusal(without(file, "norm.bias"), {"head"}),
              ContainsSubstring("\"new\":[\"head\",\"norm.*\"]}\n"));
   const TempFolder folder;
-  const auto model = tiny_model(1, true);
-  const fs::path path = write(folder, file);
-  CHECK(error_of([&] {
-          load_weights(*model, {path, {}}, kImages);
-        }).message.find("anew") == std::string::npos);
+  CHECK_THAT(loading(write(folder, file)).message, !ContainsSubstring("anew"));
 }
 
 TEST_CASE("weights for other channels are refused with the channels that they are for") {
-  NamedTensors file = without(other_weights(), "conv.weight");
-  file.emplace_back("conv.weight", at::ones({3, 3, 5, 5}));
-  CHECK_THAT(refusal(file),
+  CHECK_THAT(refusal(resized(other_weights(), "conv.weight", {3, 3, 5, 5})),
              ContainsSubstring("\nit is for images of 3 channels: \"data\": {\"channels\": 3}\n"));
 }
 
@@ -250,12 +254,10 @@ TEST_CASE("weights of another built-in network are refused with its name") {
   for (const auto name :
        {settings::ModelName::kNet, settings::ModelName::kMlp, settings::ModelName::kResNet18,
         settings::ModelName::kTorchvisionResNet34, settings::ModelName::kEfficientNetLite0}) {
-    settings::ModelOptions options;
-    options.name = name;
     const bool is_large = name >= settings::ModelName::kTorchvisionResNet18;
     const network::ImageShape images =
         is_large ? network::ImageShape{3, 64, 64, 7} : network::ImageShape{1, 28, 28, 10};
-    const NamedTensors file = state_dict(*models::make_model(options, images, 1));
+    const NamedTensors file = state_dict(*models::make_model({.name = name}, images, 1));
     CHECK_THAT(refusal(with_prefix("module.", file), {}, {1, 28, 28, 10}),
                ContainsSubstring("\nit looks like " + settings::name_of(name) +
                                  ": \"model\": {\"name\": \"" + settings::name_of(name) + "\"}\n"));
@@ -279,12 +281,10 @@ TEST_CASE("a tensor of an unknown type is an error only if the model has it") {
   load_weights(*model, {write_with_float8(folder, file), {}}, kImages);
   CHECK(same(state_dict(*model), other_weights()));
   const fs::path wanted = write_with_float8(folder, other_weights());
-  CHECK_THAT(error_of([&] {
-               load_weights(*model, {wanted, {}}, kImages);
-             }),
+  CHECK_THAT(loading(wanted),
              IsError(ExitCode::kCheckpoint,
                      "float8: tensor conv.weight has the type F8X, which cannot be read"));
-  CHECK_THAT(error_of([&] { (void)read_weights(wanted); }),
+  CHECK_THAT(reading_weights(wanted),
              IsError(ExitCode::kCheckpoint, "conv.weight has the type F8X"));
 }
 
@@ -311,10 +311,7 @@ TEST_CASE("an index of several files is read with all of them") {
            {R"({"weight_map":{"a":"absent"}})", "absent"},
            {R"({"weight_map":{"a":"model.safetensors.index.json"}})", "index.json"}}) {
     const fs::path path = index(text);
-    CHECK_THAT(error_of([&] {
-                 load_weights(*model, {path, {}}, kImages);
-               }),
-               IsError(ExitCode::kCheckpoint, reason));
+    CHECK_THAT(loading(path), IsError(ExitCode::kCheckpoint, reason));
     CHECK_FALSE(facts_of(path));
   }
 }
@@ -328,13 +325,12 @@ TEST_CASE("a large file that is cut short is refused at once") {
   for (const std::string& begin : {std::string("PK\x03\x04"), length + header}) {
     const fs::path path = folder.write("large", begin);
     fs::resize_file(path, std::uintmax_t{2} << 30);
-    testing::reset_peak_memory();
-    const std::size_t before = testing::peak_memory();
+    reset_peak_memory();
+    const std::size_t before = peak_memory();
     const auto start = std::chrono::steady_clock::now();
-    CHECK_THAT(error_of([&] { (void)read_weights(path); }),
-               IsError(ExitCode::kCheckpoint, "truncated"));
+    CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "cut short"));
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
-    CHECK(testing::peak_memory() < before + (std::size_t{16} << 20));
+    CHECK(peak_memory() < before + (std::size_t{16} << 20));
   }
 }
 
@@ -350,8 +346,7 @@ TEST_CASE("files of other kinds are named") {
            {"\x1f\x8b compressed", "is a gzip-compressed file"},
            {"<!DOCTYPE html>", "is a web page"}}) {
     const fs::path path = folder.write("file.pth", bytes);
-    CHECK_THAT(error_of([&] { (void)read_weights(path); }),
-               IsError(ExitCode::kCheckpoint, "file.pth: ", reason));
+    CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "file.pth: ", reason));
   }
 }
 
@@ -377,17 +372,17 @@ TEST_CASE("a file in torch.save's old format that is cut short is refused") {
   const TempFolder folder;
   const fs::path path =
       folder.write("old.pt", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
-  CHECK_THAT(error_of([&] { (void)read_weights(path); }),
-             IsError(ExitCode::kCheckpoint, "old.pt", "the pickle is truncated"));
+  CHECK_THAT(reading_weights(path),
+             IsError(ExitCode::kCheckpoint, "old.pt", "the pickle ends too early"));
   CHECK_FALSE(facts_of(path));
 }
 
 TEST_CASE("the content tells the format of a file, not its name") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(3));
-  write_weights(folder.path() / "a.safetensors", weights, /*as_safetensors=*/false);
-  write_weights(folder.path() / "b.pt", weights, /*as_safetensors=*/true);
-  testing::TrainerRig rig(testing::small_run(), testing::one_rank(), tiny_model(3));
+  write_weights(folder.path() / "a.safetensors", weights, WeightsFormat::kPt);
+  write_weights(folder.path() / "b.pt", weights, WeightsFormat::kSafetensors);
+  TrainerRig rig(small_run(), one_rank(), tiny_model(3));
   write_safetensors(folder.path() / "c", snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}),
                     /*seal=*/true);
   for (const char* name : {"a.safetensors", "b.pt", "c"}) {
@@ -398,21 +393,14 @@ TEST_CASE("the content tells the format of a file, not its name") {
 
 TEST_CASE("a checkpoint with any flipped bit in its header gives no weights") {
   const TempFolder folder;
-  testing::TrainerRig rig(testing::small_run());
+  TrainerRig rig(small_run());
   const fs::path path = folder.path() / "checkpoint";
   write_safetensors(path, snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}), /*seal=*/true);
   std::uint64_t header_bytes = 0;
   const std::string bytes = read_file(path, 1 << 24, ExitCode::kData);
   std::memcpy(&header_bytes, bytes.data(), sizeof header_bytes);
-  for (std::size_t byte = 0; byte < sizeof header_bytes + header_bytes; ++byte) {
-    for (unsigned bit = 0; bit < 8; ++bit) {
-      testing::flip_bit(path, byte, bit);
-      const Failure failure = error_of([&] { read_weights(path); });
-      testing::flip_bit(path, byte, bit);
-      INFO("bit " << bit << " of byte " << byte);
-      REQUIRE(failure.code == ExitCode::kCheckpoint);
-    }
-  }
+  const auto refused = [&] { REQUIRE(reading_weights(path).code == ExitCode::kCheckpoint); };
+  for_each_flipped_bit(path, kAllBits, refused, sizeof header_bytes + header_bytes);
   CHECK(read_weights(path).size() == 4);
 }
 
