@@ -36,20 +36,12 @@ TEST_CASE("a job arrives unchanged, as often as it is read") {
   const UniqueFd fd = publish_job(job);
   for (int reader = 0; reader < 2; ++reader) {
     const Job read = read_job(fd.get());
-    CHECK(read.command == job.command);
-    CHECK(read.config == job.config);
-    CHECK(read.config_path == job.config_path);
-    CHECK(read.run_folder == job.run_folder);
-    CHECK(read.resume == job.resume);
-    CHECK(read.checkpoint == job.checkpoint);
-    CHECK(read.export_format == job.export_format);
-    CHECK(read.export_input == job.export_input);
-    CHECK(read.export_path == job.export_path);
-    CHECK(read.log_level == job.log_level);
-    CHECK(read.quiet);
-    CHECK(read.progress_bar);
-    CHECK(read.started_s == job.started_s);
-    CHECK(read.restarts == job.restarts);
+    const auto all = [](const Job& of) {
+      return std::tie(of.command, of.config, of.config_path, of.run_folder, of.resume,
+                      of.checkpoint, of.export_format, of.export_input, of.export_path,
+                      of.log_level, of.quiet, of.progress_bar, of.started_s, of.restarts);
+    };
+    CHECK((all(read) == all(job)));
   }
 }
 
@@ -137,6 +129,10 @@ RunConfig asking(DeviceName device, BackendName backend = BackendName::kAuto,
   return config;
 }
 
+RunConfig on_devices(std::vector<std::string> devices) {
+  return asking(DeviceName::kAuto, BackendName::kAuto, std::move(devices));
+}
+
 /// "cuda:1 nccl": device and backend of one rank among `world` on one machine.
 std::string place(const RunConfig& config, const Machine& machine, int rank, int world) {
   const Placement placement = choose_placement(config, machine, rank, world);
@@ -164,21 +160,19 @@ TEST_CASE("a large network of linear layers gets one process with two threads on
   CHECK(placement_note(config, {4, 0}).empty());
   CHECK(choose_process_count(config, {2, 3}) == 3);
 
-  RunConfig deterministic = config;
-  deterministic.train.deterministic = true;
-  CHECK(choose_process_count(deterministic, {2, 0}) == 2);
-
-  RunConfig one_thread = config;
-  one_thread.launch.threads_per_process = 1;
-  CHECK(choose_process_count(one_thread, {2, 0}) == 2);
-
-  RunConfig batch_each = config;
-  batch_each.train.batch_size_per_process = 32;
-  CHECK(choose_process_count(batch_each, {2, 0}) == 2);
-
-  RunConfig mixed = config;
-  mixed.data.augment = {settings::MixupOptions{1, std::nullopt, settings::MixupScope::kGlobal}};
-  CHECK(choose_process_count(mixed, {2, 0}) == 2);
+  using Change = void (*)(RunConfig&);
+  for (const Change change : std::initializer_list<Change>{
+           [](RunConfig& with) { with.train.deterministic = true; },
+           [](RunConfig& with) { with.launch.threads_per_process = 1; },
+           [](RunConfig& with) { with.train.batch_size_per_process = 32; },
+           [](RunConfig& with) {
+             with.data.augment = {
+                 settings::MixupOptions{1, std::nullopt, settings::MixupScope::kGlobal}};
+           }}) {
+    RunConfig changed = config;
+    change(changed);
+    CHECK(choose_process_count(changed, {2, 0}) == 2);
+  }
 }
 
 TEST_CASE("a number of processes that the config sets is used") {
@@ -186,9 +180,7 @@ TEST_CASE("a number of processes that the config sets is used") {
   config.launch.processes_per_node = 5;
   CHECK(choose_process_count(config, kLaptop) == 5);
   CHECK(choose_process_count(config, kTwoGpus) == 5);
-  CHECK(choose_process_count(
-            asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0", "cuda:0", "cpu"}), kOneGpu) ==
-        3);
+  CHECK(choose_process_count(on_devices({"cuda:0", "cuda:0", "cpu"}), kOneGpu) == 3);
 }
 
 TEST_CASE("ranks are placed on GPUs if there are any, in turn if there are too few") {
@@ -210,21 +202,20 @@ TEST_CASE("a device and a backend that the config names are used") {
 }
 
 TEST_CASE("named devices go to ranks in their order") {
-  const RunConfig mixed =
-      asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:1", "cpu", "cuda:1"});
+  const RunConfig mixed = on_devices({"cuda:1", "cpu", "cuda:1"});
   CHECK(place(mixed, kTwoGpus, 0, 3) == "cuda:1 gloo");
   CHECK(place(mixed, kTwoGpus, 1, 3) == "cpu gloo");
   CHECK(place(mixed, kTwoGpus, 2, 3) == "cuda:1 gloo");
-  const RunConfig swapped = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:1", "cuda:0"});
+  const RunConfig swapped = on_devices({"cuda:1", "cuda:0"});
   CHECK(place(swapped, kTwoGpus, 0, 2) == "cuda:1 nccl");
   CHECK(place(swapped, kTwoGpus, 1, 2) == "cuda:0 nccl");
-  const RunConfig unnumbered = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda", "cuda"});
+  const RunConfig unnumbered = on_devices({"cuda", "cuda"});
   CHECK(place(unnumbered, kTwoGpus, 0, 2) == "cuda:0 nccl");
   CHECK(place(unnumbered, kTwoGpus, 1, 2) == "cuda:1 nccl");
 }
 
 TEST_CASE("more ranks than named devices share them over Gloo") {
-  const RunConfig one = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0"});
+  const RunConfig one = on_devices({"cuda:0"});
   CHECK(place(one, kTwoGpus, 0, 1) == "cuda:0 nccl");
   CHECK(place(one, kTwoGpus, 1, 2) == "cuda:0 gloo");
 }
@@ -235,7 +226,7 @@ TEST_CASE("numbers of GPUs tell nothing of sharing unless all ranks see the same
   CHECK(place({}, own_view, 1, 2) == "cuda:0 nccl");
   CHECK(place(asking(DeviceName::kAuto, BackendName::kNccl), own_view, 1, 2) == "cuda:0 nccl");
   CHECK(place(asking(DeviceName::kAuto, BackendName::kGloo), own_view, 1, 2) == "cuda:0 gloo");
-  const RunConfig mixed = asking(DeviceName::kAuto, BackendName::kAuto, {"cuda", "cpu"});
+  const RunConfig mixed = on_devices({"cuda", "cpu"});
   CHECK(place(mixed, own_view, 0, 2) == "cuda:0 gloo");
 }
 
@@ -286,9 +277,8 @@ TEST_CASE("a device or backend that the config names is refused, but never repla
   const std::vector<Case> bad{
       {asking(DeviceName::kCuda), kLaptop, 1, "device \"cuda\", but this machine shows no GPU"},
       {asking(DeviceName::kAuto, BackendName::kNccl), kLaptop, 2, "backend \"nccl\", but"},
-      {asking(DeviceName::kAuto, BackendName::kAuto, {"cpu", "cuda"}), kLaptop, 2, "no GPU"},
-      {asking(DeviceName::kAuto, BackendName::kAuto, {"cuda:0", "cuda:2"}), kTwoGpus, 2,
-       "\"cuda:2\", but this machine shows 2 GPUs"},
+      {on_devices({"cpu", "cuda"}), kLaptop, 2, "no GPU"},
+      {on_devices({"cuda:0", "cuda:2"}), kTwoGpus, 2, "\"cuda:2\", but this machine shows 2 GPUs"},
       {asking(DeviceName::kAuto, BackendName::kNccl), kTwoGpus, 3, "3 processes share 2 GPUs"},
       {asking(DeviceName::kCuda, BackendName::kNccl), kOneGpu, 2,
        "a separate GPU for every process"},

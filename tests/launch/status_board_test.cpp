@@ -60,23 +60,17 @@ TEST_CASE("a board can be handed on") {
 
 TEST_CASE("every phase can be read by a person") {
   StatusBoard board = StatusBoard::attach(-1, 1);
-  struct Case {
-    Phase phase;
-    const char* text;
-  };
-  for (const Case& known :
-       {Case{Phase::kStarting, "starting"}, Case{Phase::kRendezvous, "rendezvous"},
-        Case{Phase::kLoadingData, "loading data"}, Case{Phase::kTraining, "step 7 (epoch 2)"},
-        Case{Phase::kEvaluation, "the evaluation of epoch 2"},
-        Case{Phase::kSaving, "saving after step 7"}, Case{Phase::kFinished, "finished"},
-        Case{static_cast<Phase>(99), "an unknown phase"}}) {
-    update(board.of(0), known.phase, 2, 7);
-    CHECK(describe(board.of(0)) == known.text);
+  for (const auto& [phase, text] : {std::pair{Phase::kStarting, "starting"},
+                                    {Phase::kRendezvous, "rendezvous"},
+                                    {Phase::kLoadingData, "loading data"},
+                                    {Phase::kTraining, "step 7 (epoch 2)"},
+                                    {Phase::kEvaluation, "the evaluation of epoch 2"},
+                                    {Phase::kSaving, "saving after step 7"},
+                                    {Phase::kFinished, "finished"},
+                                    {static_cast<Phase>(99), "an unknown phase"}}) {
+    update(board.of(0), phase, 2, 7);
+    CHECK(describe(board.of(0)) == text);
   }
-}
-
-TEST_CASE("an evaluation says which batch it is at") {
-  StatusBoard board = StatusBoard::attach(-1, 1);
   update(board.of(0), Phase::kEvaluation, 2, 7, 3);
   CHECK(describe(board.of(0)) == "the evaluation of epoch 2, batch 3");
   update(board.of(0), Phase::kEvaluation, 0, 0, 1);
@@ -189,12 +183,13 @@ TEST_CASE("the advice when memory runs out fits the phase") {
                                "processes, or raise the limit"));
 }
 
-constexpr bool kVictim = true;
-
 WorkerExit exited(int code) { return {code, 0, std::nullopt}; }
 WorkerExit killed(int signal) { return {0, signal, std::nullopt}; }
-WorkerExit reported(ExitCode code, const std::string& message, bool victim = false) {
-  return {static_cast<int>(code), 0, FailureReport{code, message, "host", victim}};
+WorkerExit reported(ExitCode code, const std::string& message, bool is_victim = false) {
+  return {static_cast<int>(code), 0, FailureReport{code, message, "host", is_victim}};
+}
+WorkerExit victim(const std::string& message) {
+  return reported(ExitCode::kDistributed, message, /*is_victim=*/true);
 }
 
 RankEnd rank_end(int rank, WorkerExit exit) {
@@ -209,12 +204,15 @@ StatusBoard training_board() {
   return board;
 }
 
+RunFailure failure_of(const std::vector<RankEnd>& ends,
+                      const std::optional<StalledRank>& stalled = {}) {
+  return summarize_failure(ends, stalled, training_board());
+}
+
 TEST_CASE("a killed rank is the cause, and ranks that lost it are victims") {
-  const StatusBoard board = training_board();
-  const std::vector<RankEnd> ends{
-      rank_end(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim)),
-      rank_end(1, killed(SIGKILL)), killed_by_us(2)};
-  const RunFailure failure = summarize_failure(ends, {}, board);
+  const std::vector<RankEnd> ends{rank_end(0, victim("lost another rank in all-reduce")),
+                                  rank_end(1, killed(SIGKILL)), killed_by_us(2)};
+  const RunFailure failure = failure_of(ends);
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK(failure.rank == 1);
   CHECK(failure.cause == "rank 1 (pid 101) was killed by signal 9 (Killed) in step 121 (epoch 2)");
@@ -225,12 +223,10 @@ TEST_CASE("a killed rank is the cause, and ranks that lost it are victims") {
 }
 
 TEST_CASE("a rank's own error decides the exit code, and is not tried again") {
-  const StatusBoard board = training_board();
   for (const ExitCode code : {ExitCode::kRunFailed, ExitCode::kCheckpoint}) {
-    const std::vector<RankEnd> ends{
-        rank_end(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
-        rank_end(3, reported(code, "the loss became NaN"))};
-    const RunFailure failure = summarize_failure(ends, {}, board);
+    const std::vector<RankEnd> ends{rank_end(2, victim("lost another rank")),
+                                    rank_end(3, reported(code, "the loss became NaN"))};
+    const RunFailure failure = failure_of(ends);
     CHECK(failure.code == code);
     CHECK(failure.rank == 3);
     CHECK(failure.cause == "rank 3 (pid 103) in step 123 (epoch 2): the loss became NaN");
@@ -243,10 +239,10 @@ TEST_CASE("a user's mistake is reported without the process that met it first") 
   StatusBoard board = training_board();
   update(board.of(3), Phase::kLoadingWeights, 0, 0);
   for (const ExitCode code : {ExitCode::kConfig, ExitCode::kData, ExitCode::kCheckpoint}) {
-    const std::vector<RankEnd> ends{
-        rank_end(2, reported(ExitCode::kDistributed, "lost another rank", kVictim)),
-        rank_end(3, reported(code, "a.png: is not an image")),
-        rank_end(1, reported(code, "a.png: is not an image")), rank_end(0, killed(SIGKILL))};
+    const std::vector<RankEnd> ends{rank_end(2, victim("lost another rank")),
+                                    rank_end(3, reported(code, "a.png: is not an image")),
+                                    rank_end(1, reported(code, "a.png: is not an image")),
+                                    rank_end(0, killed(SIGKILL))};
     const RunFailure failure = summarize_failure(ends, {}, board);
     CHECK(failure.code == code);
     CHECK_FALSE(failure.rank);
@@ -258,28 +254,25 @@ TEST_CASE("a user's mistake is reported without the process that met it first") 
 }
 
 TEST_CASE("a file that a rank cannot write while it trains is reported with rank and step") {
-  const StatusBoard board = training_board();
   const RunFailure failure =
-      summarize_failure({rank_end(0, reported(ExitCode::kCheckpoint, "no space left"))}, {}, board);
+      failure_of({rank_end(0, reported(ExitCode::kCheckpoint, "no space left"))});
   CHECK(failure.rank == 0);
   CHECK(failure.cause == "rank 0 (pid 100) in step 120 (epoch 2): no space left");
 }
 
 TEST_CASE("of several ranks that failed by themselves the first is the cause") {
-  const StatusBoard board = training_board();
   const std::vector<RankEnd> ends{succeeded(0),
                                   rank_end(3, reported(ExitCode::kRunFailed, "first")),
                                   rank_end(1, reported(ExitCode::kConfig, "second"))};
-  const RunFailure failure = summarize_failure(ends, {}, board);
+  const RunFailure failure = failure_of(ends);
   CHECK(failure.rank == 3);
   CHECK(failure.code == ExitCode::kRunFailed);
   CHECK_THAT(failure.victims, ContainsSubstring("second"));
 }
 
 TEST_CASE("a rank that exited early without a report is a lost process") {
-  const StatusBoard board = training_board();
   for (const int code : {0, 1, 126}) {
-    const RunFailure failure = summarize_failure({rank_end(1, exited(code))}, {}, board);
+    const RunFailure failure = failure_of({rank_end(1, exited(code))});
     CHECK(failure.code == ExitCode::kDistributed);
     CHECK(failure.cause == "rank 1 (pid 101) exited with status " + std::to_string(code) +
                                " before the run was over, in step 121 (epoch 2)");
@@ -289,11 +282,8 @@ TEST_CASE("a rank that exited early without a report is a lost process") {
 }
 
 TEST_CASE("if all are victims, of a rank on another machine, the first is the cause") {
-  const StatusBoard board = training_board();
-  const RunFailure failure = summarize_failure(
-      {rank_end(1, reported(ExitCode::kDistributed, "lost another rank in broadcast", kVictim)),
-       rank_end(0, reported(ExitCode::kDistributed, "lost another rank in all-reduce", kVictim))},
-      {}, board);
+  const RunFailure failure = failure_of({rank_end(1, victim("lost another rank in broadcast")),
+                                         rank_end(0, victim("lost another rank in all-reduce"))});
   CHECK(failure.rank == 1);
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK(failure.restart_may_help);
@@ -302,18 +292,17 @@ TEST_CASE("if all are victims, of a rank on another machine, the first is the ca
 }
 
 TEST_CASE("a stalled rank is the cause, not those that were killed because of it") {
-  const StatusBoard board = training_board();
   const RunFailure failure =
-      summarize_failure({killed_by_us(0), killed_by_us(1)}, StalledRank{1, 301.2, false, 0}, board);
+      failure_of({killed_by_us(0), killed_by_us(1)}, StalledRank{1, 301.2, false, 0});
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK(failure.rank == 1);
   CHECK(failure.cause ==
         "rank 1 has been in step 121 (epoch 2) for 301 s without progress (launch.hang_timeout_s)");
   CHECK(failure.victims == "rank 0: was in step 120 (epoch 2)\n");
   CHECK(failure.restart_may_help);
-  CHECK_THAT(summarize_failure({killed_by_us(2)}, StalledRank{2, 30, true, 0}, board).cause,
+  CHECK_THAT(failure_of({killed_by_us(2)}, StalledRank{2, 30, true, 0}).cause,
              ContainsSubstring("it is stopped, by SIGSTOP or a debugger"));
-  CHECK(summarize_failure({}, StalledRank{1, 0.1, false, 300}, board).cause ==
+  CHECK(failure_of({}, StalledRank{1, 0.1, false, 300}).cause ==
         "rank 1 is in step 121 (epoch 2) and has kept others waiting for 300 s "
         "(launch.hang_timeout_s)");
 }

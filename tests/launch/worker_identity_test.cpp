@@ -23,10 +23,11 @@ std::optional<WorkerIdentity> identity_in(const Variables& variables) {
 }
 
 /// "torchrun 5/6 2/3 node-1": launcher, rank, local rank and rank 0's host.
-std::string place_of(const WorkerIdentity& identity) {
-  return std::string(name_of(identity.launcher)) + " " + std::to_string(identity.rank) + "/" +
-         std::to_string(identity.world_size) + " " + std::to_string(identity.local_rank) + "/" +
-         std::to_string(identity.local_world_size) + " " + identity.master_address;
+std::string place_of(const std::optional<WorkerIdentity>& identity) {
+  if (!identity) return "none";
+  return std::string(name_of(identity->launcher)) + " " + std::to_string(identity->rank) + "/" +
+         std::to_string(identity->world_size) + " " + std::to_string(identity->local_rank) + "/" +
+         std::to_string(identity->local_world_size) + " " + identity->master_address;
 }
 
 /// What torchrun sets for rank 5 of 6 on the second of two nodes.
@@ -42,14 +43,18 @@ Variables torchrun() {
           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 }
 
-Variables with(Variables variables, const std::string& name, const std::string& value) {
-  variables[name] = value;
+Variables with(Variables variables, const Variables& others) {
+  for (const auto& [name, value] : others) variables[name] = value;
   return variables;
 }
 
-Variables without(Variables variables, const std::string& name) {
-  variables.erase(name);
+Variables without(Variables variables, const std::vector<std::string>& names) {
+  for (const std::string& name : names) variables.erase(name);
   return variables;
+}
+
+Failure refusal_of(const Variables& variables) {
+  return error_of([&] { identity_in(variables); });
 }
 
 TEST_CASE("a process started by hand is no worker of another launcher") {
@@ -61,8 +66,7 @@ TEST_CASE("a process started by hand is no worker of another launcher") {
 
 TEST_CASE("torchrun's variables give rank and address") {
   const auto identity = identity_in(torchrun());
-  REQUIRE(identity);
-  CHECK(place_of(*identity) == "torchrun 5/6 2/3 node-1");
+  REQUIRE(place_of(identity) == "torchrun 5/6 2/3 node-1");
   CHECK(identity->master_port == 29500);
   CHECK(identity->store_served_by_agent);
   CHECK(identity->restart_count == 2);
@@ -75,55 +79,46 @@ TEST_CASE("keys of one attempt never meet those of another") {
   };
   const std::string own = prefix(torchrun());
   CHECK_THAT(own, ContainsSubstring("job-7"));
-  CHECK(own != prefix(with(torchrun(), "TORCHELASTIC_RESTART_COUNT", "3")));
-  CHECK(own != prefix(with(torchrun(), "TORCHELASTIC_RUN_ID", "job-8")));
-  CHECK(own == prefix(with(torchrun(), "RANK", "0")));
+  CHECK(own != prefix(with(torchrun(), {{"TORCHELASTIC_RESTART_COUNT", "3"}})));
+  CHECK(own != prefix(with(torchrun(), {{"TORCHELASTIC_RUN_ID", "job-8"}})));
+  CHECK(own == prefix(with(torchrun(), {{"RANK", "0"}})));
 }
 
 TEST_CASE("torchrun's optional variables have defaults") {
-  Variables variables = torchrun();
-  for (const char* name : {"LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                           "TORCHELASTIC_USE_AGENT_STORE"}) {
-    variables.erase(name);
-  }
-  const auto identity = identity_in(variables);
+  const auto identity = identity_in(
+      without(torchrun(), {"LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                           "TORCHELASTIC_USE_AGENT_STORE"}));
   REQUIRE(identity);
   CHECK(identity->local_world_size == 6);
   CHECK(identity->restart_count == 0);
   CHECK_FALSE(identity->store_served_by_agent);
-  CHECK_FALSE(identity_in(with(torchrun(), "TORCHELASTIC_USE_AGENT_STORE", "False"))
+  CHECK_FALSE(identity_in(with(torchrun(), {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}))
                   ->store_served_by_agent);
 }
 
 TEST_CASE("missing variables are all named, with the launchers that set them") {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) {
     INFO(name);
-    CHECK_THAT(error_of([&] { identity_in(without(torchrun(), name)); }),
+    CHECK_THAT(refusal_of(without(torchrun(), {name})),
                IsError(ExitCode::kConfig, std::string("but ") + name + " are not"));
   }
-  const auto failure = error_of([&] { identity_in({{"RANK", "0"}, {"MASTER_ADDR", "x"}}); });
   CHECK_THAT(
-      failure.message,
-      ContainsSubstring("RANK, MASTER_ADDR are set but WORLD_SIZE, LOCAL_RANK, MASTER_PORT"));
-  CHECK_THAT(failure.message, ContainsSubstring("torchrun"));
+      refusal_of({{"RANK", "0"}, {"MASTER_ADDR", "x"}}),
+      IsError(ExitCode::kConfig,
+              "RANK, MASTER_ADDR are set but WORLD_SIZE, LOCAL_RANK, MASTER_PORT", "torchrun"));
 }
 
 TEST_CASE("values that contradict each other or are no integers are refused by name") {
-  struct Case {
-    const char* name;
-    const char* value;
-  };
-  for (const Case& bad :
+  using Case = std::pair<const char*, const char*>;
+  for (const auto& [name, value] :
        {Case{"RANK", "6"}, Case{"RANK", "-1"}, Case{"RANK", ""}, Case{"RANK", "1x"},
         Case{"RANK", " 1"}, Case{"RANK", "0x1"}, Case{"RANK", "99999999999"},
         Case{"WORLD_SIZE", "0"}, Case{"WORLD_SIZE", "two"}, Case{"LOCAL_RANK", "3"},
         Case{"LOCAL_RANK", "1.0"}, Case{"LOCAL_WORLD_SIZE", "7"}, Case{"LOCAL_WORLD_SIZE", "0"},
         Case{"MASTER_PORT", "0"}, Case{"MASTER_PORT", "65536"},
         Case{"TORCHELASTIC_RESTART_COUNT", "-1"}}) {
-    const auto failure = error_of([&] { identity_in(with(torchrun(), bad.name, bad.value)); });
-    INFO(bad.name << "=" << bad.value);
-    CHECK_THAT(failure,
-               IsError(ExitCode::kConfig, bad.name, std::string("found \"") + bad.value + "\""));
+    CHECK_THAT(refusal_of(with(torchrun(), {{name, value}})),
+               IsError(ExitCode::kConfig, name, std::string("found \"") + value + "\""));
   }
 }
 
@@ -142,29 +137,28 @@ Variables slurm() {
 
 TEST_CASE("a task of srun knows its rank, and MASTER_ADDR and MASTER_PORT override Slurm's list") {
   const auto identity = identity_in(slurm());
-  REQUIRE(identity);
-  CHECK(place_of(*identity) == "slurm 3/5 0/2 gpu07");
+  REQUIRE(place_of(identity) == "slurm 3/5 0/2 gpu07");
   CHECK(identity->master_port >= 15000);
   CHECK(identity->master_port < 32000);
-  CHECK(identity->master_port == identity_in(with(slurm(), "SLURM_PROCID", "0"))->master_port);
-  CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_STEP_ID", "1"))->master_port);
-  CHECK(identity->master_port != identity_in(with(slurm(), "SLURM_JOB_ID", "1"))->master_port);
+  CHECK(identity->master_port == identity_in(with(slurm(), {{"SLURM_PROCID", "0"}}))->master_port);
+  CHECK(identity->master_port != identity_in(with(slurm(), {{"SLURM_STEP_ID", "1"}}))->master_port);
+  CHECK(identity->master_port != identity_in(with(slurm(), {{"SLURM_JOB_ID", "1"}}))->master_port);
   CHECK_THAT(identity->decided_by, ContainsSubstring("SLURM_STEP_NODELIST"));
   const auto told =
-      identity_in(with(with(slurm(), "MASTER_ADDR", "login"), "MASTER_PORT", "29500"));
+      identity_in(with(slurm(), {{"MASTER_ADDR", "login"}, {"MASTER_PORT", "29500"}}));
   CHECK(told->master_address == "login");
   CHECK(told->master_port == 29500);
   CHECK_THAT(told->decided_by, ContainsSubstring("MASTER_ADDR"));
-  const auto requeued = identity_in(with(slurm(), "SLURM_RESTART_COUNT", "2"));
+  const auto requeued = identity_in(with(slurm(), {{"SLURM_RESTART_COUNT", "2"}}));
   CHECK(requeued->restart_count == 2);
   CHECK(requeued->store_prefix != identity->store_prefix);
 }
 
 TEST_CASE("tasks on one node meet on loopback") {
-  Variables variables = with(slurm(), "SLURM_STEP_TASKS_PER_NODE", "5");
-  variables["SLURM_NODEID"] = "0";
-  variables["SLURM_STEP_NODELIST"] = "gpu07";
-  CHECK(identity_in(variables)->master_address == "127.0.0.1");
+  CHECK(identity_in(with(slurm(), {{"SLURM_STEP_TASKS_PER_NODE", "5"},
+                                   {"SLURM_NODEID", "0"},
+                                   {"SLURM_STEP_NODELIST", "gpu07"}}))
+            ->master_address == "127.0.0.1");
   // With the fewest variables, too.
   CHECK(identity_in({{"SLURM_PROCID", "1"},
                      {"SLURM_NTASKS", "2"},
@@ -176,60 +170,47 @@ TEST_CASE("tasks on one node meet on loopback") {
 }
 
 TEST_CASE("shells and batch scripts of one task start their own processes, a task of srun never") {
-  CHECK_FALSE(identity_in(without(slurm(), "SLURM_PROCID")));  // salloc
-  Variables alone = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "4711"}};
+  CHECK_FALSE(identity_in(without(slurm(), {"SLURM_PROCID"})));  // salloc
+  const Variables alone{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_JOB_ID", "4711"}};
   CHECK_FALSE(identity_in(alone));
-  alone["SLURM_STEP_ID"] = "0";
-  alone["SLURM_LOCALID"] = "0";
-  const auto identity = identity_in(alone);
-  REQUIRE(identity);
-  CHECK(identity->launcher == LauncherKind::kSlurm);
-  CHECK(identity->world_size == 1);
+  CHECK(place_of(identity_in(with(alone, {{"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "0"}}))) ==
+        "slurm 0/1 0/1 127.0.0.1");
 }
 
 TEST_CASE("a shell that is a step of its job starts its own processes, and srun's tasks do not") {
-  Variables shell = with(slurm(), "SLURM_JOB_NAME", "interactive");
-  shell["SLURM_PROCID"] = "0";
-  shell["SLURM_STEP_NUM_TASKS"] = "1";
-  shell["PMI_RANK"] = "0";  // MpiDefault=pmi2
-  shell["PMI_SIZE"] = "1";
+  const Variables shell = with(slurm(), {{"SLURM_JOB_NAME", "interactive"},
+                                         {"SLURM_PROCID", "0"},
+                                         {"SLURM_STEP_NUM_TASKS", "1"},
+                                         {"PMI_RANK", "0"},  // MpiDefault=pmi2
+                                         {"PMI_SIZE", "1"}});
   for (const char* step : {"4294967290", "interactive", "4294967292", "extern"}) {
     INFO(step);
-    CHECK_FALSE(identity_in(with(shell, "SLURM_STEP_ID", step)));
+    CHECK_FALSE(identity_in(with(shell, {{"SLURM_STEP_ID", step}})));
   }
   // What srun starts in it inherits the job's name.
   for (const char* name : {"interactive", "bash"}) {
-    const auto task = identity_in(with(slurm(), "SLURM_JOB_NAME", name));
-    REQUIRE(task);
-    CHECK(task->rank == 3);
+    CHECK(identity_in(with(slurm(), {{"SLURM_JOB_NAME", name}})).value().rank == 3);
   }
 }
 
 TEST_CASE("a batch script that forgot srun is refused, whether or not Slurm numbers its step") {
-  Variables unnumbered = slurm();
-  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"}) {
-    unnumbered.erase(name);
-  }
-  CHECK_THAT(error_of([&] { identity_in(unnumbered); }).message, ContainsSubstring("5 tasks"));
+  const Variables unnumbered =
+      without(slurm(), {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"});
+  CHECK_THAT(refusal_of(unnumbered).message, ContainsSubstring("5 tasks"));
   for (const char* step : {"4294967291", "batch"}) {
     INFO(step);
-    const Variables batch = with(with(slurm(), "SLURM_STEP_ID", step), "SLURM_PROCID", "0");
-    const auto failure = error_of([&] { identity_in(batch); });
-    CHECK(failure.code == ExitCode::kConfig);
-    CHECK_THAT(failure.message,
-               ContainsSubstring("5 tasks") && ContainsSubstring("srun mnist-train"));
-    CHECK_FALSE(identity_in(with(batch, "SLURM_NTASKS", "1")));
-    Variables with_mpirun = batch;
-    with_mpirun.merge(Variables{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}});
-    CHECK(identity_in(with_mpirun)->launcher == LauncherKind::kMpich);
+    const Variables batch = with(slurm(), {{"SLURM_STEP_ID", step}, {"SLURM_PROCID", "0"}});
+    CHECK_THAT(refusal_of(batch), IsError(ExitCode::kConfig, "5 tasks", "srun mnist-train"));
+    CHECK_FALSE(identity_in(with(batch, {{"SLURM_NTASKS", "1"}})));
+    const Variables mpirun{{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}};
+    CHECK(identity_in(with(batch, mpirun))->launcher == LauncherKind::kMpich);
   }
 }
 
 TEST_CASE("a missing variable of Slurm is named") {
   for (const char* name : {"SLURM_LOCALID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST"}) {
     INFO(name);
-    CHECK_THAT(error_of([&] { identity_in(without(slurm(), name)); }),
-               IsError(ExitCode::kConfig, name));
+    CHECK_THAT(refusal_of(without(slurm(), {name})), IsError(ExitCode::kConfig, name));
   }
 }
 
@@ -265,21 +246,20 @@ Variables open_mpi() {
 
 TEST_CASE("a process of mpirun on one host needs no address") {
   const auto identity = identity_in(open_mpi());
-  REQUIRE(identity);
-  CHECK(place_of(*identity) == "open-mpi 1/2 1/2 127.0.0.1");
-  CHECK(identity->master_port != identity_in(with(open_mpi(), "PMIX_NAMESPACE", "1"))->master_port);
-  const auto alone = identity_in({{"OMPI_COMM_WORLD_RANK", "0"},
-                                  {"OMPI_COMM_WORLD_SIZE", "1"},
-                                  {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
-                                  {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
-  REQUIRE(alone);
-  CHECK(alone->world_size == 1);
+  REQUIRE(place_of(identity) == "open-mpi 1/2 1/2 127.0.0.1");
+  CHECK(identity->master_port !=
+        identity_in(with(open_mpi(), {{"PMIX_NAMESPACE", "1"}}))->master_port);
+  CHECK(place_of(identity_in({{"OMPI_COMM_WORLD_RANK", "0"},
+                              {"OMPI_COMM_WORLD_SIZE", "1"},
+                              {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}})) ==
+        "open-mpi 0/1 0/1 127.0.0.1");
 }
 
 TEST_CASE("processes of one parent meet if Open MPI names no job") {
-  const auto first = identity_in(without(open_mpi(), "PMIX_NAMESPACE"));
+  const auto first = identity_in(without(open_mpi(), {"PMIX_NAMESPACE"}));
   const auto second =
-      identity_in(with(without(open_mpi(), "PMIX_NAMESPACE"), "OMPI_COMM_WORLD_RANK", "0"));
+      identity_in(with(without(open_mpi(), {"PMIX_NAMESPACE"}), {{"OMPI_COMM_WORLD_RANK", "0"}}));
   REQUIRE(first);
   CHECK(first->master_port == second->master_port);
   CHECK(first->store_prefix == second->store_prefix);
@@ -288,23 +268,22 @@ TEST_CASE("processes of one parent meet if Open MPI names no job") {
 
 TEST_CASE("attempts of one torchrun belong together, those of another do not") {
   const auto launch_of = [](const char* run_id, const char* error_file) {
-    return identity_in(with(with(torchrun(), "TORCHELASTIC_RUN_ID", run_id),
-                            "TORCHELASTIC_ERROR_FILE", error_file))
+    return identity_in(with(torchrun(), {{"TORCHELASTIC_RUN_ID", run_id},
+                                         {"TORCHELASTIC_ERROR_FILE", error_file}}))
         ->launch;
   };
   CHECK(launch_of("mine", "/tmp/a/attempt_0/0/error.json") == "mine");
   const std::string first = launch_of("none", "/tmp/a/none_1/attempt_0/0/error.json");
   CHECK(launch_of("none", "/tmp/a/none_1/attempt_1/1/error.json") == first);
   CHECK(launch_of("none", "/tmp/a/none_2/attempt_1/1/error.json") != first);
-  CHECK(identity_in(without(without(torchrun(), "TORCHELASTIC_RUN_ID"), "TORCHELASTIC_ERROR_FILE"))
+  CHECK(identity_in(without(torchrun(), {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}))
             ->launch.empty());
 }
 
 TEST_CASE("on several hosts Open MPI needs the address of rank 0") {
-  const Variables two_hosts = with(open_mpi(), "OMPI_COMM_WORLD_SIZE", "4");
-  CHECK_THAT(error_of([&] { identity_in(two_hosts); }),
-             IsError(ExitCode::kConfig, "-x MASTER_ADDR=HOST"));
-  const auto identity = identity_in(with(with(two_hosts, "MASTER_ADDR", "a"), "MASTER_PORT", "99"));
+  const Variables two_hosts = with(open_mpi(), {{"OMPI_COMM_WORLD_SIZE", "4"}});
+  CHECK_THAT(refusal_of(two_hosts), IsError(ExitCode::kConfig, "-x MASTER_ADDR=HOST"));
+  const auto identity = identity_in(with(two_hosts, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "99"}}));
   CHECK(identity->master_address == "a");
   CHECK(identity->master_port == 99);
 }
@@ -316,11 +295,10 @@ Variables mpich() {
 }
 
 TEST_CASE("a process of MPICH's mpiexec on one host needs no address") {
-  for (const Variables& variables : {mpich(), without(mpich(), "MPI_LOCALNRANKS")}) {
+  for (const Variables& variables : {mpich(), without(mpich(), {"MPI_LOCALNRANKS"})}) {
     const auto identity = identity_in(variables);
-    REQUIRE(identity);
-    CHECK(place_of(*identity) == "mpich 1/2 1/2 127.0.0.1");
-    const auto other = identity_in(with(with(mpich(), "PMI_RANK", "0"), "MPI_LOCALRANKID", "0"));
+    REQUIRE(place_of(identity) == "mpich 1/2 1/2 127.0.0.1");
+    const auto other = identity_in(with(mpich(), {{"PMI_RANK", "0"}, {"MPI_LOCALRANKID", "0"}}));
     CHECK(identity->master_port == other->master_port);
     CHECK(identity->store_prefix == other->store_prefix);
     CHECK_THAT(identity->decided_by, ContainsSubstring("PMI_RANK, PMI_SIZE, MPI_LOCALRANKID"));
@@ -328,14 +306,14 @@ TEST_CASE("a process of MPICH's mpiexec on one host needs no address") {
 }
 
 TEST_CASE("on several hosts MPICH needs the address of rank 0") {
-  const Variables two_hosts = with(mpich(), "PMI_SIZE", "4");
-  for (const Variables& told : {two_hosts, with(two_hosts, "MASTER_ADDR", "a"),
-                                with(with(two_hosts, "MASTER_ADDR", ""), "MASTER_PORT", "99"),
-                                with(without(two_hosts, "MPI_LOCALNRANKS"), "PMI_RANK", "3")}) {
-    CHECK_THAT(error_of([&] { identity_in(told); }),
-               IsError(ExitCode::kConfig, "-genv MASTER_ADDR HOST"));
+  const Variables two_hosts = with(mpich(), {{"PMI_SIZE", "4"}});
+  for (const Variables& told :
+       {two_hosts, with(two_hosts, {{"MASTER_ADDR", "a"}}),
+        with(two_hosts, {{"MASTER_ADDR", ""}, {"MASTER_PORT", "99"}}),
+        with(without(two_hosts, {"MPI_LOCALNRANKS"}), {{"PMI_RANK", "3"}})}) {
+    CHECK_THAT(refusal_of(told), IsError(ExitCode::kConfig, "-genv MASTER_ADDR HOST"));
   }
-  const Variables told = with(with(two_hosts, "MASTER_ADDR", "a"), "MASTER_PORT", "99");
+  const Variables told = with(two_hosts, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "99"}});
   CHECK(identity_in(told)->master_address == "a");
   CHECK(identity_in(told)->master_port == 99);
   // The processes of another host have another parent.
@@ -350,7 +328,7 @@ TEST_CASE("a lone variable of MPICH's makes no worker, and half of them are refu
   CHECK_FALSE(identity_in({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}, {"PMI_FD", "9"}}));
   for (const char* name : {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"}) {
     INFO(name);
-    CHECK_THAT(error_of([&] { identity_in(without(mpich(), name)); }),
+    CHECK_THAT(refusal_of(without(mpich(), {name})),
                IsError(ExitCode::kConfig, std::string("but ") + name + " are not"));
   }
   for (const auto& [name, value] : {std::pair{"PMI_RANK", "2"},
@@ -360,66 +338,51 @@ TEST_CASE("a lone variable of MPICH's makes no worker, and half of them are refu
                                     {"MPI_LOCALNRANKS", "3"},
                                     {"MPI_LOCALNRANKS", ""}}) {
     INFO(name << "=" << value);
-    CHECK_THAT(error_of([&] { identity_in(with(mpich(), name, value)); }),
-               IsError(ExitCode::kConfig, name));
+    CHECK_THAT(refusal_of(with(mpich(), {{name, value}})), IsError(ExitCode::kConfig, name));
   }
 }
 
 TEST_CASE("Slurm's PMI is ignored, and MPICH comes last") {
-  Variables pmi2 = slurm();
-  pmi2.merge(Variables{{"PMI_RANK", "7"}, {"PMI_SIZE", "8"}});
-  CHECK(identity_in(pmi2)->launcher == LauncherKind::kSlurm);
-  CHECK(identity_in(pmi2)->rank == 3);
-
-  Variables both = open_mpi();
-  both.merge(mpich());
+  CHECK(place_of(identity_in(with(slurm(), {{"PMI_RANK", "7"}, {"PMI_SIZE", "8"}}))) ==
+        "slurm 3/5 0/2 gpu07");
+  const Variables both = with(open_mpi(), mpich());
   CHECK(identity_in(both)->launcher == LauncherKind::kOpenMpi);
-  both["PMI_RANK"] = "0";
-  both["MPI_LOCALRANKID"] = "0";
-  const auto failure = error_of([&] { identity_in(both); });
-  CHECK_THAT(failure.message, ContainsSubstring("Open MPI says rank 1 of 2"));
-  CHECK_THAT(failure.message, ContainsSubstring("MPICH says rank 0 of 2"));
-  both.merge(torchrun());
-  CHECK(identity_in(both)->launcher == LauncherKind::kTorchrun);
+  const Variables unequal = with(both, {{"PMI_RANK", "0"}, {"MPI_LOCALRANKID", "0"}});
+  CHECK_THAT(refusal_of(unequal),
+             IsError(ExitCode::kConfig, "Open MPI says rank 1 of 2", "MPICH says rank 0 of 2"));
+  CHECK(identity_in(with(unequal, torchrun()))->launcher == LauncherKind::kTorchrun);
 }
 
 TEST_CASE("processes of an mpirun whose daemons srun started follow the mpirun") {
-  Variables daemon = slurm();
-  daemon["SLURM_PROCID"] = "1";
-  daemon["SLURM_STEP_NUM_TASKS"] = "2";
-  daemon["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)";
-  daemon["MASTER_ADDR"] = "gpu07";
-  daemon["MASTER_PORT"] = "29500";
-  for (const Variables& mpi : {with(open_mpi(), "OMPI_COMM_WORLD_SIZE", "4"),
-                               with(mpich(), "PMI_SIZE", "4"), with(mpich(), "PMI_RANK", "0")}) {
-    Variables variables = daemon;
-    variables.merge(Variables(mpi));
-    const auto identity = identity_in(variables);
+  const Variables daemon = with(slurm(), {{"SLURM_PROCID", "1"},
+                                          {"SLURM_STEP_NUM_TASKS", "2"},
+                                          {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                          {"MASTER_ADDR", "gpu07"},
+                                          {"MASTER_PORT", "29500"}});
+  for (const Variables& mpi :
+       {with(open_mpi(), {{"OMPI_COMM_WORLD_SIZE", "4"}}), with(mpich(), {{"PMI_SIZE", "4"}}),
+        with(mpich(), {{"PMI_RANK", "0"}})}) {
+    const auto identity = identity_in(with(daemon, mpi));
     CHECK(identity->launcher != LauncherKind::kSlurm);
     CHECK(identity->local_world_size == 2);
   }
   // Several tasks a node are no daemons.
-  daemon["SLURM_STEP_TASKS_PER_NODE"] = "2(x2)";
-  daemon["SLURM_STEP_NUM_TASKS"] = "4";
-  daemon.merge(with(mpich(), "PMI_SIZE", "8"));
-  CHECK_THAT(error_of([&] { identity_in(daemon); }).message,
-             ContainsSubstring("Slurm says rank 1 of 4"));
+  const Variables tasks =
+      with(daemon, {{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}, {"SLURM_STEP_NUM_TASKS", "4"}});
+  CHECK_THAT(refusal_of(with(tasks, with(mpich(), {{"PMI_SIZE", "8"}}))),
+             IsError(ExitCode::kConfig, "Slurm says rank 1 of 4"));
 }
 
 TEST_CASE("torchrun comes first, Slurm second, and a contradiction is an error") {
-  Variables both = slurm();
-  both.merge(open_mpi());
-  CHECK_THAT(error_of([&] { identity_in(both); }),
+  const Variables both = with(slurm(), open_mpi());
+  CHECK_THAT(refusal_of(both),
              IsError(ExitCode::kConfig, "Slurm says rank 3 of 5", "Open MPI says rank 1 of 2"));
-  both["SLURM_PROCID"] = "1";
-  both["SLURM_NTASKS"] = "2";
-  both["SLURM_STEP_TASKS_PER_NODE"] = "1(x2)";
-  CHECK(identity_in(both)->launcher == LauncherKind::kSlurm);
-  // mpirun in a batch script.
-  both.erase("SLURM_STEP_ID");
-  CHECK(identity_in(both)->launcher == LauncherKind::kOpenMpi);
-  both.merge(torchrun());
-  CHECK(identity_in(both)->launcher == LauncherKind::kTorchrun);
+  const Variables equal = with(
+      both, {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}});
+  CHECK(identity_in(equal)->launcher == LauncherKind::kSlurm);
+  const Variables batch_script = without(equal, {"SLURM_STEP_ID"});
+  CHECK(identity_in(batch_script)->launcher == LauncherKind::kOpenMpi);
+  CHECK(identity_in(with(batch_script, torchrun()))->launcher == LauncherKind::kTorchrun);
 }
 
 }  // namespace

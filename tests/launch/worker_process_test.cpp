@@ -28,72 +28,83 @@ const WorkerExit& end_of(WorkerProcess& worker) {
   return *worker.exit();
 }
 
-bool comes_to_hold(const fs::path& path, const std::string& text) {
+template <class Condition>
+bool comes_to_be(const Condition& condition) {
   for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
-    if (text_of(path).find(text) != std::string::npos) return true;
+    if (condition()) return true;
     ::usleep(5000);
   }
   return false;
+}
+
+bool comes_to_hold(const fs::path& path, const std::string& text) {
+  return comes_to_be([&] { return text_of(path).find(text) != std::string::npos; });
 }
 
 /// Returns whether an orphaned process ends; without an init to reap it, it stays as a zombie.
 bool comes_to_end(pid_t pid) {
-  for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
+  return comes_to_be([&] {
     const std::string status = text_of("/proc/" + std::to_string(pid) + "/stat");
-    if (status.empty() || status.find(") Z ") != std::string::npos) return true;
-    ::usleep(5000);
-  }
-  return false;
+    return status.empty() || status.find(") Z ") != std::string::npos;
+  });
 }
 
+/// Workers that run a shell script in which `$FOLDER` is a folder of theirs.
+struct Workers {
+  explicit Workers(const std::string& script, int world_size = 2) {
+    setup.executable = shell_worker(folder, "FOLDER=" + folder.path().string() + "\n" + script);
+    setup.world_size = world_size;
+  }
+
+  WorkerProcess start(int rank = 0) const { return WorkerProcess::start(setup, rank); }
+  void run_all() const {
+    for (int rank = 0; rank < setup.world_size; ++rank) {
+      WorkerProcess worker = start(rank);
+      CHECK(end_of(worker).code == 0);
+    }
+  }
+  fs::path path(const char* name) const { return folder.path() / name; }
+  std::string text(const char* name) const { return text_of(path(name)); }
+
+  TempFolder folder;
+  WorkerSetup setup;
+};
+
 TEST_CASE("a worker gets its own variables in place of the launcher's") {
-  const TempFolder folder;
   const ScopedEnvironment stale("RANK", "17");
   const ScopedEnvironment kept("MNIST_TRAIN_TEST_KEPT", "yes");
-  WorkerSetup setup;
-  setup.executable =
-      shell_worker(folder, "env > " + folder.path().string() + "/env.$RANK; cat >> " +
-                               folder.path().string() + "/stdin.$RANK");
-  setup.world_size = 3;
-  setup.master_port = 4567;
-  WorkerProcess worker = WorkerProcess::start(setup, 1);
+  Workers workers("env > $FOLDER/env.$RANK; cat >> $FOLDER/stdin.$RANK", 3);
+  workers.setup.master_port = 4567;
+  WorkerProcess worker = workers.start(1);
   CHECK(worker.rank() == 1);
   CHECK(end_of(worker).code == 0);
-  const std::string environment = "\n" + text_of(folder.path() / "env.1");
+  const std::string environment = "\n" + workers.text("env.1");
   for (const char* line : {"RANK=1", "LOCAL_RANK=1", "WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3",
                            "MASTER_ADDR=127.0.0.1", "MASTER_PORT=4567", "MNIST_TRAIN_TEST_KEPT=yes",
                            "MNIST_TRAIN_HANDED_OVER=failure console"}) {
     CHECK_THAT(environment, ContainsSubstring(std::string("\n") + line + "\n"));
   }
   CHECK_THAT(environment, !ContainsSubstring("RANK=17"));
-  CHECK(text_of(folder.path() / "stdin.1").empty());
+  CHECK(workers.text("stdin.1").empty());
 }
 
 TEST_CASE("descriptors are handed over under their numbers, the socket only to rank 0") {
-  const TempFolder folder;
   const UniqueFd job = publish_job({});
   const StatusBoard board = StatusBoard::create(2);
   const ListenSocket listener = listen_on_loopback();
-  const std::string to = folder.path().string();
-  WorkerSetup setup;
-  setup.executable =
-      shell_worker(folder, "echo \"$MNIST_TRAIN_HANDED_OVER\" > " + to +
-                               "/names.$RANK; for fd in 3 4 5 6 7 8 9 10 11; do [ -e "
-                               "/proc/$$/fd/$fd ] && echo $fd; done > " +
-                               to + "/open.$RANK; cat <&3 > " + to + "/job.$RANK");
-  setup.world_size = 2;
-  setup.descriptors[kJobFd] = job.get();
-  setup.descriptors[kStatusFd] = board.fd();
-  setup.descriptors[kListenFd] = listener.fd.get();
-  for (int rank = 0; rank < 2; ++rank) {
-    WorkerProcess worker = WorkerProcess::start(setup, rank);
-    CHECK(end_of(worker).code == 0);
-  }
-  CHECK(text_of(folder.path() / "names.0") == "job failure console status listen\n");
-  CHECK(text_of(folder.path() / "names.1") == "job failure console status\n");
+  Workers workers(
+      "echo \"$MNIST_TRAIN_HANDED_OVER\" > $FOLDER/names.$RANK; for fd in 3 4 5 6 7 8 9 10 11; do "
+      "[ -e /proc/$$/fd/$fd ] && echo $fd; done > $FOLDER/open.$RANK; cat <&3 > "
+      "$FOLDER/job.$RANK");
+  workers.setup.descriptors[kJobFd] = job.get();
+  workers.setup.descriptors[kStatusFd] = board.fd();
+  workers.setup.descriptors[kListenFd] = listener.fd.get();
+  workers.run_all();
+  CHECK(workers.text("names.0") == "job failure console status listen\n");
+  CHECK(workers.text("names.1") == "job failure console status\n");
   // dash itself reads the script from descriptor 10.
-  CHECK_THAT(text_of(folder.path() / "open.0"), Catch::Matchers::StartsWith("3\n4\n5\n6\n9\n"));
-  CHECK_THAT(text_of(folder.path() / "open.1"), Catch::Matchers::StartsWith("3\n4\n5\n6\n10"));
+  CHECK_THAT(workers.text("open.0"), Catch::Matchers::StartsWith("3\n4\n5\n6\n9\n"));
+  CHECK_THAT(workers.text("open.1"), Catch::Matchers::StartsWith("3\n4\n5\n6\n10"));
 }
 
 TEST_CASE("report and exit status of a worker are collected") {
@@ -108,10 +119,8 @@ TEST_CASE("report and exit status of a worker are collected") {
         Case{"kill -KILL $$", 0, SIGKILL, nullptr}, Case{"kill -SEGV $$", 0, SIGSEGV, nullptr},
         Case{"printf '{\"code\":3,\"message\":\"bad file\"}' >&4; exit 3", 3, 0, "bad file"},
         Case{"printf '{\"code\":3,\"mess' >&4; kill -KILL $$", 0, SIGKILL, nullptr}}) {
-    const TempFolder folder;
-    WorkerSetup setup;
-    setup.executable = shell_worker(folder, known.script);
-    WorkerProcess worker = WorkerProcess::start(setup, 0);
+    const Workers workers(known.script);
+    WorkerProcess worker = workers.start();
     const WorkerExit& exit = end_of(worker);
     INFO(known.script);
     CHECK(exit.code == known.code);
@@ -123,24 +132,17 @@ TEST_CASE("report and exit status of a worker are collected") {
 }
 
 TEST_CASE("output of a worker goes to its log, standard output of rank 0 to the launcher's") {
-  const TempFolder folder;
-  const fs::path launcher_out = folder.path() / "stdout";
-  WorkerSetup setup;
-  setup.executable = shell_worker(folder, "echo out $RANK; echo err $RANK >&2");
-  setup.world_size = 2;
-  setup.log_folder = folder.path();
+  Workers workers("echo out $RANK; echo err $RANK >&2");
+  workers.setup.log_folder = workers.folder.path();
   // Standard output of this process is replaced for a moment.
   const UniqueFd saved(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 100));
-  const UniqueFd file(::open(launcher_out.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const UniqueFd file(::open(workers.path("stdout").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   REQUIRE(::dup2(file.get(), STDOUT_FILENO) >= 0);
-  for (int rank = 0; rank < 2; ++rank) {
-    WorkerProcess worker = WorkerProcess::start(setup, rank);
-    end_of(worker);
-  }
+  workers.run_all();
   REQUIRE(::dup2(saved.get(), STDOUT_FILENO) >= 0);
-  CHECK(text_of(launcher_out) == "out 0\n");
-  CHECK(text_of(folder.path() / "rank-0.log") == "err 0\n");
-  CHECK(text_of(folder.path() / "rank-1.log") == "out 1\nerr 1\n");
+  CHECK(workers.text("stdout") == "out 0\n");
+  CHECK(workers.text("rank-0.log") == "err 0\n");
+  CHECK(workers.text("rank-1.log") == "out 1\nerr 1\n");
 }
 
 TEST_CASE("signals that the launcher blocks reach its workers") {
@@ -167,12 +169,10 @@ TEST_CASE("signals that the launcher blocks reach its workers") {
 }
 
 TEST_CASE("destroying the object kills the worker") {
-  const TempFolder folder;
-  WorkerSetup setup;
-  setup.executable = shell_worker(folder, "exec sleep 60");
+  const Workers workers("exec sleep 60");
   pid_t pid = -1;
   {
-    WorkerProcess first = WorkerProcess::start(setup, 0);
+    WorkerProcess first = workers.start();
     const WorkerProcess worker = std::move(first);
     pid = worker.pid();
     CHECK(::kill(pid, 0) == 0);
@@ -181,20 +181,15 @@ TEST_CASE("destroying the object kills the worker") {
 }
 
 TEST_CASE("workers do not outlive a launcher that was killed") {
-  const TempFolder folder;
-  const fs::path pid_file = folder.path() / "pid";
-  WorkerSetup setup;
-  setup.executable =
-      shell_worker(folder, "echo $$ > " + pid_file.string() + ".new; mv " + pid_file.string() +
-                               ".new " + pid_file.string() + "; exec sleep 60");
+  const Workers workers("echo $$ > $FOLDER/new; mv $FOLDER/new $FOLDER/pid; exec sleep 60");
   const pid_t launcher = ::fork();
   if (launcher == 0) {
-    WorkerProcess worker = WorkerProcess::start(setup, 0);
+    WorkerProcess worker = workers.start();
     ::pause();
     ::_exit(0);
   }
-  REQUIRE(comes_to_hold(pid_file, "\n"));
-  const pid_t worker = std::stoi(text_of(pid_file));
+  REQUIRE(comes_to_hold(workers.path("pid"), "\n"));
+  const pid_t worker = std::stoi(workers.text("pid"));
   CHECK(::kill(worker, 0) == 0);
   ::kill(launcher, SIGKILL);
   REQUIRE(::waitpid(launcher, nullptr, 0) == launcher);
@@ -202,20 +197,16 @@ TEST_CASE("workers do not outlive a launcher that was killed") {
 }
 
 TEST_CASE("an executable that cannot be started ends with its own status") {
-  const TempFolder folder;
-  WorkerSetup setup;
-  setup.executable = folder.path() / "absent";
-  WorkerProcess worker = WorkerProcess::start(setup, 0);
+  Workers workers("");
+  workers.setup.executable = workers.path("absent");
+  WorkerProcess worker = workers.start();
   CHECK(end_of(worker).code == 126);
 }
 
 TEST_CASE("a log that cannot be opened is an error, and no worker is started") {
-  const TempFolder folder;
-  WorkerSetup setup;
-  setup.executable = "/bin/true";
-  setup.log_folder = folder.path() / "absent";
-  CHECK_THAT(error_of([&] { WorkerProcess::start(setup, 0); }),
-             IsError(ExitCode::kRunFailed, "rank-0.log"));
+  Workers workers("");
+  workers.setup.log_folder = workers.path("absent");
+  CHECK_THAT(error_of([&] { workers.start(); }), IsError(ExitCode::kRunFailed, "rank-0.log"));
 }
 
 TEST_CASE("a worker knows which descriptors it was handed") {
