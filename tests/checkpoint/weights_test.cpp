@@ -257,7 +257,7 @@ TEST_CASE("weights of another built-in network are refused with its name") {
     const bool is_large = name >= settings::ModelName::kTorchvisionResNet18;
     const network::ImageShape images =
         is_large ? network::ImageShape{3, 64, 64, 7} : network::ImageShape{1, 28, 28, 10};
-    const NamedTensors file = state_dict(*models::make_model({.name = name}, images, 1));
+    const NamedTensors file = state_dict(*built_in_model(name, 1, images));
     CHECK_THAT(refusal(with_prefix("module.", file), {}, {1, 28, 28, 10}),
                ContainsSubstring("\nit looks like " + settings::name_of(name) +
                                  ": \"model\": {\"name\": \"" + settings::name_of(name) + "\"}\n"));

@@ -142,10 +142,8 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
 /// Returns the sums of gradients in bf16 over `batches` batches of each of 2 ranks, and their
 /// exact sum: that of the gradients of each batch.
 std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int64_t batches) {
-  std::vector<at::Tensor> sums(2);
-  std::vector<at::Tensor> exact(2);
-  on_connected_ranks(2, [&](Communicator& communicator) {
-    const auto rank = static_cast<std::size_t>(communicator.rank());
+  const auto sums = results_of_ranks(2, [&](Communicator& communicator) {
+    at::Tensor exact;
     const auto master = testing::tiny_model(1);
     const auto computing = testing::tiny_model(1);
     computing->to(at::kBFloat16);
@@ -153,14 +151,14 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
     for (const at::Tensor& parameter : computing->parameters()) {
       parameter.register_hook([&](const at::Tensor& gradient) {
         const at::Tensor view = gradient.to(at::kDouble).abs().sum().reshape({1});
-        exact[rank] = exact[rank].defined() ? exact[rank] + view : view;
+        exact = exact.defined() ? exact + view : view;
         return gradient.abs();
       });
     }
     const auto averager =
         make_gradient_averager(with_strategy(strategy), communicator, parameters.gradient_buffer());
     for (int step = 0; step < 2; ++step) {  // buckets are rebuilt after the first
-      exact[rank] = at::Tensor();
+      exact = at::Tensor();
       parameters.begin_shard(0);
       averager->begin();
       for (std::int64_t batch = 0; batch < batches; ++batch) {
@@ -174,10 +172,10 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
       }
       averager->average();
     }
-    sums[rank] = parameters.gradients().clone();
+    return std::pair(parameters.gradients().clone(), exact);
   });
-  CHECK(sums[0].equal(sums[1]));
-  return {sums[0], exact[0] + exact[1]};
+  CHECK(sums[0].first.equal(sums[1].first));
+  return {sums[0].first, sums[0].second + sums[1].second};
 }
 
 TEST_CASE("every strategy sums gradients in bf16 in fp32, over batches and over ranks") {
@@ -192,16 +190,16 @@ TEST_CASE("every strategy sums gradients in bf16 in fp32, over batches and over 
 }
 
 TEST_CASE("an update that is not finite on one of the ranks that share weights is so on all") {
-  std::vector<std::vector<bool>> finite(3);
-  on_connected_ranks(3, [&](const Communicator& communicator) {
+  const auto finite = results_of_ranks(3, [](const Communicator& communicator) {
+    std::vector<bool> seen;
     const auto averager =
         make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
                                one_row_buffer({}, at::ones({1000}), kStatistics, 3));
     for (const int broken : {-1, 1}) {
       averager->average();
-      finite[static_cast<std::size_t>(communicator.rank())].push_back(
-          averager->end_update(communicator.rank() != broken));
+      seen.push_back(averager->end_update(communicator.rank() != broken));
     }
+    return seen;
   });
   for (const auto& seen : finite) CHECK(seen == std::vector<bool>{true, false});
 }
@@ -241,23 +239,21 @@ TEST_CASE("rows are not added up late if one of the ranks has a GPU, and no rank
 TEST_CASE("gradients in bf16 stay so until they are added up over the ranks") {
   for (const int world_size : {2, 3}) {
     const auto ranks = static_cast<std::size_t>(world_size);
-    std::vector<Bf16Gradients> shared(ranks);
-    std::vector<Bf16Gradients> flat(ranks);
-    on_connected_ranks(world_size, [&](Communicator& communicator) {
-      const auto rank = static_cast<std::size_t>(communicator.rank());
-      shared[rank] = bf16_gradients(communicator, AveragingStrategy::kSharedMemory);
-      flat[rank] = bf16_gradients(communicator, AveragingStrategy::kFlat);
+    const auto results = results_of_ranks(world_size, [](Communicator& communicator) {
+      return std::pair(bf16_gradients(communicator, AveragingStrategy::kSharedMemory),
+                       bf16_gradients(communicator, AveragingStrategy::kFlat));
     });
-    for (const Bf16Gradients& gradients : shared) {
-      CHECK(gradients.rows == ranks);
-      CHECK(gradients.in_bf16);
-      CHECK(gradients.rows_afterwards == 1);
-      CHECK(gradients.summed.equal(shared.front().summed));
+    const at::Tensor& summed = results.front().first.summed;
+    for (const auto& [shared, flat] : results) {
+      CHECK(shared.rows == ranks);
+      CHECK(shared.in_bf16);
+      CHECK(shared.rows_afterwards == 1);
+      CHECK(shared.summed.equal(summed));
+      CHECK(flat.rows == 1);
+      CHECK_FALSE(flat.in_bf16);
+      CHECK(at::allclose(summed, flat.summed, 1e-6, 1e-6));
     }
-    CHECK(flat.front().rows == 1);
-    CHECK_FALSE(flat.front().in_bf16);
-    CHECK(at::allclose(shared.front().summed, flat.front().summed, 1e-6, 1e-6));
-    CHECK(flat.front().summed.abs().max().item<float>() > 0);
+    CHECK(summed.abs().max().item<float>() > 0);
   }
 }
 
@@ -289,10 +285,7 @@ TEST_CASE("however a batch is split, the gradients are those of the whole") {
 TEST_CASE("ranks that share weights see the updates of all") {
   for (const std::int64_t count : {1000, 70, 3}) {  // down to ranks without a shard
     const int ranks = 3;
-    std::vector<at::Tensor> seen(ranks);
-    std::vector<double> statistics(ranks);
-    on_connected_ranks(ranks, [&](const Communicator& communicator) {
-      const auto rank = static_cast<std::size_t>(communicator.rank());
+    const auto results = results_of_ranks(ranks, [&](const Communicator& communicator) {
       const at::Tensor flat = at::full({count + kStatistics}, 1.0 + communicator.rank());
       const auto averager =
           make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
@@ -305,13 +298,12 @@ TEST_CASE("ranks that share weights see the updates of all") {
       const Slice slice = averager->owned_slice();
       slice.of(view).sub_(slice.of(flat));
       averager->end_update(/*finite=*/true);
-      seen[rank] = weights.clone();
-      statistics[rank] = flat.narrow(0, count, kStatistics).sum().item<double>();
+      return std::pair(weights.clone(), flat.narrow(0, count, kStatistics).sum().item<double>());
     });
-    for (std::size_t rank = 0; rank < seen.size(); ++rank) {
-      INFO(count << " elements, rank " << rank);
-      CHECK(seen[rank].equal(at::full({count}, -6.0)));  // rank 0's zeros less 1 + 2 + 3
-      CHECK(statistics[rank] == 6.0 * kStatistics);
+    for (const auto& [weights, statistics] : results) {
+      INFO(count << " elements");
+      CHECK(weights.equal(at::full({count}, -6.0)));  // rank 0's zeros less 1 + 2 + 3
+      CHECK(statistics == 6.0 * kStatistics);
     }
   }
 }
@@ -355,32 +347,23 @@ TEST_CASE("ranks that cannot share memory all say why, and none waits for anothe
 
 TEST_CASE("the strategy is the one that is asked for, else by size") {
   constexpr std::int64_t kLarge = (25 << 20) / 4;
-  struct Case {
-    AveragingStrategy strategy;
-    bool deterministic;
-    std::int64_t elements;
-    const char* name;
-  };
-  const std::vector<Case> cases{
-      {AveragingStrategy::kAuto, false, 1000, "shared_memory"},
-      {AveragingStrategy::kAuto, true, kLarge, "shared_memory"},
-      {AveragingStrategy::kSharedMemory, false, 1000, "shared_memory"},
-      {AveragingStrategy::kFlat, false, kLarge, "flat"},
-      {AveragingStrategy::kBucketed, false, 1000, "bucketed"},
-      {AveragingStrategy::kBucketed, true, 1000, "bucketed"},
-  };
-  std::vector<std::string> names(cases.size());
-  on_connected_ranks(2, [&](Communicator& communicator) {
-    for (std::size_t i = 0; i < cases.size(); ++i) {
-      at::Tensor parameter = at::zeros({cases[i].elements}).set_requires_grad(true);
-      const GradientBuffer buffer = one_row_buffer({parameter}, at::zeros({cases[i].elements + 1}),
-                                                   1, communicator.world_size());
-      const auto averager = make_gradient_averager(
-          with_strategy(cases[i].strategy, cases[i].deterministic), communicator, buffer);
-      if (communicator.rank() == 0) names[i] = averager->name();
-    }
+  const auto [strategy, deterministic, elements, name] =
+      GENERATE(table<AveragingStrategy, bool, std::int64_t, std::string>({
+          {AveragingStrategy::kAuto, false, 1000, "shared_memory"},
+          {AveragingStrategy::kAuto, true, kLarge, "shared_memory"},
+          {AveragingStrategy::kSharedMemory, false, 1000, "shared_memory"},
+          {AveragingStrategy::kFlat, false, kLarge, "flat"},
+          {AveragingStrategy::kBucketed, false, 1000, "bucketed"},
+          {AveragingStrategy::kBucketed, true, 1000, "bucketed"},
+      }));
+  const TrainOptions options = with_strategy(strategy, deterministic);
+  const auto names = results_of_ranks(2, [&, count = elements](Communicator& communicator) {
+    const at::Tensor parameter = at::zeros({count}).set_requires_grad(true);
+    const GradientBuffer buffer =
+        one_row_buffer({parameter}, at::zeros({count + 1}), 1, communicator.world_size());
+    return std::string(make_gradient_averager(options, communicator, buffer)->name());
   });
-  for (std::size_t i = 0; i < cases.size(); ++i) CHECK(names[i] == cases[i].name);
+  for (const std::string& used : names) CHECK(used == name);
 }
 
 using Leaf = SummationTree::Leaf;

@@ -44,4 +44,12 @@ inline std::shared_ptr<TinyModel> tiny_model(std::int64_t seed, bool with_batch_
   return std::make_shared<TinyModel>(with_batch_norm);
 }
 
+/// A built-in network.
+inline std::shared_ptr<models::Model> built_in_model(settings::ModelName name, std::int64_t seed,
+                                                     const network::ImageShape& images = {}) {
+  settings::ModelOptions options;
+  options.name = name;
+  return models::make_model(options, images, seed);
+}
+
 }  // namespace mnist_train::testing

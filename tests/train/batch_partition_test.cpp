@@ -16,14 +16,14 @@ using settings::Split;
 using namespace testing;
 
 /// A forward pass that takes a fixed time per sample, however busy the machine is.
-class SlowModel : public testing::TinyModel {
+class SlowModel : public TinyModel {
  public:
   explicit SlowModel(std::chrono::microseconds a_sample)
-      : testing::TinyModel(/*with_batch_norm=*/false), a_sample_(a_sample) {}
+      : TinyModel(/*with_batch_norm=*/false), a_sample_(a_sample) {}
 
   at::Tensor forward(const at::Tensor& images) override {
     if (is_training()) std::this_thread::sleep_for(a_sample_ * images.size(0));
-    return testing::TinyModel::forward(images);
+    return TinyModel::forward(images);
   }
 
  private:
@@ -41,9 +41,8 @@ std::vector<std::int64_t> shard_sizes(const BatchPartition& partition, data::Ran
 /// samples per second.
 std::vector<std::int64_t> learned(const std::vector<double>& speeds, double overhead_s,
                                   std::int64_t batch, int steps) {
-  std::vector<std::int64_t> sizes(speeds.size());
-  on_connected_ranks(static_cast<int>(speeds.size()), [&](comm::Communicator& communicator) {
-    const auto split = make_batch_partition({settings::Split::kThroughput}, communicator, at::kCPU);
+  return results_of_ranks(static_cast<int>(speeds.size()), [&](comm::Communicator& communicator) {
+    const auto split = make_batch_partition({Split::kThroughput}, communicator, at::kCPU);
     const int ranks = communicator.world_size();
     for (int step = 0; step < steps; ++step) {
       std::vector<std::int64_t> samples;
@@ -55,10 +54,8 @@ std::vector<std::int64_t> learned(const std::vector<double>& speeds, double over
       }
       split->update(statistics, samples);
     }
-    const int rank = communicator.rank();
-    sizes[static_cast<std::size_t>(rank)] = split->shard({0, batch}, rank).size();
+    return split->shard({0, batch}, communicator.rank()).size();
   });
-  return sizes;
 }
 
 TEST_CASE("shares follow the speed of the ranks, and are even until it is known") {
@@ -79,12 +76,9 @@ TEST_CASE("a rank whose speed is hopeless keeps a sample to measure it by") {
 
 TEST_CASE("ranks cover a batch without gaps") {
   on_connected_ranks(3, [](comm::Communicator& communicator) {
-    const auto split = make_batch_partition({settings::Split::kThroughput}, communicator, at::kCPU);
-    at::Tensor statistics = at::zeros({3});
-    statistics[0] = 1.0;
-    statistics[1] = 3.0;
-    statistics[2] = 0.5;
-    for (int step = 0; step < 30; ++step) split->update(statistics, {10, 10, 10});
+    const auto split = make_batch_partition({Split::kThroughput}, communicator, at::kCPU);
+    for (int step = 0; step < 30; ++step)
+      split->update(at::tensor({1.0F, 3.0F, 0.5F}), {10, 10, 10});
     for (const data::Range global : {data::Range{0, 100}, {7, 9}, {5, 5}, {40, 43}}) {
       std::int64_t next = global.begin;
       for (int rank = 0; rank < 3; ++rank) {
@@ -101,65 +95,53 @@ TEST_CASE("a fixed number of shards is dealt to the ranks in runs, and does not 
   const std::vector<std::vector<data::Range>> own{
       {{0, 4}}, {{0, 2}, {2, 4}}, {{0, 2}, {2, 3}, {3, 4}}};
   for (std::size_t ranks = 1; ranks <= own.size(); ++ranks) {
-    std::vector<data::Range> dealt(ranks);
-    std::vector<std::int64_t> ends(ranks);
-    testing::on_connected_ranks(static_cast<int>(ranks), [&](comm::Communicator& communicator) {
-      const auto rank = static_cast<std::size_t>(communicator.rank());
-      const PartitionOptions options{settings::Split::kEven, {}, 4};
-      const auto partition = make_batch_partition(options, communicator, at::kCPU);
-      dealt[rank] = partition->own_shards();
-      ends[rank] = partition->statistics();  // none
+    const auto dealt = results_of_ranks(static_cast<int>(ranks), [](comm::Communicator&
+                                                                        communicator) {
+      const auto partition = make_batch_partition({Split::kEven, {}, 4}, communicator, at::kCPU);
+      std::int64_t ends = partition->statistics();  // none
       for (std::int64_t number = 0; number < partition->shards(); ++number) {
-        ends[rank] = 100 * ends[rank] + partition->shard({10, 20}, number).end;
+        ends = 100 * ends + partition->shard({10, 20}, number).end;
       }
+      return std::pair(partition->own_shards(), ends);
     });
     for (std::size_t rank = 0; rank < ranks; ++rank) {
-      CHECK(dealt[rank].begin == own[ranks - 1][rank].begin);
-      CHECK(dealt[rank].end == own[ranks - 1][rank].end);
-      CHECK(ends[rank] == 13161820);  // 3, 3, 2 and 2 samples
+      CHECK(dealt[rank].first.begin == own[ranks - 1][rank].begin);
+      CHECK(dealt[rank].first.end == own[ranks - 1][rank].end);
+      CHECK(dealt[rank].second == 13161820);  // 3, 3, 2 and 2 samples
     }
   }
 }
 
 TEST_CASE("an unequal pair trains the weights of an even split, in the time that it should take") {
-  settings::TrainOptions options = testing::small_run();
+  settings::TrainOptions options = small_run();
   options.deterministic = false;
   options.epochs = 1;
   options.batch_size = 30;
   options.learning_rate = 0.01;
-  const testing::SmallImages wanted{.count = 900};
-  TrainerRig alone(options, testing::one_rank(), nullptr, wanted);
+  const SmallImages wanted{.count = 900};
+  TrainerRig alone(options, one_rank(), nullptr, wanted);
   alone.run_to(1000);
-  using std::chrono::microseconds;
-  const std::vector<microseconds> a_sample{microseconds(400), microseconds(800)};
   struct Outcome {
     at::Tensor weights;
     std::vector<std::int64_t> sizes;
     double seconds = 0;
   };
-  // The ranks, which are threads here, would draw from one generator at the same time.
-  const auto initial = testing::tiny_model(options.seed);
   const auto train = [&](Split split) {
-    std::vector<Outcome> outcomes(2);
-    on_connected_ranks(2, [&](comm::Communicator& communicator) {
-      const auto rank = static_cast<std::size_t>(communicator.rank());
-      auto model = std::make_shared<SlowModel>(a_sample[rank]);
-      const at::NoGradGuard no_grad;
-      for (auto& parameter : model->named_parameters()) {
-        parameter.value().copy_(initial->named_parameters()[parameter.key()]);
-      }
-      settings::DataOptions data;
-      data.split = split;
-      {
-        const at::AutoGradMode with_grad(true);
-        TrainerRig rig(options, communicator, model, wanted, at::kCPU, data);
-        const double begin_s = monotonic_seconds();
-        rig.run_to(1000);
-        outcomes[rank] = {rig.weights(), shard_sizes(rig.trainer.partition(), {0, 1000}),
-                          monotonic_seconds() - begin_s};
-      }
+    settings::DataOptions data;
+    data.split = split;
+    std::vector<std::shared_ptr<SlowModel>> models;  // made in turn: they draw from one generator
+    for (const std::int64_t a_sample_us : {400, 800}) {
+      torch::manual_seed(static_cast<std::uint64_t>(options.seed));
+      models.push_back(std::make_shared<SlowModel>(std::chrono::microseconds(a_sample_us)));
+    }
+    return results_of_ranks(2, [&](comm::Communicator& communicator) {
+      const auto& model = models[static_cast<std::size_t>(communicator.rank())];
+      TrainerRig rig(options, communicator, model, wanted, at::kCPU, data);
+      const double begin_s = monotonic_seconds();
+      rig.run_to(1000);
+      return Outcome{rig.weights(), shard_sizes(rig.trainer.partition(), {0, 1000}),
+                     monotonic_seconds() - begin_s};
     });
-    return outcomes;
   };
   const auto even = train(Split::kEven);
   const auto measured = train(Split::kThroughput);
@@ -199,8 +181,8 @@ Factors factors_of(const PartitionOptions& options, const settings::AugmentList&
           across && !options.shards ? loader::FromNext(from_next) : loader::FromNext(),
           across && options.shards.has_value());
     }
-    const auto images = loader::make_batch_source(testing::small_images({.count = kSamples}), {},
-                                                  at::kCPU, at::kFloat, augmenter);
+    const auto images = loader::make_batch_source(small_images({.count = kSamples}), {}, at::kCPU,
+                                                  at::kFloat, augmenter);
     ClassWeights weights(kWeights, *images);
     const at::Tensor by_class = at::tensor(kWeights);
     for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
@@ -263,8 +245,7 @@ TEST_CASE("a rank alone knows the sum of the weights of all ranks' samples, mixe
 }
 
 TEST_CASE("steps without weight have the factor 0") {
-  const auto images =
-      loader::make_batch_source(testing::small_images({.count = kSamples}), {}, at::kCPU);
+  const auto images = loader::make_batch_source(small_images({.count = kSamples}), {}, at::kCPU);
   ClassWeights weights(std::vector<float>(10, 0.0F), *images);
   const BatchPartition partition({0, 1}, 0);
   weights.begin_epoch(partition, 1, 0);

@@ -9,26 +9,19 @@ namespace mnist_train::train {
 namespace {
 
 using namespace testing;
-
-settings::ModelOptions with_name(settings::ModelName name) {
-  settings::ModelOptions options;
-  options.name = name;
-  return options;
-}
+using settings::ModelName;
 
 /// A trainer of one of the shipped models that computes in bf16 or fp32.
 struct Subject {
-  Subject(settings::ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
-      : images(loader::make_batch_source(
-            testing::small_images({.count = 60, .height = 28, .width = 28}), {0.5, 0.25}, at::kCPU,
-            bf16 ? at::kBFloat16 : at::kFloat)),
-        trainer(
-            options,
-            {.make_model = [name] { return models::make_model(with_name(name), {}, /*seed=*/1); },
-             .bf16 = bf16},
-            *images, one_rank()) {}
+  Subject(ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
+      : images(loader::make_batch_source(small_images({.count = 60, .height = 28, .width = 28}),
+                                         {0.5, 0.25}, at::kCPU, bf16 ? at::kBFloat16 : at::kFloat)),
+        trainer(options,
+                {.make_model = [name] { return built_in_model(name, /*seed=*/1); }, .bf16 = bf16},
+                *images, one_rank()) {}
 
   double step() {
+    if (trainer.progress().step == 0) trainer.begin_epoch();
     trainer.step(/*stop_requested=*/false);
     return trainer.last_step_sums().loss / trainer.last_step_sums().samples;
   }
@@ -38,14 +31,11 @@ struct Subject {
 };
 
 TEST_CASE("training in bf16 stays near training in fp32, and weights stay fp32") {
-  const auto name =
-      GENERATE(settings::ModelName::kNet, settings::ModelName::kMlp, settings::ModelName::kLeNet);
+  const auto name = GENERATE(ModelName::kNet, ModelName::kMlp, ModelName::kLeNet);
   Subject fp32(name, false);
   Subject bf16(name, true);
   CHECK(std::string(fp32.trainer.precision()) == "fp32");
   CHECK(std::string(bf16.trainer.precision()) == "bf16");
-  fp32.trainer.begin_epoch();
-  bf16.trainer.begin_epoch();
   for (int i = 0; i < 3; ++i) {
     const double exact = fp32.step();
     const double rounded = bf16.step();
@@ -62,16 +52,14 @@ TEST_CASE("training in bf16 stays near training in fp32, and weights stay fp32")
 TEST_CASE("updates too small for bf16 add up in the fp32 weights") {
   settings::TrainOptions options = small_run();
   options.learning_rate = 1e-6;
-  Subject subject(settings::ModelName::kMlp, true, options);
+  Subject subject(ModelName::kMlp, true, options);
   const at::Tensor before = subject.trainer.parameters().values().clone();
-  subject.trainer.begin_epoch();
   subject.step();
   CHECK_FALSE(at::equal(before, subject.trainer.parameters().values()));
 }
 
 TEST_CASE("batch norm keeps fp32 parameters and statistics in bf16") {
-  Subject subject(settings::ModelName::kResNet18, true);
-  subject.trainer.begin_epoch();
+  Subject subject(ModelName::kResNet18, true);
   CHECK(std::isfinite(subject.step()));
   const auto buffers = subject.trainer.model().named_buffers();
   CHECK(buffers["1.running_mean"].scalar_type() == at::kFloat);
@@ -85,10 +73,8 @@ TEST_CASE("accumulated bf16 gradients are summed in fp32") {
   settings::TrainOptions parts = small_run();
   parts.batch_size = 10;
   parts.gradient_accumulation_steps = 6;
-  Subject a(settings::ModelName::kNet, true, whole);
-  Subject b(settings::ModelName::kNet, true, parts);
-  a.trainer.begin_epoch();
-  b.trainer.begin_epoch();
+  Subject a(ModelName::kNet, true, whole);
+  Subject b(ModelName::kNet, true, parts);
   for (Subject* subject : {&a, &b}) {
     subject->step();
     subject->trainer.all_gather_gradients();
@@ -100,14 +86,12 @@ TEST_CASE("accumulated bf16 gradients are summed in fp32") {
 }
 
 TEST_CASE("a refreshed bf16 model computes with the restored weights") {
-  Subject subject(settings::ModelName::kNet, true);
-  subject.trainer.begin_epoch();
+  Subject subject(ModelName::kNet, true);
   const double first = subject.step();
-  Subject other(settings::ModelName::kNet, true);
+  Subject other(ModelName::kNet, true);
   other.trainer.parameters().values().zero_();  // as a checkpoint would, unseen by the model
-  other.trainer.begin_epoch();
-  CHECK(other.step() == testing::Approx(std::log(10.0)).epsilon(1e-3));
-  CHECK(first != testing::Approx(std::log(10.0)).epsilon(1e-3));
+  CHECK(other.step() == Approx(std::log(10.0)).epsilon(1e-3));
+  CHECK(first != Approx(std::log(10.0)).epsilon(1e-3));
 }
 
 }  // namespace

@@ -42,7 +42,9 @@ accelerator::GraphFactory repeating(Calls& calls) {
   return [&calls] { return std::make_unique<RepeatingGraph>(calls); };
 }
 
-const testing::SmallImages kImages{.count = 50};
+const SmallImages kImages{.count = 50};
+const settings::AugmentList kCropAndMix{settings::RandomCropOptions{std::nullopt, 2},
+                                        settings::MixupOptions{0.5, std::nullopt, {}}};
 
 /// Ten epochs of 20, 20 and 10 samples.
 TrainOptions long_run() {
@@ -51,8 +53,10 @@ TrainOptions long_run() {
   return options;
 }
 
-void check_same_training(const TrainOptions& options, const settings::DataOptions& data,
+void check_same_training(const TrainOptions& options, const settings::AugmentList& augment,
                          const std::vector<float>& class_weights = {}) {
+  settings::DataOptions data;
+  data.augment = augment;
   Calls calls;
   TrainerRig eager(options, one_rank(), nullptr, kImages, at::kCPU, data, {}, nullptr, nullptr,
                    class_weights);
@@ -78,10 +82,8 @@ TEST_CASE("a captured step of several shards trains as the eager one does") {
   TrainOptions options = long_run();
   options.shards = 3;
   check_same_training(options, {});
-  settings::DataOptions mixed;  // its samples must be loaded for each step
-  mixed.augment.emplace_back(
-      settings::MixupOptions{0.4, std::nullopt, settings::MixupScope::kGlobal});
-  check_same_training(options, mixed);
+  // Its samples must be loaded for each step.
+  check_same_training(options, {settings::MixupOptions{0.4, {}, settings::MixupScope::kGlobal}});
 }
 
 TEST_CASE("a captured step trains as the eager one does, whatever changes from step to step") {
@@ -95,10 +97,7 @@ TEST_CASE("a captured step trains as the eager one does, whatever changes from s
   options.optimizer = settings::OptimizerName::kAdamW;
   options.label_smoothing = 0.1;
   options.ema = {0.9};
-  settings::DataOptions data;
-  data.augment = {settings::RandomCropOptions{std::nullopt, 2},
-                  settings::MixupOptions{0.5, std::nullopt, {}}};
-  check_same_training(options, data);
+  check_same_training(options, kCropAndMix);
 }
 
 TEST_CASE("a captured step divides by the weights of its own samples") {
@@ -107,9 +106,7 @@ TEST_CASE("a captured step divides by the weights of its own samples") {
   check_same_training(options, {}, weights);
   options.label_smoothing = 0.1;
   options.ema = {0.9};
-  settings::DataOptions data;
-  data.augment = {settings::MixupOptions{0.5, std::nullopt, {}}};
-  check_same_training(options, data, weights);
+  check_same_training(options, {settings::MixupOptions{0.5, std::nullopt, {}}}, weights);
 }
 
 /// A rank's step with all its parts, and images of which it takes 20 a step.
@@ -120,11 +117,11 @@ struct Parts {
   }
 
   static std::unique_ptr<loader::BatchSource> make_images(const settings::AugmentList& augment) {
-    const testing::SmallImages wanted{.count = 20 * 50};
+    const SmallImages wanted{.count = 20 * 50};
     auto augmenter = augment.empty() ? nullptr
                                      : std::make_shared<loader::Augmenter>(
                                            augment, settings::ImageSize{16, 16}, 1, at::kCPU);
-    return loader::make_batch_source(testing::small_images(wanted), {}, at::kCPU, at::kFloat,
+    return loader::make_batch_source(small_images(wanted), {}, at::kCPU, at::kFloat,
                                      std::move(augmenter));
   }
 
@@ -170,12 +167,12 @@ struct Parts {
 
   TrainOptions options;
   std::unique_ptr<loader::BatchSource> images;
-  std::shared_ptr<testing::TinyModel> model = testing::tiny_model(1, true);
+  std::shared_ptr<TinyModel> model = tiny_model(1, true);
   FlatParameters parameters{*model, StepLog::kScalars};
   std::unique_ptr<BatchPartition> partition = make_batch_partition({}, one_rank(), at::kCPU);
   std::unique_ptr<comm::GradientAverager> averager =
       comm::make_gradient_averager(options, one_rank(), parameters.gradient_buffer());
-  EmaModel average{*model, parameters, testing::tiny_model(2, true)};
+  EmaModel average{*model, parameters, tiny_model(2, true)};
   Optimizer optimizer{options, parameters, {}, &average};
   StepLog log{parameters.statistics(), parameters.shard_statistics(), one_rank(),
               /*runs_ahead=*/false};
@@ -242,8 +239,7 @@ TEST_CASE("many steps in one replay are the same steps") {
   check_many_at_once(options, {});
   options.max_gradient_norm = 0.5;
   options.optimizer = settings::OptimizerName::kAdam;
-  check_many_at_once(options, {settings::RandomCropOptions{std::nullopt, 2},
-                               settings::MixupOptions{0.5, std::nullopt, {}}});
+  check_many_at_once(options, kCropAndMix);
 }
 
 TEST_CASE("a replayed step costs the host less than 10 microseconds") {
@@ -291,12 +287,11 @@ TEST_CASE("steps that cannot be captured are eager, or an error if capture was a
     settings::DataOptions data;
     data.split = split;
     const auto make = [&] {
-      return std::make_unique<TrainerRig>(options, communicator, nullptr, kImages, at::kCPU, data,
-                                          repeating(calls));
+      return TrainerRig(options, communicator, nullptr, kImages, at::kCPU, data, repeating(calls));
     };
-    CHECK(std::string(make()->trainer.execution()) == "eager");
+    CHECK(std::string(make().trainer.execution()) == "eager");
     options.cuda_graphs = settings::CudaGraphs::kOn;
-    const auto failure = error_of([&] { make(); });
+    const auto failure = error_of([&] { (void)make(); });
     CHECK(failure.code == ExitCode::kConfig);
     return failure.message;
   };
@@ -304,7 +299,7 @@ TEST_CASE("steps that cannot be captured are eager, or an error if capture was a
   accumulating.gradient_accumulation_steps = 2;
   CHECK_THAT(obstacle_of(accumulating, one_rank()),
              ContainsSubstring("gradient_accumulation_steps is above 1"));
-  testing::on_connected_ranks(2, [&](comm::Communicator& communicator) {
+  on_connected_ranks(2, [&](comm::Communicator& communicator) {
     const std::string message = obstacle_of(long_run(), communicator);
     if (communicator.rank() == 0) CHECK_THAT(message, ContainsSubstring("NCCL"));
   });
@@ -316,29 +311,26 @@ TEST_CASE("steps that cannot be captured are eager, or an error if capture was a
 /// Losses of both ways on the GPU, for 40 steps (of ResNet, which multiplies rounding, 10) of 16 of
 /// 40 samples: 16, 16 and 8.
 void check_on_gpu(const TrainOptions& options, settings::ModelName name, bool bf16) {
-  const testing::SmallImages images{.count = 40, .height = 28, .width = 28};
-  settings::ModelOptions model;
-  model.name = name;
+  const SmallImages images{.count = 40, .height = 28, .width = 28};
   const auto make = [&](accelerator::GraphFactory make_graph) {
-    return std::make_unique<TrainerRig>(options, one_rank(), models::make_model(model, {}, 1),
-                                        images, at::Device(at::kCUDA, 0), settings::DataOptions{},
-                                        std::move(make_graph),
-                                        bf16 ? models::make_model(model, {}, 2) : nullptr);
+    return TrainerRig(options, one_rank(), built_in_model(name, 1), images,
+                      at::Device(at::kCUDA, 0), {}, std::move(make_graph),
+                      bf16 ? built_in_model(name, 2) : nullptr);
   };
-  const auto eager = make(nullptr);
-  const auto graphed = make(accelerator::cuda_module().make_graph);
+  TrainerRig eager = make(nullptr);
+  TrainerRig graphed = make(accelerator::cuda_module().make_graph);
   const int steps = name == settings::ModelName::kResNet18 ? 10 : 40;
   for (int step = 1; step <= steps; ++step) {
-    eager->run_to(step);
-    graphed->run_to(step);
-    const double expected = eager->trainer.last_step_sums().loss;
+    eager.run_to(step);
+    graphed.run_to(step);
+    const double expected = eager.trainer.last_step_sums().loss;
     INFO("step " << step);
-    CHECK(graphed->trainer.last_step_sums().loss == Approx(expected).epsilon(bf16 ? 1e-2 : 1e-4));
+    CHECK(graphed.trainer.last_step_sums().loss == Approx(expected).epsilon(bf16 ? 1e-2 : 1e-4));
   }
 }
 
 TEST_CASE("a CUDA graph trains as the eager step does", "[gpu]") {
-  if (!testing::have_gpu()) return;
+  if (!have_gpu()) return;
   accelerator::cuda_module().set_device(0);
   at::globalContext().setDeterministicCuDNN(true);
   TrainOptions options = small_run();

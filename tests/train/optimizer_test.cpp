@@ -407,7 +407,7 @@ TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
   TrainOptions options = small_run();
   options.ema = {0.5};
   const auto make = [](std::int64_t seed) {  // its batch norm stays fp32
-    return models::make_model({.name = settings::ModelName::kResNet18}, {}, seed);
+    return built_in_model(settings::ModelName::kResNet18, seed);
   };
   const SmallImages images{.count = 8, .height = 28, .width = 28};
   TrainerRig rig(options, one_rank(), make(1), images, at::kCPU, {}, nullptr, make(2), make(3));

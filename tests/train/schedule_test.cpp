@@ -52,11 +52,7 @@ TEST_CASE("each schedule has its curve, after a warm-up that rises to its first 
 }
 
 settings::ScheduleOptions one_cycle(double pct_start) {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kOneCycle;
-  options.max_learning_rate = 0.5;
-  options.pct_start = pct_start;
-  return options;
+  return {.name = ScheduleName::kOneCycle, .max_learning_rate = 0.5, .pct_start = pct_start};
 }
 
 TEST_CASE("one_cycle rises on half a wave of the cosine and falls on another") {
@@ -89,10 +85,7 @@ std::vector<double> plateau_rates(const settings::ScheduleOptions& options,
 }
 
 TEST_CASE("plateau lowers the rate after more than patience epochs without a better loss") {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kPlateau;
-  options.factor = 0.5;
-  options.patience = 1;
+  settings::ScheduleOptions options{.name = ScheduleName::kPlateau, .factor = 0.5, .patience = 1};
   using Rates = std::vector<double>;
   // 0.99995 is not better than 1 by a ten-thousandth of it.
   CHECK(plateau_rates(options, {1, 0.99995, 2, 3, 4, 5, 0.9, 1, 1, 1}) ==
@@ -105,17 +98,12 @@ TEST_CASE("plateau lowers the rate after more than patience epochs without a bet
 }
 
 TEST_CASE("plateau makes no drop of less than 1e-8") {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kPlateau;
-  options.patience = 0;
+  const settings::ScheduleOptions options{.name = ScheduleName::kPlateau, .patience = 0};
   CHECK(plateau_rates(options, std::vector<double>(30, 1.0)).back() == Approx(4e-9));
 }
 
 TEST_CASE("plateau lowers the rate that a warm-up rises to") {
-  settings::ScheduleOptions options;
-  options.name = ScheduleName::kPlateau;
-  options.warmup_epochs = 2;
-  const Schedule schedule = schedule_of(options);
+  const Schedule schedule = schedule_of({.name = ScheduleName::kPlateau, .warmup_epochs = 2});
   CHECK(schedule.learning_rate(9) == Approx(0.2));
   CHECK(schedule.learning_rate(9, {.drops = 1}) == Approx(0.02));
   CHECK(schedule.learning_rate(20, {.drops = 1}) == Approx(0.04));

@@ -93,12 +93,10 @@ TEST_CASE("mixup goes by shard") {
     data.augment.emplace_back(settings::MixupOptions{0.4, std::nullopt, scope});
     INFO("scope " << static_cast<int>(scope));
     check_same_on_any_ranks(with_shards(3), data);
+    const ShardOutcome mixed = train_on(3, with_shards(3), data).front();
     // With as many ranks, samples are exchanged without fixed shards.
-    TrainOptions by_rank = small_run();
-    CHECK(train_on(3, with_shards(3), data)
-              .front()
-              .weights.equal(train_on(3, by_rank, data).front().weights));
-    CHECK_FALSE(train_on(3, with_shards(3), data).front() == train_on(3, with_shards(3)).front());
+    CHECK(mixed.weights.equal(train_on(3, small_run(), data).front().weights));
+    CHECK_FALSE(mixed == train_on(3, with_shards(3)).front());
   }
 }
 
@@ -116,8 +114,8 @@ TEST_CASE("running statistics are those that the mean of the shards' statistics 
   options.max_steps = 1;
   TrainOptions whole = options;
   whole.shards = 1;
-  TrainerRig halves(options, testing::one_rank(), tiny_model(1, true));
-  TrainerRig one(whole, testing::one_rank(), tiny_model(1, true));
+  TrainerRig halves(options, one_rank(), tiny_model(1, true));
+  TrainerRig one(whole, one_rank(), tiny_model(1, true));
   halves.run_to(1);
   one.run_to(1);
   const auto by_halves = halves.trainer.model().named_buffers();
@@ -128,7 +126,7 @@ TEST_CASE("running statistics are those that the mean of the shards' statistics 
 }
 
 TEST_CASE("more ranks than shards are refused") {
-  const auto failure = testing::error_of([] { (void)train_on(3, with_shards(2)); });
+  const auto failure = error_of([] { (void)train_on(3, with_shards(2)); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK(failure.message ==
         "deterministic.shards divides each batch into 2, but there are 3 processes: start at most "

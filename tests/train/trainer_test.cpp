@@ -279,7 +279,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
                                        settings::ModelName name, bool bf16) {
   options.gradient_averaging.strategy = strategy;
   std::vector<std::shared_ptr<models::Model>> models;  // made in turn: they draw from one generator
-  for (int i = 0; i < 6; ++i) models.push_back(models::make_model({.name = name}, {}, 1));
+  for (int i = 0; i < 6; ++i) models.push_back(built_in_model(name, 1));
   return results_of_ranks(2,
                           [&](comm::Communicator& communicator) {
                             const SmallImages images{.count = 50, .height = 28, .width = 28};
