@@ -14,6 +14,7 @@ namespace mnist_train::train {
 namespace {
 
 using settings::AveragingStrategy;
+using settings::ModelName;
 using settings::TrainOptions;
 using namespace testing;
 
@@ -71,21 +72,22 @@ TEST_CASE(
   const Progress& progress = rig.trainer.progress();
   CHECK(progress.best_step == -1);
   CHECK(progress.best_test_accuracy < 0);
-  const std::vector<double> selection{0.0, 0.75, 0.5, 0.75};
-  const std::vector<double> test{0.8, 0.85, 0.99, 0.9};
-  const std::vector<std::int64_t> best_steps{3, 6, 6, 6};
-  for (std::size_t epoch = 0; epoch < test.size(); ++epoch) {
+  struct Case {
+    double selection, test;
+    std::int64_t best_step;
+  };
+  for (const auto& [selection, test, best_step] :
+       {Case{0, 0.8, 3}, Case{0.75, 0.85, 6}, Case{0.5, 0.99, 6}, Case{0.75, 0.9, 6}}) {
     train_epoch(rig.trainer);
-    rig.trainer.end_epoch({.test_accuracy = test[epoch],
-                           .selection_accuracy = selection[epoch],
-                           .best_score = selection[epoch]});
-    CHECK(progress.best_step == best_steps[epoch]);
+    rig.trainer.end_epoch(
+        {.test_accuracy = test, .selection_accuracy = selection, .best_score = selection});
+    CHECK(progress.best_step == best_step);
   }
   CHECK(progress.best_accuracy == 0.75);
   CHECK(progress.highest_accuracy == 0.75);
   CHECK(progress.best_test_accuracy == 0.85);
   CHECK(progress.best_epoch == 2);
-  CHECK(progress.accuracies == test);
+  CHECK(progress.accuracies == std::vector<double>{0.8, 0.85, 0.99, 0.9});
 }
 
 TEST_CASE("early stopping counts epochs without an improvement of more than min_delta") {
@@ -95,16 +97,15 @@ TEST_CASE("early stopping counts epochs without an improvement of more than min_
   TrainerRig rig(options);
   const Progress& progress = rig.trainer.progress();
   // 0.625 is no improvement on 0.5, but 0.75 is, and the later ones have to improve on that.
-  const std::vector<double> accuracies{0, 0.5, 0.625, 0.75, 0.875, 0.5};
-  const std::vector<std::int64_t> bad_epochs{0, 0, 1, 0, 1, 2};
-  for (std::size_t epoch = 0; epoch < accuracies.size(); ++epoch) {
+  for (const auto& [accuracy, bad_epochs] :
+       {std::pair{0.0, 0}, {0.5, 0}, {0.625, 1}, {0.75, 0}, {0.875, 1}, {0.5, 2}}) {
     CHECK(rig.trainer.ended_by() == nullptr);
     train_epoch(rig.trainer);
     rig.trainer.end_epoch({.test_accuracy = 0.5,
-                           .selection_accuracy = 1 - accuracies[epoch],
-                           .best_score = -accuracies[epoch],
-                           .stopping_accuracy = accuracies[epoch]});
-    CHECK(progress.early_stopping.bad_epochs == bad_epochs[epoch]);
+                           .selection_accuracy = 1 - accuracy,
+                           .best_score = -accuracy,
+                           .stopping_accuracy = accuracy});
+    CHECK(progress.early_stopping.bad_epochs == bad_epochs);
   }
   CHECK(rig.trainer.run_done());
   CHECK(std::string(rig.trainer.ended_by()) == "early_stopping");
@@ -118,12 +119,10 @@ TEST_CASE("a score may be negative, stop_at_accuracy goes by accuracy, and the b
   options.stop_at_accuracy = 0.75;
   TrainerRig rig(options);
   Progress& progress = rig.trainer.progress();
-  const std::vector<double> scores{-2.5, -0.5, -1.5};
-  const std::vector<double> accuracies{0.5, 0.25, 0.75};
-  for (std::size_t epoch = 0; epoch < scores.size(); ++epoch) {
+  for (const auto& [score, accuracy] : {std::pair{-2.5, 0.5}, {-0.5, 0.25}, {-1.5, 0.75}}) {
     CHECK(rig.trainer.ended_by() == nullptr);
     train_epoch(rig.trainer);
-    rig.trainer.end_epoch({.selection_accuracy = accuracies[epoch], .best_score = scores[epoch]});
+    rig.trainer.end_epoch({.selection_accuracy = accuracy, .best_score = score});
   }
   CHECK(std::string(rig.trainer.ended_by()) == "stop_at_accuracy");
   CHECK(progress.best_epoch == 2);
@@ -276,7 +275,7 @@ TEST_CASE("the weights do not depend on how many ranks share the work of augment
 
 /// Weights, their average and optimizer state after a few steps on two ranks, as rank 1 sees them.
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
-                                       settings::ModelName name, bool bf16) {
+                                       ModelName name, bool bf16) {
   options.gradient_averaging.strategy = strategy;
   std::vector<std::shared_ptr<models::Model>> models;  // made in turn: they draw from one generator
   for (int i = 0; i < 6; ++i) models.push_back(built_in_model(name, 1));
@@ -287,7 +286,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
                             TrainerRig rig(options, communicator, models[rank], images, at::kCPU,
                                            {}, nullptr, bf16 ? models[2 + rank] : nullptr,
                                            models[4 + rank]);
-                            rig.run_to(name == settings::ModelName::kResNet18 ? 2 : 7);
+                            rig.run_to(name == ModelName::kResNet18 ? 2 : 7);
                             rig.trainer.all_gather_gradients();
                             std::vector<at::Tensor> result{
                                 rig.weights(), rig.trainer.parameters().gradients().clone(),
@@ -310,9 +309,9 @@ TEST_CASE("ranks that share weights and state train the same bits as ranks with 
     options.max_gradient_norm = 0.5;
   }
   // ResNet's batch norm stays fp32 in bf16.
-  const auto name = GENERATE(settings::ModelName::kNet, settings::ModelName::kResNet18);
-  const bool bf16 = name == settings::ModelName::kResNet18 || GENERATE(false, true);
-  if (name == settings::ModelName::kResNet18) options.epochs = 1;
+  const auto name = GENERATE(ModelName::kNet, ModelName::kResNet18);
+  const bool bf16 = name == ModelName::kResNet18 || GENERATE(false, true);
+  if (name == ModelName::kResNet18) options.epochs = 1;
   const auto copies = trained_by_two(options, AveragingStrategy::kFlat, name, bf16);
   const auto shared = trained_by_two(options, AveragingStrategy::kSharedMemory, name, bf16);
   REQUIRE(shared.size() == copies.size());
@@ -423,6 +422,89 @@ TEST_CASE("on a GPU, too, a NaN is an error once somebody looks", "[gpu]") {
   rig.trainer.parameters().values()[5].fill_(std::nan(""));
   rig.trainer.step(false);
   CHECK(error_of([&] { synced_sums(rig.trainer); }).code == ExitCode::kRunFailed);
+}
+
+/// A trainer of one of the shipped models that computes in bf16 or fp32.
+struct Subject {
+  Subject(ModelName name, bool bf16, const settings::TrainOptions& options = small_run())
+      : images(loader::make_batch_source(small_images({.count = 60, .height = 28, .width = 28}),
+                                         {0.5, 0.25}, at::kCPU, bf16 ? at::kBFloat16 : at::kFloat)),
+        trainer(options,
+                {.make_model = [name] { return built_in_model(name, /*seed=*/1); }, .bf16 = bf16},
+                *images, one_rank()) {}
+
+  double step() {
+    if (trainer.progress().step == 0) trainer.begin_epoch();
+    trainer.step(/*stop_requested=*/false);
+    return trainer.last_step_sums().loss / trainer.last_step_sums().samples;
+  }
+
+  std::unique_ptr<loader::BatchSource> images;
+  Trainer trainer;
+};
+
+TEST_CASE("training in bf16 stays near training in fp32, and weights stay fp32") {
+  const auto name = GENERATE(ModelName::kNet, ModelName::kMlp, ModelName::kLeNet);
+  Subject fp32(name, false);
+  Subject bf16(name, true);
+  CHECK(std::string(fp32.trainer.precision()) == "fp32");
+  CHECK(std::string(bf16.trainer.precision()) == "bf16");
+  for (int i = 0; i < 3; ++i) {
+    const double exact = fp32.step();
+    const double rounded = bf16.step();
+    CHECK(rounded != exact);
+    CHECK(std::abs(rounded - exact) < 0.02 * exact);
+  }
+  for (const auto& item : bf16.trainer.model().named_parameters()) {
+    CHECK(item.value().scalar_type() == at::kFloat);
+  }
+  const at::Tensor& values = bf16.trainer.parameters().values();
+  CHECK_FALSE(at::equal(values, values.to(at::kBFloat16).to(at::kFloat)));  // more than bf16 holds
+}
+
+TEST_CASE("updates too small for bf16 add up in the fp32 weights") {
+  settings::TrainOptions options = small_run();
+  options.learning_rate = 1e-6;
+  Subject subject(ModelName::kMlp, true, options);
+  const at::Tensor before = subject.trainer.parameters().values().clone();
+  subject.step();
+  CHECK_FALSE(at::equal(before, subject.trainer.parameters().values()));
+}
+
+TEST_CASE("batch norm keeps fp32 parameters and statistics in bf16") {
+  Subject subject(ModelName::kResNet18, true);
+  CHECK(std::isfinite(subject.step()));
+  const auto buffers = subject.trainer.model().named_buffers();
+  CHECK(buffers["1.running_mean"].scalar_type() == at::kFloat);
+  CHECK(buffers["1.running_mean"].abs().sum().item<double>() > 0);  // the computing model's, too
+  CHECK(buffers["1.num_batches_tracked"].item<std::int64_t>() == 1);
+}
+
+TEST_CASE("accumulated bf16 gradients are summed in fp32") {
+  settings::TrainOptions whole = small_run();
+  whole.batch_size = 60;
+  settings::TrainOptions parts = small_run();
+  parts.batch_size = 10;
+  parts.gradient_accumulation_steps = 6;
+  Subject a(ModelName::kNet, true, whole);
+  Subject b(ModelName::kNet, true, parts);
+  for (Subject* subject : {&a, &b}) {
+    subject->step();
+    subject->trainer.all_gather_gradients();
+  }
+  const at::Tensor difference =
+      a.trainer.parameters().gradients() - b.trainer.parameters().gradients();
+  CHECK(difference.norm().item<double>() <
+        0.01 * a.trainer.parameters().gradients().norm().item<double>());
+}
+
+TEST_CASE("a refreshed bf16 model computes with the restored weights") {
+  Subject subject(ModelName::kNet, true);
+  const double first = subject.step();
+  Subject other(ModelName::kNet, true);
+  other.trainer.parameters().values().zero_();  // as a checkpoint would, unseen by the model
+  CHECK(other.step() == Approx(std::log(10.0)).epsilon(1e-3));
+  CHECK(first != Approx(std::log(10.0)).epsilon(1e-3));
 }
 
 }  // namespace
