@@ -221,21 +221,17 @@ std::string value_of(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-TEST_CASE("on one host NCCL uses loopback, and its last collectives are recorded for a time-out") {
+TEST_CASE("NCCL uses loopback on one host, and records its last collectives if there is a folder") {
+  const auto [one_host, folder, interface, file] =
+      GENERATE(table<bool, const char*, const char*, const char*>(
+          {{true, "/run/logs", "lo", "/run/logs/nccl-rank-"}, {false, "", "", ""}}));
   const auto clean = all_set_to(nullptr);
-  set_nccl_defaults(/*one_host=*/true, "/run/logs");
-  CHECK(value_of("NCCL_SOCKET_IFNAME") == "lo");
+  set_nccl_defaults(one_host, folder);
+  CHECK(value_of("NCCL_SOCKET_IFNAME") == interface);
   CHECK(value_of("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC") == "1000");
   CHECK(value_of("TORCH_FR_BUFFER_SIZE") == "2000");
   CHECK(value_of("TORCH_NCCL_DUMP_ON_TIMEOUT") == "1");
-  CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE") == "/run/logs/nccl-rank-");
-}
-
-TEST_CASE("on several hosts the interface is NCCL's choice, without a folder nothing is dumped") {
-  const auto clean = all_set_to(nullptr);
-  set_nccl_defaults(/*one_host=*/false, "");
-  CHECK(value_of("NCCL_SOCKET_IFNAME").empty());
-  CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE").empty());
+  CHECK(value_of("TORCH_FR_DUMP_TEMP_FILE") == file);
 }
 
 TEST_CASE("variables that the user set stay, under their earlier names, too") {

@@ -104,6 +104,16 @@ TEST_CASE("one rank's gradients are those of the mean loss") {
                      subject.parameters.gradients()));
 }
 
+/// The backward pass of a rank's batch through a model in bf16.
+void backward_in_bf16(models::Model& model, GradientAverager& averager,
+                      train::FlatParameters& parameters, double shift, bool last) {
+  const at::Tensor images =
+      at::arange(4 * 16 * 16, at::kFloat).add(shift).sin().view({4, 1, 16, 16});
+  const at::Tensor logits = model.forward(images.to(at::kBFloat16));
+  averager.backward(logits.to(at::kFloat).square().sum(), /*gradient=*/{}, last);
+  parameters.collect_gradients();
+}
+
 /// Gradients of a network that computes in bf16, and their summands.
 struct Bf16Gradients {
   std::size_t rows;
@@ -113,8 +123,8 @@ struct Bf16Gradients {
 };
 
 Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy strategy) {
-  const auto master = testing::tiny_model(1);
-  const auto computing = testing::tiny_model(1);
+  const auto master = tiny_model(1);
+  const auto computing = tiny_model(1);
   computing->to(at::kBFloat16);
   const TrainOptions options = with_strategy(strategy);
   const bool late = adds_up_late(options, communicator, at::kCPU);
@@ -124,11 +134,7 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
   const auto averager = make_gradient_averager(options, communicator, parameters.gradient_buffer());
   parameters.begin_shard(0);
   averager->begin();
-  const at::Tensor images =
-      at::arange(4 * 16 * 16, at::kFloat).add(communicator.rank()).sin().view({4, 1, 16, 16});
-  const at::Tensor logits = computing->forward(images.to(at::kBFloat16));
-  averager->backward(logits.to(at::kFloat).square().sum(), /*gradient=*/{}, /*last=*/true);
-  parameters.collect_gradients();
+  backward_in_bf16(*computing, *averager, parameters, communicator.rank(), /*last=*/true);
   averager->average();
   const GradientSum sum = averager->sum();
   averager->add_up();
@@ -144,8 +150,8 @@ Bf16Gradients bf16_gradients(const Communicator& communicator, AveragingStrategy
 std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int64_t batches) {
   const auto sums = results_of_ranks(2, [&](Communicator& communicator) {
     at::Tensor exact;
-    const auto master = testing::tiny_model(1);
-    const auto computing = testing::tiny_model(1);
+    const auto master = tiny_model(1);
+    const auto computing = tiny_model(1);
     computing->to(at::kBFloat16);
     train::FlatParameters parameters(*master, 1, computing.get(), {SummationTree::of_ranks(2)});
     for (const at::Tensor& parameter : computing->parameters()) {
@@ -163,12 +169,7 @@ std::pair<at::Tensor, at::Tensor> bf16_sums(AveragingStrategy strategy, std::int
       averager->begin();
       for (std::int64_t batch = 0; batch < batches; ++batch) {
         const double shift = 100.0 * static_cast<double>(batch) + communicator.rank();
-        const at::Tensor images =
-            at::arange(4 * 16 * 16, at::kFloat).add(shift).sin().view({4, 1, 16, 16});
-        const at::Tensor logits = computing->forward(images.to(at::kBFloat16));
-        averager->backward(logits.to(at::kFloat).square().sum(), /*gradient=*/{},
-                           /*last=*/batch + 1 == batches);
-        parameters.collect_gradients();
+        backward_in_bf16(*computing, *averager, parameters, shift, batch + 1 == batches);
       }
       averager->average();
     }
@@ -185,7 +186,7 @@ TEST_CASE("every strategy sums gradients in bf16 in fp32, over batches and over 
   CHECK(exact.equal(exact_too));
   CHECK(at::allclose(bucketed, flat, 1e-6, 0));
   CHECK(bucketed.to(at::kDouble).sum().item<double>() ==
-        testing::Approx(exact.item<double>()).epsilon(1e-6));
+        Approx(exact.item<double>()).epsilon(1e-6));
   CHECK_FALSE(bucketed.equal(bucketed.to(at::kBFloat16).to(at::kFloat)));
 }
 
@@ -329,19 +330,18 @@ TEST_CASE("compressed gradients are rounded, statistics are not, and ranks agree
 }
 
 TEST_CASE("ranks that cannot share memory all say why, and none waits for another") {
-  const testing::FileSizeLimit too_small(16);
+  const FileSizeLimit too_small(16);
   const auto failures = results_of_ranks(3, [](Communicator& communicator) {
     Subject subject(communicator.world_size());
-    return testing::error_of([&] {
+    return error_of([&] {
       make_gradient_averager(with_strategy(AveragingStrategy::kSharedMemory), communicator,
                              subject.buffer());
     });
   });
-  for (const testing::Failure& failure : failures) {
+  for (const Failure& failure : failures) {
     CHECK_THAT(failure,
-               testing::IsError(ExitCode::kConfig,
-                                "rank 0 cannot create memory for all ranks (File too large",
-                                "; \"flat\" does not"));
+               IsError(ExitCode::kConfig, "rank 0 cannot make memory for all ranks (File too large",
+                       "; \"flat\" does not"));
   }
 }
 

@@ -41,6 +41,14 @@ Evaluation evaluated(const comm::Communicator& communicator, const EvaluationReq
       *tiny_model(1), *images_of(count), 4, communicator, at::kCPU, [] {}, request);
 }
 
+/// The same on each of several ranks.
+std::vector<Evaluation> evaluated_by(int ranks, const EvaluationRequest& request = {},
+                                     std::int64_t count = kCount) {
+  return results_of_ranks(ranks, [&](const comm::Communicator& communicator) {
+    return evaluated(communicator, request, count);
+  });
+}
+
 TEST_CASE("every sample counts once, however large the batches are") {
   const Evaluation expected = in_one_go(kCount);
   for (const std::int64_t batch_size : {1, 5, 36, 37, 1000}) {
@@ -63,10 +71,7 @@ TEST_CASE("ranks share the samples and agree, even ranks without samples; shards
       for (const bool shards : {false, true}) {
         EvaluationRequest request;
         if (shards) request.shards = 3;
-        const auto results =
-            results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
-              return evaluated(communicator, request, count);
-            });
+        const std::vector<Evaluation> results = evaluated_by(world_size, request, count);
         for (const Evaluation& result : results) {
           CHECK(result.samples == count);
           CHECK(result.accuracy == expected.accuracy);
@@ -119,10 +124,7 @@ TEST_CASE("confusion, predictions and extra sums do not depend on the ranks") {
   CHECK(alone.extra_sums == request.extra_sums);
 
   for (const int world_size : {2, 3}) {
-    const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
-      return evaluated(communicator, request);
-    });
-    for (const Evaluation& result : results) {
+    for (const Evaluation& result : evaluated_by(world_size, request)) {
       CHECK(result.counts.confusion == alone.counts.confusion);
       check_predictions(result, alone, 1e-9);
       CHECK(result.extra_sums == std::vector<double>{1.0 * world_size, 0.5 * world_size});
@@ -135,10 +137,7 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
   const auto images = images_of(kCount);
   const std::span<const std::uint16_t> labels = images->images().labels;
   for (const int world_size : {1, 2, 3}) {
-    const auto results = results_of_ranks(world_size, [&](const comm::Communicator& communicator) {
-      return evaluated(communicator, request);
-    });
-    for (const Evaluation& result : results) {
+    for (const Evaluation& result : evaluated_by(world_size, request)) {
       std::size_t next = 0;
       for (const SamplePrediction& prediction : result.predictions) {
         const auto sample = static_cast<std::size_t>(prediction.sample);
