@@ -1,5 +1,9 @@
 #include "train/optimizer.h"
 
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
 #include <cmath>
 #include <limits>
 
@@ -36,50 +40,27 @@ TrainOptions adam(OptimizerName name, double weight_decay) {
   return options_of(name, 0, false, weight_decay);
 }
 
-/// torch.optim.SGD, Adam and AdamW as their documentation states them, in double.
-class PlainOptimizer {
- public:
-  PlainOptimizer(const TrainOptions& options, const at::Tensor& values)
-      : options_(options),
-        values_(values.to(at::kDouble).clone()),
-        average_(at::zeros_like(values_)),
-        square_average_(at::zeros_like(values_)) {}
-
-  void step(const at::Tensor& gradients, double learning_rate) {
-    ++steps_;
-    at::Tensor g = gradients.to(at::kDouble);
-    if (options_.optimizer == OptimizerName::kAdamW) {
-      values_ = values_ * (1 - learning_rate * options_.weight_decay);
-    } else {
-      g = g + options_.weight_decay * values_;
-    }
-    values_ = values_ -
-              learning_rate * (options_.optimizer == OptimizerName::kSgd ? by_sgd(g) : by_adam(g));
+/// LibTorch's optimizer with these options.
+std::unique_ptr<torch::optim::Optimizer> libtorch_optimizer(const TrainOptions& options,
+                                                            const at::Tensor& values) {
+  namespace optim = torch::optim;
+  const std::vector<at::Tensor> parameters{values};
+  const auto with_adam_options = [&](auto adam_options) {
+    return adam_options.betas(std::make_tuple(options.adam_beta1, options.adam_beta2))
+        .eps(options.adam_epsilon)
+        .weight_decay(options.weight_decay);
+  };
+  if (options.optimizer == OptimizerName::kAdam) {
+    return std::make_unique<optim::Adam>(parameters, with_adam_options(optim::AdamOptions()));
   }
-
-  const at::Tensor& values() const { return values_; }
-
- private:
-  at::Tensor by_sgd(const at::Tensor& g) {
-    const double momentum = options_.sgd_momentum;
-    if (momentum == 0) return g;
-    average_ = steps_ == 1 ? g : momentum * average_ + g;
-    return options_.nesterov ? g + momentum * average_ : average_;
+  if (options.optimizer == OptimizerName::kAdamW) {
+    return std::make_unique<optim::AdamW>(parameters, with_adam_options(optim::AdamWOptions()));
   }
-  at::Tensor by_adam(const at::Tensor& g) {
-    average_ = options_.adam_beta1 * average_ + (1 - options_.adam_beta1) * g;
-    square_average_ = options_.adam_beta2 * square_average_ + (1 - options_.adam_beta2) * g * g;
-    const at::Tensor average = average_ / (1 - std::pow(options_.adam_beta1, steps_));
-    const at::Tensor square = square_average_ / (1 - std::pow(options_.adam_beta2, steps_));
-    return average / (square.sqrt() + options_.adam_epsilon);
-  }
-
-  TrainOptions options_;
-  at::Tensor values_;
-  at::Tensor average_;  // SGD: the momentum buffer
-  at::Tensor square_average_;
-  int steps_ = 0;
-};
+  return std::make_unique<optim::SGD>(parameters, optim::SGDOptions(0.1)
+                                                      .momentum(options.sgd_momentum)
+                                                      .nesterov(options.nesterov)
+                                                      .weight_decay(options.weight_decay));
+}
 
 /// Gradients of step `step`: never the same, never all of one sign.
 at::Tensor gradients_of(int step, std::int64_t count) {
@@ -92,7 +73,7 @@ void take_step(const FlatParameters& parameters, Optimizer& optimizer, int numbe
   optimizer.step(at::scalar_tensor(learning_rate, at::kDouble).unsqueeze(0));
 }
 
-TEST_CASE("every optimizer follows the plain formula for every setting") {
+TEST_CASE("every optimizer takes the steps that LibTorch's takes in double, for every setting") {
   for (const TrainOptions& options :
        {sgd(0, false, 0), sgd(0, false, 0.1), sgd(0.9, false, 0), sgd(0.5, false, 0.01),
         sgd(0.9, true, 0), sgd(0.9, true, 0.05), adam(OptimizerName::kAdam, 0),
@@ -102,14 +83,18 @@ TEST_CASE("every optimizer follows the plain formula for every setting") {
     const auto model = tiny_model(1);
     const FlatParameters parameters(*model, 0);
     Optimizer optimizer(options, parameters);
-    PlainOptimizer plain(options, parameters.values());
+    at::Tensor expected = parameters.values().to(at::kDouble);
+    expected.set_requires_grad(true);
+    const auto reference = libtorch_optimizer(options, expected);
     for (int step = 0; step < 30; ++step) {
       const double learning_rate = (is_sgd ? 0.1 : 0.01) / (1 + step);  // changes between steps
       take_step(parameters, optimizer, step, learning_rate);
-      plain.step(parameters.gradients(), learning_rate);
+      expected.mutable_grad() = parameters.gradients().to(at::kDouble);
+      reference->param_groups()[0].options().set_lr(learning_rate);
+      reference->step();
       INFO(optimizer.name() << ", momentum " << options.sgd_momentum << ", step " << step);
-      REQUIRE(at::allclose(parameters.values().to(at::kDouble), plain.values(),
-                           is_sgd ? 1e-5 : 1e-4, 1e-6));
+      REQUIRE(
+          at::allclose(parameters.values().to(at::kDouble), expected, is_sgd ? 1e-5 : 1e-4, 1e-6));
     }
     CHECK(parameters.gradients().equal(gradients_of(29, parameters.values().numel())));
   }
