@@ -279,24 +279,21 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
   options.gradient_averaging.strategy = strategy;
   std::vector<std::shared_ptr<models::Model>> models;  // made in turn: they draw from one generator
   for (int i = 0; i < 6; ++i) models.push_back(built_in_model(name, 1));
-  return results_of_ranks(2,
-                          [&](comm::Communicator& communicator) {
-                            const SmallImages images{.count = 50, .height = 28, .width = 28};
-                            const auto rank = static_cast<std::size_t>(communicator.rank());
-                            TrainerRig rig(options, communicator, models[rank], images, at::kCPU,
-                                           {}, nullptr, bf16 ? models[2 + rank] : nullptr,
-                                           models[4 + rank]);
-                            rig.run_to(name == ModelName::kResNet18 ? 2 : 7);
-                            rig.trainer.all_gather_gradients();
-                            std::vector<at::Tensor> result{
-                                rig.weights(), rig.trainer.parameters().gradients().clone(),
-                                rig.trainer.average()->values().clone()};
-                            for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
-                              result.push_back(state.flat.clone());
-                            }
-                            return result;
-                          })
-      .back();
+  const auto results = results_of_ranks(2, [&](comm::Communicator& communicator) {
+    const SmallImages images{.count = 50, .height = 28, .width = 28};
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    TrainerRig rig(options, communicator, models[rank], images, at::kCPU, {}, nullptr,
+                   bf16 ? models[2 + rank] : nullptr, models[4 + rank]);
+    rig.run_to(name == ModelName::kResNet18 ? 2 : 7);
+    rig.trainer.all_gather_gradients();
+    std::vector<at::Tensor> result{rig.weights(), rig.trainer.parameters().gradients().clone(),
+                                   rig.trainer.average()->values().clone()};
+    for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
+      result.push_back(state.flat.clone());
+    }
+    return result;
+  });
+  return results.back();
 }
 
 TEST_CASE("ranks that share weights and state train the same bits as ranks with copies") {
