@@ -348,7 +348,7 @@ TEST_CASE("ranks that cannot share memory all say why, and none waits for anothe
 TEST_CASE("the strategy is the one that is asked for, else by size") {
   constexpr std::int64_t kLarge = (25 << 20) / 4;
   const auto [strategy, deterministic, elements, name] =
-      GENERATE(table<AveragingStrategy, bool, std::int64_t, std::string>({
+      GENERATE_COPY(table<AveragingStrategy, bool, std::int64_t, std::string>({
           {AveragingStrategy::kAuto, false, 1000, "shared_memory"},
           {AveragingStrategy::kAuto, true, kLarge, "shared_memory"},
           {AveragingStrategy::kSharedMemory, false, 1000, "shared_memory"},
