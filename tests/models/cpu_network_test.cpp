@@ -25,7 +25,7 @@
 #include "models/model.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
-#include "support/error_of.h"
+#include "support/layers.h"
 #include "support/ranks.h"
 
 namespace mnist_train::models {
@@ -35,33 +35,7 @@ using settings::Activation;
 using settings::ImageSize;
 using settings::Layer;
 using settings::LayerList;
-
-Layer convolution(std::int64_t out, std::int64_t kernel, std::int64_t padding = 0,
-                  std::int64_t stride = 1, bool bias = true, std::int64_t groups = 1) {
-  settings::Conv2dLayer layer;
-  layer.out_channels = out;
-  layer.kernel_size = {kernel, kernel};
-  layer.padding = ImageSize{padding, padding};
-  layer.stride = {stride, stride};
-  layer.bias = bias;
-  layer.groups = groups;
-  return {"", layer};
-}
-Layer linear(std::int64_t out) {
-  settings::LinearLayer layer;
-  layer.out_features = out;
-  return {"", layer};
-}
-Layer function(Activation activation) {
-  settings::ActivationLayer layer;
-  layer.function = activation;
-  return {"", layer};
-}
-Layer relu() { return function(Activation::kRelu); }
-Layer batch_norm() { return {"", settings::BatchNormLayer{}}; }
-Layer max_pool() { return {"", settings::MaxPool2dLayer{}}; }
-Layer average_pool() { return {"", settings::AdaptiveAvgPool2dLayer{}}; }
-Layer flatten() { return {"", settings::FlattenLayer{}}; }
+using namespace testing::layer;
 
 /// Without batch norm, so that integers stay integers.
 LayerList pooled() {
@@ -79,7 +53,7 @@ LayerList pooled() {
 
 LayerList residual(bool norm = true) {
   settings::ResidualLayer block;
-  block.layers = {convolution(8, 3, 1, 2), relu(), convolution(8, 3, 1)};
+  block.layers = {convolution(8, 3, 1, 2, !norm), relu(), convolution(8, 3, 1, 1, !norm)};
   block.shortcut = {convolution(8, 1, 0, 2)};
   block.activation = Activation::kRelu;
   if (norm) {
@@ -92,6 +66,66 @@ LayerList residual(bool norm = true) {
   return list;
 }
 
+/// With a sum of images, and so many outputs of a linear layer that images are flattened for it.
+LayerList flattened() {
+  settings::ResidualLayer block;
+  block.layers = {convolution(10, 3, 1), relu()};
+  block.activation = Activation::kRelu;
+  return {convolution(10, 3, 1),
+          relu(),
+          max_pool(),
+          {"", block},
+          flatten(),
+          linear(70),
+          relu(),
+          linear(5)};
+}
+
+/// Blocks of EfficientNet: depthwise convolutions, and a gate from the average of all pixels
+/// (squeeze and excitation) or from each pixel.
+LayerList gated(bool of_pixels) {
+  LayerList gate{convolution(4, 1), function(Activation::kSilu), convolution(18, 1),
+                 function(Activation::kSigmoid)};
+  if (!of_pixels) gate.insert(gate.begin(), average_pool());
+  return {convolution(9, 3, 1, 1, false),
+          batch_norm(),
+          function(Activation::kSilu),
+          convolution(18, 3, 1, 2, true, 9),
+          function(Activation::kTanh),
+          {"", settings::GateLayer{gate}},
+          average_pool(),
+          flatten(),
+          linear(5)};
+}
+
+/// Convolutions with other padding on one side than on the other.
+LayerList padded() {
+  return {{"", settings::ZeroPad2dLayer{{0, 1, 0, 2}}},
+          convolution(8, 3, 0, 2),
+          relu(),
+          {"", settings::ZeroPad2dLayer{{1, 0, 2, 0}}},
+          convolution(6, 2),
+          function(Activation::kTanh),
+          {"", settings::ZeroPad2dLayer{{2, 1, 0, 1}}},
+          convolution(6, 3, 0, 1, true, 6),
+          function(Activation::kTanh),
+          average_pool(),
+          flatten(),
+          linear(5)};
+}
+
+/// An activation after a batch norm, and after a convolution.
+LayerList activated(const settings::ActivationLayer& activation) {
+  return {convolution(12, 1, 0, 1, false),
+          batch_norm(),
+          {"", activation},
+          convolution(12, 3, 1),
+          {"", activation},
+          average_pool(),
+          flatten(),
+          linear(5)};
+}
+
 std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
                                 const network::ImageShape& shape = {3, 12, 11, 5}) {
   settings::ModelOptions options;
@@ -99,6 +133,15 @@ std::shared_ptr<Model> model_of(const LayerList& layers, at::ScalarType type,
   auto model = make_model(options, shape, /*seed=*/3);
   type == at::kBFloat16 ? model->compute_in_bfloat16() : model->to(type);
   return model;
+}
+
+/// Returns the network in fp64, which LibTorch computes, with the rounded parameters of another.
+std::shared_ptr<Model> exact_of(const LayerList& layers, const Model& rounded) {
+  auto exact = model_of(layers, at::kDouble);
+  for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
+    exact->parameters()[i].set_data(rounded.parameters()[i].detach().to(at::kDouble));
+  }
+  return exact;
 }
 
 bool is_computed(const at::Tensor& out) { return count_operations(out, "Stage") > 0; }
@@ -110,12 +153,14 @@ bool can_compute(at::ScalarType type) {
 /// Outputs and all gradients of a step.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor& upstream) {
+NamedTensors take_step(Model& model, const at::Tensor& images, const at::Tensor& upstream,
+                       bool to_input = true) {
   model.zero_grad();
-  const at::Tensor leaf = images.detach().clone().requires_grad_();
+  const at::Tensor leaf = images.detach().clone().requires_grad_(to_input);
   const at::Tensor out = model.forward(leaf);
   out.backward(upstream.to(out.scalar_type()));
-  NamedTensors outcome{{"output", out.detach()}, {"input", leaf.grad()}};
+  NamedTensors outcome{{"output", out.detach()}};
+  if (to_input) outcome.emplace_back("input", leaf.grad());
   for (const auto& item : model.named_parameters()) {
     if (item.value().requires_grad()) outcome.emplace_back(item.key(), item.value().grad().clone());
   }
@@ -201,20 +246,14 @@ class RandomLists {
         return batch_norm();
       case 2:
         return max_pool();
-      case 3: {
-        settings::AvgPool2dLayer pool;
-        pool.stride = ImageSize{1 + below(2), 1};
-        pool.padding = {below(2), 0};
-        pool.count_include_pad = below(2) == 0;
-        return {"", pool};
-      }
-      case 4: {
-        settings::MaxPool2dLayer pool;
-        pool.kernel_size = {3, 2};
-        pool.stride = ImageSize{1 + below(2), 1};
-        pool.padding = {1, below(2)};
-        return {"", pool};
-      }
+      case 3:
+        return {"", settings::AvgPool2dLayer{{2, 2},
+                                             ImageSize{1 + below(2), 1},
+                                             {below(2), 0},
+                                             /*ceil_mode=*/false,
+                                             /*count_include_pad=*/below(2) == 0}};
+      case 4:
+        return {"", settings::MaxPool2dLayer{{3, 2}, ImageSize{1 + below(2), 1}, {1, below(2)}}};
       case 5: {
         settings::ResidualLayer block;
         block.layers = {batch_norm(), function(random_function())};
@@ -283,16 +322,45 @@ TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backw
   }
 }
 
+/// In bf16, gradients of batch norm are sums of numbers whose rounding errors do not cancel as they
+/// do.
+TEST_CASE("networks with every fused layer agree with LibTorch, with and without gradients") {
+  const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
+  if (!can_compute(type)) return;
+  std::vector<LayerList> lists{pooled(),     flattened(), residual(),
+                               gated(false), gated(true), padded()};
+  for (const Activation function :
+       {Activation::kTanh, Activation::kRelu, Activation::kSigmoid, Activation::kGelu,
+        Activation::kSilu, Activation::kLeakyRelu, Activation::kRelu6, Activation::kHardswish,
+        Activation::kHardsigmoid}) {
+    lists.push_back(activated({function, /*negative_slope=*/0.25}));
+  }
+  lists.push_back(activated({Activation::kGelu, 0, /*tanh_approximates=*/true}));
+  for (const LayerList& layers : lists) {
+    INFO(settings::write_layers(layers));
+    torch::manual_seed(3);
+    const auto model = model_of(layers, type);
+    const at::Tensor x = at::randn({37, 3, 12, 11}).to(type);
+    const at::Tensor upstream = at::randn({37, 5}).to(type);
+    const NamedTensors found = take_step(*model, x, upstream);
+    check_close(found, take_step(*exact_of(layers, *model), x.to(at::kDouble), upstream),
+                type == at::kFloat ? 1e-5 : 0.2);
+    const auto weights =
+        std::ranges::count_if(model->named_parameters().keys(),
+                              [](const std::string& name) { return name.ends_with("weight"); });
+    CHECK(count_operations(model->forward(x), "Stage") == weights);  // no layer is LibTorch's
+    const at::NoGradGuard no_grad;  // without gradients, values share memory
+    CHECK(model->forward(x).equal(found.front().second));
+  }
+}
+
 TEST_CASE("lists of layers agree with LibTorch in bf16 within its rounding") {
   torch::manual_seed(3);
   const at::Tensor x = at::randn({64, 3, 12, 11}).to(at::kBFloat16);
   const at::Tensor upstream = at::randn({64, 5}).to(at::kBFloat16);
   const auto model = model_of(pooled(), at::kBFloat16);
   CHECK(is_computed(model->forward(x)) == can_compute(at::kBFloat16));
-  const auto exact = model_of(pooled(), at::kDouble);
-  for (std::size_t i = 0; i < exact->parameters().size(); ++i) {
-    exact->parameters()[i].set_data(model->parameters()[i].detach().to(at::kDouble));
-  }
+  const auto exact = exact_of(pooled(), *model);
   check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream), 0.05);
 }
 
@@ -319,28 +387,41 @@ TEST_CASE("bits depend neither on the number of threads nor on the other images 
 }
 
 TEST_CASE("frozen layers have no gradients, and those of others do not change") {
+  struct Case {
+    LayerList layers;
+    std::vector<std::string> trained;  // all others are frozen, batch norms among them
+  };
+  const std::vector<Case> cases{{residual(), {"3.layers.3.", "6."}},
+                                {gated(/*of_pixels=*/false), {"5.", "8."}},  // the gate
+                                {gated(/*of_pixels=*/false), {"0.", "3.", "8."}},
+                                {gated(/*of_pixels=*/false), {"8."}}};
   torch::manual_seed(5);
   const at::Tensor x = at::randn({20, 3, 12, 11});
   const at::Tensor upstream = at::randn({20, 5});
-  const auto whole = model_of(residual(), at::kFloat);
-  whole->eval();  // as frozen batch norms are
-  const NamedTensors expected = take_step(*whole, x, upstream);
-  const auto model = model_of(residual(), at::kFloat);
-  const auto named = model->named_parameters();
-  for (const auto& item : named) {
-    const bool is_trained = item.key().starts_with("2.layers.3") || item.key().starts_with("5");
-    item.value().set_requires_grad(is_trained);
-  }
-  model->train();
-  const NamedTensors found = take_step(*model, x, upstream);
-  for (const auto& [name, tensor] : found) {
-    for (const auto& [other, value] : expected) {
-      INFO(name);
-      if (name == other) CHECK(tensor.equal(value));
+  for (const Case& tried : cases) {
+    const auto whole = model_of(tried.layers, at::kFloat);
+    whole->eval();  // as frozen batch norms are
+    const NamedTensors expected = take_step(*whole, x, upstream);
+    const auto model = model_of(tried.layers, at::kFloat);
+    const auto named = model->named_parameters();
+    for (const auto& item : named) {
+      item.value().set_requires_grad(std::ranges::any_of(
+          tried.trained, [&](const std::string& name) { return item.key().starts_with(name); }));
     }
+    model->train();
+    std::size_t compared = 0;
+    for (const auto& [name, tensor] : take_step(*model, x, upstream, /*to_input=*/false)) {
+      for (const auto& [other, value] : expected) {
+        INFO(name);
+        if (name != other) continue;
+        CHECK(error_of_tensor(tensor, value) <= 1e-6);
+        ++compared;
+      }
+    }
+    CHECK(compared > tried.trained.size() + model->named_buffers().size());
+    for (const auto& item : named) item.value().set_requires_grad(false);
+    CHECK_FALSE(model->forward(x).requires_grad());
   }
-  for (const auto& item : named) item.value().set_requires_grad(false);
-  CHECK_FALSE(model->forward(x).requires_grad());
 }
 
 TEST_CASE("gradients are written to their destination buffers, once") {
@@ -407,17 +488,25 @@ TEST_CASE("a NaN in an image reaches its output alone") {
   }
 }
 
-TEST_CASE("dropout in a list drops what LibTorch's operations drop") {
+TEST_CASE("dropout in a list drops what LibTorch's operations drop, and nothing in evaluation") {
+  const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
+  const double p = GENERATE(0.3, 0.1, 0.0, 1 - 1e-12);  // the last one's limit is 2^32
+  CAPTURE(type, p);
   torch::manual_seed(8);
-  LayerList layers{convolution(6, 3), {"", settings::DropoutLayer{0.3}}, flatten(), linear(20)};
-  layers.insert(layers.end(), {{"", settings::DropoutLayer{0.5}}, linear(5)});
-  const at::Tensor x = at::randn({40, 3, 12, 11});
-  const at::Tensor upstream = at::randn({40, 5});
+  const LayerList layers{convolution(6, 3), {"", settings::DropoutLayer{p}},   flatten(),
+                         linear(20),        {"", settings::DropoutLayer{0.5}}, linear(5)};
+  const at::Tensor x = at::randn({40, 3, 12, 11}).to(type);
+  const at::Tensor upstream = at::randn({40, 5}).to(type);
   const at::Tensor seeds = at::arange(40, at::kLong) * 0x1234567890abcdef;
-  const auto model = model_of(layers, at::kFloat);
-  const auto exact = model_of(layers, at::kDouble);
+  const auto model = model_of(layers, type);
+  const auto exact = exact_of(layers, *model);
   for (Model* each : {model.get(), exact.get()}) each->set_sample_seeds(seeds);
-  check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream), 1e-6);
+  for (const bool training : {true, false}) {
+    model->train(training);
+    exact->train(training);
+    check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream),
+                type == at::kFloat ? 1e-6 : 0.05);
+  }
 }
 
 TEST_CASE("synchronised batch norms of lists see the global batch, however uneven the shares are") {

@@ -1,0 +1,51 @@
+// What a graph fuses. models/cpu_network_test.cpp compares what its executor computes with
+// LibTorch.
+#include "cpu_kernels/graph.h"
+
+#include "support/catch.h"
+
+namespace mnist_train::cpu_kernels {
+namespace {
+
+constexpr ValueShape kShape{8, 6, 6};
+
+Value add_convolution(Graph& graph, Value in) {
+  return graph.add(ConvolutionNode{{kShape, kShape, {1, 1}}, false}, in);
+}
+
+Value add_norm(Graph& graph, Value in) {
+  return graph.add(BatchNormNode{1e-5, 0.1}, add_convolution(graph, in));
+}
+
+TEST_CASE("a residual block has no nodes for its sum and its ReLUs") {
+  Graph graph(kShape);
+  const Value x = graph.add_relu(add_norm(graph, Graph::input()));
+  graph.share(x);
+  const Value front = graph.add_relu(add_norm(graph, x));
+  const Value end = add_norm(graph, front);
+  const Value shortcut = add_norm(graph, x);
+  graph.add_relu(graph.add_sum(end, shortcut));
+  CHECK(graph.nodes().size() == 8);
+}
+
+TEST_CASE("a ReLU is fused with the layer before it, and a ReLU6 with a batch norm") {
+  for (int function = 0; function <= static_cast<int>(Function::kTanhGelu); ++function) {
+    INFO("function " << function);
+    const ActivationNode activation{{static_cast<Function>(function)}};
+    Graph graph(kShape);
+    const Value x = graph.add(activation, add_norm(graph, Graph::input()));
+    graph.add(activation, add_convolution(graph, x));
+    const bool is_relu = activation.activation.function == Function::kRelu;
+    const bool is_relu6 = activation.activation.function == Function::kRelu6;
+    CHECK(graph.nodes().size() == (is_relu ? 3U : is_relu6 ? 4U : 5U));
+  }
+}
+
+TEST_CASE("a dropout that drops nothing has no node") {
+  Graph graph(kShape);
+  const Value x = add_convolution(graph, Graph::input());
+  CHECK(graph.add(DropoutNode{0, 0}, x) == x);
+}
+
+}  // namespace
+}  // namespace mnist_train::cpu_kernels
