@@ -4,8 +4,8 @@
 #include <cuda_runtime_api.h>
 
 #include "support/fake_gpu/device.h"
-#include "support/fake_gpu/library.h"
 #include "support/fake_gpu/message.h"
+#include "support/fake_gpu/product.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -19,13 +19,11 @@ struct Handle {
 
 Handle& handle_of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
-cublasStatus_t launch_product(cublasHandle_t handle, const char* name, void* result,
-                              cudaDataType type, int rows, int columns, int column_stride) {
-  const Operation zero =
-      zero_columns(result, type, static_cast<std::uint64_t>(rows),
-                   static_cast<std::uint64_t>(columns), static_cast<std::uint64_t>(column_stride));
-  const bool launched = launch_library_kernel(handle_of(handle).stream, name, zero) == cudaSuccess;
-  return launched ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+cublasStatus_t launch_gemm(cublasHandle_t handle, const char* name, void* result, cudaDataType type,
+                           int rows, int columns, int column_stride) {
+  return launch_product(handle_of(handle).stream, name, result, type,
+                        static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
+                        column_stride);
 }
 
 }  // namespace
@@ -66,14 +64,10 @@ FAKE_GPU_SETTING(PointerMode_v2, cublasPointerMode_t, pointer_mode)
 
 #undef FAKE_GPU_SETTING
 
-cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t, void*, std::size_t) {
-  return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t cublasSgemm_v2(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int rows,
                               int columns, int, const float*, const float*, int, const float*, int,
                               const float*, float* result, int column_stride) {
-  return launch_product(handle, "cublasSgemm_v2", result, CUDA_R_32F, rows, columns, column_stride);
+  return launch_gemm(handle, "cublasSgemm_v2", result, CUDA_R_32F, rows, columns, column_stride);
 }
 
 cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t, cublasOperation_t, int rows,
@@ -81,12 +75,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t, cublasOper
                             const void*, cudaDataType, int, const void*, void* result,
                             cudaDataType type, int column_stride, cublasComputeType_t,
                             cublasGemmAlgo_t) {
-  return launch_product(handle, "cublasGemmEx", result, type, rows, columns, column_stride);
+  return launch_gemm(handle, "cublasGemmEx", result, type, rows, columns, column_stride);
 }
-
-const char* cublasGetStatusName(cublasStatus_t) { return "a status of the mock of cuBLAS"; }
-
-const char* cublasGetStatusString(cublasStatus_t status) { return cublasGetStatusName(status); }
 
 }  // extern "C"
 

@@ -1,6 +1,6 @@
 /// cuDNN: the backend's descriptors remember their attributes, there is one engine for everything,
 /// and its executions are kernels that do nothing. Descriptors of the older API, which LibTorch's
-/// batch norm still uses, are empty.
+/// batch norm still uses, are empty (stubs).
 #include <cudnn.h>
 #include <cudnn_backend.h>
 
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "support/fake_gpu/device.h"
-#include "support/fake_gpu/library.h"
 #include "support/fake_gpu/message.h"
 
 namespace mnist_train::fake_gpu {
@@ -86,13 +85,6 @@ std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
 
 std::size_t cudnnGetCudartVersion() { return CUDART_VERSION; }
 
-cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int* value) {
-  *value = type == MAJOR_VERSION   ? CUDNN_MAJOR
-           : type == MINOR_VERSION ? CUDNN_MINOR
-                                   : CUDNN_PATCHLEVEL;
-  return CUDNN_STATUS_SUCCESS;
-}
-
 const char* cudnnGetErrorString(cudnnStatus_t) { return "a status of the mock of cuDNN"; }
 
 void cudnnGetLastErrorString(char* text, std::size_t size) {
@@ -103,11 +95,6 @@ void cudnnGetLastErrorString(char* text, std::size_t size) {
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   if (check_unsafe_call("cudnnCreate") != cudaSuccess) return CUDNN_STATUS_NOT_INITIALIZED;
   *handle = reinterpret_cast<cudnnHandle_t>(new Handle);
-  return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  delete &handle_of(handle);
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -131,10 +118,6 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor)
   delete static_cast<Descriptor*>(descriptor);
   return CUDNN_STATUS_SUCCESS;
 }
-
-cudnnStatus_t cudnnBackendInitialize(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
-
-cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t) { return CUDNN_STATUS_SUCCESS; }
 
 cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
@@ -169,45 +152,10 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   return static_cast<cudnnStatus_t>(launch_with_handle(handle, "cudnnBackendExecute"));
 }
 
-}  // extern "C"
-
-namespace {
-
 constexpr std::size_t kWorkspace_bytes = 4096;
 
-cudnnStatus_t tell_workspace(std::size_t* bytes) {
+static cudnnStatus_t tell_workspace(std::size_t* bytes) {
   *bytes = kWorkspace_bytes;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-}  // namespace
-
-extern "C" {
-
-#define FAKE_GPU_DESCRIPTOR(name)                                                      \
-  cudnnStatus_t cudnnCreate##name##Descriptor(cudnn##name##Descriptor_t* descriptor) { \
-    return make_opaque<cudnnStatus_t>(descriptor);                                     \
-  }                                                                                    \
-  cudnnStatus_t cudnnDestroy##name##Descriptor(cudnn##name##Descriptor_t descriptor) { \
-    return destroy_opaque<cudnnStatus_t>(descriptor);                                  \
-  }
-
-FAKE_GPU_DESCRIPTOR(Tensor)
-FAKE_GPU_DESCRIPTOR(Filter)
-FAKE_GPU_DESCRIPTOR(Convolution)
-FAKE_GPU_DESCRIPTOR(Activation)
-FAKE_GPU_DESCRIPTOR(Pooling)
-FAKE_GPU_DESCRIPTOR(Dropout)
-
-#undef FAKE_GPU_DESCRIPTOR
-
-cudnnStatus_t cudnnSetTensorNdDescriptor(cudnnTensorDescriptor_t, cudnnDataType_t, int, const int[],
-                                         const int[]) {
-  return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t, cudnnActivationMode_t,
-                                           cudnnNanPropagation_t, double) {
   return CUDNN_STATUS_SUCCESS;
 }
 

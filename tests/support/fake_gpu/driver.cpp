@@ -1,7 +1,7 @@
 /// CUDA's driver API: device queries of LibTorch and mnist-train's front end, and kernels that are
 /// compiled at run time (by NVRTC) and loaded as modules; those of nvrtc.cpp compute, others do
-/// nothing. A lookup of a function that is neither here nor in driver_unimplemented.cpp fails with
-/// a message on stderr.
+/// nothing. A lookup of a function that is neither here nor a stub (CMakeLists.txt) fails with a
+/// message on stderr.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -16,7 +16,6 @@
 #include <string>
 
 #include "support/fake_gpu/device.h"
-#include "support/fake_gpu/emulated_kernel.h"
 #include "support/fake_gpu/kernels.h"
 #include "support/fake_gpu/message.h"
 #include "support/fake_gpu/settings.h"
@@ -118,8 +117,6 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
-
 CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
   *flags = 0;
   *active = 1;
@@ -214,8 +211,6 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
   *value = 0;
   return CUDA_SUCCESS;
 }
-
-CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_size,
                                                      std::size_t) {

@@ -1,57 +1,68 @@
 #!/usr/bin/env python3
-"""Writes a C++ source with a stub for each function that a library of NVIDIA's exports.
+"""Writes a C++ source with a stub for each function of a library of NVIDIA's.
 
-usage: make_stubs.py --nm NM --library FILE --prefix PREFIX --error CODE --output FILE [--launch REGEX]
+usage: make_stubs.py --error CODE --output FILE [--nm NM --real LIBRARY --prefix PREFIX] [--names NAME...]
+                     [--launch REGEX] [--empty REGEX]
 
-Only functions whose names begin with PREFIX get a stub. A stub says that its function is not implemented, and returns CODE. One
-whose name matches REGEX computes something: it launches a kernel that does nothing. All stubs are weak, so that functions that
-are written by hand replace theirs when the library is linked.
+Those are the functions that the real library exports and whose names begin with PREFIX, and the named ones. A stub says that its
+function is not implemented, and returns CODE. One whose name matches --launch computes something: it launches a kernel that does
+nothing. One whose name matches --empty creates, sets or destroys an object that holds nothing, or does nothing else: it succeeds.
+All stubs are weak, so that functions that are written by hand replace theirs when the library is linked.
 """
 
 import argparse
 import re
 import subprocess
 
-HEADER = """// Written by make_stubs.py from the functions of {library}.
+HEADER = """// Written by make_stubs.py.
 #include "support/fake_gpu/message.h"
 
 using mnist_train::fake_gpu::launch_with_handle;
 using mnist_train::fake_gpu::not_implemented;
 
-#define STUB(name) \\
-  extern "C" __attribute__((weak)) int name() {{ return not_implemented(#name, {error}); }}
-#define LAUNCH(name) \\
-  extern "C" __attribute__((weak)) int name(void* handle) {{ return launch_with_handle(handle, #name); }}
+#define WEAK extern "C" __attribute__((weak)) int
+#define STUB(name) WEAK name() {{ return not_implemented(#name, {error}); }}
+#define LAUNCH(name) WEAK name(void* handle) {{ return launch_with_handle(handle, #name); }}
+#define SUCCEED(name) WEAK name() {{ return 0; }}
+#define CREATE(name) WEAK name(void** handle) {{ static char object; *handle = &object; return 0; }}
 
 """
 
 
 def exported_functions(nm, library, prefix):
-    """Their names, without symbol versions, in order."""
+    """Their names, without symbol versions."""
     result = subprocess.run([nm, "-D", "--defined-only", library], check=True, capture_output=True, text=True)
-    names = set()
     for line in result.stdout.splitlines():
         kind, symbol = line.split()[-2:]
         name = symbol.split("@")[0]
         if kind in "TWi" and name.startswith(prefix):
-            names.add(name)
-    return sorted(names)
+            yield name
+
+
+def kind_of(name, arguments):
+    if arguments.launch and re.search(arguments.launch, name, re.IGNORECASE):
+        return "LAUNCH"
+    if arguments.empty and re.fullmatch(arguments.empty, name):
+        return "CREATE" if "Create" in name else "SUCCEED"
+    return "STUB"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    for option in ("nm", "library", "prefix", "error", "output"):
+    for option in ("error", "output"):
         parser.add_argument(f"--{option}", required=True)
-    parser.add_argument("--launch", metavar="REGEX")
+    for option in ("nm", "real", "prefix", "launch", "empty"):
+        parser.add_argument(f"--{option}")
+    parser.add_argument("--names", nargs="*", default=[])
     arguments = parser.parse_args()
-    functions = exported_functions(arguments.nm, arguments.library, tuple(arguments.prefix.split(",")))
+    functions = set(arguments.names)
+    if arguments.real:
+        functions.update(exported_functions(arguments.nm, arguments.real, tuple(arguments.prefix.split(","))))
     if not functions:
-        parser.error(f"{arguments.library} exports no {arguments.prefix}*")
+        parser.error(f"{arguments.real} exports no {arguments.prefix}*")
     with open(arguments.output, "w", encoding="utf-8") as file:
-        file.write(HEADER.format(library=arguments.library, error=arguments.error))
-        for name in functions:
-            launches = arguments.launch and re.search(arguments.launch, name, re.IGNORECASE)
-            file.write(f"{'LAUNCH' if launches else 'STUB'}({name})\n")
+        file.write(HEADER.format(error=arguments.error))
+        file.writelines(f"{kind_of(name, arguments)}({name})\n" for name in sorted(functions))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kSuccess = 0;          // NVML_SUCCESS
 constexpr int kInvalidArgument = 2;  // NVML_ERROR_INVALID_ARGUMENT
-constexpr int kNotSupported = 3;     // NVML_ERROR_NOT_SUPPORTED
 constexpr int kNotFound = 6;         // NVML_ERROR_NOT_FOUND
 constexpr int kTooSmall = 7;         // NVML_ERROR_INSUFFICIENT_SIZE
 
@@ -26,12 +25,6 @@ using Device = std::uintptr_t;
 extern "C" {
 
 int nvmlInit_v2() { return kSuccess; }
-
-int nvmlInit() { return kSuccess; }
-
-int nvmlShutdown() { return kSuccess; }
-
-const char* nvmlErrorString(int) { return "an error of the mock of NVML"; }
 
 int nvmlSystemGetDriverVersion(char* version, unsigned length) {
   constexpr std::string_view kVersion = "580.65.06";
@@ -45,19 +38,8 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   return kSuccess;
 }
 
-/// Counts the devices of the machine: NVML ignores CUDA_VISIBLE_DEVICES.
-int nvmlDeviceGetCount_v2(unsigned* count) {
-  *count = static_cast<unsigned>(settings().count);
-  return kSuccess;
-}
-
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device* device) {
-  if (index >= static_cast<unsigned>(settings().count)) return kInvalidArgument;
-  *device = index + 1;
-  return kSuccess;
-}
-
-/// Finds a device by the result of cudaDeviceGetPCIBusId.
+/// Finds a device of the machine by the result of cudaDeviceGetPCIBusId: NVML ignores
+/// CUDA_VISIBLE_DEVICES.
 int nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, Device* device) {
   const char* colon = std::strchr(bus_id, ':');  // behind the PCI domain
   if (colon == nullptr) return kInvalidArgument;
@@ -71,17 +53,6 @@ int nvmlDeviceGetComputeRunningProcesses(Device, unsigned* count, void*) {
   *count = 0;
   return kSuccess;
 }
-
-int nvmlDeviceGetComputeRunningProcesses_v3(Device, unsigned* count, void*) {
-  *count = 0;
-  return kSuccess;
-}
-
-int nvmlDeviceGetNvLinkRemoteDeviceType(Device, unsigned, int*) { return kNotSupported; }
-
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(Device, unsigned, void*) { return kNotSupported; }
-
-int nvmlDeviceGetGpuFabricInfoV(Device, void*) { return kNotSupported; }
 
 }  // extern "C"
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "support/fake_gpu/device.h"
-#include "support/fake_gpu/emulated_kernel.h"
+#include "support/fake_gpu/kernels.h"
 #include "support/fake_gpu/message.h"
 #include "support/fake_gpu/settings.h"
 

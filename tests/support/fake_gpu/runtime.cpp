@@ -165,10 +165,6 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 
-cudaError_t cudaProfilerStart() { return cudaSuccess; }
-
-cudaError_t cudaProfilerStop() { return cudaSuccess; }
-
 }  // extern "C"
 
 namespace {
@@ -269,8 +265,6 @@ extern "C" {
 
 void** __cudaRegisterFatBinary(void* binary) { return new void*(binary); }
 
-void __cudaRegisterFatBinaryEnd(void**) {}
-
 void __cudaUnregisterFatBinary(void** handle) { delete handle; }
 
 char __cudaInitModule(void**) { return 1; }
@@ -279,8 +273,6 @@ void __cudaRegisterFunction(void**, const char* host_function, char*, const char
                             uint3*, dim3*, dim3*, int*) {
   register_kernel(host_function, name);
 }
-
-void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_bytes,
                                      CUstream_st* stream) {
@@ -339,8 +331,6 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   attributes->maxDynamicSharedSizeBytes = kSharedOptIn_bytes;
   return cudaSuccess;
 }
-
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block_size,
                                                           std::size_t) {
@@ -438,8 +428,6 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete &handle_of_graph(graph);
   return cudaSuccess;
 }
-
-cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*, unsigned) { return cudaSuccess; }
 
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph,
                                           unsigned long long) {

@@ -375,25 +375,13 @@ Event& event_of(cudaEvent_t handle) { return *reinterpret_cast<Event*>(handle); 
 
 extern "C" {
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flags, int priority) {
-  *handle = handle_of(create_stream(flags, priority));
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* handle, unsigned flags, int) {
+  *handle = handle_of(create_stream(flags));
   return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* handle, unsigned flags) {
-  return cudaStreamCreateWithPriority(handle, flags, 0);
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t* handle) {
   return cudaStreamCreateWithPriority(handle, cudaStreamDefault, 0);
-}
-
-/// Leaves the stream as it is: its work still runs, and events may name it.
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-
-cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
-  *priority = stream_of(handle).priority();
-  return cudaSuccess;
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {

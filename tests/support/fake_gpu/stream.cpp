@@ -28,7 +28,7 @@ Streams& streams() {
   static auto& streams = *[] {
     auto* made = new Streams();
     for (int device = 0; device < device_count(); ++device) {
-      made->all.push_back(std::make_unique<Stream>(Stream::Kind::kLegacy, device, 0, 0));
+      made->all.push_back(std::make_unique<Stream>(Stream::Kind::kLegacy, device, 0));
       made->legacy.push_back(made->all.back().get());
     }
     return made;
@@ -66,9 +66,6 @@ void start_thread(Operation work) {
 }
 
 }  // namespace
-
-Stream::Stream(Kind kind, int device, unsigned flags, int priority)
-    : kind_(kind), device_(device), flags_(flags), priority_(priority) {}
 
 Stream::Position Stream::enqueue(Operation operation) {
   const std::lock_guard lock(mutex_);
@@ -112,11 +109,10 @@ void Stream::run() {
   }
 }
 
-Stream& create_stream(unsigned flags, int priority) {
+Stream& create_stream(unsigned flags) {
   Streams& all = streams();
   const std::lock_guard lock(all.mutex);
-  all.all.push_back(
-      std::make_unique<Stream>(Stream::Kind::kCreated, current_device(), flags, priority));
+  all.all.push_back(std::make_unique<Stream>(Stream::Kind::kCreated, current_device(), flags));
   return *all.all.back();
 }
 

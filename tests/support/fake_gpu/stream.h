@@ -21,13 +21,12 @@ class Stream {
 
   enum class Kind { kLegacy, kCreated };
 
-  /// `flags` and `priority` are those of cudaStreamCreateWithPriority.
-  Stream(Kind kind, int device, unsigned flags, int priority);
+  /// `flags` are those of cudaStreamCreateWithPriority.
+  Stream(Kind kind, int device, unsigned flags) : kind_(kind), device_(device), flags_(flags) {}
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   int device() const { return device_; }
-  int priority() const { return priority_; }
   /// Returns whether this is the device's legacy default stream.
   bool is_legacy() const { return kind_ == Kind::kLegacy; }
   /// Returns whether work of the legacy stream waits for this stream's, and the reverse.
@@ -46,7 +45,6 @@ class Stream {
   const Kind kind_;
   const int device_;
   const unsigned flags_;
-  const int priority_;
   mutable std::mutex mutex_;  // for the members below
   std::condition_variable changed_;
   std::deque<Operation> operations_;
@@ -56,7 +54,7 @@ class Stream {
 };
 
 /// Makes a stream of the calling thread's device.
-Stream& create_stream(unsigned flags, int priority);
+Stream& create_stream(unsigned flags);
 
 /// Returns the stream behind a handle of the program. The default streams, among them the one that
 /// is called per-thread, are the legacy stream of the calling thread's device.
