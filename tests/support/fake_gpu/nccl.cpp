@@ -20,16 +20,6 @@ using Handle = std::shared_ptr<Communicator>;
 
 thread_local const char* last_error = "";
 
-ncclResult_t make_communicator(ncclComm_t* handle, const ncclUniqueId& id, int rank, int size) {
-  if (check_unsafe_call("ncclCommInitRank") != cudaSuccess) return ncclUnhandledCudaError;
-  ncclResult_t result = ncclSuccess;
-  Handle communicator = Communicator::join(id, rank, size, result);
-  if (result == ncclInvalidUsage) last_error = "Duplicate GPU detected";
-  if (communicator == nullptr) return result;
-  *handle = reinterpret_cast<ncclComm_t>(new Handle(std::move(communicator)));
-  return ncclSuccess;
-}
-
 /// Returns the communicator behind a handle of the program. Work of a stream or of a graph keeps it
 /// alive after the program has destroyed it.
 const Handle& communicator_of(ncclComm_t handle) { return *reinterpret_cast<Handle*>(handle); }
@@ -58,24 +48,15 @@ ncclResult_t ncclGetVersion(int* version) {
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess:
-      return "no error";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error";
-    case ncclSystemError:
-      return "unhandled system error";
-    case ncclInternalError:
-      return "internal error";
-    case ncclInvalidArgument:
-      return "invalid argument";
-    case ncclInvalidUsage:
-      return "invalid usage";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    default:
-      return "unknown result code";
-  }
+  constexpr std::array kTexts{"no error",
+                              "unhandled cuda error",
+                              "unhandled system error",
+                              "internal error",
+                              "invalid argument",
+                              "invalid usage",
+                              "remote process exited or there was a network error"};
+  const auto index = static_cast<std::size_t>(result);
+  return index < kTexts.size() ? kTexts.at(index) : "unknown result code";
 }
 
 const char* ncclGetLastError(ncclComm_t) { return last_error; }
@@ -84,19 +65,14 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) { return Communicator::make_uniqu
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t*) {
-  return make_communicator(handle, id, rank, size);
+  if (check_unsafe_call("ncclCommInitRank") != cudaSuccess) return ncclUnhandledCudaError;
+  ncclResult_t result = ncclSuccess;
+  Handle communicator = Communicator::join(id, rank, size, result);
+  if (result == ncclInvalidUsage) last_error = "Duplicate GPU detected";
+  if (communicator == nullptr) return result;
+  *handle = reinterpret_cast<ncclComm_t>(new Handle(std::move(communicator)));
+  return ncclSuccess;
 }
-
-ncclResult_t ncclCommInitRank(ncclComm_t* handle, int size, ncclUniqueId id, int rank) {
-  return make_communicator(handle, id, rank, size);
-}
-
-ncclResult_t ncclCommInitRankScalable(ncclComm_t* handle, int size, int rank, int,
-                                      ncclUniqueId* ids, ncclConfig_t*) {
-  return make_communicator(handle, ids[0], rank, size);
-}
-
-ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 
 ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   delete reinterpret_cast<Handle*>(handle);
@@ -124,13 +100,6 @@ ncclResult_t ncclCommUserRank(const ncclComm_t handle, int* rank) {
   *rank = communicator_of(handle)->rank();
   return ncclSuccess;
 }
-
-ncclResult_t ncclCommRegister(const ncclComm_t, void*, std::size_t, void** registration) {
-  *registration = nullptr;
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t, void*) { return ncclSuccess; }
 
 }  // extern "C"
 
@@ -163,62 +132,37 @@ void reduce_as(std::span<const std::byte* const> inputs, std::byte* output, std:
   }
 }
 
+/// A type of elements, and the function that combines `count` elements of each of `inputs` into
+/// `output`, in the order of the inputs.
+struct ElementType {
+  ncclDataType_t type;
+  std::size_t bytes;
+  void (*reduce)(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
+                 ncclRedOp_t operation);
+};
+
+template <class Element, class Sum = Element>
+constexpr ElementType element_type(ncclDataType_t type) {
+  return {type, sizeof(Element), &reduce_as<Element, Sum>};
+}
+
+constexpr std::array kElementTypes{
+    element_type<float>(ncclFloat32),           element_type<double>(ncclFloat64),
+    element_type<_Float16, float>(ncclFloat16), element_type<BFloat16, float>(ncclBfloat16),
+    element_type<std::int8_t>(ncclInt8),        element_type<std::uint8_t>(ncclUint8),
+    element_type<std::int32_t>(ncclInt32),      element_type<std::uint32_t>(ncclUint32),
+    element_type<std::int64_t>(ncclInt64),      element_type<std::uint64_t>(ncclUint64)};
+
+/// Returns null for a type that the mock cannot send.
+const ElementType* find_type(ncclDataType_t type) {
+  const auto found = std::ranges::find(kElementTypes, type, &ElementType::type);
+  return found == kElementTypes.end() ? nullptr : &*found;
+}
+
 /// Returns the size of an element in bytes; 0 for a type that the mock cannot send.
 std::size_t bytes_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-    case ncclUint8:
-      return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    case ncclInt32:
-    case ncclUint32:
-    case ncclFloat32:
-      return 4;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64:
-      return 8;
-    default:
-      return 0;
-  }
-}
-
-/// Returns whether `reduce` can combine elements of that type in that way.
-bool can_reduce(ncclDataType_t type, ncclRedOp_t operation) {
-  const bool known_operation =
-      operation == ncclSum || operation == ncclMax || operation == ncclMin || operation == ncclAvg;
-  return known_operation && bytes_of(type) > 0;
-}
-
-/// Combines `count` elements of each of `inputs` into `output`, in the order of the inputs.
-void reduce(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
-            ncclDataType_t type, ncclRedOp_t operation) {
-  switch (type) {
-    case ncclFloat32:
-      return reduce_as<float, float>(inputs, output, count, operation);
-    case ncclFloat64:
-      return reduce_as<double, double>(inputs, output, count, operation);
-    case ncclFloat16:
-      return reduce_as<_Float16, float>(inputs, output, count, operation);
-    case ncclBfloat16:
-      return reduce_as<BFloat16, float>(inputs, output, count, operation);
-    case ncclInt8:
-      return reduce_as<std::int8_t, std::int8_t>(inputs, output, count, operation);
-    case ncclUint8:
-      return reduce_as<std::uint8_t, std::uint8_t>(inputs, output, count, operation);
-    case ncclInt32:
-      return reduce_as<std::int32_t, std::int32_t>(inputs, output, count, operation);
-    case ncclUint32:
-      return reduce_as<std::uint32_t, std::uint32_t>(inputs, output, count, operation);
-    case ncclInt64:
-      return reduce_as<std::int64_t, std::int64_t>(inputs, output, count, operation);
-    case ncclUint64:
-      return reduce_as<std::uint64_t, std::uint64_t>(inputs, output, count, operation);
-    default:
-      return;  // can_reduce is false
-  }
+  const ElementType* found = find_type(type);
+  return found == nullptr ? 0 : found->bytes;
 }
 
 const std::byte* readable(const void* address) {
@@ -227,74 +171,30 @@ const std::byte* readable(const void* address) {
 
 std::byte* writable(void* address) { return static_cast<std::byte*>(host_address(address)); }
 
-/// A reduction of `count` elements, of which this rank keeps those between `begin` and `end`.
-struct Reduction {
-  const void* from = nullptr;
-  void* to = nullptr;  // of the first element that is kept
-  std::size_t count = 0;
-  std::size_t begin = 0;
-  std::size_t end = 0;
-  ncclDataType_t type = ncclFloat32;
-  ncclRedOp_t operation = ncclSum;
-};
-
-void run_reduction(Communicator& communicator, const Reduction& reduction) {
-  const std::size_t element = bytes_of(reduction.type);
-  communicator.exchange(
-      readable(reduction.from), reduction.count * element,
-      [&](std::size_t offset, std::size_t bytes) {
-        const std::size_t first = std::max(reduction.begin, offset / element);
-        const std::size_t last = std::min(reduction.end, (offset + bytes) / element);
-        if (first >= last) return;
-        std::array<const std::byte*, kMaxRanks> inputs{};
-        const auto ranks = static_cast<std::size_t>(communicator.size());
-        for (std::size_t rank = 0; rank < ranks; ++rank) {
-          inputs.at(rank) = communicator.shown(static_cast<int>(rank)) + first * element - offset;
-        }
-        reduce(std::span<const std::byte* const>(inputs.data(), ranks),
-               writable(reduction.to) + (first - reduction.begin) * element, last - first,
-               reduction.type, reduction.operation);
-      });
-}
-
-ncclResult_t launch_reduction(const char* name, const Reduction& reduction, ncclComm_t handle,
-                              cudaStream_t stream) {
-  if (const auto error = check_buffers(name, reduction.from, reduction.to)) return error;
-  if (!can_reduce(reduction.type, reduction.operation)) {
-    say_misuse(name, "the mock cannot reduce this type, or not in this way");
-    return ncclInvalidArgument;
-  }
-  return launch_nccl(stream, name, [communicator = communicator_of(handle), reduction] {
-    run_reduction(*communicator, reduction);
-  });
-}
-
 }  // namespace
 
 extern "C" {
 
 ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t operation, ncclComm_t handle, cudaStream_t stream) {
-  return launch_reduction("ncclAllReduce", {from, to, count, 0, count, type, operation}, handle,
-                          stream);
-}
-
-ncclResult_t ncclReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
-                        ncclRedOp_t operation, int root, ncclComm_t handle, cudaStream_t stream) {
-  const bool is_root = communicator_of(handle)->rank() == root;
-  return launch_reduction("ncclReduce",
-                          {from, is_root ? to : const_cast<void*>(from), count, 0,
-                           is_root ? count : 0, type, operation},
-                          handle, stream);
-}
-
-ncclResult_t ncclReduceScatter(const void* from, void* to, std::size_t count, ncclDataType_t type,
-                               ncclRedOp_t operation, ncclComm_t handle, cudaStream_t stream) {
-  const auto rank = static_cast<std::size_t>(communicator_of(handle)->rank());
-  const auto ranks = static_cast<std::size_t>(communicator_of(handle)->size());
-  return launch_reduction(
-      "ncclReduceScatter",
-      {from, to, ranks * count, rank * count, (rank + 1) * count, type, operation}, handle, stream);
+  constexpr const char* kCall = "ncclAllReduce";
+  if (const auto error = check_buffers(kCall, from, to)) return error;
+  const ElementType* element = find_type(type);
+  if (element == nullptr || (operation != ncclSum && operation != ncclMax && operation != ncclMin &&
+                             operation != ncclAvg)) {
+    say_misuse(kCall, "the mock cannot reduce this type, or not in this way");
+    return ncclInvalidArgument;
+  }
+  return launch_nccl(stream, kCall, [=, communicator = communicator_of(handle)] {
+    communicator->exchange(
+        readable(from), count * element->bytes, [&](std::size_t offset, std::size_t bytes) {
+          std::vector<const std::byte*> inputs;
+          for (int rank = 0; rank < communicator->size(); ++rank) {
+            inputs.push_back(communicator->shown(rank));
+          }
+          element->reduce(inputs, writable(to) + offset, bytes / element->bytes, operation);
+        });
+  });
 }
 
 ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDataType_t type,
@@ -443,24 +343,6 @@ ncclResult_t ncclRecv(void* buffer, std::size_t count, ncclDataType_t type, int 
                       ncclComm_t handle, cudaStream_t stream) {
   return add_transfer(Transfer::Direction::kReceive, buffer, count * bytes_of(type), peer, handle,
                       stream);
-}
-
-ncclResult_t ncclAlltoAll(const void* from, void* to, std::size_t count, ncclDataType_t type,
-                          ncclComm_t handle, cudaStream_t stream) {
-  const std::size_t bytes = count * bytes_of(type);
-  ncclGroupStart();
-  ncclResult_t result = ncclSuccess;
-  for (int peer = 0; peer < communicator_of(handle)->size(); ++peer) {
-    const std::size_t offset = static_cast<std::size_t>(peer) * bytes;
-    const auto* sent = static_cast<const std::byte*>(from) + offset;
-    auto* received = static_cast<std::byte*>(to) + offset;
-    for (const ncclResult_t one : {ncclSend(sent, count, type, peer, handle, stream),
-                                   ncclRecv(received, count, type, peer, handle, stream)}) {
-      if (one != ncclSuccess) result = one;
-    }
-  }
-  const ncclResult_t launched = ncclGroupEnd();
-  return result == ncclSuccess ? launched : result;
 }
 
 }  // extern "C"
