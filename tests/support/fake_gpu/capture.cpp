@@ -41,7 +41,6 @@ using CapturePointer = std::shared_ptr<Capture>;
 
 /// The captures that are under way.
 struct Captures {
-  std::mutex mutex;
   std::vector<CapturePointer> all;
   std::unordered_map<const Stream*, CapturePointer> of_stream;
   unsigned long long begun = 0;
@@ -52,10 +51,24 @@ struct Captures {
   }
 };
 
-Captures& captures() {
-  static auto& captures = *new Captures();
-  return captures;
-}
+/// The captures of this process, which no other thread uses meanwhile.
+class LockedCaptures {
+ public:
+  Captures* operator->() const { return &captures(); }
+  void unlock() { lock_.unlock(); }
+
+ private:
+  static Captures& captures() {
+    static auto& captures = *new Captures();
+    return captures;
+  }
+  static std::mutex& mutex() {
+    static auto& mutex = *new std::mutex();
+    return mutex;
+  }
+
+  std::unique_lock<std::mutex> lock_{mutex()};
+};
 
 thread_local cudaStreamCaptureMode mode_of_thread = cudaStreamCaptureModeGlobal;
 
@@ -96,34 +109,32 @@ cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode) {
     say_misuse("cudaStreamBeginCapture", "the legacy stream cannot be captured");
     return cudaErrorStreamCaptureImplicit;
   }
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  if (all.find(stream)) return cudaErrorIllegalState;
+  LockedCaptures captures;
+  if (captures->find(stream)) return cudaErrorIllegalState;
   auto capture = std::make_shared<Capture>();
-  capture->id = ++all.begun;
+  capture->id = ++captures->begun;
   capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   capture->origin = &stream;
   capture->graph.graph = std::make_shared<Graph>();
   capture->members[&stream];
-  all.of_stream[&stream] = capture;
-  all.all.push_back(std::move(capture));
+  captures->of_stream[&stream] = capture;
+  captures->all.push_back(std::move(capture));
   count(Counter::kCaptures);
   return cudaSuccess;
 }
 
 cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>& graph) {
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  const CapturePointer capture = all.find(stream);
+  LockedCaptures captures;
+  const CapturePointer capture = captures->find(stream);
   if (!capture || capture->origin != &stream) return cudaErrorStreamCaptureUnmatched;
   if (capture->mode != cudaStreamCaptureModeRelaxed &&
       capture->thread != std::this_thread::get_id()) {
     return cudaErrorStreamCaptureWrongThread;
   }
   const cudaError_t result = outcome(*capture);
-  for (const auto& entry : capture->members) all.of_stream.erase(entry.first);
-  all.all.erase(std::find(all.all.begin(), all.all.end(), capture));
+  for (const auto& entry : capture->members) captures->of_stream.erase(entry.first);
+  captures->all.erase(std::find(captures->all.begin(), captures->all.end(), capture));
   const Graph& captured = *capture->graph.graph;
   record_graph(captured, capture->members.size(), result == cudaSuccess);
   if (result == cudaSuccess) graph = capture->graph.graph;
@@ -131,18 +142,16 @@ cudaError_t end_capture(Stream& stream, std::shared_ptr<Graph>& graph) {
 }
 
 bool is_capturing(const Stream& stream) {
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  return all.find(stream) != nullptr;
+  LockedCaptures captures;
+  return captures->find(stream) != nullptr;
 }
 
 cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info) {
   if (const cudaError_t error = check_legacy_stream(stream, "cudaStreamGetCaptureInfo")) {
     return error;
   }
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  const CapturePointer capture = all.find(stream);
+  LockedCaptures captures;
+  const CapturePointer capture = captures->find(stream);
   info = {};
   if (!capture) return cudaSuccess;
   info.status =
@@ -155,16 +164,15 @@ cudaError_t get_capture_info(const Stream& stream, CaptureInfo& info) {
 void exchange_capture_mode(cudaStreamCaptureMode& mode) { std::swap(mode, mode_of_thread); }
 
 cudaError_t submit(Stream& stream, Node node) {
-  Captures& all = captures();
-  std::unique_lock lock(all.mutex);
-  if (const CapturePointer capture = all.find(stream)) {
+  LockedCaptures captures;
+  if (const CapturePointer capture = captures->find(stream)) {
     if (capture->invalid) return cudaErrorStreamCaptureInvalidated;
     capture->graph.graph->add(std::move(node));
     Member& member = capture->members[&stream];
     member.nodes_before[&stream] = ++member.nodes;
     return cudaSuccess;
   }
-  lock.unlock();
+  captures.unlock();
   if (const cudaError_t error = check_legacy_stream(stream, node.name)) return error;
   if (node.operation) stream.enqueue(std::move(node.operation));
   return cudaSuccess;
@@ -172,10 +180,9 @@ cudaError_t submit(Stream& stream, Node node) {
 
 cudaError_t check_unsafe_call(const char* call) {
   if (mode_of_thread == cudaStreamCaptureModeRelaxed) return cudaSuccess;
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
+  LockedCaptures captures;
   cudaError_t result = cudaSuccess;
-  for (const CapturePointer& capture : all.all) {
+  for (const CapturePointer& capture : captures->all) {
     if (!forbids_unsafe_calls(*capture)) continue;
     invalidate(*capture, call, "this call is unsafe while a stream captures");
     result = cudaErrorStreamCaptureUnsupported;
@@ -184,19 +191,17 @@ cudaError_t check_unsafe_call(const char* call) {
 }
 
 cudaError_t check_not_capturing(const Stream& stream, const char* call) {
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  const CapturePointer capture = all.find(stream);
+  LockedCaptures captures;
+  const CapturePointer capture = captures->find(stream);
   if (!capture) return cudaSuccess;
   invalidate(*capture, call, "the stream captures");
   return cudaErrorStreamCaptureUnsupported;
 }
 
 cudaError_t check_device_not_capturing(int device, const char* call) {
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
+  LockedCaptures captures;
   cudaError_t result = cudaSuccess;
-  for (const CapturePointer& capture : all.all) {
+  for (const CapturePointer& capture : captures->all) {
     if (capture->origin->device() != device) continue;
     invalidate(*capture, call, "a stream of this device captures");
     result = cudaErrorStreamCaptureUnsupported;
@@ -206,9 +211,8 @@ cudaError_t check_device_not_capturing(int device, const char* call) {
 
 cudaError_t check_legacy_stream(const Stream& stream, const char* call) {
   if (!stream.is_legacy()) return cudaSuccess;
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  for (const auto& [member, capture] : all.of_stream) {
+  LockedCaptures captures;
+  for (const auto& [member, capture] : captures->of_stream) {
     if (!member->is_blocking() || member->device() != stream.device()) continue;
     invalidate(*capture, call, "the legacy stream is used while a blocking stream captures");
     return cudaErrorStreamCaptureImplicit;
@@ -217,9 +221,8 @@ cudaError_t check_legacy_stream(const Stream& stream, const char* call) {
 }
 
 cudaError_t get_capture_point(const Stream& stream, CapturePoint& point) {
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  point = {all.find(stream), {}};
+  LockedCaptures captures;
+  point = {captures->find(stream), {}};
   if (!point.capture) return cudaSuccess;
   if (point.capture->invalid) return cudaErrorStreamCaptureInvalidated;
   point.nodes_before = point.capture->members[&stream].nodes_before;
@@ -228,14 +231,14 @@ cudaError_t get_capture_point(const Stream& stream, CapturePoint& point) {
 
 cudaError_t join_capture(Stream& stream, const CapturePoint& point) {
   constexpr const char* kCall = "cudaStreamWaitEvent";
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  const bool under_way = std::find(all.all.begin(), all.all.end(), point.capture) != all.all.end();
+  LockedCaptures captures;
+  const bool under_way =
+      std::find(captures->all.begin(), captures->all.end(), point.capture) != captures->all.end();
   if (!under_way) {
     say_misuse(kCall, "the event was last recorded in a capture that has ended");
     return cudaErrorCapturedEvent;
   }
-  const CapturePointer own = all.find(stream);
+  const CapturePointer own = captures->find(stream);
   if (own && own != point.capture) {
     invalidate(*own, kCall, "a stream that captures waits for an event of another capture");
     return cudaErrorStreamCaptureMerge;
@@ -245,7 +248,7 @@ cudaError_t join_capture(Stream& stream, const CapturePoint& point) {
     return cudaErrorStreamCaptureImplicit;
   }
   if (point.capture->invalid) return cudaErrorStreamCaptureInvalidated;
-  all.of_stream[&stream] = point.capture;
+  captures->of_stream[&stream] = point.capture;
   Member& member = point.capture->members[&stream];
   for (const auto& [other, nodes] : point.nodes_before) {
     member.nodes_before[other] = std::max(member.nodes_before[other], nodes);
@@ -254,9 +257,8 @@ cudaError_t join_capture(Stream& stream, const CapturePoint& point) {
 }
 
 cudaError_t refuse_captured_event(const CapturePoint& point, const char* call) {
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  if (std::find(all.all.begin(), all.all.end(), point.capture) != all.all.end()) {
+  LockedCaptures captures;
+  if (std::find(captures->all.begin(), captures->all.end(), point.capture) != captures->all.end()) {
     invalidate(*point.capture, call, "the event was recorded in a stream that captures");
   } else {
     say_misuse(call, "the event was last recorded in a capture");
@@ -265,9 +267,8 @@ cudaError_t refuse_captured_event(const CapturePoint& point, const char* call) {
 }
 
 cudaError_t check_no_outside_event(const Stream& stream) {
-  Captures& all = captures();
-  const std::lock_guard lock(all.mutex);
-  const CapturePointer capture = all.find(stream);
+  LockedCaptures captures;
+  const CapturePointer capture = captures->find(stream);
   if (!capture) return cudaSuccess;
   invalidate(*capture, "cudaStreamWaitEvent",
              "a stream that captures waits for an event from outside the capture");
