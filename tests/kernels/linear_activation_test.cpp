@@ -22,6 +22,7 @@
 #include "support/catch.h"
 #include "support/count_operations.h"
 #include "support/grid/order.h"
+#include "support/layers.h"
 
 using namespace mnist_train;
 
@@ -69,32 +70,20 @@ std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t 
       torch::nn::LinearOptions(inputs, outputs).bias(bias));
 }
 
-settings::Layer small_linear_layer(std::int64_t outputs, bool bias = true) {
-  settings::LinearLayer layer;
-  layer.out_features = outputs;
-  layer.bias = bias;
-  return {"", layer};
-}
-
 /// Linear layers with each activation, also in a sequential, one without a bias, and a last one
 /// without activation.
 settings::ModelOptions with_linear_layers() {
-  const auto function = [](Activation activation) {
-    settings::ActivationLayer layer;
-    layer.function = activation;
-    return settings::Layer{"", layer};
-  };
+  namespace layer = testing::layer;
   settings::ModelOptions options;
-  options.layers = {
-      {"", settings::FlattenLayer{}},
-      small_linear_layer(64),
-      function(Activation::kRelu),
-      {"", settings::SequentialLayer{{small_linear_layer(33), function(Activation::kTanh)}}},
-      small_linear_layer(24, /*bias=*/false),
-      function(Activation::kRelu),
-      small_linear_layer(16),
-      function(Activation::kSigmoid),
-      small_linear_layer(10)};
+  options.layers = {layer::flatten(),
+                    layer::linear(64),
+                    layer::relu(),
+                    layer::sequential({layer::linear(33), layer::function(Activation::kTanh)}),
+                    layer::linear(24, /*bias=*/false),
+                    layer::relu(),
+                    layer::linear(16),
+                    layer::function(Activation::kSigmoid),
+                    layer::linear(10)};
   return options;
 }
 

@@ -17,6 +17,7 @@
 #include "support/catch.h"
 #include "support/count_operations.h"
 #include "support/grid/order.h"
+#include "support/layers.h"
 
 using namespace mnist_train;
 
@@ -187,7 +188,7 @@ struct TrainedOnce {
 };
 
 /// One step of a network that flattens pooled images.
-TrainedOnce train_once(const std::vector<settings::Layer>& layers, at::ScalarType type) {
+TrainedOnce train_once(const settings::LayerList& layers, at::ScalarType type) {
   settings::ModelOptions options;
   options.layers = layers;
   const auto model = models::make_model(options, {2, 11, 12, 10}, /*seed=*/3);
@@ -202,32 +203,20 @@ TrainedOnce train_once(const std::vector<settings::Layer>& layers, at::ScalarTyp
   return trained;
 }
 
-settings::Layer linear_layer(std::int64_t outputs) {
-  settings::LinearLayer layer;
-  layer.out_features = outputs;
-  return {"", layer};
-}
-
 }  // namespace
 
 TEST_CASE("networks that flatten pooled images train alike with and without a copy") {
   const bool has_norm = GENERATE(false, true);
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
-  settings::Conv2dLayer convolution;
-  convolution.out_channels = 12;
-  convolution.kernel_size = {3, 3};
-  std::vector<settings::Layer> layers{{"", convolution}};
+  namespace layer = testing::layer;
+  settings::LayerList layers{layer::convolution(12, 3)};
   if (has_norm) layers.push_back({"", settings::GroupNormLayer{4}});
-  layers.push_back({"", settings::ActivationLayer{}});
-  layers.push_back({"", settings::MaxPool2dLayer{}});
+  layers.insert(layers.end(),
+                {layer::relu(), layer::max_pool(), layer::flatten(), layer::linear(10)});
+  settings::LayerList with_copy = layers;
   settings::AvgPool2dLayer nothing;
   nothing.kernel_size = {1, 1};
-  std::vector<settings::Layer> with_copy = layers;
-  with_copy.push_back({"", nothing});
-  for (auto* list : {&layers, &with_copy}) {
-    list->push_back({"", settings::FlattenLayer{}});
-    list->push_back(linear_layer(10));
-  }
+  with_copy.insert(with_copy.end() - 2, settings::Layer{"", nothing});
   const TrainedOnce without_kernels = train_once(layers, type);
   const EmulatedKernels emulated;
   const TrainedOnce copied = train_once(with_copy, type);

@@ -19,6 +19,7 @@
 #include "models/model.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
+#include "support/layers.h"
 #include "support/ranks.h"
 
 namespace mnist_train::models {
@@ -139,40 +140,20 @@ TEST_CASE("a synchronised batch norm sees the global batch, however uneven the s
 constexpr std::int64_t kBatchNorms = 6;
 constexpr std::size_t kConvolutions = 5;
 
-settings::Layer conv2d(std::int64_t channels, bool bias) {
-  settings::Conv2dLayer layer;
-  layer.out_channels = channels;
-  layer.kernel_size = {3, 3};
-  layer.padding = settings::ImageSize{1, 1};
-  layer.bias = bias;
-  return {"", layer};
-}
-
 /// Batch norm in front of a ReLU and of others, and at the ends of residual blocks.
 settings::ModelOptions with_batch_norms(std::optional<Activation> behind_sums, bool bias) {
-  const settings::Layer norm{"", settings::BatchNormLayer{}};
-  const settings::Layer relu{"", settings::ActivationLayer{}};
-  settings::ResidualLayer block;
-  block.layers = {
-      conv2d(8, bias), norm, relu, conv2d(8, bias), {"", settings::SequentialLayer{{norm}}}};
-  block.activation = behind_sums;
-  settings::ResidualLayer with_shortcut;
-  with_shortcut.layers = {conv2d(12, bias), norm};
-  with_shortcut.shortcut = {conv2d(12, bias), norm};
-  with_shortcut.activation = behind_sums;
-  settings::LinearLayer last;
-  last.out_features = 10;
+  using namespace testing::layer;
+  const auto convolved = [&](std::int64_t channels) {
+    return convolution(channels, 3, /*padding=*/1, /*stride=*/1, bias);
+  };
+  const settings::Layer norm = batch_norm();
+  const settings::ResidualLayer block{
+      {convolved(8), norm, relu(), convolved(8), sequential({norm})}, {}, behind_sums, {}};
+  const settings::ResidualLayer with_shortcut{
+      {convolved(12), norm}, {convolved(12), norm}, behind_sums, {}};
   settings::ModelOptions options;
-  options.layers = {conv2d(8, bias),
-                    norm,
-                    relu,
-                    {"", block},
-                    {"", with_shortcut},
-                    norm,
-                    relu,
-                    {"", settings::MaxPool2dLayer{}},
-                    {"", settings::FlattenLayer{}},
-                    {"", last}};
+  options.layers = {convolved(8), norm,   relu(),     {"", block}, {"", with_shortcut},
+                    norm,         relu(), max_pool(), flatten(),   linear(10)};
   return options;
 }
 

@@ -29,6 +29,9 @@ inline settings::Layer relu() { return function(settings::Activation::kRelu); }
 inline settings::Layer batch_norm() { return {"", settings::BatchNormLayer{}}; }
 inline settings::Layer max_pool() { return {"", settings::MaxPool2dLayer{}}; }
 inline settings::Layer average_pool() { return {"", settings::AdaptiveAvgPool2dLayer{}}; }
+inline settings::Layer sequential(const settings::LayerList& layers) {
+  return {"", settings::SequentialLayer{layers}};
+}
 inline settings::Layer flatten() { return {"", settings::FlattenLayer{}}; }
 
 }  // namespace mnist_train::testing::layer
