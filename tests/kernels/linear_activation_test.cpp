@@ -11,14 +11,13 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "kernels/emulated_kernels.h"
 #include "kernels/launch.h"
 #include "kernels/operations.h"
+#include "kernels/train_once.h"
 #include "models/layer_operations.h"
-#include "models/model.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
 #include "support/grid/order.h"
@@ -72,31 +71,17 @@ std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t 
 
 /// Linear layers with each activation, also in a sequential, one without a bias, and a last one
 /// without activation.
-settings::ModelOptions with_linear_layers() {
+settings::LayerList with_linear_layers() {
   namespace layer = testing::layer;
-  settings::ModelOptions options;
-  options.layers = {layer::flatten(),
-                    layer::linear(64),
-                    layer::relu(),
-                    layer::sequential({layer::linear(33), layer::function(Activation::kTanh)}),
-                    layer::linear(24, /*bias=*/false),
-                    layer::relu(),
-                    layer::linear(16),
-                    layer::function(Activation::kSigmoid),
-                    layer::linear(10)};
-  return options;
-}
-
-/// Returns scores and all gradients of one training step.
-std::vector<at::Tensor> train_linear_once(at::ScalarType type, at::Tensor& scores) {
-  const auto model = models::make_model(with_linear_layers(), {1, 6, 6, 10}, /*seed=*/3);
-  if (type == at::kBFloat16) model->compute_in_bfloat16();
-  torch::manual_seed(5);
-  scores = model->forward(at::randn({70, 1, 6, 6}).to(type));
-  (scores * at::randn({70, 10})).sum().backward();
-  std::vector<at::Tensor> outcome{scores.detach()};
-  for (const at::Tensor& parameter : model->parameters()) outcome.push_back(parameter.grad());
-  return outcome;
+  return {layer::flatten(),
+          layer::linear(64),
+          layer::relu(),
+          layer::sequential({layer::linear(33), layer::function(Activation::kTanh)}),
+          layer::linear(24, /*bias=*/false),
+          layer::relu(),
+          layer::linear(16),
+          layer::function(Activation::kSigmoid),
+          layer::linear(10)};
 }
 
 }  // namespace
@@ -141,18 +126,11 @@ TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {
 
 TEST_CASE("networks with linear layers train alike with and without the kernel") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
-  at::Tensor scores;
-  const std::vector<at::Tensor> expected = train_linear_once(type, scores);
+  const TrainedOnce expected = train_once(with_linear_layers(), {70, 1, 6, 6}, type);
   const EmulatedKernels emulated;
-  const std::vector<at::Tensor> found = train_linear_once(type, scores);
-  CHECK(count_operations(scores, "LinearActivation") == 2);
-  REQUIRE(found.size() == expected.size());
-  const at::NoGradGuard no_grad;
-  kernels::Agreement agreement;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    agreement.add(("tensor " + std::to_string(i)).c_str(), found[i], expected[i], type);
-  }
-  CHECK(agreement.difference() == "");
+  const TrainedOnce found = train_once(with_linear_layers(), {70, 1, 6, 6}, type);
+  CHECK(count_operations(found.scores, "LinearActivation") == 2);
+  check_agreement(found.tensors, expected.tensors, type);
 }
 
 TEST_CASE("a linear layer with an activation computes only the gradients that are needed") {

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randn.h>
+#include <torch/utils.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/launch.h"
+#include "models/model.h"
+#include "support/catch.h"
+
+namespace mnist_train {
+
+/// Scores and all gradients of a step of training.
+struct TrainedOnce {
+  at::Tensor scores;
+  std::vector<at::Tensor> tensors;  // the scores, and the gradients of the parameters
+};
+
+/// Takes a step of a network with ten classes, for images of `sizes` [N,C,H,W].
+inline TrainedOnce train_once(const settings::LayerList& layers, at::IntArrayRef sizes,
+                              at::ScalarType type) {
+  settings::ModelOptions options;
+  options.layers = layers;
+  const auto model = models::make_model(options, {sizes[1], sizes[2], sizes[3], 10}, /*seed=*/3);
+  if (type == at::kBFloat16) model->compute_in_bfloat16();
+  torch::manual_seed(5);
+  const at::Tensor images = at::randn(sizes).to(type).contiguous(at::MemoryFormat::ChannelsLast);
+  TrainedOnce trained{model->forward(images), {}};
+  (trained.scores * at::randn({sizes[0], 10})).sum().backward();
+  trained.tensors.push_back(trained.scores.detach());
+  for (const at::Tensor& parameter : model->parameters()) {
+    trained.tensors.push_back(parameter.grad());
+  }
+  return trained;
+}
+
+/// Checks that tensors agree up to the rounding of `type`.
+inline void check_agreement(const std::vector<at::Tensor>& found,
+                            const std::vector<at::Tensor>& expected, at::ScalarType type) {
+  REQUIRE(found.size() == expected.size());
+  const at::NoGradGuard no_grad;
+  kernels::Agreement agreement;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    agreement.add(("tensor " + std::to_string(i)).c_str(), found[i], expected[i], type);
+  }
+  CHECK(agreement.difference() == "");
+}
+
+}  // namespace mnist_train
