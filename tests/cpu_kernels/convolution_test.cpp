@@ -179,45 +179,34 @@ class Case {
   std::vector<Element> in_, gradient_, weights_, bias_;
 };
 
-/// The same with one or more output channels for each input channel.
-ConvolutionShape random_depthwise_shape(Draws<float>& draws) {
-  ConvolutionShape s = random_shape(draws);
-  s.groups = 2 + draws.below(40);
-  s.in.channels = s.groups;
-  s.out.channels = s.groups * (draws.below(2) == 0 ? 1 : 2 + draws.below(3));
-  return s;
+/// Checks fp32 and bf16, if this CPU can compute with them.
+void check(const ConvolutionShape& shape, std::int64_t images, std::uint32_t seed, bool integers) {
+  if (is_supported<float>()) Case<float>(shape, images, seed, integers).check();
+  if (is_supported<Bf16Bits>()) Case<Bf16Bits>(shape, images, seed + 1, integers).check();
 }
 
-template <class Element>
-void check_random_depthwise_shapes(int count, std::uint32_t seed) {
+/// Depthwise convolutions have one or more output channels for each input channel.
+void check_random_shapes(bool depthwise, std::uint32_t seed) {
   Draws<float> draws(seed);
-  for (int i = 0; i < count; ++i) {
-    ConvolutionShape shape = random_depthwise_shape(draws);
-    // Rows and columns of padding below and to the right.
-    if (i % 3 == 0) shape.out = {shape.out.channels, shape.out.height + 1, shape.out.width + 1};
+  for (std::uint32_t i = 0; i < 200; ++i) {
+    ConvolutionShape shape = random_shape(draws);
+    if (depthwise) {
+      shape.groups = shape.in.channels = 2 + draws.below(40);
+      shape.out.channels = shape.groups * (draws.below(2) == 0 ? 1 : 2 + draws.below(3));
+      // Rows and columns of padding below and to the right.
+      if (i % 3 == 0) shape.out = {shape.out.channels, shape.out.height + 1, shape.out.width + 1};
+    }
     const std::int64_t images = i % 8 == 0 ? 1 + draws.below(70) : 1 + draws.below(8);
-    Case<Element>(shape, images, seed + i, /*integers=*/i % 2 == 0).check();
-  }
-}
-
-template <class Element>
-void check_random_shapes(int count, std::uint32_t seed) {
-  Draws<float> draws(seed);
-  for (int i = 0; i < count; ++i) {
-    const ConvolutionShape shape = random_shape(draws);
-    const std::int64_t images = i % 8 == 0 ? 1 + draws.below(70) : 1 + draws.below(8);
-    Case<Element>(shape, images, seed + i, /*integers=*/i % 2 == 0).check();
+    check(shape, images, seed + i, /*integers=*/i % 2 == 0);
   }
 }
 
 TEST_CASE("Convolutions of random shapes agree with sums in fp64") {
-  if (is_supported<float>()) check_random_shapes<float>(200, 1);
-  if (is_supported<Bf16Bits>()) check_random_shapes<Bf16Bits>(200, 2);
+  check_random_shapes(/*depthwise=*/false, 1);
 }
 
 TEST_CASE("Depthwise convolutions of random shapes agree with sums in fp64") {
-  if (is_supported<float>()) check_random_depthwise_shapes<float>(200, 5);
-  if (is_supported<Bf16Bits>()) check_random_depthwise_shapes<Bf16Bits>(200, 6);
+  check_random_shapes(/*depthwise=*/true, 5);
 }
 
 TEST_CASE("Convolutions sum over bands of rows and over blocks") {
@@ -226,14 +215,10 @@ TEST_CASE("Convolutions sum over bands of rows and over blocks") {
   const ConvolutionShape depthwise{{20, 26, 26}, {20, 26, 26}, {5, 5}, {1, 1}, {2, 2}, {1, 1}, 20};
   const ConvolutionShape small{{100, 4, 4}, {100, 2, 2}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 100};
   for (const bool integers : {true, false}) {
-    for (const ConvolutionShape& shape : {depthwise, small}) {
-      if (is_supported<float>()) Case<float>(shape, 40, 7, integers).check();
-      if (is_supported<Bf16Bits>()) Case<Bf16Bits>(shape, 40, 8, integers).check();
-    }
-    if (is_supported<float>()) Case<float>(many_rows, 33, 3, integers).check();
-    if (is_supported<float>()) Case<float>(linear, 200, 3, integers).check();
-    if (is_supported<Bf16Bits>()) Case<Bf16Bits>(many_rows, 33, 4, integers).check();
-    if (is_supported<Bf16Bits>()) Case<Bf16Bits>(linear, 200, 4, integers).check();
+    check(depthwise, 40, 7, integers);
+    check(small, 40, 7, integers);
+    check(many_rows, 33, 3, integers);
+    check(linear, 200, 3, integers);
   }
 }
 
@@ -248,9 +233,8 @@ TEST_CASE("Convolutions that multiply by panels agree with sums in fp64") {
     const ConvolutionShape flattened{{in, 3, 2}, {out, 1, 1}, {3, 2}, {1, 1}, {0, 0}, {1, 1}, 1};
     const ConvolutionShape deep{{in, 3, 3}, {out, 3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1};
     for (const ConvolutionShape& shape : {linear, flattened, deep}) {
-      const bool integers = ++seed % 2 == 0;
-      if (is_supported<float>()) Case<float>(shape, 65, seed, integers).check();
-      if (is_supported<Bf16Bits>()) Case<Bf16Bits>(shape, 65, seed, integers).check();
+      ++seed;
+      check(shape, 65, seed, /*integers=*/seed % 2 == 0);
     }
   }
 }
