@@ -14,13 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "data/sampler.h"
 #include "kernels/emulated_kernels.h"
 #include "models/model.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
 #include "support/layers.h"
-#include "support/ranks.h"
 
 namespace mnist_train::models {
 namespace {
@@ -29,13 +27,11 @@ using settings::Activation;
 
 constexpr std::int64_t kChannels = 3;
 
-/// What a layer made of a batch: outputs, the gradient of the inputs, its parameters' gradients and
-/// its statistics.
+/// What a layer made of a batch: outputs, gradients of the inputs and its weight, and statistics.
 struct Outcome {
   at::Tensor output;
   at::Tensor input_gradient;
   at::Tensor weight_gradient;
-  at::Tensor bias_gradient;
   at::Tensor running_mean;
   at::Tensor running_var;
 };
@@ -47,11 +43,7 @@ Outcome run(Layer& layer, const at::Tensor& images, const at::Tensor& slope) {
   (y * slope).sum().backward();
   const auto parameters = layer.named_parameters();
   const auto buffers = layer.named_buffers();
-  return {y.detach(),
-          x.grad(),
-          parameters["weight"].grad(),
-          parameters["bias"].grad(),
-          buffers["running_mean"].clone(),
+  return {y.detach(), x.grad(), parameters["weight"].grad(), buffers["running_mean"].clone(),
           buffers["running_var"].clone()};
 }
 
@@ -100,41 +92,6 @@ TEST_CASE("in fp32 on a CPU sums over many pixels keep their digits") {
   CHECK(error(a.weight_gradient, b.weight_gradient) < 1e-5);
   CHECK(error(a.running_mean, b.running_mean) < 1e-6);
   CHECK(error(a.running_var, b.running_var) < 1e-6);
-}
-
-TEST_CASE("a synchronised batch norm sees the global batch, however uneven the shares are") {
-  for (const std::int64_t count : {7, 2}) {  // with 2 samples rank 2 has none
-    constexpr int kRanks = 3;
-    const at::Tensor images = unlike_images(count);
-    const at::Tensor slope = at::randn_like(images);
-    torch::nn::BatchNorm2dImpl whole{torch::nn::BatchNorm2dOptions(kChannels)};
-    const Outcome expected = run(whole, images, slope);
-    std::vector<Outcome> outcomes(kRanks);
-    testing::on_connected_ranks(kRanks, [&](comm::Communicator& communicator) {
-      const data::Range mine = data::shard({0, count}, communicator.rank(), kRanks);
-      BatchNorm layer(kChannels);
-      layer.synchronize([&](at::Tensor& sums) { communicator.all_reduce_sum(sums); });
-      outcomes[static_cast<std::size_t>(communicator.rank())] =
-          run(layer, images.narrow(0, mine.begin, mine.size()),
-              slope.narrow(0, mine.begin, mine.size()));
-    });
-    at::Tensor weight_gradient = at::zeros({kChannels});
-    at::Tensor bias_gradient = at::zeros({kChannels});
-    std::vector<at::Tensor> outputs;
-    std::vector<at::Tensor> input_gradients;
-    for (const Outcome& outcome : outcomes) {
-      outputs.push_back(outcome.output);
-      input_gradients.push_back(outcome.input_gradient);
-      weight_gradient += outcome.weight_gradient;
-      bias_gradient += outcome.bias_gradient;
-      require_close(outcome.running_mean, expected.running_mean);
-      require_close(outcome.running_var, expected.running_var);
-    }
-    require_close(at::cat(outputs), expected.output);
-    require_close(at::cat(input_gradients), expected.input_gradient);
-    require_close(weight_gradient, expected.weight_gradient);
-    require_close(bias_gradient, expected.bias_gradient);
-  }
 }
 
 constexpr std::int64_t kBatchNorms = 6;
