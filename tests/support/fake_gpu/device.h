@@ -15,8 +15,14 @@ using Operation = std::function<void()>;
 inline constexpr const char* kDeviceName = "Fake H100";
 inline constexpr int kComputeMajor = 9;
 inline constexpr int kComputeMinor = 0;
-inline constexpr int kMultiprocessors = 132;
 inline constexpr int kMaxThreadsPerBlock = 1024;
+
+/// Returns an attribute of every device, by the number that it has in the runtime and in the
+/// driver; 0 for features that this device does not have.
+int device_attribute(int attribute);
+
+/// Returns how many blocks of so many threads a multiprocessor holds.
+int resident_blocks(int block_size);
 
 /// Returns the number of devices that this process sees.
 int device_count();

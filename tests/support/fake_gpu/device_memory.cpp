@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "support/fake_gpu/device.h"
 #include "support/fake_gpu/message.h"
@@ -220,7 +221,34 @@ namespace {
 thread_local int device_of_thread = 0;
 thread_local bool thread_has_context = false;
 
+/// An H100's attributes that LibTorch asks for.
+constexpr std::array kAttributes{std::pair{cudaDevAttrComputeCapabilityMajor, kComputeMajor},
+                                 std::pair{cudaDevAttrComputeCapabilityMinor, kComputeMinor},
+                                 std::pair{cudaDevAttrMultiProcessorCount, 132},
+                                 std::pair{cudaDevAttrMaxThreadsPerBlock, kMaxThreadsPerBlock},
+                                 std::pair{cudaDevAttrWarpSize, 32},
+                                 std::pair{cudaDevAttrMaxSharedMemoryPerBlock, 48 * 1024},
+                                 std::pair{cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 * 1024},
+                                 std::pair{cudaDevAttrMaxSharedMemoryPerMultiprocessor, 228 * 1024},
+                                 std::pair{cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+                                 std::pair{cudaDevAttrMaxBlocksPerMultiprocessor, 32},
+                                 std::pair{cudaDevAttrL2CacheSize, 50 << 20},
+                                 std::pair{cudaDevAttrMaxGridDimX, 2147483647},
+                                 std::pair{cudaDevAttrMaxGridDimY, 65535},
+                                 std::pair{cudaDevAttrMaxGridDimZ, 65535}};
+
 }  // namespace
+
+int device_attribute(int attribute) {
+  const auto* const found = std::ranges::find_if(
+      kAttributes, [&](const auto& entry) { return entry.first == attribute; });
+  return found == kAttributes.end() ? 0 : found->second;
+}
+
+int resident_blocks(int block_size) {
+  const int threads = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor);
+  return std::max(1, threads / std::max(block_size, 1));
+}
 
 int device_count() { return static_cast<int>(visible_devices().size()); }
 

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -79,22 +78,7 @@ CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice) {
 }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-  switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = kComputeMajor;
-      break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = kComputeMinor;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      *value = kMultiprocessors;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *value = kMaxThreadsPerBlock;
-      break;
-    default:
-      *value = 0;  // features that this device does not have
-  }
+  *value = device_attribute(attribute);
   return CUDA_SUCCESS;
 }
 
@@ -139,8 +123,6 @@ CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t,
 }  // extern "C"
 
 namespace {
-
-constexpr int kMaxThreadsPerMultiprocessor = 2048;
 
 struct Module {
   BindKernel* bind = nullptr;  // null: its kernels do nothing
@@ -214,7 +196,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int block_size,
                                                      std::size_t) {
-  *blocks = std::max(1, kMaxThreadsPerMultiprocessor / std::max(block_size, 1));
+  *blocks = resident_blocks(block_size);
   return CUDA_SUCCESS;
 }
 

@@ -23,38 +23,9 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-// An H100's limits that LibTorch asks for.
-constexpr int kWarpSize = 32;
-constexpr int kMaxThreadsPerMultiprocessor = 2048;
-constexpr int kMaxBlocksPerMultiprocessor = 32;
-constexpr int kMaxGridWidth = 2147483647;
-constexpr int kMaxGridHeight = 65535;
-constexpr int kRegisters = 65536;
-constexpr int kShared_bytes = 48 * 1024;
-constexpr int kSharedOptIn_bytes = 227 * 1024;
-constexpr int kSharedPerMultiprocessor_bytes = 228 * 1024;
-constexpr int kL2Cache_bytes = 50 << 20;
-
 bool is_device(int device) { return device >= 0 && device < device_count(); }
 
 int pci_bus_of(int device) { return visible_devices().at(static_cast<std::size_t>(device)) + 1; }
-
-/// Attributes that LibTorch asks for. Others are features that this device does not have.
-constexpr std::array kAttributes{
-    std::pair{cudaDevAttrComputeCapabilityMajor, kComputeMajor},
-    std::pair{cudaDevAttrComputeCapabilityMinor, kComputeMinor},
-    std::pair{cudaDevAttrMultiProcessorCount, kMultiprocessors},
-    std::pair{cudaDevAttrMaxThreadsPerBlock, kMaxThreadsPerBlock},
-    std::pair{cudaDevAttrWarpSize, kWarpSize},
-    std::pair{cudaDevAttrMaxSharedMemoryPerBlock, kShared_bytes},
-    std::pair{cudaDevAttrMaxSharedMemoryPerBlockOptin, kSharedOptIn_bytes},
-    std::pair{cudaDevAttrMaxSharedMemoryPerMultiprocessor, kSharedPerMultiprocessor_bytes},
-    std::pair{cudaDevAttrMaxThreadsPerMultiProcessor, kMaxThreadsPerMultiprocessor},
-    std::pair{cudaDevAttrMaxBlocksPerMultiprocessor, kMaxBlocksPerMultiprocessor},
-    std::pair{cudaDevAttrL2CacheSize, kL2Cache_bytes},
-    std::pair{cudaDevAttrMaxGridDimX, kMaxGridWidth},
-    std::pair{cudaDevAttrMaxGridDimY, kMaxGridHeight},
-    std::pair{cudaDevAttrMaxGridDimZ, kMaxGridHeight}};
 
 }  // namespace
 
@@ -85,39 +56,35 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   properties->totalGlobalMem = device_memory_bytes();
   properties->major = kComputeMajor;
   properties->minor = kComputeMinor;
-  properties->multiProcessorCount = kMultiprocessors;
-  properties->totalConstMem = 65536;
+  properties->multiProcessorCount = device_attribute(cudaDevAttrMultiProcessorCount);
   properties->textureAlignment = 512;
-  properties->l2CacheSize = kL2Cache_bytes;
-  properties->memoryBusWidth = 5120;
-  properties->unifiedAddressing = 1;
-  properties->asyncEngineCount = 3;
-  properties->concurrentKernels = 1;
+  properties->l2CacheSize = device_attribute(cudaDevAttrL2CacheSize);
   properties->cooperativeLaunch = 1;
-  properties->sharedMemPerBlock = kShared_bytes;
-  properties->sharedMemPerBlockOptin = kSharedOptIn_bytes;
-  properties->sharedMemPerMultiprocessor = kSharedPerMultiprocessor_bytes;
-  properties->regsPerBlock = kRegisters;
-  properties->regsPerMultiprocessor = kRegisters;
-  properties->warpSize = kWarpSize;
-  properties->memPitch = kMaxGridWidth;
+  const auto bytes_of = [](int attribute) {
+    return static_cast<std::size_t>(device_attribute(attribute));
+  };
+  properties->sharedMemPerBlock = bytes_of(cudaDevAttrMaxSharedMemoryPerBlock);
+  properties->sharedMemPerBlockOptin = bytes_of(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  properties->sharedMemPerMultiprocessor = bytes_of(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  properties->regsPerBlock = 65536;
+  properties->regsPerMultiprocessor = 65536;
+  properties->warpSize = device_attribute(cudaDevAttrWarpSize);
   properties->maxThreadsPerBlock = kMaxThreadsPerBlock;
   properties->maxThreadsDim[0] = kMaxThreadsPerBlock;
   properties->maxThreadsDim[1] = kMaxThreadsPerBlock;
   properties->maxThreadsDim[2] = 64;
-  properties->maxGridSize[0] = kMaxGridWidth;
-  properties->maxGridSize[1] = kMaxGridHeight;
-  properties->maxGridSize[2] = kMaxGridHeight;
-  properties->maxThreadsPerMultiProcessor = kMaxThreadsPerMultiprocessor;
-  properties->maxBlocksPerMultiProcessor = kMaxBlocksPerMultiprocessor;
+  properties->maxGridSize[0] = device_attribute(cudaDevAttrMaxGridDimX);
+  properties->maxGridSize[1] = device_attribute(cudaDevAttrMaxGridDimY);
+  properties->maxGridSize[2] = device_attribute(cudaDevAttrMaxGridDimZ);
+  properties->maxThreadsPerMultiProcessor =
+      device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor);
+  properties->maxBlocksPerMultiProcessor = device_attribute(cudaDevAttrMaxBlocksPerMultiprocessor);
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (!is_device(device)) return remember(cudaErrorInvalidDevice);
-  const auto* const found =
-      std::ranges::find(kAttributes, attribute, [](const auto& entry) { return entry.first; });
-  *value = found == kAttributes.end() ? 0 : found->second;
+  *value = device_attribute(attribute);
   return cudaSuccess;
 }
 
@@ -328,13 +295,13 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   attributes->numRegs = 32;
   attributes->binaryVersion = 10 * kComputeMajor + kComputeMinor;
   attributes->ptxVersion = attributes->binaryVersion;
-  attributes->maxDynamicSharedSizeBytes = kSharedOptIn_bytes;
+  attributes->maxDynamicSharedSizeBytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return cudaSuccess;
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block_size,
                                                           std::size_t) {
-  *blocks = std::max(1, kMaxThreadsPerMultiprocessor / std::max(block_size, 1));
+  *blocks = resident_blocks(block_size);
   return cudaSuccess;
 }
 

@@ -11,44 +11,42 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-std::string text_of(const char* name) {
-  const char* value = std::getenv(name);
+/// Returns the variable FAKE_GPU_<name>; empty if it is not set.
+std::string text_of(const std::string& name) {
+  const char* value = std::getenv(("FAKE_GPU_" + name).c_str());
   return value == nullptr ? "" : value;
 }
 
-long number_of(const char* name, long default_value) {
+template <class Number>
+Number number_of(const std::string& name, Number default_value) {
   const std::string text = text_of(name);
   if (text.empty()) return default_value;
   long number = 0;
   const char* end = text.data() + text.size();
   const auto parsed = std::from_chars(text.data(), end, number);
-  if (parsed.ec == std::errc() && parsed.ptr == end && number >= 0) return number;
-  say(name, "=", text, " is not a whole number that is at least 0");
+  if (parsed.ec == std::errc() && parsed.ptr == end && number >= 0) {
+    return static_cast<Number>(number);
+  }
+  say("FAKE_GPU_", name, "=", text, " is not a whole number that is at least 0");
   std::_Exit(2);
-}
-
-/// Returns the number of a device; -1 if the variable is not set.
-int device_of_machine(const char* name) {
-  return text_of(name).empty() ? -1 : static_cast<int>(number_of(name, 0));
 }
 
 Settings read_settings() {
   Settings read;
-  read.count = static_cast<int>(number_of("FAKE_GPU_COUNT", 1));
-  read.memory_mb = static_cast<std::size_t>(number_of("FAKE_GPU_MEMORY_MB", 8192));
-  read.limit_mb =
-      static_cast<std::size_t>(number_of("FAKE_GPU_LIMIT_MB", static_cast<long>(read.memory_mb)));
-  read.kernel_us = number_of("FAKE_GPU_KERNEL_US", 0);
-  read.nan_after_reads = number_of("FAKE_GPU_NAN_AFTER_READS", 0);
-  read.nan_from = static_cast<std::size_t>(number_of("FAKE_GPU_NAN_FROM", 0));
-  read.hang_after_launches = number_of("FAKE_GPU_HANG_AFTER_LAUNCHES", 0);
-  read.hang_device = device_of_machine("FAKE_GPU_HANG_DEVICE");
-  read.nvrtc_fails_device = device_of_machine("FAKE_GPU_NVRTC_FAILS_DEVICE");
-  read.trace = number_of("FAKE_GPU_TRACE", 0) != 0;
-  read.backtrace = number_of("FAKE_GPU_BACKTRACE", 0) != 0;
-  read.idle_kernel = text_of("FAKE_GPU_IDLE_KERNEL");
-  read.report = text_of("FAKE_GPU_REPORT");
-  read.graph_dump = text_of("FAKE_GPU_GRAPH_DUMP");
+  read.count = number_of("COUNT", 1);
+  read.memory_mb = number_of("MEMORY_MB", std::size_t{8192});
+  read.limit_mb = number_of("LIMIT_MB", read.memory_mb);
+  read.kernel_us = number_of("KERNEL_US", 0L);
+  read.nan_after_reads = number_of("NAN_AFTER_READS", 0L);
+  read.nan_from = number_of("NAN_FROM", std::size_t{0});
+  read.hang_after_launches = number_of("HANG_AFTER_LAUNCHES", 0L);
+  read.hang_device = number_of("HANG_DEVICE", -1);
+  read.nvrtc_fails_device = number_of("NVRTC_FAILS_DEVICE", -1);
+  read.trace = number_of("TRACE", 0) != 0;
+  read.backtrace = number_of("BACKTRACE", 0) != 0;
+  read.idle_kernel = text_of("IDLE_KERNEL");
+  read.report = text_of("REPORT");
+  read.graph_dump = text_of("GRAPH_DUMP");
   return read;
 }
 
