@@ -275,16 +275,6 @@ cudaError_t check_no_outside_event(const Stream& stream) {
   return cudaErrorStreamCaptureIsolation;
 }
 
-void Graph::add(Node node) {
-  ++counts_.at(static_cast<std::size_t>(node.kind));
-  names_.push_back(node.name);
-  if (node.operation) operations_.push_back(std::move(node.operation));
-}
-
-void Graph::run() const {
-  for (const Operation& operation : operations_) operation();
-}
-
 cudaError_t launch_graph(const std::shared_ptr<Graph>& graph, cudaStream_t handle) {
   Stream& stream = stream_of(handle);
   if (!is_capturing(stream)) count(Counter::kReplays);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "support/fake_gpu/stream.h"
@@ -31,9 +32,15 @@ struct Node {
 /// A captured graph: its nodes, in the order in which the program gave them.
 class Graph {
  public:
-  void add(Node node);
+  void add(Node node) {
+    ++counts_.at(static_cast<std::size_t>(node.kind));
+    names_.push_back(node.name);
+    if (node.operation) operations_.push_back(std::move(node.operation));
+  }
   /// Runs all nodes in turn, also those that a GPU would run at the same time.
-  void run() const;
+  void run() const {
+    for (const Operation& operation : operations_) operation();
+  }
 
   std::size_t nodes() const { return names_.size(); }
   std::size_t count(NodeKind kind) const { return counts_.at(static_cast<std::size_t>(kind)); }

@@ -98,21 +98,6 @@ bool DeviceMemory::release(void* address) {
   return true;
 }
 
-std::size_t DeviceMemory::allocated() const {
-  const std::lock_guard lock(mutex_);
-  return allocated_;
-}
-
-std::size_t DeviceMemory::peak() const {
-  const std::lock_guard lock(mutex_);
-  return peak_;
-}
-
-bool DeviceMemory::contains(const void* address) const {
-  const auto* byte = static_cast<const std::byte*>(address);
-  return byte >= device_ && byte < device_ + size_;
-}
-
 bool DeviceMemory::is_allocated(const void* address, std::size_t bytes) const {
   const std::size_t begin = offset_of(address);
   const std::lock_guard lock(mutex_);
@@ -120,12 +105,6 @@ bool DeviceMemory::is_allocated(const void* address, std::size_t bytes) const {
   if (block == blocks_.begin()) return false;
   --block;
   return begin + bytes <= block->first + block->second;
-}
-
-void* DeviceMemory::host_address(const void* address) const { return host_ + offset_of(address); }
-
-std::size_t DeviceMemory::offset_of(const void* address) const {
-  return static_cast<std::size_t>(static_cast<const std::byte*>(address) - device_);
 }
 
 DeviceMemory& memory_of(int device) {

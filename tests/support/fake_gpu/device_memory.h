@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 
@@ -22,17 +23,26 @@ class DeviceMemory {
   bool release(void* address);
 
   std::size_t limit() const { return limit_; }
-  std::size_t allocated() const;
-  std::size_t peak() const;
+  std::size_t allocated() const {
+    const std::lock_guard lock(mutex_);
+    return allocated_;
+  }
+  std::size_t peak() const {
+    const std::lock_guard lock(mutex_);
+    return peak_;
+  }
 
-  bool contains(const void* address) const;
+  bool contains(const void* address) const { return offset_of(address) < size_; }
   /// Returns whether these bytes lie in one block.
   bool is_allocated(const void* address, std::size_t bytes) const;
   /// Returns where the mock can reach an address that `contains` is true for.
-  void* host_address(const void* address) const;
+  void* host_address(const void* address) const { return host_ + offset_of(address); }
 
  private:
-  std::size_t offset_of(const void* address) const;
+  /// Larger than the memory for addresses before it.
+  std::size_t offset_of(const void* address) const {
+    return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(device_);
+  }
 
   std::size_t size_;
   std::size_t limit_;

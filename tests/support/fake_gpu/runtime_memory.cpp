@@ -240,41 +240,6 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_
 
 namespace {
 
-/// An event: a position in a stream, or, if it was recorded while the stream captured, a point
-/// of that capture, which streams can join and the host cannot look at.
-class Event {
- public:
-  /// `flags` are those of cudaEventCreateWithFlags.
-  Event(int device, unsigned flags) : device_(device), flags_(flags) {}
-
-  /// `flags` are those of cudaEventRecordWithFlags.
-  cudaError_t record(Stream& stream, unsigned flags);
-  /// Makes the stream wait for the event; `flags` are those of cudaStreamWaitEvent.
-  cudaError_t make_wait(Stream& stream, unsigned flags);
-  /// Returns cudaErrorNotReady while the stream has not come so far.
-  cudaError_t query();
-  cudaError_t synchronize();
-  /// Sets `milliseconds` to the time between two events that were recorded with timing.
-  static cudaError_t get_elapsed(Event& begin, Event& end, float& milliseconds);
-
- private:
-  struct Record {
-    Stream* stream = nullptr;  // null: never recorded
-    Stream::Position position = 0;
-    CapturePoint captured;                           // without a capture if it was not captured
-    std::shared_ptr<std::atomic<double>> reached_s;  // null without timing
-  };
-
-  Record last_record();
-  void set_record(Record record);
-  cudaError_t check_look(const Record& record, const char* call);
-
-  const int device_;
-  const unsigned flags_;
-  std::mutex mutex_;  // for record_
-  Record record_;
-};
-
 double now_s() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
@@ -285,89 +250,109 @@ cudaError_t refuse_external(const char* call) {
   return cudaErrorNotSupported;
 }
 
-cudaError_t Event::record(Stream& stream, unsigned flags) {
-  constexpr const char* kCall = "cudaEventRecord";
-  if (device_ != stream.device()) {
-    say_misuse(kCall, "the event and the stream are of different devices");
-    return cudaErrorInvalidResourceHandle;
-  }
-  Record record;
-  record.stream = &stream;
-  if (const cudaError_t error = get_capture_point(stream, record.captured)) return error;
-  if (record.captured.capture) {
-    if ((flags & cudaEventRecordExternal) != 0) return refuse_external(kCall);
+/// An event: a position in a stream, or, if it was recorded while the stream captured, a point
+/// of that capture, which streams can join and the host cannot look at.
+class Event {
+ public:
+  /// `flags` are those of cudaEventCreateWithFlags.
+  Event(int device, unsigned flags) : device_(device), flags_(flags) {}
+
+  /// `flags` are those of cudaEventRecordWithFlags.
+  cudaError_t record(Stream& stream, unsigned flags) {
+    constexpr const char* kCall = "cudaEventRecord";
+    if (device_ != stream.device()) {
+      say_misuse(kCall, "the event and the stream are of different devices");
+      return cudaErrorInvalidResourceHandle;
+    }
+    Record record;
+    record.stream = &stream;
+    if (const cudaError_t error = get_capture_point(stream, record.captured)) return error;
+    if (record.captured.capture) {
+      if ((flags & cudaEventRecordExternal) != 0) return refuse_external(kCall);
+      set_record(std::move(record));
+      return cudaSuccess;
+    }
+    if (const cudaError_t error = check_legacy_stream(stream, kCall)) return error;
+    if ((flags_ & cudaEventDisableTiming) == 0) {
+      record.reached_s = std::make_shared<std::atomic<double>>(0);
+      stream.enqueue([reached_s = record.reached_s] { *reached_s = now_s(); });
+    }
+    record.position = stream.end();
     set_record(std::move(record));
     return cudaSuccess;
   }
-  if (const cudaError_t error = check_legacy_stream(stream, kCall)) return error;
-  if ((flags_ & cudaEventDisableTiming) == 0) {
-    record.reached_s = std::make_shared<std::atomic<double>>(0);
-    stream.enqueue([reached_s = record.reached_s] { *reached_s = now_s(); });
-  }
-  record.position = stream.end();
-  set_record(std::move(record));
-  return cudaSuccess;
-}
 
-cudaError_t Event::make_wait(Stream& stream, unsigned flags) {
-  const Record record = last_record();
-  if (record.captured.capture) return join_capture(stream, record.captured);
-  if (is_capturing(stream) && (flags & cudaEventWaitExternal) != 0) {
-    return refuse_external("cudaStreamWaitEvent");
-  }
-  if (record.stream == nullptr) return cudaSuccess;
-  if (const cudaError_t error = check_no_outside_event(stream)) return error;
-  if (record.stream == &stream || record.stream->has_completed(record.position)) {
+  /// Makes the stream wait for the event; `flags` are those of cudaStreamWaitEvent.
+  cudaError_t make_wait(Stream& stream, unsigned flags) {
+    const Record record = last_record();
+    if (record.captured.capture) return join_capture(stream, record.captured);
+    if (is_capturing(stream) && (flags & cudaEventWaitExternal) != 0) {
+      return refuse_external("cudaStreamWaitEvent");
+    }
+    if (record.stream == nullptr) return cudaSuccess;
+    if (const cudaError_t error = check_no_outside_event(stream)) return error;
+    if (record.stream == &stream || record.has_completed()) return cudaSuccess;
+    stream.enqueue([record] { record.stream->wait(record.position); });
     return cudaSuccess;
   }
-  stream.enqueue([record] { record.stream->wait(record.position); });
-  return cudaSuccess;
-}
 
-cudaError_t Event::query() {
-  const Record record = last_record();
-  if (const cudaError_t error = check_look(record, "cudaEventQuery")) return error;
-  if (record.stream == nullptr || record.stream->has_completed(record.position)) {
+  /// Returns cudaErrorNotReady while the stream has not come so far.
+  cudaError_t query() {
+    const Record record = last_record();
+    if (const cudaError_t error = check_look(record, "cudaEventQuery")) return error;
+    return record.has_completed() ? cudaSuccess : cudaErrorNotReady;
+  }
+
+  cudaError_t synchronize() {
+    const Record record = last_record();
+    if (const cudaError_t error = check_look(record, "cudaEventSynchronize")) return error;
+    count(Counter::kSynchronizations);
+    if (record.stream != nullptr) record.stream->wait(record.position);
     return cudaSuccess;
   }
-  return cudaErrorNotReady;
-}
 
-cudaError_t Event::synchronize() {
-  const Record record = last_record();
-  if (const cudaError_t error = check_look(record, "cudaEventSynchronize")) return error;
-  count(Counter::kSynchronizations);
-  if (record.stream != nullptr) record.stream->wait(record.position);
-  return cudaSuccess;
-}
-
-cudaError_t Event::get_elapsed(Event& begin, Event& end, float& milliseconds) {
-  const Record first = begin.last_record();
-  const Record last = end.last_record();
-  for (const Record* record : {&first, &last}) {
-    if (record->captured.capture) return cudaErrorCapturedEvent;
-    if (!record->reached_s) return cudaErrorInvalidResourceHandle;
-    if (!record->stream->has_completed(record->position)) return cudaErrorNotReady;
+  /// Sets `milliseconds` to the time between two events that were recorded with timing.
+  static cudaError_t get_elapsed(Event& begin, Event& end, float& milliseconds) {
+    const Record first = begin.last_record();
+    const Record last = end.last_record();
+    for (const Record* record : {&first, &last}) {
+      if (record->captured.capture) return cudaErrorCapturedEvent;
+      if (!record->reached_s) return cudaErrorInvalidResourceHandle;
+      if (!record->has_completed()) return cudaErrorNotReady;
+    }
+    milliseconds = static_cast<float>(1e3 * (*last.reached_s - *first.reached_s));
+    return cudaSuccess;
   }
-  milliseconds = static_cast<float>(1e3 * (*last.reached_s - *first.reached_s));
-  return cudaSuccess;
-}
 
-Event::Record Event::last_record() {
-  const std::lock_guard lock(mutex_);
-  return record_;
-}
+ private:
+  struct Record {
+    Stream* stream = nullptr;  // null: never recorded
+    Stream::Position position = 0;
+    CapturePoint captured;                           // without a capture if it was not captured
+    std::shared_ptr<std::atomic<double>> reached_s;  // null without timing
 
-void Event::set_record(Record record) {
-  const std::lock_guard lock(mutex_);
-  record_ = std::move(record);
-}
+    bool has_completed() const { return stream == nullptr || stream->has_completed(position); }
+  };
 
-/// Returns the error of a host that must not look at the event.
-cudaError_t Event::check_look(const Record& record, const char* call) {
-  if (record.captured.capture) return refuse_captured_event(record.captured, call);
-  return check_unsafe_call(call);
-}
+  Record last_record() {
+    const std::lock_guard lock(mutex_);
+    return record_;
+  }
+  void set_record(Record record) {
+    const std::lock_guard lock(mutex_);
+    record_ = std::move(record);
+  }
+  /// Returns the error of a host that must not look at the event.
+  static cudaError_t check_look(const Record& record, const char* call) {
+    if (record.captured.capture) return refuse_captured_event(record.captured, call);
+    return check_unsafe_call(call);
+  }
+
+  const int device_;
+  const unsigned flags_;
+  std::mutex mutex_;  // for record_
+  Record record_;
+};
 
 Event& event_of(cudaEvent_t handle) { return *reinterpret_cast<Event*>(handle); }
 

@@ -78,21 +78,6 @@ Stream::Position Stream::enqueue(Operation operation) {
   return ++enqueued_;
 }
 
-Stream::Position Stream::end() const {
-  const std::lock_guard lock(mutex_);
-  return enqueued_;
-}
-
-bool Stream::has_completed(Position position) const {
-  const std::lock_guard lock(mutex_);
-  return completed_ >= position;
-}
-
-void Stream::wait(Position position) {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return completed_ >= position; });
-}
-
 void Stream::run() {
   std::unique_lock lock(mutex_);
   while (true) {

@@ -35,9 +35,18 @@ class Stream {
   /// Gives the stream work, and does not wait for it.
   Position enqueue(Operation operation);
   /// Returns the position behind everything that was enqueued so far.
-  Position end() const;
-  bool has_completed(Position position) const;
-  void wait(Position position);
+  Position end() const {
+    const std::lock_guard lock(mutex_);
+    return enqueued_;
+  }
+  bool has_completed(Position position) const {
+    const std::lock_guard lock(mutex_);
+    return completed_ >= position;
+  }
+  void wait(Position position) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return completed_ >= position; });
+  }
 
  private:
   void run();
