@@ -1,20 +1,238 @@
 /// NCCL: communicators, collectives, and messages from one rank to another. A collective is a
 /// kernel that exchanges bytes with the other ranks while it runs.
+#include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <nccl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "support/fake_gpu/bfloat16.h"
+#include "support/fake_gpu/device.h"
 #include "support/fake_gpu/message.h"
-#include "support/fake_gpu/nccl_communicator.h"
+#include "support/fake_gpu/settings.h"
 
 namespace mnist_train::fake_gpu {
 
 namespace {
+
+constexpr int kMaxRanks = 16;
+
+/// What the ranks know of each other. It begins as zeros.
+struct SharedHeader {
+  struct RankPlace {
+    char host[64];
+    int device;  // among those of the machine
+  };
+
+  std::atomic<int> joined;
+  std::atomic<int> at_barrier;
+  std::atomic<unsigned> barriers;  // that all ranks have passed
+  std::array<RankPlace, kMaxRanks> places;
+};
+
+/// A part of a message between two ranks, which lies in memory that both share until the receiver
+/// has taken it.
+struct MessageSlot {
+  static constexpr std::size_t kCapacity_bytes = 1 << 20;
+
+  std::atomic<std::size_t> waiting{0};  // bytes of `part`; 0: the slot is free
+  std::size_t message = 0;              // bytes of the whole message
+  std::byte part[kCapacity_bytes];
+};
+
+constexpr std::size_t kHeader_bytes = 1 << 16;
+constexpr std::size_t kShown_bytes = 16 << 20;  // of a rank at a time
+constexpr std::size_t kShared_bytes =
+    kHeader_bytes + kMaxRanks * kShown_bytes + sizeof(MessageSlot[kMaxRanks][kMaxRanks]);
+static_assert(sizeof(SharedHeader) <= kHeader_bytes);
+static_assert(std::atomic<std::size_t>::is_always_lock_free);
+
+std::byte* map_shared(int fd) {
+  void* memory =
+      ::mmap(nullptr, kShared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
+}
+
+/// The content of a unique id: the open file of the process that made it.
+struct FilePlace {
+  pid_t pid = 0;
+  int fd = -1;
+};
+
+FilePlace place_in(const ncclUniqueId& id) {
+  FilePlace place;
+  std::memcpy(&place, id.internal, sizeof place);
+  return place;
+}
+
+/// Opens what `make_unique_id` made, in this process or another one; null if it is gone.
+std::byte* open_shared(const ncclUniqueId& id) {
+  const FilePlace place = place_in(id);
+  const std::string path = "/proc/" + std::to_string(place.pid) + "/fd/" + std::to_string(place.fd);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) {
+    say("ncclCommInitRank: ", path, ": ", std::strerror(errno),
+        "; all ranks must run on one machine");
+    return nullptr;
+  }
+  std::byte* memory = map_shared(fd);
+  ::close(fd);
+  return memory;
+}
+
+/// Closes the file if this process made it. It must not be needed any more.
+void close_own_file(const ncclUniqueId& id) {
+  const FilePlace place = place_in(id);
+  if (place.pid == ::getpid()) ::close(place.fd);
+}
+
+int physical_device() { return visible_devices().at(static_cast<std::size_t>(current_device())); }
+
+/// Waits a little for another process: shortly at first, longer when it takes long.
+class Backoff {
+ public:
+  void pause() {
+    constexpr int kShortPauses = 500;
+    constexpr useconds_t kShort_us = 20;
+    constexpr useconds_t kLong_us = 1000;
+    ::usleep(++pauses_ < kShortPauses ? kShort_us : kLong_us);
+  }
+
+ private:
+  int pauses_ = 0;
+};
+
+/// A communicator of NCCL between processes of one machine. Its memory is a file without a name,
+/// which the process that makes the unique id keeps open until all ranks have mapped it, so that
+/// nothing is left of it whatever ends them.
+///
+/// What it does runs on the ranks' streams and waits for the other ranks there, as NCCL's kernels
+/// do: a lost rank keeps the streams of the others waiting until they abort.
+class Communicator {
+ public:
+  /// Makes the file, and the id by which other processes find it.
+  static ncclResult_t make_unique_id(ncclUniqueId& id) {
+    const int fd = ::memfd_create("fake-gpu-nccl", MFD_CLOEXEC);
+    if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(kShared_bytes)) != 0) return ncclSystemError;
+    const FilePlace place{::getpid(), fd};
+    id = {};
+    std::memcpy(id.internal, &place, sizeof place);
+    return ncclSuccess;
+  }
+
+  /// Waits until all ranks have joined. Returns null if they cannot, and sets `result`; that
+  /// includes two ranks on one device, unless NCCL_HOSTID says that their hosts differ.
+  static std::shared_ptr<Communicator> join(const ncclUniqueId& id, int rank, int size,
+                                            ncclResult_t& result) {
+    result = ncclSystemError;
+    std::byte* memory = size > kMaxRanks ? nullptr : open_shared(id);
+    if (memory == nullptr) return nullptr;
+    std::shared_ptr<Communicator> communicator(new Communicator(rank, size, memory));
+    SharedHeader& header = communicator->header_;
+    SharedHeader::RankPlace& place = header.places.at(static_cast<std::size_t>(rank));
+    const char* host = std::getenv("NCCL_HOSTID");
+    std::snprintf(place.host, sizeof place.host, "%s", host == nullptr ? "this host" : host);
+    place.device = physical_device();
+    ++header.joined;
+    for (Backoff backoff; header.joined < size;) backoff.pause();
+    communicator->barrier();
+    close_own_file(id);
+    result = communicator->is_on_device_of_another() ? ncclInvalidUsage : ncclSuccess;
+    if (result != ncclSuccess) return nullptr;
+    say("NCCL: rank ", rank, " of ", size, " on device ", place.device);
+    return communicator;
+  }
+
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator() { ::munmap(memory_, kShared_bytes); }
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  /// Ends all waits; later operations do nothing.
+  void abort() { aborted_ = true; }
+  bool aborted() const { return aborted_; }
+
+  using UsePart = std::function<void(std::size_t offset, std::size_t bytes)>;
+  /// Shows the `bytes` at `from` to all ranks, a part at a time: `use` finds those of each rank at
+  /// `shown(rank)`. Null for a rank that has nothing to show. All ranks must call it, with the same
+  /// number of bytes.
+  void exchange(const std::byte* from, std::size_t bytes, const UsePart& use) {
+    for (std::size_t offset = 0; offset < bytes; offset += kShown_bytes) {
+      const std::size_t part = std::min(kShown_bytes, bytes - offset);
+      if (from != nullptr) {
+        std::memcpy(const_cast<std::byte*>(shown(rank_)), from + offset, part);
+      }
+      if (!barrier()) return;
+      use(offset, part);
+      if (!barrier()) return;
+    }
+  }
+  /// Returns the bytes that a rank shows, for `use` of `exchange`.
+  const std::byte* shown(int rank) const {
+    return memory_ + kHeader_bytes + static_cast<std::size_t>(rank) * kShown_bytes;
+  }
+
+  MessageSlot& slot(int from_rank, int to_rank) {
+    using SlotsOfRank = MessageSlot[kMaxRanks];
+    std::byte* slots = memory_ + kHeader_bytes + kMaxRanks * kShown_bytes;
+    return reinterpret_cast<SlotsOfRank*>(slots)[from_rank][to_rank];
+  }
+
+ private:
+  Communicator(int rank, int size, std::byte* memory)
+      : rank_(rank),
+        size_(size),
+        memory_(memory),
+        header_(*reinterpret_cast<SharedHeader*>(memory)) {}
+
+  /// Waits until all ranks call it. Returns false when this rank has aborted.
+  bool barrier() {
+    const unsigned passed = header_.barriers;
+    if (++header_.at_barrier == size_) {
+      header_.at_barrier = 0;
+      ++header_.barriers;
+      return !aborted_;
+    }
+    for (Backoff backoff; header_.barriers == passed && !aborted_;) backoff.pause();
+    return !aborted_;
+  }
+
+  bool is_on_device_of_another() {
+    const auto& own = header_.places.at(static_cast<std::size_t>(rank_));
+    for (int other = 0; other < size_; ++other) {
+      const auto& place = header_.places.at(static_cast<std::size_t>(other));
+      if (other == rank_ || place.device != own.device) continue;
+      if (std::strcmp(place.host, own.host) != 0) continue;
+      say("NCCL: Duplicate GPU detected: rank ", rank_, " and rank ", other, " both on device ",
+          own.device);
+      return true;
+    }
+    return false;
+  }
+
+  const int rank_;
+  const int size_;
+  std::byte* memory_;
+  SharedHeader& header_;
+  std::atomic<bool> aborted_{false};
+};
 
 using Handle = std::shared_ptr<Communicator>;
 
