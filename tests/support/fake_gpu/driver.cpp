@@ -10,8 +10,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
-#include <set>
 #include <string>
 
 #include "support/fake_gpu/device.h"
@@ -36,13 +34,6 @@ void* find_function(const std::string& name) {
   if (kLibrary == nullptr) return nullptr;
   void* function = ::dlsym(kLibrary, (name + "_v2").c_str());
   return function != nullptr ? function : ::dlsym(kLibrary, name.c_str());
-}
-
-void say_not_found(const std::string& name) {
-  static std::mutex mutex;
-  static auto& said = *new std::set<std::string>();
-  const std::lock_guard lock(mutex);
-  if (said.insert(name).second) say("the driver has no function ", name);
 }
 
 }  // namespace
@@ -113,11 +104,11 @@ CUresult cuGetProcAddress(const char* name, void** function, int, cuuint64_t,
                           CUdriverProcAddressQueryResult* status) {
   *function = find_function(name);
   const bool found = *function != nullptr;
-  if (!found) say_not_found(name);
   if (status != nullptr) {
     *status = found ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  if (found) return CUDA_SUCCESS;
+  return static_cast<CUresult>(not_implemented(name, CUDA_ERROR_NOT_FOUND));
 }
 
 }  // extern "C"

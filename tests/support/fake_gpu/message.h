@@ -30,8 +30,8 @@ void trace(const Parts&... parts) {
 /// FAKE_GPU_BACKTRACE is set, the call stack follows.
 void say_misuse(std::string_view call, std::string_view reason);
 
-/// Says that `function` is not implemented, once for each of them, and returns `error`, which must
-/// be a literal of the function's library.
+/// Says that `function` is not implemented, once for each of them, and returns `error`, a code of
+/// the function's library.
 int not_implemented(const char* function, int error);
 
 /// For the stubs that make_stubs.py writes: launches a kernel of this library for a function that
