@@ -269,16 +269,13 @@ void check_conversion(const ValueShape& shape, std::int64_t count, bool channels
                                    shape.channels}
                     : PlainStrides{shape.channels * shape.pixels(), shape.pixels(), shape.width, 1};
   std::vector<Element> plain(numbers.size());
-  std::size_t i = 0;
-  for (std::int64_t image = 0; image < count; ++image) {
-    for (std::int64_t c = 0; c < shape.channels; ++c) {
-      for (std::int64_t y = 0; y < shape.height; ++y) {
-        for (std::int64_t x = 0; x < shape.width; ++x) {
-          plain[static_cast<std::size_t>(image * strides.image + c * strides.channel +
-                                         y * strides.row + x * strides.column)] = numbers[i++];
-        }
-      }
-    }
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const std::int64_t plane = at / shape.pixels();
+    plain[static_cast<std::size_t>(
+        plane / shape.channels * strides.image + plane % shape.channels * strides.channel +
+        at % shape.pixels() / shape.width * strides.row + at % shape.width * strides.column)] =
+        numbers[i];
   }
   std::vector<Element> block(empty_blocks<Element>(shape, count).size(), Element{1});
   kernel_table<Element>()->layers.from_plain(shape, plain.data(), strides, count, block.data());

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -234,7 +233,7 @@ constexpr std::size_t kMaxShared_bytes = std::size_t{227} * 1024;
 
 struct Kernels {
   std::mutex mutex;
-  std::unordered_map<const void*, std::unique_ptr<Kernel>> of_function;
+  std::unordered_map<const void*, Kernel> of_function;
 };
 
 Kernels& kernels() {
@@ -281,16 +280,14 @@ cudaError_t launch(Stream& stream, const char* name, Operation work) {
 void register_kernel(const void* host_function, const char* name) {
   Kernels& all = kernels();
   const std::lock_guard lock(all.mutex);
-  std::unique_ptr<Kernel>& kernel = all.of_function[host_function];
-  if (!kernel) kernel = std::make_unique<Kernel>();
-  kernel->name = name;
+  all.of_function[host_function].name = name;
 }
 
 Kernel* find_kernel(const void* host_function) {
   Kernels& all = kernels();
   const std::lock_guard lock(all.mutex);
   const auto found = all.of_function.find(host_function);
-  return found == all.of_function.end() ? nullptr : found->second.get();
+  return found == all.of_function.end() ? nullptr : &found->second;
 }
 
 cudaError_t launch_kernel(const Kernel* kernel, const LaunchShape& shape, void** arguments,
