@@ -163,26 +163,19 @@ PinnedBlocks& pinned_blocks() {
 void* allocate_pinned(std::size_t bytes) {
   const std::size_t whole_pages = (bytes / kPage_bytes + 1) * kPage_bytes;
   void* memory = std::aligned_alloc(kPage_bytes, whole_pages);
-  if (memory != nullptr) register_pinned(memory, bytes);
+  if (memory == nullptr) return nullptr;
+  PinnedBlocks& blocks = pinned_blocks();
+  const std::lock_guard lock(blocks.mutex);
+  blocks.bytes[static_cast<const std::byte*>(memory)] = bytes;
   return memory;
 }
 
 bool release_pinned(void* address) {
-  if (!unregister_pinned(address)) return false;
+  PinnedBlocks& blocks = pinned_blocks();
+  const std::lock_guard lock(blocks.mutex);
+  if (blocks.bytes.erase(static_cast<const std::byte*>(address)) == 0) return false;
   std::free(address);
   return true;
-}
-
-void register_pinned(void* address, std::size_t bytes) {
-  PinnedBlocks& blocks = pinned_blocks();
-  const std::lock_guard lock(blocks.mutex);
-  blocks.bytes[static_cast<const std::byte*>(address)] = bytes;
-}
-
-bool unregister_pinned(void* address) {
-  PinnedBlocks& blocks = pinned_blocks();
-  const std::lock_guard lock(blocks.mutex);
-  return blocks.bytes.erase(static_cast<const std::byte*>(address)) == 1;
 }
 
 bool is_pinned(const void* address) {

@@ -106,10 +106,6 @@ cudaError_t cudaDeviceCanAccessPeer(int* can_access, int, int) {
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
-  return remember(cudaErrorPeerAccessUnsupported);
-}
-
 cudaError_t cudaDeviceSynchronize() {
   constexpr const char* kCall = "cudaDeviceSynchronize";
   if (const cudaError_t error = check_unsafe_call(kCall)) return remember(error);
@@ -157,10 +153,6 @@ constexpr std::array kErrors{
     FAKE_GPU_ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
     FAKE_GPU_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     FAKE_GPU_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
-    FAKE_GPU_ERROR(cudaErrorPeerAccessUnsupported,
-                   "peer access is not supported between these two devices"),
-    FAKE_GPU_ERROR(cudaErrorHostMemoryNotRegistered,
-                   "pointer does not correspond to a registered memory region"),
     FAKE_GPU_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
     FAKE_GPU_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
     FAKE_GPU_ERROR(cudaErrorNotReady, "device not ready"),

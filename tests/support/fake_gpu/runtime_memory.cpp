@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -160,15 +159,6 @@ cudaError_t cudaFreeHost(void* address) {
   return remember(release_pinned(address) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
-cudaError_t cudaHostRegister(void* address, std::size_t bytes, unsigned) {
-  register_pinned(address, bytes);
-  return cudaSuccess;
-}
-
-cudaError_t cudaHostUnregister(void* address) {
-  return remember(unregister_pinned(address) ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
-}
-
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
   const int device = device_of(address);
@@ -187,11 +177,6 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   return remember(copy(stream_of(stream), contiguous(to, from, bytes, "cudaMemcpyAsync")));
-}
-
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes,
-                                cudaStream_t stream) {
-  return remember(copy(stream_of(stream), contiguous(to, from, bytes, "cudaMemcpyPeerAsync")));
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
@@ -240,11 +225,6 @@ cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_
 
 namespace {
 
-double now_s() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
 cudaError_t refuse_external(const char* call) {
   say_misuse(call, "external events in a capture are not implemented by the mock");
   return cudaErrorNotSupported;
@@ -254,8 +234,7 @@ cudaError_t refuse_external(const char* call) {
 /// of that capture, which streams can join and the host cannot look at.
 class Event {
  public:
-  /// `flags` are those of cudaEventCreateWithFlags.
-  Event(int device, unsigned flags) : device_(device), flags_(flags) {}
+  explicit Event(int device) : device_(device) {}
 
   /// `flags` are those of cudaEventRecordWithFlags.
   cudaError_t record(Stream& stream, unsigned flags) {
@@ -273,10 +252,6 @@ class Event {
       return cudaSuccess;
     }
     if (const cudaError_t error = check_legacy_stream(stream, kCall)) return error;
-    if ((flags_ & cudaEventDisableTiming) == 0) {
-      record.reached_s = std::make_shared<std::atomic<double>>(0);
-      stream.enqueue([reached_s = record.reached_s] { *reached_s = now_s(); });
-    }
     record.position = stream.end();
     set_record(std::move(record));
     return cudaSuccess;
@@ -311,25 +286,11 @@ class Event {
     return cudaSuccess;
   }
 
-  /// Sets `milliseconds` to the time between two events that were recorded with timing.
-  static cudaError_t get_elapsed(Event& begin, Event& end, float& milliseconds) {
-    const Record first = begin.last_record();
-    const Record last = end.last_record();
-    for (const Record* record : {&first, &last}) {
-      if (record->captured.capture) return cudaErrorCapturedEvent;
-      if (!record->reached_s) return cudaErrorInvalidResourceHandle;
-      if (!record->has_completed()) return cudaErrorNotReady;
-    }
-    milliseconds = static_cast<float>(1e3 * (*last.reached_s - *first.reached_s));
-    return cudaSuccess;
-  }
-
  private:
   struct Record {
     Stream* stream = nullptr;  // null: never recorded
     Stream::Position position = 0;
-    CapturePoint captured;                           // without a capture if it was not captured
-    std::shared_ptr<std::atomic<double>> reached_s;  // null without timing
+    CapturePoint captured;  // without a capture if it was not captured
 
     bool has_completed() const { return stream == nullptr || stream->has_completed(position); }
   };
@@ -349,7 +310,6 @@ class Event {
   }
 
   const int device_;
-  const unsigned flags_;
   std::mutex mutex_;  // for record_
   Record record_;
 };
@@ -408,8 +368,8 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t call
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned flags) {
-  *handle = reinterpret_cast<cudaEvent_t>(new Event(current_device(), flags));
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* handle, unsigned) {
+  *handle = reinterpret_cast<cudaEvent_t>(new Event(current_device()));
   return cudaSuccess;
 }
 
@@ -434,10 +394,6 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) { return remember(event_of(handle
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return remember(event_of(handle).synchronize());
-}
-
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  return remember(Event::get_elapsed(event_of(begin), event_of(end), *milliseconds));
 }
 
 }  // extern "C"
