@@ -5,6 +5,7 @@
 prints the measured rates, which needs torch; the benchmarks call it so, in a process of its own.
 """
 
+import argparse
 import importlib.util
 import json
 import os
@@ -114,6 +115,21 @@ def add_output(parser, name):
     """The flag --output; alone it is the place of committed results of this kind of processor."""
     parser.add_argument("--output", type=pathlib.Path, nargs="?", const=place(name), metavar="FILE",
                         help=f"where the result goes; without FILE scripts/bench/results/PROCESSOR/{name}")
+
+
+def parser_of(description, name):
+    """A parser with the flags that all benchmarks have: --binary, and --output for a result of that name."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build" / "bin" / "mnist-train")
+    add_output(parser, name)
+    return parser
+
+
+def records(run, event):
+    """The records of that event in a run folder, as far as their lines are whole."""
+    path = pathlib.Path(run, "metrics.jsonl")
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [record for record in map(json.loads, lines) if record["event"] == event]
 
 
 def write(output, result):

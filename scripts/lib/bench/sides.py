@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import ROOT
+from machine import ROOT, records
 
 sys.path.insert(0, str(ROOT / "scripts" / "lib"))
 import runs  # noqa: E402
@@ -92,8 +92,7 @@ def mnist_train(case, options, precision, folder):
         command += ["--set", setting]
     seconds, _, _ = run_timed(command, options.device, None if options.automatic else 1)
     summary = json.loads((output / "summary.json").read_text())
-    events = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    epochs = [event for event in events if event["event"] == "epoch"]
+    epochs = records(output, "epoch")
     shutil.rmtree(output)
     return Run(seconds, epochs, summary["startup_seconds"], summary["peak_memory_bytes"])
 
