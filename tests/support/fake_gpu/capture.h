@@ -43,7 +43,7 @@ class Graph {
   }
 
   std::size_t nodes() const { return names_.size(); }
-  std::size_t count(NodeKind kind) const { return counts_.at(static_cast<std::size_t>(kind)); }
+  const std::array<std::size_t, kNodeKinds>& counts() const { return counts_; }  // by kind
   const std::vector<const char*>& names() const { return names_; }
 
  private:

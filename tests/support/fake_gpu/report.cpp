@@ -8,10 +8,11 @@
 #include <atomic>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "support/fake_gpu/device_memory.h"
@@ -35,8 +36,8 @@ struct Counts {
   std::array<std::atomic<std::uint64_t>, kCounterNames.size()> calls{};
   std::atomic<std::uint64_t> eager_launches{0};
   std::atomic<std::uint64_t> captured_launches{0};
-  std::mutex mutex;                                              // for the members below
-  std::unordered_map<std::string_view, std::uint64_t> launches;  // by kernel
+  std::mutex mutex;                                    // for the members below
+  std::map<std::string_view, std::uint64_t> launches;  // by kernel
   std::vector<CapturedGraph> graphs;
 
   bool any() const {
@@ -52,31 +53,6 @@ Counts& counts() {
 
 std::string path_for_process(const std::string& path) {
   return path + "." + std::to_string(::getpid());
-}
-
-void write_kernels(std::ostream& file, Counts& counts) {
-  std::vector<std::pair<std::uint64_t, std::string_view>> kernels;
-  for (const auto& [name, launches] : counts.launches) kernels.emplace_back(launches, name);
-  std::sort(kernels.rbegin(), kernels.rend());
-  const char* separator = "\n";
-  file << " \"kernels\": {";
-  for (const auto& [launches, name] : kernels) {
-    file << separator << "  \"" << name << "\": " << launches;
-    separator = ",\n";
-  }
-  file << "}";
-}
-
-void write_graphs(std::ostream& file, Counts& counts) {
-  const char* separator = "\n";
-  file << " \"graphs\": [";
-  for (const auto& [nodes, streams] : counts.graphs) {
-    file << separator << "  {\"kernels\": " << nodes[0] << ", \"copies\": " << nodes[1]
-         << ", \"fills\": " << nodes[2] << ", \"others\": " << nodes[3]
-         << ", \"streams\": " << streams << "}";
-    separator = ",\n";
-  }
-  file << "]";
 }
 
 /// Writes the report when the process ends by `exit` or by returning from `main`.
@@ -99,9 +75,7 @@ void count_launch(const char* kernel, bool captured) {
 }
 
 void record_graph(const Graph& graph, std::size_t streams, bool valid) {
-  const CapturedGraph captured{{graph.count(NodeKind::kKernel), graph.count(NodeKind::kCopy),
-                                graph.count(NodeKind::kFill), graph.count(NodeKind::kOther)},
-                               streams};
+  const CapturedGraph captured{graph.counts(), streams};
   say(valid ? "captured " : "captured an invalid graph of ", captured.nodes[0], " kernels, ",
       captured.nodes[1], " copies, ", captured.nodes[2], " fills, ", captured.nodes[3],
       " others on ", streams, " streams");
@@ -126,11 +100,19 @@ void write_report() {
   for (std::size_t i = 0; i < kCounterNames.size(); ++i) {
     file << ",\n \"" << kCounterNames.at(i) << "\": " << all.calls.at(i);
   }
-  file << ",\n \"peak_memory_bytes\": " << peak_memory_bytes() << ",\n";
-  write_graphs(file, all);
-  file << ",\n";
-  write_kernels(file, all);
-  file << "\n}\n";
+  file << ",\n \"peak_memory_bytes\": " << peak_memory_bytes() << ",\n \"graphs\": [";
+  const char* separator = "";
+  for (const auto& [nodes, streams] : all.graphs) {
+    file << std::exchange(separator, ",") << "\n  {\"kernels\": " << nodes[0]
+         << ", \"copies\": " << nodes[1] << ", \"fills\": " << nodes[2]
+         << ", \"others\": " << nodes[3] << ", \"streams\": " << streams << "}";
+  }
+  file << "],\n \"kernels\": {";
+  separator = "";
+  for (const auto& [name, launches] : all.launches) {
+    file << std::exchange(separator, ",") << "\n  \"" << name << "\": " << launches;
+  }
+  file << "}\n}\n";
 }
 
 }  // namespace mnist_train::fake_gpu
