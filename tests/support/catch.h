@@ -1,7 +1,23 @@
 #pragma once
 
-// Catch2, version 2 or 3, whichever is installed. LibTorch defines CHECK too: tests that use it
-// include it first, and Catch2's meaning wins here.
+// Catch2, version 2 or 3, whichever is installed, and the headers of the standard library that
+// most tests need. LibTorch defines CHECK too: tests that use it include it first, and Catch2's
+// meaning wins here.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #ifdef CHECK
 #undef CHECK
@@ -47,3 +63,9 @@ inline auto ContainsSubstring(const std::string& text,
 }  // namespace Matchers
 }  // namespace Catch
 #endif
+
+namespace mnist_train::testing {
+using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
+using Catch::Matchers::StartsWith;
+}  // namespace mnist_train::testing

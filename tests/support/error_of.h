@@ -1,9 +1,6 @@
 #pragma once
 
-#include <algorithm>
 #include <ostream>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "support/catch.h"
@@ -57,3 +54,9 @@ class IsError : public Catch::Matchers::MatcherBase<Failure> {
 };
 
 }  // namespace mnist_train::testing
+
+/// Checks that an expression throws an Error with this exit code whose message contains all of the
+/// parts: CHECK_ERROR(open(path), ExitCode::kData, path.string(), "cut short").
+#define CHECK_ERROR(expression, ...)                                        \
+  CHECK_THAT(::mnist_train::testing::error_of([&] { (void)(expression); }), \
+             ::mnist_train::testing::IsError(__VA_ARGS__))
