@@ -1,8 +1,6 @@
 #include <sched.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <string>
 
 #include "base/system.h"
 #include "support/catch.h"
@@ -12,8 +10,7 @@
 namespace mnist_train {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::TempFolder;
+using namespace testing;
 
 constexpr double kMiB = 1 << 20;
 
@@ -218,7 +215,7 @@ TEST_CASE("an error names the limit that caused it and how to raise it") {
   CHECK_THAT(error_text(ENOSPC), ContainsSubstring("free some space"));
   CHECK_THAT(error_text(EMFILE), ContainsSubstring("ulimit -n is "));
   CHECK(error_text(EFBIG) == "File too large");
-  const testing::FileSizeLimit limit(3 << 20);
+  const FileSizeLimit limit(3 << 20);
   CHECK_THAT(error_text(EFBIG), ContainsSubstring("(ulimit -f is 3 MiB)"));
 }
 

@@ -6,7 +6,7 @@
 namespace mnist_train {
 namespace {
 
-using testing::TempFolder;
+using namespace testing;
 using Steps = std::vector<std::int64_t>;
 
 TEST_CASE("a checkpoint's name contains its step with at least eight digits") {
@@ -28,8 +28,8 @@ TEST_CASE("a folder that does not exist has no checkpoints, one that cannot be r
   const TempFolder folder;
   CHECK(saved_steps(folder.path() / "absent").empty());
   const auto file = folder.write("checkpoints", "not a folder");
-  CHECK_THAT(testing::error_of([&] { saved_steps(file); }),
-             testing::IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
+  CHECK_THAT(error_of([&] { saved_steps(file); }),
+             IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
 }
 
 std::string sealed(const std::string& content) {

@@ -1,7 +1,6 @@
 #include "base/error.h"
 
 #include <stdexcept>
-#include <string>
 
 #include "support/catch.h"
 

@@ -4,7 +4,7 @@
 
 namespace mnist_train {
 
-using testing::TempFolder;
+using namespace testing;
 
 TEST_CASE(
     "files that are given by mistake are known by their first bytes, tables by their first line") {

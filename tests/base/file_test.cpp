@@ -5,13 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -22,13 +18,7 @@ namespace mnist_train {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
-using testing::FileSizeLimit;
-using testing::IsError;
-using testing::names_in;
-using testing::TempFolder;
+using namespace testing;
 
 constexpr std::size_t kPlenty = 1 << 20;
 
@@ -304,7 +294,7 @@ UniqueFd opened(const std::filesystem::path& path) {
 }
 
 TEST_CASE("a lock excludes others and is visible until its file is closed") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const std::filesystem::path path = folder.path() / "lock";
   const UniqueFd other = opened(path);
   CHECK_FALSE(is_file_locked(other.get()));
@@ -319,7 +309,7 @@ TEST_CASE("a lock excludes others and is visible until its file is closed") {
 }
 
 TEST_CASE("an exclusive flock of other programs is detected, a shared one is not") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const std::filesystem::path path = folder.path() / "lock";
   const UniqueFd other = opened(path);
   const UniqueFd holder = opened(path);
@@ -330,7 +320,7 @@ TEST_CASE("an exclusive flock of other programs is detected, a shared one is not
 }
 
 TEST_CASE("querying a lock does not block others") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const std::filesystem::path path = folder.path() / "lock";
   const UniqueFd other = opened(path);
   std::jthread asking([&](const std::stop_token& stop) {

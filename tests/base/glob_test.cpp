@@ -1,6 +1,3 @@
-#include <string>
-#include <vector>
-
 #include "base/print.h"
 #include "support/catch.h"
 

@@ -1,10 +1,5 @@
 #include "base/hash.h"
 
-#include <cstdint>
-#include <set>
-#include <string>
-#include <vector>
-
 #include "support/catch.h"
 #include "support/idx_bytes.h"
 

@@ -2,13 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <memory>
 #include <sstream>
-#include <string>
 
 #include "base/file.h"
 #include "base/print.h"
@@ -21,10 +15,7 @@ namespace mnist_train {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::error_of;
-using testing::IsError;
-using testing::ScopedLogging;
-using testing::TempFolder;
+using namespace testing;
 
 /// A file that takes the place of the console.
 struct Console {
@@ -151,8 +142,8 @@ TEST_CASE("control, bidirectional and invisible characters and invalid UTF-8 are
 TEST_CASE("a block shows the beginning of very long lines") {
   const std::string block = as_block("one\n" + std::string(30'000, '\xff') + "\ntwo\n");
   CHECK(block.size() < 40'000);
-  CHECK_THAT(block, Catch::Matchers::StartsWith("one\n  \\xff"));
-  CHECK_THAT(block, Catch::Matchers::EndsWith("… (21808 more bytes)\n  two\n  "));
+  CHECK_THAT(block, StartsWith("one\n  \\xff"));
+  CHECK_THAT(block, EndsWith("… (21808 more bytes)\n  two\n  "));
 }
 
 TEST_CASE("a log file that cannot be opened is an error with its name") {

@@ -1,9 +1,6 @@
 #include "base/parallel.h"
 
-#include <cstdint>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "support/catch.h"
 

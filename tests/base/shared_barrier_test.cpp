@@ -1,9 +1,6 @@
-#include <array>
 #include <cstddef>
-#include <memory>
 #include <stdexcept>
 #include <thread>
-#include <vector>
 
 #include "base/parallel.h"
 #include "support/catch.h"

@@ -1,7 +1,5 @@
 #include "base/version.h"
 
-#include <string>
-
 #include "support/catch.h"
 
 using mnist_train::build_info;
