@@ -1,7 +1,4 @@
-#include <span>
-#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "base/error.h"
 #include "data/dataset.h"
@@ -12,9 +9,7 @@ namespace mnist_train::data {
 namespace {
 
 using settings::ClassWeightOptions;
-using testing::Approx;
-using testing::error_of;
-using testing::IsError;
+using namespace testing;
 
 using Labels = std::vector<std::remove_cv_t<decltype(ImageSet::labels)::element_type>>;
 

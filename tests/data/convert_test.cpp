@@ -1,7 +1,6 @@
 #include "data/convert.h"
 
 #include <cstdlib>
-#include <filesystem>
 
 #include "data/sources.h"
 #include "imaging/codec.h"
@@ -14,8 +13,7 @@ namespace mnist_train::data {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::error_of;
-using testing::TempFolder;
+using namespace testing;
 
 imaging::Image decoded(const ImageSource& set, std::int64_t sample) {
   std::vector<std::uint8_t> buffer;
@@ -30,7 +28,7 @@ std::vector<std::uint8_t> pixels_of(const ImageSource& set, std::int64_t sample)
 
 TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the IDX files") {
   const TempFolder folder;
-  testing::SmallDataset{}.write(folder.path() / "idx");
+  SmallDataset{}.write(folder.path() / "idx");
   const Converted converted = convert(
       {folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb", /*jpeg=*/false, 95});
   CHECK(converted.train == 20);
@@ -48,7 +46,7 @@ TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the
 
 TEST_CASE("a stopped conversion leaves nothing, and a finished one no lock file") {
   const TempFolder folder;
-  testing::SmallDataset{}.write(folder.path() / "idx");
+  SmallDataset{}.write(folder.path() / "idx");
   ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb"};
   int images = 0;
   options.before_each = [&images] {
@@ -64,7 +62,7 @@ TEST_CASE("a stopped conversion leaves nothing, and a finished one no lock file"
 
 TEST_CASE("an image folder holds the same samples by class") {
   const TempFolder folder;
-  testing::SmallDataset{.train = 60, .test = 60, .classes = 12}.write(folder.path() / "idx");
+  SmallDataset{.train = 60, .test = 60, .classes = 12}.write(folder.path() / "idx");
   convert(
       {folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images", false, 95});
   const auto test = open_idx(find_idx_files({folder.path() / "idx", {}}, SplitName::kTest));
@@ -83,7 +81,7 @@ TEST_CASE("an image folder holds the same samples by class") {
 
 TEST_CASE("a failed conversion leaves nothing, and no file is overwritten") {
   const TempFolder folder;
-  testing::SmallDataset{}.write(folder.path() / "idx");
+  SmallDataset{}.write(folder.path() / "idx");
   fs::resize_file(folder.path() / "idx/t10k-images-idx3-ubyte", 50);
   const ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "out",
                                true, 95};

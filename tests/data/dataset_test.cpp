@@ -1,14 +1,6 @@
 #include "data/dataset.h"
 
-#include <algorithm>
-#include <array>
-#include <cstdint>
-#include <filesystem>
-#include <memory>
 #include <numeric>
-#include <set>
-#include <string>
-#include <vector>
 
 #include "base/file.h"
 #include "support/catch.h"
@@ -21,12 +13,7 @@ namespace mnist_train::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::idx_header;
-using testing::IsError;
-using testing::SmallDataset;
-using testing::TempFolder;
+using namespace testing;
 
 settings::DataOptions at(const fs::path& train, const fs::path& test) {
   settings::DataOptions options;

@@ -1,11 +1,3 @@
-#include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "base/system.h"
 #include "data/convert.h"
 #include "data/dataset.h"
@@ -19,12 +11,7 @@ namespace mnist_train::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::IsError;
-using testing::picture;
-using testing::png;
-using testing::TempFolder;
+using namespace testing;
 
 constexpr int kThreads = 3;
 
@@ -268,7 +255,7 @@ TEST_CASE("images that exceed memory are refused before any is decoded") {
 
 TEST_CASE("IDX images are converted to size and channels, too") {
   const TempFolder folder;
-  testing::SmallDataset{}.write(folder.path());
+  SmallDataset{}.write(folder.path());
   settings::DataOptions options = folders(folder.path(), folder.path());
   options.format = settings::DataFormat::kIdx;
   const ImageSet own = open_dataset(options).train;

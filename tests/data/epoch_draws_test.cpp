@@ -1,11 +1,7 @@
 #include "data/epoch_draws.h"
 
-#include <algorithm>
 #include <cmath>
-#include <map>
 #include <numbers>
-#include <set>
-#include <vector>
 
 #include "support/catch.h"
 
@@ -13,7 +9,7 @@ namespace mnist_train::data {
 namespace {
 
 using settings::ImageSize;
-using testing::Approx;
+using namespace testing;
 
 constexpr std::int64_t kSamples = 20000;
 

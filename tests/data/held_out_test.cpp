@@ -1,10 +1,4 @@
-#include <algorithm>
-#include <filesystem>
 #include <iterator>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "data/dataset.h"
 #include "data/sources.h"
@@ -15,10 +9,7 @@
 namespace mnist_train::data {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::IsError;
-using testing::TempFolder;
+using namespace testing;
 using Names = std::vector<std::string>;
 
 /// A folder of 7 cats, 10 dogs and one yak.

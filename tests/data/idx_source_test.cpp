@@ -2,13 +2,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "base/file.h"
 #include "data/gzip_stream.h"
@@ -24,17 +17,7 @@ namespace mnist_train::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
-using testing::gzip;
-using testing::idx_header;
-using testing::IsError;
-using testing::noise;
-using testing::peak_memory;
-using testing::reset_peak_memory;
-using testing::ScopedEnvironment;
-using testing::TempFolder;
+using namespace testing;
 
 std::string text_of(std::span<const std::uint8_t> bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -301,8 +284,7 @@ TEST_CASE("files that do not fit each other are refused") {
     const auto labels = folder.write("labels", misfit.labels);
     const auto failure = error_of([&] { open_idx({images, labels}); });
     CHECK(failure.code == ExitCode::kData);
-    CHECK_THAT(failure.message,
-               Catch::Matchers::StartsWith((folder.path() / misfit.file).string()));
+    CHECK_THAT(failure.message, StartsWith((folder.path() / misfit.file).string()));
     CHECK_THAT(failure.message, ContainsSubstring(misfit.message));
   }
 }
@@ -395,7 +377,7 @@ TEST_CASE("small files and broken ones are not kept") {
   CHECK(values_of(folder.write("small", gzip(idx_header({5}) + "hello")), true) == "hello");
   const std::string whole = gzip(idx_header({1'000'000}) + noise(1'000'000));
   const auto broken = folder.write("broken", whole.substr(0, whole.size() - 4));
-  CHECK(testing::error_of([&] { read_idx_file(broken); }).code == ExitCode::kData);
+  CHECK(error_of([&] { read_idx_file(broken); }).code == ExitCode::kData);
   CHECK(kept_in(cache).empty());
 }
 

@@ -1,9 +1,5 @@
 #include "data/image_decoder.h"
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/picture_files.h"
@@ -12,10 +8,7 @@
 namespace mnist_train::data {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::picture;
-using testing::png;
-using testing::TempFolder;
+using namespace testing;
 
 constexpr std::int64_t kCount = 60;
 constexpr std::size_t kBytes = 35;

@@ -1,9 +1,3 @@
-#include <filesystem>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "data/dataset.h"
 #include "data/sources.h"
 #include "support/catch.h"
@@ -13,10 +7,7 @@
 namespace mnist_train::data {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using Catch::Matchers::EndsWith;
-using testing::error_of;
-using testing::TempFolder;
+using namespace testing;
 using ClassNumbers = std::vector<std::int32_t>;
 using Names = std::vector<std::string>;
 

@@ -1,7 +1,3 @@
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/picture_files.h"
@@ -9,6 +5,8 @@
 
 namespace mnist_train::data {
 namespace {
+
+using namespace testing;
 
 std::vector<std::uint8_t> bytes_of(const SampleView& view, std::int64_t position) {
   std::vector<std::uint8_t> buffer;
@@ -51,10 +49,10 @@ TEST_CASE("pixels are converted to the wanted geometry, or copied if they have i
 }
 
 TEST_CASE("the hash of a view depends on its sources and on every selection") {
-  const testing::TempFolder folder;
-  folder.write("a/x/1.png", testing::png(4, 3));
-  folder.write("a/x/2.png", testing::png(4, 3));
-  folder.write("b/x/1.png", testing::png(5, 3));
+  const TempFolder folder;
+  folder.write("a/x/1.png", png(4, 3));
+  folder.write("a/x/2.png", png(4, 3));
+  folder.write("b/x/1.png", png(5, 3));
   BadSamples bad(/*skip=*/false);
   const auto open = [&](const char* name) { return open_image_folder(folder.path() / name, bad); };
   const SampleView a({open("a")});

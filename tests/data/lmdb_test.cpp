@@ -1,7 +1,4 @@
-#include <filesystem>
-#include <map>
 #include <random>
-#include <string>
 
 #include "base/file.h"
 #include "data/convert.h"
@@ -13,9 +10,7 @@
 namespace mnist_train::data {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::TempFolder;
+using namespace testing;
 
 void write(const std::filesystem::path& folder, const std::map<std::string, std::string>& entries) {
   write_lmdb(folder, std::ssize(entries),

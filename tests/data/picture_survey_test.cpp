@@ -6,20 +6,20 @@
 namespace mnist_train::data {
 namespace {
 
-using testing::png;
+using namespace testing;
 
 /// A gray picture that is stored as RGB.
 std::string gray_as_rgb(std::int64_t side) {
-  return imaging::encode_png(imaging::with_channels(testing::picture(side, side), 3));
+  return imaging::encode_png(imaging::with_channels(picture(side, side), 3));
 }
 
-PictureSurvey survey(const testing::TempFolder& folder) {
+PictureSurvey survey(const TempFolder& folder) {
   BadSamples bad(/*skip=*/true);
   return survey_pictures(*open_image_folder(folder.path(), bad), folder.path());
 }
 
 TEST_CASE("pictures of one size are told from mixed ones, whose median shorter side counts") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   for (const char* name : {"a/1.png", "a/2.png", "b/1.png"}) folder.write(name, png(20, 30));
   PictureSurvey found = survey(folder);
   CHECK(found.count == 3);
@@ -33,11 +33,11 @@ TEST_CASE("pictures of one size are told from mixed ones, whose median shorter s
   found = survey(folder);
   CHECK_FALSE(found.same_size);
   CHECK((found.height == 90 && found.width == 40));
-  CHECK(found.elongated == testing::Approx(4. / 7));
+  CHECK(found.elongated == Approx(4. / 7));
 }
 
 TEST_CASE("pictures are gray if all are, as stored or by their pixels") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   folder.write("a/1.png", png(9, 9));
   CHECK(survey(folder).gray);
   folder.write("a/2.png", gray_as_rgb(9));
@@ -47,14 +47,14 @@ TEST_CASE("pictures are gray if all are, as stored or by their pixels") {
 }
 
 TEST_CASE("unusable pictures are listed, and the others looked at") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   folder.write("a/1.png", png(9, 9));
   folder.write("a/2.png", png(9, 9).substr(0, 20));
   folder.write("b/1.png", "none");
   const PictureSurvey found = survey(folder);
   CHECK(found.count == 1);
   REQUIRE(found.unusable.size() == 2);
-  CHECK_THAT(found.unusable[1], Catch::Matchers::ContainsSubstring("b/1.png: byte 0: not a PNG"));
+  CHECK_THAT(found.unusable[1], ContainsSubstring("b/1.png: byte 0: not a PNG"));
 }
 
 }  // namespace

@@ -1,10 +1,6 @@
 #include "data/sampler.h"
 
-#include <algorithm>
-#include <cstdint>
 #include <numeric>
-#include <set>
-#include <vector>
 
 #include "support/catch.h"
 

@@ -3,12 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
-#include <functional>
-#include <memory>
-#include <string>
 #include <thread>
 
 #include "base/error.h"
@@ -22,12 +17,8 @@
 namespace mnist_train::data {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
+using namespace testing;
 using std::chrono::milliseconds;
-using testing::error_of;
-using testing::IsError;
-using testing::SmallDataset;
-using testing::TempFolder;
 
 settings::DataOptions shared_at(const std::filesystem::path& folder) {
   settings::DataOptions options;

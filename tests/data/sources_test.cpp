@@ -1,13 +1,5 @@
 #include "data/sources.h"
 
-#include <algorithm>
-#include <filesystem>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <vector>
-
 #include "base/file.h"
 #include "data/dataset.h"
 #include "support/catch.h"
@@ -21,22 +13,16 @@ namespace mnist_train::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
-using Catch::Matchers::EndsWith;
-using testing::error_of;
-using testing::IsError;
-using testing::ScopedEnvironment;
-using testing::SmallDataset;
-using testing::TempFolder;
+using namespace testing;
 
 /// A record of CIFAR-10: the label and an image of noise.
 std::string cifar_record(int label, std::uint64_t salt = 1) {
-  return static_cast<char>(label) + testing::noise(3072, salt);
+  return static_cast<char>(label) + noise(3072, salt);
 }
 
 /// The six files of CIFAR-10 with this many records each. The label of a record is its number
 /// modulo 10, its salt is its number; test records continue the numbers of the training records.
-void write_cifar(const testing::TempFolder& folder, const std::string& name, int batch_records,
+void write_cifar(const TempFolder& folder, const std::string& name, int batch_records,
                  int test_records) {
   int number = 0;
   const auto write = [&](const char* file, int records) {

@@ -1,7 +1,3 @@
-#include <filesystem>
-#include <string>
-#include <vector>
-
 #include "base/file.h"
 #include "data/gzip_stream.h"
 #include "support/catch.h"
@@ -13,12 +9,8 @@ namespace mnist_train::data {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
+using namespace testing;
 using settings::DatasetFile;
-using testing::error_of;
-using testing::gzip;
-using testing::noise;
-using testing::TempFolder;
 
 std::string octal(std::uint64_t value, int digits) {
   std::string text(static_cast<std::size_t>(digits), '0');
@@ -57,7 +49,7 @@ TEST_CASE("the wanted files of an archive are written, and nothing else") {
   const fs::path archive = folder.write("set.tar.gz", gzip(tar));
   fs::create_directory(folder.path() / "out");
   unpack(archive, kWanted, folder.path() / "out");
-  CHECK(testing::names_in(folder.path() / "out") == std::vector<std::string>{"1.bin", "2.bin"});
+  CHECK(names_in(folder.path() / "out") == std::vector<std::string>{"1.bin", "2.bin"});
   CHECK(read_file(folder.path() / "out/1.bin", 1 << 20, ExitCode::kData) == kFirst);
   CHECK(read_file(folder.path() / "out/2.bin", 1 << 20, ExitCode::kData) == kSecond);
 }
@@ -68,8 +60,8 @@ TEST_CASE("names in an archive do not say where its files are written") {
   const fs::path archive = folder.write("deep/set.tar.gz", gzip(tar));
   fs::create_directories(folder.path() / "deep/er/out");
   unpack(archive, kWanted, folder.path() / "deep/er/out");
-  CHECK(testing::names_in(folder.path() / "deep/er/out").size() == 2);
-  CHECK(testing::names_in(folder.path()) == std::vector<std::string>{"deep"});
+  CHECK(names_in(folder.path() / "deep/er/out").size() == 2);
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"deep"});
   CHECK_FALSE(fs::exists("/etc/2.bin"));
 }
 
@@ -95,7 +87,7 @@ TEST_CASE("incomplete archives are refused") {
     INFO(problem);
     CHECK(failure.code == ExitCode::kData);
     CHECK_THAT(failure.message, ContainsSubstring(archive.string()) && ContainsSubstring(problem));
-    for (const std::string& name : testing::names_in(out)) CHECK(name == "1.bin");
+    for (const std::string& name : names_in(out)) CHECK(name == "1.bin");
   }
   const std::string packed = gzip(first + second + kEnd);
   const fs::path cut = folder.write("cut.tar.gz", packed.substr(0, packed.size() - 100));
