@@ -1,9 +1,6 @@
 #include "imaging/codec.h"
 
-#include <cstdint>
 #include <cstdlib>
-#include <string>
-#include <vector>
 
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -11,9 +8,7 @@
 namespace mnist_train::imaging {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
-using testing::Failure;
+using namespace testing;
 
 std::span<const std::uint8_t> bytes_of(const std::string& text) {
   return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};

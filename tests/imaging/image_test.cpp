@@ -1,6 +1,4 @@
-#include <cstdint>
 #include <cstdlib>
-#include <vector>
 
 #include "imaging/codec.h"
 #include "support/catch.h"
