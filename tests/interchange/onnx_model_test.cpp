@@ -1,8 +1,3 @@
-#include <algorithm>
-#include <set>
-#include <string>
-#include <vector>
-
 #include "interchange/exports.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -10,8 +5,7 @@
 namespace mnist_train::interchange {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::error_of;
+using namespace testing;
 
 network::Network mlp(std::vector<std::int64_t> hidden) {
   settings::ModelOptions options;
@@ -26,7 +20,7 @@ TEST_CASE("a network above the size limit of ONNX is refused before its weights 
     ++asked;
     return std::span<const float>();
   };
-  const testing::Failure error = error_of([&] {
+  const Failure error = error_of([&] {
     (void)onnx_model(mlp({20'000, 30'000}), find_weight, {}, false);
   });
   CHECK(error.code == ExitCode::kConfig);
