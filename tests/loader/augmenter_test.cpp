@@ -13,11 +13,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstdint>
-#include <vector>
 
 #include "support/catch.h"
 #include "support/gpu.h"
@@ -25,6 +21,8 @@
 
 namespace mnist_train::loader {
 namespace {
+
+using namespace testing;
 
 using settings::AugmentationOptions;
 using settings::AugmentList;
@@ -154,7 +152,7 @@ TEST_CASE("a resize keeps the mean, whatever the aspect ratio, and whole numbers
   const auto mean = [](const at::Tensor& some) {
     return some.to(at::kFloat).mean().item<double>();
   };
-  CHECK(mean(smaller) == testing::Approx(mean(images)).epsilon(0.03));
+  CHECK(mean(smaller) == Approx(mean(images)).epsilon(0.03));
   CHECK(images_of({settings::ResizeOptions{kSize}}, images).equal(images));
 }
 
@@ -368,7 +366,7 @@ TEST_CASE("a crop that does not fit is refused when the images are known") {
 }
 
 TEST_CASE("a GPU augments as the host does", "[gpu]") {
-  if (!testing::have_gpu()) return;
+  if (!have_gpu()) return;
   const at::Tensor images = noise_bytes();
   const AugmentList list{settings::RandomCropOptions{std::nullopt, 2},
                          settings::HorizontalFlipOptions{}, settings::RotateOptions{20},
@@ -464,8 +462,8 @@ TEST_CASE("before normalize mixup truncates, after it it does not") {
     return augmenter.apply({images, labels}, {{0, 1}}).images.item<float>() * 255;
   };
   const MixupOptions half{std::nullopt, 0.5, MixupScope::kLocal};
-  CHECK(mixed({half, settings::NormalizeOptions{}}) == testing::Approx(10));
-  CHECK(mixed({settings::NormalizeOptions{}, half}) == testing::Approx(10.5));
+  CHECK(mixed({half, settings::NormalizeOptions{}}) == Approx(10));
+  CHECK(mixed({settings::NormalizeOptions{}, half}) == Approx(10.5));
 }
 
 struct Share {
@@ -483,19 +481,18 @@ std::vector<Share> mixed_globally(const AugmentList& list,
                       at::arange(counts[rank], at::kLong) + static_cast<std::int64_t>(100 * rank),
                       {}});
   }
-  testing::on_connected_ranks(
-      static_cast<int>(counts.size()), [&](comm::Communicator& communicator) {
-        const auto rank = static_cast<std::size_t>(communicator.rank());
-        Share& mine = shares[rank];
-        Augmenter augmenter(list, kImageSize, 3, at::kCPU,
-                            [&](const at::Tensor& tensor, std::int64_t count) {
-                              return communicator.receive_from_next(tensor, count);
-                            });
-        augmenter.begin_epoch(order_of(std::max<std::int64_t>(1, counts[rank])), 0);
-        mine.mixed = augmenter.apply(
-            {mine.images, mine.labels},
-            {.range = {0, counts[rank]}, .next = {0, counts[(rank + 1) % counts.size()]}});
-      });
+  on_connected_ranks(static_cast<int>(counts.size()), [&](comm::Communicator& communicator) {
+    const auto rank = static_cast<std::size_t>(communicator.rank());
+    Share& mine = shares[rank];
+    Augmenter augmenter(list, kImageSize, 3, at::kCPU,
+                        [&](const at::Tensor& tensor, std::int64_t count) {
+                          return communicator.receive_from_next(tensor, count);
+                        });
+    augmenter.begin_epoch(order_of(std::max<std::int64_t>(1, counts[rank])), 0);
+    mine.mixed = augmenter.apply(
+        {mine.images, mine.labels},
+        {.range = {0, counts[rank]}, .next = {0, counts[(rank + 1) % counts.size()]}});
+  });
   return shares;
 }
 

@@ -5,9 +5,6 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/scalar_tensor.h>
 
-#include <cstdint>
-#include <vector>
-
 #include "support/catch.h"
 #include "support/gpu.h"
 #include "support/small_images.h"
@@ -17,8 +14,7 @@ namespace {
 
 using data::ImageSet;
 using settings::NormalizeOptions;
-using testing::have_gpu;
-using testing::small_images;
+using namespace testing;
 
 const NormalizeOptions kMnist{0.1307, 0.3081};
 
