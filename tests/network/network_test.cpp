@@ -1,8 +1,5 @@
 #include "network/network.h"
 
-#include <string>
-#include <vector>
-
 #include "settings/run_config.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -10,9 +7,7 @@
 namespace mnist_train::network {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using Catch::Matchers::StartsWith;
-using testing::error_of;
+using namespace testing;
 
 settings::LayerList list(const std::string& json) {
   const std::string config = R"({"model": {"layers": )" + json + "}}";
