@@ -2,13 +2,6 @@
 #include <pty.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <string>
-
 #include "base/file.h"
 #include "base/print.h"
 #include "report/records.h"
@@ -20,7 +13,7 @@ namespace mnist_train::report {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
+using namespace testing;
 
 constexpr Pace kPace{0.125, 2048, 0.5};
 constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
@@ -64,7 +57,7 @@ class Screen {
   std::unique_ptr<Sink> console;
 
  private:
-  testing::TempFolder folder_;
+  TempFolder folder_;
   fs::path path_ = folder_.path() / "screen";
   UniqueFd fd_{::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)};
   std::shared_ptr<spdlog::logger> before_;
@@ -177,8 +170,8 @@ TEST_CASE("numbers are grouped by thousands") {
 }
 
 TerminalStyle style_of(const char* term, const char* no_color) {
-  const testing::ScopedEnvironment first("TERM", term);
-  const testing::ScopedEnvironment second("NO_COLOR", no_color);
+  const ScopedEnvironment first("TERM", term);
+  const ScopedEnvironment second("NO_COLOR", no_color);
   return terminal_style();
 }
 

@@ -1,5 +1,3 @@
-#include <fstream>
-
 #include "report/records.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -10,8 +8,7 @@ namespace mnist_train::report {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::error_of;
-using testing::TempFolder;
+using namespace testing;
 
 constexpr std::int64_t kAll = 1 << 30;
 
@@ -74,7 +71,7 @@ TEST_CASE("a record that does not fit on the disk leaves no partial one") {
   const auto log = open(folder, 0);
   const std::int64_t before = bytes_of(*log);
   const auto failure = error_of([&] {
-    const testing::FileSizeLimit limit(static_cast<std::size_t>(before) + 20);
+    const FileSizeLimit limit(static_cast<std::size_t>(before) + 20);
     log->step(kFirstStep);
   });
   CHECK(failure.code == ExitCode::kRunFailed);

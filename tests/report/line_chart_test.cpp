@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 
 #include "report/page/sections.h"
@@ -7,8 +6,7 @@
 namespace mnist_train::report {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::Approx;
+using namespace testing;
 
 std::size_t count_of(const std::string& text, const std::string& part) {
   std::size_t count = 0;

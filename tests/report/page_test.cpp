@@ -13,10 +13,7 @@
 namespace mnist_train::report {
 namespace {
 
-using Catch::Matchers::ContainsSubstring;
-using testing::PretendedRun;
-using testing::TempFolder;
-using testing::write_pretended_run;
+using namespace testing;
 
 std::string page_of(const TempFolder& folder, const std::string& name = "run") {
   return page_on({folder.path() / name});
@@ -540,9 +537,9 @@ TEST_CASE("recall, precision and F1 follow from the confusion matrix") {
   CHECK(confusion.right() == 14);
   CHECK(confusion.of(1).samples == 10);
   CHECK(confusion.of(0).predicted == 12);
-  CHECK(confusion.of(0).recall() == testing::Approx(0.8));
-  CHECK(confusion.of(0).precision() == testing::Approx(8.0 / 12));
-  CHECK(confusion.of(0).f1() == testing::Approx(2 * 0.8 * (8.0 / 12) / (0.8 + 8.0 / 12)));
+  CHECK(confusion.of(0).recall() == Approx(0.8));
+  CHECK(confusion.of(0).precision() == Approx(8.0 / 12));
+  CHECK(confusion.of(0).f1() == Approx(2 * 0.8 * (8.0 / 12) / (0.8 + 8.0 / 12)));
   CHECK(std::isnan(confusion.of(2).recall()));
   CHECK(std::isnan(confusion.of(2).precision()));
   CHECK(std::isnan(confusion.of(2).f1()));

@@ -1,5 +1,4 @@
 #include <string_view>
-#include <vector>
 
 #include "imaging/codec.h"
 #include "report/records.h"

@@ -5,9 +5,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <string>
 
 #include "base/system.h"
 #include "report/page/sections.h"
@@ -20,13 +17,8 @@ namespace mnist_train::report {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
+using namespace testing;
 using settings::RunConfig;
-using testing::error_of;
-using testing::Failure;
-using testing::IsError;
-using testing::TempFolder;
-using testing::write_pretended_run;
 
 RunConfig into(const fs::path& folder) {
   RunConfig config;
@@ -301,7 +293,7 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
   CHECK(run.counts.classes() == 2);
   CHECK(run.counts.all() == 4);
   CHECK(run.counts.right() == 2);
-  CHECK(run.counts.of(0).recall() == testing::Approx(2.0 / 3));
+  CHECK(run.counts.of(0).recall() == Approx(2.0 / 3));
   CHECK(run.counts.of(0).precision() == 0.5);
   CHECK(most_confused(run.counts, 5).empty());
   CHECK_THAT(make_page({&run, 1}), ContainsSubstring("2 of 4 test images (50.00 %)"));
@@ -322,7 +314,7 @@ TEST_CASE("a line of metrics that is not finished is left out") {
 TEST_CASE("a run without a recorded end was interrupted") {
   const TempFolder folder;
   const fs::path path = folder.path() / "run";
-  testing::PretendedRun pretended;
+  PretendedRun pretended;
   pretended.status = "stopped";
   write_pretended_run(folder, "run", pretended);
   CHECK(read_run(path).status() == "stopped");
@@ -405,7 +397,7 @@ TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
   const TempFolder folder;
   for (const char* picture : {"https://example.org/x.png", "data:image/png;base64,AA'onerror=",
                               "data:text/html;base64,AAAA", "data:image/svg+xml;base64,AAAA"}) {
-    testing::PretendedRun pretended;
+    PretendedRun pretended;
     pretended.picture = picture;
     write_pretended_run(folder, "run", pretended);
     CHECK(read_run(folder.path() / "run").mistakes[0].image.empty());

@@ -1,12 +1,7 @@
-#include <algorithm>
-#include <filesystem>
 #include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
-#include <string>
-#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,11 +14,8 @@ namespace mnist_train::report {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::ContainsSubstring;
+using namespace testing;
 using Catch::Matchers::WithinRel;
-using testing::error_of;
-using testing::IsError;
-using testing::TempFolder;
 
 std::unique_ptr<Sink> metrics_sink(const fs::path& path, std::int64_t keep_bytes) {
   return record_files(path.parent_path(), path.parent_path() / "accuracies.json", keep_bytes);
@@ -39,10 +31,10 @@ std::unique_ptr<Sink> predictions_sink(const fs::path& folder,
 }
 
 TEST_CASE("failing to write the summary ends the run") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const auto sink = metrics_sink(folder.path() / "metrics.jsonl", 0);
   fs::create_directory(folder.path() / "summary.json");
-  const auto failure = testing::error_of([&] { sink->refresh({}); });
+  const auto failure = error_of([&] { sink->refresh({}); });
   CHECK(failure.code == ExitCode::kRunFailed);
 }
 
@@ -254,7 +246,7 @@ std::vector<Json> rows_of(const std::filesystem::path& path) {
 }
 
 TEST_CASE("each prediction is a line with the documented keys, and a NaN is null") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
   const double nan = std::numeric_limits<double>::quiet_NaN();
   predictions_sink(folder.path(), {})
@@ -275,7 +267,7 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
 }
 
 TEST_CASE("guess and truth have names if classes have") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
   predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\""})
       ->epoch({.predictions = {{7, "data:,", 1, 0, {{0, 0.25}, {1, 0.75}}}}});
@@ -286,7 +278,7 @@ TEST_CASE("guess and truth have names if classes have") {
 }
 
 TEST_CASE("a prediction that lacks classes has those that it has as a list") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const auto path = folder.path() / "predictions.jsonl";
   EpochResult result{.predictions = {{7, "data:,", 2, 0, {{2, 0.75}, {0, 0.125}}}}};
   result.counts.samples = {1, 0, 0};
@@ -334,7 +326,7 @@ imaging::Image gray_pixel(std::int64_t id) {
 }
 
 TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded once") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
   const auto sink = predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\"\xff"});
   std::vector<std::int64_t> made;
@@ -359,7 +351,7 @@ TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded on
 }
 
 TEST_CASE("images of mistakes are limited to two megabytes, their lines are not") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
   std::vector<Mistake> mistakes;
   for (std::int64_t id = 0; id < 240; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
@@ -379,7 +371,7 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
 }
 
 TEST_CASE("a run without predictions keeps no mistakes") {
-  const testing::TempFolder folder;
+  const TempFolder folder;
   const auto path = folder.path() / "mistakes.jsonl";
   predictions_sink(folder.path(), {})->epoch({});
   CHECK_FALSE(std::filesystem::exists(path));

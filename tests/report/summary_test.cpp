@@ -1,8 +1,4 @@
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "base/file.h"
 #include "base/version.h"
@@ -15,7 +11,7 @@ namespace mnist_train::report {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::TempFolder;
+using namespace testing;
 using Json = nlohmann::json;
 
 Json read(const fs::path& path) { return Json::parse(read_file(path, 1 << 20, ExitCode::kData)); }
@@ -163,7 +159,7 @@ TEST_CASE("an error names the lineage file") {
   const TempFolder folder;
   const auto path = folder.path() / "lineage.jsonl";
   fs::create_directory(path);
-  const auto failure = testing::error_of([&] { record_files(folder.path())->begin({}, {}); });
+  const auto failure = error_of([&] { record_files(folder.path())->begin({}, {}); });
   CHECK(failure.code == ExitCode::kRunFailed);
   CHECK(failure.message.starts_with(path.string() + ": cannot open"));
 }
