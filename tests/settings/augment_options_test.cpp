@@ -1,14 +1,12 @@
 #include "settings/augment_options.h"
 
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "support/catch.h"
 #include "support/config_text.h"
 
 namespace mnist_train::settings {
 namespace {
+
+using namespace testing;
 
 AugmentList read_list(const std::string& list) {
   return read(R"({"data":{"augment":)" + list + "}}").data.augment;
@@ -189,7 +187,7 @@ TEST_CASE("a fill of background is the colour, or its gray, and must fit the cha
   CHECK(fill(3) == Fill{std::vector<double>{255, 100, 0}, false});
   CHECK(fill(1) == Fill{135.0, false});  // as Pillow: 0.299 * 255 + 0.587 * 100
   const auto message = [](const AugmentList& wrong, std::int64_t channels) {
-    return testing::error_of([&] { (void)list_for_images(wrong, channels, {}); }).message;
+    return error_of([&] { (void)list_for_images(wrong, channels, {}); }).message;
   };
   const PerChannel three = std::vector<double>{1, 2, 3};
   CHECK(message({RotateOptions{5, {three}}}, 1) ==
@@ -211,7 +209,7 @@ TEST_CASE("normalize is set only once") {
       lines_for(R"({"data":{"normalize":{"mean":0},"augment":["mixup",{"name":"normalize"}]}})");
   REQUIRE(lines.size() == 1);
   CHECK_THAT(lines[0],
-             Catch::Matchers::ContainsSubstring(
+             ContainsSubstring(
                  "/data/normalize: conflicts with normalize in augment; set only one of them"));
   const auto listed = read(R"({"data":{"augment":[{"name":"normalize","mean":0.5,"std":2}]}})");
   CHECK(effective_normalize(listed.data, 1) == NormalizeOptions{0.5, 2.0});
@@ -232,7 +230,7 @@ TEST_CASE("a list of another length than the data's channels names its key") {
     return read(R"({"data":{"format":"idx","train":"a","test":"b",)" + normalize + "}}").data;
   };
   const auto message = [](const DataOptions& options, std::int64_t channels) {
-    const auto failure = testing::error_of([&] { (void)effective_normalize(options, channels); });
+    const auto failure = error_of([&] { (void)effective_normalize(options, channels); });
     if (!failure.message.empty()) CHECK(failure.code == ExitCode::kConfig);
     return failure.message;
   };
@@ -243,8 +241,7 @@ TEST_CASE("a list of another length than the data's channels names its key") {
         "/data/normalize/mean: lists 3 numbers, but the images have 1 channel");
   const DataOptions listed = data(R"("augment":[{"name":"normalize","mean":[1,2,3]}])");
   CHECK(message(listed, 3).empty());
-  CHECK_THAT(message(listed, 4),
-             Catch::Matchers::ContainsSubstring("mean: lists 3 numbers, but the images have 4"));
+  CHECK_THAT(message(listed, 4), ContainsSubstring("mean: lists 3 numbers, but the images have 4"));
 }
 
 TEST_CASE("the list determines the final image size") {
@@ -255,7 +252,7 @@ TEST_CASE("the list determines the final image size") {
   CHECK(augmented_size({ResizeOptions{{32, 40}}, RandomCropOptions{ImageSize{20, 42}, 1}}, mnist) ==
         ImageSize{20, 42});
   CHECK(augmented_size({RandomCropOptions{ImageSize{30, 28}, 1}}, mnist) == ImageSize{30, 28});
-  const auto failure = testing::error_of([&] {
+  const auto failure = error_of([&] {
     augmented_size({RotateOptions{1}, RandomCropOptions{ImageSize{31, 28}, 1}}, mnist);
   });
   CHECK(failure.code == ExitCode::kConfig);

@@ -1,13 +1,11 @@
 // Invalid values and combinations of keys.
 
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "support/catch.h"
 #include "support/config_text.h"
 
 namespace mnist_train::settings {
+
+using namespace testing;
 
 TEST_CASE("keys that contradict each other are refused") {
   using Case = std::pair<const char*, const char*>;
@@ -173,7 +171,7 @@ TEST_CASE("names from other programs get a suggestion") {
                              {R"({"schedule":{"name":"cos"}})", R"("cosine"?)"}}));
   const auto lines = lines_for(text);
   REQUIRE(lines.size() == 1);
-  CHECK_THAT(lines[0], Catch::Matchers::EndsWith(std::string("; did you mean ") + hint));
+  CHECK_THAT(lines[0], EndsWith(std::string("; did you mean ") + hint));
 }
 
 TEST_CASE("values out of range are refused, not clipped") {
@@ -220,7 +218,7 @@ TEST_CASE("values out of range are refused, not clipped") {
     CAPTURE(pair);
     const auto lines = lines_for(std::string("{") + pair + "}");
     REQUIRE(lines.size() == 1);
-    CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(": expected "));
+    CHECK_THAT(lines[0], ContainsSubstring(": expected "));
   }
 }
 

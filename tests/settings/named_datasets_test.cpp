@@ -1,7 +1,3 @@
-#include <algorithm>
-#include <set>
-#include <string>
-
 #include "settings/data_options.h"
 #include "support/catch.h"
 #include "support/config_text.h"

@@ -1,6 +1,3 @@
-#include <string>
-#include <vector>
-
 #include "base/error.h"
 #include "settings/train_options.h"
 #include "support/catch.h"
@@ -9,8 +6,7 @@
 namespace mnist_train::settings {
 namespace {
 
-using testing::error_of;
-using testing::IsError;
+using namespace testing;
 
 const std::vector<std::string> kNames{"conv1.weight", "bn1.weight", "bn1.bias", "fc.weight"};
 

@@ -3,10 +3,6 @@
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 
-#include <set>
-#include <string>
-#include <vector>
-
 #include "strict_json/schema.h"
 #include "support/catch.h"
 #include "support/config_text.h"
@@ -14,6 +10,8 @@
 namespace mnist_train::settings {
 
 namespace {
+
+using namespace testing;
 
 using Texts = std::vector<std::string>;
 
@@ -80,9 +78,8 @@ TEST_CASE("the effective config is read back as the same config") {
 
 TEST_CASE("the effective config contains output only on request") {
   const RunConfig config = read(R"({"output":"o"})");
-  CHECK_THAT(write_run_config(config, true),
-             Catch::Matchers::ContainsSubstring("\"output\": \"/base folder/o\""));
-  CHECK_THAT(write_run_config(config, false), !Catch::Matchers::ContainsSubstring("\"output\""));
+  CHECK_THAT(write_run_config(config, true), ContainsSubstring("\"output\": \"/base folder/o\""));
+  CHECK_THAT(write_run_config(config, false), !ContainsSubstring("\"output\""));
   CHECK(read(write_run_config(config, false)).output == std::nullopt);
 }
 
@@ -154,7 +151,7 @@ TEST_CASE("keys of other programs get a suggestion") {
                              {"nproc_per_node", "\"processes_per_node\" in /launch?"}}));
   const auto lines = lines_for(std::string("{\"") + key + "\":1}");
   REQUIRE(lines.size() == 1);
-  CHECK_THAT(lines[0], Catch::Matchers::ContainsSubstring(meant));
+  CHECK_THAT(lines[0], ContainsSubstring(meant));
 }
 
 TEST_CASE("a link to the schema is accepted and ignored") {
@@ -192,7 +189,7 @@ TEST_CASE("weights are a file or an object, and written as they were read") {
     INFO(value);
     const auto wrong = lines_for(text(value));
     REQUIRE(wrong.size() == 1);
-    CHECK_THAT(wrong[0], Catch::Matchers::ContainsSubstring("/model/weights"));
+    CHECK_THAT(wrong[0], ContainsSubstring("/model/weights"));
   }
 }
 
@@ -213,15 +210,13 @@ TEST_CASE("class weights are a rule or an object, and written as they were read"
   }
   const auto lines = lines_for(R"({"class_weights":{"cat":-1,"a/b":"2"}})");
   REQUIRE(lines.size() == 2);
-  CHECK_THAT(lines[0], Catch::Matchers::StartsWith("f:1:25: /class_weights/cat: expected a number "
-                                                   "from 0 to "));
-  CHECK_THAT(lines[1],
-             Catch::Matchers::ContainsSubstring("/class_weights/a~1b: expected a number"));
+  CHECK_THAT(lines[0], StartsWith("f:1:25: /class_weights/cat: expected a number "
+                                  "from 0 to "));
+  CHECK_THAT(lines[1], ContainsSubstring("/class_weights/a~1b: expected a number"));
   for (const char* value : {"\"balance\"", "2", "true", "[1,2]"}) {
     const auto wrong = lines_for(std::string("{\"class_weights\":") + value + "}");
     REQUIRE(wrong.size() == 1);
-    CHECK_THAT(wrong[0], Catch::Matchers::ContainsSubstring(
-                             R"(expected "balanced" or null or {"cat": 2}, found)"));
+    CHECK_THAT(wrong[0], ContainsSubstring(R"(expected "balanced" or null or {"cat": 2}, found)"));
   }
 }
 
@@ -237,8 +232,8 @@ TEST_CASE("a data set has its normalisation unless the config gives one") {
                          std::vector<double>{0.2470, 0.2435, 0.2616}});
   // Gray is made of 0.299, 0.587 and 0.114 of red, green and blue.
   const NormalizeOptions gray = of(R"({"dataset":"cifar10","channels":1})");
-  CHECK(std::get<double>(gray.mean) == testing::Approx(0.48088));
-  CHECK(std::get<double>(gray.std) == testing::Approx(0.24661));
+  CHECK(std::get<double>(gray.mean) == Approx(0.48088));
+  CHECK(std::get<double>(gray.std) == Approx(0.24661));
   CHECK(of(R"({"format":"idx","train":"a","test":"b"})") == NormalizeOptions{0.0, 1.0});
   CHECK(of(R"({"normalize":{"mean":0.5}})") == NormalizeOptions{0.5, 1.0});
 }
