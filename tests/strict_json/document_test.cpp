@@ -1,8 +1,5 @@
 #include "strict_json/document.h"
 
-#include <memory>
-#include <string>
-
 #include "base/system.h"
 #include "strict_json/schema.h"
 #include "support/catch.h"

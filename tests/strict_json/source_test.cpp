@@ -1,6 +1,5 @@
 #include <sys/stat.h>
 
-#include <fstream>
 #include <thread>
 
 #include "strict_json/document.h"
@@ -10,8 +9,7 @@
 
 namespace mnist_train::strict_json {
 
-using testing::error_of;
-using testing::TempFolder;
+using namespace testing;
 
 TEST_CASE("relative paths in a file start at its folder") {
   const TempFolder folder;

@@ -1,9 +1,5 @@
 // Valid and invalid JSON, in the manner of JSONTestSuite.
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "strict_json/document.h"
 #include "support/catch.h"
 #include "support/problem_line.h"
@@ -11,6 +7,8 @@
 namespace mnist_train::strict_json {
 
 namespace {
+
+using namespace testing;
 
 // The line for a malformed string whose error is in this column.
 std::string bad_string(int column) {
@@ -205,8 +203,8 @@ TEST_CASE("64 levels are read, and one more is refused however many follow") {
     const Parsed parsed = parse_syntax(text);
     CHECK_FALSE(parsed.is_json);
     REQUIRE(parsed.lines.size() == 1);
-    CHECK_THAT(parsed.lines[0], Catch::Matchers::StartsWith("f:1:65: /0/0/"));
-    CHECK_THAT(parsed.lines[0], Catch::Matchers::EndsWith(": nested more than 64 levels deep"));
+    CHECK_THAT(parsed.lines[0], StartsWith("f:1:65: /0/0/"));
+    CHECK_THAT(parsed.lines[0], EndsWith(": nested more than 64 levels deep"));
   }
 }
 
