@@ -28,8 +28,7 @@ TEST_CASE("a folder that does not exist has no checkpoints, one that cannot be r
   const TempFolder folder;
   CHECK(saved_steps(folder.path() / "absent").empty());
   const auto file = folder.write("checkpoints", "not a folder");
-  CHECK_THAT(error_of([&] { saved_steps(file); }),
-             IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
+  CHECK_ERROR(saved_steps(file), ExitCode::kCheckpoint, file.string() + ": cannot be read");
 }
 
 std::string sealed(const std::string& content) {
