@@ -78,10 +78,8 @@ TEST_CASE("files planted by others are refused and left unchanged") {
   const fs::path victim = folder.write("victim", "precious");
   const fs::path planted = folder.path() / ".file.part";
   const auto refuses = [&](const char* reason) {
-    const Failure failure = error_of([&] { open_private_file(planted, ExitCode::kData); });
-    CHECK(failure.code == ExitCode::kData);
-    CHECK_THAT(failure.message,
-               ContainsSubstring(planted.string() + ": ") && ContainsSubstring(reason));
+    CHECK_ERROR(open_private_file(planted, ExitCode::kData), ExitCode::kData,
+                planted.string() + ": ", reason);
     fs::remove(planted);
     CHECK(read(victim) == "precious");
   };
@@ -168,8 +166,8 @@ TEST_CASE("only a regular file is replaced") {
   const TempFolder folder;
   const fs::path pipe = folder.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK_THAT(error_of([&] { write_file_atomically(pipe, "x", ExitCode::kRunFailed); }),
-             IsError(ExitCode::kRunFailed, pipe.string() + ": already exists"));
+  CHECK_ERROR(write_file_atomically(pipe, "x", ExitCode::kRunFailed), ExitCode::kRunFailed,
+              pipe.string() + ": exists already");
   CHECK(fs::is_fifo(pipe));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }
@@ -178,8 +176,7 @@ TEST_CASE("a file above the limit is refused, one of exactly that size is read")
   const TempFolder folder;
   const fs::path path = folder.write("file", "12345");
   CHECK(read_file(path, 5, ExitCode::kData) == "12345");
-  CHECK_THAT(error_of([&] { read_file(path, 4, ExitCode::kConfig); }),
-             IsError(ExitCode::kConfig, "5 bytes"));
+  CHECK_ERROR(read_file(path, 4, ExitCode::kConfig), ExitCode::kConfig, "5 bytes");
 }
 
 TEST_CASE("a file in /proc with size 0 is read completely") {
