@@ -68,15 +68,11 @@ TEST_CASE("an unknown class is a mistake in the config, and the known ones are n
 TEST_CASE("every class needs training samples") {
   for (const ClassWeightOptions& options :
        {ClassWeightOptions{.balanced = true}, ClassWeightOptions{.by_class = {{"cat", 2}}}}) {
-    CHECK_THAT(error_of([&] {
-                 class_weights(options, dataset_of({0, 0, 2}, {"cat", "dog", "emu"}));
-               }),
-               IsError(ExitCode::kData, "pictures: ", "there are none of \"dog\""));
+    CHECK_ERROR(class_weights(options, dataset_of({0, 0, 2}, {"cat", "dog", "emu"})),
+                ExitCode::kData, "pictures: ", "there are none of \"dog\"");
   }
-  CHECK_THAT(error_of([&] {
-               class_weights({.balanced = true}, dataset_of({0, 199}, {}, 200));
-             }),
-             IsError(ExitCode::kData, "\"50\" and 148 more"));
+  CHECK_ERROR(class_weights({.balanced = true}, dataset_of({0, 199}, {}, 200)), ExitCode::kData,
+              "\"50\" and 148 more");
 }
 
 }  // namespace
