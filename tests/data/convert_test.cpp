@@ -52,7 +52,7 @@ TEST_CASE("a stopped conversion leaves nothing, and a finished one no lock file"
   options.before_each = [&images] {
     if (++images == 22) throw Error(ExitCode::kInterrupted, "stopped");
   };
-  CHECK(error_of([&] { convert(options); }).code == ExitCode::kInterrupted);
+  CHECK_ERROR(convert(options), ExitCode::kInterrupted);
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
   options.before_each = {};
   convert(options);
@@ -85,10 +85,10 @@ TEST_CASE("a failed conversion leaves nothing, and no file is overwritten") {
   fs::resize_file(folder.path() / "idx/t10k-images-idx3-ubyte", 50);
   const ConvertOptions options{folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "out",
                                true, 95};
-  CHECK(error_of([&] { convert(options); }).code == ExitCode::kData);
+  CHECK_ERROR(convert(options), ExitCode::kData);
   CHECK_FALSE(fs::exists(folder.path() / "out"));
   folder.write("out/precious", "data");
-  CHECK(error_of([&] { convert(options); }).code == ExitCode::kConfig);
+  CHECK_ERROR(convert(options), ExitCode::kConfig);
   for (const auto& entry : fs::directory_iterator(folder.path())) {
     CHECK(entry.path().string().find(".part") == std::string::npos);
   }
