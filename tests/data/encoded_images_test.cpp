@@ -104,8 +104,7 @@ TEST_CASE("the first of several bad samples is reported, whatever the threads do
   for (const char* name : {"train/dog/105.png", "train/cat/117.png", "train/cat/142.png"}) {
     folder.write(name, whole.substr(0, whole.size() - 20));
   }
-  CHECK_THAT(error_of([&] { (void)open_dataset(options); }),
-             IsError(ExitCode::kData, "/train/cat/117.png: "));
+  CHECK_ERROR(open_dataset(options), ExitCode::kData, "/train/cat/117.png: ");
 }
 
 TEST_CASE("bad samples are skipped and listed on request") {
@@ -144,8 +143,8 @@ TEST_CASE("a split without good samples is refused") {
       folder.write(label + std::string(name), "x");
   }
   for (const bool streams : {false, true}) {
-    CHECK_THAT(error_of([&] { (void)(streams ? streamed(options) : open_dataset(options)); }),
-               IsError(ExitCode::kData, "/test: none of its images can be used"));
+    CHECK_ERROR((streams ? streamed(options) : open_dataset(options)), ExitCode::kData,
+                "/test: none of its images can be used");
   }
 }
 
@@ -182,7 +181,7 @@ TEST_CASE("a split that is not wanted is neither decoded nor checked") {
   const Dataset test = open_dataset(options, Splits::kTest);
   CHECK(test.test.count == 6);
   CHECK(test.test.classes == 2);
-  CHECK(error_of([&] { (void)open_dataset(options); }).code == ExitCode::kData);
+  CHECK_ERROR(open_dataset(options), ExitCode::kData);
   options.on_bad_sample = settings::OnBadSample::kSkip;
   CHECK(streamed(options, Splits::kTest).skipped.empty());
   CHECK(streamed(options, Splits::kTest).test.count == 6);
@@ -248,8 +247,7 @@ TEST_CASE("images that exceed memory are refused before any is decoded") {
   synthetic.format = settings::DataFormat::kSynthetic;
   synthetic.size = options.size;
   for (const settings::DataOptions& large : {options, synthetic}) {
-    CHECK_THAT(error_of([&] { (void)DatasetReader(large); }),
-               IsError(ExitCode::kData, "MiB of memory are free"));
+    CHECK_ERROR(DatasetReader(large), ExitCode::kData, "MiB of memory are free");
   }
 }
 
