@@ -99,7 +99,7 @@ TEST_CASE("a stream that continues is not at its end") {
   GzipStream stream(gzip_bytes_of(packed), "name");
   std::vector<std::uint8_t> half(2);
   CHECK(stream.read(half) == 2);
-  CHECK(error_of([&] { stream.expect_end(); }).code == ExitCode::kData);
+  CHECK_ERROR(stream.expect_end(), ExitCode::kData);
 }
 
 TEST_CASE("a gzip stream cut anywhere is refused") {
