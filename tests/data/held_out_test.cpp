@@ -151,8 +151,7 @@ TEST_CASE("a fraction that draws nothing is refused") {
   folder.write("b/1.png", "1");
   settings::DataOptions options = options_for(folder.path());
   options.test_fraction = 0.5;
-  CHECK_THAT(error_of([&] { DatasetReader{options}; }),
-             IsError(ExitCode::kData, "data.test holds out no samples"));
+  CHECK_ERROR(DatasetReader{options}, ExitCode::kData, "data.test holds out nothing");
 }
 
 TEST_CASE("the record of a run opens its test set again") {
@@ -174,8 +173,8 @@ TEST_CASE("the record of a run opens its test set again") {
   CHECK(again.class_names == dataset.class_names);
   CHECK(again.left_out.added == 51);
   std::filesystem::remove(folder.path() / "dog/2.png");
-  CHECK_THAT(error_of([&] { DatasetReader(options, Splits::kTest, record); }),
-             IsError(ExitCode::kData, "1 of the 5 test files of the run are missing"));
+  CHECK_ERROR(DatasetReader(options, Splits::kTest, record), ExitCode::kData,
+              "1 of the 5 test files of the run are missing");
 }
 
 TEST_CASE("identical files in training and held-out sets are found") {
