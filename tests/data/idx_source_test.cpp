@@ -377,7 +377,7 @@ TEST_CASE("small files and broken ones are not kept") {
   CHECK(values_of(folder.write("small", gzip(idx_header({5}) + "hello")), true) == "hello");
   const std::string whole = gzip(idx_header({1'000'000}) + noise(1'000'000));
   const auto broken = folder.write("broken", whole.substr(0, whole.size() - 4));
-  CHECK(error_of([&] { read_idx_file(broken); }).code == ExitCode::kData);
+  CHECK_ERROR(read_idx_file(broken), ExitCode::kData);
   CHECK(kept_in(cache).empty());
 }
 
