@@ -177,17 +177,13 @@ TEST_CASE("the column holdout decides the sets that it names") {
              ContainsSubstring("/data/validation: ") && ContainsSubstring("list.csv has rows"));
   options.validation = 0;
   options.test_fraction = 0.5;
-  const auto failure = error_of([&] { DatasetReader{options}; });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("/data/test: "));
+  CHECK_ERROR(DatasetReader{options}, ExitCode::kConfig, "/data/test: ");
 }
 
 TEST_CASE("a list without a test set is refused, and 0.2 is offered") {
   const Pictures folder;
   settings::DataOptions options = options_for(folder, "path,label\np/a.png,x\np/b.png,x\n");
-  const auto failure = error_of([&] { DatasetReader{options}; });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK_THAT(failure.message, ContainsSubstring("such as 0.2"));
+  CHECK_ERROR(DatasetReader{options}, ExitCode::kConfig, "such as 0.2");
   options.test_fraction = 0.2;
   CHECK(DatasetReader(options).stream().test.count == 1);
 }
