@@ -166,8 +166,7 @@ TEST_CASE("broken data fail the launcher, and the workers only because of it") {
   shared.publish(shared_at(folder.path()));
   const auto worker = error_of([&] { attach(copy_of(shared.handle()), milliseconds(20000)); });
   CHECK(worker.is_peer_error);
-  CHECK_THAT(error_of([&] { shared.wait(); }),
-             IsError(ExitCode::kData, "train-labels-idx1-ubyte: byte 0:"));
+  CHECK_ERROR(shared.wait(), ExitCode::kData, "train-labels-idx1-ubyte: byte 0:");
 }
 
 TEST_CASE("memory that was not written by a launcher is refused") {
