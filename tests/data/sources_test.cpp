@@ -193,11 +193,9 @@ TEST_CASE("files are found in the layouts of Kaggle, torchvision and QMNIST") {
   }
   const fs::path qmnist = root / "data/QMNIST/raw";
   CHECK(test_at({qmnist, {}}).labels == qmnist / "qmnist-test-labels-idx2-int.gz");
-  CHECK_THAT(error_of([&] {
-               train_at({root / "data", {}});
-             }),
-             IsError(ExitCode::kData, (root / "data").string() + ": several folders",
-                     "data.train to one of them:\n  " + raw.string() + "\n  " + qmnist.string()));
+  CHECK_ERROR(train_at({root / "data", {}}), ExitCode::kData,
+              (root / "data").string() + ": several folders",
+              "data.train to one of them:\n  " + raw.string() + "\n  " + qmnist.string());
   // A file that is there as such hides one in a folder.
   folder.write("kaggle/train-images.idx3-ubyte", "");
   CHECK(train_at({kaggle, {}}).images == kaggle / "train-images.idx3-ubyte");
@@ -257,10 +255,7 @@ TEST_CASE("ambiguous and incomplete locations are refused") {
   };
   for (const auto& [name, message] : table) {
     const fs::path place = root / name;
-    CHECK_THAT(error_of([&] {
-                 test_at({place, {}});
-               }),
-               IsError(ExitCode::kData, place.string(), message));
+    CHECK_ERROR(test_at({place, {}}), ExitCode::kData, place.string(), message);
   }
 }
 
@@ -319,12 +314,9 @@ TEST_CASE("batches that are empty, cut off or labelled wrongly are refused with 
   const auto whole = folder.write("whole.bin", good);
   for (const auto& [content, problem] : table) {
     const auto bad = folder.write("bad.bin", content);
-    CHECK_THAT(error_of([&] {
-                 open_cifar({whole, bad});
-               }),
-               IsError(ExitCode::kData, bad.string() + ": " + problem));
+    CHECK_ERROR(open_cifar({whole, bad}), ExitCode::kData, bad.string() + ": " + problem);
   }
-  CHECK(error_of([&] { open_cifar({folder.path() / "missing.bin"}); }).code == ExitCode::kData);
+  CHECK_ERROR(open_cifar({folder.path() / "missing.bin"}), ExitCode::kData);
 }
 
 TEST_CASE("a folder of batches is read as a data set, by format and by name") {
