@@ -20,11 +20,8 @@ TEST_CASE("a network above the size limit of ONNX is refused before its weights 
     ++asked;
     return std::span<const float>();
   };
-  const Failure error = error_of([&] {
-    (void)onnx_model(mlp({20'000, 30'000}), find_weight, {}, false);
-  });
-  CHECK(error.code == ExitCode::kConfig);
-  CHECK_THAT(error.message, ContainsSubstring("2 GiB") && ContainsSubstring("--format python"));
+  CHECK_ERROR(onnx_model(mlp({20'000, 30'000}), find_weight, {}, false), ExitCode::kConfig, "2 GiB",
+              "--format python");
   CHECK(asked == 0);
 }
 
