@@ -55,8 +55,8 @@ TEST_CASE("a named folder is created with a folder for logs") {
 }
 
 TEST_CASE("the root of the file system is refused") {
-  CHECK_THAT(error_of([] { check_run_folder(into("/"), "mnist", ""); }),
-             IsError(ExitCode::kConfig, "root of the file system"));
+  CHECK_ERROR(check_run_folder(into("/"), "mnist", ""), ExitCode::kConfig,
+              "root of the file system");
 }
 
 TEST_CASE("an error names the obstacle to creating a run folder") {
@@ -89,8 +89,7 @@ TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
              ContainsSubstring("is in use by"));
   const fs::path taken = temp.path() / "taken";
   temp.write("taken/config.json", "{}");
-  CHECK_THAT(error_of([&] { check_run_folder(into(taken), "mnist", ""); }),
-             IsError(ExitCode::kConfig, "already contains a run"));
+  CHECK_ERROR(check_run_folder(into(taken), "mnist", ""), ExitCode::kConfig, "holds a run already");
   CHECK_NOTHROW(check_run_folder(into(taken), "mnist", "auto"));
   const ScopedDirectory here(temp.path());
   CHECK_NOTHROW(check_run_folder({}, "mnist", ""));
@@ -117,7 +116,7 @@ TEST_CASE("a restart continues only a run of its own launch") {
   };
   (void)prepare_run_folder(into(temp.path()), "mnist", "", false, "mine");
   temp.write("summary.json", "");
-  CHECK(error_of([&] { (void)restart("another"); }).code == ExitCode::kConfig);
+  CHECK_ERROR(restart("another"), ExitCode::kConfig);
   CHECK_NOTHROW(restart("mine"));
   CHECK_NOTHROW(restart(""));  // of a launcher that does not say
   const fs::path elsewhere = temp.write("else/weights.safetensors", "");
@@ -131,14 +130,13 @@ TEST_CASE("a run continues from its own checkpoint, and another folder can start
   CHECK_NOTHROW(prepare(first, file.string()));
   CHECK_NOTHROW(prepare(temp.path() / "second", file.string()));
   const fs::path other = temp.write("third/checkpoints/step-00000001.safetensors", "");
-  CHECK(error_of([&] { prepare(first, other.string()); }).code == ExitCode::kConfig);
+  CHECK_ERROR(prepare(first, other.string()), ExitCode::kConfig);
 }
 
 TEST_CASE("a missing checkpoint is an error before a folder is created") {
   const TempFolder temp;
   const std::string absent = (temp.path() / "absent.safetensors").string();
-  CHECK_THAT(error_of([&] { prepare(temp.path() / "run", absent); }),
-             IsError(ExitCode::kCheckpoint, absent));
+  CHECK_ERROR(prepare(temp.path() / "run", absent), ExitCode::kCheckpoint, absent);
   CHECK_FALSE(fs::exists(temp.path() / "run"));
 }
 
@@ -218,7 +216,7 @@ TEST_CASE("an unnamed resumed run is the latest, or that of the checkpoint") {
 TEST_CASE("an error names a folder that cannot be created") {
   const TempFolder temp;
   const fs::path folder = temp.write("file", "") / "run";
-  CHECK_THAT(error_of([&] { prepare(folder); }), IsError(ExitCode::kConfig, folder.string()));
+  CHECK_ERROR(prepare(folder), ExitCode::kConfig, folder.string());
 }
 
 TEST_CASE("only what was created for a run that could not start is removed") {
@@ -329,8 +327,7 @@ TEST_CASE("a run without a recorded end was interrupted") {
 
 TEST_CASE("a folder without a run is a usage error") {
   const TempFolder folder;
-  CHECK_THAT(error_of([&] { read_run(folder.path()); }),
-             IsError(ExitCode::kConfig, "contains no run"));
+  CHECK_ERROR(read_run(folder.path()), ExitCode::kConfig, "holds no run");
 }
 
 TEST_CASE("invalid files are refused with file and line") {
