@@ -230,8 +230,7 @@ TEST_CASE("an error names the path, and links are not followed") {
   const fs::path precious = folder.write("precious", "precious");
   fs::create_symlink(precious, folder.path() / "link");
   for (const fs::path& path : {folder.path() / "no" / "metrics.jsonl", folder.path() / "link"}) {
-    CHECK_THAT(error_of([&] { (void)AppendFile(path); }),
-               IsError(ExitCode::kRunFailed, path.string()));
+    CHECK_ERROR(AppendFile(path), ExitCode::kRunFailed, path.string());
   }
   CHECK(log_content(precious) == "precious");
 }
