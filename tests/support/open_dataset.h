@@ -1,13 +1,51 @@
 #pragma once
 
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "data/dataset.h"
+#include "data/sources.h"
 
 namespace mnist_train::data {
+
+/// Returns options that name the format and the places of the training and, if any, test set.
+inline settings::DataOptions data_at(settings::DataFormat format,
+                                     const std::filesystem::path& train,
+                                     const std::filesystem::path& test = {}) {
+  settings::DataOptions options;
+  options.dataset.reset();
+  options.format = format;
+  options.train = settings::DataLocation{train, {}};
+  if (!test.empty()) options.test = settings::DataLocation{test, {}};
+  return options;
+}
 
 /// Reads a data set into memory, or opens it to be decoded as it is used.
 inline Dataset open_dataset(const settings::DataOptions& options, Splits splits = Splits::kBoth) {
   DatasetReader reader(options, splits);
   return options.decode == settings::Decode::kOnce ? reader.read() : reader.stream();
+}
+
+/// Opens a folder of pictures; a bad one is an error.
+inline std::shared_ptr<ImageSource> open_pictures(const std::filesystem::path& folder) {
+  BadSamples bad(/*skip=*/false);
+  return open_image_folder(folder, bad);
+}
+
+/// Returns a copy of what a source or a view reads for a sample.
+template <typename Samples>
+std::vector<std::uint8_t> bytes_in(const Samples& samples, std::int64_t sample) {
+  std::vector<std::uint8_t> buffer;
+  const auto bytes = samples.read(sample, buffer);
+  return {bytes.begin(), bytes.end()};
+}
+
+template <typename Samples>
+std::string text_in(const Samples& samples, std::int64_t sample) {
+  const auto bytes = bytes_in(samples, sample);
+  return {bytes.begin(), bytes.end()};
 }
 
 }  // namespace mnist_train::data
