@@ -7,6 +7,7 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
+#include "support/open_dataset.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::data {
@@ -15,15 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 
-imaging::Image decoded(const ImageSource& set, std::int64_t sample) {
-  std::vector<std::uint8_t> buffer;
-  return imaging::decode(set.read(sample, buffer), set.sample_name(sample));
-}
-
-std::vector<std::uint8_t> pixels_of(const ImageSource& set, std::int64_t sample) {
-  std::vector<std::uint8_t> buffer;
-  const auto pixels = set.read(sample, buffer);
-  return {pixels.begin(), pixels.end()};
+std::vector<std::uint8_t> decoded(const ImageSource& set, std::int64_t sample) {
+  return imaging::decode(bytes_in(set, sample), set.sample_name(sample)).pixels;
 }
 
 TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the IDX files") {
@@ -40,7 +34,7 @@ TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the
   for (std::int64_t sample = 0; sample < 20; ++sample) {
     CHECK(set->labels()[static_cast<std::size_t>(sample)] ==
           train->labels()[static_cast<std::size_t>(sample)]);
-    CHECK(decoded(*set, sample).pixels == pixels_of(*train, sample));
+    CHECK(decoded(*set, sample) == bytes_in(*train, sample));
   }
 }
 
@@ -66,8 +60,7 @@ TEST_CASE("an image folder holds the same samples by class") {
   convert(
       {folder.path() / "idx", ConvertTarget::kImageFolder, folder.path() / "images", false, 95});
   const auto test = open_idx(find_idx_files({folder.path() / "idx", {}}, SplitName::kTest));
-  BadSamples bad(false);
-  const auto set = open_image_folder(folder.path() / "images/test", bad);
+  const auto set = open_pictures(folder.path() / "images/test");
   CHECK(set->class_names().front() == "00");
   CHECK(set->class_names().back() == "11");
   REQUIRE(set->count() == 60);
@@ -75,7 +68,7 @@ TEST_CASE("an image folder holds the same samples by class") {
     const std::int64_t position = std::stoll(fs::path(set->sample_name(sample)).stem());
     CHECK(set->labels()[static_cast<std::size_t>(sample)] ==
           test->labels()[static_cast<std::size_t>(position)]);
-    CHECK(decoded(*set, sample).pixels == pixels_of(*test, position));
+    CHECK(decoded(*set, sample) == bytes_in(*test, position));
   }
 }
 
