@@ -4,6 +4,7 @@
 #include "data/sources.h"
 #include "support/catch.h"
 #include "support/error_of.h"
+#include "support/open_dataset.h"
 #include "support/temp_folder.h"
 
 namespace mnist_train::data {
@@ -24,9 +25,7 @@ struct Pets : TempFolder {
   }
 };
 
-SampleView view_of(const TempFolder& folder, BadSamples& bad) {
-  return SampleView({open_image_folder(folder.path(), bad)});
-}
+SampleView view_of(const TempFolder& folder) { return SampleView({open_pictures(folder.path())}); }
 
 Names paths(const SampleView& samples, const std::vector<std::int64_t>& positions) {
   Names names;
@@ -35,9 +34,7 @@ Names paths(const SampleView& samples, const std::vector<std::int64_t>& position
 }
 
 std::vector<std::int64_t> all_of_view(const SampleView& samples) {
-  std::vector<std::int64_t> positions;
-  for (std::int64_t i = 0; i < samples.count(); ++i) positions.push_back(i);
-  return positions;
+  return positions({0, samples.count()});
 }
 
 // Expected names are those of Python: sorted(names, key=lambda name:
@@ -45,8 +42,7 @@ std::vector<std::int64_t> all_of_view(const SampleView& samples) {
 
 TEST_CASE("a fraction takes the lowest SHA-256 of each class") {
   const Pets folder;
-  BadSamples bad(false);
-  const SampleView samples = view_of(folder, bad);
+  const SampleView samples = view_of(folder);
   const Drawn drawn = draw_fraction(samples, all_of_view(samples), 0.3, 0);
   CHECK(paths(samples, drawn.taken) ==
         Names{"cat/2.png", "cat/6.png", "dog/1.png", "dog/2.png", "dog/7.png"});
@@ -62,8 +58,7 @@ TEST_CASE("a fraction takes the lowest SHA-256 of each class") {
 
 TEST_CASE("halves are rounded up, and at least one sample is taken and left") {
   const Pets folder;
-  BadSamples bad(false);
-  const SampleView samples = view_of(folder, bad);
+  const SampleView samples = view_of(folder);
   const auto taken = [&](double fraction) {
     return draw_fraction(samples, all_of_view(samples), fraction, 0).taken.size();
   };
@@ -75,8 +70,7 @@ TEST_CASE("halves are rounded up, and at least one sample is taken and left") {
 
 TEST_CASE("a limit gives each class its share, and at least one sample") {
   const Pets folder;
-  BadSamples bad(false);
-  const SampleView samples = view_of(folder, bad);
+  const SampleView samples = view_of(folder);
   const auto drawn = [&](std::int64_t limit) {
     return paths(samples, draw_limit(samples, all_of_view(samples), limit, 0).taken);
   };
@@ -96,11 +90,10 @@ TEST_CASE("samples without paths are drawn by their numbers") {
 TEST_CASE("an added file moves few others") {
   const TempFolder folder;
   for (int i = 0; i < 100; ++i) folder.write("a/" + std::to_string(i) + ".png", "1");
-  BadSamples bad(false);
-  const SampleView before = view_of(folder, bad);
+  const SampleView before = view_of(folder);
   const Names held_out = paths(before, draw_fraction(before, all_of_view(before), 0.2, 0).taken);
   for (int i = 0; i < 5; ++i) folder.write("a/new" + std::to_string(i) + ".png", "1");
-  const SampleView after = view_of(folder, bad);
+  const SampleView after = view_of(folder);
   const Names now = paths(after, draw_fraction(after, all_of_view(after), 0.2, 0).taken);
   Names kept;
   std::ranges::set_intersection(held_out, now, std::back_inserter(kept));
@@ -109,10 +102,7 @@ TEST_CASE("an added file moves few others") {
 }
 
 settings::DataOptions options_for(const std::filesystem::path& train) {
-  settings::DataOptions options;
-  options.dataset.reset();
-  options.format = settings::DataFormat::kImageFolder;
-  options.train = settings::DataLocation{train, {}};
+  settings::DataOptions options = data_at(settings::DataFormat::kImageFolder, train);
   options.size = settings::ImageSize{2, 2};
   options.channels = 1;
   options.decode = settings::Decode::kStream;
