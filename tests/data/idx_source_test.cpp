@@ -9,6 +9,7 @@
 #include "support/catch.h"
 #include "support/error_of.h"
 #include "support/idx_bytes.h"
+#include "support/open_dataset.h"
 #include "support/peak_memory.h"
 #include "support/scoped_environment.h"
 #include "support/temp_folder.h"
@@ -191,11 +192,8 @@ TEST_CASE("images with and without channels are paired with their labels") {
   const auto grey = open_idx({packed, labels_path});
   CHECK(grey->geometry()->text() == "1 x 12 x 5");
   for (const auto& set : {colour, grey}) {
-    std::vector<std::uint8_t> buffer;
-    const auto first = set->read(0, buffer);
-    CHECK(std::string(first.begin(), first.end()) == values.substr(0, 60));
-    const auto second = set->read(1, buffer);
-    CHECK(std::string(second.begin(), second.end()) == values.substr(60));
+    CHECK(text_in(*set, 0) == values.substr(0, 60));
+    CHECK(text_in(*set, 1) == values.substr(60));
     CHECK(set->labels() == std::vector<std::int32_t>{1, 2});
   }
 }
@@ -221,28 +219,19 @@ TEST_CASE("integers of 16 and 32 bits are read as labels and as pixels") {
   const auto labels = folder.write("labels", typed(0x0b, {3}) + wide({2, 0, 1}, 2));
   const auto source = open_idx({images, labels});
   CHECK(source->labels() == std::vector<std::int32_t>{2, 0, 1});
-  std::vector<std::uint8_t> buffer;
-  for (std::size_t sample = 0; sample < 3; ++sample) {
-    const auto bytes = source->read(static_cast<std::int64_t>(sample), buffer);
-    CHECK(bytes[0] == pixels[2 * sample]);
-    CHECK(bytes[1] == pixels[2 * sample + 1]);
-  }
+  CHECK(text_in(*source, 0) + text_in(*source, 1) + text_in(*source, 2) == wide(pixels, 1));
   // QMNIST: the class, and seven facts about the origin of a digit.
   const std::vector<int> table{5, 1, 2, 3, 4, 5, 6, 70000, 1, 0, 0, 0, 0, 0, 0, -1};
   const auto two = folder.write("two", idx_header({2, 1, 1}) + "ab");
   const auto qmnist = folder.write("qmnist", typed(0x0c, {2, 8}) + wide(table, 4));
   CHECK(open_idx({two, qmnist})->labels() == std::vector<std::int32_t>{5, 1});
   const auto negative = folder.write("negative", typed(0x0c, {2}) + wide({3, -1}, 4));
-  CHECK_THAT(error_of([&] {
-               open_idx({two, negative});
-             }).message,
-             ContainsSubstring("byte 12: label -1 of sample 1, expected 0 to"));
+  CHECK_ERROR(open_idx({two, negative}), ExitCode::kData,
+              "byte 12: label -1 of sample 1, expected 0 to");
   const auto bright = folder.write("bright", typed(0x0b, {2, 1, 1}) + wide({3, 256}, 2));
   const auto good = folder.write("good", idx_header({2}) + "\x01\x02");
-  CHECK_THAT(error_of([&] {
-               open_idx({bright, good})->read(0, buffer);
-             }).message,
-             ContainsSubstring("byte 18: pixel 256 of sample 1, expected 0 to 255"));
+  CHECK_ERROR(bytes_in(*open_idx({bright, good}), 0), ExitCode::kData,
+              "byte 18: pixel 256 of sample 1, expected 0 to 255");
 }
 
 TEST_CASE("the greatest label determines the number of classes") {
@@ -261,31 +250,24 @@ TEST_CASE("the greatest label determines the number of classes") {
 
 TEST_CASE("files that do not fit each other are refused") {
   const TempFolder folder;
-  struct Misfit {
-    std::string images;
-    std::string labels;
-    const char* file;
-    const char* message;
-  };
   const std::string good_images = idx_header({2, 2, 2}) + "abcdefgh";
   const std::string good_labels = idx_header({2}) + "\x01\x02";
-  const std::vector<Misfit> table{
-      {good_images, idx_header({3}) + "\x01\x02\x03", "labels", "byte 4: 3 labels, but "},
-      {good_images, idx_header({1}) + "\x01", "labels", "byte 4: 1 labels, but "},
-      {good_images, idx_header({2, 1}) + "\x01\x02", "labels", "byte 3: the header states 2"},
-      {good_images, good_images, "labels", "byte 3: the header states 3"},
-      {good_labels, good_labels, "images", "byte 3: the header states 1"},
-      {idx_header({2, 2}) + "abcd", good_labels, "images", "byte 3: the header states 2"},
-      {good_images, idx_header({2}) + "\x01", "labels", "byte 9:"},
-      {good_images.substr(0, 20), good_labels, "images", "byte 20:"},
-  };
-  for (const Misfit& misfit : table) {
-    const auto images = folder.write("images", misfit.images);
-    const auto labels = folder.write("labels", misfit.labels);
-    const auto failure = error_of([&] { open_idx({images, labels}); });
-    CHECK(failure.code == ExitCode::kData);
-    CHECK_THAT(failure.message, StartsWith((folder.path() / misfit.file).string()));
-    CHECK_THAT(failure.message, ContainsSubstring(misfit.message));
+  using Misfit = std::tuple<std::string, std::string, const char*, const char*>;
+  for (const auto& [images, labels, file, message] : std::vector<Misfit>{
+           {good_images, idx_header({3}) + "\x01\x02\x03", "labels", "byte 4: 3 labels, but "},
+           {good_images, idx_header({1}) + "\x01", "labels", "byte 4: 1 labels, but "},
+           {good_images, idx_header({2, 1}) + "\x01\x02", "labels", "byte 3: the header states 2"},
+           {good_images, good_images, "labels", "byte 3: the header states 3"},
+           {good_labels, good_labels, "images", "byte 3: the header states 1"},
+           {idx_header({2, 2}) + "abcd", good_labels, "images", "byte 3: the header states 2"},
+           {good_images, idx_header({2}) + "\x01", "labels", "byte 9:"},
+           {good_images.substr(0, 20), good_labels, "images", "byte 20:"},
+       }) {
+    const auto images_path = folder.write("images", images);
+    const auto labels_path = folder.write("labels", labels);
+    const auto failure = error_of([&] { open_idx({images_path, labels_path}); });
+    CHECK_THAT(failure, IsError(ExitCode::kData, message));
+    CHECK_THAT(failure.message, StartsWith((folder.path() / file).string()));
   }
 }
 
@@ -295,13 +277,10 @@ TEST_CASE("a label beyond the known classes is reported with its offset") {
   const std::string labels = idx_header({4}) + "\x09\x0a\x01\x0b";
   const auto raw = folder.write("labels", labels);
   const auto packed = folder.write("labels.gz", gzip(labels));
-  const auto message = error_of([&] { open_idx({images, raw}, 10); }).message;
-  CHECK_THAT(message, ContainsSubstring(raw.string() + ": byte 9: label 10 of sample 1"));
-  CHECK_THAT(message, ContainsSubstring("0 to 9"));
-  CHECK_THAT(error_of([&] {
-               open_idx({images, packed}, 10);
-             }).message,
-             ContainsSubstring(packed.string() + ": decompressed byte 9: label 10"));
+  CHECK_ERROR(open_idx({images, raw}, 10), ExitCode::kData,
+              raw.string() + ": byte 9: label 10 of sample 1", "0 to 9");
+  CHECK_ERROR(open_idx({images, packed}, 10), ExitCode::kData,
+              packed.string() + ": inflated byte 9: label 10");
   CHECK(open_idx({images, raw}, 12)->classes() == 12);
 }
 
@@ -312,13 +291,17 @@ std::string values_of(const fs::path& path, bool inflates) {
   return {file.values.begin(), file.values.end()};
 }
 
-std::vector<fs::path> kept_in(const TempFolder& cache) {
-  std::vector<fs::path> files;
-  const fs::path folder = cache.path() / "mnist-train/inflated";
-  if (!fs::exists(folder)) return files;
-  for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path());
-  return files;
-}
+/// A user's cache, of inflated files among others.
+struct Cache : TempFolder {
+  std::vector<fs::path> kept() const {
+    if (!fs::exists(inflated)) return {};
+    const fs::directory_iterator files(inflated);
+    return {begin(files), end(files)};
+  }
+
+  ScopedEnvironment variable{"XDG_CACHE_HOME", path().c_str()};
+  fs::path inflated = path() / "mnist-train/inflated";
+};
 
 struct Compressed {
   explicit Compressed(char kind) : values(noise(1'000'000) + kind) {
@@ -330,40 +313,37 @@ struct Compressed {
 };
 
 TEST_CASE("inflated content is read from the cache the next time") {
-  const TempFolder cache;
-  const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
+  const Cache cache;
   const Compressed file('a');
-  CHECK(values_of(file.path, true) == file.values);
-  REQUIRE(kept_in(cache).size() == 1);
-  CHECK(values_of(file.path, false) == file.values);
+  const auto inflated_once = [](const Compressed& compressed) {
+    CHECK(values_of(compressed.path, true) == compressed.values);
+    CHECK(values_of(compressed.path, false) == compressed.values);
+  };
+  inflated_once(file);
+  REQUIRE(cache.kept().size() == 1);
+  const fs::path kept = cache.kept().front();
+  fs::permissions(kept, fs::perms::owner_all);
 
   SECTION("a file of other bytes is another one") {
-    const Compressed other('b');
-    CHECK(values_of(other.path, true) == other.values);
-    CHECK(values_of(other.path, false) == other.values);
-    CHECK(kept_in(cache).size() == 2);
+    inflated_once(Compressed('b'));
+    CHECK(cache.kept().size() == 2);
   }
   SECTION("a changed byte is noticed") {
-    const fs::path kept = kept_in(cache).front();
-    fs::permissions(kept, fs::perms::owner_all);
     std::fstream(kept, std::ios::in | std::ios::out).seekp(500'000).put('!');
-    CHECK(values_of(file.path, true) == file.values);
-    CHECK(values_of(file.path, false) == file.values);
-    CHECK(kept_in(cache).size() == 1);
+    inflated_once(file);
+    CHECK(cache.kept().size() == 1);
   }
   SECTION("a lost tail is noticed") {
-    fs::resize_file(kept_in(cache).front(), 500'000);
-    CHECK(values_of(file.path, true) == file.values);
-    CHECK(values_of(file.path, false) == file.values);
+    fs::resize_file(kept, 500'000);
+    inflated_once(file);
   }
 }
 
 TEST_CASE("a file that another process is still writing is left to it") {
-  const TempFolder cache;
-  const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
+  const Cache cache;
   const Compressed file('a');
   values_of(file.path, true);
-  const fs::path kept = kept_in(cache).front();
+  const fs::path kept = cache.kept().front();
   const fs::path unfinished = kept.parent_path() / ("." + kept.filename().string() + ".host.1");
   fs::rename(kept, unfinished);
   CHECK(values_of(file.path, true) == file.values);
@@ -371,38 +351,34 @@ TEST_CASE("a file that another process is still writing is left to it") {
 }
 
 TEST_CASE("small files and broken ones are not kept") {
-  const TempFolder cache;
+  const Cache cache;
   const TempFolder folder;
-  const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
   CHECK(values_of(folder.write("small", gzip(idx_header({5}) + "hello")), true) == "hello");
   const std::string whole = gzip(idx_header({1'000'000}) + noise(1'000'000));
   const auto broken = folder.write("broken", whole.substr(0, whole.size() - 4));
   CHECK_ERROR(read_idx_file(broken), ExitCode::kData);
-  CHECK(kept_in(cache).empty());
+  CHECK(cache.kept().empty());
 }
 
 TEST_CASE("the cache keeps the eight most recently used files") {
-  const TempFolder cache;
-  const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
+  const Cache cache;
   const Compressed first('0');
   values_of(first.path, true);
   for (char kind = '1'; kind < '9'; ++kind) {
     values_of(first.path, false);
     values_of(Compressed(kind).path, true);
   }
-  CHECK(kept_in(cache).size() == 8);
+  CHECK(cache.kept().size() == 8);
   values_of(first.path, false);
 }
 
 TEST_CASE("a cache that others may write to is not used") {
-  const TempFolder cache;
-  const ScopedEnvironment variable("XDG_CACHE_HOME", cache.path().c_str());
-  const fs::path folder = cache.path() / "mnist-train/inflated";
-  fs::create_directories(folder);
-  fs::permissions(folder, fs::perms::all);
+  const Cache cache;
+  fs::create_directories(cache.inflated);
+  fs::permissions(cache.inflated, fs::perms::all);
   const Compressed file('a');
   for (int i = 0; i < 2; ++i) CHECK(values_of(file.path, true) == file.values);
-  CHECK(kept_in(cache).empty());
+  CHECK(cache.kept().empty());
 }
 
 }  // namespace
