@@ -1,5 +1,6 @@
 #include "data/sources.h"
 #include "support/catch.h"
+#include "support/open_dataset.h"
 #include "support/picture_files.h"
 #include "support/temp_folder.h"
 
@@ -7,12 +8,6 @@ namespace mnist_train::data {
 namespace {
 
 using namespace testing;
-
-std::vector<std::uint8_t> bytes_of(const SampleView& view, std::int64_t position) {
-  std::vector<std::uint8_t> buffer;
-  const auto bytes = view.read(position, buffer);
-  return {bytes.begin(), bytes.end()};
-}
 
 TEST_CASE("sources are concatenated, and views of views select among them") {
   const auto digits = draw_digits(0, 30);
@@ -23,16 +18,16 @@ TEST_CASE("sources are concatenated, and views of views select among them") {
   CHECK(all.label(29) == 9);
   CHECK(all.label(30) == 5);
   CHECK(all.sample_name(30) == "synthetic digit 45");
-  CHECK(bytes_of(all, 31) == bytes_of(SampleView({others}), 1));
+  CHECK(bytes_in(all, 31) == bytes_in(SampleView({others}), 1));
 
   const SampleView some = all.select({40, 3, 29, 30});
   CHECK(some.source_sizes() == std::vector<std::int64_t>{2, 2});
   CHECK(some.label(0) == 5);
-  CHECK(bytes_of(some, 1) == bytes_of(all, 3));
+  CHECK(bytes_in(some, 1) == bytes_in(all, 3));
   const SampleView fewer = some.select({3, 0});
   CHECK(fewer.count() == 2);
   CHECK(fewer.sample_name(0) == "synthetic digit 45");
-  CHECK(bytes_of(fewer, 1) == bytes_of(all, 40));
+  CHECK(bytes_in(fewer, 1) == bytes_in(all, 40));
   CHECK(fewer.select({}).count() == 0);
   CHECK(SampleView().count() == 0);
 }
@@ -42,7 +37,7 @@ TEST_CASE("pixels are converted to the wanted geometry, or copied if they have i
   std::vector<std::uint8_t> buffer;
   std::vector<std::uint8_t> own(784);
   view.decode(2, {1, 28, 28}, own.data(), buffer);
-  CHECK(own == bytes_of(view, 2));
+  CHECK(own == bytes_in(view, 2));
   std::vector<std::uint8_t> colour(3 * 784);
   view.decode(2, {3, 28, 28, /*fits_channels=*/true}, colour.data(), buffer);
   for (std::size_t i = 0; i < colour.size(); ++i) REQUIRE(colour[i] == own[i % 784]);
@@ -53,8 +48,7 @@ TEST_CASE("the hash of a view depends on its sources and on every selection") {
   folder.write("a/x/1.png", png(4, 3));
   folder.write("a/x/2.png", png(4, 3));
   folder.write("b/x/1.png", png(5, 3));
-  BadSamples bad(/*skip=*/false);
-  const auto open = [&](const char* name) { return open_image_folder(folder.path() / name, bad); };
+  const auto open = [&](const char* name) { return open_pictures(folder.path() / name); };
   const SampleView a({open("a")});
   CHECK(a.hash() == SampleView({open("a")}).hash());
   CHECK(a.hash() != SampleView({open("b")}).hash());
