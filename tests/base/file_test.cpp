@@ -334,5 +334,106 @@ TEST_CASE("an unsupported lock is not a held one") {
   CHECK_FALSE(is_file_locked(-1));
 }
 
+TEST_CASE(
+    "files that are given by mistake are known by their first bytes, tables by their first line") {
+  const TempFolder folder;
+  const auto name_of = [&](const std::string& name, const std::string& content) {
+    const auto kind = kind_of_file(folder.write(name, content));
+    return kind ? kind->name : "";
+  };
+  const std::string rest(300, '\0');
+  CHECK(name_of("a.npy", "\x93NUMPY" + rest) == "a NumPy array (.npy)");
+  CHECK(name_of("a", "PK\x03\x04" + std::string(26, '\0') + "x_train.npy" + rest) ==
+        "a NumPy archive (.npz)");
+  CHECK(name_of("a.zip", "PK\x03\x04" + rest) == "a zip archive");
+  CHECK(name_of("a.parquet", "PAR1" + rest) == "a Parquet file");
+  CHECK(name_of("a.h5", "\x89HDF\r\n\x1a\n" + rest) == "an HDF5 file");
+  CHECK(name_of("data_batch_1", "\x80\x02}q" + rest) == "a Python pickle");
+  CHECK(name_of("a", std::string(257, '\0') + "ustar" + rest) == "a tar archive");
+  CHECK(name_of("a.tar.gz", "\x1f\x8b" + rest) == "a tar archive");
+  CHECK(name_of("a.csv.gz", "\x1f\x8b" + rest) == "a table of text (CSV)");
+  CHECK(name_of("list", "path;label\r\na.png;cat\n") == "a table of text (CSV)");
+  CHECK(name_of("a.csv", "label\n5\n") == "a table of text (CSV)");
+  CHECK(name_of("a.png", "\x89PNG\r\n" + rest) == "a PNG image");
+  CHECK(name_of("a.gz", "<!DOCTYPE html>\n") == "a web page");
+
+  CHECK(name_of("a-images-idx3-ubyte", std::string("\0\0\x08\x03", 4) + rest) == "");
+  CHECK(name_of("a-images-idx3-ubyte.gz", "\x1f\x8b" + rest) == "");
+  CHECK(name_of("data_batch_1.bin", "\x09" + std::string(500, '\xff') + "," + rest) == "");
+  CHECK(name_of("data.mdb", std::string(16, '\0') + "\xde\xc0\xef\xbe" + rest) == "");
+  CHECK(name_of("empty", "") == "");
+  CHECK_FALSE(kind_of_file(folder.path()));
+  CHECK_FALSE(kind_of_file(folder.path() / "nowhere"));
+}
+
+using Steps = std::vector<std::int64_t>;
+
+TEST_CASE("a checkpoint's name contains its step with at least eight digits") {
+  CHECK(checkpoint_name(938) == "step-00000938.safetensors");
+  CHECK(checkpoint_name(1234567890) == "step-1234567890.safetensors");
+}
+
+TEST_CASE("saved steps are sorted numerically") {
+  const TempFolder folder;
+  for (const char* name : {"step-100000000.safetensors", "step-00000005.safetensors",
+                           "step-99999999.safetensors", "step-5.safetensors", "step-00000007.pt",
+                           "step-0000000x.safetensors", "best.safetensors"}) {
+    folder.write(name, "");
+  }
+  CHECK(saved_steps(folder.path()) == Steps{5, 99999999, 100000000});
+}
+
+TEST_CASE("a folder that does not exist has no checkpoints, one that cannot be read is an error") {
+  const TempFolder folder;
+  CHECK(saved_steps(folder.path() / "absent").empty());
+  const auto file = folder.write("checkpoints", "not a folder");
+  CHECK_ERROR(saved_steps(file), ExitCode::kCheckpoint, file.string() + ": cannot be read");
+}
+
+std::string sealed(const std::string& content) {
+  Hasher hasher;
+  hasher.update(content.data(), content.size());
+  const auto seal = hasher.digest();
+  return content + std::string(seal.begin(), seal.end());
+}
+
+std::span<const std::uint8_t> bytes_of(const std::string& text) {
+  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+TEST_CASE("a seal detects every changed byte") {
+  const std::string whole = sealed("weights");
+  CHECK(matches_seal(bytes_of(whole)));
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string damaged = whole;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+    CHECK_FALSE(matches_seal(bytes_of(damaged)));
+    CHECK_FALSE(matches_seal(bytes_of(whole.substr(0, i))));
+  }
+}
+
+TEST_CASE("the newest whole checkpoint is the last intact one, else the best one") {
+  const TempFolder folder;
+  CHECK_FALSE(newest_whole_checkpoint(folder.path()));
+  folder.write("step-00000003.safetensors", "damaged, which is long enough for a seal");
+  folder.write("step-00000002.safetensors", sealed("b"));
+  folder.write("step-00000001.safetensors", sealed("a"));
+  folder.write("best.safetensors", sealed("c"));
+  CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "step-00000002.safetensors");
+  folder.write("step-00000002.safetensors", "");
+  folder.write("step-00000001.safetensors", "short");
+  CHECK(newest_whole_checkpoint(folder.path()) == folder.path() / "best.safetensors");
+}
+
+TEST_CASE("the legacy format of torch.save is recognised with any pickle protocol") {
+  const std::string number = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
+  CHECK(is_legacy_torch_file(bytes_of("\x80\x02" + number)));
+  CHECK(is_legacy_torch_file(bytes_of(std::string("\x80\x04\x95\x0d\0\0\0\0\0\0\0", 11) + number)));
+  CHECK(is_legacy_torch_file(bytes_of("L119547037146038801333356L\n.")));
+  for (const char* other : {"", "PK\x03\x04", "\x80\x02}q\x01.", "1195470371460388013333"}) {
+    CHECK_FALSE(is_legacy_torch_file(bytes_of(other)));
+  }
+}
+
 }  // namespace
 }  // namespace mnist_train

@@ -1,10 +1,23 @@
 #include "base/print.h"
 
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "base/file.h"
 #include "support/catch.h"
+#include "support/error_of.h"
 #include "support/scoped_environment.h"
+#include "support/scoped_logging.h"
+#include "support/temp_folder.h"
 
 namespace mnist_train {
 namespace {
+
+namespace fs = std::filesystem;
+using namespace testing;
 
 TEST_CASE("paths in the working directory are relative in commands") {
   const auto here = std::filesystem::current_path();
@@ -23,6 +36,263 @@ TEST_CASE("words are quoted only if a shell would split them") {
   CHECK(shell_word("runs/a-b.json") == "runs/a-b.json");
   CHECK(shell_word("a b") == "'a b'");
   CHECK(shell_word("") == "''");
+}
+
+/// A file that takes the place of the console.
+struct Console {
+  TempFolder folder;
+  fs::path path = folder.path() / "console";
+  UniqueFd fd{::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)};
+
+  std::string text() const { return read_file(path, 1 << 20, ExitCode::kData); }
+  LogSetup setup(const std::string& level = "info") const {
+    LogSetup setup;
+    setup.level = level;
+    setup.console_fd = fd.get();
+    return setup;
+  }
+};
+
+TEST_CASE("the console shows messages from its level up, without time") {
+  struct Case {
+    const char* level;
+    const char* shown;
+  };
+  for (const Case& known :
+       {Case{"trace", "t\nd\ni\nw\ne\n"}, Case{"debug", "d\ni\nw\ne\n"}, Case{"info", "i\nw\ne\n"},
+        Case{"warning", "w\ne\n"}, Case{"error", "e\n"}}) {
+    const Console console;
+    const ScopedLogging logging(console.setup(known.level));
+    spdlog::trace("t");
+    spdlog::debug("d");
+    spdlog::info("i");
+    spdlog::warn("w");
+    spdlog::error("e");
+    INFO(known.level);
+    CHECK(console.text() == known.shown);
+  }
+}
+
+TEST_CASE("each line of the console starts with the prefix") {
+  const Console console;
+  LogSetup setup = console.setup();
+  setup.console_prefix = "rank 1: ";
+  const ScopedLogging logging(setup);
+  spdlog::info("one {}", 2);
+  CHECK(console.text() == "rank 1: one 2\n");
+}
+
+TEST_CASE("the log file gets lines from debug up, with time and level, appended") {
+  const Console console;
+  LogSetup setup = console.setup("error");
+  setup.file = console.folder.path() / "logs" / "rank-0.log";
+  for (const char* message : {"first", "second"}) {
+    const ScopedLogging logging(setup);
+    spdlog::trace("hidden");
+    spdlog::debug("{}", message);
+  }
+  CHECK(console.text().empty());
+  std::istringstream lines(read_file(*setup.file, 1 << 20, ExitCode::kData));
+  std::string time;
+  std::string level;
+  std::string message;
+  for (const char* expected : {"first", "second"}) {
+    REQUIRE(lines >> time >> level >> message);
+    CHECK(time.size() > 20);
+    CHECK(level == "debug");
+    CHECK(message == expected);
+  }
+  CHECK_FALSE(lines >> time);
+}
+
+TEST_CASE("without a console nothing is written there") {
+  const ScopedLogging logging(LogSetup{.console_fd = -1, .console_prefix = "", .file = {}});
+  spdlog::error("goes nowhere");
+}
+
+TEST_CASE("control bytes in messages cannot control a terminal") {
+  const Console console;
+  const ScopedLogging logging(console.setup());
+  spdlog::info("{}", std::string("\x1b[31mred\r\x07\0\x7f tab\t", 17));
+  CHECK(console.text() == "\\x1b[31mred\\x0d\\x07\\x00\\x7f tab\t\n");
+}
+
+TEST_CASE("a newline in a message cannot forge a line") {
+  const Console console;
+  const ScopedLogging logging(console.setup());
+  spdlog::info("{}", "name\nmnist-train failed: forged");
+  CHECK(console.text() == "name\\x0amnist-train failed: forged\n");
+  CHECK(as_block("list:\nforged\x1b[0m\n  one") == "list:\n  forged\\x1b[0m\n    one");
+}
+
+TEST_CASE("escaping leaves text, tabs, newlines and UTF-8 alone") {
+  CHECK(escape_control_bytes("a\tb\nc é … 手") == "a\tb\nc é … 手");
+  CHECK(escape_control_bytes("").empty());
+  std::string all;
+  for (int byte = 0; byte < 32; ++byte) all += static_cast<char>(byte);
+  const std::string escaped = escape_control_bytes(all);
+  CHECK(escaped.size() == 30 * 4 + 2);
+}
+
+TEST_CASE("control, bidirectional and invisible characters and invalid UTF-8 are escaped") {
+  struct Case {
+    std::string text;
+    std::string escaped;
+  };
+  for (const Case& known : {
+           Case{"\x9b"
+                "31m",
+                "\\x9b31m"},  // a control byte of terminals
+           Case{"\xc2\x9b"
+                "31m",
+                "\\u009b31m"},  // the same in UTF-8
+           Case{"a\u202egpj.exe\u2066", "a\\u202egpj.exe\\u2066"},
+           Case{"\u200b\ufeff\u2028", "\\u200b\\ufeff\\u2028"},
+           Case{"\xff\xfe", "\\xff\\xfe"},
+           Case{"\xc3", "\\xc3"},                                      // cut
+           Case{"\xc0\x80\xed\xa0\x80", "\\xc0\\x80\\xed\\xa0\\x80"},  // overlong, a surrogate
+           Case{"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},           // beyond Unicode
+           Case{"می\u200cخواهم 👩\u200d🔬 ÿ", "می\u200cخواهم 👩\u200d🔬 ÿ"},
+       }) {
+    CHECK(escape_control_bytes(known.text) == known.escaped);
+    CHECK(on_one_line(known.text) == known.escaped);
+    CHECK(as_block(known.text) == known.escaped);
+  }
+}
+
+TEST_CASE("a block shows the beginning of very long lines") {
+  const std::string block = as_block("one\n" + std::string(30'000, '\xff') + "\ntwo\n");
+  CHECK(block.size() < 40'000);
+  CHECK_THAT(block, StartsWith("one\n  \\xff"));
+  CHECK_THAT(block, EndsWith("… (21808 more bytes)\n  two\n  "));
+}
+
+TEST_CASE("a log file that cannot be opened is an error with its name") {
+  const TempFolder folder;
+  const fs::path target = folder.write("target", "");
+  fs::create_symlink(target, folder.path() / "link");
+  for (const fs::path& path : {folder.path(), folder.path() / "link"}) {
+    LogSetup setup;
+    setup.console_fd = -1;
+    setup.file = path;
+    CHECK_THAT(error_of([&] { const ScopedLogging logging(setup); }),
+               IsError(ExitCode::kRunFailed, path.string()));
+  }
+}
+
+TEST_CASE("a log folder that cannot be made is an error with its name") {
+  const TempFolder folder;
+  LogSetup setup;
+  setup.console_fd = -1;
+  setup.file = folder.write("file", "") / "rank-0.log";
+  CHECK_THAT(error_of([&] { const ScopedLogging logging(setup); }),
+             IsError(ExitCode::kRunFailed, setup.file->string()));
+}
+
+TEST_CASE("a closed pipe does not end the process") {
+  // In a child process that ignores SIGPIPE, as workers do.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGPIPE, SIG_IGN);
+    std::array<int, 2> pipe{};
+    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) ::_exit(2);
+    ::close(pipe[0]);
+    LogSetup setup;
+    setup.console_fd = pipe[1];
+    set_up_logging(setup);
+    spdlog::info("nobody listens");
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("globs match as Python's fnmatch.fnmatchcase says") {
+  struct Case {
+    const char* pattern;
+    const char* name;
+    bool matches;  // computed by Python 3.11
+  };
+  const std::vector<Case> cases{
+      {"*", "a.b.c", true},
+      {"*", "", true},
+      {"", "", true},
+      {"", "a", false},
+      {"fc.*", "fc.weight", true},
+      {"fc.*", "fc", false},
+      {"*.bias", "layer1.0.bn1.bias", true},
+      {"*bn*", "layer1.0.bn1.weight", true},
+      {"layer?.*", "layer4.0.conv1.weight", true},
+      {"layer?.*", "layer.0", false},
+      {"layer[34].*", "layer3.0.weight", true},
+      {"layer[!34].*", "layer3.0.weight", false},
+      {"layer[!34].*", "layer1.0.weight", true},
+      {"[a-c]x", "bx", true},
+      {"[a-c]x", "dx", false},
+      {"[]]", "]", true},
+      {"[!]]", "a", true},
+      {"[!]]", "]", false},
+      {"[abc", "[abc", true},
+      {"[", "[", true},
+      {"[-a]", "-", true},
+      {"[a-]", "-", true},
+      {"a*b*c", "aXbXbc", true},
+      {"a*b*c", "aXbXb", false},
+      {"**", "x", true},
+      {"FC.*", "fc.weight", false},
+      {R"(a\*)", R"(a\x)", true},
+      {"conv[0-9]", "conv1", true},
+      {"conv[0-9]", "conv12", false},
+      {"*.*.weight", "fc.weight", false},
+      {"[z-a]", "m", false},
+  };
+  for (const Case& row : cases) {
+    CAPTURE(row.pattern, row.name);
+    CHECK(matches_glob(row.pattern, row.name) == row.matches);
+  }
+}
+
+TEST_CASE("a glob with many stars takes no exponential time") {
+  std::string pattern;
+  for (int i = 0; i < 200; ++i) pattern += "*a";
+  CHECK_FALSE(matches_glob(pattern + "b", std::string(5000, 'a')));
+}
+
+TEST_CASE("a glob without a match is explained by near modules and names") {
+  const std::vector<std::string> names{"conv1.weight",      "layer1.0.conv1.weight",
+                                       "layer1.0.bn1.bias", "layer2.0.conv1.weight",
+                                       "head.weight",       "head.bias"};
+  const auto about = [&](const char* pattern) { return unmatched_glob(pattern, names); };
+  CHECK(about("haed.*") == R"("haed.*" matches no parameter; did you mean "head.*"?)");
+  CHECK(about("layer3.*") ==
+        R"("layer3.*" matches no parameter; did you mean "layer1.*", "layer2.*"?)");
+  CHECK(about("layer1.0.bn1.bais") ==
+        R"("layer1.0.bn1.bais" matches no parameter; did you mean "layer1.0.bn1.bias"?)");
+  CHECK(
+      about("classifier.*") ==
+      "\"classifier.*\" matches no parameter; the network has conv1.*, layer1.*, layer2.*, head.*");
+}
+
+TEST_CASE("a swap of neighbours is one edit") {
+  struct Case {
+    const char* left;
+    const char* right;
+    std::size_t distance;
+  };
+  const Case row = GENERATE(values<Case>({{"", "", 0},
+                                          {"", "abc", 3},
+                                          {"abc", "", 3},
+                                          {"abc", "abc", 0},
+                                          {"abc", "acb", 1},
+                                          {"abc", "abd", 1},
+                                          {"abc", "ab", 1},
+                                          {"ab", "xaby", 2},
+                                          {"abcd", "badc", 2},
+                                          {"kitten", "sitting", 3}}));
+  CAPTURE(row.left, row.right);
+  CHECK(edit_distance(row.left, row.right) == row.distance);
 }
 
 }  // namespace

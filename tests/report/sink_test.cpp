@@ -1,10 +1,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/version.h"
 #include "report/records.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -14,28 +14,50 @@ namespace mnist_train::report {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 using namespace testing;
+
 using Catch::Matchers::WithinRel;
 
-std::unique_ptr<Sink> metrics_sink(const fs::path& path, std::int64_t keep_bytes) {
-  return record_files(path.parent_path(), path.parent_path() / "accuracies.json", keep_bytes);
-}
+/// A folder for the records of a run.
+struct Records : TempFolder {
+  std::unique_ptr<Sink> sink(std::int64_t keep_bytes = 0) const {
+    return record_files(path(), accuracies, keep_bytes);
+  }
+  /// Returns a sink of a run that has begun.
+  std::unique_ptr<Sink> begun(const std::vector<std::string>& class_names = {}) const {
+    auto result = sink();
+    RunStart start;
+    start.class_names = class_names;
+    result->begin(start, {});
+    return result;
+  }
+  Json summary() const { return json_in(path() / "summary.json"); }
+  std::vector<Json> metrics() const { return lines("metrics.jsonl"); }
+  std::vector<Json> lines(const char* name) const {
+    std::ifstream stream(path() / name);
+    std::vector<Json> rows;
+    for (std::string line; std::getline(stream, line);) rows.push_back(Json::parse(line));
+    return rows;
+  }
+  static Json json_in(const fs::path& file) {
+    return Json::parse(read_file(file, 1 << 20, ExitCode::kData));
+  }
 
-std::unique_ptr<Sink> predictions_sink(const fs::path& folder,
-                                       const std::vector<std::string>& class_names) {
-  auto sink = record_files(folder, folder / "accuracies.json", 0);
-  RunStart start;
-  start.class_names = class_names;
-  sink->begin(start, {});
-  return sink;
+  fs::path accuracies = path() / "accuracies.json";
+};
+
+std::int64_t log_bytes(const Sink& log) {
+  LogPositions positions;
+  log.add_position(positions);
+  return positions.metrics_bytes;
 }
 
 TEST_CASE("failing to write the summary ends the run") {
-  const TempFolder folder;
-  const auto sink = metrics_sink(folder.path() / "metrics.jsonl", 0);
-  fs::create_directory(folder.path() / "summary.json");
-  const auto failure = error_of([&] { sink->refresh({}); });
-  CHECK(failure.code == ExitCode::kRunFailed);
+  const Records run;
+  const auto sink = run.sink();
+  fs::create_directory(run.path() / "summary.json");
+  CHECK_ERROR(sink->refresh({}), ExitCode::kRunFailed);
 }
 
 /// A step of 64 samples with a loss of 2 each.
@@ -43,7 +65,7 @@ PaceMeter::PacedStep step_at(std::int64_t number, double finished_s) {
   return {number, 64 * number, 128, 64, finished_s};
 }
 
-TEST_CASE("the first step is excluded") {
+TEST_CASE("the pace covers the last second, without the first step") {
   PaceMeter meter;
   CHECK_FALSE(meter.add(step_at(11, 100)));  // took long
   CHECK_FALSE(meter.add(step_at(12, 100.05)));
@@ -52,19 +74,14 @@ TEST_CASE("the first step is excluded") {
   CHECK_THAT(pace->step_seconds, WithinRel(0.1, 1e-6));
   CHECK_THAT(pace->samples_per_second, WithinRel(640.0, 1e-6));
   CHECK_THAT(pace->loss, WithinRel(2.0, 1e-6));
-}
-
-TEST_CASE("the pace covers the last second") {
-  PaceMeter meter;
+  meter = PaceMeter();
   (void)meter.add(step_at(1, 0));
   (void)meter.add(step_at(2, 1));
   CHECK_FALSE(meter.add(step_at(3, 1.5)));
-  const auto pace = meter.add(step_at(6, 2));
-  REQUIRE(pace);
-  CHECK_THAT(pace->step_seconds, WithinRel(0.25, 1e-6));
+  const auto next = meter.add(step_at(6, 2));
+  REQUIRE(next);
+  CHECK_THAT(next->step_seconds, WithinRel(0.25, 1e-6));
 }
-
-using Json = nlohmann::json;
 
 constexpr StepRecord kStepRecord{2, 150, 0.25, 0.01, 12345.5, 0.625};
 constexpr EpochRecord kEpochRecord{.epoch = 2,
@@ -78,28 +95,12 @@ constexpr EpochRecord kEpochRecord{.epoch = 2,
                                    .test_seconds = 0.5,
                                    .samples_per_second = 17142.0};
 
-std::string log_content(const fs::path& path) { return read_file(path, 1 << 20, ExitCode::kData); }
-
-std::vector<Json> log_lines(const fs::path& path) {
-  std::istringstream stream(log_content(path));
-  std::vector<Json> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
-  return lines;
-}
-
-std::int64_t log_bytes(const Sink& log) {
-  LogPositions positions;
-  log.add_position(positions);
-  return positions.metrics_bytes;
-}
-
 TEST_CASE("each record is a line with the documented keys") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "metrics.jsonl";
-  const auto log = metrics_sink(path, 0);
+  const Records run;
+  const auto log = run.sink();
   log->step(kStepRecord);
   log->epoch({.record = kEpochRecord});
-  auto lines = log_lines(path);
+  auto lines = run.metrics();
   REQUIRE(lines.size() == 2);
   for (Json& line : lines) {
     CHECK(line.at("time").get<double>() > 1.7e9);
@@ -115,14 +116,13 @@ TEST_CASE("each record is a line with the documented keys") {
 }
 
 TEST_CASE("an epoch record has the time split, the ranks' times and the confusion matrix") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "metrics.jsonl";
-  const auto log = metrics_sink(path, 0);
+  const Records run;
+  const auto log = run.sink();
   log->epoch({.record = kEpochRecord,
               .seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01},
               .ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}},
               .counts = count_by_class({40, 1, 2, 57}, 2)});
-  const Json line = log_lines(path).at(0);
+  const Json line = run.metrics().at(0);
   CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
                                           R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
   REQUIRE(line.at("rank_seconds").size() == 2);
@@ -132,10 +132,9 @@ TEST_CASE("an epoch record has the time split, the ranks' times and the confusio
 }
 
 TEST_CASE("counts by class are in place of a confusion matrix") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "metrics.jsonl";
-  metrics_sink(path, 0)->epoch({.record = kEpochRecord, .counts = {{3, 1}, {4, 0}, {2, 0}}});
-  const Json line = log_lines(path).at(0);
+  const Records run;
+  run.sink()->epoch({.record = kEpochRecord, .counts = {{3, 1}, {4, 0}, {2, 0}}});
+  const Json line = run.metrics().at(0);
   CHECK_FALSE(line.contains("confusion"));
   CHECK(line.at("class_counts") ==
         Json::parse(R"({"samples": [3, 1], "predicted": [4, 0], "correct": [2, 0]})"));
@@ -158,71 +157,69 @@ TEST_CASE("the best checkpoint goes by the validation set, if there is one") {
 }
 
 TEST_CASE("a NaN is null") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "metrics.jsonl";
-  const auto log = metrics_sink(path, 0);
+  const Records run;
+  const auto log = run.sink();
   StepRecord record = kStepRecord;
   record.loss = std::numeric_limits<double>::quiet_NaN();
   log->step(record);
-  CHECK(log_lines(path).at(0).at("loss").is_null());
+  CHECK(run.metrics().at(0).at("loss").is_null());
 }
 
 TEST_CASE("a repeated evaluation is recorded only in an empty file") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "metrics.jsonl";
+  const Records run;
   EpochRecord record = kEpochRecord;
   record.train_loss = std::numeric_limits<double>::quiet_NaN();
   for (int start = 0; start < 2; ++start) {
-    metrics_sink(path, 1 << 20)->epoch({.record = record, .is_repeated = true});
-    CHECK(log_lines(path).size() == 1);
+    run.sink(1 << 20)->epoch({.record = record, .is_repeated = true});
+    CHECK(run.metrics().size() == 1);
   }
-  CHECK(log_lines(path).at(0).at("train_loss").is_null());
-  metrics_sink(path, 1 << 20)->epoch({.record = record});
-  CHECK(log_lines(path).size() == 2);
+  CHECK(run.metrics().at(0).at("train_loss").is_null());
+  run.sink(1 << 20)->epoch({.record = record});
+  CHECK(run.metrics().size() == 2);
 }
 
 TEST_CASE("lines are written at once and counted") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "metrics.jsonl";
-  const auto log = metrics_sink(path, 0);
+  const Records run;
+  const auto log = run.sink();
   CHECK(log_bytes(*log) == 0);
   for (int line = 1; line <= 3; ++line) {
     log->step(kStepRecord);
-    CHECK(log_lines(path).size() == static_cast<std::size_t>(line));
-    CHECK(static_cast<std::uintmax_t>(log_bytes(*log)) == fs::file_size(path));
+    CHECK(run.metrics().size() == static_cast<std::size_t>(line));
+    CHECK(static_cast<std::uintmax_t>(log_bytes(*log)) ==
+          fs::file_size(run.path() / "metrics.jsonl"));
   }
 }
 
 TEST_CASE("a resumed run rewrites the lines after its checkpoint") {
-  const TempFolder folder;
-  const fs::path path = folder.path() / "metrics.jsonl";
+  const Records run;
+  const fs::path path = run.path() / "metrics.jsonl";
   std::int64_t keep = 0;
   {
-    const auto log = metrics_sink(path, 0);
+    const auto log = run.sink();
     log->step(kStepRecord);
     keep = log_bytes(*log);
     log->epoch({.record = kEpochRecord});
     log->epoch({.record = kEpochRecord});
   }
-  const auto resumed = metrics_sink(path, keep);
+  const auto resumed = run.sink(keep);
   CHECK(log_bytes(*resumed) == keep);
-  CHECK(log_lines(path).size() == 1);
+  CHECK(run.metrics().size() == 1);
   resumed->epoch({.record = kEpochRecord});
-  CHECK(log_lines(path).size() == 2);
+  CHECK(run.metrics().size() == 2);
   CHECK(static_cast<std::uintmax_t>(log_bytes(*resumed)) == fs::file_size(path));
 }
 
 TEST_CASE("a fresh run truncates an old file, and a short file is continued at its end") {
-  const TempFolder folder;
-  const fs::path path = folder.write("metrics.jsonl", "{\"event\":\"step\"}\n");
+  const Records run;
+  run.write("metrics.jsonl", "{\"event\":\"step\"}\n");
   {
-    const auto log = metrics_sink(path, 1000000);
+    const auto log = run.sink(1000000);
     CHECK(log_bytes(*log) == 17);
     log->step(kStepRecord);
-    CHECK(log_lines(path).size() == 2);
+    CHECK(run.metrics().size() == 2);
   }
-  metrics_sink(path, 0);
-  CHECK(log_content(path).empty());
+  (void)run.sink();
+  CHECK(run.metrics().empty());
 }
 
 TEST_CASE("an error names the path, and links are not followed") {
@@ -232,27 +229,17 @@ TEST_CASE("an error names the path, and links are not followed") {
   for (const fs::path& path : {folder.path() / "no" / "metrics.jsonl", folder.path() / "link"}) {
     CHECK_ERROR(AppendFile(path), ExitCode::kRunFailed, path.string());
   }
-  CHECK(log_content(precious) == "precious");
-}
-
-using Json = nlohmann::json;
-
-std::vector<Json> rows_of(const std::filesystem::path& path) {
-  std::istringstream lines(read_file(path, 1 << 24, ExitCode::kData));
-  std::vector<Json> rows;
-  for (std::string line; std::getline(lines, line);) rows.push_back(Json::parse(line));
-  return rows;
+  CHECK(read_file(precious, 1 << 20, ExitCode::kData) == "precious");
 }
 
 TEST_CASE("each prediction is a line with the documented keys, and a NaN is null") {
-  const TempFolder folder;
-  const auto path = folder.path() / "predictions.jsonl";
+  const Records run;
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  predictions_sink(folder.path(), {})
-      ->epoch({.predictions = {
-                   {7, "data:image/png;base64,AAAA", 1, 2, {{0, 0.25}, {1, 0.5}, {2, 1e-9}}},
-                   {1007, "data:image/png;base64,BBBB", 0, 0, {{0, nan}, {1, 0.125}, {2, 1}}}}});
-  const std::vector<Json> rows = rows_of(path);
+  run.begun()->epoch(
+      {.predictions = {
+           {7, "data:image/png;base64,AAAA", 1, 2, {{0, 0.25}, {1, 0.5}, {2, 1e-9}}},
+           {1007, "data:image/png;base64,BBBB", 0, 0, {{0, nan}, {1, 0.125}, {2, 1}}}}});
+  const std::vector<Json> rows = run.lines("predictions.jsonl");
   REQUIRE(rows.size() == 2);
   CHECK(rows[0] == Json{{"id", 7},
                         {"image", "data:image/png;base64,AAAA"},
@@ -266,28 +253,26 @@ TEST_CASE("each prediction is a line with the documented keys, and a NaN is null
 }
 
 TEST_CASE("guess and truth have names if classes have") {
-  const TempFolder folder;
-  const auto path = folder.path() / "predictions.jsonl";
-  predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\""})
+  const Records run;
+  run.begun({"T-shirt/top", "\"Bag\""})
       ->epoch({.predictions = {{7, "data:,", 1, 0, {{0, 0.25}, {1, 0.75}}}}});
-  const Json row = rows_of(path).at(0);
+  const Json row = run.lines("predictions.jsonl").at(0);
   CHECK(row.at("guess_name") == "\"Bag\"");
   CHECK(row.at("truth_name") == "T-shirt/top");
   CHECK(row.at("score_1") == 0.75);
 }
 
 TEST_CASE("a prediction that lacks classes has those that it has as a list") {
-  const TempFolder folder;
-  const auto path = folder.path() / "predictions.jsonl";
+  const Records run;
   EpochResult result{.predictions = {{7, "data:,", 2, 0, {{2, 0.75}, {0, 0.125}}}}};
   result.counts.samples = {1, 0, 0};
-  predictions_sink(folder.path(), {})->epoch(result);
-  CHECK(rows_of(path).at(0).at("top") ==
+  run.begun()->epoch(result);
+  CHECK(run.lines("predictions.jsonl").at(0).at("top") ==
         Json::parse(R"([{"class": 2, "score": 0.75}, {"class": 0, "score": 0.125}])"));
-  predictions_sink(folder.path(), {"ant", "bee", "\"cat\""})->epoch(result);
-  CHECK(rows_of(path).at(0).at("top")[0] ==
+  run.begun({"ant", "bee", "\"cat\""})->epoch(result);
+  CHECK(run.lines("predictions.jsonl").at(0).at("top")[0] ==
         Json::parse(R"({"class": 2, "name": "\"cat\"", "score": 0.75})"));
-  CHECK_FALSE(rows_of(path).at(0).contains("score_0"));
+  CHECK_FALSE(run.lines("predictions.jsonl").at(0).contains("score_0"));
 }
 
 Mistake mistake(std::int64_t id, std::int64_t guess, std::int64_t truth, double confidence) {
@@ -325,9 +310,8 @@ imaging::Image gray_pixel(std::int64_t id) {
 }
 
 TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded once") {
-  const TempFolder folder;
-  const auto path = folder.path() / "mistakes.jsonl";
-  const auto sink = predictions_sink(folder.path(), {"T-shirt/top", "\"Bag\"\xff"});
+  const Records run;
+  const auto sink = run.begun({"T-shirt/top", "\"Bag\"\xff"});
   std::vector<std::int64_t> made;
   const auto image = [&](std::int64_t id) {
     made.push_back(id);
@@ -336,7 +320,7 @@ TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded on
   sink->epoch(with_mistakes({mistake(3, 1, 0, 0.5), mistake(4, 0, 1, 0.25)}, image));
   sink->epoch(with_mistakes({mistake(4, 0, 1, 0.75), mistake(5, 1, 0, 1)}, image));
   CHECK(made == std::vector<std::int64_t>{3, 4, 5});
-  const std::vector<Json> rows = rows_of(path);
+  const std::vector<Json> rows = run.lines("mistakes.jsonl");
   REQUIRE(rows.size() == 2);
   CHECK(rows[0] == Json{{"id", 4},
                         {"image", thumbnail_uri(gray_pixel(4))},
@@ -346,12 +330,11 @@ TEST_CASE("mistakes of an epoch replace earlier ones, and an image is encoded on
                         {"guess_name", "T-shirt/top"},
                         {"truth_name", "\"Bag\"\uFFFD"}});
   sink->epoch(with_mistakes({}, image));
-  CHECK(rows_of(path).empty());
+  CHECK(run.lines("mistakes.jsonl").empty());
 }
 
 TEST_CASE("images of mistakes are limited to two megabytes, their lines are not") {
-  const TempFolder folder;
-  const auto path = folder.path() / "mistakes.jsonl";
+  const Records run;
   std::vector<Mistake> mistakes;
   for (std::int64_t id = 0; id < 240; ++id) mistakes.push_back(mistake(id, 1, 0, 0.5));
   std::vector<std::uint8_t> noise(std::size_t{3} * 64 * 64);
@@ -359,8 +342,8 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
     return static_cast<std::uint8_t>(random());
   });
   const auto image = [&noise](std::int64_t) { return image_of(noise.data(), 3, 64, 64); };
-  predictions_sink(folder.path(), {})->epoch(with_mistakes(mistakes, image));
-  const std::vector<Json> rows = rows_of(path);
+  run.begun()->epoch(with_mistakes(mistakes, image));
+  const std::vector<Json> rows = run.lines("mistakes.jsonl");
   REQUIRE(rows.size() == 240);
   const auto bytes = static_cast<std::ptrdiff_t>(thumbnail_uri(image(0)).size());
   CHECK(bytes > 16'000);
@@ -370,10 +353,134 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
 }
 
 TEST_CASE("a run without predictions keeps no mistakes") {
-  const TempFolder folder;
-  const auto path = folder.path() / "mistakes.jsonl";
-  predictions_sink(folder.path(), {})->epoch({});
-  CHECK_FALSE(std::filesystem::exists(path));
+  const Records run;
+  run.begun()->epoch({});
+  CHECK_FALSE(fs::exists(run.path() / "mistakes.jsonl"));
+}
+
+TEST_CASE("a summary has every documented key") {
+  const Records run;
+  Summary summary;
+  summary.status = "finished";
+  summary.epochs = 10;
+  summary.steps = 4690;
+  summary.world_size = 2;
+  summary.backend = "gloo";
+  summary.device = "cpu";
+  summary.precision = "fp32";
+  summary.startup_seconds = 0.25;
+  summary.train_seconds = 50.5;
+  summary.test_seconds = 5.5;
+  summary.wall_seconds = 60.5;
+  summary.samples_per_second = 11881.0;
+  summary.test_accuracy = 0.9875;
+  summary.best_test_accuracy = 0.9885;
+  summary.best_epoch = 8;
+  summary.samples_seen = 600000;
+  summary.restarts = 1;
+  summary.peak_memory_bytes = 500000000;
+  summary.parameters = 431080;
+  summary.config_hash = "xxh3-128:c";
+  summary.data_hash = "xxh3-128:d";
+  run.sink()->refresh(summary);
+  const Json json = run.summary();
+  const Json expected = Json::parse(R"({"status": "finished", "epochs": 10,
+      "steps": 4690, "world_size": 2, "backend": "gloo", "device": "cpu", "precision": "fp32",
+      "startup_seconds": 0.25, "train_seconds": 50.5, "test_seconds": 5.5, "wall_seconds": 60.5,
+      "samples_per_second": 11881, "test_accuracy": 0.9875, "best_test_accuracy": 0.9885,
+      "best_epoch": 8, "samples_seen": 600000, "restarts": 1, "peak_memory_bytes": 500000000,
+      "parameters": 431080, "multiply_adds": null, "config_hash": "xxh3-128:c",
+      "data_hash": "xxh3-128:d"})");
+  for (const auto& [key, value] : expected.items()) {
+    CAPTURE(key);
+    CHECK(json.at(key) == value);
+  }
+  CHECK(finished_steps(run.path() / "summary.json") == 4690);
+  CHECK(json.at("versions").at("mnist_train") == build_info().version);
+}
+
+TEST_CASE("values that were never measured are null") {
+  const Records run;
+  Summary summary;
+  summary.status = "failed";
+  summary.error = "broken \xff bytes";
+  run.sink()->refresh(summary);
+  const Json json = run.summary();
+  for (const char* key : {"test_accuracy", "best_test_accuracy", "best_epoch"}) {
+    CHECK(json.at(key).is_null());
+  }
+  CHECK(finished_steps(run.path() / "summary.json") == std::nullopt);
+  CHECK(json.at("error").get<std::string>().starts_with("broken "));
+}
+
+TEST_CASE("accuracies are a JSON list that reads back exactly") {
+  const Records run;
+  for (const auto& accuracies :
+       {std::vector<double>{}, std::vector<double>{0.9527, 1.0 / 3, 0, 1}}) {
+    write_accuracies(run.accuracies, accuracies);
+    CHECK(Records::json_in(run.accuracies) == Json(accuracies));
+  }
+}
+
+TEST_CASE("a long list of accuracies is written now and then, and at the end") {
+  const Records run;
+  const auto sink = run.sink();
+  const auto add_epochs = [&](std::size_t epochs, std::size_t count) {
+    int writes = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      fs::remove(run.accuracies);
+      EpochResult result;
+      result.accuracies.assign(epochs + i, 0.5);
+      sink->epoch(result);
+      writes += fs::exists(run.accuracies) ? 1 : 0;
+    }
+    return writes;
+  };
+  CHECK(add_epochs(1, 5) == 5);
+  CHECK(add_epochs(900, 50) == 50);
+  CHECK(add_epochs(20'000, 200) < 12);
+  fs::remove(run.accuracies);
+  add_epochs(30'000, 2);
+  sink->end({});
+  CHECK(Records::json_in(run.accuracies).size() == 30'001);
+}
+
+TEST_CASE("every start of a run appends a line") {
+  const Records run;
+  Summary summary;
+  summary.world_size = 2;
+  summary.precision = "fp32";
+  summary.config_hash = "xxh3-128:c";
+  RunStart start;
+  start.host = "here";
+  start.train_images = 60000;
+  run.sink()->begin(start, summary);
+  start.class_names = {"T-shirt/top", "Bag"};
+  start.resumed_from = "run/checkpoints/step-00000100.safetensors";
+  start.step = 100;
+  summary.restarts = 1;
+  run.sink()->begin(start, summary);
+  const auto lines = run.lines("lineage.jsonl");
+  REQUIRE(lines.size() == 2);
+  const Json& first = lines[0];
+  CHECK(first.at("resumed_from").is_null());
+  CHECK(first.at("world_size") == 2);
+  CHECK(first.at("data").at("train") == 60000);
+  CHECK_FALSE(first.at("data").contains("class_names"));
+  CHECK(first.at("config_hash") == "xxh3-128:c");
+  CHECK(first.at("time").get<double>() > 1.7e9);
+  const Json& second = lines[1];
+  CHECK(second.at("resumed_from") == "run/checkpoints/step-00000100.safetensors");
+  CHECK(second.at("step") == 100);
+  CHECK(second.at("restarts") == 1);
+  CHECK(second.at("data").at("class_names") == Json({"T-shirt/top", "Bag"}));
+}
+
+TEST_CASE("an error names the lineage file") {
+  const Records run;
+  const auto path = run.path() / "lineage.jsonl";
+  fs::create_directory(path);
+  CHECK_ERROR(run.begun(), ExitCode::kRunFailed, path.string() + ": cannot open");
 }
 
 }  // namespace
