@@ -54,19 +54,16 @@ TEST_CASE("a named folder is created with a folder for logs") {
   CHECK(run.lock.valid());
 }
 
-TEST_CASE("the root of the file system is refused") {
+TEST_CASE("an error names the obstacle to creating a run folder") {
   CHECK_ERROR(check_run_folder(into("/"), "mnist", ""), ExitCode::kConfig,
               "root of the file system");
-}
-
-TEST_CASE("an error names the obstacle to creating a run folder") {
   const TempFolder temp;
   temp.write("notes.txt", "mine");
   fs::create_symlink("nowhere", temp.path() / "link");
   for (const auto& [name, reason] :
        {std::pair{"notes.txt/run", "notes.txt is a file"}, {"link", "link is a link to nowhere"}}) {
-    const auto failure = error_of([&] { prepare(temp.path() / name); });
-    CHECK_THAT(failure.message, ContainsSubstring(reason));
+    const fs::path folder = temp.path() / name;
+    CHECK_ERROR(prepare(folder), ExitCode::kConfig, folder.string(), reason);
   }
 }
 
@@ -85,8 +82,7 @@ TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
   CHECK_FALSE(fs::exists(free));
   const fs::path held = temp.path() / "held";
   const RunFolder run = prepare(held);
-  CHECK_THAT(error_of([&] { check_run_folder(into(held), "mnist", "auto"); }).message,
-             ContainsSubstring("is in use by"));
+  CHECK_ERROR(check_run_folder(into(held), "mnist", "auto"), ExitCode::kConfig, "is in use by");
   const fs::path taken = temp.path() / "taken";
   temp.write("taken/config.json", "{}");
   CHECK_ERROR(check_run_folder(into(taken), "mnist", ""), ExitCode::kConfig, "holds a run already");
@@ -101,10 +97,9 @@ TEST_CASE("a folder that holds a run is refused with the two alternatives") {
        {"config.json", "metrics.jsonl", "summary.json", "checkpoints/step-00000001.safetensors"}) {
     const TempFolder temp;
     temp.write(trace, "");
-    const Failure failure = error_of([&] { prepare(temp.path()); });
     INFO(trace);
-    CHECK_THAT(failure,
-               IsError(ExitCode::kConfig, temp.path().string(), "--resume auto", "--output"));
+    CHECK_ERROR(prepare(temp.path()), ExitCode::kConfig, temp.path().string(), "--resume auto",
+                "--output");
     CHECK_NOTHROW(prepare(temp.path(), "auto"));
   }
 }
@@ -144,9 +139,8 @@ TEST_CASE("two runs cannot use one folder at a time") {
   const TempFolder temp;
   {
     const RunFolder run = prepare(temp.path());
-    CHECK_THAT(
-        error_of([&] { prepare(temp.path(), "auto"); }),
-        IsError(ExitCode::kConfig, "is in use by process " + std::to_string(::getpid()) + " on "));
+    CHECK_ERROR(prepare(temp.path(), "auto"), ExitCode::kConfig,
+                "is in use by process " + std::to_string(::getpid()) + " on ");
   }
   CHECK(prepare(temp.path(), "auto").lock.valid());
 }
@@ -160,12 +154,12 @@ TEST_CASE("an ended process is not named as the user of a folder") {
   const std::string child_text = "process " + std::to_string(child);
   for (const std::string& holder : {child_text + " on " + host_name(), std::string()}) {
     temp.write(files::kLock, holder);
-    CHECK_THAT(error_of([&] { check_run_folder(into(temp.path()), "mnist", "auto"); }).message,
-               ContainsSubstring("is in use by another process;"));
+    CHECK_ERROR(check_run_folder(into(temp.path()), "mnist", "auto"), ExitCode::kConfig,
+                "is in use by another process;");
   }
   temp.write(files::kLock, child_text + " on another-host");
-  CHECK_THAT(error_of([&] { check_run_folder(into(temp.path()), "mnist", "auto"); }).message,
-             ContainsSubstring("is in use by " + child_text + " on another-host;"));
+  CHECK_ERROR(check_run_folder(into(temp.path()), "mnist", "auto"), ExitCode::kConfig,
+              "is in use by " + child_text + " on another-host;");
 }
 
 TEST_CASE("an unnamed run gets a folder by the time, and a link `latest`") {
@@ -211,12 +205,6 @@ TEST_CASE("an unnamed resumed run is the latest, or that of the checkpoint") {
   const RunFolder named = prepare_run_folder({}, "mnist", fs::relative(file).string(), false);
   CHECK(fs::equivalent(named.path, first));
   CHECK_NOTHROW(prepare_run_folder({}, "never-run", "auto", false));
-}
-
-TEST_CASE("an error names a folder that cannot be created") {
-  const TempFolder temp;
-  const fs::path folder = temp.write("file", "") / "run";
-  CHECK_ERROR(prepare(folder), ExitCode::kConfig, folder.string());
 }
 
 TEST_CASE("only what was created for a run that could not start is removed") {
@@ -277,16 +265,12 @@ TEST_CASE("a run folder is read") {
 
 TEST_CASE("a run with many classes is read, whose page has no pairs of classes") {
   const TempFolder folder;
-  const fs::path run_folder = folder.path() / "run";
-  fs::create_directories(run_folder);
-  append(run_folder / "config.json", R"({"checkpoint": {"best_by": "loss"}})");
-  for (const char* loss : {"0.25", "0.5"}) {
-    append(run_folder / "metrics.jsonl",
-           R"({"event":"epoch","epoch":1,"test_accuracy":0.5,"class_counts":{"samples":[3,1],)"
-           R"("predicted":[4,0],"correct":[2,0]},"test_loss":)" +
-               std::string(loss) + "}\n");
-  }
-  const RunFiles run = read_run(run_folder);
+  folder.write("run/config.json", R"({"checkpoint": {"best_by": "loss"}})");
+  const std::string epoch =
+      R"({"event":"epoch","epoch":1,"test_accuracy":0.5,"class_counts":{"samples":[3,1],)"
+      R"("predicted":[4,0],"correct":[2,0]},"test_loss":)";
+  folder.write("run/metrics.jsonl", epoch + "0.25}\n" + epoch + "0.5}\n");
+  const RunFiles run = read_run(folder.path() / "run");
   CHECK(run.best_by() == settings::BestBy::kLoss);
   CHECK(run.counts.classes() == 2);
   CHECK(run.counts.all() == 4);
@@ -309,12 +293,11 @@ TEST_CASE("a line of metrics that is not finished is left out") {
   CHECK(std::isnan(run.steps.back().loss));
 }
 
-TEST_CASE("a run without a recorded end was interrupted") {
+TEST_CASE("a run without a recorded end was interrupted, a folder without a run is a mistake") {
   const TempFolder folder;
+  CHECK_ERROR(read_run(folder.path()), ExitCode::kConfig, "holds no run");
   const fs::path path = folder.path() / "run";
-  PretendedRun pretended;
-  pretended.status = "stopped";
-  write_pretended_run(folder, "run", pretended);
+  write_pretended_run(folder, "run", {.status = "stopped"});
   CHECK(read_run(path).status() == "stopped");
   folder.write("run/summary.json", R"({"status":"running"})");
   CHECK(read_run(path).status() == "interrupted");
@@ -325,18 +308,8 @@ TEST_CASE("a run without a recorded end was interrupted") {
   CHECK(read_run(path).status() == "running");
 }
 
-TEST_CASE("a folder without a run is a usage error") {
-  const TempFolder folder;
-  CHECK_ERROR(read_run(folder.path()), ExitCode::kConfig, "holds no run");
-}
-
 TEST_CASE("invalid files are refused with file and line") {
-  struct Case {
-    const char* file;
-    const char* content;
-    const char* message;
-  };
-  const Case row = GENERATE(values<Case>({
+  const auto [file, content, message] = GENERATE(table<std::string, const char*, const char*>({
       {"metrics.jsonl", "{\"event\":\"step\"}\n[1]\n", "metrics.jsonl:2: is not a JSON object"},
       {"metrics.jsonl", "{\"event\":\"epoch\",\"confusion\":[[1,2]]}\n",
        "metrics.jsonl:1: confusion is not square"},
@@ -356,10 +329,8 @@ TEST_CASE("invalid files are refused with file and line") {
   }));
   const TempFolder folder;
   write_pretended_run(folder, "run");
-  folder.write(std::string("run/") + row.file, row.content);
-  const auto failure = error_of([&] { read_run(folder.path() / "run"); });
-  CAPTURE(row.message);
-  CHECK_THAT(failure, IsError(ExitCode::kData, row.message));
+  folder.write("run/" + file, content);
+  CHECK_ERROR(read_run(folder.path() / "run"), ExitCode::kData, message);
 }
 
 TEST_CASE("incomplete records of older programs are read") {
@@ -394,9 +365,7 @@ TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
   const TempFolder folder;
   for (const char* picture : {"https://example.org/x.png", "data:image/png;base64,AA'onerror=",
                               "data:text/html;base64,AAAA", "data:image/svg+xml;base64,AAAA"}) {
-    PretendedRun pretended;
-    pretended.picture = picture;
-    write_pretended_run(folder, "run", pretended);
+    write_pretended_run(folder, "run", {.picture = picture});
     CHECK(read_run(folder.path() / "run").mistakes[0].image.empty());
   }
 }
