@@ -54,13 +54,17 @@ struct Outcome {
   std::vector<std::string> lines;
 };
 
+Node parsed(const std::string& text, Problems& problems) {
+  auto node = parse_document(std::make_shared<const Source>(Source{"f", text, "/base"}), problems);
+  REQUIRE(node);
+  return std::move(*node);
+}
+
 Outcome read(const std::string& text) {
   Problems problems;
-  const auto source = std::make_shared<const Source>(Source{"f", text, "/base"});
-  const auto node = parse_document(source, problems);
-  REQUIRE(node);
+  const Node node = parsed(text, problems);
   ReadContext context{problems, outer_schema().keys()};
-  const auto outer = outer_schema().read(JsonCursor(*node, "", context));
+  const auto outer = outer_schema().read(JsonCursor(node, "", context));
   Outcome result{outer.value_or(Outer{}), {}};
   for (const Problem& problem : problems) result.lines.push_back(line_of(problem));
   return result;
@@ -68,10 +72,7 @@ Outcome read(const std::string& text) {
 
 bool meets(const std::string& text, const Json& condition) {
   Problems problems;
-  const auto node =
-      parse_document(std::make_shared<const Source>(Source{"f", text, "/"}), problems);
-  REQUIRE(node);
-  return matches(condition, *node);
+  return matches(condition, parsed(text, problems));
 }
 
 TEST_CASE("a valid document fills the struct") {
@@ -246,10 +247,9 @@ TEST_CASE("a rule names its key, or the innermost group that exists") {
   const std::vector<Rule> rules{{"a/b", given("c"), "conflicts with c"}};
   const auto line_for = [&](const std::string& text) {
     Problems problems;
-    const auto node =
-        parse_document(std::make_shared<const Source>(Source{"f", text, "/"}), problems);
+    const Node node = parsed(text, problems);
     ReadContext context{problems, {}};
-    apply_rules(rules, JsonCursor(*node, "", context));
+    apply_rules(rules, JsonCursor(node, "", context));
     return problems.empty() ? "" : line_of(problems.front());
   };
   CHECK(line_for(R"({"c":1,"a":{"b":2}})") == "f:1:17: /a/b: conflicts with c");
