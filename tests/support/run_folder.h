@@ -74,4 +74,19 @@ inline void write_pretended_run(const TempFolder& folder, const std::string& nam
                   run.status, run.epochs * run.steps));
 }
 
+/// A folder with such a run in its subfolder "run".
+struct PretendedFolder : TempFolder {
+  explicit PretendedFolder(const PretendedRun& pretended = {}) {
+    write_pretended_run(*this, "run", pretended);
+  }
+
+  std::filesystem::path run = path() / "run";
+};
+
+inline std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
 }  // namespace mnist_train::testing
