@@ -2,27 +2,22 @@
 
 #include "report/page/sections.h"
 #include "support/catch.h"
+#include "support/run_folder.h"
 
 namespace mnist_train::report {
 namespace {
 
 using namespace testing;
 
-std::size_t count_of(const std::string& text, const std::string& part) {
-  std::size_t count = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
-  return count;
-}
-
 TEST_CASE("NaN and infinity leave a gap and do not stretch the axes") {
   const double nan = std::nan("");
   LineChart chart{"Loss", "step"};
   chart.series = {{"a", 0, {{1, 1}, {2, nan}, {3, 1.5}, {4, INFINITY}, {5, 2}}}};
   const std::string html = line_chart(chart);
-  CHECK(count_of(html, "<circle") == 3);
+  CHECK(occurrences(html, "<circle") == 3);
   const std::string path =
       html.substr(html.find("class=\"line c0\" data-x", html.find("viewBox=\"0 0 360")));
-  CHECK(count_of(path.substr(0, path.find("\"/>")), "M") == 3);
+  CHECK(occurrences(path.substr(0, path.find("\"/>")), "M") == 3);
   CHECK_THAT(path, ContainsSubstring("data-x=\"1,3,5\" data-y=\"1,1.5,2\""));
   CHECK_THAT(html, !ContainsSubstring("nan"));
   CHECK_THAT(html, !ContainsSubstring("inf"));
@@ -50,8 +45,8 @@ TEST_CASE("long lines are thinned but keep ends and spikes") {
     const std::string html = line_chart(chart);
     const std::size_t begin = html.find("data-x=\"") + 8;
     const std::string xs = "," + html.substr(begin, html.find('"', begin) - begin) + ",";
-    CHECK(count_of(xs, ",") - 1 <= 1000);
-    CHECK(count_of(xs, ",") - 1 >= std::min<std::size_t>(499, xs.size()));
+    CHECK(occurrences(xs, ",") - 1 <= 1000);
+    CHECK(occurrences(xs, ",") - 1 >= std::min<std::size_t>(499, xs.size()));
     for (const std::size_t x : {std::size_t{0}, middle, middle + 10, series.points.size() - 1}) {
       CHECK_THAT(xs, ContainsSubstring("," + std::to_string(x) + ","));
     }
@@ -78,10 +73,10 @@ TEST_CASE("the legend has the last values of readable lines") {
                   {"test", 0, {{1, 0.5}, {2, 0.75}, {3, std::nan("")}}},
                   {"gone", 2, {{1, std::nan("")}}}};
   const std::string html = line_chart(chart);
-  CHECK(count_of(html, "<li>") == 1);
+  CHECK(occurrences(html, "<li>") == 1);
   CHECK_THAT(html, ContainsSubstring("test <b>75.00 %</b></li>"));
   CHECK_THAT(html, ContainsSubstring("<span class=\"at\">epoch 2</span>"));
-  CHECK(count_of(html, "data-x=\"1,2\"") == 1);
+  CHECK(occurrences(html, "data-x=\"1,2\"") == 1);
 }
 
 /// The texts at the vertical axis of a line through these values.
