@@ -19,12 +19,6 @@ std::string page_of(const TempFolder& folder, const std::string& name = "run") {
   return page_on({folder.path() / name});
 }
 
-std::size_t occurrences(const std::string& text, const std::string& part) {
-  std::size_t count = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
-  return count;
-}
-
 void check_contains(const std::string& page, const std::vector<std::string>& texts) {
   for (const std::string& text : texts) CHECK_THAT(page, ContainsSubstring(text));
 }
@@ -58,8 +52,7 @@ TEST_CASE("numbers are formatted for people") {
 }
 
 TEST_CASE("a page answers the four questions") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   const std::string page = page_of(folder);
   check_contains(
       page,
@@ -73,15 +66,14 @@ TEST_CASE("a page answers the four questions") {
              "1,000 training, 100 test images of 1×28×28, 2 classes", "Once, without restarts."});
   CHECK_THAT(page,
              ContainsSubstring("averaging and waiting") && !ContainsSubstring("communication"));
-  const auto config = folder.path() / "run" / "config.json";
+  const auto config = folder.run / "config.json";
   CHECK_THAT(page,
              ContainsSubstring("<dt>To reproduce it</dt><dd><code>" +
                                escape_html("mnist-train --config " + shell_word(config.string()))));
 }
 
 TEST_CASE("classes are named if the data have names") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   folder.write("run/lineage.jsonl",
                R"({"data":{"classes":2,"class_names":["T-shirt/top","<Bag>"]}})"
                "\n");
@@ -94,15 +86,14 @@ TEST_CASE("classes are named if the data have names") {
              "data-guess=\"1\" aria-label=\"T-shirt/top predicted as &lt;Bag&gt;: 3\""});
   CHECK_THAT(page, !ContainsSubstring("<Bag>"));
   write_pretended_run(folder, "other");
-  const std::string both = page_on({folder.path() / "run", folder.path() / "run"});
+  const std::string both = page_on({folder.run, folder.run});
   CHECK_THAT(both, ContainsSubstring("<tr><th scope=\"row\">T-shirt/top</th>"));
-  const std::string apart = page_on({folder.path() / "run", folder.path() / "other"});
+  const std::string apart = page_on({folder.run, folder.path() / "other"});
   CHECK_THAT(apart, !ContainsSubstring("Accuracy by class"));
 }
 
 TEST_CASE("wrong predictions are shown in the order in which they were chosen") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   const std::string page = page_of(folder);
   std::vector<int> ids;
   const std::regex id("alt=\"test image ([0-9]+)");
@@ -145,9 +136,8 @@ TEST_CASE("a page loads nothing, and no text of a run becomes code") {
 }
 
 TEST_CASE("only the page of a live run refreshes itself") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
-  RunFiles run = read_run(folder.path() / "run");
+  const PretendedFolder folder;
+  RunFiles run = read_run(folder.run);
   CHECK_THAT(make_page({&run, 1}), !ContainsSubstring("http-equiv=\"refresh\""));
   run.live = true;
   const std::string page = make_page({&run, 1});
@@ -171,14 +161,11 @@ TEST_CASE("a run without results has a page") {
 
 TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
   const TempFolder folder;
-  PretendedRun run;
-  run.status = "failed";
-  write_pretended_run(folder, "failed", run);
+  write_pretended_run(folder, "failed", {.status = "failed"});
   CHECK_THAT(page_of(folder, "failed"),
              ContainsSubstring(
                  "Yes: test accuracy was 96.67 % after epoch 3, and was 90.00 % after epoch 1"));
-  run.epochs = 0;
-  write_pretended_run(folder, "at once", run);
+  write_pretended_run(folder, "at once", {.epochs = 0, .status = "failed"});
   folder.write("at once/metrics.jsonl", R"({"event":"step","step":1,"loss":2.5})"
                                         "\n"
                                         R"({"event":"step","step":2,"loss":1.5})"
@@ -188,9 +175,7 @@ TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
                            "training loss was 2.5 at step 1 and 1.5 at step 2.",
                            "The run ended after 14.5 s, before its first epoch was finished.",
                            "never evaluated"});
-  run.status = "finished";
-  run.epochs = 1;
-  write_pretended_run(folder, "one", run);
+  write_pretended_run(folder, "one", {.epochs = 1});
   const std::string one = page_of(folder, "one");
   check_contains(one, {"Yes: test accuracy is 90.00 % after epoch 1; predicting",
                        "<details id=\"epochs\" open>"});
@@ -204,8 +189,7 @@ TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
 }
 
 TEST_CASE("classes have accuracy, precision and F1; the matrix has images and percentages") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   const std::string page = page_of(folder);
   check_contains(page, {"<span class=\"n\">40</span><span class=\"p\">93.0</span>",
                         "<td>93.0</td><td>93.0</td><td>93.0</td></tr>", "<a href=\"#kind-0-1\""});
@@ -214,8 +198,7 @@ TEST_CASE("classes have accuracy, precision and F1; the matrix has images and pe
 }
 
 TEST_CASE("24 wrong predictions are shown, the others on demand") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   std::string lines;
   for (int id = 0; id < 60; ++id) {
     lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
@@ -229,8 +212,7 @@ TEST_CASE("24 wrong predictions are shown, the others on demand") {
 }
 
 TEST_CASE("non-default hyperparameters are shown with their defaults") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   settings::RunConfig config;
   config.train.learning_rate = 0.5;
   folder.write("run/config.json", settings::write_run_config(config, false));
@@ -243,9 +225,7 @@ TEST_CASE("non-default hyperparameters are shown with their defaults") {
 TEST_CASE("a comparison has results, curves and settings") {
   const TempFolder folder;
   write_pretended_run(folder, "runs/a");
-  PretendedRun longer;
-  longer.epochs = 5;
-  write_pretended_run(folder, "runs/b", longer);
+  write_pretended_run(folder, "runs/b", {.epochs = 5});
   settings::RunConfig config;
   config.train.learning_rate = 0.5;
   folder.write("runs/b/config.json", settings::write_run_config(config, false));
@@ -264,6 +244,12 @@ TEST_CASE("a comparison has results, curves and settings") {
   CHECK(occurrences(alike, "class=\"best\"") == 0);
 }
 
+/// The record of an epoch with these members.
+std::string epoch_line(int epoch, nlohmann::json members) {
+  members.update({{"event", "epoch"}, {"epoch", epoch}});
+  return members.dump() + "\n";
+}
+
 /// Confusion matrix in which each class has `sizes[label]` images, all predicted as `guess(label)`.
 template <typename Guess>
 std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double balanced) {
@@ -277,14 +263,10 @@ std::string epoch_with(const std::vector<int>& sizes, const Guess& guess, double
     all += sizes[label];
     if (predicted == label) right += sizes[label];
   }
-  return nlohmann::json{{"event", "epoch"},
-                        {"epoch", 1},
-                        {"test_accuracy", static_cast<double>(right) / all},
+  return epoch_line(1, {{"test_accuracy", static_cast<double>(right) / all},
                         {"test_balanced_accuracy", balanced},
                         {"test_top5_accuracy", 0.875},
-                        {"confusion", confusion}}
-             .dump() +
-         "\n";
+                        {"confusion", confusion}});
 }
 
 TEST_CASE("Yes is said only of a model that is better than the largest class and predicts all") {
@@ -300,8 +282,7 @@ TEST_CASE("Yes is said only of a model that is better than the largest class and
       {{50, 50, 40, 30, 20, 10}, 3, 0.667, "Partly: test accuracy is 85.00 %"},
       {{40, 0}, 0, 1, "Not known: test accuracy is 100.00 %"},
   }));
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   const auto guess = [last = last_predicted](std::size_t label) {
     return label <= last ? label : std::size_t{0};
   };
@@ -310,8 +291,7 @@ TEST_CASE("Yes is said only of a model that is better than the largest class and
 }
 
 TEST_CASE("classes that are never predicted are named, with what may help") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   const auto guess = [](std::size_t label) { return label < 4 ? label : std::size_t{0}; };
   folder.write("run/metrics.jsonl", epoch_with({50, 50, 40, 30, 20, 10}, guess, 0.667));
   check_contains(
@@ -327,8 +307,7 @@ TEST_CASE("classes that are never predicted are named, with what may help") {
 
 TEST_CASE("of many classes the worst 50 are listed, and the page stays small") {
   const std::size_t classes = GENERATE(51, 200, 1000);
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   const auto guess = [=](std::size_t label) {
     return label + 1 < classes ? label : std::size_t{3};
   };
@@ -341,13 +320,12 @@ TEST_CASE("of many classes the worst 50 are listed, and the page stays small") {
   CHECK(occurrences(rows, "<tr><th scope=\"row\">") == 50);
   CHECK(rows.find(">" + std::to_string(classes - 1) + "<") < rows.find(">3<"));
   CHECK(page.size() < 300'000);
-  const std::string both = page_on({folder.path() / "run", folder.path() / "run"});
+  const std::string both = page_on({folder.run, folder.run});
   CHECK_THAT(both, ContainsSubstring("Accuracy by class: the 50 with the lowest"));
 }
 
 TEST_CASE("beyond a confusion matrix, numbers by class are enough") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   std::vector<int> samples(1500, 4);
   std::vector<int> predicted = samples;
   predicted[7] = 0;
@@ -355,20 +333,15 @@ TEST_CASE("beyond a confusion matrix, numbers by class are enough") {
   correct[7] = 0;
   folder.write(
       "run/metrics.jsonl",
-      nlohmann::json{
-          {"event", "epoch"},
-          {"epoch", 1},
-          {"test_accuracy", 0.7495},
-          {"class_counts", {{"samples", samples}, {"predicted", predicted}, {"correct", correct}}}}
-              .dump() +
-          "\n");
+      epoch_line(1, {{"test_accuracy", 0.7495},
+                     {"class_counts",
+                      {{"samples", samples}, {"predicted", predicted}, {"correct", correct}}}}));
   check_contains(page_of(folder), {"1 of 1,500 classes is never predicted: <b>7</b>",
                                    "The worst 50 of 1,500 classes by F1"});
 }
 
 TEST_CASE("dataset.json gives class sizes, and what was left out") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   folder.write("run/dataset.json", R"({"classes":[{"name":"a","train":7,"validation":0,"test":44},
       {"name":"b","train":1234,"validation":0,"test":60}],
       "left_out":{".tif":1200,"<i>":1,"folders":{"__MACOSX":"by <b>"}}})");
@@ -383,8 +356,7 @@ TEST_CASE("dataset.json gives class sizes, and what was left out") {
 }
 
 TEST_CASE("mistakes show their files") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   folder.write("run/mistakes.jsonl",
                R"({"id":3,"guess":1,"truth":0,"confidence":0.5,"file":"cat/<i> 1.png"})"
                "\n");
@@ -398,9 +370,7 @@ TEST_CASE("mistakes show their files") {
 TEST_CASE("runs with different test files are not ranked") {
   const TempFolder folder;
   write_pretended_run(folder, "a");
-  PretendedRun longer;
-  longer.epochs = 4;
-  write_pretended_run(folder, "b", longer);
+  write_pretended_run(folder, "b", {.epochs = 4});
   const std::string epoch = R"({"event":"epoch","epoch":1,"confusion":[[40,2],[2,58]],)";
   folder.write("a/metrics.jsonl", epoch + "\"test_accuracy\":0.96}\n");
   folder.write("b/metrics.jsonl", epoch + "\"test_accuracy\":0.86}\n");
@@ -433,14 +403,10 @@ TEST_CASE("a key that an older program did not have differs only if it is not th
 }
 
 TEST_CASE("the page of a long run is small and made within a second") {
-  const TempFolder folder;
-  PretendedRun run;
-  run.epochs = 50;
-  run.steps = 469;  // log_interval 1
-  run.predictions = 320;
-  run.picture += std::string(600, 'A');
-  write_pretended_run(folder, "run", run);
-  const RunFiles files = read_run(folder.path() / "run");
+  const std::string picture = PretendedRun().picture + std::string(600, 'A');
+  const PretendedFolder folder(  // log_interval 1
+      {.epochs = 50, .steps = 469, .predictions = 320, .picture = picture});
+  const RunFiles files = read_run(folder.run);
   const double begin_s = monotonic_seconds();
   const std::string page = make_page({&files, 1});
   CHECK(monotonic_seconds() - begin_s < 1);
@@ -448,11 +414,7 @@ TEST_CASE("the page of a long run is small and made within a second") {
 }
 
 TEST_CASE("the size of the page is bounded for thousands of epochs") {
-  const TempFolder folder;
-  PretendedRun run;
-  run.epochs = 5000;
-  run.steps = 1;
-  write_pretended_run(folder, "run", run);
+  const PretendedFolder folder({.epochs = 5000, .steps = 1});
   std::string lineage;
   for (int i = 0; i < 500; ++i) lineage += "{\"step\":" + std::to_string(i) + "}\n";
   folder.write("run/lineage.jsonl", lineage);
@@ -469,8 +431,7 @@ TEST_CASE("the size of the page is bounded for thousands of epochs") {
 }
 
 TEST_CASE("the header says what ended a run early, and that the EMA model was evaluated") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   folder.write("run/summary.json", R"({"status":"finished","ended_by":"epochs"})");
   const auto says = ContainsSubstring("The EMA model (decay 0.99) is evaluated");
   CHECK_THAT(page_of(folder), ContainsSubstring(">finished</span>") && !says);
@@ -481,22 +442,14 @@ TEST_CASE("the header says what ended a run early, and that the EMA model was ev
 }
 
 /// Accuracies of an epoch's record on the validation and the test set.
-std::string epoch_line(int epoch, double validation, double test) {
-  return nlohmann::json{{"event", "epoch"},
-                        {"epoch", epoch},
-                        {"validation_accuracy", validation},
-                        {"test_accuracy", test}}
-             .dump() +
-         "\n";
+std::string accuracy_line(int epoch, double validation, double test) {
+  return epoch_line(epoch, {{"validation_accuracy", validation}, {"test_accuracy", test}});
 }
 
 TEST_CASE("the best epoch is that of the best checkpoint, not of the best test accuracy") {
-  const TempFolder folder;
-  PretendedRun run;
-  run.status = "running";  // which ended without a word
-  write_pretended_run(folder, "run", run);
-  folder.write("run/metrics.jsonl",
-               epoch_line(1, 0.9, 0.89) + epoch_line(2, 0.97, 0.95) + epoch_line(3, 0.96, 0.99));
+  const PretendedFolder folder({.status = "running"});  // which ended without a word
+  folder.write("run/metrics.jsonl", accuracy_line(1, 0.9, 0.89) + accuracy_line(2, 0.97, 0.95) +
+                                        accuracy_line(3, 0.96, 0.99));
   const auto best = [](const std::string& accuracy, int epoch) {
     return ContainsSubstring("<dt>Best</dt><dd>" + accuracy + "</dd><dd class=\"soft\">epoch " +
                              std::to_string(epoch) + ", by validation accuracy</dd>");
@@ -505,24 +458,21 @@ TEST_CASE("the best epoch is that of the best checkpoint, not of the best test a
   CHECK_THAT(page, best("95.00 %", 2));
   CHECK_THAT(page, ContainsSubstring(
                        "By validation accuracy, epoch 2 was best, with test accuracy 95.00 %."));
-  const auto path = folder.path() / "run";
-  CHECK_THAT(page_on({path, path}),
+  CHECK_THAT(page_on({folder.run, folder.run}),
              ContainsSubstring("<td data-label=\"best epoch\">95.00 %</td>"));
   // A run that was resumed elsewhere has no record of its best epoch, but its summary says it.
-  folder.write("run/metrics.jsonl", epoch_line(3, 0.96, 0.99) + epoch_line(4, 0.96, 0.98));
+  folder.write("run/metrics.jsonl", accuracy_line(3, 0.96, 0.99) + accuracy_line(4, 0.96, 0.98));
   folder.write("run/summary.json",
                R"({"status":"finished","best_epoch":2,"best_test_accuracy":0.95})");
   CHECK_THAT(page_of(folder), best("95.00 %", 2));
 }
 
 TEST_CASE("the last page of a failed run gives the reason") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   folder.write("run/summary.json",
                R"({"status":"failed","error":"rank 1 was killed by signal 9"})");
-  write_last_page(folder.path() / "run");
-  const std::string page =
-      read_file(folder.path() / "run" / "report.html", 1 << 22, ExitCode::kData);
+  write_last_page(folder.run);
+  const std::string page = read_file(folder.run / "report.html", 1 << 22, ExitCode::kData);
   check_contains(page, {"<p class=\"bad\" role=\"alert\">rank 1 was killed by signal 9</p>",
                         "<span class=\"status failed\">failed</span>"});
   write_last_page(folder.path() / "nowhere");  // is ignored
