@@ -282,9 +282,8 @@ TEST_CASE("a run with many classes is read, whose page has no pairs of classes")
 }
 
 TEST_CASE("a line of metrics that is not finished is left out") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
-  const fs::path path = folder.path() / "run";
+  const PretendedFolder folder;
+  const fs::path& path = folder.run;
   append(path / "metrics.jsonl", R"({"event":"step","step":16,"loss":null})");
   CHECK(read_run(path).steps.size() == 15);
   append(path / "metrics.jsonl", "\n");
@@ -327,8 +326,7 @@ TEST_CASE("invalid files are refused with file and line") {
       {"summary.json", "[]", "summary.json: is not a JSON object"},
       {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
   }));
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   folder.write("run/" + file, content);
   CHECK_ERROR(read_run(folder.path() / "run"), ExitCode::kData, message);
 }
@@ -346,8 +344,7 @@ TEST_CASE("incomplete records of older programs are read") {
 }
 
 TEST_CASE("a page has a limited number of mistakes") {
-  const TempFolder folder;
-  write_pretended_run(folder, "run");
+  const PretendedFolder folder;
   std::string lines;
   for (int id = 0; id < 300; ++id) {
     lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
