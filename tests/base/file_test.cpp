@@ -119,8 +119,11 @@ TEST_CASE("an unsupported sync is not an error, a failed one is") {
   }
 }
 
-TEST_CASE("a file is mapped and read unchanged") {
+TEST_CASE("a file is mapped and read unchanged, also an empty one") {
   const TempFolder folder;
+  const fs::path empty = folder.write("empty", "");
+  CHECK(MappedFile::open(empty, ExitCode::kData).bytes().empty());
+  CHECK(read(empty).empty());
   const std::string content = std::string("a\0b\n", 4) + std::string(100000, 'x');
   const fs::path path = folder.write("file", content);
   CHECK(read(path) == content);
@@ -133,32 +136,18 @@ TEST_CASE("a file is mapped and read unchanged") {
   }));
 }
 
-TEST_CASE("an empty file is an empty view") {
-  const TempFolder folder;
-  const fs::path path = folder.write("empty", "");
-  CHECK(MappedFile::open(path, ExitCode::kData).bytes().empty());
-  CHECK(read(path).empty());
-}
-
 TEST_CASE("anything but a regular file is refused with its name") {
   const TempFolder folder;
   const fs::path fifo = folder.path() / "fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  struct Case {
-    fs::path path;
-    const char* reason;
-  };
-  for (const Case& bad :
-       {Case{folder.path(), "found a folder"}, Case{fifo, "device, pipe"},
-        Case{"/dev/zero", "device, pipe"}, Case{folder.path() / "absent", "No such file"}}) {
-    const Failure read_failure = error_of([&] { read(bad.path); });
-    const Failure map_failure = error_of([&] { MappedFile::open(bad.path, ExitCode::kConfig); });
-    CHECK(read_failure.code == ExitCode::kData);
-    CHECK(map_failure.code == ExitCode::kConfig);
-    for (const Failure& failure : {read_failure, map_failure}) {
-      CHECK_THAT(failure.message, ContainsSubstring(bad.path.string()));
-      CHECK_THAT(failure.message, ContainsSubstring(bad.reason));
-    }
+  for (const auto& [path, reason] :
+       {std::pair<fs::path, const char*>{folder.path(), "found a folder"},
+        {fifo, "device, pipe"},
+        {"/dev/zero", "device, pipe"},
+        {folder.path() / "absent", "No such file"}}) {
+    CHECK_ERROR(read(path), ExitCode::kData, path.string(), reason);
+    CHECK_ERROR(MappedFile::open(path, ExitCode::kConfig), ExitCode::kConfig, path.string(),
+                reason);
   }
 }
 
@@ -181,8 +170,8 @@ TEST_CASE("a file above the limit is refused, one of exactly that size is read")
 
 TEST_CASE("a file in /proc with size 0 is read completely") {
   CHECK_THAT(read("/proc/self/status"), ContainsSubstring("VmHWM"));
-  CHECK_THAT(error_of([] { read_file("/proc/self/status", 10, ExitCode::kData); }).message,
-             ContainsSubstring("grew beyond 10 bytes"));
+  CHECK_ERROR(read_file("/proc/self/status", 10, ExitCode::kData), ExitCode::kData,
+              "grew beyond 10 bytes");
 }
 
 TEST_CASE("an atomic write replaces the file and leaves no temporary file") {
@@ -213,14 +202,6 @@ TEST_CASE("an atomic file is invisible without a commit") {
   CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
 }
 
-TEST_CASE("a leftover of a dead process is replaced") {
-  const TempFolder folder;
-  folder.write("result.partial-" + std::to_string(::getpid()), "leftover");
-  write_file_atomically(folder.path() / "result", "new", ExitCode::kRunFailed);
-  CHECK(read(folder.path() / "result") == "new");
-  CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
-}
-
 TEST_CASE("a full disk keeps the old file and removes the temporary one") {
   const TempFolder folder;
   const fs::path path = folder.write("result", "old");
@@ -238,25 +219,32 @@ TEST_CASE("a full disk keeps the old file and removes the temporary one") {
 TEST_CASE("a failed rename names the path and cleans up") {
   const TempFolder folder;
   fs::create_directories(folder.path() / "taken" / "inside");
-  const Failure taken =
-      error_of([&] { write_file_atomically(folder.path() / "taken", "x", ExitCode::kRunFailed); });
-  CHECK_THAT(taken, IsError(ExitCode::kRunFailed, (folder.path() / "taken").string()));
+  const fs::path taken = folder.path() / "taken";
+  CHECK_ERROR(write_file_atomically(taken, "x", ExitCode::kRunFailed), ExitCode::kRunFailed,
+              taken.string());
   CHECK(names_in(folder.path()) == std::vector<std::string>{"taken"});
-  const Failure absent = error_of(
-      [&] { write_file_atomically(folder.path() / "no" / "file", "x", ExitCode::kRunFailed); });
-  CHECK_THAT(absent.message, ContainsSubstring("no folder " + (folder.path() / "no").string()));
+  CHECK_ERROR(write_file_atomically(folder.path() / "no" / "file", "x", ExitCode::kRunFailed),
+              ExitCode::kRunFailed, "no folder " + (folder.path() / "no").string());
 }
 
-TEST_CASE("a link with the temporary file's name is not followed") {
+TEST_CASE("a leftover of a dead process is replaced, a link of that name is not followed") {
   const TempFolder folder;
+  const fs::path result = folder.path() / "result";
+  const fs::path leftover = folder.write("result.partial-" + std::to_string(::getpid()), "left");
+  write_file_atomically(result, "new", ExitCode::kRunFailed);
+  CHECK(read(result) == "new");
+  CHECK(names_in(folder.path()) == std::vector<std::string>{"result"});
   const fs::path precious = folder.write("precious", "precious");
-  fs::create_symlink(precious, folder.path() / ("result.partial-" + std::to_string(::getpid())));
-  write_file_atomically(folder.path() / "result", "new", ExitCode::kRunFailed);
+  fs::create_symlink(precious, leftover);
+  write_file_atomically(result, "newer", ExitCode::kRunFailed);
   CHECK(read(precious) == "precious");
-  CHECK(read(folder.path() / "result") == "new");
+  CHECK(read(result) == "newer");
 }
 
-TEST_CASE("all bytes reach a slow reader") {
+TEST_CASE("all bytes reach a slow reader, and none a closed descriptor") {
+  CHECK_FALSE(write_all(-1, "x", 1));
+  CHECK(errno == EBADF);
+  CHECK(write_all(-1, "", 0));
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const std::string content(1 << 20, 'z');  // many times what a pipe holds
@@ -276,62 +264,49 @@ TEST_CASE("all bytes reach a slow reader") {
   CHECK(seen == content);
 }
 
-TEST_CASE("writing to a closed descriptor fails") {
-  CHECK_FALSE(write_all(-1, "x", 1));
-  CHECK(errno == EBADF);
-  CHECK(write_all(-1, "", 0));
-}
+/// A file for locks, once opened already.
+struct LockFile {
+  UniqueFd open() const {
+    return UniqueFd(::open((folder.path() / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  }
 
-TEST_CASE("the executable's folder contains this executable") {
-  CHECK(fs::exists(executable_folder() / fs::read_symlink("/proc/self/exe").filename()));
-}
-
-UniqueFd opened(const std::filesystem::path& path) {
-  return UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-}
+  TempFolder folder;
+  UniqueFd other = open();
+};
 
 TEST_CASE("a lock excludes others and is visible until its file is closed") {
-  const TempFolder folder;
-  const std::filesystem::path path = folder.path() / "lock";
-  const UniqueFd other = opened(path);
-  CHECK_FALSE(is_file_locked(other.get()));
+  CHECK(take_file_lock(-1) == FileLock::kUnsupported);
+  CHECK_FALSE(is_file_locked(-1));
+  const LockFile file;
+  CHECK_FALSE(is_file_locked(file.other.get()));
   {
-    const UniqueFd holder = opened(path);
+    const UniqueFd holder = file.open();
     REQUIRE(take_file_lock(holder.get()) == FileLock::kTaken);
-    CHECK(is_file_locked(other.get()));
-    CHECK(take_file_lock(other.get()) == FileLock::kHeld);
+    CHECK(is_file_locked(file.other.get()));
+    CHECK(take_file_lock(file.other.get()) == FileLock::kHeld);
   }
-  CHECK_FALSE(is_file_locked(other.get()));
-  CHECK(take_file_lock(other.get(), /*wait=*/true) == FileLock::kTaken);
+  CHECK_FALSE(is_file_locked(file.other.get()));
+  CHECK(take_file_lock(file.other.get(), /*wait=*/true) == FileLock::kTaken);
 }
 
 TEST_CASE("an exclusive flock of other programs is detected, a shared one is not") {
-  const TempFolder folder;
-  const std::filesystem::path path = folder.path() / "lock";
-  const UniqueFd other = opened(path);
-  const UniqueFd holder = opened(path);
+  const LockFile file;
+  const UniqueFd holder = file.open();
   REQUIRE(::flock(holder.get(), LOCK_SH) == 0);
-  CHECK_FALSE(is_file_locked(other.get()));
+  CHECK_FALSE(is_file_locked(file.other.get()));
   REQUIRE(::flock(holder.get(), LOCK_EX) == 0);
-  CHECK(is_file_locked(other.get()));
+  CHECK(is_file_locked(file.other.get()));
 }
 
 TEST_CASE("querying a lock does not block others") {
-  const TempFolder folder;
-  const std::filesystem::path path = folder.path() / "lock";
-  const UniqueFd other = opened(path);
+  const LockFile file;
   std::jthread asking([&](const std::stop_token& stop) {
-    while (!stop.stop_requested()) is_file_locked(other.get());
+    while (!stop.stop_requested()) is_file_locked(file.other.get());
   });
   for (int i = 0; i < 2000; ++i) {
-    const UniqueFd holder = opened(path);
+    const UniqueFd holder = file.open();
     REQUIRE(take_file_lock(holder.get()) == FileLock::kTaken);
   }
-}
-
-TEST_CASE("an unsupported lock is not a held one") {
-  CHECK(take_file_lock(-1) == FileLock::kUnsupported);
-  CHECK_FALSE(is_file_locked(-1));
 }
 
 TEST_CASE(
