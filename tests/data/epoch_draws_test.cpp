@@ -12,6 +12,7 @@ using settings::ImageSize;
 using namespace testing;
 
 constexpr std::int64_t kSamples = 20000;
+const EpochDraws kDraws(1, 0);
 
 TEST_CASE("a draw depends on seed, epoch, sample, entry and number alone") {
   std::set<double> seen;
@@ -32,7 +33,6 @@ TEST_CASE("a draw depends on seed, epoch, sample, entry and number alone") {
 }
 
 TEST_CASE("draws are uniform, and neighbours are independent") {
-  const EpochDraws draws(1, 0);
   const EpochDraws next_epoch(1, 1);
   std::vector<int> bins(10);
   double sum = 0;
@@ -40,12 +40,12 @@ TEST_CASE("draws are uniform, and neighbours are independent") {
   double with_next_number = 0;
   double with_next_epoch = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const double draw = draws.of(sample, 0).uniform(0);
+    const double draw = kDraws.of(sample, 0).uniform(0);
     CHECK((draw >= 0 && draw < 1));
     ++bins[static_cast<std::size_t>(draw * 10)];
     sum += draw;
-    with_next_sample += (draw - 0.5) * (draws.of(sample + 1, 0).uniform(0) - 0.5);
-    with_next_number += (draw - 0.5) * (draws.of(sample, 0).uniform(1) - 0.5);
+    with_next_sample += (draw - 0.5) * (kDraws.of(sample + 1, 0).uniform(0) - 0.5);
+    with_next_number += (draw - 0.5) * (kDraws.of(sample, 0).uniform(1) - 0.5);
     with_next_epoch += (draw - 0.5) * (next_epoch.of(sample, 0).uniform(0) - 0.5);
   }
   // Five standard deviations: of a bin 42, of the mean 0.002, of a correlation 0.0006.
@@ -73,11 +73,10 @@ TEST_CASE("a crop takes every offset within the padding equally often") {
 }
 
 TEST_CASE("the frequency of flips is their probability") {
-  const EpochDraws draws(1, 0);
   for (const double probability : {0.0, 0.25, 1.0}) {
     int flipped = 0;
     for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-      flipped += draws.of(sample, 0).flip(probability) ? 1 : 0;
+      flipped += kDraws.of(sample, 0).flip(probability) ? 1 : 0;
     }
     const double deviation = std::sqrt(kSamples * probability * (1 - probability));
     CHECK(std::abs(flipped - kSamples * probability) <= 5 * deviation);
@@ -85,11 +84,10 @@ TEST_CASE("the frequency of flips is their probability") {
 }
 
 TEST_CASE("an angle is between minus and plus the degrees") {
-  const EpochDraws draws(1, 0);
   double least = 0;
   double greatest = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const double angle = draws.of(sample, 0).angle({90});
+    const double angle = kDraws.of(sample, 0).angle({90});
     least = std::min(least, angle);
     greatest = std::max(greatest, angle);
   }
@@ -100,11 +98,10 @@ TEST_CASE("an angle is between minus and plus the degrees") {
 }
 
 TEST_CASE("the centre of a cutout is in the image") {
-  const EpochDraws draws(1, 0);
   std::set<std::int64_t> tops;
   std::set<std::int64_t> lefts;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelBox place = draws.of(sample, 0).cutout({4}, {6, 3});
+    const PixelBox place = kDraws.of(sample, 0).cutout({4}, {6, 3});
     tops.insert(place.top);
     lefts.insert(place.left);
   }
@@ -114,13 +111,12 @@ TEST_CASE("the centre of a cutout is in the image") {
 
 TEST_CASE(
     "a resized crop is a window of the image, uniform in area and in the logarithm of ratio") {
-  const EpochDraws draws(1, 0);
   const ImageSize image{300, 400};
   double scales = 0;
   double logarithms = 0;
   double lefts = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelBox box = draws.of(sample, 0).resized_crop({{8, 8}, {0.1, 0.3}, {0.5, 2}}, image);
+    const PixelBox box = kDraws.of(sample, 0).resized_crop({{8, 8}, {0.1, 0.3}, {0.5, 2}}, image);
     CHECK((box.top >= 0 && box.left >= 0 && box.top + box.height <= image.height &&
            box.left + box.width <= image.width));
     const double scale = static_cast<double>(box.height * box.width) / (300 * 400);
@@ -137,9 +133,8 @@ TEST_CASE(
 }
 
 TEST_CASE("a resized crop that fits nowhere is the middle, as close to the ratio as the image is") {
-  const EpochDraws draws(1, 0);
   const auto is = [&](ImageSize image, const PixelBox& expected) {
-    const PixelBox box = draws.of(3, 0).resized_crop({{8, 8}, {1, 1}, {0.5, 2}}, image);
+    const PixelBox box = kDraws.of(3, 0).resized_crop({{8, 8}, {1, 1}, {0.5, 2}}, image);
     return box.top == expected.top && box.left == expected.left && box.height == expected.height &&
            box.width == expected.width;
   };
@@ -149,20 +144,19 @@ TEST_CASE("a resized crop that fits nowhere is the middle, as close to the ratio
 }
 
 TEST_CASE("a rectangle is erased with its probability, and never all of a side") {
-  const EpochDraws draws(1, 0);
   int erased = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelBox box = draws.of(sample, 0).erased({0.25, {0.02, 0.33}, {0.3, 3.3}, {}}, {40, 30});
+    const PixelBox box =
+        kDraws.of(sample, 0).erased({0.25, {0.02, 0.33}, {0.3, 3.3}, {}}, {40, 30});
     CHECK((box.height < 40 && box.width < 30 && box.top + box.height <= 40 &&
            box.left + box.width <= 30));
     erased += box.height > 0 ? 1 : 0;
   }
   CHECK(std::abs(erased - static_cast<int>(kSamples) / 4) < 5 * 61);
-  CHECK(draws.of(0, 0).erased({1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
+  CHECK(kDraws.of(0, 0).erased({1, {1, 1}, {1, 1}, {}}, {8, 8}).height == 0);
 }
 
 TEST_CASE("jitter's operations come in every order equally often, with factors from the ranges") {
-  const EpochDraws draws(1, 0);
   settings::ColorJitterOptions options{0.4, settings::Interval{2, 3}, 1.5, 0.1};
   const std::map<PictureOperation, std::pair<double, double>> ranges{
       {PictureOperation::kBrightness, {0.6, 1.4}},
@@ -173,7 +167,7 @@ TEST_CASE("jitter's operations come in every order equally often, with factors f
   std::map<PictureOperation, double> sums;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
     std::vector<PictureOperation> order;
-    for (const PictureChange& change : draws.of(sample, 0).jitter(options)) {
+    for (const PictureChange& change : kDraws.of(sample, 0).jitter(options)) {
       const auto [least, greatest] = ranges.at(change.operation);
       CHECK((change.magnitude >= least && change.magnitude <= greatest));
       sums[change.operation] += (change.magnitude - least) / (greatest - least);
@@ -185,16 +179,15 @@ TEST_CASE("jitter's operations come in every order equally often, with factors f
   for (const auto& [order, count] : orders) CHECK(std::abs(count - kSamples / 24) < 145);
   for (const auto& [operation, sum] : sums) CHECK(sum / kSamples == Approx(0.5).margin(0.0102));
   options.saturation = settings::Interval{1, 1};
-  for (const PictureChange& change : draws.of(5, 0).jitter(options)) {
+  for (const PictureChange& change : kDraws.of(5, 0).jitter(options)) {
     CHECK(change.operation != PictureOperation::kSaturation);
   }
 }
 
 TEST_CASE("trivial_augment draws each operation and each magnitude equally often") {
-  const EpochDraws draws(1, 0);
   std::map<PictureOperation, std::map<double, int>> magnitudes;
   for (std::int64_t sample = 0; sample < 5 * kSamples; ++sample) {
-    const PictureChange change = draws.of(sample, 0).trivial();
+    const PictureChange change = kDraws.of(sample, 0).trivial();
     ++magnitudes[change.operation][change.magnitude];
   }
   CHECK(magnitudes.size() == 14);
@@ -215,10 +208,9 @@ TEST_CASE("trivial_augment draws each operation and each magnitude equally often
 }
 
 TEST_CASE("cutmix's rectangle has the area that the weight leaves, and is cut off at the border") {
-  const EpochDraws draws(1, 0);
   double area = 0;
   for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-    const PixelBox box = draws.of(sample, 0).cutmix({1e6, {}}, {200, 100});  // all weights are 1/2
+    const PixelBox box = kDraws.of(sample, 0).cutmix({1e6, {}}, {200, 100});  // all weights are 1/2
     CHECK((box.top >= 0 && box.top + box.height <= 200 && box.left >= 0 &&
            box.left + box.width <= 100));
     CHECK((box.height <= 142 && box.width <= 72));
@@ -227,15 +219,15 @@ TEST_CASE("cutmix's rectangle has the area that the weight leaves, and is cut of
   CHECK(area == Approx(0.5).margin(0.02));
 }
 
-TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha)") {
-  const EpochDraws draws(1, 0);
+TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha), unless a weight is given") {
+  CHECK(kDraws.of(5, 0).mixup_weight({std::nullopt, 0.3, {}}) == 0.3);
   for (const double alpha : {0.05, 0.2, 0.5, 1.0, 2.0, 50.0}) {
     CAPTURE(alpha);
     double sum = 0;
     double squares = 0;
     double fourths = 0;
     for (std::int64_t sample = 0; sample < kSamples; ++sample) {
-      const double weight = draws.of(sample, 0).mixup_weight({alpha, std::nullopt, {}});
+      const double weight = kDraws.of(sample, 0).mixup_weight({alpha, std::nullopt, {}});
       CHECK((weight >= 0 && weight <= 1));
       const double off = weight - 0.5;
       sum += off;
@@ -248,10 +240,6 @@ TEST_CASE("mixup's weights have the moments of Beta(alpha, alpha)") {
     CHECK(squares / kSamples == Approx(variance).epsilon(0.06));
     CHECK(fourths / kSamples == Approx(fourth).epsilon(0.12));
   }
-}
-
-TEST_CASE("a fixed weight of mixup is not drawn") {
-  CHECK(EpochDraws(1, 0).of(5, 0).mixup_weight({std::nullopt, 0.3, {}}) == 0.3);
 }
 
 TEST_CASE("the extreme uniform numbers give weights, too") {
