@@ -253,16 +253,17 @@ TEST_CASE("files that do not fit each other are refused") {
   const std::string good_images = idx_header({2, 2, 2}) + "abcdefgh";
   const std::string good_labels = idx_header({2}) + "\x01\x02";
   using Misfit = std::tuple<std::string, std::string, const char*, const char*>;
-  for (const auto& [images, labels, file, message] : std::vector<Misfit>{
-           {good_images, idx_header({3}) + "\x01\x02\x03", "labels", "byte 4: 3 labels, but "},
-           {good_images, idx_header({1}) + "\x01", "labels", "byte 4: 1 labels, but "},
-           {good_images, idx_header({2, 1}) + "\x01\x02", "labels", "byte 3: the header states 2"},
-           {good_images, good_images, "labels", "byte 3: the header states 3"},
-           {good_labels, good_labels, "images", "byte 3: the header states 1"},
-           {idx_header({2, 2}) + "abcd", good_labels, "images", "byte 3: the header states 2"},
-           {good_images, idx_header({2}) + "\x01", "labels", "byte 9:"},
-           {good_images.substr(0, 20), good_labels, "images", "byte 20:"},
-       }) {
+  const std::vector<Misfit> table{
+      {good_images, idx_header({3}) + "\x01\x02\x03", "labels", "byte 4: 3 labels, but "},
+      {good_images, idx_header({1}) + "\x01", "labels", "byte 4: 1 labels, but "},
+      {good_images, idx_header({2, 1}) + "\x01\x02", "labels", "byte 3: the header states 2"},
+      {good_images, good_images, "labels", "byte 3: the header states 3"},
+      {good_labels, good_labels, "images", "byte 3: the header states 1"},
+      {idx_header({2, 2}) + "abcd", good_labels, "images", "byte 3: the header states 2"},
+      {good_images, idx_header({2}) + "\x01", "labels", "byte 9:"},
+      {good_images.substr(0, 20), good_labels, "images", "byte 20:"},
+  };
+  for (const auto& [images, labels, file, message] : table) {
     const auto images_path = folder.write("images", images);
     const auto labels_path = folder.write("labels", labels);
     const auto failure = error_of([&] { open_idx({images_path, labels_path}); });
