@@ -17,6 +17,9 @@ using settings::NormalizeOptions;
 using namespace testing;
 
 const NormalizeOptions kMnist{0.1307, 0.3081};
+const NormalizeOptions kColours{std::vector<double>{0.4914, 0.4822, 0.4465},
+                                std::vector<double>{0.2470, 0.2435, 0.2616}};
+const std::vector<std::int64_t> kOrder{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
 
 /// The samples `indices` as torchvision's ToTensor and Normalize make them.
 at::Tensor by_torchvision(const ImageSet& set, const std::vector<std::int64_t>& indices,
@@ -82,22 +85,27 @@ TEST_CASE("every byte value has torchvision's result, bit for bit") {
   }
 }
 
-const NormalizeOptions kColours{std::vector<double>{0.4914, 0.4822, 0.4465},
-                                std::vector<double>{0.2470, 0.2435, 0.2616}};
+std::shared_ptr<loader::Augmenter> augmenter(const settings::AugmentList& list,
+                                             at::Device device = at::kCPU) {
+  return std::make_shared<loader::Augmenter>(list, settings::ImageSize{16, 16}, 1, device);
+}
 
-TEST_CASE("each channel has its own mean and standard deviation") {
+TEST_CASE("each channel has its own mean and standard deviation, as in an entry of the list") {
   const ImageSet set = small_images({.channels = 3});
-  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
   for (const NormalizeOptions& normalize :
        {kColours, NormalizeOptions{kColours.mean, 0.5}, NormalizeOptions{0.25, kColours.std}}) {
     const auto images = make_batch_source(set, normalize, at::kCPU);
-    images->set_order(order);
-    check_against_torchvision(images->gather({{0, 10}}), set, order, normalize);
+    images->set_order(kOrder);
+    check_against_torchvision(images->gather({{0, 10}}), set, kOrder, normalize);
     check_against_torchvision(images->gather({{3, 5}, Order::kStored}), set, {3, 4}, normalize);
     const auto bf16 = make_batch_source(set, normalize, at::kCPU, at::kBFloat16);
     CHECK(bf16->gather({{0, 10}, Order::kStored})
               .images.equal(images->gather({{0, 10}, Order::kStored}).images.to(at::kBFloat16)));
   }
+  const auto listed = make_batch_source(set, kColours, at::kCPU, at::kFloat, augmenter({kColours}));
+  listed->set_order(kOrder);
+  check_against_torchvision(listed->gather({{2, 9}}), set, {3, 2, 1, 4, 8, 5, 6}, kColours);
+  check_against_torchvision(listed->gather({{4, 6}, Order::kStored}), set, {4, 5}, kColours);
 }
 
 TEST_CASE("figures that are equal for all channels give the bits of a single one") {
@@ -126,7 +134,7 @@ TEST_CASE("batches have channels_last strides, with one channel too") {
 TEST_CASE("a batch may be empty, and larger or smaller than the one before") {
   const ImageSet set = small_images();
   const auto images = make_batch_source(set, kMnist, at::kCPU);
-  images->set_order({0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  images->set_order(data::positions({0, 10}));
   CHECK(images->gather({{3, 3}}).size() == 0);
   CHECK(images->gather({{3, 3}}).images.sizes().vec() == std::vector<std::int64_t>{0, 1, 16, 16});
   check_against_torchvision(images->gather({{0, 2}}), set, {0, 1}, kMnist);
@@ -154,21 +162,15 @@ TEST_CASE("the samples are used in place, and kept alive") {
   CHECK(images->gather({{0, 10}, Order::kStored}).size() == 10);
 }
 
-std::shared_ptr<loader::Augmenter> augmenter(const settings::AugmentList& list,
-                                             at::Device device = at::kCPU) {
-  return std::make_shared<loader::Augmenter>(list, settings::ImageSize{16, 16}, 1, device);
-}
-
 TEST_CASE("a list that changes nothing gives the same bits as none") {
   for (const std::int64_t channels : {1, 3}) {
     const ImageSet set = small_images({.channels = channels});
-    const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
     for (const settings::AugmentList& list :
          {settings::AugmentList{settings::HorizontalFlipOptions{0}},
           settings::AugmentList{settings::HorizontalFlipOptions{0}, kMnist}}) {
       const auto images = make_batch_source(set, kMnist, at::kCPU, at::kFloat, augmenter(list));
-      images->set_order(order);
-      check_against_torchvision(images->gather({{0, 10}}), set, order, kMnist);
+      images->set_order(kOrder);
+      check_against_torchvision(images->gather({{0, 10}}), set, kOrder, kMnist);
       check_against_torchvision(images->gather({{2, 5}}), set, {3, 2, 1}, kMnist);
       check_against_torchvision(images->gather({{4, 6}, Order::kStored}), set, {4, 5}, kMnist);
       CHECK(images->gather({{3, 3}}).size() == 0);
@@ -176,29 +178,19 @@ TEST_CASE("a list that changes nothing gives the same bits as none") {
   }
 }
 
-TEST_CASE("an entry of the list normalises each channel as the source does") {
-  const ImageSet set = small_images({.channels = 3});
-  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
-  const auto images = make_batch_source(set, kColours, at::kCPU, at::kFloat, augmenter({kColours}));
-  images->set_order(order);
-  check_against_torchvision(images->gather({{2, 9}}), set, {3, 2, 1, 4, 8, 5, 6}, kColours);
-  check_against_torchvision(images->gather({{4, 6}, Order::kStored}), set, {4, 5}, kColours);
-}
-
 TEST_CASE("batches are augmented with the epoch's random numbers, test images are not") {
   const ImageSet set = small_images();
-  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
   const auto images = make_batch_source(set, kMnist, at::kCPU, at::kFloat,
                                         augmenter({settings::HorizontalFlipOptions{}}));
   for (const std::int64_t epoch : {0, 5}) {
-    images->set_order(order, epoch);
+    images->set_order(kOrder, epoch);
     const data::EpochDraws draws(1, epoch);
-    const at::Tensor plain = by_torchvision(set, order, kMnist);
+    const at::Tensor plain = by_torchvision(set, kOrder, kMnist);
     const Batch batch = images->gather({{2, 9}});
     CHECK_FALSE(batch.is_mixed());
     CHECK(is_channels_last(batch.images));
     for (std::int64_t i = 0; i < 7; ++i) {
-      const bool flipped = draws.of(order[static_cast<std::size_t>(i + 2)], 0).flip(0.5);
+      const bool flipped = draws.of(kOrder[static_cast<std::size_t>(i + 2)], 0).flip(0.5);
       CHECK(batch.images[i].equal(flipped ? plain[i + 2].flip(2) : plain[i + 2]));
     }
     check_against_torchvision(images->gather({{0, 2}, Order::kStored}), set, {0, 1}, kMnist);
@@ -207,10 +199,9 @@ TEST_CASE("batches are augmented with the epoch's random numbers, test images ar
 
 TEST_CASE("a batch of mixed samples carries both labels, across the end of the order") {
   const ImageSet set = small_images();
-  const std::vector<std::int64_t> order{9, 0, 3, 2, 1, 4, 8, 5, 6, 7};
   const settings::MixupOptions half{std::nullopt, 0.5, settings::MixupScope::kLocal};
   const auto images = make_batch_source(set, {}, at::kCPU, at::kFloat, augmenter({half}));
-  images->set_order(order);
+  images->set_order(kOrder);
   const Batch batch = images->gather({{7, 10}});
   CHECK(batch.is_mixed());
   CHECK(values_of(batch.labels) == labels_of(set, {5, 6, 7}));
