@@ -220,9 +220,7 @@ TEST_CASE("values out of range are refused, not clipped") {
     REQUIRE(lines.size() == 1);
     CHECK_THAT(lines[0], ContainsSubstring(": expected "));
   }
-}
-
-TEST_CASE("a number of which a double keeps nothing is refused as well") {
+  // A number of which a double keeps nothing is refused as well.
   CHECK(lines_for(R"({"learning_rate":1e-999,"weight_decay":-0.00e5})") ==
         std::vector<std::string>{"f:1:18: /learning_rate: expected a number from 0 to 1e+38, found "
                                  "1e-999, which is too small for a 64-bit float"});
