@@ -41,9 +41,9 @@ TEST_CASE("steps are recorded ten times an epoch, but neither too rarely nor too
 
 }  // namespace
 
-TEST_CASE("an empty config is the defaults") { CHECK(read("{}") == RunConfig{}); }
-
-TEST_CASE("a plain file of hyperparameters is a config") {
+TEST_CASE("a plain file of hyperparameters is a config, an empty one the defaults") {
+  CHECK(read("{}") == RunConfig{});
+  CHECK(read(R"({"$schema":"./schema.json"})") == RunConfig{});  // a link, which is ignored
   const RunConfig config = read(R"({"epochs": 10, "batch_size": 128, "test_batch_size": 1000,
     "learning_rate": 0.01, "sgd_momentum": 0.5, "seed": 1, "backend": "nccl", "log_interval": 10})");
   CHECK(config.train.epochs == 10);
@@ -154,10 +154,6 @@ TEST_CASE("keys of other programs get a suggestion") {
   CHECK_THAT(lines[0], ContainsSubstring(meant));
 }
 
-TEST_CASE("a link to the schema is accepted and ignored") {
-  CHECK(read(R"({"$schema":"./schema.json"})") == RunConfig{});
-}
-
 TEST_CASE("weights are a file or an object, and written as they were read") {
   const auto text = [](const std::string& value) {
     return R"({"model":{"weights":)" + value + "}}";
@@ -251,9 +247,7 @@ TEST_CASE("keys that change the computation of a step are named with both values
       differences("{}", R"({"data": {"augment": [{"name": "rotate", "degrees": 10}]}})");
   REQUIRE_FALSE(augmented.empty());
   CHECK(augmented.front().starts_with("data.augment"));
-}
-
-TEST_CASE("length, reports and launch of a run do not change a step") {
+  // Length, reports and launch of a run do not change a step.
   CHECK(differences("{}", R"({"epochs": 3, "max_steps": 7, "log_interval": 1, "test_batch_size": 9,
                               "stop_at_accuracy": 0.9, "early_stopping": {"patience": 2},
                               "checkpoint": {"keep": 1}, "report": {"html": false},
@@ -279,17 +273,15 @@ TEST_CASE("only keys that determine the samples are named") {
         Texts{"data.holdout_seed was 0 and is 5"});
 }
 
-TEST_CASE("a named data set has its brightness, regardless of the normalisation") {
+TEST_CASE("a named data set has its brightness, other data that of its normalisation") {
   DataOptions options;
   CHECK(trained_brightness(options) == 0.1307);
   options.normalize = NormalizeOptions{};  // as /255 alone is written
   CHECK(trained_brightness(options) == 0.1307);
   options.dataset = "cifar10";
   CHECK(trained_brightness(options).value() == Catch::Approx(0.4734).margin(1e-4));
-}
-
-TEST_CASE("other data has the brightness of its normalisation, except the default") {
-  DataOptions options;
+  // Other data has that of its normalisation, unless that is the default.
+  options = {};
   options.dataset.reset();
   options.format = DataFormat::kImageFolder;
   CHECK_FALSE(trained_brightness(options));
