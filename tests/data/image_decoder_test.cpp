@@ -2,6 +2,7 @@
 
 #include "data/sources.h"
 #include "support/catch.h"
+#include "support/open_dataset.h"
 #include "support/picture_files.h"
 #include "support/temp_folder.h"
 
@@ -13,15 +14,19 @@ using namespace testing;
 constexpr std::int64_t kCount = 60;
 constexpr std::size_t kBytes = 35;
 
-std::shared_ptr<const EncodedImages> write_images(const TempFolder& folder) {
-  for (std::int64_t i = 0; i < kCount; ++i) {
-    folder.write("set/a/" + std::to_string(100 + i) + ".png",
-                 png(7, 5, 1, static_cast<std::uint64_t>(i)));
+/// A folder with pictures, and those as samples.
+struct PictureSet : TempFolder {
+  PictureSet() {
+    for (std::int64_t i = 0; i < kCount; ++i) {
+      write("set/a/" + std::to_string(100 + i) + ".png",
+            png(7, 5, 1, static_cast<std::uint64_t>(i)));
+    }
+    const SampleView samples({open_pictures(path() / "set")});
+    images = std::make_shared<EncodedImages>(EncodedImages{samples, {1, 7, 5}});
   }
-  BadSamples bad(/*skip=*/false);
-  const SampleView samples({open_image_folder(folder.path() / "set", bad)});
-  return std::make_shared<EncodedImages>(EncodedImages{samples, {1, 7, 5}});
-}
+
+  std::shared_ptr<const EncodedImages> images;
+};
 
 bool holds(const DecodedBatch& batch, const std::vector<std::int64_t>& samples) {
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -36,10 +41,9 @@ std::vector<std::int64_t> counted(std::int64_t begin, std::int64_t count) {
 }
 
 TEST_CASE("batches have the requested samples, whatever was prefetched") {
-  const TempFolder folder;
-  const auto images = write_images(folder);
+  const PictureSet folder;
   for (const int threads : {1, 2, 5}) {
-    const auto pool = make_image_decoder({images, threads});
+    const auto pool = make_image_decoder({folder.images, threads});
     CHECK(holds(pool->take({3, 1, 2}), {3, 1, 2}));
     pool->prefetch({{1, 2}, {}, {5, 5, 5}, {7}, {8}, {9}});
     CHECK(holds(pool->take({1, 2}), {1, 2}));
@@ -54,9 +58,8 @@ TEST_CASE("batches have the requested samples, whatever was prefetched") {
 }
 
 TEST_CASE("a batch stays unchanged while it is held, and its memory is reused afterwards") {
-  const TempFolder folder;
-  const auto images = write_images(folder);
-  const auto pool = make_image_decoder({images, 2});
+  const PictureSet folder;
+  const auto pool = make_image_decoder({folder.images, 2});
   const auto held = pool->take(counted(0, 8));
   std::vector<const std::uint8_t*> places;
   for (std::int64_t step = 0; step < 200; ++step) {
@@ -75,11 +78,10 @@ TEST_CASE("a batch stays unchanged while it is held, and its memory is reused af
 }
 
 TEST_CASE("a sample that cannot be decoded is named when its batch is taken, and harms no other") {
-  const TempFolder folder;
-  const auto images = write_images(folder);
+  const PictureSet folder;
   folder.write("set/a/107.png", png(7, 5).substr(0, 40));
   folder.write("set/a/109.png", png(7, 6));
-  const auto pool = make_image_decoder({images, 3});
+  const auto pool = make_image_decoder({folder.images, 3});
   pool->prefetch({{1, 2, 3}, counted(5, 10), {20, 21}});
   CHECK(holds(pool->take({1, 2, 3}), {1, 2, 3}));
   const auto failures = pool->take(counted(5, 10)).failures;
@@ -94,22 +96,20 @@ TEST_CASE("a sample that cannot be decoded is named when its batch is taken, and
 }
 
 TEST_CASE("a pool that is no longer needed ends at once, with work begun") {
-  const TempFolder folder;
-  const auto images = write_images(folder);
+  const PictureSet folder;
   for (int i = 0; i < 20; ++i) {
-    const auto pool = make_image_decoder({images, 2});
+    const auto pool = make_image_decoder({folder.images, 2});
     pool->prefetch({counted(0, 30), counted(30, 30), counted(0, 60)});
   }
 }
 
 TEST_CASE("samples of a range are written to their positions, and failures are listed in order") {
-  const TempFolder folder;
-  const auto images = write_images(folder);
+  const PictureSet folder;
   folder.write("set/a/131.png", "no picture");
   folder.write("set/a/112.png", "no picture");
   for (const int threads : {1, 4}) {
     std::vector<std::uint8_t> pixels(kCount * kBytes);
-    const auto pool = make_image_decoder({images, threads, {}, pixels.data()});
+    const auto pool = make_image_decoder({folder.images, threads, {}, pixels.data()});
     std::size_t calls = 0;
     const auto failures = pool->decode_range({5, 55}, 7, [&](const auto& so_far) {
       ++calls;
@@ -129,12 +129,11 @@ TEST_CASE("samples of a range are written to their positions, and failures are l
 }
 
 TEST_CASE("decoding a range ends on request, with the failures until then") {
-  const TempFolder folder;
-  const auto images = write_images(folder);
+  const PictureSet folder;
   for (const char* name : {"set/a/112.png", "set/a/111.png", "set/a/150.png"})
     folder.write(name, "x");
   std::vector<std::uint8_t> pixels(kCount * kBytes);
-  const auto pool = make_image_decoder({images, 3, {}, pixels.data()});
+  const auto pool = make_image_decoder({folder.images, 3, {}, pixels.data()});
   const auto failures =
       pool->decode_range({0, kCount}, 10, [](const auto& so_far) { return so_far.empty(); });
   REQUIRE(failures.size() == 2);
