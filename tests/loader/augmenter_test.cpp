@@ -22,13 +22,8 @@
 namespace mnist_train::loader {
 namespace {
 
+using namespace settings;
 using namespace testing;
-
-using settings::AugmentationOptions;
-using settings::AugmentList;
-using settings::ImageSize;
-using settings::MixupOptions;
-using settings::MixupScope;
 
 constexpr std::int64_t kSamples = 12;
 constexpr std::int64_t kChannels = 2;
@@ -87,10 +82,9 @@ const data::EpochDraws& draws() {
 
 TEST_CASE("a crop is the window at the place that was drawn, with zeros beyond the image") {
   const at::Tensor images = noise_bytes();
-  for (const settings::RandomCropOptions& crop :
-       {settings::RandomCropOptions{std::nullopt, 3},
-        settings::RandomCropOptions{ImageSize{5, 6}, 0},
-        settings::RandomCropOptions{ImageSize{11, 8}, 2}}) {
+  for (const RandomCropOptions& crop :
+       {RandomCropOptions{std::nullopt, 3}, RandomCropOptions{ImageSize{5, 6}, 0},
+        RandomCropOptions{ImageSize{11, 8}, 2}}) {
     const at::Tensor expected =
         by_hand(images, crop.size.value_or(kSize), [&](auto sample, auto image, auto y, auto x) {
           const data::PixelBox place = draws().of(sample, 0).crop(crop, kSize);
@@ -104,7 +98,7 @@ TEST_CASE("a crop is the window at the place that was drawn, with zeros beyond t
 
 TEST_CASE("a flip turns left and right") {
   const at::Tensor images = noise_bytes();
-  const settings::HorizontalFlipOptions flip{0.5};
+  const HorizontalFlipOptions flip{0.5};
   std::int64_t flipped = 0;
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
     const bool turned = draws().of(sample, 0).flip(flip.probability);
@@ -117,7 +111,7 @@ TEST_CASE("a flip turns left and right") {
 
 TEST_CASE("a rotation is counter-clockwise about the centre and bilinear") {
   const at::Tensor images = noise_bytes();
-  const settings::RotateOptions rotate{40};
+  const RotateOptions rotate{40};
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
     const double angle = draws().of(sample, 0).angle(rotate);
     const double up = (kSize.height - 1) / 2.0 - static_cast<double>(y);
@@ -139,27 +133,27 @@ TEST_CASE("a rotation is counter-clockwise about the centre and bilinear") {
   const at::Tensor bytes = images_of({rotate}, images);
   CHECK(bytes.scalar_type() == at::kByte);
   CHECK(at::allclose(bytes.to(at::kFloat), expected, 0, 0.502));
-  const at::Tensor numbers = images_of({settings::NormalizeOptions{}, rotate}, images);
+  const at::Tensor numbers = images_of({NormalizeOptions{}, rotate}, images);
   // The second entry draws other angles than the first would.
   CHECK_FALSE(at::allclose(numbers * 255, expected, 0, 1));
 }
 
 TEST_CASE("a resize keeps the mean, whatever the aspect ratio, and whole numbers") {
   const at::Tensor images = noise_bytes();
-  const at::Tensor smaller = images_of({settings::ResizeOptions{{3, 14}}}, images);
+  const at::Tensor smaller = images_of({ResizeOptions{{3, 14}}}, images);
   CHECK(smaller.sizes().vec() == std::vector<std::int64_t>{kSamples, kChannels, 3, 14});
   CHECK(smaller.scalar_type() == at::kByte);
   const auto mean = [](const at::Tensor& some) {
     return some.to(at::kFloat).mean().item<double>();
   };
   CHECK(mean(smaller) == Approx(mean(images)).epsilon(0.03));
-  CHECK(images_of({settings::ResizeOptions{kSize}}, images).equal(images));
+  CHECK(images_of({ResizeOptions{kSize}}, images).equal(images));
 }
 
 TEST_CASE("a resize by a whole factor is PyTorch's antialiased bilinear one") {
   // Halving with antialiasing weighs pixels 1, 3, 3, 1 in each direction, at the border 3, 3, 1.
   const at::Tensor row = at::arange(0, 80, 10, at::kByte).view({1, 1, 1, 8});  // 0, 10, …, 70
-  Augmenter augmenter({settings::ResizeOptions{{1, 4}}}, {1, 8}, 1, at::kCPU);
+  Augmenter augmenter({ResizeOptions{{1, 4}}}, {1, 8}, 1, at::kCPU);
   augmenter.begin_epoch({0}, 0);
   const at::Tensor result = augmenter.apply({row, at::zeros({1}, at::kLong)}, {{0, 1}}).images;
   const std::vector<int> expected{7, 25, 45, 63};  // (0*3+10*3+20)/7 = 7.1, 25, 45, 62.9
@@ -170,7 +164,7 @@ TEST_CASE("a resize by a whole factor is PyTorch's antialiased bilinear one") {
 
 TEST_CASE("a cutout is a square of zeros about a place in the image") {
   const at::Tensor images = noise_bytes();
-  const settings::CutoutOptions cutout{4};
+  const CutoutOptions cutout{4};
   const at::Tensor expected = by_hand(images, kSize, [&](auto sample, auto image, auto y, auto x) {
     const data::PixelBox place = draws().of(sample, 0).cutout(cutout, kSize);
     const bool inside =
@@ -205,12 +199,12 @@ TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CP
     }
     return numbers;
   };
-  const auto make = [&](const settings::AugmentationOptions& options) {
+  const auto make = [&](const AugmentationOptions& options) {
     return make_augmentation(options, size, at::kCPU);
   };
-  const auto jitter = make(settings::ColorJitterOptions{0.4, 0.9, 1.5, 0.5});
-  const auto trivial = make(settings::TrivialAugmentOptions{});
-  const auto crop = make(settings::RandomResizedCropOptions{{12, 10}});
+  const auto jitter = make(ColorJitterOptions{0.4, 0.9, 1.5, 0.5});
+  const auto trivial = make(TrivialAugmentOptions{});
+  const auto crop = make(RandomResizedCropOptions{{12, 10}});
   for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
     at::Tensor numbers = numbers_for(trivial, epoch);
     CHECK(difference(trivial.apply(images, numbers),
@@ -237,7 +231,7 @@ TEST_CASE("operations of LibTorch, for GPUs, change pictures as the loops for CP
 TEST_CASE("test images get the middle window of a resized crop") {
   const at::Tensor images = noise_bytes();  // 9x7
   const auto for_test = [&](ImageSize size) {
-    const Augmenter augmenter({settings::RandomResizedCropOptions{size}}, kSize, kSeed, at::kCPU);
+    const Augmenter augmenter({RandomResizedCropOptions{size}}, kSize, kSeed, at::kCPU);
     CHECK(augmenter.size() == size);
     return augmenter.apply_to_test(images);
   };
@@ -252,19 +246,17 @@ TEST_CASE("test images get the middle window of a resized crop") {
 
 TEST_CASE("fills are the values of pixels from outside, by channel") {
   const at::Tensor images = noise_bytes();
-  const settings::Fill fill{std::vector<double>{10, 200}, false};
+  const Fill fill{std::vector<double>{10, 200}, false};
   const auto outside = [](const at::Tensor& image) {
     return std::array{image[0][0][0].item<int>(), image[1][0][0].item<int>()};
   };
-  const at::Tensor cropped =
-      images_of({settings::RandomCropOptions{ImageSize{40, 40}, 17, fill}}, images);
+  const at::Tensor cropped = images_of({RandomCropOptions{ImageSize{40, 40}, 17, fill}}, images);
   CHECK(outside(cropped[0]) == std::array{10, 200});
-  const at::Tensor rotated = images_of({settings::RotateOptions{180, fill}}, images);
+  const at::Tensor rotated = images_of({RotateOptions{180, fill}}, images);
   std::int64_t corners = 0;
   for (std::int64_t n = 0; n < kSamples; ++n) corners += outside(rotated[n])[1] == 200 ? 1 : 0;
   CHECK(corners > 0);
-  const at::Tensor erased =
-      images_of({settings::RandomErasingOptions{1, {0.2, 0.3}, {1, 1}, fill}}, images);
+  const at::Tensor erased = images_of({RandomErasingOptions{1, {0.2, 0.3}, {1, 1}, fill}}, images);
   for (std::int64_t n = 0; n < kSamples; ++n) {
     const at::Tensor is_erased = (erased[n][0] == 10).logical_and(erased[n][1] == 200);
     CHECK(is_erased.sum().item<std::int64_t>() >= 9);
@@ -274,31 +266,29 @@ TEST_CASE("fills are the values of pixels from outside, by channel") {
 
 TEST_CASE("a normalize turns bytes into f32, and later entries keep that") {
   const at::Tensor images = noise_bytes();
-  const at::Tensor numbers = images_of({settings::NormalizeOptions{0.5, 0.25}}, images);
+  const at::Tensor numbers = images_of({NormalizeOptions{0.5, 0.25}}, images);
   CHECK(numbers.scalar_type() == at::kFloat);
   CHECK(at::allclose(numbers, (images.to(at::kFloat) / 255 - 0.5) / 0.25, 1e-6, 1e-6));
-  const at::Tensor cut =
-      images_of({settings::NormalizeOptions{0.5, 0.25}, settings::CutoutOptions{3}}, images);
+  const at::Tensor cut = images_of({NormalizeOptions{0.5, 0.25}, CutoutOptions{3}}, images);
   CHECK(cut.eq(0).sum().item<std::int64_t>() > 0);  // zero is the mean then, not black
   CHECK(cut.min().item<float>() == numbers.min().item<float>());
 }
 
 TEST_CASE("the same kind twice draws twice, and the order counts") {
   const at::Tensor images = noise_bytes();
-  const settings::RandomCropOptions crop{std::nullopt, 2};
+  const RandomCropOptions crop{std::nullopt, 2};
   const at::Tensor once = images_of({crop}, images);
   const at::Tensor twice = images_of({crop, crop}, images);
   CHECK_FALSE(once.equal(twice));
-  CHECK_FALSE(images_of({crop, settings::CutoutOptions{3}}, images)
-                  .equal(images_of({settings::CutoutOptions{3}, crop}, images)));
+  CHECK_FALSE(images_of({crop, CutoutOptions{3}}, images)
+                  .equal(images_of({CutoutOptions{3}, crop}, images)));
 }
 
 TEST_CASE(
     "a sample becomes the same in any batch, and another in another epoch or by another seed") {
   const at::Tensor images = noise_bytes();
-  const AugmentList list{settings::RandomCropOptions{std::nullopt, 2},
-                         settings::HorizontalFlipOptions{}, settings::RotateOptions{20},
-                         settings::CutoutOptions{3}, settings::MixupOptions{}};
+  const AugmentList list{RandomCropOptions{std::nullopt, 2}, HorizontalFlipOptions{},
+                         RotateOptions{20}, CutoutOptions{3}, MixupOptions{}};
   const at::Tensor labels = at::arange(kSamples + 1, at::kLong);
   const at::Tensor wide = at::cat({images, images.narrow(0, 0, 1)});
   const auto run = [&](std::int64_t seed, std::int64_t epoch, std::int64_t parts) {
@@ -329,28 +319,23 @@ TEST_CASE("test images get the same size and type, and nothing random") {
     CHECK(augmenter.changes_test() == !augmenter.apply_to_test(images).equal(images));
     return augmenter.apply_to_test(images);
   };
-  CHECK(
-      for_test({settings::RandomCropOptions{std::nullopt, 2}, settings::HorizontalFlipOptions{1},
-                settings::RotateOptions{90}, settings::CutoutOptions{9}, settings::MixupOptions{}})
-          .equal(images));
-  CHECK(for_test({settings::RandomCropOptions{ImageSize{5, 3}, 0}})
+  CHECK(for_test({RandomCropOptions{std::nullopt, 2}, HorizontalFlipOptions{1}, RotateOptions{90},
+                  CutoutOptions{9}, MixupOptions{}})
+            .equal(images));
+  CHECK(for_test({RandomCropOptions{ImageSize{5, 3}, 0}})
             .equal(images.narrow(2, 2, 5).narrow(3, 2, 3)));
-  const at::Tensor padded = for_test({settings::RandomCropOptions{ImageSize{11, 9}, 1}});
+  const at::Tensor padded = for_test({RandomCropOptions{ImageSize{11, 9}, 1}});
   CHECK(padded.narrow(2, 1, 9).narrow(3, 1, 7).equal(images));
   CHECK(padded.sum().item<std::int64_t>() == images.sum().item<std::int64_t>());
-  CHECK(for_test({settings::ResizeOptions{{4, 4}}})
-            .equal(images_of({settings::ResizeOptions{{4, 4}}}, images)));
-  CHECK(
-      for_test({settings::NormalizeOptions{0.5, 1.0}, settings::CutoutOptions{3}}).scalar_type() ==
-      at::kFloat);
+  CHECK(for_test({ResizeOptions{{4, 4}}}).equal(images_of({ResizeOptions{{4, 4}}}, images)));
+  CHECK(for_test({NormalizeOptions{0.5, 1.0}, CutoutOptions{3}}).scalar_type() == at::kFloat);
 }
 
 TEST_CASE("every entry takes empty batches") {
   const at::Tensor none = noise_bytes().narrow(0, 0, 0);
-  const AugmentList list{
-      settings::ResizeOptions{{8, 8}},   settings::RandomCropOptions{ImageSize{7, 6}, 1},
-      settings::HorizontalFlipOptions{}, settings::RotateOptions{20},
-      settings::CutoutOptions{3},        settings::NormalizeOptions{}};
+  const AugmentList list{ResizeOptions{{8, 8}},   RandomCropOptions{ImageSize{7, 6}, 1},
+                         HorizontalFlipOptions{}, RotateOptions{20},
+                         CutoutOptions{3},        NormalizeOptions{}};
   Augmenter augmenter(list, kSize, 1, at::kCPU);
   augmenter.begin_epoch(order(), 0);
   const Batch batch = augmenter.apply({none, at::zeros({0}, at::kLong)}, {{4, 4}});
@@ -360,17 +345,15 @@ TEST_CASE("every entry takes empty batches") {
 }
 
 TEST_CASE("a crop that does not fit is refused when the images are known") {
-  const AugmentList list{settings::HorizontalFlipOptions{},
-                         settings::RandomCropOptions{ImageSize{9, 8}, 0}};
+  const AugmentList list{HorizontalFlipOptions{}, RandomCropOptions{ImageSize{9, 8}, 0}};
   CHECK_THROWS_AS(Augmenter(list, kSize, 1, at::kCPU), Error);
 }
 
 TEST_CASE("a GPU augments as the host does", "[gpu]") {
   if (!have_gpu()) return;
   const at::Tensor images = noise_bytes();
-  const AugmentList list{settings::RandomCropOptions{std::nullopt, 2},
-                         settings::HorizontalFlipOptions{}, settings::RotateOptions{20},
-                         settings::ResizeOptions{{8, 8}}, settings::CutoutOptions{3}};
+  const AugmentList list{RandomCropOptions{std::nullopt, 2}, HorizontalFlipOptions{},
+                         RotateOptions{20}, ResizeOptions{{8, 8}}, CutoutOptions{3}};
   const at::Tensor host = augmented(list, images).images.to(at::kFloat);
   const at::Tensor device = augmented(list, images, at::Device(at::kCUDA, 0)).images.to(at::kFloat);
   // A bilinear value halfway between two integers may be rounded differently.
@@ -378,7 +361,7 @@ TEST_CASE("a GPU augments as the host does", "[gpu]") {
   CHECK((device.cpu() - host).abs().mean().item<float>() < 0.01);
 }
 
-constexpr settings::ImageSize kImageSize{4, 5};
+constexpr ImageSize kImageSize{4, 5};
 constexpr std::int64_t kPixels = 2 * 4 * 5;
 
 at::Tensor mixed_bytes(std::int64_t count) {
@@ -404,7 +387,7 @@ std::vector<std::int64_t> order_of(std::int64_t count) {
   return order;
 }
 
-TEST_CASE("bytes are mixed in fp32, clipped and truncated") {
+TEST_CASE("bytes are mixed in fp32, clipped and truncated, numbers as they are") {
   const at::Tensor a = mixed_bytes(6);
   const at::Tensor b = mixed_bytes(6);
   const at::Tensor weights = at::tensor({0.5F, 0.3F, 0.0F, 1.0F, 0.9F, 1.0F / 3});
@@ -419,13 +402,9 @@ TEST_CASE("bytes are mixed in fp32, clipped and truncated") {
   }
   CHECK(mixed[2].equal(b[2]));
   CHECK(mixed[3].equal(a[3]));
-}
-
-TEST_CASE("numbers are mixed as they are") {
-  const at::Tensor a = at::full({1, 1, 1, 2}, -3.0);
-  const at::Tensor b = at::full({1, 1, 1, 2}, 400.5);
-  const at::Tensor mixed = mix(a, b, at::tensor({0.25F}));
-  CHECK(mixed[0][0][0][1].item<float>() == 0.25F * -3 + 0.75F * 400.5F);
+  const at::Tensor numbers =
+      mix(at::full({1, 1, 1, 2}, -3.0), at::full({1, 1, 1, 2}, 400.5), at::tensor({0.25F}));
+  CHECK(numbers[0][0][0][1].item<float>() == 0.25F * -3 + 0.75F * 400.5F);
 }
 
 TEST_CASE("local mixup takes the next sample of the order, and the first for the last") {
@@ -462,8 +441,8 @@ TEST_CASE("before normalize mixup truncates, after it it does not") {
     return augmenter.apply({images, labels}, {{0, 1}}).images.item<float>() * 255;
   };
   const MixupOptions half{std::nullopt, 0.5, MixupScope::kLocal};
-  CHECK(mixed({half, settings::NormalizeOptions{}}) == Approx(10));
-  CHECK(mixed({settings::NormalizeOptions{}, half}) == Approx(10.5));
+  CHECK(mixed({half, NormalizeOptions{}}) == Approx(10));
+  CHECK(mixed({NormalizeOptions{}, half}) == Approx(10.5));
 }
 
 struct Share {
@@ -530,7 +509,7 @@ TEST_CASE("global mixup is the formula with the next process's sample at the sam
 TEST_CASE("cutmix replaces a box by that of the partner, and weighs labels by area") {
   const auto [scope, counts] = GENERATE(table<MixupScope, std::vector<std::int64_t>>(
       {{MixupScope::kGlobal, {4, 4}}, {MixupScope::kGlobal, {5, 2, 3}}}));
-  const settings::CutmixOptions options{1, scope};
+  const CutmixOptions options{1, scope};
   const auto shares = mixed_globally({options}, counts);
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     const Share& mine = shares[rank];
@@ -555,7 +534,7 @@ TEST_CASE("cutmix replaces a box by that of the partner, and weighs labels by ar
 }
 
 TEST_CASE("global mixup exchanges the results of earlier entries") {
-  const AugmentList list{settings::HorizontalFlipOptions{1.0},
+  const AugmentList list{HorizontalFlipOptions{1.0},
                          MixupOptions{std::nullopt, 0.0, MixupScope::kGlobal}};
   const auto shares = mixed_globally(list, {3, 3});
   CHECK(shares[0].mixed.images.equal(shares[1].images.flip(3)));
