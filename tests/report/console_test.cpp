@@ -93,14 +93,11 @@ TEST_CASE("a terminal shows figures and a bar, which the epoch's line replaces")
   CHECK_THAT(screen.text(), !ContainsSubstring("train loss 0.5"));
 }
 
-TEST_CASE("only the step and the bar are shown before the speed is known") {
-  Screen screen(/*terminal=*/true);
-  screen.console->tick({1, 50, 50});
-  CHECK_THAT(screen.text(),
-             ContainsSubstring("epoch 1/10  50/100  [===============>              ]\r"));
-}
-
 TEST_CASE("the bar stays in its frame and is redrawn at most ten times a second") {
+  Screen half(/*terminal=*/true);
+  half.console->tick({1, 50, 50});  // before the speed is known
+  CHECK_THAT(half.text(),
+             ContainsSubstring("epoch 1/10  50/100  [===============>              ]\r"));
   Screen full(/*terminal=*/true);
   full.console->tick({1, 250, 250});
   CHECK_THAT(full.text(), ContainsSubstring("250/100  [==============================]"));
@@ -157,15 +154,12 @@ TEST_CASE("a quiet console says nothing") {
 }
 
 TEST_CASE("numbers are grouped by thousands") {
-  struct Case {
-    std::int64_t number;
-    const char* text;
-  };
-  for (const Case& known :
+  using Case = std::pair<std::int64_t, const char*>;
+  for (const auto& [number, text] :
        {Case{0, "0"}, Case{999, "999"}, Case{1000, "1,000"}, Case{60000, "60,000"},
         Case{1234567, "1,234,567"}, Case{-999, "-999"}, Case{-1000, "-1,000"},
         Case{-123456, "-123,456"}, Case{INT64_MIN, "-9,223,372,036,854,775,808"}}) {
-    CHECK(with_thousands(known.number) == known.text);
+    CHECK(with_thousands(number) == text);
   }
 }
 
@@ -257,13 +251,10 @@ TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the hea
   CHECK_THAT(narrow.line(record), ContainsSubstring("50.00 %   81.25 %"));
 }
 
-TEST_CASE("the best accuracy so far is coloured") {
-  Table table(100, {}, /*colours=*/true);
-  CHECK_THAT(table.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
-  CHECK_THAT(table.line(epoch(2, 0.5)), !ContainsSubstring("\x1b[1;32m"));
-}
-
-TEST_CASE("with a validation set, the epoch with the best validation accuracy is coloured") {
+TEST_CASE("the best accuracy so far is coloured, with a validation set the best one on that") {
+  Table plain(100, {}, /*colours=*/true);
+  CHECK_THAT(plain.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
+  CHECK_THAT(plain.line(epoch(2, 0.5)), !ContainsSubstring("\x1b[1;32m"));
   RunStart start;
   start.validation_images = 10;
   Table table(100, start, /*colours=*/true);
@@ -313,13 +304,10 @@ TEST_CASE("at its end a run warns of classes that were never predicted") {
                                 !ContainsSubstring(std::string(50, 'c')));
 }
 
-TEST_CASE("sizes of classes are told if they are unequal") {
+TEST_CASE("sizes of classes are told if the largest and the smallest that has images differ much") {
   CHECK(class_sizes_text({5, 5, 4}, {}).empty());
   CHECK(class_sizes_text({1200, 3, 40}, {}) == " of 3 (1) to 1,200 (0) training images");
   CHECK(class_sizes_text({9, 2}, {"cat", "dog"}) == " of 2 (dog) to 9 (cat) training images");
-}
-
-TEST_CASE("the largest class is compared with the smallest that has images") {
   CHECK(!are_unequal({}));
   CHECK(!are_unequal({0, 0}));
   CHECK(!are_unequal({0, 980, 1135, 892}));
