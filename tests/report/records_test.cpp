@@ -88,17 +88,14 @@ TEST_CASE("a record that does not fit on the disk leaves no partial one") {
 TEST_CASE("the config is written when a run begins, not when it resumes") {
   const TempFolder folder;
   std::int64_t bytes = 0;
-  {
-    const auto log = tensorboard_sink(folder.path(), 0, "{}\n");
+  for (const bool resumed : {false, true}) {
+    const auto log = tensorboard_sink(folder.path(), bytes, "{}\n");
     const std::int64_t before = bytes_of(*log);
     log->begin({}, {});
-    CHECK(bytes_of(*log) > before);
-    log->step(StepRecord{1, 1, 0.5, 0.01, 1000});
+    CHECK((bytes_of(*log) == before) == resumed);
+    log->step(kFirstStep);
     bytes = bytes_of(*log);
   }
-  const auto resumed = tensorboard_sink(folder.path(), bytes, "{}\n");
-  resumed->begin({}, {});
-  CHECK(bytes_of(*resumed) == bytes);
 }
 
 constexpr std::string_view kPrefix = "data:image/png;base64,";
