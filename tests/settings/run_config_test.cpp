@@ -101,34 +101,6 @@ TEST_CASE("the effective config has its keys in the documented order") {
   CHECK(written["launch"]["rendezvous_timeout_s"].dump() == "60");
 }
 
-TEST_CASE("every group has the documented keys") {
-  const auto properties = strict_json::Json::parse(write_run_config_schema())["properties"];
-  const auto keys_of = [&](const char* group) {
-    std::set<std::string> keys;
-    for (const auto& [key, value] : properties[group]["properties"].items()) keys.insert(key);
-    return keys;
-  };
-  using Keys = std::set<std::string>;
-  CHECK(keys_of("schedule") == Keys{"div_factor", "factor", "final_div_factor", "final_factor",
-                                    "gamma", "max_learning_rate", "min_learning_rate", "name",
-                                    "patience", "pct_start", "step_epochs", "warmup_epochs"});
-  CHECK(keys_of("gradient_averaging") == Keys{"strategy", "bucket_mb", "compression"});
-  CHECK(keys_of("model") == Keys{"name", "layers", "torchscript", "plugin", "options", "weights",
-                                 "hidden", "activation", "init"});
-  CHECK(keys_of("data") == Keys{"dataset",       "root",         "format",
-                                "train",         "test",         "train_per_process",
-                                "on_bad_sample", "decode",       "decode_threads",
-                                "validation",    "holdout_seed", "normalize",
-                                "size",          "fit",          "background",
-                                "max_pixels",    "channels",     "augment",
-                                "split",         "limit_train",  "limit_test"});
-  CHECK(keys_of("checkpoint") ==
-        Keys{"every_epochs", "every_steps", "keep", "keep_best", "best_by"});
-  CHECK(keys_of("launch") == Keys{"processes_per_node", "max_restarts", "rendezvous_timeout_s",
-                                  "hang_timeout_s", "threads_per_process", "devices"});
-  CHECK(keys_of("report") == Keys{"html", "tensorboard", "histograms", "predictions"});
-}
-
 TEST_CASE("every key has a description and a default") {
   const strict_json::Json schema = strict_json::Json::parse(write_run_config_schema());
   CHECK(schema["$schema"] == "https://json-schema.org/draft/2020-12/schema");
