@@ -451,7 +451,7 @@ class PlannedNetwork {
         for (std::int64_t i = 0; i < end; ++i) {
           const auto& [weight, bias] = destinations_[i];
           destinations_[i] = {destination(graph_.nodes[i].weight, weight),
-                        destination(graph_.nodes[i].bias, bias)};
+                              destination(graph_.nodes[i].bias, bias)};
         }
         bind(executor, passes_);
         executor.begin_backward(memory<const Element>(of_output),

@@ -156,7 +156,7 @@ TEST_CASE("only a regular file is replaced") {
   const fs::path pipe = folder.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK_ERROR(write_file_atomically(pipe, "x", ExitCode::kRunFailed), ExitCode::kRunFailed,
-              pipe.string() + ": exists already");
+              pipe.string() + ": already exists");
   CHECK(fs::is_fifo(pipe));
   CHECK(names_in(folder.path()) == std::vector<std::string>{"pipe"});
 }
@@ -326,9 +326,9 @@ TEST_CASE(
   CHECK(name_of("data_batch_1", "\x80\x02}q" + rest) == "a Python pickle");
   CHECK(name_of("a", std::string(257, '\0') + "ustar" + rest) == "a tar archive");
   CHECK(name_of("a.tar.gz", "\x1f\x8b" + rest) == "a tar archive");
-  CHECK(name_of("a.csv.gz", "\x1f\x8b" + rest) == "a table of text (CSV)");
-  CHECK(name_of("list", "path;label\r\na.png;cat\n") == "a table of text (CSV)");
-  CHECK(name_of("a.csv", "label\n5\n") == "a table of text (CSV)");
+  CHECK(name_of("a.csv.gz", "\x1f\x8b" + rest) == "a text table (CSV)");
+  CHECK(name_of("list", "path;label\r\na.png;cat\n") == "a text table (CSV)");
+  CHECK(name_of("a.csv", "label\n5\n") == "a text table (CSV)");
   CHECK(name_of("a.png", "\x89PNG\r\n" + rest) == "a PNG image");
   CHECK(name_of("a.gz", "<!DOCTYPE html>\n") == "a web page");
 

@@ -222,7 +222,7 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
       {with_tensors(whole, {model}), "unexpected: conv9.weight"},
       {with_tensors(whole, {{"other.conv.weight", {3}}}), "unexpected: other.conv.weight [3]"},
       {with_tensors(whole, {{"ema.conv.weight", {3}}}),
-       "the average of the weights:\n  the checkpoint has one, this run keeps none"},
+       "does not fit ema:\n  the checkpoint has an EMA model, this run has none"},
       {with_tensors(without_tensor(whole, bias), {{bias, {11}}}),
        "size mismatch: optimizer.momentum_buffer.fc.bias is [11], expected [10]"},
       {with_tensors(whole, {optimizer, model}),
@@ -267,7 +267,7 @@ TEST_CASE("a run with ema does not resume without an EMA model") {
   TrainerRig rig = averaging_rig();
   CHECK_THAT(
       error_of([&] { restore(rig.trainer, snapshot(plain.trainer, kFacts), "file"); }).message,
-      ContainsSubstring("the checkpoint has none, this run keeps one"));
+      ContainsSubstring("the checkpoint has no EMA model, this run has one"));
   const TensorFile partial = without_tensor(snapshot(rig.trainer, kFacts), "ema.norm.running_var");
   CHECK_THAT(error_of([&] { restore(rig.trainer, partial, "file"); }).message,
              ContainsSubstring("missing: norm.running_var [3]"));
@@ -308,13 +308,13 @@ TEST_CASE("the state of another optimizer is refused, even if its tensors have t
   for (const Case& bad :
        {Case{OptimizerName::kAdam,
              OptimizerName::kAdamW,
-             {"the checkpoint's is \"adam\", this run uses \"adamw\""}},
+             {"the checkpoint used \"adam\", this run uses \"adamw\""}},
         Case{OptimizerName::kAdamW,
              OptimizerName::kAdam,
-             {"the checkpoint's is \"adamw\", this run uses \"adam\""}},
+             {"the checkpoint used \"adamw\", this run uses \"adam\""}},
         Case{OptimizerName::kSgd,
              OptimizerName::kAdam,
-             {"the checkpoint's is \"sgd\", this run uses \"adam\"",
+             {"the checkpoint used \"sgd\", this run uses \"adam\"",
               "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
               "missing: optimizer.exp_avg_sq.fc.bias [10]",
               "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}}}) {
@@ -562,7 +562,7 @@ TEST_CASE("missing or unexpected optimizer state is refused in an export to Pyth
   const TensorFile file = snapshot(rig.trainer, kFacts);
   for (const auto& [options, reason] :
        {std::pair{options_with(OptimizerName::kAdam, 0.9),
-                  "source: lacks optimizer.exp_avg.conv.weight"},
+                  "source: optimizer.exp_avg.conv.weight is missing"},
         {options_with(OptimizerName::kSgd, 0), "source: has more optimizer state"}}) {
     CHECK_THAT(error_of([&, &with = options] {
                  write_python_checkpoint(folder.path() / "python.pt", file, with, "source");

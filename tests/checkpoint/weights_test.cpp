@@ -316,7 +316,7 @@ TEST_CASE("an index of several files is read with all of them") {
   }
 }
 
-TEST_CASE("a large file that is cut short is refused at once") {
+TEST_CASE("a large file that is truncated is refused at once") {
   const TempFolder folder;
   const std::string header = R"({"w":{"dtype":"F32","shape":[1000000000],)"
                              R"("data_offsets":[0,4000000000]}})";
@@ -328,7 +328,7 @@ TEST_CASE("a large file that is cut short is refused at once") {
     reset_peak_memory();
     const std::size_t before = peak_memory();
     const auto start = std::chrono::steady_clock::now();
-    CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "cut short"));
+    CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "truncated"));
     CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
     CHECK(peak_memory() < before + (std::size_t{16} << 20));
   }
@@ -368,12 +368,12 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
   }
 }
 
-TEST_CASE("a file in torch.save's old format that is cut short is refused") {
+TEST_CASE("a file in torch.save's old format that is truncated is refused") {
   const TempFolder folder;
   const fs::path path =
       folder.write("old.pt", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
   CHECK_THAT(reading_weights(path),
-             IsError(ExitCode::kCheckpoint, "old.pt", "the pickle ends too early"));
+             IsError(ExitCode::kCheckpoint, "old.pt", "the pickle is truncated"));
   CHECK_FALSE(facts_of(path));
 }
 

@@ -267,7 +267,7 @@ TEST_CASE("a rank's own lack of memory is not the loss of another rank") {
   };
   const auto lost = failure_of(std::runtime_error("[a/pair.cc:5] Connection closed by peer"));
   CHECK(lost.is_peer_error);
-  CHECK(lost.message == "lost another rank in all-reduce: Connection closed by peer");
+  CHECK(lost.message == "lost another rank during all-reduce: Connection closed by peer");
   CHECK_FALSE(failure_of(Error(ExitCode::kConfig, "own")).is_peer_error);
   const c10::SourceLocation here{"", "", 0};
   CHECK_THROWS_AS(failure_of(c10::Error(here, kNoMemory)), c10::Error);
@@ -354,12 +354,12 @@ TEST_CASE(
   using Change = void (*)(RendezvousOptions&);
   const auto [change, message] = GENERATE(table<Change, const char*>({
       {[](RendezvousOptions& options) { options.fingerprint = "another config"; },
-       "rank 1 runs with another config"},
+       "rank 1 has a different config"},
       {[](RendezvousOptions& options) {
          options.identity.world_size = 3;
          options.timeout_s = 1;
        },
-       "rank 1 was told that there are 3 processes, rank 0 that there are 2"},
+       "rank 1 expects 3 processes, but rank 0 expects 2"},
       {[](RendezvousOptions& options) { options.backend = "gloo"; },
        "rank 1 uses backend gloo, rank 0 uses nccl"},
   }));

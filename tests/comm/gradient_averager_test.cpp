@@ -339,9 +339,9 @@ TEST_CASE("ranks that cannot share memory all say why, and none waits for anothe
     });
   });
   for (const Failure& failure : failures) {
-    CHECK_THAT(failure,
-               IsError(ExitCode::kConfig, "rank 0 cannot make memory for all ranks (File too large",
-                       "; \"flat\" does not"));
+    CHECK_THAT(failure, IsError(ExitCode::kConfig,
+                                "rank 0 cannot create memory for all ranks (File too large",
+                                "; \"flat\" does not"));
   }
 }
 

@@ -122,7 +122,7 @@ TEST_CASE("a compressed file is checked to its end, even beyond a limit") {
   CHECK(open_dataset(options).train.count == 3);
   const fs::path images = folder.path() / "train-images-idx3-ubyte.gz";
   fs::resize_file(images, fs::file_size(images) - 9);
-  CHECK_ERROR(open_dataset(options), ExitCode::kData, images.string(), "cut short");
+  CHECK_ERROR(open_dataset(options), ExitCode::kData, images.string(), "truncated");
 }
 
 TEST_CASE("samples of a raw file stay as they are while others are held out") {
@@ -316,7 +316,7 @@ TEST_CASE("an unknown class is a mistake in the config, and the known ones are n
   };
   CHECK_THAT(failure_of({.by_class = {{"cats", 2}, {"1", 2}, {"cat", 2}}}, kNames),
              IsError(ExitCode::kConfig,
-                     "/class_weights: the data have no class \"1\", \"cats\"; the classes are "
+                     "/class_weights: the data has no class \"1\", \"cats\"; the classes are "
                      "\"cat\", \"dog/wolf\", \"2\""));
   for (const char* name : {"3", "-1", "01", "1.0", " 1", ""}) {
     CAPTURE(name);

@@ -220,7 +220,7 @@ TEST_CASE("an LMDB is decoded in the order of its keys, and unsuitable labels ar
   write("gap", 255);
   options.train = settings::DataLocation{folder.path() / "gap", {}};
   CHECK_ERROR(open_dataset(options), ExitCode::kData,
-              "gap/data.mdb: key 00000001: label 255 makes 256 classes");
+              "gap/data.mdb: key 00000001: label 255 implies 256 classes");
   write("more", 65536);
   options.train = settings::DataLocation{folder.path() / "more", {}};
   CHECK_ERROR(open_dataset(options), ExitCode::kData,

@@ -86,8 +86,9 @@ TEST_CASE("damaged gzip streams and members are refused") {
   for (const auto& [content, compressed, inflated, reason] : table) {
     const Failure failure = error_of([&] { inflate(content, 4096); });
     CHECK_THAT(failure, IsError(ExitCode::kData, reason));
-    CHECK_THAT(failure.message, StartsWith("name: compressed byte " + std::to_string(compressed) +
-                                           ", inflated byte " + std::to_string(inflated) + ": "));
+    CHECK_THAT(failure.message,
+               StartsWith("name: compressed byte " + std::to_string(compressed) +
+                          ", decompressed byte " + std::to_string(inflated) + ": "));
   }
 }
 
@@ -183,7 +184,7 @@ TEST_CASE("incomplete archives are refused") {
   std::string huge = member("other", "");
   huge = huge.replace(124, 11, "77777777777");
   const std::vector<std::pair<std::string, const char*>> table{
-      {first + kEnd, "does not hold 2.bin"},
+      {first + kEnd, "does not contain 2.bin"},
       {huge + kEnd, "the archive ends within a member"},
       {first.substr(0, 3000), "the archive ends within a member"},
       {first, "the archive ends within a member"},
@@ -199,7 +200,7 @@ TEST_CASE("incomplete archives are refused") {
   }
   const std::string packed = gzip(first + second + kEnd);
   const fs::path cut = folder.write("cut.tar.gz", packed.substr(0, packed.size() - 100));
-  CHECK_ERROR(unpack(cut, kWanted, folder.path()), ExitCode::kData, "cut.tar.gz", "cut short");
+  CHECK_ERROR(unpack(cut, kWanted, folder.path()), ExitCode::kData, "cut.tar.gz", "truncated");
 }
 
 }  // namespace

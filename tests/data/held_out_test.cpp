@@ -141,7 +141,7 @@ TEST_CASE("a fraction that draws nothing is refused") {
   folder.write("b/1.png", "1");
   settings::DataOptions options = options_for(folder.path());
   options.test_fraction = 0.5;
-  CHECK_ERROR(DatasetReader{options}, ExitCode::kData, "data.test holds out nothing");
+  CHECK_ERROR(DatasetReader{options}, ExitCode::kData, "data.test holds out no samples");
 }
 
 TEST_CASE("the record of a run opens its test set again") {

@@ -281,7 +281,7 @@ TEST_CASE("a label beyond the known classes is reported with its offset") {
   CHECK_ERROR(open_idx({images, raw}, 10), ExitCode::kData,
               raw.string() + ": byte 9: label 10 of sample 1", "0 to 9");
   CHECK_ERROR(open_idx({images, packed}, 10), ExitCode::kData,
-              packed.string() + ": inflated byte 9: label 10");
+              packed.string() + ": decompressed byte 9: label 10");
   CHECK(open_idx({images, raw}, 12)->classes() == 12);
 }
 

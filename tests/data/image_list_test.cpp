@@ -92,9 +92,9 @@ TEST_CASE("repeated rows are dropped, contradictions are refused") {
   CHECK(list->count() == 2);
   CHECK(list->left_out().duplicates == 2);
   CHECK_ERROR(open_list(folder, "path,label\np/a.png,x\np/b.png,y\np/a.png,y\n"), ExitCode::kData,
-              "line 4: ", "p/a.png is on line 2 too, with another label");
+              "line 4: ", "p/a.png is also on line 2, with a different label");
   CHECK_ERROR(open_list(folder, "path,label,holdout\np/a.png,x,test\n\np/a.png,x,train\n"),
-              ExitCode::kData, "line 4: ", "line 2 too, with another holdout");
+              ExitCode::kData, "line 4: ", "also on line 2, with a different holdout");
 }
 
 TEST_CASE("a broken list is refused with its line") {

@@ -88,7 +88,7 @@ TEST_CASE("databases that are missing, empty, cut off, damaged or of another kin
   const TempFolder folder;
   CHECK_ERROR(open_database(folder.path() / "missing"), ExitCode::kData, "missing");
   write(folder.path() / "empty", {});
-  CHECK_ERROR(open_database(folder.path() / "empty"), ExitCode::kData, "holds no samples");
+  CHECK_ERROR(open_database(folder.path() / "empty"), ExitCode::kData, "contains no samples");
   folder.write("text/data.mdb", std::string(100'000, 't'));
   CHECK_ERROR(open_database(folder.path() / "text"), ExitCode::kData, "not an LMDB file");
   folder.write("nothing/data.mdb", "");
@@ -102,7 +102,7 @@ TEST_CASE("databases that are missing, empty, cut off, damaged or of another kin
   std::string newer = whole;
   for (const std::size_t page : {0, 4096}) newer[page + 16 + 4] = 9;  // both meta pages' version
   folder.write("newer/data.mdb", newer);
-  CHECK_ERROR(open_database(folder.path() / "newer"), ExitCode::kData, "another version");
+  CHECK_ERROR(open_database(folder.path() / "newer"), ExitCode::kData, "an unsupported version");
 }
 
 TEST_CASE("no damage of a database crashes its reader, and messages about it are short") {

@@ -137,7 +137,8 @@ TEST_CASE("an incomplete folder is an error, not a reason to look elsewhere") {
   CHECK_ERROR(DatasetReader{options}, ExitCode::kData,
               (place / "t10k-images-idx3-ubyte").string() + ": its labels are missing");
   fs::remove(place / "t10k-images-idx3-ubyte");
-  CHECK_ERROR(DatasetReader{options}, ExitCode::kData, place.string() + ": no images to test");
+  CHECK_ERROR(DatasetReader{options}, ExitCode::kData,
+              place.string() + ": no images for data.test");
 }
 
 TEST_CASE("a folder may hold one split or both, raw or compressed") {
@@ -393,9 +394,9 @@ TEST_CASE("a folder that is no data set is refused by name") {
   folder.write("mixed/a/1.png", "1");
   folder.write("mixed/2.png", "2");
   CHECK_ERROR(open_pictures(folder.path() / "mixed"), ExitCode::kData,
-              "pictures beside class folders");
+              "pictures next to class folders");
   CHECK_ERROR(open_pictures(folder.path() / "mixed/2.png"), ExitCode::kData,
-              "2.png: a file; expected a folder of class folders");
+              "2.png: is a file; expected a folder of class folders");
 }
 
 TEST_CASE("what is no class and no picture is left out, with the reason") {
@@ -454,8 +455,10 @@ TEST_CASE("bad files and folders are refused by name, or listed and left out") {
   folder.write("classes/cats/1.png", "1");
   folder.write("classes/\xFF\xFE/1.png", "1");
   BadSamples bad(true);
-  CHECK_THAT(error_of([&] { open_image_folder(folder.path() / "classes", bad); }).message,
-             EndsWith("\\xff\\xfe: a name with control bytes or broken UTF-8; rename the folder"));
+  CHECK_THAT(
+      error_of([&] { open_image_folder(folder.path() / "classes", bad); }).message,
+      EndsWith(
+          "\\xff\\xfe: its name contains control characters or invalid UTF-8; rename the folder"));
 }
 
 TEST_CASE("a file that shrank or was removed since it was listed is named") {
@@ -463,7 +466,7 @@ TEST_CASE("a file that shrank or was removed since it was listed is named") {
   const fs::path file = folder.write("a/1.png", "12345");
   const auto set = open_pictures(folder.path());
   folder.write("a/1.png", "123");
-  CHECK_ERROR(bytes_in(*set, 0), ExitCode::kData, "shorter than");
+  CHECK_ERROR(bytes_in(*set, 0), ExitCode::kData, "truncated after");
   fs::remove(file);
   CHECK_ERROR(bytes_in(*set, 0), ExitCode::kData, "1.png: cannot be read: No such file");
 }

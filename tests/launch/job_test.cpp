@@ -275,10 +275,11 @@ TEST_CASE("a device or backend that the config names is refused, but never repla
     const char* reason;
   };
   const std::vector<Case> bad{
-      {asking(DeviceName::kCuda), kLaptop, 1, "device \"cuda\", but this machine shows no GPU"},
+      {asking(DeviceName::kCuda), kLaptop, 1, "device \"cuda\", but no GPU is visible"},
       {asking(DeviceName::kAuto, BackendName::kNccl), kLaptop, 2, "backend \"nccl\", but"},
       {on_devices({"cpu", "cuda"}), kLaptop, 2, "no GPU"},
-      {on_devices({"cuda:0", "cuda:2"}), kTwoGpus, 2, "\"cuda:2\", but this machine shows 2 GPUs"},
+      {on_devices({"cuda:0", "cuda:2"}), kTwoGpus, 2,
+       "\"cuda:2\", but this machine has 2 visible GPUs"},
       {asking(DeviceName::kAuto, BackendName::kNccl), kTwoGpus, 3, "3 processes share 2 GPUs"},
       {asking(DeviceName::kCuda, BackendName::kNccl), kOneGpu, 2,
        "a separate GPU for every process"},

@@ -210,14 +210,14 @@ RunFailure failure_of(const std::vector<RankEnd>& ends,
 }
 
 TEST_CASE("a killed rank is the cause, and ranks that lost it are victims") {
-  const std::vector<RankEnd> ends{rank_end(0, victim("lost another rank in all-reduce")),
+  const std::vector<RankEnd> ends{rank_end(0, victim("lost another rank during all-reduce")),
                                   rank_end(1, killed(SIGKILL)), killed_by_us(2)};
   const RunFailure failure = failure_of(ends);
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK(failure.rank == 1);
   CHECK(failure.cause == "rank 1 (pid 101) was killed by signal 9 (Killed) in step 121 (epoch 2)");
   CHECK(failure.victims ==
-        "rank 0 (pid 100) in step 120 (epoch 2): lost another rank in all-reduce\n");
+        "rank 0 (pid 100) in step 120 (epoch 2): lost another rank during all-reduce\n");
   CHECK(failure.died_without_report);
   CHECK(failure.restart_may_help);
 }
@@ -282,8 +282,9 @@ TEST_CASE("a rank that exited early without a report is a lost process") {
 }
 
 TEST_CASE("if all are victims, of a rank on another machine, the first is the cause") {
-  const RunFailure failure = failure_of({rank_end(1, victim("lost another rank in broadcast")),
-                                         rank_end(0, victim("lost another rank in all-reduce"))});
+  const RunFailure failure =
+      failure_of({rank_end(1, victim("lost another rank during broadcast")),
+                  rank_end(0, victim("lost another rank during all-reduce"))});
   CHECK(failure.rank == 1);
   CHECK(failure.code == ExitCode::kDistributed);
   CHECK(failure.restart_may_help);

@@ -189,8 +189,8 @@ TEST_CASE("an evaluation is a few lines of text, and JSON with a row for each cl
                            0.9999,  10000,  {{2, 1, 0}, {3, 0, 0}, {1, 0, 0}}};
   CHECK(to_text(result) ==
         "test accuracy  99.01 % of 10,000 images\ntest loss      0.0315\n"
-        "balanced       98.50 %, the mean of the classes' accuracies\n"
-        "top five       99.99 % have the class among them\n");
+        "balanced       98.50 % (mean accuracy per class)\n"
+        "top-5 accuracy 99.99 %\n");
   result.top5_accuracy = {};
   CHECK(to_json(result, {"cat", "dog"}) == nlohmann::ordered_json::parse(R"({
     "test_loss": 0.03149, "test_accuracy": 0.9901, "test_balanced_accuracy": 0.985,

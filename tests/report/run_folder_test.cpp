@@ -85,7 +85,8 @@ TEST_CASE("a check refuses what a run would refuse, and creates nothing") {
   CHECK_ERROR(check_run_folder(into(held), "mnist", "auto"), ExitCode::kConfig, "is in use by");
   const fs::path taken = temp.path() / "taken";
   temp.write("taken/config.json", "{}");
-  CHECK_ERROR(check_run_folder(into(taken), "mnist", ""), ExitCode::kConfig, "holds a run already");
+  CHECK_ERROR(check_run_folder(into(taken), "mnist", ""), ExitCode::kConfig,
+              "already contains a run");
   CHECK_NOTHROW(check_run_folder(into(taken), "mnist", "auto"));
   const ScopedDirectory here(temp.path());
   CHECK_NOTHROW(check_run_folder({}, "mnist", ""));
@@ -294,7 +295,7 @@ TEST_CASE("a line of metrics that is not finished is left out") {
 
 TEST_CASE("a run without a recorded end was interrupted, a folder without a run is a mistake") {
   const TempFolder folder;
-  CHECK_ERROR(read_run(folder.path()), ExitCode::kConfig, "holds no run");
+  CHECK_ERROR(read_run(folder.path()), ExitCode::kConfig, "contains no run");
   const fs::path path = folder.path() / "run";
   write_pretended_run(folder, "run", {.status = "stopped"});
   CHECK(read_run(path).status() == "stopped");

@@ -263,7 +263,7 @@ TEST_CASE("a malformed scalar is reported with its position, and the rest is rea
       {"[NaN]", "f:1:2: /0: expected a value, found NaN (JSON has no such number)"},
       {"[Infinity]", "f:1:2: /0: expected a value, found Infinity (JSON has no such number)"},
       {"[-Infinity]", "f:1:2: /0: expected a value, found -Infinity (JSON has no such number)"},
-      {"[True]", "f:1:2: /0: expected a value, found True (JSON writes true)"},
+      {"[True]", "f:1:2: /0: expected a value, found True (JSON uses true)"},
       {"[nul]", "f:1:2: /0: expected a value, found nul"},
       {"[truee]", "f:1:2: /0: expected a value, found truee"},
       {"[01]", "f:1:2: /0: expected a value, found 01"},

@@ -290,16 +290,16 @@ TEST_CASE("an unknown key gets a suggestion") {
       {"restarts", "", R"(unknown key "restarts"; did you mean "max_restarts" in /launch?)"},
       {"max_restart", "/model",
        R"(unknown key "max_restart"; did you mean "max_restarts" in /launch?)"},
-      {"colour", "/launch", R"(unknown key "colour"; known here: max_restarts)"},
-      {"zz", "", R"(unknown key "zz"; known here: epochs, batch_size, model, launch)"},
-      {"", "/launch", R"(unknown key ""; known here: max_restarts)"},
+      {"colour", "/launch", R"(unknown key "colour"; valid here: max_restarts)"},
+      {"zz", "", R"(unknown key "zz"; valid here: epochs, batch_size, model, launch)"},
+      {"", "/launch", R"(unknown key ""; valid here: max_restarts)"},
   }));
   CHECK(explain_unknown_key(row.key, row.group, keys) == row.message);
 }
 
 TEST_CASE("a very long key is neither compared nor shown in full") {
   const std::string message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e", {}}});
-  CHECK(message == "unknown key \"" + std::string(40, 'e') + "…\"; known here: e");
+  CHECK(message == "unknown key \"" + std::string(40, 'e') + "…\"; valid here: e");
 }
 
 }  // namespace

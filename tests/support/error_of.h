@@ -56,7 +56,7 @@ class IsError : public Catch::Matchers::MatcherBase<Failure> {
 }  // namespace mnist_train::testing
 
 /// Checks that an expression throws an Error with this exit code whose message contains all of the
-/// parts: CHECK_ERROR(open(path), ExitCode::kData, path.string(), "cut short").
+/// parts: CHECK_ERROR(open(path), ExitCode::kData, path.string(), "truncated").
 #define CHECK_ERROR(expression, ...)                                        \
   CHECK_THAT(::mnist_train::testing::error_of([&] { (void)(expression); }), \
              ::mnist_train::testing::IsError(__VA_ARGS__))

@@ -300,8 +300,7 @@ TEST_CASE("a loss or gradient that is not finite is an error that names step and
                      "at step 7 the loss is finite, but the gradient of fc1.weight is not"
                      ": lower learning_rate",
                      "compression"));
-  CHECK_THAT(failure_of(1.5, ""),
-             IsError(ExitCode::kRunFailed, "but the update by its gradients is not"));
+  CHECK_THAT(failure_of(1.5, ""), IsError(ExitCode::kRunFailed, "but the weight update is not"));
 }
 
 TEST_CASE("synchronisations are half a second apart, and move apart step by step") {
