@@ -59,9 +59,9 @@ TrainerRig averaging_rig() {
 }
 
 bool same_average(const TrainerRig& a, const TrainerRig& b) {
-  if (a.trainer.average() == nullptr) return b.trainer.average() == nullptr;
+  if (a.trainer.ema() == nullptr) return b.trainer.ema() == nullptr;
   return std::ranges::equal(
-      state_dict(a.trainer.average()->model()), state_dict(b.trainer.average()->model()),
+      state_dict(a.trainer.ema()->model()), state_dict(b.trainer.ema()->model()),
       [](const auto& one, const auto& other) { return one.second.equal(other.second); });
 }
 

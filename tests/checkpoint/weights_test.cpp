@@ -114,7 +114,7 @@ TEST_CASE("prefixes of DistributedDataParallel and torch.compile are removed") {
   const NamedTensors weights = state_dict(*tiny_model(1));
   for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod.",
                                    "_orig_mod.module.", "_orig_mod.module._orig_mod."}) {
-    write_weights(folder.path() / "wrapped.pt", with_prefix(prefix, weights), WeightsFormat::kPt);
+    write_weights(folder.path() / "wrapped.pt", with_prefix(prefix, weights), /*as_safetensors=*/false);
     CHECK(same(read_weights(folder.path() / "wrapped.pt"), weights));
   }
   NamedTensors mixed = weights;
@@ -380,8 +380,8 @@ TEST_CASE("a file in torch.save's old format that is truncated is refused") {
 TEST_CASE("the content tells the format of a file, not its name") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(3));
-  write_weights(folder.path() / "a.safetensors", weights, WeightsFormat::kPt);
-  write_weights(folder.path() / "b.pt", weights, WeightsFormat::kSafetensors);
+  write_weights(folder.path() / "a.safetensors", weights, /*as_safetensors=*/false);
+  write_weights(folder.path() / "b.pt", weights, /*as_safetensors=*/true);
   TrainerRig rig(small_run(), one_rank(), tiny_model(3));
   write_safetensors(folder.path() / "c", snapshot(rig.trainer, {"{}", "hash", 1, 0, 0, 0, {}}),
                     /*seal=*/true);

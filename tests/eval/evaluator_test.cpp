@@ -159,32 +159,32 @@ TEST_CASE("all wrong predictions are returned on any number of ranks, if asked f
 TEST_CASE(
     "a bf16 copy of the model does not change accuracy and predictions, and hardly the loss") {
   constexpr std::int64_t kMany = 300;
-  const auto evaluate_on = [&](const comm::Communicator& communicator, bool by_draft) {
+  const auto evaluate_on = [&](const comm::Communicator& communicator, bool by_copy) {
     const auto model = tiny_model(1);
-    const auto draft = tiny_model(1);
+    const auto bf16_copy = tiny_model(1);
     {
       const at::NoGradGuard no_grad;
-      for (const auto& some : {model, draft}) {
+      for (const auto& some : {model, bf16_copy}) {
         for (at::Tensor& parameter : some->parameters()) parameter.mul_(4);  // to be sure
       }
     }
-    draft->compute_in_bfloat16();
+    bf16_copy->compute_in_bfloat16();
     const EvaluationRequest request{.predictions = {{0, 3}, {kMany - 2, kMany}},
                                     .wrong_predictions = true,
                                     .shards = 3,
-                                    .draft = by_draft ? draft.get() : nullptr};
+                                    .bf16_copy = by_copy ? bf16_copy.get() : nullptr};
     return evaluate(
         *model, *images_of(kMany), 16, communicator, at::kCPU, [] {}, request);
   };
   const Evaluation expected = evaluate_on(comm::Communicator(), false);
-  const Evaluation drafted = evaluate_on(comm::Communicator(), true);
-  CHECK(drafted.accuracy == expected.accuracy);
-  CHECK(drafted.counts.confusion == expected.counts.confusion);
-  CHECK(drafted.loss == Approx(expected.loss).epsilon(1e-3));
-  CHECK(drafted.loss != expected.loss);
-  CHECK(drafted.predictions.size() == 5);
-  check_predictions(drafted, expected);
-  REQUIRE(drafted.wrong_predictions.size() == expected.wrong_predictions.size());
+  const Evaluation cascaded = evaluate_on(comm::Communicator(), true);
+  CHECK(cascaded.accuracy == expected.accuracy);
+  CHECK(cascaded.counts.confusion == expected.counts.confusion);
+  CHECK(cascaded.loss == Approx(expected.loss).epsilon(1e-3));
+  CHECK(cascaded.loss != expected.loss);
+  CHECK(cascaded.predictions.size() == 5);
+  check_predictions(cascaded, expected);
+  REQUIRE(cascaded.wrong_predictions.size() == expected.wrong_predictions.size());
   for (std::size_t i = 0; i < expected.wrong_predictions.size(); ++i) {
     CHECK(cascaded.wrong_predictions[i].sample == expected.wrong_predictions[i].sample);
     CHECK(cascaded.wrong_predictions[i].confidence ==

@@ -42,9 +42,7 @@ BatchLoss defined_loss(const at::Tensor& logits, const Targets& targets, double 
 void check_loss(const at::Tensor& logits, const Targets& targets, double smoothing) {
   const at::Tensor exact = logits.detach().to(at::kDouble).set_requires_grad(true);
   const BatchLoss expected = defined_loss(exact, targets, smoothing);
-  const BatchLoss loss = targets.weights.defined()
-                             ? mixed_batch_loss(logits, targets, smoothing)
-                             : batch_loss(logits, targets.labels, smoothing, targets.class_weights);
+  const BatchLoss loss = batch_loss(logits, targets, smoothing);
   CHECK(loss.loss_sum.dim() == 0);
   CHECK(loss.loss_sum.item<double>() == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(loss.correct.item<double>() == Approx(expected.correct.item<double>()).epsilon(1e-6));

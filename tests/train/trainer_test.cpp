@@ -170,7 +170,7 @@ TEST_CASE("an epoch's sums are those of all samples as they were seen") {
   TrainerRig rig(options);
   train_epoch(rig.trainer);
   const loader::Batch all = rig.images->gather({{0, 50}, loader::Order::kStored});
-  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), all.labels);
+  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), {all.labels});
   const StepSums& sums = synced_sums(rig.trainer);
   CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
   CHECK(sums.correct == expected.correct.item<double>());
@@ -287,7 +287,7 @@ std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy s
     rig.run_to(name == ModelName::kResNet18 ? 2 : 7);
     rig.trainer.all_gather_gradients();
     std::vector<at::Tensor> result{rig.weights(), rig.trainer.parameters().gradients().clone(),
-                                   rig.trainer.average()->values().clone()};
+                                   rig.trainer.ema()->values().clone()};
     for (const OptimizerTensor& state : rig.trainer.optimizer().state()) {
       result.push_back(state.flat.clone());
     }
