@@ -114,7 +114,8 @@ TEST_CASE("prefixes of DistributedDataParallel and torch.compile are removed") {
   const NamedTensors weights = state_dict(*tiny_model(1));
   for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod.",
                                    "_orig_mod.module.", "_orig_mod.module._orig_mod."}) {
-    write_weights(folder.path() / "wrapped.pt", with_prefix(prefix, weights), /*as_safetensors=*/false);
+    write_weights(folder.path() / "wrapped.pt", with_prefix(prefix, weights),
+                  /*as_safetensors=*/false);
     CHECK(same(read_weights(folder.path() / "wrapped.pt"), weights));
   }
   NamedTensors mixed = weights;

@@ -355,7 +355,7 @@ TEST_CASE("paths that begin with ~/ are in the home folder") {
   REQUIRE(config.model.weights);
   CHECK(config.model.weights->file == "/base/~/w.pt");
   CHECK(read("{}", {"output=~/o"}).output == "/home/of a user/o");
-  CHECK(message_for("{}", {"accuracies_file=~/a"}).find("expected a file name") !=
+  CHECK(message_for("{}", {"accuracies_file=~/a"}).find("expected the name of a file") !=
         std::string::npos);
   const ScopedEnvironment none("HOME", "");
   CHECK(message_for("{}", {"output=~/o"}) ==

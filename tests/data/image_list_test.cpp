@@ -78,7 +78,7 @@ TEST_CASE("integers are class numbers, other labels are names") {
   CHECK(open_list(folder, "path,label\np/a.png,2\np/b.png,x\n")->notes().size() == 1);
   for (const std::string number : {"-1", "99999999999999999999"}) {
     CHECK_ERROR(open_list(folder, "path,label\np/a.png," + number + "\n"), ExitCode::kData,
-                "the label " + number);
+                "label " + number);
   }
   // A test set is read as the training set was.
   CHECK(open_list(folder, "path,label\np/a.png,2\n", {true, true})->class_names() == Names{"2"});

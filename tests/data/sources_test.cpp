@@ -270,9 +270,11 @@ TEST_CASE("the batches of CIFAR-10 are found in their order, and none may be mis
   const auto search = [](const fs::path& place, SplitName split) {
     return find_cifar_files({place, {}}, split);
   };
-  CHECK_ERROR(search(root, SplitName::kTest), ExitCode::kData, "test_batch.bin: missing");
+  CHECK_ERROR(search(root, SplitName::kTest), ExitCode::kData,
+              "test_batch.bin: this file of data.test is missing");
   fs::remove(root / "data_batch_3.bin");
-  CHECK_ERROR(search(root, SplitName::kTrain), ExitCode::kData, "data_batch_3.bin: missing");
+  CHECK_ERROR(search(root, SplitName::kTrain), ExitCode::kData,
+              "data_batch_3.bin: this file of data.train is missing");
   CHECK_ERROR(search(root / "nothing", SplitName::kTrain), ExitCode::kData,
               "nothing: no such file or folder (data.train)");
   const fs::path one = root / "data_batch_2.bin";
@@ -340,7 +342,8 @@ TEST_CASE("a folder of batches is read as a data set, by format and by name") {
   CHECK(gray.train.count == 10);
   CHECK(gray.validation.bytes_per_image() == 64);
   fs::remove(folder.path() / "cifar10/data_batch_4.bin");
-  CHECK_ERROR(open_dataset(named), ExitCode::kData, "data_batch_4.bin: missing");
+  CHECK_ERROR(open_dataset(named), ExitCode::kData,
+              "data_batch_4.bin: this file of data.train is missing");
 }
 
 TEST_CASE("class folders become classes in the order of their names") {

@@ -182,7 +182,7 @@ TEST_CASE("layers with statistics that cannot be synchronised are refused by the
   const auto model = std::make_shared<ModelWithFeatures>(layers);
   const auto failure = error_of([&] { model->synchronize_batch_norm(sum); });
   CHECK(failure.code == ExitCode::kConfig);
-  for (const char* part : {"batch_norm of model.layers", "set it to false",
+  for (const char* part : {"batch_norm in model.layers", "set it to false",
                            "\n  features.norm (torch::nn::BatchNorm2dImpl)",
                            "\n  features.2 (torch::nn::BatchNorm1dImpl)",
                            "\n  features.3 (torch::nn::BatchNorm3dImpl)", "\n  features.4 ("}) {

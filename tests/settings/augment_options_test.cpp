@@ -257,7 +257,7 @@ TEST_CASE("the list determines the final image size") {
       augmented_size({RotateOptions{1}, RandomCropOptions{ImageSize{31, 28}, 1}}, mnist),
       ExitCode::kConfig,
       "/data/augment/1: random_crop needs 31x28 pixels, but images of 28x28 with padding 1 are "
-      "fewer");
+      "smaller");
 }
 
 }  // namespace
