@@ -229,6 +229,8 @@ class Draft {
         "model: the weights are those of {}; its last layer is new, the others learn at a tenth of "
         "the rate",
         settings::name_of(weights_->network));
+    recipe_["sync_batch_norm"] = true;
+    because("sync_batch_norm: the part of each process is too small for batch statistics");
   }
 
   /// Returns the name of the last layer of the weights' network.

@@ -190,8 +190,7 @@ void for_each_fact(Facts& facts, const Visit& visit) {
 void check_image_shape(const network::ImageShape& shape, const std::string& source) {
   const auto check = [&](const char* key, std::int64_t value, std::int64_t most) {
     if (value >= 1 && value <= most) return;
-    fail_checkpoint(
-        fmt::format("{}: /images/{} is {}, expected 1 to {}", source, key, value, most));
+    fail_checkpoint(fmt::format("{}: {} is {}, expected 1 to {}", source, key, value, most));
   };
   check("channels", shape.channels, kMostChannels);
   check("height", shape.height, settings::kMaxImageSide);
@@ -402,8 +401,9 @@ std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::s
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {
   const Json state = state_of(file, source);
   const auto progress = state.find("progress");
-  if (progress == state.end())
+  if (progress == state.end()) {
     fail_checkpoint(source + ": does not contain the progress of its run");
+  }
   try {
     return with_accuracies(progress_from_json(*progress), file);
   } catch (const Error& error) {

@@ -168,9 +168,10 @@ void add_init(CLI::App& command, CommandLine& line) {
 
 void add_describe(CLI::App& command, CommandLine& line) {
   add_config_flags(command, line);
-  command.add_flag("--data", line.describes_data,
-                   "Prints the data as JSON instead: samples per class, held-out files, and "
-                   "skipped samples; warns about identical files in training and held-out sets");
+  command.add_flag(
+      "--data", line.describes_data,
+      "Prints the data as JSON instead: samples per class, held-out files, and "
+      "files that were left out; warns about identical files in training and held-out sets");
   command.add_flag("--json", line.json, "Prints one JSON object instead of a table");
   add_logging_flags(command, line);
   command.footer(

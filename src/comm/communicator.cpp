@@ -141,7 +141,7 @@ Communicator::Communicator(const launch::WorkerIdentity& identity, const Rendezv
       timeout_s_(timeout_s),
       store_(joined.store) {
   if (alone()) return;
-  translate_failures("connection of the process group",
+  translate_failures("process group setup",
                      [&] { group_ = make_group(store_, identity, backend, one_host_, timeout_s); });
   store_->setTimeout(to_milliseconds(timeout_s));
 }
@@ -228,7 +228,7 @@ void Communicator::require_store() {
   if (now_s - checked_store_s_ < timeout_s_ / 4) return;
   checked_store_s_ = now_s;
   const std::string unused = "checked/" + std::to_string(rank_);
-  translate_failures("a check of the store", [&] { (void)store_->check({unused}); });
+  translate_failures("a store check", [&] { (void)store_->check({unused}); });
 }
 
 std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
@@ -247,7 +247,7 @@ std::vector<int> Communicator::silent_ranks(bool timed_out) noexcept try {
 void Communicator::leave() {
   if (alone()) return;
   const launch::WaitScope waiting(status_, launch::Wait::kTextExchange);
-  translate_failures("the end of the run", [&] {
+  translate_failures("shutdown", [&] {
     ++exchanges_;
     std::vector<std::string> all_done, all_left;
     for (int rank = 0; rank < world_size_; ++rank) {

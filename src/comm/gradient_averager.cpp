@@ -173,7 +173,7 @@ class BucketedAverager : public GradientAverager {
         static_cast<std::int64_t>(options.gradient_averaging.bucket_mb * 1024 * 1024);
     // Rebuilding buckets after the first step changes the order of addition, and a resumed run has
     // a different first step. Searching for unused parameters prevents the Reducer from rebuilding.
-    translate_failures("creation of the reducer", [&] {
+    translate_failures("reducer setup", [&] {
       reducer_ = make_reducer(buffer_, communicator_, bucket_bytes, keep_bucket_order_);
       reducer_->register_comm_hook(std::make_unique<Hook>(this));
     });
@@ -182,7 +182,7 @@ class BucketedAverager : public GradientAverager {
   void begin() override {
     GradientAverager::begin();
     adds_ = false;
-    translate_failures("rebuilding of buckets", [&] {
+    translate_failures("a bucket rebuild", [&] {
       if (!keep_bucket_order_) reducer_->rebuild_buckets();
       reducer_->prepare_for_forward();
     });

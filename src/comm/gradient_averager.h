@@ -173,8 +173,8 @@ class GradientAverager {
   virtual bool sends_in_backward() const { return false; }
   /// Gathers the summed gradients on every rank.
   virtual void all_gather() {}
-  /// Replaces a small contiguous tensor, of the same size on all ranks, with its sum over the
-  /// ranks if the strategy can do so without messages; else returns false. Collective. For batch
+  /// Replaces a contiguous tensor, of the same size on all ranks, with its sum over the ranks if it
+  /// is small and the strategy needs no messages for it; else returns false. Collective. For batch
   /// norm, which needs sums of statistics in the forward and backward pass of each layer.
   virtual bool all_reduce_small(at::Tensor& /*tensor*/) { return false; }
   /// Waits until every rank sees the updates of all ranks. Returns whether they are finite on all

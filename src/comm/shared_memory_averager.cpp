@@ -210,7 +210,7 @@ class SharedMemoryAverager : public GradientAverager {
 
   bool all_reduce_small(at::Tensor& tensor) override {
     if (tensor.nbytes() > kMaxSmall_bytes) return false;
-    // Two sets of slots in turn: a rank that passes the barrier of one set has read the other.
+    // Two sets of slots in turn: once a rank passes the barrier of one, all have read the other.
     uses_second_set_ = !uses_second_set_;
     const auto slot_of = [&](int owner) {
       const auto number = static_cast<std::size_t>(uses_second_set_ ? ranks() + owner : owner);

@@ -12,6 +12,7 @@
 
 namespace mnist_train::cpu_kernels {
 
+/// Rounds to nearest even.
 inline void round_to(float value, float& to) { to = value; }
 inline void round_to(float value, Bf16Bits& to) { float_to_bf16(&value, 1, &to); }
 

@@ -18,7 +18,7 @@ constexpr float value_of(Bf16Bits element) {
 }
 
 inline constexpr std::int64_t kImages = 32;   // per block
-inline constexpr std::int64_t kMinParts = 8;  // into which threads divide a batch
+inline constexpr std::int64_t kMinParts = 8;  // of a batch, for threads
 
 /// Channels per word.
 template <class Element>

@@ -61,7 +61,12 @@ Converted convert(const ConvertOptions& options) {
   fs::path folder = fs::absolute(options.to).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   const fs::path part = folder.string() + ".part-" + std::to_string(::getpid());
-  make_folder(part, ExitCode::kConfig);
+  std::error_code error;
+  fs::create_directories(part, error);
+  if (error) {
+    throw Error(ExitCode::kConfig,
+                folder.string() + ": cannot create the folder: " + error.message());
+  }
   try {
     write_split(*training_set, options, classes, part / "train");
     write_split(*test_set, options, classes, part / "test");

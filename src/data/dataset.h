@@ -47,7 +47,7 @@ struct Dataset {
   /// Hash of the pixels and labels of all splits, or of names, sizes and labels if images are
   /// decoded on demand: "xxh3-128:<32 hex digits>". Used by resume and by the summary.
   std::string hash;
-  std::vector<std::string> class_names{};   // by class number; empty if the data have none
+  std::vector<std::string> class_names{};   // by class number; empty if the data has none
   std::vector<std::string> skipped{};       // skipped bad samples, with the reason
   std::vector<std::int64_t> train_parts{};  // sizes of the sets of train_per_process, in order
   LeftOut left_out{};
@@ -161,7 +161,7 @@ fs::path find_dataset_record(const fs::path& weights);
 /// samples beyond `limit_train` and `limit_test`, and of `unusable` ones.
 std::string write_dataset_record(const Dataset& dataset, const settings::DataOptions& options);
 
-/// Returns one line for the user, such as "12 .txt files; folders: __MACOSX (created by an archive
+/// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by an archive
 /// program)", or "" if nothing was left out.
 std::string left_out_text(const LeftOut& left_out);
 

@@ -58,8 +58,9 @@ void seal(int fd) {
 void fill(int fd, DatasetReader& reader) {
   reader.require_memory();
   const std::uint64_t end = reader.bytes();
-  if (::ftruncate(fd, static_cast<off_t>(end)) != 0)
+  if (::ftruncate(fd, static_cast<off_t>(end)) != 0) {
     throw_errno("resize the memory of the samples");
+  }
   {
     const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE, kMemory);
     std::string description = describe(reader.read_into({memory.get(), end}, memory), memory.get());

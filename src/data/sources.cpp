@@ -42,7 +42,7 @@ void require_there(const DataLocation& location, SplitName split, DataFormat for
 void refuse_other_kind(const fs::path& path) {
   const auto kind = kind_of_file(path);
   if (!kind) return;
-  fail_data("{}: is {}, which no data.format reads; {}", path.string(), kind->name, kind->advice);
+  fail_data("{}: is {}, which cannot be used here; {}", path.string(), kind->name, kind->advice);
 }
 
 namespace {
@@ -240,7 +240,7 @@ void check_parts(const DataOptions& options, const Sources& sources, bool with_t
   }
   if (!with_test || has_option || has_test_files(options) || names(Part::kTest)) return;
   throw ConfigKeyError(
-      "/data: needs test: a list, a fraction of train to hold out, such as 0.2, or a holdout "
+      "/data: requires test: a list, a fraction of train to hold out, such as 0.2, or a holdout "
       "column in " +
       source.name());
 }

@@ -137,6 +137,8 @@ Image resize(const Image& image, std::int64_t height, std::int64_t width) {
   return resize_part(image, height, width, {0, height}, {0, width});
 }
 
+// llrint rounds half to even, like Python's round.
+
 Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
   Framing result{height, width};
   if (image.width * height >= image.height * width) {
@@ -144,8 +146,8 @@ Framing cropped(const Image& image, std::int64_t height, std::int64_t width) {
   } else {
     result.height = width * image.height / image.width;
   }
-  result.top = -std::llrint(static_cast<double>(result.height - height) / 2);  // half to even,
-  result.left = -std::llrint(static_cast<double>(result.width - width) / 2);   // like Python
+  result.top = -std::llrint(static_cast<double>(result.height - height) / 2);
+  result.left = -std::llrint(static_cast<double>(result.width - width) / 2);
   return result;
 }
 

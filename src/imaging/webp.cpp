@@ -37,7 +37,7 @@ Header read_webp(Bytes bytes, const std::string& name) {
   WebPBitstreamFeatures features{};
   if (webp().get_features(bytes.data(), bytes.size(), &features, WEBP_DECODER_ABI_VERSION) !=
       VP8_STATUS_OK) {
-    fail_at(name, 0, "a corrupt WebP header");
+    fail_at(name, 0, "corrupt WebP header");
   }
   if (features.has_animation != 0) {
     fail_at(name, 0, "an animated WebP image; save one frame as PNG: {}", conversion_command(name));

@@ -31,7 +31,7 @@ struct Division {
 constexpr std::int64_t kMostParts = 8;  // each part counts its arrival if positions advance
 
 Division divide(std::int64_t units, std::int64_t units_per_thread) {
-  const auto up = [](auto a, auto b) { return std::max<std::int64_t>(1, ceil_div(a, b)); };
+  const auto up = [](auto a, auto b) { return std::max<std::int64_t>(1, ceil_divide(a, b)); };
   const std::int64_t parts = std::min(up(units, units_per_thread * kThreads), kMostParts);
   const std::int64_t warps = up(up(units, parts), kWarp);
   return {parts, static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kThreads))};

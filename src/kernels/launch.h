@@ -28,11 +28,11 @@ inline constexpr std::int64_t kArrivedBlocks = 1024;  // counters
 /// starts. See `is_last_block` in gpu/prelude.cu.
 unsigned* arrived_blocks();
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+inline std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// Returns the number of blocks of `kThreads` threads that contain at least this many threads.
 inline unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>(ceil_div(threads, kThreads));
+  return static_cast<unsigned>(ceil_divide(threads, kThreads));
 }
 
 /// Returns the kernel name for a tensor's type: "NAME_f32" or "NAME_bf16".

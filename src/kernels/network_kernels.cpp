@@ -136,7 +136,7 @@ ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const 
   const unsigned threads = (std::min(rows * groups, kPoolThreads) + kWarp - 1) / kWarp * kWarp;
   const std::int64_t windows = into.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
   const auto blocks =
-      static_cast<unsigned>(std::min<std::int64_t>(ceil_div(windows, rows), kMostPoolBlocks));
+      static_cast<unsigned>(std::min<std::int64_t>(ceil_divide(windows, rows), kMostPoolBlocks));
   at::Tensor partial_sums;
   if (needs_bias) {
     found.bias = at::empty({into.size(1)}, into.options());
@@ -184,7 +184,7 @@ constexpr std::int64_t kTileChannels = 64;   // per block, at most
 
 /// Returns whether there are enough arrival counters for the tiles of this many channels.
 bool has_few_tiles(std::int64_t channels) {
-  return ceil_div(channels, kTileChannels) <= kArrivedBlocks;
+  return ceil_divide(channels, kTileChannels) <= kArrivedBlocks;
 }
 
 /// Division of a tensor into rows, channel tiles and blocks; see gpu/row_tiles.cu.
@@ -199,9 +199,9 @@ struct RowTiles {
                          [](const at::Tensor& other) { return is_aligned(other, kBytes); });
     if (!packed) size = 1;
     const std::int64_t groups = channels / size;
-    const std::int64_t tile_count = ceil_div(groups, kTileChannels / size);
+    const std::int64_t tile_count = ceil_divide(groups, kTileChannels / size);
     tiles = as_int(tile_count);
-    row_slots = kTiledThreads / ceil_div(groups, tile_count);
+    row_slots = kTiledThreads / ceil_divide(groups, tile_count);
   }
 
   /// Returns the number of blocks per tile: at most `most` over all tiles, with at least

@@ -21,7 +21,7 @@ constexpr std::int64_t kKnown = 1003;   // weights in a known case
 constexpr unsigned kMostBlocks = 1024;  // enough to fill any GPU
 
 unsigned blocks_of(const at::Tensor& flat) {
-  return std::clamp(blocks_for(ceil_div(flat.numel(), kPack)), 1U, kMostBlocks);
+  return std::clamp(blocks_for(ceil_divide(flat.numel(), kPack)), 1U, kMostBlocks);
 }
 
 /// Launches a kernel with the arguments shared by all rules, followed by its own.

@@ -211,7 +211,7 @@ UniqueFd publish_job(const Job& job) {
 
 Job read_job(int fd) {
   if (::fcntl(fd, F_GETFD) < 0) {
-    refuse("mnist-train-worker is started by mnist-train, not by hand: no job was passed");
+    refuse("mnist-train-worker is started by mnist-train, not manually: no job was passed");
   }
   const auto json =
       nlohmann::json::from_cbor(content_of(fd), /*strict=*/true, /*allow_exceptions=*/false);

@@ -196,6 +196,7 @@ using Warn = std::function<void(const std::string& line)>;
 /// Returns the signals that ask a run to save and exit: SIGTERM, SIGINT, SIGQUIT, SIGUSR1, and
 /// SIGHUP unless it is ignored, for example because of nohup.
 std::vector<int> stop_signals();
+/// Returns the same signals as a set, for sigmask functions.
 sigset_t stop_signal_set();
 
 /// Returns the exit code of a run stopped by a signal: 130 for Ctrl-C (SIGINT), 143 for the others.

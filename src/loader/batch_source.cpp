@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <spdlog/spdlog.h>
@@ -234,6 +233,15 @@ class ResidentSource : public BatchSource {
   std::optional<kernels::PixelMap> augmenting_map_;  // GPU: for augmented ones, if supported
 };
 
+/// Returns a copy of `rows` with space for `more` rows at the end.
+at::Tensor with_room(const at::Tensor& rows, std::int64_t more) {
+  std::vector<std::int64_t> sizes = rows.sizes().vec();
+  sizes.front() += more;
+  at::Tensor larger = at::empty(sizes, rows.options());
+  larger.narrow(0, 0, rows.size(0)).copy_(rows);
+  return larger;
+}
+
 }  // namespace
 
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -354,9 +362,11 @@ Batch BatchSource::augmented(Selection selection) {
   Batch stored = read(wanted);
   const data::Range partners = augmenter_->partners(selection);
   if (partners.size() > 0) {
-    const at::Tensor own = stored.images.clone();  // the next `read` may reuse its memory
-    const Batch others = read({partners});
-    stored = {at::cat({own, others.images}), at::cat({stored.labels, others.labels})};
+    const std::int64_t own = stored.labels.size(0);
+    stored = {with_room(stored.images, partners.size()), with_room(stored.labels, partners.size())};
+    const Batch others = read({partners});  // may reuse the memory of the first ones
+    stored.images.narrow(0, own, partners.size()).copy_(others.images);
+    stored.labels.narrow(0, own, partners.size()).copy_(others.labels);
   }
   return finish(augmenter_->apply(std::move(stored), selection));
 }

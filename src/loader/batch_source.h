@@ -52,8 +52,8 @@ class BatchSource {
   }
   /// Returns the number of samples that `positions` must contain after the last one, see Augmenter.
   std::int64_t samples_beyond() const { return augmenter_ ? augmenter_->samples_beyond() : 0; }
-  /// Announces the next ranges of `gather`, in order, so that they are decoded during computation;
-  /// they may be empty. A wrong prefetch hint costs a wasted decode, nothing else.
+  /// Announces the next ranges of `gather`, which may be empty, in order, so that they are decoded
+  /// during computation. A wrong prefetch hint costs a wasted decode, nothing else.
   virtual void prefetch(std::span<const data::Range> /*ranges*/, Order /*order*/) {}
 
  protected:

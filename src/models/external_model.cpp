@@ -261,8 +261,9 @@ class ScriptModel : public ExternalModel {
     bool fits = inputs.size() >= 2 && is_tensor(inputs[1]);
     for (std::size_t i = 2; i < inputs.size(); ++i) fits &= inputs[i].default_value().has_value();
     fits &= schema.returns().size() == 1 && is_tensor(schema.returns().front());
-    if (!fits)
+    if (!fits) {
       refuse("forward must take and return one tensor; its signature is" + text_of(schema));
+    }
   }
 
   static std::string text_of(const c10::FunctionSchema& schema) {

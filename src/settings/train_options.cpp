@@ -229,7 +229,7 @@ void add_refinements(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, class_weights, optional_of(class_weights()),
           "Weights of the classes in the training loss, as in CrossEntropyLoss(weight). balanced: "
           "training samples / (classes × samples of the class); an object: by class name, or "
-          "number if the data have no names; other classes have weight 1.",
+          "number if the data has no names; other classes have weight 1.",
           {"class_weight", "loss_weights", "weight"});
   ADD_KEY(schema, max_gradient_norm, optional_of(number({0, kMaxFloat, true})),
           "Clips gradients to this norm.",

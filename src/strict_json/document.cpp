@@ -90,7 +90,7 @@ std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
 void refuse_other_formats(const std::string& name, std::string_view text) {
   if (const char* encoding = wide_encoding(text)) {
     refuse(name, std::string("is ") + encoding +
-                     " text, but a config must be UTF-8; to convert it: " + "iconv -f " + encoding +
+                     " text, but a config must be UTF-8; to convert it: iconv -f " + encoding +
                      " -t UTF-8 " + (name == kStandardInput ? "FILE" : shell_word(name)) +
                      " > config.json");
   }

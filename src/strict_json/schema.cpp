@@ -55,7 +55,7 @@ std::string describe_range(const NumberRange& range) {
   if (!range.above_min && !range.below_max) {
     return number + "from " + show(range.min) + " to " + show(range.max);
   }
-  return number + (range.above_min ? "above " : "at least ") + show(range.min) +
+  return number + (range.above_min ? "above " : "of at least ") + show(range.min) +
          (range.below_max ? " and below " : " and at most ") + show(range.max);
 }
 

@@ -132,7 +132,7 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
   if (begins.back() < ranks) {
     const std::string shards = std::to_string(begins.back());
     throw Error(ExitCode::kConfig, "deterministic.shards divides each batch into " + shards +
-                                       ", but there are " + std::to_string(ranks) +
+                                       " shards" + ", but there are " + std::to_string(ranks) +
                                        " processes: start at most " + shards);
   }
   if (!options.samples_per_rank.empty()) {

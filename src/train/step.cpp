@@ -125,7 +125,7 @@ void require_finite(const StepSums& sums, std::int64_t step,
   if (!std::isfinite(sums.loss)) {
     const char* const became = std::isnan(sums.loss) ? "NaN" : "infinite";
     throw Error(ExitCode::kRunFailed, std::string("the loss became ") + became + ' ' + at_step +
-                                          ": lower learning_rate, or check for broken samples");
+                                          ": lower learning_rate, or check for corrupt samples");
   }
   const std::string parameter = broken_parameter();
   const std::string broken =

@@ -5,6 +5,7 @@
 
 #include "cpu_kernels/batch_norm.h"
 #include "cpu_kernels/blocked.h"
+#include "cpu_kernels/dropout.h"
 #include "cpu_kernels/kernels.h"
 #include "cpu_kernels/pooling.h"
 #include "support/catch.h"
@@ -295,6 +296,69 @@ TEST_CASE("Plain images become blocks and plain images again") {
       check_conversion<float>(shape, 32, channels_last);
       check_conversion<float>(shape, 7, channels_last);
       check_conversion<Bf16Bits>(shape, 20, channels_last);
+    }
+  }
+}
+
+std::uint32_t mix(std::uint32_t bits) {
+  bits ^= bits >> 16;
+  bits *= 0x7feb352d;
+  bits ^= bits >> 15;
+  bits *= 0x846ca68b;
+  return bits ^ (bits >> 16);
+}
+
+/// `hashed_dropout` of models/layer_operations.cpp, for contiguous samples of `elements` elements.
+template <class Element>
+std::vector<double> dropped(const std::vector<Element>& x, const std::vector<std::int64_t>& seeds,
+                            std::size_t elements, std::int64_t number, double p) {
+  const std::uint32_t key = mix(static_cast<std::uint32_t>(number) * 0x9e3779b1 + 1);
+  const auto scale = static_cast<float>(1 / (1 - p));
+  std::vector<double> y;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto bits = static_cast<std::uint64_t>(seeds[i / elements]);
+    const std::uint32_t low = static_cast<std::uint32_t>(bits) ^ key;
+    const auto place = static_cast<std::uint32_t>(i % elements);
+    const std::uint64_t hash =
+        mix(place * 0x9e3779b1 + low) ^ static_cast<std::uint32_t>(bits >> 32);
+    Element result{};
+    if (hash >= static_cast<std::uint64_t>(std::llround(p * 0x1p32))) {
+      round_to(value_of(x[i]) * scale, result);
+    }
+    y.push_back(value_of(result));
+  }
+  return y;
+}
+
+std::vector<std::int64_t> random_seeds(std::int64_t count) {
+  std::mt19937_64 engine(3);
+  std::vector<std::int64_t> seeds;
+  for (std::int64_t i = 0; i < count; ++i) seeds.push_back(static_cast<std::int64_t>(engine()));
+  return seeds;
+}
+
+template <class Element>
+void check_kernel(const ValueShape& shape, double p) {
+  if (!is_supported<Element>()) return;
+  INFO(shape.channels << " channels, p " << p);
+  constexpr std::int64_t kSamples = 23;
+  const std::vector<std::int64_t> seeds = random_seeds(kSamples);
+  const std::vector<Element> x =
+      Draws<Element>(5).numbers(kSamples * shape.channels * shape.pixels());
+  const std::vector<Element> from = to_blocks(shape, kSamples, x);
+  std::vector<Element> to = empty_blocks<Element>(shape, kSamples);
+  kernel_table<Element>()->layers.drop({shape.pixels(), shape.channels, kSamples},
+                                       make_dropout(7, p, seeds.data(), kSamples), from.data(),
+                                       to.data());
+  const auto elements = static_cast<std::size_t>(shape.channels * shape.pixels());
+  CHECK(from_blocks(shape, kSamples, to) == dropped(x, seeds, elements, 7, p));
+}
+
+TEST_CASE("Dropout drops the same elements as models/layer_operations.cpp") {
+  for (const double p : {0.5, 0.1, 0.0, 1 - 1e-12}) {  // the last one's limit is 2^32
+    for (const ValueShape& shape : {ValueShape{3, 5, 7}, ValueShape{64, 1, 1}}) {
+      check_kernel<float>(shape, p);
+      check_kernel<Bf16Bits>(shape, p);
     }
   }
 }

@@ -47,7 +47,7 @@ TEST_CASE("a job arrives unchanged, as often as it is read") {
 
 TEST_CASE("a worker that was started by hand says so") {
   CHECK_THAT(error_of([] { read_job(-1); }),
-             IsError(ExitCode::kConfig, "started by mnist-train, not by hand"));
+             IsError(ExitCode::kConfig, "started by mnist-train, not manually"));
 }
 
 TEST_CASE("a descriptor without a job is an error") {

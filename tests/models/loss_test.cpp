@@ -48,6 +48,11 @@ void check_loss(const at::Tensor& logits, const Targets& targets, double smoothi
   CHECK(loss.correct.item<double>() == Approx(expected.correct.item<double>()).epsilon(1e-6));
   CHECK(loss.loss_sum.requires_grad());
   CHECK_FALSE(loss.correct.requires_grad());
+  const bool is_fp32 = logits.scalar_type() == at::kFloat;
+  const at::Tensor exact_gradient =
+      torch::autograd::grad({expected.loss_sum}, {exact}, {}, /*retain_graph=*/true)[0];
+  CHECK(at::allclose(torch::autograd::grad({loss.loss_sum}, {logits})[0].to(at::kDouble),
+                     exact_gradient, is_fp32 ? 1e-5 : 8e-3, is_fp32 ? 1e-6 : 1e-3));
 
   const at::Tensor sums = at::ones({3});
   const BackwardRoot root = training_loss(logits, targets, smoothing, kScale, sums);

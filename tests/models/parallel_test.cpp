@@ -120,6 +120,21 @@ TEST_CASE("one thread does the work alone, also within work that is shared") {
   CHECK(at::get_num_threads() == 2);
 }
 
+TEST_CASE("of threads that have work at the same time, one gets help") {
+  std::vector<std::thread> threads;
+  std::atomic<std::int64_t> sum = 0;
+  for (int number = 0; number < 4; ++number) {
+    threads.emplace_back([&] {
+      at::set_num_threads(2);
+      for (int round = 0; round < 500; ++round) {
+        parallel_for(0, 8, 1, [&](std::int64_t begin, std::int64_t end) { sum += end - begin; });
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(sum == 4 * 500 * 8);
+}
+
 TEST_CASE("an exception on any thread reaches the caller") {
   const Threads two(2);
   const auto fail_at = [](std::int64_t place) {

@@ -170,3 +170,18 @@ def test_reading_a_config_takes_no_time(tmp_path):
         effective("--config", tmp_path / "cfg.json")
         seconds.append(time.monotonic() - started)
     assert min(seconds) < 0.05
+
+
+def test_files_that_are_no_config_are_refused_at_once_with_their_place(tmp_path):
+    for content in (b"", b"[" * 100000, b'{"output": "\xe9"}', b'{"epochs": 1', b"[]", b"{}\0"):
+        (tmp_path / "bad.json").write_bytes(content)
+        refused = run("--config", "bad.json", "--dry-run", folder=tmp_path, timeout=5, expect=2)
+        assert refused.stderr.startswith("bad.json:1:") and refused.stdout == "", content[:20]
+    for path in (tmp_path, tmp_path / "nowhere.json"):
+        run("--config", path, "--dry-run", expect=2)
+
+
+@pytest.mark.parametrize("flags", [["--local-rank=0"], ["--local_rank", "1"]])
+def test_a_plain_file_is_a_config_and_local_rank_is_ignored(tmp_path, flags):
+    (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
+    assert PLAIN.items() <= effective(*flags, "--config", tmp_path / "cfg.json").items()

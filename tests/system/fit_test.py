@@ -34,7 +34,9 @@ def folder(tmp_path_factory):
                 extension, options = KINDS[number % len(KINDS)]
                 image = picture(label, 1000 * label + number + len(split))
                 if extension in ("ppm", "jpg", "bmp"):
-                    image = image.convert("RGB")
+                    image = image.convert("CMYK" if extension == "jpg" and number % 2 else "RGB")
+                elif extension == "png" and number % 2:
+                    image = image.convert("LA")
                 if extension in ("jpg", "webp", "png"):
                     exif = Image.Exif()
                     exif[0x0112] = 1 + number % 8
@@ -121,3 +123,10 @@ def test_huge_pictures_are_refused_with_the_keys_that_help(tmp_path, folder):
 def test_wrong_keys_are_refused(tmp_path, folder, changes, pointer):
     refused = run("--config", write_config(tmp_path, settings(folder, **changes)), expect=2).stderr
     assert pointer in refused, refused
+
+
+def test_a_picture_of_another_format_is_named_with_the_command_that_converts_it(tmp_path):
+    write_class_folders(tmp_path / "set", {label: [numpy.zeros((9, 9, 3), numpy.uint8)] for label in "01"})
+    Image.new("RGB", (9, 9)).save(tmp_path / "set" / "1" / "b.jpg", "TIFF")
+    data = own_data("image-folder", tmp_path / "set", size=24, channels=3)
+    assert f"mogrify -format png {tmp_path / 'set' / '1' / 'b.jpg'}" in train(tmp_path, {"data": data}, expect=3).stderr

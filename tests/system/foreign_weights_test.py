@@ -131,16 +131,18 @@ def test_a_file_in_the_old_format_of_torch_save_that_is_cut_anywhere_is_refused(
         refused = run("export", "--checkpoint", tmp_path / "cut.pt", "--format", "safetensors", "--output", tmp_path / "out.safetensors",
                       expect=5)
         assert "cut.pt: its weights cannot be read: the " in refused.stderr, size
-<<<<<<< HEAD
-=======
 
 
-def test_a_large_file_that_was_cut_short_is_refused_at_once(tmp_path):
-    weights = tmp_path / "large.pth"
-    weights.write_bytes((FOLDER / "reference.pth").read_bytes()[:4096])
-    with open(weights, "r+b") as file:
-        file.truncate(2**31)
-    config = write_config(tmp_path, changes(str(weights)))
-    refused = run("--config", config, "--output", tmp_path / "run", expect=5, timeout=20)
-    assert "truncated" in refused.stderr
->>>>>>> 612630bd (Call files truncated and tensors missing in messages about weights)
+@pytest.mark.parametrize("new, fresh", [("head", {"fc.weight", "fc.bias"}),
+                                        (["bn1.*", "*.bias"], {"bn1.weight", "bn1.bias", "conv1.bias", "fc.bias"})])
+def test_new_keeps_the_initial_values(tmp_path, new, fresh):
+    initial = train(tmp_path, changes(None), output="initial").weights()
+    begun = train(tmp_path, changes({"file": str(FOLDER / "timm.pth.tar"), "new": new})).weights()
+    for key, value in saved_weights().items():
+        # A step changes zeros by the tiniest amount.
+        assert numpy.abs(begun[key] - (initial[key] if key in fresh else value)).max() < 1e-30, key
+
+
+def test_a_glob_in_new_that_matches_nothing_is_a_mistake_in_the_config(tmp_path):
+    refused = train(tmp_path, changes({"file": str(FOLDER / "reference.pth"), "new": ["fx.*"]}), expect=2)
+    assert 'model/weights/new: "fx.*" matches no parameter; did you mean "fc.*"?' in refused.stderr

@@ -194,6 +194,9 @@ def test_a_column_of_a_list_decides_the_sets(tmp_path, photos):
 
 
 REFUSED = {
+    "no test": ({"test": None}, 2, "/data/format: requires test: a test set, or a fraction of train to hold out, such as 0.2"),
+    "sets by process": ({"train": None, "train_per_process": ["photos", "photos"]}, 2,
+                        "/data/test: is a fraction, which cannot be used with train_per_process; give a test set"),
     "a fraction of all": ({"test": 1}, 2, "/data/test: expected a number above 0 and below 1"),
     "none": ({"test": 0}, 2, "/data/test: expected a number above 0 and below 1"),
     "a folder of that name": ({"test": "./0.2"}, 3, "/0.2: no such file or folder (data.test)"),
@@ -251,3 +254,9 @@ def test_a_limit_that_unusable_pictures_fall_short_of_does_not_stop_an_evaluatio
     assert printed_json("describe", "--data", "--config", run_folder.path / "config.json") == record
     found = printed_json("evaluate", "--checkpoint", run_folder.path, "--json")
     assert found["test_accuracy"] == pytest.approx(run_folder.summary()["test_accuracy"], abs=1e-6)
+
+
+def test_limits_draw_from_each_class(tmp_path, photos):
+    record, _ = described(tmp_path, SMALL_NET | {"data": own("image-folder", photos, limit_train=12, limit_test=4)})
+    assert [(row["train"], row["test"]) for row in record["classes"]] == [(5, 2), (4, 1), (2, 1), (1, 0)]
+    assert record["left_out"] == {"limit_train": 23, "limit_test": 4}

@@ -237,6 +237,7 @@ def test_dropout_stays_active_and_a_checkpoint_loads_into_pytorchs_groups(tmp_pa
 
 
 BAD = {  # the list, and a part of the message
+    "everything frozen": ([{"match": "*", "frozen": True}], "/parameters: every parameter is frozen"),
     "an unknown name": ([{"match": "fc3.*", "frozen": True}],
                         '/parameters/0/match: "fc3.*" matches no parameter; did you mean "fc1.*", "fc2.*"?'),
     "all of several": ([{"match": ["conv*", "con2.*"], "frozen": True}, {"match": "head.*", "weight_decay": 0}], "/parameters/1/match: \"head.*\""),

@@ -68,3 +68,9 @@ def test_evaluation_counts_each_sample_once(tmp_path, model, samples):
     assert results[0]["test_accuracy"] == results[1]["test_accuracy"] == results[2]["test_accuracy"]
     for result in results[1:]:
         assert result["test_loss"] == pytest.approx(results[0]["test_loss"], rel=1e-6)
+
+
+def test_a_batch_size_per_process_is_that_times_the_processes(tmp_path):
+    of_all = train(tmp_path, {"max_steps": 5, "batch_size": 60}, processes=3, output="all")
+    each = train(tmp_path, {"max_steps": 5, "batch_size": None, "batch_size_per_process": 20}, processes=3, output="each")
+    assert each.digest() == of_all.digest()

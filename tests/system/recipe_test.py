@@ -148,3 +148,18 @@ def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, recipe, processes, str
     assert whole.summary()["ended_by"] == {"plateau": "early_stopping", "one_cycle": "epochs"}[recipe]
     stop_by_sigterm(tmp_path, changes, processes, whole.last_step() - 3 * PER_EPOCH // 2)
     same_outcome(train(tmp_path, changes, "--resume", "auto", processes=processes), whole)
+
+
+def test_a_run_ends_with_the_first_epoch_that_reaches_stop_at_accuracy_on_the_validation_set(tmp_path):
+    changes = {"epochs": 4, "data": {"validation": 0.2, "limit_train": 1280}}
+    accuracies = [epoch["validation_accuracy"] for epoch in train(tmp_path, changes, processes=2, output="whole").epochs()]
+    reached = accuracies.index(max(accuracies)) + 1
+    folder = train(tmp_path, changes | {"stop_at_accuracy": max(accuracies) - 1e-6}, processes=2)
+    assert len(folder.epochs()) == reached > 1
+    assert reached == 4 or folder.summary()["ended_by"] == "stop_at_accuracy"
+
+
+def test_a_run_does_not_begin_to_average_in_the_middle(tmp_path):
+    train(tmp_path, {"max_steps": 2})
+    refused = train(tmp_path, {"max_steps": 4, "ema": {}}, "--resume", "auto", expect=5).stderr
+    assert "does not fit ema" in refused and "model.weights" in refused

@@ -86,7 +86,7 @@ def test_data_of_another_kind_are_named_with_what_to_do(tmp_path, data_format, n
         text = json.dumps({"device": "cpu", "data": {"format": data_format, "train": str(place), "test": str(place)}})
         first = run("--config", "-", input=text, folder=tmp_path, expect=3).stderr.splitlines()[0]
         assert 'data.format "image-folder"' in first, first
-        expected = f"; it contains {name}, {kind}: " if place == folder else f"{place}: is {kind}, which no data.format reads; "
+        expected = f"; it contains {name}, {kind}: " if place == folder else f"{place}: is {kind}, which cannot be used here; "
         assert expected in first, first
         assert ('data.format to "image-list"' in first) == (name == "train.csv")
 
@@ -192,3 +192,14 @@ def test_every_command_refuses_an_output_that_cannot_be_written(tmp_path):
     for command in (["convert", "--from", f"idx:{MNIST}", "--to", "lmdb:/proc/set"], ["fetch", "mnist", "--to", "/proc/set"],
                     ["--config", config, "--output", "/proc/set", "--nproc-per-node", 2]):
         assert "/proc/set: cannot " in run(*command, folder=tmp_path, expect=2).stderr, command
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="there is a GPU")
+@pytest.mark.parametrize("asked", [{"backend": "nccl", "device": "auto"}, {"device": "cuda"}])
+def test_a_gpu_asked_for_by_name_is_not_replaced(tmp_path, asked):
+    refused = train(tmp_path, asked, processes=2, expect=2)
+    assert next(iter(asked.values())) in refused.stderr and "no GPU" in refused.stderr and not refused.path.exists()
+
+
+def test_processes_that_contradict_the_devices_are_refused(tmp_path):
+    assert "devices" in train(tmp_path, {"launch": {"devices": ["cpu"] * 3}}, processes=2, expect=2).stderr

@@ -86,6 +86,8 @@ def test_every_process_streams_its_own_set_and_shares_may_move(tmp_path, sets):
     moving = config_of(sets, "lmdb", decode="stream", split="throughput", augment=[])
     moved = train(tmp_path, merged(moving, {"deterministic": False}), processes=3, output="moved")
     assert moved.summary()["samples_seen"] == 2 * trained_on(moved)
+    even = train(tmp_path, config_of(sets, "lmdb", decode="stream", augment=[]), processes=3, output="even")
+    assert relative_difference(moved.weights(), even.weights()) < 1e-4
 
 
 def test_evaluate_and_preview_stream_as_training_does(tmp_path, sets, decoded_before):

@@ -328,10 +328,11 @@ def worker(folder, rank, port, changes, world_size=2, before=(), variables=None)
 
 @contextlib.contextmanager
 def workers(folder, changes, count=2, port=None, **others):
-    """All ranks of a run, by rank, until the end of the block."""
+    """All ranks of a run, by rank, until the end of the block; the last one starts first."""
     port = port or free_port()
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(worker(folder, rank, port, changes, world_size=count, **others)) for rank in range(count)]
+        ranks = [stack.enter_context(worker(folder, rank, port, changes, world_size=count, **others)) for rank in reversed(range(count))]
+        yield ranks[::-1]
 
 
 def torchrun(folder, changes, *flags, variables=None):

@@ -18,11 +18,11 @@ from support import BINARY, LONG_S, environment, run, train, wait_until, write_c
 class Terminal:
     """Runs a command on a terminal with that number of columns, and records its output."""
 
-    def __init__(self, command, folder, columns):
+    def __init__(self, command, folder, columns, term="xterm"):
         self.main, other = pty.openpty()
         self.resize(columns)
         self.popen = subprocess.Popen(list(map(str, command)), stdin=other, stdout=other, stderr=other, cwd=folder,
-                                      env=environment(TERM="xterm", LANG="C.UTF-8"), start_new_session=True,
+                                      env=environment(TERM=term, LANG="C.UTF-8"), start_new_session=True,
                                       preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(other)
         self.written = b""
@@ -84,9 +84,9 @@ def progress_lines(text):
     return re.findall(r"\r\x1b\[J(epoch [^\r\n]*)\r", text)
 
 
-def start_on(tmp_path, columns, changes):
+def start_on(tmp_path, columns, changes, term="xterm"):
     command = [BINARY, "--config", write_config(tmp_path, changes), "--output", "run", "--nproc-per-node", 1]
-    return Terminal(command, tmp_path, columns)
+    return Terminal(command, tmp_path, columns, term)
 
 
 @pytest.mark.parametrize("columns", (40, 80, 200))
@@ -144,6 +144,13 @@ def test_ctrl_c_in_start_up_says_a_word_and_leaves_no_folder(tmp_path, delay_s):
         assert "stopped" in "".join(lines[-4:]) and "^C" not in "".join(lines), lines
     if "before the first step" in terminal.text and "run folder" not in terminal.text:
         assert not (tmp_path / "run").exists()
+
+
+def test_a_dumb_terminal_gets_plain_lines(tmp_path):
+    terminal = start_on(tmp_path, 80, {"epochs": 1}, term="dumb")
+    assert terminal.wait() == 0
+    assert "\x1b" not in terminal.text
+    assert re.search(r"^epoch 1/1, step 20/20: loss \S+, [\d,]+ samples/s, ETA 0:00\r$", terminal.text, re.MULTILINE)
 
 
 def test_the_end_of_a_run_says_what_to_do_next(tmp_path):

@@ -1,6 +1,9 @@
-"""Weights for other programs, and weights from them; hostile files are tested in checkpoint/pt_file and tensor_file."""
+"""Weights for other programs, and weights from them; checkpoint/pt_file and tensor_file test more hostile files."""
 
 import json
+import os
+import struct
+import zipfile
 from collections import OrderedDict
 
 import pytest
@@ -213,3 +216,20 @@ def test_optimizer_state_is_in_checkpoints_alone(tmp_path):
                  "--output", tmp_path / "x.safetensors", expect=2)
     assert "--format pt" in result.stderr
     assert not list(tmp_path.glob("x.*"))
+
+
+def test_a_hostile_file_is_refused_quickly_and_does_nothing(tmp_path):
+    class Command:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'touched'}",)
+
+    torch.save(OrderedDict(w=torch.zeros(4), x=Command()), tmp_path / "command.pt")
+    # Lists of lists by reference: a copy would have 2^60 elements.
+    bomb = b"\x80\x02]q\x00" + b"".join(b"]q" + bytes([n + 1]) + 2 * (b"h" + bytes([n]) + b"a") for n in range(60)) + b"."
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", bomb)
+    (tmp_path / "giant.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}" + bytes(64))
+    for name in ("command.pt", "bomb.pt", "giant.safetensors"):
+        refused = run("export", "--checkpoint", tmp_path / name, "--output", tmp_path / "out.pt", timeout=10, expect=5)
+        assert name in refused.stderr and len(refused.stderr) < 2000
+    assert not (tmp_path / "touched").exists() and not (tmp_path / "out.pt").exists()

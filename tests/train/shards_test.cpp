@@ -129,7 +129,8 @@ TEST_CASE("more ranks than shards are refused") {
   const auto failure = error_of([] { (void)train_on(3, with_shards(2)); });
   CHECK(failure.code == ExitCode::kConfig);
   CHECK(failure.message ==
-        "deterministic.shards divides each batch into 2, but there are 3 processes: start at most "
+        "deterministic.shards divides each batch into 2 shards, but there are 3 processes: start "
+        "at most "
         "2");
 }
 

@@ -91,7 +91,7 @@ std::string confusion_matrix(const RunFiles& run) {
     }
     rows += "</tr>\n";
   }
-  const char* hint = kinds.empty() ? "" : " Click a red cell to see its images.";
+  const char* hint = kinds.empty() ? "" : " Choose a red cell to see its images.";
   const char* css_class = run.class_names.empty() ? "matrix" : "matrix named";
   return figure(
       "Confusion matrix",
@@ -146,8 +146,7 @@ std::string class_table(const RunFiles& run) {
   const std::string text = fmt::format(
       "Accuracy (recall): the fraction of the class's images that are classified correctly; over "
       "all images, it is {}. Precision: the fraction of predictions of this class that are "
-      "correct. "
-      "F1: their harmonic mean.{}",
+      "correct. F1: their harmonic mean.{}",
       percent(fraction_of(counts.right(), counts.all())),
       splits.empty() ? "" : " The other columns are numbers of images.");
   const std::string title = listed.size() < counts.samples.size()

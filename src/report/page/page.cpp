@@ -231,7 +231,8 @@ bool is_picture(std::string_view uri) {
 Mistake mistake_of(const nlohmann::json& json, const std::string& where) {
   const auto integer = [&](const char* key) {
     const double number = number_in(json, key);
-    if (std::isnan(number)) refuse_content(where, fmt::format("\"{}\" is not a number", key));
+    if (std::isnan(number))
+      refuse_content(where, fmt::format("\"{}\" is missing or not a number", key));
     return std::abs(number) < 9e15 ? static_cast<std::int64_t>(number) : 0;
   };
   Mistake mistake{integer("id"), text_in(json, "image"), integer("guess"), integer("truth"), {}};
