@@ -290,9 +290,9 @@ std::string formatted(const Json& json, std::size_t indent = 0, std::size_t used
   std::string lines;
   for (const auto& [key, value] : json.items()) {
     const std::string name = json.is_object() ? json_text(Json(key)) + ": " : "";
-    line += (line.empty() ? "" : ", ") + name + formatted(value);
-    lines += (lines.empty() ? "" : ",") + margin + name;
-    lines += formatted(value, indent + 2, indent + 2 + name.size());
+    line.append(line.empty() ? "" : ", ").append(name).append(formatted(value));
+    lines.append(lines.empty() ? "" : ",").append(margin).append(name);
+    lines.append(formatted(value, indent + 2, indent + 2 + name.size()));
   }
   const bool fits = used + line.size() + (json.is_object() ? 4 : 2) < kLineLength;
   if (fits) return json.is_object() ? "{ " + line + " }" : "[" + line + "]";

@@ -366,10 +366,11 @@ const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const st
   const SharedLibrary library(file.string());
   require(library.loaded(), "cannot be loaded: " + library.error());
   const auto entry_function = library.find<const plugin::EntryPoint*()>(plugin::kEntryFunction);
-  require(
-      entry_function != nullptr,
-      fmt::format("is not a plug-in: it has no function {}, which MNIST_TRAIN_CLASSIFIER defines",
-                  plugin::kEntryFunction));
+  if (entry_function == nullptr) {
+    throw ConfigKeyError(fmt::format(
+        "{}: is not a plug-in: it has no function {}, which MNIST_TRAIN_CLASSIFIER defines", source,
+        plugin::kEntryFunction));
+  }
   const plugin::EntryPoint& entry = *entry_function();
   const auto versions = [](auto header, auto torch) {
     return fmt::format("version {} of mnist_train/model.h and LibTorch {}", header, torch);

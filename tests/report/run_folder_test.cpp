@@ -323,7 +323,8 @@ TEST_CASE("invalid files are refused with file and line") {
        "metrics.jsonl:1: confusion is not a matrix of counts"},
       {"mistakes.jsonl", "{\"id\":1,\"guess\":\"x\",\"truth\":1}\n",
        "mistakes.jsonl:1: \"guess\" is missing or not a number"},
-      {"mistakes.jsonl", "{\"id\":1,\"guess\":2}\n", "mistakes.jsonl:1: \"truth\" is missing or not a number"},
+      {"mistakes.jsonl", "{\"id\":1,\"guess\":2}\n",
+       "mistakes.jsonl:1: \"truth\" is missing or not a number"},
       {"summary.json", "[]", "summary.json: is not a JSON object"},
       {"config.json", "{\"a\":\"\xff\"}", "config.json: is not a JSON object"},
   }));
