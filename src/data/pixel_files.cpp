@@ -14,8 +14,8 @@ namespace {
 // Codes of the element types; multi-byte numbers are big-endian.
 constexpr std::uint8_t kUnsignedByte = 0x08;
 constexpr std::uint8_t kSignedByte = 0x09;
-constexpr std::uint8_t kInt16 = 0x0B;
-constexpr std::uint8_t kInt32 = 0x0C;
+constexpr std::uint8_t kSignedShort = 0x0B;
+constexpr std::uint8_t kSignedInt = 0x0C;
 
 constexpr std::size_t kMaxDimensions = 4;
 constexpr std::size_t kMostHeaderBytes = 4 + 4 * kMaxDimensions;
@@ -123,7 +123,8 @@ class IdxReader {
     }
     require(4);
     type_ = header_[2];
-    if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kInt16 && type_ != kInt32) {
+    if (type_ != kUnsignedByte && type_ != kSignedByte && type_ != kSignedShort &&
+        type_ != kSignedInt) {
       fail(2,
            "the element type is 0x{:02x}; only integers of 8, 16 or 32 bits are supported (0x08, "
            "0x09, 0x0b, 0x0c)",
@@ -170,8 +171,8 @@ class IdxReader {
   }
 
   std::size_t element_bytes() const {
-    if (type_ == kInt32) return 4;
-    return type_ == kInt16 ? 2 : 1;
+    if (type_ == kSignedInt) return 4;
+    return type_ == kSignedShort ? 2 : 1;
   }
 
   std::string shape_text() const { return fmt::format("{}", fmt::join(shape_, " x ")); }
