@@ -20,23 +20,29 @@ def tidy():
 def commands_of(*sources, flag=""):
     for source in sources:
         source.parent.mkdir(exist_ok=True)
-        source.write_text(f"int {source.stem};\nint more;\nint last;\n")
-    return {source: {"command": f"c++ {flag} -o {source.name}.o -c {source}"} for source in sources}
+        source.write_text(f"int {source.stem};\nextern int more;\nextern int last;\n")
+    return {source: {"command": f"c++{flag} -o {source.name}.o -c {source}", "directory": str(source.parent)} for source in sources}
 
 
 def test_sources_of_one_compile_command_are_together_and_programs_apart(tidy, tmp_path):
     commands = commands_of(tmp_path / "a/one.cpp", tmp_path / "b/two.cpp", tmp_path / "a/main.cpp", tmp_path / "b/main.cpp")
-    commands |= commands_of(tmp_path / "a/fast.cpp", flag="-mavx512f")
+    commands |= commands_of(tmp_path / "a/optimised.cpp", flag=" -O3")
+    commands |= commands_of(tmp_path / "a/fast.cpp", flag=" -mavx512f")
     groups = tidy.group(commands, commands)
-    assert [[path.name for path in group.sources] for group in groups] == [["one.cpp", "two.cpp"], ["main.cpp"], ["main.cpp"], ["fast.cpp"]]
+    assert [[path.name for path in group.sources] for group in groups] == [
+        ["one.cpp", "two.cpp", "optimised.cpp"], ["main.cpp"], ["main.cpp"], ["fast.cpp"]]
 
 
-def test_a_finding_is_reported_where_it_comes_from(tidy, tmp_path, monkeypatch):
+@pytest.mark.parametrize("conflict", [False, True])
+def test_a_finding_is_reported_where_it_comes_from(tidy, tmp_path, monkeypatch, conflict):
     commands = commands_of(tmp_path / "a/one.cpp", tmp_path / "a/two.cpp")
     program = tmp_path / "clang-tidy"
-    program.write_text('#!/bin/sh\nfor path; do :; done\necho "$path:5:5: error: bad name [check]"\nexit 1\n')
+    program.write_text(f'#!/bin/sh\nfor path; do :; done\necho "$path:{2 if conflict else 5}:5: error: bad name [check]"\nexit 1\n')
     program.chmod(0o755)
+    if conflict:  # the compiler says that the sources cannot be one
+        (tmp_path / "a/two.cpp").write_text("float one;\n\n")
     monkeypatch.setattr(tidy, "BUILD_FOLDER", tmp_path / "build")
     monkeypatch.setattr(tidy, "find_clang_tidy", lambda: (str(program), "version 14"))
     (group,) = tidy.group(commands, commands)
-    assert tidy.Tidy(commands).check(group) == f"{tmp_path}/a/two.cpp:2:5: error: bad name [check]\n"
+    places = [f"{tmp_path}/a/{name}.cpp:2:5: error: bad name [check]\n" for name in ("one", "two")]
+    assert tidy.Tidy(commands).check(group) == ("".join(places) if conflict else places[1])
