@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "cpu_kernels/convolution.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -191,16 +192,12 @@ class BlockedBatchNorm {
   template <class Action>
   void for_each_row_range(const Action& action) const {
     const std::int64_t height = shape_.height;
-    const std::int64_t least = ceil_divide(kMinParts, batch_.blocks());
-    const std::int64_t rows = ceil_divide(height, std::min(least, height));
-    const std::int64_t of_block = ceil_divide(height, rows);
-    parallel_for(0, batch_.blocks() * of_block, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t part = begin; part < end; ++part) {
-        const std::int64_t block = part / of_block;
-        const std::int64_t y = part % of_block * rows;
-        action(range_of_rows(block, std::min(rows, height - y)), (block * height + y) * row_size());
-      }
-    });
+    const std::int64_t blocks = batch_.blocks();
+    RowParts::of(blocks, height, height)
+        .visit_all(blocks, [&](std::int64_t /*part*/, std::int64_t block, std::int64_t y,
+                               std::int64_t end) {
+          action(range_of_rows(block, end - y), (block * height + y) * row_size());
+        });
   }
   double* sums_of(std::int64_t part) { return part_sums_.data() + part * 2 * channels_; }
   /// Adds the sums of all parts.

@@ -22,6 +22,27 @@ struct RowParts {
   std::int64_t rows;      // per part; fewer in the last part of a block
   std::int64_t of_block;  // parts
   std::int64_t height;    // of a block
+
+  /// Divides blocks into parts of at most `most_rows` rows, at least kMinParts in a batch if there
+  /// are as many rows.
+  static RowParts of(std::int64_t blocks, std::int64_t height, std::int64_t most_rows) {
+    const std::int64_t rows =
+        std::min(most_rows, ceil_divide(height, ceil_divide(kMinParts, blocks)));
+    return {rows, ceil_divide(height, rows), height};
+  }
+  /// Calls `action(part, block, row_begin, row_end)` for one part.
+  template <class Action>
+  void visit(std::int64_t part, const Action& action) const {
+    const std::int64_t y = part % of_block * rows;
+    action(part, part / of_block, y, std::min(y + rows, height));
+  }
+  /// Calls `action` for all parts, in parallel.
+  template <class Action>
+  void visit_all(std::int64_t blocks, const Action& action) const {
+    parallel_for(0, blocks * of_block, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t part = begin; part < end; ++part) visit(part, action);
+    });
+  }
 };
 
 /// Receives each part of the output while it is cached.
@@ -33,11 +54,6 @@ struct RowListener {
   std::function<void(std::int64_t part, std::int64_t block, std::int64_t row_begin,
                      std::int64_t row_end)>
       take;
-
-  void take_part(const RowParts& parts, std::int64_t part) const {
-    const std::int64_t y = part % parts.of_block * parts.rows;
-    take(part, part / parts.of_block, y, std::min(y + parts.rows, parts.height));
-  }
 };
 
 inline constexpr std::int64_t kAmxWords = 16;         // words per register row; rows per register
@@ -248,11 +264,8 @@ class Gather {
     compute_panels(operands);
     if (listener == nullptr) return;
     const RowParts all = parts(operands.blocks);
-    const std::int64_t count = operands.blocks * all.of_block;
-    listener->begin(count);
-    parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t part = begin; part < end; ++part) listener->take_part(all, part);
-    });
+    listener->begin(operands.blocks * all.of_block);
+    all.visit_all(operands.blocks, listener->take);
   }
 
  private:
@@ -335,9 +348,7 @@ class Gather {
     return std::max<std::int64_t>(1, kBandBytes * view_.out.height / in_bytes);
   }
   RowParts parts(std::int64_t blocks) const {
-    const std::int64_t of_block = ceil_divide(kMinParts, blocks);
-    const std::int64_t rows = std::min(cached_rows(), ceil_divide(view_.out.height, of_block));
-    return {rows, ceil_divide(view_.out.height, rows), view_.out.height};
+    return RowParts::of(blocks, view_.out.height, cached_rows());
   }
   /// Returns whether all blocks should be multiplied by a few panels at a time: if the weights need
   /// more memory than the inputs, or if there is only one row.
@@ -393,7 +404,7 @@ class Gather {
                             {0, 0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
           });
       listener->begin(count);
-      for (std::int64_t part = 0; part < first; ++part) listener->take_part(all, part);
+      for (std::int64_t part = 0; part < first; ++part) all.visit(part, listener->take);
     }
     parallel_for(first, count, 1, [&](std::int64_t begin, std::int64_t end) {
       while (begin < end) {
@@ -404,7 +415,7 @@ class Gather {
             {block, begin % all.of_block * all.rows,
              std::min((last - block * all.of_block) * all.rows, view_.out.height), 0, panels});
         for (; begin < last; ++begin) {
-          if (listener != nullptr) listener->take_part(all, begin);
+          if (listener != nullptr) all.visit(begin, listener->take);
         }
       }
     });

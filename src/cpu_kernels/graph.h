@@ -62,7 +62,7 @@ struct GraphNode {
 ///
 ///   Graph graph({1, 28, 28});
 ///   Value x = graph.add(ConvolutionNode{shape, false}, graph.input());
-///   x = graph.add_relu(graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
+///   x = graph.add(ActivationNode{}, graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
 ///
 /// A flatten before a linear layer needs no node: the layer is then a convolution with a kernel of
 /// the image's size. With a node, the weights are read in place, which is faster if there are many.
@@ -106,7 +106,6 @@ class Graph {
     node->relu = true;
     return in;
   }
-  Value add_relu(Value in) { return add(ActivationNode{}, in); }
   /// Adds two values. If one is computed by the last node, a batch norm, the sum is fused with it.
   Value add_sum(Value in, Value residual) {
     for (const auto& [computed, added] : {std::pair{in, residual}, std::pair{residual, in}}) {

@@ -1,5 +1,5 @@
-// What a graph fuses. models/cpu_network_test.cpp compares what its executor computes with
-// LibTorch.
+// Fusion of layers in a graph; models/cpu_network_test.cpp compares the results of its executor
+// with LibTorch.
 #include "cpu_kernels/graph.h"
 
 #include "support/catch.h"
@@ -19,12 +19,12 @@ Value add_norm(Graph& graph, Value in) {
 
 TEST_CASE("a residual block has no nodes for its sum and its ReLUs") {
   Graph graph(kShape);
-  const Value x = graph.add_relu(add_norm(graph, Graph::input()));
+  const Value x = graph.add(ActivationNode{}, add_norm(graph, Graph::input()));
   graph.share(x);
-  const Value front = graph.add_relu(add_norm(graph, x));
+  const Value front = graph.add(ActivationNode{}, add_norm(graph, x));
   const Value end = add_norm(graph, front);
   const Value shortcut = add_norm(graph, x);
-  graph.add_relu(graph.add_sum(end, shortcut));
+  graph.add(ActivationNode{}, graph.add_sum(end, shortcut));
   CHECK(graph.nodes().size() == 8);
 }
 
