@@ -19,6 +19,9 @@ import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "scripts" / "lib"))
+import runs  # noqa: E402
+
 RESULTS = ROOT / "scripts" / "bench" / "results"
 NOT_MEASURED = "not measured"
 RATES = ("bf16_flops", "fp32_flops", "memory_bytes_per_s")
@@ -127,9 +130,7 @@ def parser_of(description, name):
 
 def records(run, event):
     """The records of that event in a run folder, as far as their lines are whole."""
-    path = pathlib.Path(run, "metrics.jsonl")
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [record for record in map(json.loads, lines) if record["event"] == event]
+    return [record for record in runs.RunFolder(run).lines() if record["event"] == event]
 
 
 def write(output, result):

@@ -12,10 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine import ROOT, records
-
-sys.path.insert(0, str(ROOT / "scripts" / "lib"))
-import runs  # noqa: E402
+from machine import ROOT, records, runs
 
 PEERS = ROOT / "scripts" / "bench" / "peers"
 FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
