@@ -26,7 +26,7 @@ using settings::Activation;
 
 constexpr std::int64_t kChannels = 3;
 
-/// What a layer made of a batch: outputs, gradients of the inputs and its weight, and statistics.
+/// Results of a layer for a batch: outputs, gradients of the inputs and its weight, statistics.
 struct Outcome {
   at::Tensor output;
   at::Tensor input_gradient;

@@ -66,7 +66,7 @@ LayerList residual(bool norm = true) {
   return list;
 }
 
-/// With a sum of images, and so many outputs of a linear layer that images are flattened for it.
+/// With a sum of images, and a linear layer with enough outputs to need flattened images.
 LayerList flattened() {
   settings::ResidualLayer block;
   block.layers = {convolution(10, 3, 1), relu()};

@@ -34,7 +34,7 @@ inline std::shared_ptr<ImageSource> open_pictures(const std::filesystem::path& f
   return open_image_folder(folder, bad);
 }
 
-/// Returns a copy of what a source or a view reads for a sample.
+/// Returns a copy of the bytes of a sample in a source or a view.
 template <typename Samples>
 std::vector<std::uint8_t> bytes_in(const Samples& samples, std::int64_t sample) {
   std::vector<std::uint8_t> buffer;

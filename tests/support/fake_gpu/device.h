@@ -21,7 +21,7 @@ inline constexpr int kMaxThreadsPerBlock = 1024;
 /// driver; 0 for features that this device does not have.
 int device_attribute(int attribute);
 
-/// Returns how many blocks of so many threads a multiprocessor holds.
+/// Returns the number of blocks of `block_size` threads that a multiprocessor can run at once.
 int resident_blocks(int block_size);
 
 /// Returns the number of devices that this process sees.

@@ -7,18 +7,17 @@
 
 namespace mnist_train::fake_gpu {
 
-/// Returns where the mock reaches memory of a device.
+/// Translates a device address to the address at which the mock can access it.
 using Translate = void* (*)(void* address);
 
-/// The function of a library that the mock's NVRTC made (see nvrtc_prologue.h), by this name:
-/// sets `work` to what computes the kernel with a copy of the arguments, and returns whether there
-/// is such a kernel.
+/// The function of this name in a library that the mock's NVRTC compiled (see nvrtc_prologue.h).
+/// Sets `work` to a function that computes the kernel with a copy of the arguments. Returns whether
+/// the kernel exists.
 using BindKernel = bool(const char* name, void* const* arguments, Translate translate,
                         unsigned blocks, unsigned threads, std::function<void()>* work);
 inline constexpr const char* kBindKernel = "mnist_train_bind_kernel";
 
-/// What the mock's NVRTC calls a cubin: this, the library's size in eight bytes, and the
-/// library.
+/// First bytes of the mock's cubin; the library's size in eight bytes and the library follow.
 inline constexpr char kImageMagic[] = "fake_gpu kernels";
 
 /// A kernel of the program, which does nothing when it is launched, unless it was compiled by

@@ -32,7 +32,7 @@ namespace {
 
 constexpr int kMaxRanks = 16;
 
-/// What the ranks know of each other. It begins as zeros.
+/// Memory in which the ranks meet; initially zero.
 struct SharedHeader {
   struct RankPlace {
     char host[64];
@@ -45,8 +45,7 @@ struct SharedHeader {
   std::array<RankPlace, kMaxRanks> places;
 };
 
-/// A part of a message between two ranks, which lies in memory that both share until the receiver
-/// has taken it.
+/// A part of a message between two ranks, in memory that both share until the receiver has read it.
 struct MessageSlot {
   static constexpr std::size_t kCapacity_bytes = 1 << 20;
 
@@ -121,8 +120,8 @@ class Backoff {
 /// which the process that makes the unique id keeps open until all ranks have mapped it, so that
 /// nothing is left of it whatever ends them.
 ///
-/// What it does runs on the ranks' streams and waits for the other ranks there, as NCCL's kernels
-/// do: a lost rank keeps the streams of the others waiting until they abort.
+/// Its work runs on the ranks' streams and waits for the other ranks there, as NCCL's kernels do: a
+/// lost rank keeps the streams of the others waiting until they abort.
 class Communicator {
  public:
   /// Makes the file, and the id by which other processes find it.
