@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Everything that only a machine with a GPU can show: the doctor, the [gpu] tests, the smoke test, parity with the CPU, timings.
 
-usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,speed,parity,smoke,features,training]
+usage: scripts/gpu_check [--output FILE] [--parts doctor,nccl,tests,parity,smoke,features,sanitizer,speed,training,profile]
 
 Runs from a built repository, or from an unpacked bundle on a node that has nothing but PyTorch. Writes what it found as
 JSON (default: scripts/bench/results/gpu-<model>.json), with what the commands printed in <the same name>-logs.tar.gz, both
-anew after every part, and exits 0 if every check passed. The parts are in the order of their worth, for a machine that is
-borrowed for a short while; each is cut off after two minutes. The peers in Python have parts of their own, which run only by name:
-python_net, python_lenet, python_mlp.
+anew after every part, and exits 0 if every check passed. For a machine that is borrowed for a short while, all parts that time
+nothing run at once, and each command is cut off after two minutes. The peers in Python have parts of their own, which run only by
+name: python_net, python_lenet, python_mlp.
 """
 
 import argparse
+import csv
 import functools
 import importlib.util
 import json
@@ -23,7 +24,9 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.dont_write_bytecode = True
@@ -33,7 +36,8 @@ WEIGHTS_TOLERANCE = 1e-4  # after 20 steps in fp32, relative to a tensor's large
 ACCURACY_TOLERANCE = 0.004  # after 2 epochs
 ACCURACY_GOAL = 0.987  # of configs/mnist.json after 10 epochs
 SHORT = {"max_steps": 40, "deterministic": False}  # on top of runs.SMALL
-PART_S = 120
+COMMAND_S = 120
+PROFILE_METRICS = ("gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum")
 
 
 def file_name(text):
@@ -45,19 +49,15 @@ class Checks:
         self.folder, self.gpus, self.output = folder, gpus, output
         self.logs = folder / "logs"
         self.logs.mkdir()
-        self.part_ends_s = 0.0
+        self.lock = threading.Lock()
         self.results = []
         self.timings = {}
+        self.profiles = {}
 
     def report(self, name, ok, detail):
-        self.results.append({"check": name, "ok": bool(ok), "detail": detail})
-        print(f"{'ok    ' if ok else 'FAILED'}  {name}: {detail}", flush=True)
-
-    def begin_part(self):
-        self.part_ends_s = time.monotonic() + PART_S
-
-    def seconds_left(self):
-        return max(1.0, self.part_ends_s - time.monotonic())
+        with self.lock:
+            self.results.append({"check": name, "ok": bool(ok), "detail": detail})
+            print(f"{'ok    ' if ok else 'FAILED'}  {name}: {detail}", flush=True)
 
     def command(self, name, *command, forbidden=None, variables=None):
         """A command that succeeds or fails as a whole; its last lines tell, all of them lie in a file."""
@@ -67,19 +67,20 @@ class Checks:
             with subprocess.Popen(command, env={**runs.environment(), **(variables or {})}, cwd=runs.ROOT, stdout=log,
                                   stderr=subprocess.STDOUT, start_new_session=True) as process:
                 try:
-                    ended = f"exit {process.wait(self.seconds_left())}"
+                    ended = f"exit {process.wait(COMMAND_S)}"
                 except subprocess.TimeoutExpired:
-                    ended = f"cut off: the part took {PART_S} s"
+                    ended = f"cut off after {COMMAND_S} s"
                 if process.poll() != 0:
                     end_session(process.pid)
         text = path.read_text(encoding="utf-8", errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         ok = ended == "exit 0" and lines and not (forbidden and forbidden in text)
         self.report(name, ok, lines[-1] if ok else "\n".join([*lines[-20:], ended]))
+        return text if ok else None
 
     def train(self, name, config, processes=1, **changes):
         run = runs.Run(self.folder / name, runs.merged(config, changes), processes)
-        return run.finish(timeout_s=self.seconds_left())
+        return run.finish(timeout_s=COMMAND_S)
 
     def time(self, name, run):
         summary = run.summary()
@@ -101,15 +102,23 @@ def end_session(leader):
         pass
 
 
+def together(*calls):
+    """Runs all at once, and then raises what the first that failed raised."""
+    with ThreadPoolExecutor(len(calls)) as executor:
+        for future in [executor.submit(call) for call in calls]:
+            future.result()
+
+
 def check_gpu_tests(checks):
     """Each case in a process of its own: an error of the device stays with it."""
     program = str(runs.programs_folder() / "mnist-train-tests")
     listed = subprocess.run([program, "[gpu]", "--list-tests"], env=runs.environment(), text=True, capture_output=True, check=False)
     names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long ones continue in the next line
-    for name in names:
-        checks.command(f"[gpu] {name}", program, re.sub(r"([,\[\\])", r"\\\1", name) + "*", forbidden="no CUDA device")
     if not names:
         checks.report("[gpu] tests", False, listed.stdout + listed.stderr)
+        return
+    together(*(functools.partial(checks.command, f"[gpu] {name}", program, re.sub(r"([,\[\\])", r"\\\1", name) + "*",
+                                 forbidden="no CUDA device") for name in names))
 
 
 def check_doctor(checks):
@@ -126,8 +135,8 @@ def check_smoke(checks):
 
 
 def check_parity(checks):
-    cpu = checks.train("cpu-steps", runs.SMALL, max_steps=20, device="cpu")
-    gpu = checks.train("gpu-steps", runs.SMALL, max_steps=20, device="cuda")
+    with ThreadPoolExecutor() as executor:
+        cpu, gpu = executor.map(lambda device: checks.train(f"{device}-steps", runs.SMALL, max_steps=20, device=device), ("cpu", "cuda"))
     difference = runs.relative_difference(gpu, cpu)
     checks.report(
         "CPU-GPU parity of weights",
@@ -164,44 +173,106 @@ def check_two_ranks_of_nccl(checks):
               'wait $first && exit $second')
     config = checks.folder / "nccl.json"
     config.write_text(json.dumps(runs.merged(runs.SMALL, SHORT | {"device": "cuda", "backend": "nccl"})))
-    for name, settings in {
+    cases = {
         "flat, eager": ["gradient_averaging.strategy=flat", "cuda_graphs=off"],
         "flat, graph": ["gradient_averaging.strategy=flat", "cuda_graphs=on"],
         "bucketed": ["gradient_averaging.strategy=bucketed"],
         "flat, bf16 gradients": ["gradient_averaging.strategy=flat", "gradient_averaging.compression=bf16"],
         "synchronised batch norm": ["model.name=resnet18", "sync_batch_norm=true"],
         "mixup across processes": ['data.augment=[{"name":"mixup","scope":"global"}]'],
-    }.items():
-        port = str(29500 + len(checks.results))
-        flags = [flag for setting in settings for flag in ("--set", setting)]
+    }
+
+    def check(number, name):
+        port = str(29500 + number)
+        flags = [flag for setting in cases[name] for flag in ("--set", setting)]
         checks.command(f"two ranks of NCCL on one GPU: {name}", "bash", "-c", script, "bash",
                        str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output",
                        str(checks.folder / f"nccl-{port}"), *flags,
                        variables={"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
                                   "MASTER_PORT": port, "NCCL_SOCKET_IFNAME": "lo"})
 
+    together(*(functools.partial(check, number, name) for number, name in enumerate(cases)))
+
+
+SPEED_CONFIGS = {"net": "mnist", "resnet18": "fashion_mnist_resnet18", "lenet": "gluon_lenet", "mlp": "dali_mlp",
+                 "own_network": "own_network"}
+
+
+def speed_config(model):
+    """As the configs have it, on MNIST's images in bf16."""
+    config = json.loads((runs.ROOT / "configs" / f"{SPEED_CONFIGS[model]}.json").read_text())
+    config = {key: value for key, value in config.items() if key not in ("data", "launch")}
+    return runs.merged(config, {"data": {"dataset": "mnist"}, "launch": {"max_restarts": 0}, "epochs": 3, "device": "cuda",
+                                "precision": "bf16", "log_interval": 1000})
+
 
 def check_speed(checks):
-    """Three epochs of each model on MNIST's images, as the configs have it, in bf16."""
-    for model, name in (("net", "mnist"), ("resnet18", "fashion_mnist_resnet18"), ("lenet", "gluon_lenet"), ("mlp", "dali_mlp")):
-        config = json.loads((runs.ROOT / "configs" / f"{name}.json").read_text())
-        config = {key: value for key, value in config.items() if key not in ("data", "launch")}
-        changes = {"data": {"dataset": "mnist"}, "launch": {"max_restarts": 0}, "epochs": 3, "device": "cuda",
-                   "precision": "bf16", "log_interval": 1000}
-        checks.time(f"1 GPU, {model}, bf16", checks.train(f"speed-{model}", config, **changes))
+    for model in SPEED_CONFIGS:
+        checks.time(f"1 GPU, {model}, bf16", checks.train(f"speed-{model}", speed_config(model)))
+    fast = json.loads((runs.ROOT / "configs" / "mnist_fast.json").read_text())
+    run = checks.train("fast", fast, device="cuda")
+    checks.timings["configs/mnist_fast.json"] = {"wall_seconds": run.summary()["wall_seconds"],
+                                                 "accuracies": run.read_json("accuracies.json")}
+
+
+def check_profile(checks):
+    """The kernels of one step and their times, from Nsight Compute."""
+    if not shutil.which("ncu"):
+        checks.report("profile", True, "left out: there is no ncu here")
+        return
+    for model in SPEED_CONFIGS:
+        changes = {"max_steps": 4, "epochs": 1, "cuda_graphs": "off", "data": {"limit_train": 2560, "limit_test": 256}}
+        config = checks.folder / f"profile-{model}.json"
+        config.write_text(json.dumps(runs.merged(speed_config(model), changes)))
+        text = checks.command(f"profile of {model}", "ncu", "--target-processes", "all", "--clock-control", "none", "--cache-control",
+                              "none", "--print-units", "base", "--csv", "--page", "raw", "--metrics", ",".join(PROFILE_METRICS),
+                              str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output",
+                              str(checks.folder / f"profile-{model}"), "--quiet")
+        if text:
+            checks.profiles[model] = kernels_of_last_step(text)
+
+
+def kernels_of_last_step(text):
+    """Sums by kernel between the last two launches of the optimizer's: [[name, launches, µs, MB]], the slowest first."""
+    rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))
+    rows = [row for row in rows if row["ID"].isdigit()]
+    ends = [place for place, row in enumerate(rows) if row["Kernel Name"].startswith("update_by_")]
+    sums = {}
+    for row in rows[ends[-2] + 1 : ends[-1] + 1] if len(ends) > 1 else rows:
+        kernel = sums.setdefault(row["Kernel Name"][:100], [0, 0.0, 0.0])
+        kernel[0] += 1
+        nanoseconds, read, written = (float(row[metric].replace(",", "")) for metric in PROFILE_METRICS)
+        kernel[1] += nanoseconds / 1000
+        kernel[2] += (read + written) / 1e6
+    return [[name, count, round(microseconds, 2), round(megabytes, 2)]
+            for name, (count, microseconds, megabytes) in sorted(sums.items(), key=lambda each: -each[1][1])]
+
+
+def check_sanitizer(checks):
+    """NVIDIA's memory and race checks of our own kernels."""
+    if not shutil.which("compute-sanitizer"):
+        checks.report("sanitizer", True, "left out: there is no compute-sanitizer here")
+        return
+    case = ("--error-exitcode", "9", str(runs.programs_folder() / "mnist-train-tests"), "a GPU computes all kernels as LibTorch does")
+    together(*(functools.partial(checks.command, f"sanitizer: {tool}", "compute-sanitizer", "--tool", tool, *case)
+               for tool in ("memcheck", "racecheck")))
 
 
 def check_features(checks):
     """What has no test of its own on a GPU: 40 steps each."""
     mixup = {"augment": [{"name": "random_crop", "padding": 2}, "mixup"]}
-    for name, processes, changes in (
+    cases = (
         ("augmentation", 1, {"data": mixup}),
         ("accumulation and clipping", 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}),
         ("a GPU and a CPU, shards by speed", 2, {"launch": {"devices": ["cuda:0", "cpu"]}, "data": {"split": "throughput"}}),
-    ):
+    )
+
+    def check(name, processes, changes):
         run = checks.train(file_name(name), runs.SMALL, processes,
                            **{"device": "auto" if processes > 1 else "cuda"}, **SHORT, **changes)
         checks.report(name, run.summary()["status"] == "finished", run.summary()["execution"])
+
+    together(*(functools.partial(check, *case) for case in cases))
 
 
 def check_against_python(checks, case):
@@ -221,12 +292,15 @@ PARTS = {
     "doctor": check_doctor,
     "nccl": check_two_ranks_of_nccl,
     "tests": check_gpu_tests,
-    "speed": check_speed,
     "parity": check_parity,
     "smoke": check_smoke,
     "features": check_features,
+    "sanitizer": check_sanitizer,
+    "speed": check_speed,
     "training": check_training,
+    "profile": check_profile,
 }
+AT_ONCE = ("nccl", "tests", "parity", "smoke", "features", "sanitizer")
 BY_NAME = {f"python_{case}": functools.partial(check_against_python, case=case) for case in ("net", "lenet", "mlp")}
 
 
@@ -266,18 +340,24 @@ def main():
     with tempfile.TemporaryDirectory(prefix="mnist-train-gpu-") as folder:
         checks = Checks(Path(folder), len(gpus), output)
         seconds = {}
-        for name in chosen:
-            checks.begin_part()
+
+        def run_part(name):
             begin_s = time.monotonic()
             try:
                 parts[name](checks)
             except (Exception, SystemExit) as error:  # pylint: disable=broad-exception-caught
                 checks.report(name, False, f"{type(error).__name__}: {error}")
-            seconds[name] = round(time.monotonic() - begin_s, 1)
-            result = machine | {"part_seconds": seconds, "checks": checks.results, "timings": checks.timings}
-            output.write_text(json.dumps(result, indent=2) + "\n")
-            with tarfile.open(output.with_name(f"{output.stem}-logs.tar.gz"), "w:gz") as tar:
-                tar.add(checks.logs, arcname=f"{output.stem}-logs")
+            with checks.lock:
+                seconds[name] = round(time.monotonic() - begin_s, 1)
+                result = machine | {"part_seconds": seconds, "checks": checks.results, "timings": checks.timings,
+                                    "profiles": checks.profiles}
+                output.write_text(json.dumps(result, indent=2) + "\n")
+                with tarfile.open(output.with_name(f"{output.stem}-logs.tar.gz"), "w:gz") as tar:
+                    tar.add(checks.logs, arcname=f"{output.stem}-logs")
+
+        for group in [["doctor"], AT_ONCE, *([name] for name in parts if name not in ("doctor", *AT_ONCE))]:
+            if here := [name for name in group if name in chosen]:
+                together(*(functools.partial(run_part, name) for name in here))
     failed = sum(not check["ok"] for check in checks.results)
     print(f"gpu_check: {f'{failed} checks failed' if failed else 'passed'}; {output}")
     return 1 if failed else 0
