@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 #include <utility>
@@ -84,7 +85,7 @@ class CudaGraph : public accelerator::DeviceGraph {
  public:
   void capture(const std::function<void()>& work) override try {
     // Work of other threads (NCCL's watchdog, the checkpoint writer) is not captured.
-    graph_.capture_begin(pool(), cudaStreamCaptureModeThreadLocal);
+    graph_.capture_begin(*pool_, cudaStreamCaptureModeThreadLocal);
     try {
       work();
     } catch (...) {
@@ -103,12 +104,18 @@ class CudaGraph : public accelerator::DeviceGraph {
   void replay() override { graph_.replay(); }
 
  private:
-  /// Memory shared by all graphs: they are replayed one at a time and leave nothing in it.
-  static c10::MempoolId_t pool() {
-    static const c10::MempoolId_t kPool = at::cuda::graph_pool_handle();
-    return kPool;
+  using Pool = const c10::MempoolId_t;
+
+  /// Returns the memory shared by all graphs of a process, which are replayed one at a time and
+  /// leave nothing in it. LibTorch's allocator refuses a pool whose graphs are all gone.
+  static std::shared_ptr<Pool> shared_pool() {
+    static std::weak_ptr<Pool> last;
+    std::shared_ptr<Pool> pool = last.lock();
+    if (!pool) last = pool = std::make_shared<Pool>(at::cuda::graph_pool_handle());
+    return pool;
   }
 
+  std::shared_ptr<Pool> pool_ = shared_pool();
   at::cuda::CUDAGraph graph_;
 };
 

@@ -190,20 +190,6 @@ TEST_CASE("Gloo sums tensors on a GPU", "[gpu]") {
   for (const at::Tensor& result : results) CHECK(result.equal(at::full({1000}, 3, at::kFloat)));
 }
 
-TEST_CASE("NCCL sums over one rank", "[gpu]") {
-  if (!have_gpu()) return;
-  launch::ListenSocket listener = launch::listen_on_loopback();
-  const auto store = rendezvous(testing::rendezvous_of(0, 1, listener.port, listener.fd.release(),
-                                                       /*timeout_s=*/30))
-                         .store;
-  const auto make = reinterpret_cast<MakeNcclBackend>(
-      accelerator::cuda_module_function("mnist_train_make_nccl_backend"));
-  const auto backend = make(store, 0, 1, /*timeout_s=*/60);
-  std::vector<at::Tensor> tensors{at::arange(1000, at::kFloat).to(at::kCUDA)};
-  backend->allreduce(tensors)->wait();
-  CHECK(accelerator::to_host(tensors[0]).equal(at::arange(1000, at::kFloat)));
-}
-
 constexpr std::array kVariables{"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC",
                                 "TORCH_FR_BUFFER_SIZE",
                                 "TORCH_NCCL_TRACE_BUFFER_SIZE",
