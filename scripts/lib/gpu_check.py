@@ -32,12 +32,13 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 import runs  # noqa: E402
 
-WEIGHTS_TOLERANCE = 1e-4  # after 20 steps in fp32, relative to a tensor's largest
+WEIGHTS_TOLERANCE = 1e-3  # after 20 steps in fp32, relative to a tensor's norm; see smoke.py
 ACCURACY_TOLERANCE = 0.004  # after 2 epochs
 ACCURACY_GOAL = 0.987  # of configs/mnist.json after 10 epochs
 SHORT = {"max_steps": 40, "deterministic": False}  # on top of runs.SMALL
 COMMAND_S = 120
-PROFILE_METRICS = ("gpu__time_duration.sum", "dram__bytes_read.sum", "dram__bytes_write.sum")
+# Nsight Compute takes 0.2 s for a launch: those before the first step, and those of two steps.
+PROFILED_LAUNCHES = {"net": (170, 100), "resnet18": (180, 460)}
 
 
 def file_name(text):
@@ -220,12 +221,13 @@ def check_profile(checks):
     if not shutil.which("ncu"):
         checks.report("profile", True, "left out: there is no ncu here")
         return
-    for model in SPEED_CONFIGS:
-        changes = {"max_steps": 4, "epochs": 1, "cuda_graphs": "off", "data": {"limit_train": 2560, "limit_test": 256}}
+    for model, (skipped, profiled) in PROFILED_LAUNCHES.items():
+        changes = {"max_steps": 8, "epochs": 1, "cuda_graphs": "off", "data": {"limit_train": 2560, "limit_test": 256}}
         config = checks.folder / f"profile-{model}.json"
         config.write_text(json.dumps(runs.merged(speed_config(model), changes)))
         text = checks.command(f"profile of {model}", "ncu", "--target-processes", "all", "--clock-control", "none", "--cache-control",
-                              "none", "--print-units", "base", "--csv", "--page", "raw", "--metrics", ",".join(PROFILE_METRICS),
+                              "none", "--print-units", "base", "--csv", "--page", "raw", "--metrics", "gpu__time_duration.sum",
+                              "--launch-skip", str(skipped), "--launch-count", str(profiled),
                               str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output",
                               str(checks.folder / f"profile-{model}"), "--quiet")
         if text:
@@ -233,19 +235,17 @@ def check_profile(checks):
 
 
 def kernels_of_last_step(text):
-    """Sums by kernel between the last two launches of the optimizer's: [[name, launches, µs, MB]], the slowest first."""
+    """Sums by kernel between the last two launches of the optimizer's: [[name, launches, µs]], the slowest first."""
     rows = list(csv.DictReader(line for line in text.splitlines() if line.startswith('"')))
     rows = [row for row in rows if row["ID"].isdigit()]
     ends = [place for place, row in enumerate(rows) if row["Kernel Name"].startswith("update_by_")]
     sums = {}
     for row in rows[ends[-2] + 1 : ends[-1] + 1] if len(ends) > 1 else rows:
-        kernel = sums.setdefault(row["Kernel Name"][:100], [0, 0.0, 0.0])
+        kernel = sums.setdefault(row["Kernel Name"][:100], [0, 0.0])
         kernel[0] += 1
-        nanoseconds, read, written = (float(row[metric].replace(",", "")) for metric in PROFILE_METRICS)
-        kernel[1] += nanoseconds / 1000
-        kernel[2] += (read + written) / 1e6
-    return [[name, count, round(microseconds, 2), round(megabytes, 2)]
-            for name, (count, microseconds, megabytes) in sorted(sums.items(), key=lambda each: -each[1][1])]
+        kernel[1] += float(row["gpu__time_duration.sum"].replace(",", "")) / 1000
+    return [[name, count, round(microseconds, 2)]
+            for name, (count, microseconds) in sorted(sums.items(), key=lambda each: -each[1][1])]
 
 
 def check_sanitizer(checks):

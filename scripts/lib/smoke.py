@@ -20,7 +20,8 @@ import runs  # noqa: E402
 # A GPU does 40 steps before anyone can interrupt it; a mock GPU is slower.
 LONGER = {"epochs": 3, "data": {"limit_train": 60000}}
 LONGER_ON_MOCKS = {"epochs": 3, "data": {"limit_train": 5120}}
-TOLERANCE = 1e-4  # of weights after 20 steps, relative to a tensor's largest
+# Of weights after 20 steps, relative to a tensor's norm. cuDNN's gradients of weights have errors of up to 2e-3 in fp32.
+TOLERANCES = {"cpu": 1e-4, "cuda": 1e-3}
 FILES = ("config.json", "accuracies.json", "model.pt", "metrics.jsonl", "summary.json", "logs/rank-0.log")
 
 
@@ -82,7 +83,7 @@ class Smoke:
     def check_parity(self):
         several = self.run("several", self.processes, max_steps=20).finish()
         one = self.run("one", 1, max_steps=20).finish()
-        self.report_difference(f"parity of {self.processes} processes and one after 20 steps", several, one, TOLERANCE)
+        self.report_difference(f"parity of {self.processes} processes and one after 20 steps", several, one, TOLERANCES[self.device])
 
     def check_files(self, run):
         missing = [name for name in FILES if not (run.folder / name).exists()]

@@ -110,5 +110,6 @@ void check_relu_max_pool(Agreement& agreement);
 void check_gather_batch(Agreement& agreement);
 void check_batch_norm(Agreement& agreement);
 void check_linear_activation(Agreement& agreement);
+void check_depthwise(Agreement& agreement);
 
 }  // namespace mnist_train::kernels

@@ -1,5 +1,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
@@ -397,6 +399,97 @@ void check_linear_activation(Agreement& agreement) {
         const at::Tensor gradient = (dy.to(at::kDouble) * slope).to(type);
         agreement.add("gradient", found.linear, gradient, type);
         agreement.add("gradient of the bias", found.bias, gradient.to(at::kDouble).sum(0), type);
+      }
+    }
+  }
+}
+
+namespace {
+
+/// Writes the output of a depthwise convolution for x or, if `is_gradient`, the gradient of x for
+/// the gradient of the output.
+void launch_depthwise(const Depthwise& layer, const at::Tensor& read, const at::Tensor& weight,
+                      bool is_gradient, const at::Tensor& written) {
+  const RowTiles tiles(written, {read});
+  launch(name_for("depthwise", written.scalar_type()),
+         tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), read, weight, tiles.rows, tiles.channels,
+         tiles.tiles, tiles.packed, as_int(written.size(2)), as_int(written.size(3)),
+         as_int(read.size(2)), as_int(read.size(3)), as_int(layer.stride), as_int(layer.padding),
+         as_int(layer.kernel), is_gradient, written);
+}
+
+}  // namespace
+
+bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight) {
+  constexpr std::int64_t kMaxChannels = kArrivedBlocks * kTileChannels / 5;
+  return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
+         x.numel() <= std::numeric_limits<int>::max() && x.size(1) <= kMaxChannels &&
+         weight.scalar_type() == x.scalar_type() && weight.is_contiguous() &&
+         (layer.kernel == 3 || layer.kernel == 5) && layer.padding < layer.kernel &&
+         std::min(x.size(2), x.size(3)) + 2 * layer.padding >= layer.kernel;
+}
+
+at::Tensor convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight) {
+  const auto size_of = [&](std::int64_t size) {
+    return (size + 2 * layer.padding - layer.kernel) / layer.stride + 1;
+  };
+  at::Tensor y = at::empty({x.size(0), x.size(1), size_of(x.size(2)), size_of(x.size(3))},
+                           x.options().memory_format(kChannelsLast));
+  launch_depthwise(layer, x, weight, /*is_gradient=*/false, y);
+  return y;
+}
+
+DepthwiseGradients convolution_gradients(const Depthwise& layer, const at::Tensor& x,
+                                         const at::Tensor& weight, const at::Tensor& gradient,
+                                         bool needs_x, bool needs_weight) {
+  const at::Tensor dy = gradient.contiguous(kChannelsLast);
+  DepthwiseGradients found;
+  if (needs_x) {
+    found.x = empty_in_rows(x);
+    launch_depthwise(layer, dy, weight, /*is_gradient=*/true, found.x);
+  }
+  if (!needs_weight) return found;
+  found.weight = at::empty(weight.sizes(), weight.options());
+  const RowTiles tiles(dy, {x});
+  const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
+  const at::Tensor partial_sums =
+      at::empty({blocks, layer.kernel, layer.kernel, x.size(1)}, x.options().dtype(at::kFloat));
+  launch(name_for("depthwise_weights", x.scalar_type()), tiles.grid(blocks * layer.kernel), x, dy,
+         tiles.rows, tiles.channels, tiles.tiles, tiles.packed, as_int(dy.size(2)),
+         as_int(dy.size(3)), as_int(x.size(2)), as_int(x.size(3)), as_int(layer.stride),
+         as_int(layer.padding), as_int(layer.kernel), found.weight, partial_sums, arrived_blocks());
+  return found;
+}
+
+void check_depthwise(Agreement& agreement) {
+  constexpr std::int64_t kImages = 7;
+  const auto check = [&](at::ScalarType type, std::int64_t channels, const Depthwise& layer) {
+    const at::Tensor x =
+        known_values({kImages, channels, 13, 10}).to(type).contiguous(kChannelsLast);
+    const at::Tensor weight = known_values({channels, 1, layer.kernel, layer.kernel}).to(type);
+    const at::Tensor y = convolve(layer, agreement.here(x), agreement.here(weight));
+    const at::Tensor dy = known_values(y.sizes()).to(type).contiguous(kChannelsLast);
+    const DepthwiseGradients found =
+        convolution_gradients(layer, agreement.here(x), agreement.here(weight), agreement.here(dy),
+                              /*needs_x=*/true, /*needs_weight=*/true);
+
+    const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
+    const std::int64_t side = layer.stride;
+    const std::int64_t around = layer.padding;
+    const auto [of_x, of_weight, none] = at::convolution_backward(
+        wide(dy), wide(x), wide(weight), at::OptionalIntArrayRef(), {side, side}, {around, around},
+        {1, 1}, /*transposed=*/false, {0, 0}, channels, {true, true, false});
+    agreement.add(
+        "output", y,
+        at::conv2d(wide(x), wide(weight), {}, {side, side}, {around, around}, {1, 1}, channels),
+        type);
+    agreement.add("gradient", found.x, of_x, type);
+    agreement.add("gradient of the weight", found.weight, of_weight, type);
+  };
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    for (const std::int64_t channels : {5, 72}) {
+      for (const Depthwise& layer : {Depthwise{3, 1, 1}, Depthwise{3, 2, 1}, Depthwise{5, 2, 2}}) {
+        check(type, channels, layer);
       }
     }
   }

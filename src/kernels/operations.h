@@ -22,10 +22,11 @@ enum class Operation {
   kReluMaxPool,
   kGatherBatch,
   kBatchNorm,
-  kLinearActivation
+  kLinearActivation,
+  kDepthwise
 };
 
-inline constexpr std::size_t kOperations = 6;
+inline constexpr std::size_t kOperations = 7;
 
 /// The implementation of an operation on the GPU of this process.
 struct Selected {
@@ -259,5 +260,30 @@ struct LinearActivationGradients {
 /// gradient of y. All tensors are contiguous.
 LinearActivationGradients linear_activation_gradients(LinearFunction function, const at::Tensor& y,
                                                       const at::Tensor& gradient);
+
+/// A depthwise convolution, with the same stride and zero padding in both directions.
+struct Depthwise {
+  std::int64_t kernel = 3;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+};
+
+/// Returns whether the kernels can convolve x [N,C,H,W] with this weight [C,1,kernel,kernel]: both
+/// f32 or both bf16, and kernels of 3x3 or 5x5.
+bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
+
+/// Returns the output [N,C,H',W'] for channels_last x, in the same format. See gpu/depthwise.cu.
+at::Tensor convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
+
+/// Gradients of a depthwise convolution; undefined if not needed.
+struct DepthwiseGradients {
+  at::Tensor x;
+  at::Tensor weight;
+};
+
+/// Returns the gradients, given the gradient of the output.
+DepthwiseGradients convolution_gradients(const Depthwise& layer, const at::Tensor& x,
+                                         const at::Tensor& weight, const at::Tensor& gradient,
+                                         bool needs_x, bool needs_weight);
 
 }  // namespace mnist_train::kernels

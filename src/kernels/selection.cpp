@@ -30,6 +30,7 @@ constexpr std::array<Row, kOperations> kTable{{
     {"gather_batch", &check_gather_batch},
     {"batch_norm", &check_batch_norm},
     {"linear_activation", &check_linear_activation},
+    {"depthwise_convolution", &check_depthwise},
 }};
 
 /// Kernels of this process, which computes on one device.

@@ -131,7 +131,7 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
     x = convolve_without_bias(*convolution, images);
     left_out = convolution->bias;
   } else if (convolution != nullptr) {
-    x = convolution->forward(images);
+    x = convolve(*convolution, images);
   }
   if (by_kernels && kernels::can_normalize(x, residual)) {
     return FusedBatchNorm::apply(

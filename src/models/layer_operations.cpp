@@ -69,6 +69,50 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
   }
 };
 
+/// A depthwise convolution by the custom kernels.
+class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvolution> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& weight, const kernels::Depthwise& layer) {
+    context->save_for_backward({x, weight});
+    context->saved_data["stride"] = layer.stride;
+    context->saved_data["padding"] = layer.padding;
+    return kernels::convolve(layer, x, weight);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::autograd::variable_list saved = context->get_saved_variables();
+    const auto found =
+        kernels::convolution_gradients({saved[1].size(2), context->saved_data["stride"].toInt(),
+                                        context->saved_data["padding"].toInt()},
+                                       saved[0], saved[1], gradients[0],
+                                       context->needs_input_grad(0), context->needs_input_grad(1));
+    return {found.x, found.weight, {}};
+  }
+};
+
+/// Returns how the kernels see a layer, if they may be able to compute it.
+std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& layer,
+                                               const at::Tensor& images) {
+  const auto& options = layer.options;
+  const auto* const padding = std::get_if<torch::ExpandingArray<2>>(&options.padding());
+  const auto is_square = [](const torch::ExpandingArray<2>& sides) {
+    return sides->at(0) == sides->at(1);
+  };
+  if (!kernels::is_used(kernels::Operation::kDepthwise, images.device()) ||
+      options.groups() != options.in_channels() ||
+      options.in_channels() != options.out_channels() || padding == nullptr ||
+      !is_square(*padding) || !is_square(options.kernel_size()) || !is_square(options.stride()) ||
+      options.dilation()->at(0) != 1 || options.dilation()->at(1) != 1) {
+    return std::nullopt;
+  }
+  const kernels::Depthwise depthwise{options.kernel_size()->at(0), options.stride()->at(0),
+                                     (*padding)->at(0)};
+  if (!kernels::can_convolve(depthwise, images, layer.weight)) return std::nullopt;
+  return depthwise;
+}
+
 class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
@@ -153,10 +197,18 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction functi
 }
 
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  if (const auto depthwise = as_depthwise(layer, images)) {
+    return DepthwiseConvolution::apply(images.contiguous(at::MemoryFormat::ChannelsLast),
+                                       layer.weight, *depthwise);
+  }
   const auto& options = layer.options;
   return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
                                                options.padding(), options.dilation(),
                                                options.groups());
+}
+
+at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
+  return layer.bias.defined() ? layer.forward(images) : convolve_without_bias(layer, images);
 }
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {

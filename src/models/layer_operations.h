@@ -34,7 +34,9 @@ at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int
 at::Tensor linear_activation(torch::nn::LinearImpl& layer, kernels::LinearFunction function,
                              const at::Tensor& x);
 
-/// Returns the output of a layer for images [N,C,H,W], without its bias.
+/// Returns the output of a layer for images [N,C,H,W], with and without its bias. On a GPU kernels
+/// compute depthwise convolutions, for which cuDNN compiles code in every run.
+at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 
 /// Returns `max_pool2d(relu(x + bias), 2)` [N,C,H/2,W/2] of x [N,C,H,W] and bias [C], which may be

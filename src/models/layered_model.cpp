@@ -315,7 +315,9 @@ class LayeredModel : public Model {
   // Each of these returns the operation of one layer.
 
   Operation operation_of(const SizedLayer& sized, const settings::Conv2dLayer&) const {
-    return forward_of<torch::nn::Conv2dImpl>(sized);
+    return [layer = made<torch::nn::Conv2dImpl>(sized)](const at::Tensor& x) {
+      return convolve(*layer, x);
+    };
   }
   Operation operation_of(const SizedLayer& sized, const settings::LinearLayer&) const {
     return forward_of<torch::nn::LinearImpl>(sized);

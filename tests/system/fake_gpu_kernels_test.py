@@ -7,7 +7,8 @@ from support import train
 pytestmark = needs_fake_gpus
 
 CHANGES = ON_GPU | {"precision": "bf16", "epochs": 1}
-OWN = ["softmax_loss", "optimizer_update", "relu_max_pool", "gather_batch", "batch_norm", "linear_activation"]
+OWN = ["softmax_loss", "optimizer_update", "relu_max_pool", "gather_batch", "batch_norm", "linear_activation",
+       "depthwise_convolution"]
 
 
 def run(folder, changes=None, gpus=1, **variables):

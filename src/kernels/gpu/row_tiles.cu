@@ -9,12 +9,13 @@ constexpr unsigned kMaxParts = 16;       // per sum
 /// rows at once, and each of its threads `size` adjacent channels of one of them.
 template <int size>
 struct RowTile {
-  __device__ RowTile(int64 matrix_rows, int64 matrix_channels, int tiles)
+  /// `sharing` adjacent blocks process the same part.
+  __device__ RowTile(int64 matrix_rows, int64 matrix_channels, int tiles, unsigned sharing = 1)
       : rows(matrix_rows), stride(matrix_channels) {
     const unsigned tile_count = static_cast<unsigned>(tiles);
-    number = blockIdx.x % tile_count;
-    block = blockIdx.x / tile_count;
-    blocks = gridDim.x / tile_count;
+    number = blockIdx.x / sharing % tile_count;
+    block = blockIdx.x / sharing / tile_count;
+    blocks = gridDim.x / sharing / tile_count;
     const unsigned all_groups = static_cast<unsigned>(matrix_channels) / size;
     const unsigned most_groups = (all_groups + tile_count - 1) / tile_count;
     const unsigned first_group = number * most_groups;

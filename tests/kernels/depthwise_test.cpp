@@ -1,0 +1,131 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/randn.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/emulated_kernels.h"
+#include "kernels/launch.h"
+#include "kernels/operations.h"
+#include "kernels/train_once.h"
+#include "models/layer_operations.h"
+#include "support/catch.h"
+#include "support/count_operations.h"
+#include "support/grid/order.h"
+#include "support/layers.h"
+
+using namespace mnist_train;
+
+namespace {
+
+struct ImageSizes {
+  std::int64_t count, channels, height, width;
+};
+
+/// Channels with and without packs, of several tiles and of unequal ones; images smaller than the
+/// kernel, and rows for one block and for several.
+const std::vector<ImageSizes> kDepthwiseImages{{1, 1, 3, 3},    {2, 8, 7, 5},   {3, 5, 1, 9},
+                                               {2, 72, 6, 6},   {1, 130, 5, 4}, {33, 24, 9, 8},
+                                               {200, 16, 8, 7}, {2, 656, 4, 4}};
+
+const std::vector<kernels::Depthwise> kDepthwiseLayers{{3, 1, 1}, {3, 2, 1}, {3, 1, 0}, {3, 3, 2},
+                                                       {5, 1, 2}, {5, 2, 2}, {5, 2, 0}, {5, 1, 4}};
+
+at::Tensor by_libtorch(const kernels::Depthwise& layer, const at::Tensor& x,
+                       const at::Tensor& weight) {
+  return at::conv2d(x, weight, {}, layer.stride, layer.padding, 1, x.size(1));
+}
+
+void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes,
+                     at::ScalarType type) {
+  const at::Tensor x = at::randn({sizes.count, sizes.channels, sizes.height, sizes.width})
+                           .to(type)
+                           .contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor weight = at::randn({sizes.channels, 1, layer.kernel, layer.kernel}).to(type);
+  if (!kernels::can_convolve(layer, x, weight)) return;
+  CAPTURE(sizes.count, sizes.channels, sizes.height, sizes.width, type);
+  CAPTURE(layer.kernel, layer.stride, layer.padding);
+  const at::Tensor exact_x = x.to(at::kDouble).requires_grad_();
+  const at::Tensor exact_weight = weight.to(at::kDouble).requires_grad_();
+  const at::Tensor expected = by_libtorch(layer, exact_x, exact_weight);
+  const at::Tensor dy =
+      at::randn(expected.sizes()).to(type).contiguous(at::MemoryFormat::ChannelsLast);
+  expected.backward(dy.to(at::kDouble));
+
+  const at::NoGradGuard no_grad;
+  const auto gradients = [&] {
+    return kernels::convolution_gradients(layer, x, weight, dy, /*needs_x=*/true,
+                                          /*needs_weight=*/true);
+  };
+  const auto found = gradients();
+  kernels::Agreement agreement;
+  agreement.add("output", kernels::convolve(layer, x, weight), expected, type);
+  agreement.add("gradient", found.x, exact_x.grad(), type);
+  agreement.add("gradient of the weight", found.weight, exact_weight.grad(), type);
+  CHECK(agreement.difference() == "");
+  CHECK(gradients().weight.equal(found.weight));
+}
+
+/// Depthwise layers with and without batch norm, and others that look like them.
+settings::LayerList with_depthwise_layers() {
+  namespace layer = testing::layer;
+  return {layer::convolution(16, 3, 1),
+          layer::convolution(16, 3, 1, 1, /*bias=*/false, 16),
+          layer::batch_norm(),
+          layer::relu(),
+          layer::convolution(16, 5, 2, 2, /*bias=*/false, 16),
+          layer::relu(),
+          layer::convolution(16, 3, 1, 1, /*bias=*/true, 16),
+          layer::convolution(32, 3, 1, 1, /*bias=*/false, 16),
+          layer::flatten(),
+          layer::linear(10)};
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of depthwise convolutions agree with LibTorch's operations") {
+  const EmulatedKernels emulated;
+  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+  torch::manual_seed(12);
+  for (const ImageSizes& images : kDepthwiseImages) {
+    for (const kernels::Depthwise& layer : kDepthwiseLayers) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        spoil_memory();
+        check_depthwise(layer, images, type);
+      }
+    }
+  }
+}
+
+TEST_CASE("networks with depthwise convolutions train alike with and without the kernels") {
+  const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
+  const TrainedOnce expected = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
+  const EmulatedKernels emulated;
+  const TrainedOnce found = train_once(with_depthwise_layers(), {20, 1, 12, 12}, type);
+  CHECK(count_operations(found.scores, "DepthwiseConvolution") == 2);
+  check_agreement(found.tensors, expected.tensors, type);
+}
+
+TEST_CASE("LibTorch computes convolutions that the depthwise kernels do not support") {
+  const at::Tensor x = at::randn({2, 6, 8, 8}).contiguous(at::MemoryFormat::ChannelsLast);
+  const at::Tensor weight = at::randn({6, 1, 3, 3});
+  CHECK(kernels::can_convolve({3, 1, 1}, x, weight));
+  CHECK(!kernels::can_convolve({3, 1, 3}, x, weight));
+  CHECK(!kernels::can_convolve({7, 1, 3}, x, at::randn({6, 1, 7, 7})));
+  CHECK(!kernels::can_convolve({3, 1, 1}, x.to(at::kBFloat16), weight));
+  const EmulatedKernels emulated;
+  using Options = torch::nn::Conv2dOptions;
+  for (const Options& options :
+       {Options(6, 6, 3).groups(2), Options(6, 12, 3).groups(6), Options(6, 6, 7).groups(6),
+        Options(6, 6, 3).groups(6).dilation(2), Options(6, 6, {3, 5}).groups(6),
+        Options(6, 6, 3).groups(6).stride({1, 2}), Options(6, 6, 3).groups(6).padding({1, 0}),
+        Options(6, 6, 3).groups(6).padding(torch::kSame)}) {
+    const auto layer = std::make_shared<torch::nn::Conv2dImpl>(Options(options).bias(false));
+    const at::Tensor y = models::convolve(*layer, x);
+    CHECK(y.equal(layer->forward(x)));
+    CHECK(count_operations(y, "DepthwiseConvolution") == 0);
+  }
+}
