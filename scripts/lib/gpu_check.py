@@ -37,6 +37,7 @@ ACCURACY_TOLERANCE = 0.004  # after 2 epochs
 ACCURACY_GOAL = 0.987  # of configs/mnist.json after 10 epochs
 SHORT = {"max_steps": 40, "deterministic": False}  # on top of runs.SMALL
 COMMAND_S = 120
+FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for what runs at once
 # Nsight Compute takes 0.2 s for a launch: those before the first step, and those of two steps.
 PROFILED_LAUNCHES = {"net": (170, 100), "resnet18": (180, 460)}
 
@@ -119,7 +120,7 @@ def check_gpu_tests(checks):
         checks.report("[gpu] tests", False, listed.stdout + listed.stderr)
         return
     together(*(functools.partial(checks.command, f"[gpu] {name}", program, re.sub(r"([,\[\\])", r"\\\1", name) + "*",
-                                 forbidden="no CUDA device") for name in names))
+                                 forbidden="no CUDA device", variables=FEW_THREADS) for name in names))
 
 
 def check_doctor(checks):
@@ -254,8 +255,8 @@ def check_sanitizer(checks):
         checks.report("sanitizer", True, "left out: there is no compute-sanitizer here")
         return
     case = ("--error-exitcode", "9", str(runs.programs_folder() / "mnist-train-tests"), "a GPU computes all kernels as LibTorch does")
-    together(*(functools.partial(checks.command, f"sanitizer: {tool}", "compute-sanitizer", "--tool", tool, *case)
-               for tool in ("memcheck", "racecheck")))
+    together(*(functools.partial(checks.command, f"sanitizer: {tool}", "compute-sanitizer", "--tool", tool, *case,
+                               variables=FEW_THREADS) for tool in ("memcheck", "racecheck")))
 
 
 def check_features(checks):
