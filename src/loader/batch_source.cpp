@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <spdlog/spdlog.h>
@@ -144,7 +145,11 @@ class ResidentSource : public BatchSource {
       return are_normalized_ ? read(selection) : BatchSource::read_normalized(selection);
     }
     const std::vector<std::int64_t> samples = samples_of(selection);
-    return {gather_normalized(samples), labels_of(samples)};
+    const auto sample_at = [&](std::int64_t index) {
+      return set_.images.data() + samples[static_cast<std::size_t>(index)] * set_.bytes_per_image();
+    };
+    return {look_up_all({std::ssize(samples), set_.channels, set_.height, set_.width}, sample_at),
+            labels_of(samples)};
   }
 
  private:
@@ -233,15 +238,6 @@ class ResidentSource : public BatchSource {
   std::optional<kernels::PixelMap> augmenting_map_;  // GPU: for augmented ones, if supported
 };
 
-/// Returns a copy of `rows` with space for `more` rows at the end.
-at::Tensor with_room(const at::Tensor& rows, std::int64_t more) {
-  std::vector<std::int64_t> sizes = rows.sizes().vec();
-  sizes.front() += more;
-  at::Tensor larger = at::empty(sizes, rows.options());
-  larger.narrow(0, 0, rows.size(0)).copy_(rows);
-  return larger;
-}
-
 }  // namespace
 
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -255,7 +251,6 @@ at::Tensor BatchSource::buffer(at::IntArrayRef sizes) {
   return buffer_.narrow(0, 0, sizes[0]);
 }
 
-/// `sample_at` returns a pointer to the bytes of a sample in the batch.
 template <typename SampleAt>
 at::Tensor BatchSource::look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at) {
   at::Tensor images = buffer(sizes);
@@ -281,13 +276,6 @@ at::Tensor BatchSource::look_up_all(at::IntArrayRef sizes, const SampleAt& sampl
     fill(images.mutable_data_ptr<float>());
   }
   return images;
-}
-
-at::Tensor BatchSource::gather_normalized(const std::vector<std::int64_t>& samples) {
-  const auto count = static_cast<std::int64_t>(samples.size());
-  return look_up_all({count, set_.channels, set_.height, set_.width}, [&](std::int64_t index) {
-    return set_.images.data() + samples[static_cast<std::size_t>(index)] * set_.bytes_per_image();
-  });
 }
 
 at::Tensor BatchSource::normalize(const at::Tensor& bytes) {
@@ -362,11 +350,10 @@ Batch BatchSource::augmented(Selection selection) {
   Batch stored = read(wanted);
   const data::Range partners = augmenter_->partners(selection);
   if (partners.size() > 0) {
-    const std::int64_t own = stored.labels.size(0);
-    stored = {with_room(stored.images, partners.size()), with_room(stored.labels, partners.size())};
-    const Batch others = read({partners});  // may reuse the memory of the first ones
-    stored.images.narrow(0, own, partners.size()).copy_(others.images);
-    stored.labels.narrow(0, own, partners.size()).copy_(others.labels);
+    stored = {stored.images.clone(), stored.labels.clone()};  // `read` may reuse their memory
+    const Batch others = read({partners});
+    stored.images = at::cat({stored.images, others.images});
+    stored.labels = at::cat({stored.labels, others.labels});
   }
   return finish(augmenter_->apply(std::move(stored), selection));
 }

@@ -73,8 +73,10 @@ class BatchSource {
   /// mean) / std` in fp32, with channels_last strides, using tables computed on the host. The
   /// result is valid until the next call.
   at::Tensor normalize(const at::Tensor& bytes);
-  /// Same, for samples in host memory. CPU only.
-  at::Tensor gather_normalized(const std::vector<std::int64_t>& samples);
+  /// Same, for images [n,C,H,W] of these sizes; `sample_at` returns a pointer to the bytes of a
+  /// sample in the batch. CPU only.
+  template <typename SampleAt>
+  at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
   /// Returns the labels of `samples`, [n] i64 on the CPU.
   at::Tensor labels_of(const std::vector<std::int64_t>& samples) const;
   /// Copies a tensor to the device, reusing `kept` if it has the same size.
@@ -90,8 +92,6 @@ class BatchSource {
  private:
   Batch augmented(Selection selection);
   Batch finish(Batch batch);
-  template <typename SampleAt>
-  at::Tensor look_up_all(at::IntArrayRef sizes, const SampleAt& sample_at);
   at::Tensor buffer(at::IntArrayRef sizes);
 
   const at::Tensor tables_;           // see normalization_tables, in the images' type
