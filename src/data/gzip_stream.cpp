@@ -27,8 +27,6 @@ constexpr char kBetweenHashes = '-';
 // Files are named by the hashes of their compressed bytes and of their content. Names of unfinished
 // files, still being written or left by a crashed process, begin with a dot.
 
-void set_used_now(const fs::path& file) { ::utimensat(AT_FDCWD, file.c_str(), nullptr, 0); }
-
 void remove_least_recently_used(const fs::path& folder) {
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   std::error_code failed;
@@ -63,8 +61,32 @@ bool GzipStream::recognizes(Bytes bytes) {
 }
 
 std::size_t GzipStream::read(std::span<std::uint8_t> out) {
+  z_stream& zlib = *zlib_;
   std::size_t filled = 0;
-  while (filled < out.size() && !ended_) filled += inflate_some(out.subspan(filled));
+  while (filled < out.size() && !ended_) {
+    const auto input = compressed_.subspan(consumed_);
+    const auto input_size = static_cast<uInt>(std::min(input.size(), kMaxPiece));
+    const auto output_size = static_cast<uInt>(std::min(out.size() - filled, kMaxPiece));
+    zlib.next_in = const_cast<Bytef*>(input.data());  // zlib's interface is not const-correct
+    zlib.avail_in = input_size;
+    zlib.next_out = out.data() + filled;
+    zlib.avail_out = output_size;
+    const int result = ::inflate(&zlib, Z_NO_FLUSH);
+    consumed_ += input_size - zlib.avail_in;
+    produced_ += output_size - zlib.avail_out;
+    filled += output_size - zlib.avail_out;
+    if (result == Z_STREAM_END) {
+      ended_ = !recognizes(compressed_.subspan(consumed_));
+      if (!ended_) inflateReset(&zlib);  // for the next member
+    } else if (result == Z_MEM_ERROR) {
+      throw std::bad_alloc();
+    } else if (result == Z_BUF_ERROR) {
+      fail("the file is truncated: it ends within the gzip stream");
+    } else if (result != Z_OK) {
+      fail(std::string("the gzip stream is corrupt (") +
+           (zlib.msg != nullptr ? zlib.msg : "zlib gives no reason") + ")");
+    }
+  }
   return filled;
 }
 
@@ -72,31 +94,6 @@ void GzipStream::expect_end() const {
   if (!ended_) fail("expected the end of the gzip stream");
   const std::size_t rest = compressed_.size() - consumed_;
   if (rest > 0) fail(std::to_string(rest) + " more bytes follow the end of the gzip stream");
-}
-
-/// Calls zlib once and returns the number of bytes written.
-std::size_t GzipStream::inflate_some(std::span<std::uint8_t> out) {
-  z_stream& zlib = *zlib_;
-  const auto input = compressed_.subspan(consumed_);
-  const auto input_size = static_cast<uInt>(std::min(input.size(), kMaxPiece));
-  const auto output_size = static_cast<uInt>(std::min(out.size(), kMaxPiece));
-  zlib.next_in = const_cast<Bytef*>(input.data());  // zlib's interface is not const-correct
-  zlib.avail_in = input_size;
-  zlib.next_out = out.data();
-  zlib.avail_out = output_size;
-  const int result = ::inflate(&zlib, Z_NO_FLUSH);
-  consumed_ += input_size - zlib.avail_in;
-  const std::size_t produced = output_size - zlib.avail_out;
-  produced_ += produced;
-  if (result == Z_STREAM_END) {
-    ended_ = !recognizes(compressed_.subspan(consumed_));
-    if (!ended_) inflateReset(&zlib);  // for the next member
-  }
-  if (result == Z_OK || result == Z_STREAM_END) return produced;
-  if (result == Z_MEM_ERROR) throw std::bad_alloc();
-  if (result == Z_BUF_ERROR) fail("the file is truncated: it ends within the gzip stream");
-  fail(std::string("the gzip stream is corrupt (") +
-       (zlib.msg != nullptr ? zlib.msg : "zlib gives no reason") + ")");
 }
 
 void GzipStream::fail(const std::string& problem) const {
@@ -115,7 +112,7 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed) {
     try {
       auto file = std::make_shared<const MappedFile>(MappedFile::open(path, ExitCode::kRunFailed));
       if (hash_hex(file->bytes()) == name.substr(prefix.size())) {
-        set_used_now(path);
+        ::utimensat(AT_FDCWD, path.c_str(), nullptr, 0);  // it is used now
         return file;
       }
     } catch (const Error&) {  // it was removed meanwhile

@@ -13,8 +13,6 @@ namespace mnist_train::data {
 class GzipStream {
  public:
   GzipStream(Bytes compressed, std::string name);
-  GzipStream(const GzipStream&) = delete;
-  GzipStream& operator=(const GzipStream&) = delete;
   ~GzipStream();
 
   /// Returns whether the bytes begin like a gzip file.
@@ -28,7 +26,6 @@ class GzipStream {
   void expect_end() const;
 
  private:
-  std::size_t inflate_some(std::span<std::uint8_t> out);
   [[noreturn]] void fail(const std::string& problem) const;
 
   Bytes compressed_;
