@@ -5,6 +5,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/print.h"
 #include "base/system.h"
 
 namespace mnist_train::data {
@@ -20,13 +21,10 @@ MakeDecoder* load_dali() {
   const std::string path = find_program_file(kModule).string();
   const SharedLibrary library(path);
   if (!library.loaded()) {
-    throw Error(ExitCode::kConfig, "cannot use NVIDIA DALI: " + library.error() +
-                                       "; ./scripts/setup --dali installs it");
+    refuse("cannot use NVIDIA DALI: {}; ./scripts/setup --dali installs it", library.error());
   }
   MakeDecoder* const make = library.find<MakeDecoder>("mnist_train_make_dali_decoder");
-  if (make == nullptr) {
-    throw Error(ExitCode::kConfig, path + ": is not the DALI module of mnist-train");
-  }
+  if (make == nullptr) refuse("{}: is not the DALI module of mnist-train", path);
   return make;
 }
 
@@ -44,8 +42,6 @@ class DecoderPool : public ImageDecoder {
       throw;
     }
   }
-  DecoderPool(const DecoderPool&) = delete;
-  DecoderPool& operator=(const DecoderPool&) = delete;
   ~DecoderPool() override { end_threads(); }
 
  protected:
@@ -202,8 +198,7 @@ std::vector<SampleFailure> ImageDecoder::decode_range(
 
 void require_decoder(settings::Decode decode) {
   if (decode != settings::Decode::kDali || !find_program_file(kModule).empty()) return;
-  throw Error(
-      ExitCode::kConfig,
+  refuse(
       "data.decode is \"dali\", but this build does not include NVIDIA DALI; ./scripts/setup "
       "--dali installs it and builds its module (\"stream\" works without it)");
 }

@@ -1,5 +1,6 @@
 #include <webp/decode.h>
 
+#include "base/print.h"
 #include "base/system.h"
 #include "imaging/formats.h"
 
@@ -15,8 +16,8 @@ struct WebpLibrary {
     decode_rgb = library.find<decltype(WebPDecodeRGBInto)>("WebPDecodeRGBInto");
     decode_rgba = library.find<decltype(WebPDecodeRGBAInto)>("WebPDecodeRGBAInto");
     if (get_features != nullptr && decode_rgb != nullptr && decode_rgba != nullptr) return;
-    throw Error(ExitCode::kConfig, "cannot read WebP images: " + library.error() +
-                                       "; install libwebp (apt-get install libwebp7)");
+    refuse("cannot read WebP images: {}; install libwebp (apt-get install libwebp7)",
+           library.error());
   }
   decltype(&WebPGetFeaturesInternal) get_features;
   decltype(&WebPDecodeRGBInto) decode_rgb;
