@@ -483,12 +483,11 @@ std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t>
   if (file.size() < sizeof length) return std::nullopt;
   std::memcpy(&length, file.data(), sizeof length);
   if (length > file.size() - sizeof length) return std::nullopt;
-  return std::string_view(reinterpret_cast<const char*>(file.data()) + sizeof length, length);
+  return text_of(file).substr(sizeof length, length);
 }
 
 bool is_zip_file(std::span<const std::uint8_t> file) {
-  constexpr std::array<std::uint8_t, 4> kBegin{'P', 'K', 3, 4};
-  return file.size() >= kBegin.size() && std::ranges::equal(file.first(kBegin.size()), kBegin);
+  return text_of(file).starts_with("PK\x03\x04");
 }
 
 bool is_legacy_torch_file(std::span<const std::uint8_t> file) {
@@ -497,8 +496,7 @@ bool is_legacy_torch_file(std::span<const std::uint8_t> file) {
   constexpr std::string_view kBytes = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
   constexpr std::string_view kDigits = "119547037146038801333356";
   constexpr std::size_t kLongestBegin = 40;
-  const std::string_view begin(reinterpret_cast<const char*>(file.data()),
-                               std::min(file.size(), kLongestBegin));
+  const std::string_view begin = text_of(file).substr(0, kLongestBegin);
   return begin.find(kBytes) != std::string_view::npos ||
          begin.find(kDigits) != std::string_view::npos;
 }

@@ -73,8 +73,6 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 class AtomicFile {
  public:
   AtomicFile(std::filesystem::path path, ExitCode code);
-  AtomicFile(const AtomicFile&) = delete;
-  AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
 
   void write(const void* bytes, std::size_t size);

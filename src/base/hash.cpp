@@ -42,9 +42,7 @@ std::string hash_hex(std::string_view text) {
   return hasher.hex_digest();
 }
 
-std::string hash_hex(std::span<const std::uint8_t> bytes) {
-  return hash_hex(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
-}
+std::string hash_hex(std::span<const std::uint8_t> bytes) { return hash_hex(text_of(bytes)); }
 
 struct Sha256::Context {
   SHA2_CTX state;

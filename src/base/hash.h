@@ -34,6 +34,11 @@ class Hasher {
   std::unique_ptr<Xxh3> xxh3_;
 };
 
+/// Returns the bytes as text, without copying them.
+inline std::string_view text_of(std::span<const std::uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 /// Returns the hash of a text or of bytes in the format of `Hasher::hex_digest`.
 std::string hash_hex(std::string_view text);
 std::string hash_hex(std::span<const std::uint8_t> bytes);
@@ -45,8 +50,6 @@ class Sha256 {
 
   Sha256();
   ~Sha256();
-  Sha256(const Sha256&) = delete;
-  Sha256& operator=(const Sha256&) = delete;
 
   void update(const void* bytes, std::size_t size);
   /// Finishes the hash; call it only once, after the last update.

@@ -246,7 +246,7 @@ class LmdbSource : public ImageSource {
     const Bytes rest = node.subspan(sizeof(NodeHeader));
     if (key_size > rest.size()) fail(index, "a key beyond its end");
     if ((flags & ~kOnOverflowPages) != 0) fail(index, "an entry other than a plain key and value");
-    const std::string_view key = imaging::text_of(rest.first(key_size));
+    const std::string_view key = text_of(rest.first(key_size));
     Bytes value = rest.subspan(key_size);
     if (flags == kOnOverflowPages) {
       if (value.size() < sizeof(std::uint64_t)) fail(index, "a value beyond its end");

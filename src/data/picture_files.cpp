@@ -420,7 +420,7 @@ class ImageList : public PictureFiles {
     name_ = on_one_line(file.string());
     folder_fd_ = UniqueFd(::open(folder_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const MappedFile content = MappedFile::open(file, ExitCode::kData);
-    read_rows(CsvReader(imaging::text_of(content.bytes()), name_));
+    read_rows(CsvReader(text_of(content.bytes()), name_));
     if (labels_.empty()) fail_data("{}: lists no usable pictures", name_);
     number_labels();
     hash_from(0);

@@ -12,15 +12,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 
 namespace mnist_train::imaging {
 
 using Bytes = std::span<const std::uint8_t>;
-
-/// Returns the bytes as text, without copying them.
-inline std::string_view text_of(Bytes bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 /// An image in host memory.
 struct Image {
