@@ -252,11 +252,13 @@ void print_result(const OrderedJson& json) { print_text(json_text(json) + "\n");
 
 void set_up_logging(const LogSetup& setup) {
   std::vector<spdlog::sink_ptr> sinks;
+  const auto add = [&sinks](auto fd, spdlog::level::level_enum level, const std::string& pattern) {
+    sinks.push_back(std::make_shared<FdSink>(std::move(fd)));
+    sinks.back()->set_level(level);
+    sinks.back()->set_pattern(pattern);
+  };
   if (setup.console_fd >= 0) {
-    auto console = std::make_shared<FdSink>(setup.console_fd);
-    console->set_level(spdlog::level::from_str(setup.level));
-    console->set_pattern(setup.console_prefix + "%v");
-    sinks.push_back(std::move(console));
+    add(setup.console_fd, spdlog::level::from_str(setup.level), setup.console_prefix + "%v");
   }
   if (setup.file) {
     std::error_code ignored;  // open() reports errors
@@ -264,10 +266,7 @@ void set_up_logging(const LogSetup& setup) {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
     UniqueFd fd(::open(setup.file->c_str(), kFlags, 0644));
     if (!fd.valid()) throw_errno(ExitCode::kRunFailed, *setup.file, "open the log file");
-    auto file = std::make_shared<FdSink>(std::move(fd));
-    file->set_level(spdlog::level::debug);
-    file->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
-    sinks.push_back(std::move(file));
+    add(std::move(fd), spdlog::level::debug, "%Y-%m-%dT%H:%M:%S.%e%z %l %v");
   }
   auto logger = std::make_shared<spdlog::logger>("mnist-train", sinks.begin(), sinks.end());
   logger->set_level(spdlog::level::trace);

@@ -64,10 +64,6 @@ std::optional<double> counter(const fs::path& file, const std::string& key) {
   return number_in(value_of(file, key));
 }
 
-bool lists(const std::string& commas, const std::string& name) {
-  return ("," + commas + ",").find("," + name + ",") != std::string::npos;
-}
-
 /// Returns the kernel's path of this process's cgroup, or nothing if it has none of this version.
 std::optional<std::string> own_path(const std::string& controller, int version,
                                     const fs::path& root) {
@@ -76,10 +72,9 @@ std::optional<std::string> own_path(const std::string& controller, int version,
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (version == 2 ? controllers.empty() : lists(controllers, controller)) {
-      return line.substr(second + 1);
-    }
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool is_listed = controllers.find("," + controller + ",") != std::string::npos;
+    if (version == 2 ? controllers == ",," : is_listed) return line.substr(second + 1);
   }
   return std::nullopt;
 }

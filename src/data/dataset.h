@@ -189,8 +189,6 @@ class SharedDataset {
  public:
   /// Throws Error(kRunFailed) if the system has no descriptors left.
   SharedDataset();
-  SharedDataset(const SharedDataset&) = delete;
-  SharedDataset& operator=(const SharedDataset&) = delete;
   /// Cancels the reading and waits for the thread.
   ~SharedDataset();
 

@@ -123,11 +123,10 @@ std::string left_out_text(const LeftOut& left_out) {
   if (!left_out.folders.empty()) {
     std::vector<std::string> folders;
     for (const auto& [name, reason] : left_out.folders) {
-      if (folders.size() < kMostNamed) folders.push_back(fmt::format("{} ({})", name, reason));
+      folders.push_back(fmt::format("{} ({})", name, reason));
     }
-    if (left_out.folders.size() > kMostNamed) folders.emplace_back("…");
-    parts.push_back(fmt::format("{}: {}", counted(std::ssize(left_out.folders), "folder"),
-                                fmt::join(folders, ", ")));
+    parts.push_back(counted(std::ssize(folders), "folder") + ": " +
+                    first_names(folders, kMostNamed));
   }
   if (left_out.duplicates > 0) {
     parts.push_back(counted(left_out.duplicates, "repeated row") + " in the list");

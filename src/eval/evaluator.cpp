@@ -39,12 +39,6 @@ constexpr std::int64_t kCascadedLogits = kCascadedSamples * 256;
 constexpr std::int64_t kTopClasses = 5;
 constexpr std::int64_t kMostScoredClasses = 100;  // with more, predictions have only the top scores
 
-std::int64_t count_of(const std::vector<data::Range>& ranges) {
-  std::int64_t count = 0;
-  for (const data::Range& range : ranges) count += range.size();
-  return count;
-}
-
 /// Returns the intersection of two ranges; its size is zero or negative if they are disjoint.
 data::Range overlap(data::Range one, data::Range other) {
   return {std::max(one.begin, other.begin), std::min(one.end, other.end)};
@@ -83,7 +77,8 @@ class EvaluationSums {
         request_(request) {
     const std::int64_t counts = (has_confusion_ ? classes_ : 3) * classes_;
     const std::int64_t columns = 1 + (has_all_scores_ ? classes_ : 2 * kTopClasses);
-    const std::int64_t predictions = count_of(request.predictions);
+    std::int64_t predictions = 0;
+    for (const data::Range& wanted : request.predictions) predictions += wanted.size();
     const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
     const std::int64_t codes = request.wrong_predictions ? images.count : 0;
     const std::int64_t size =
