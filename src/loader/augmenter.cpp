@@ -41,8 +41,7 @@ Augmentation augmentation_of(const settings::RandomCropOptions& options, ImageSi
   Augmentation entry{2};
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const data::PixelBox box = draws.crop(options, size);
-    out[0] = static_cast<float>(box.top + options.padding);
-    out[1] = static_cast<float>(box.left + options.padding);
+    write_numbers(out, box.top + options.padding, box.left + options.padding);
   };
   entry.apply = [padded, window](const at::Tensor& images, const at::Tensor& drawn) {
     const at::Tensor corners = drawn.to(at::kLong);
@@ -93,12 +92,10 @@ Augmentation augmentation_of(const settings::RotateOptions& options, ImageSize s
   // on all devices.
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const double angle = draws.angle(options);
-    const auto cosine = static_cast<float>(std::cos(angle));
+    const double cosine = std::cos(angle);
     const double sine = std::sin(angle);
     const double ratio = static_cast<double>(size.width) / static_cast<double>(size.height);
-    const auto right = static_cast<float>(-sine / ratio);
-    const auto down = static_cast<float>(sine * ratio);
-    std::ranges::copy(std::array{cosine, right, 0.0F, down, cosine, 0.0F}, out);
+    write_numbers(out, cosine, -sine / ratio, 0, sine * ratio, cosine, 0);
   };
   entry.apply = [is_black = options.fill == settings::Fill{},
                  fill = per_channel(options.fill.value, device)](const at::Tensor& images,
@@ -160,11 +157,8 @@ at::Tensor in_box(const at::Tensor& drawn, ImageSize size) {
   return rows.view({-1, 1, size.height, 1}).logical_and(columns.view({-1, 1, 1, size.width}));
 }
 
-void write_box(const data::PixelBox& box, float* out) {
-  out[0] = static_cast<float>(box.top);
-  out[1] = static_cast<float>(box.left);
-  out[2] = static_cast<float>(box.top + box.height);
-  out[3] = static_cast<float>(box.left + box.width);
+float* write_box(const data::PixelBox& box, float* out) {
+  return write_numbers(out, box.top, box.left, box.top + box.height, box.left + box.width);
 }
 
 Augmentation augmentation_of(const settings::RandomErasingOptions& options, ImageSize size,
@@ -204,9 +198,8 @@ Augmentation augmentation_of(const settings::CutmixOptions& options, ImageSize s
   Augmentation entry{5};
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const data::PixelBox box = draws.cutmix(options, size);
-    write_box(box, out);
     const auto area = static_cast<double>(size.height * size.width);
-    out[4] = static_cast<float>(1 - static_cast<double>(box.height * box.width) / area);
+    write_numbers(write_box(box, out), 1 - static_cast<double>(box.height * box.width) / area);
   };
   entry.mix = [size](const at::Tensor& images, const at::Tensor& partners,
                      const at::Tensor& drawn) {

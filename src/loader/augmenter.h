@@ -64,6 +64,13 @@ struct Augmentation {
       mix{};
 };
 
+/// Writes numbers as floats, and returns the position after them.
+template <class... Numbers>
+float* write_numbers(float* out, Numbers... numbers) {
+  ((*out++ = static_cast<float>(numbers)), ...);
+  return out;
+}
+
 /// Creates an entry for input images of this size, using the `augmentation_of` for its kind.
 Augmentation make_augmentation(const settings::AugmentationOptions& entry, settings::ImageSize size,
                                at::Device device);

@@ -247,9 +247,7 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
   Augmentation entry{4};
   entry.draw = [options, size](const data::EntryDraws& draws, float* out) {
     const data::PixelBox window = draws.resized_crop(options, size);
-    for (const std::int64_t number : {window.top, window.left, window.height, window.width}) {
-      *out++ = static_cast<float>(number);
-    }
+    write_numbers(out, window.top, window.left, window.height, window.width);
   };
   const auto resized = [wanted = options.size](const at::Tensor& images, const at::Tensor& drawn) {
     if (!images.is_cpu()) return resized_by_tensors(images, drawn, wanted);
@@ -284,8 +282,7 @@ Augmentation augmentation_of(const settings::ColorJitterOptions& options, settin
   Augmentation entry{8};
   entry.draw = [options](const data::EntryDraws& draws, float* out) {
     for (const data::PictureChange& change : draws.jitter(options)) {
-      *out++ = static_cast<float>(change.operation);
-      *out++ = static_cast<float>(change.magnitude);
+      out = write_numbers(out, change.operation, change.magnitude);
     }
   };
   entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
@@ -306,9 +303,8 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& /*options*/,
   Augmentation entry{8};
   entry.draw = [size](const data::EntryDraws& draws, float* out) {
     const data::PictureChange change = draws.trivial();
-    *out++ = static_cast<float>(change.operation);
-    *out++ = static_cast<float>(change.magnitude);
-    std::ranges::copy(affine_map(change, size), out);
+    std::ranges::copy(affine_map(change, size),
+                      write_numbers(out, change.operation, change.magnitude));
   };
   entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
     if (!images.is_cpu()) return trivially_changed_by_tensors(images, drawn);
