@@ -47,11 +47,6 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-void sync_folder(const fs::path& folder, ExitCode code) {
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  sync_file(fd.get(), folder, code);  // also handles errors of open()
-}
-
 /// Returns whether no other user can have created the file.
 bool is_private(int fd, const fs::path& path) {
   struct stat file {};
@@ -154,8 +149,7 @@ bool is_table(std::string_view begin) {
 }
 
 bool has_extension(const fs::path& path, std::initializer_list<std::string_view> extensions) {
-  const std::string own = path.extension().string();
-  return std::find(extensions.begin(), extensions.end(), own) != extensions.end();
+  return std::ranges::count(extensions, path.extension().string()) > 0;
 }
 
 std::optional<std::int64_t> step_of(const std::string& name) {
@@ -258,7 +252,9 @@ void AtomicFile::commit() {
     errno = reason;
     throw_errno(code_, path_, closed ? "rename the finished file" : "close");
   }
-  sync_folder(folder_of(path_), code_);
+  const fs::path folder = folder_of(path_);
+  const UniqueFd folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  sync_file(folder_fd.get(), folder, code_);  // also handles errors of open()
 }
 
 void write_file_atomically(const fs::path& path, std::string_view content, ExitCode code) {
@@ -286,7 +282,7 @@ UniqueFd open_private_file(const fs::path& path, ExitCode code) {
 bool means_no_sync(int error) {
   // Some CIFS mounts refuse folders with EACCES or EBADF.
   constexpr std::array kReasons{EINVAL, EOPNOTSUPP, ENOSYS, EBADF, EACCES, EPERM, EISDIR};
-  return std::find(kReasons.begin(), kReasons.end(), error) != kReasons.end();
+  return std::ranges::count(kReasons, error) > 0;
 }
 
 void sync_file(int fd, const fs::path& path, ExitCode code) {

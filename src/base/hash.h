@@ -18,8 +18,6 @@ class Hasher {
 
   Hasher();
   ~Hasher();
-  Hasher(Hasher&&) noexcept = default;
-  Hasher& operator=(Hasher&&) noexcept = default;
 
   void update(const void* bytes, std::size_t size);
   /// Returns the bytes, most significant first.

@@ -217,13 +217,13 @@ void DatasetReader::require_memory() const {
       memory.limited ? ", within the " + memory_text(memory.total) + " of its cgroup" : "");
 }
 
-std::size_t DatasetReader::bytes_of(const SampleView& samples) const {
-  const auto count = static_cast<std::size_t>(samples.count());
-  return cache_aligned(count * image_bytes()) + cache_aligned(count * sizeof(std::uint16_t));
-}
-
 std::size_t DatasetReader::bytes() const {
-  return bytes_of(train_) + bytes_of(validation_) + bytes_of(test_);
+  std::size_t sum = 0;
+  for (const SampleView* samples : {&train_, &validation_, &test_}) {
+    const auto count = static_cast<std::size_t>(samples->count());
+    sum += cache_aligned(count * image_bytes()) + cache_aligned(count * sizeof(std::uint16_t));
+  }
+  return sum;
 }
 
 Dataset DatasetReader::read() {

@@ -111,7 +111,6 @@ class DatasetReader {
   Dataset stream(const std::vector<SampleFailure>& failed = {});
 
  private:
-  std::size_t bytes_of(const SampleView& samples) const;
   std::size_t image_bytes() const { return static_cast<std::size_t>(geometry_.bytes()); }
   bool is_cancelled() const { return cancelled_ != nullptr && *cancelled_; }
   std::shared_ptr<EncodedImages> encoded(const SampleView& samples) const;

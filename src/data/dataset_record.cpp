@@ -45,11 +45,10 @@ OrderedJson left_out_json(const LeftOut& left_out) {
 /// Formats names as `"a", "b" and 3 more`.
 std::string quoted_classes(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNamed = 50;
-  const std::size_t named = std::min(names.size(), kMostNamed);
-  std::string text;
-  for (std::size_t i = 0; i < named; ++i) text += (i == 0 ? "\"" : ", \"") + names[i] + '"';
-  if (named < names.size()) text += " and " + std::to_string(names.size() - named) + " more";
-  return text;
+  const auto named = std::span(names).first(std::min(names.size(), kMostNamed));
+  const std::string text = fmt::format("\"{}\"", fmt::join(named, "\", \""));
+  if (named.size() == names.size()) return text;
+  return text + fmt::format(" and {} more", names.size() - named.size());
 }
 
 /// Throws ConfigKeyError if there are weights for unknown classes.

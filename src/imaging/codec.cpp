@@ -177,9 +177,8 @@ std::string conversion_command(const std::string& name) {
 std::string conversion_hint(std::string_view extension) {
   constexpr std::array kExtensions{".gif", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl",
                                    ".jp2", ".j2k", ".psd",  ".ico",  ".pbm",  ".pam",  ".tga"};
-  if (std::ranges::find(kExtensions, extension) == kExtensions.end()) return "";
-  return " (convert them in their folder: " + std::string(kConvertToPng) + "*" +
-         std::string(extension) + ")";
+  if (std::ranges::count(kExtensions, extension) == 0) return "";
+  return fmt::format(" (convert them in their folder: {}*{})", kConvertToPng, extension);
 }
 
 std::int64_t big_endian(Bytes bytes, std::size_t offset, std::size_t size) {

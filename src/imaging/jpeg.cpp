@@ -51,11 +51,12 @@ void limit_scans(j_common_ptr codec) {
   std::longjmp(errors->back, 1);
 }
 
-void prepare(ErrorManager& errors) {
+jpeg_error_mgr* prepared(ErrorManager& errors) {
   jpeg_std_error(&errors.functions);
   errors.functions.error_exit = leave;
   errors.functions.emit_message = refuse_truncation;
   errors.functions.output_message = [](j_common_ptr) {};
+  return &errors.functions;
 }
 
 struct Decoding {
@@ -191,8 +192,7 @@ Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
   Image image{header.height, header.width, header.components, {}};
   image.pixels.resize(image.bytes());
   const auto state = std::make_unique<Decoding>();
-  prepare(state->errors);
-  state->decoder.err = &state->errors.functions;
+  state->decoder.err = prepared(state->errors);
   state->progress.progress_monitor = limit_scans;
   if (!decode_into(*state, bytes, image, image.pixels.data())) {
     const std::size_t offset = bytes.size() - std::min(state->left, bytes.size());
@@ -204,8 +204,7 @@ Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
 
 std::string encode_jpeg(const Image& image, int quality) {
   const auto state = std::make_unique<Encoding>();
-  prepare(state->errors);
-  state->encoder.err = &state->errors.functions;
+  state->encoder.err = prepared(state->errors);
   const bool done = encode_into(*state, image, quality);
   const std::unique_ptr<unsigned char, decltype(&std::free)> owner(state->bytes, &std::free);
   if (!done) {

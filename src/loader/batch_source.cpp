@@ -270,11 +270,8 @@ at::Tensor BatchSource::look_up_all(at::IntArrayRef sizes, const SampleAt& sampl
       }
     });
   };
-  if (type_ == at::kBFloat16) {
-    fill(images.mutable_data_ptr<at::BFloat16>());
-  } else {
-    fill(images.mutable_data_ptr<float>());
-  }
+  type_ == at::kBFloat16 ? fill(images.mutable_data_ptr<at::BFloat16>())
+                         : fill(images.mutable_data_ptr<float>());
   return images;
 }
 
