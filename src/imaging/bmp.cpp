@@ -113,15 +113,7 @@ Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name)
   return image;
 }
 
-/// Returns whether a 32-bit picture has an alpha mask. Without masks, the fourth byte is unused.
-bool has_alpha_mask(Bytes bytes) {
-  return has_masks(bytes) && little_endian(bytes, kInfo, 4) >= 56 && bytes.size() >= kInfo + 56 &&
-         little_endian(bytes, kInfo + 52, 4) != 0;
-}
-
-}  // namespace
-
-Header read_bmp(Bytes bytes, const std::string& name) {
+Header read(Bytes bytes, const std::string& name) {
   constexpr std::size_t kLongest = kInfo + 40;
   const bool old = bytes.size() >= kInfo + kOldInfo && is_old(bytes);
   if (!old && bytes.size() < kLongest) fail_at(name, bytes.size(), "ends inside the BMP header");
@@ -134,14 +126,16 @@ Header read_bmp(Bytes bytes, const std::string& name) {
   return {Format::kBmp, std::abs(std::int64_t{height}), width, 3};
 }
 
-Image decode_bmp(Bytes bytes, const Header& header, const std::string& name) {
+Image decode(Bytes bytes, const Header& header, const std::string& name) {
   const std::int64_t bits = bits_per_pixel(bytes);
   if (bits <= 8) return decode_indexed(bytes, header, name);
   if (bits == 16) return decode_16_bits(bytes, header, name);
-  const bool alpha = bits == 32 && has_alpha_mask(bytes);
+  // Without an alpha mask, the fourth byte of a pixel is unused.
+  const bool has_alpha = bits == 32 && has_masks(bytes) && little_endian(bytes, kInfo, 4) >= 56 &&
+                         bytes.size() >= kInfo + 56 && little_endian(bytes, kInfo + 52, 4) != 0;
   Image image{header.height, header.width, 4, {}};
   image.pixels = decode_to(WUFFS_BASE__PIXEL_FORMAT__RGBA_NONPREMUL, 4, bytes, header, name);
-  if (alpha) return image;
+  if (has_alpha) return image;
   std::uint8_t* out = image.pixels.data();
   for (std::size_t at = 0; at < image.pixels.size(); at += 4) {
     out = std::copy_n(image.pixels.data() + at, 3, out);
@@ -150,5 +144,9 @@ Image decode_bmp(Bytes bytes, const Header& header, const std::string& name) {
   image.pixels.resize(image.bytes());
   return image;
 }
+
+}  // namespace
+
+const Codec kBmp{[](Bytes bytes) { return has_text(bytes, 0, "BM"); }, read, decode};
 
 }  // namespace mnist_train::imaging

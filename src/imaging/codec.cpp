@@ -9,28 +9,10 @@ namespace mnist_train::imaging {
 
 namespace {
 
-/// Functions that recognise, read and decode a format.
-struct Codec {
-  bool (*recognises)(Bytes bytes);
-  Header (*read)(Bytes bytes, const std::string& name);
-  Image (*decode)(Bytes bytes, const Header& header, const std::string& name);
-};
-
 constexpr const char* kConvertToPng = "mogrify -format png ";
 
 /// In the order of Format.
-constexpr std::array<Codec, 5> kCodecs{{
-    {[](Bytes bytes) { return has_text(bytes, 0, "\x89PNG\r\n\x1A\n"); }, read_png, decode_png},
-    {[](Bytes bytes) { return has_text(bytes, 0, "\xFF\xD8\xFF"); }, read_jpeg, decode_jpeg},
-    {[](Bytes bytes) { return has_text(bytes, 0, "RIFF") && has_text(bytes, 8, "WEBP"); },
-     read_webp, decode_webp},
-    {[](Bytes bytes) { return has_text(bytes, 0, "BM"); }, read_bmp, decode_bmp},
-    {[](Bytes bytes) {
-       return bytes.size() > 2 && bytes[0] == 'P' && bytes[1] >= '2' && bytes[1] <= '6' &&
-              bytes[1] != '4' && (bytes[2] <= ' ' || bytes[2] == '#');
-     },
-     read_pnm, decode_pnm},
-}};
+constexpr std::array<const Codec*, 5> kCodecs{&kPng, &kJpeg, &kWebp, &kBmp, &kPnm};
 
 /// Throws Error(kData) with the kind of file, if known, and the command to convert it.
 [[noreturn]] void refuse_format(Bytes bytes, const std::string& name) {
@@ -225,9 +207,9 @@ int Orientation::value() const {
 
 Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels) {
   if (bytes.empty()) fail_at(name, 0, "an empty file instead of an image");
-  for (const Codec& codec : kCodecs) {
-    if (!codec.recognises(bytes)) continue;
-    const Header header = codec.read(bytes, name);
+  for (const Codec* codec : kCodecs) {
+    if (!codec->recognises(bytes)) continue;
+    const Header header = codec->read(bytes, name);
     check_size(header, name, max_pixels);
     return header;
   }
@@ -236,7 +218,7 @@ Header read_header(Bytes bytes, const std::string& name, std::int64_t max_pixels
 
 Image decode(Bytes bytes, const std::string& name, const DecodeOptions& options) {
   const Header header = read_header(bytes, name, options.max_pixels);
-  Image image = kCodecs.at(static_cast<std::size_t>(header.format)).decode(bytes, header, name);
+  Image image = kCodecs.at(static_cast<std::size_t>(header.format))->decode(bytes, header, name);
   if (image.channels % 2 == 0) image = composite(std::move(image), options.background);
   return upright(std::move(image), header.orientation);
 }

@@ -6,24 +6,17 @@
 
 namespace mnist_train::imaging {
 
-// The formats, each in its own file, used by codec.cpp. `read_…` reads the header without checking
-// sizes. `decode_…` returns the pixels as stored: not rotated, and with alpha as the last of 2 or 4
-// channels. All throw Error(kData) with the name.
+/// The functions of a format, which throw Error(kData) with the name.
+struct Codec {
+  bool (*recognises)(Bytes bytes);
+  /// Reads the header without checking sizes.
+  Header (*read)(Bytes bytes, const std::string& name);
+  /// Returns the pixels as stored: not rotated, and with alpha as the last of 2 or 4 channels.
+  Image (*decode)(Bytes bytes, const Header& header, const std::string& name);
+};
 
-Header read_png(Bytes bytes, const std::string& name);
-Image decode_png(Bytes bytes, const Header& header, const std::string& name);
-
-Header read_jpeg(Bytes bytes, const std::string& name);
-Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name);
-
-Header read_webp(Bytes bytes, const std::string& name);
-Image decode_webp(Bytes bytes, const Header& header, const std::string& name);
-
-Header read_bmp(Bytes bytes, const std::string& name);
-Image decode_bmp(Bytes bytes, const Header& header, const std::string& name);
-
-Header read_pnm(Bytes bytes, const std::string& name);
-Image decode_pnm(Bytes bytes, const Header& header, const std::string& name);
+// The formats, each in its own file.
+extern const Codec kPng, kJpeg, kWebp, kBmp, kPnm;
 
 /// Finds the orientation in a picture's metadata like Pillow's exif_transpose: the EXIF tag or, if
 /// missing, the XMP tag.

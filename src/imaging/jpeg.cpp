@@ -145,9 +145,7 @@ void to_rgb(Image& cmyk) {
   cmyk.pixels.resize(cmyk.bytes());
 }
 
-}  // namespace
-
-Header read_jpeg(Bytes bytes, const std::string& name) {
+Header read(Bytes bytes, const std::string& name) {
   constexpr std::string_view kExif{"Exif\0\0", 6};
   constexpr std::string_view kXmp{"http://ns.adobe.com/xap/1.0/\0", 29};
   Header header{Format::kJpeg, 0, 0, 0};
@@ -184,7 +182,7 @@ Header read_jpeg(Bytes bytes, const std::string& name) {
   return header;
 }
 
-Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
+Image decode(Bytes bytes, const Header& header, const std::string& name) {
   if (header.components != 1 && header.components != 3 && header.components != 4) {
     fail_at(name, 0, "a JPEG image of {} colour components; only gray, RGB and CMYK are supported",
             header.components);
@@ -201,6 +199,10 @@ Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
   if (image.channels == 4) to_rgb(image);
   return image;
 }
+
+}  // namespace
+
+const Codec kJpeg{[](Bytes bytes) { return has_text(bytes, 0, "\xFF\xD8\xFF"); }, read, decode};
 
 std::string encode_jpeg(const Image& image, int quality) {
   const auto state = std::make_unique<Encoding>();

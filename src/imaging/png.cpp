@@ -88,9 +88,7 @@ bool read_png_rows(PngReader& reader, std::vector<png_bytep>& rows) {
   return true;
 }
 
-}  // namespace
-
-Header read_png(Bytes bytes, const std::string& name) {
+Header read(Bytes bytes, const std::string& name) {
   constexpr std::size_t kChunk = 8;
   if (bytes.size() < kPngHeaderEnd) fail_at(name, bytes.size(), "ends inside the PNG header");
   if (big_endian(bytes, kChunk, 4) != 13 || !has_text(bytes, kChunk + 4, "IHDR")) {
@@ -111,7 +109,7 @@ Header read_png(Bytes bytes, const std::string& name) {
   return header;
 }
 
-Image decode_png(Bytes bytes, const Header& header, const std::string& name) {
+Image decode(Bytes bytes, const Header& header, const std::string& name) {
   PngReader reader(bytes);
   const auto fail = [&] {
     throw Error(ExitCode::kData, name + ": corrupt PNG image: " + reader.message.data());
@@ -131,6 +129,10 @@ Image decode_png(Bytes bytes, const Header& header, const std::string& name) {
   if (!read_png_rows(reader, rows)) fail();
   return image;
 }
+
+}  // namespace
+
+const Codec kPng{[](Bytes bytes) { return has_text(bytes, 0, "\x89PNG\r\n\x1A\n"); }, read, decode};
 
 std::string encode_png(const Image& image) {
   png_image png{};

@@ -32,9 +32,7 @@ const WebpLibrary& webp() {
 constexpr std::size_t kRiffHeader = 12;
 constexpr std::size_t kChunkHeader = 8;
 
-}  // namespace
-
-Header read_webp(Bytes bytes, const std::string& name) {
+Header read(Bytes bytes, const std::string& name) {
   WebPBitstreamFeatures features{};
   if (webp().get_features(bytes.data(), bytes.size(), &features, WEBP_DECODER_ABI_VERSION) !=
       VP8_STATUS_OK) {
@@ -56,7 +54,7 @@ Header read_webp(Bytes bytes, const std::string& name) {
           orientation.value()};
 }
 
-Image decode_webp(Bytes bytes, const Header& header, const std::string& name) {
+Image decode(Bytes bytes, const Header& header, const std::string& name) {
   Image image{header.height, header.width, header.components, {}};
   image.pixels.resize(image.bytes());
   const auto decode = image.channels == 4 ? webp().decode_rgba : webp().decode_rgb;
@@ -67,5 +65,11 @@ Image decode_webp(Bytes bytes, const Header& header, const std::string& name) {
   }
   return image;
 }
+
+}  // namespace
+
+const Codec kWebp{
+    [](Bytes bytes) { return has_text(bytes, 0, "RIFF") && has_text(bytes, 8, "WEBP"); }, read,
+    decode};
 
 }  // namespace mnist_train::imaging
