@@ -202,8 +202,7 @@ SampleView DatasetReader::limited(const SampleView& samples, std::optional<std::
   }
   left_out = samples.count() - *limit;
   if (!options_.has_picture_files()) return samples.select(positions({0, *limit}));
-  return samples.select(
-      draw_limit(samples, positions({0, samples.count()}), *limit, options_.holdout_seed).taken);
+  return samples.select(draw_limit(samples, *limit, options_.holdout_seed));
 }
 
 void DatasetReader::require_memory() const {

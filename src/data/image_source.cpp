@@ -246,13 +246,13 @@ Drawn draw_fraction(const SampleView& samples, const Positions& among, double fr
   return drawn;
 }
 
-Drawn draw_limit(const SampleView& samples, const Positions& among, std::int64_t limit,
-                 std::int64_t seed) {
-  Classes classes = by_class(samples, among);
+Positions draw_limit(const SampleView& samples, std::int64_t limit, std::int64_t seed) {
+  Classes classes = by_class(samples, positions({0, samples.count()}));
   std::vector<double> sizes;
-  for (const auto& [label, positions] : classes)
-    sizes.push_back(static_cast<double>(positions.size()));
-  return take(samples, std::move(classes), apportion(limit, sizes), seed);
+  for (const auto& [label, members] : classes) {
+    sizes.push_back(static_cast<double>(members.size()));
+  }
+  return take(samples, std::move(classes), apportion(limit, sizes), seed).taken;
 }
 
 PictureSurvey survey_pictures(const ImageSource& pictures, const fs::path& folder) {

@@ -174,7 +174,6 @@ class ImageSource {
 ///   const SampleView some = all.select(positions({0, 100}));  // its first 100 samples
 class SampleView {
  public:
-  /// Creates an empty view.
   SampleView() = default;
   /// Creates a view of all samples of the sources, in order.
   explicit SampleView(std::vector<std::shared_ptr<ImageSource>> sources);
@@ -250,10 +249,10 @@ struct Drawn {
 Drawn draw_fraction(const SampleView& samples, const std::vector<std::int64_t>& among,
                     double fraction, std::int64_t seed);
 
-/// Draws `limit` samples, or all if there are fewer, in the same order. Each class gets a share in
+/// Returns the positions of `limit` samples drawn in the same order. Each class gets a share in
 /// proportion to its size, by largest remainders, and at least one sample if the limit allows it.
-Drawn draw_limit(const SampleView& samples, const std::vector<std::int64_t>& among,
-                 std::int64_t limit, std::int64_t seed);
+std::vector<std::int64_t> draw_limit(const SampleView& samples, std::int64_t limit,
+                                     std::int64_t seed);
 
 /// Images that are decoded on demand.
 struct EncodedImages {
