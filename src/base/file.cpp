@@ -206,10 +206,8 @@ bool write_all(int fd, const void* bytes, std::size_t size) {
   const char* next = static_cast<const char*>(bytes);
   while (size > 0) {
     const ssize_t written = ::write(fd, next, size);
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return false;
-    }
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
     next += written;
     size -= static_cast<std::size_t>(written);
   }

@@ -32,16 +32,6 @@ constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumber
      {"limit_test", &LeftOut::limit_test},
      {"unusable", &LeftOut::unusable}}};
 
-OrderedJson left_out_json(const LeftOut& left_out) {
-  OrderedJson json = OrderedJson::object();
-  for (const auto& [extension, count] : left_out.files) json[extension] = count;
-  if (!left_out.folders.empty()) json["folders"] = left_out.folders;
-  for (const auto& [name, number] : kNumbers) {
-    if (left_out.*number > 0) json[name] = left_out.*number;
-  }
-  return json;
-}
-
 /// Formats names as `"a", "b" and 3 more`.
 std::string quoted_classes(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNamed = 50;
@@ -109,7 +99,13 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
   const std::vector<std::string> none;
   json["test"] = options.test_fraction > 0 ? paths_of(dataset.test) : none;
   json["validation"] = options.validation > 0 ? paths_of(dataset.validation) : none;
-  json["left_out"] = left_out_json(dataset.left_out);
+  const LeftOut& left_out = dataset.left_out;
+  OrderedJson& counts = json["left_out"] = OrderedJson::object();
+  for (const auto& [extension, count] : left_out.files) counts[extension] = count;
+  if (!left_out.folders.empty()) counts["folders"] = left_out.folders;
+  for (const auto& [name, number] : kNumbers) {
+    if (left_out.*number > 0) counts[name] = left_out.*number;
+  }
   return json_text(json, 2) + "\n";
 }
 

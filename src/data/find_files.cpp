@@ -105,6 +105,10 @@ std::optional<fs::path> labels_of(const fs::path& images) {
   return labels_of(folder);
 }
 
+bool has_labels(const std::pair<const std::string, fs::path>& images) {
+  return labels_of(images.second).has_value();
+}
+
 fs::path find_labels(const fs::path& images) {
   if (auto found = labels_of(images)) return *found;
   const fs::path labels = images.parent_path() / labels_stems(images).front();
@@ -142,9 +146,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
   prefer(begins_with(prefixes));
   prefer(
       [&](const auto& file) { return file.second.parent_path() == (folder / "").parent_path(); });
-  if (files.size() > 1) {  // one without labels may be another program's leftover
-    prefer([](const auto& file) { return labels_of(file.second).has_value(); });
-  }
+  if (files.size() > 1) prefer(has_labels);  // others may be another program's leftovers
   if (files.empty()) {
     fail_data(
         "{}: no images for data.{} in this folder; expected a file such as "
@@ -163,8 +165,7 @@ fs::path images_in(const fs::path& folder, SplitName split) {
 /// Returns whether a folder contains a data set's files: images with labels, or a batch.
 bool holds_images(const fs::path& folder, DataFormat format) {
   if (format == DataFormat::kIdx) {
-    return std::ranges::any_of(files_by_stem(folder, "images"),
-                               [](const auto& file) { return labels_of(file.second).has_value(); });
+    return std::ranges::any_of(files_by_stem(folder, "images"), has_labels);
   }
   return is_there(folder / names_of(SplitName::kTrain).cifar_files.front()) ||
          is_there(folder / names_of(SplitName::kTest).cifar_files.front());

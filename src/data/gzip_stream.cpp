@@ -38,12 +38,6 @@ void remove_least_recently_used(const fs::path& folder) {
   for (std::size_t i = kMostKept; i < files.size(); ++i) fs::remove(files[i].second, failed);
 }
 
-/// Does not fsync: if a machine crash damages the file, its hash no longer matches.
-bool write_whole(const fs::path& path, Bytes content) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
-  return file.valid() && write_all(file.get(), content.data(), content.size());
-}
-
 constexpr std::size_t kMaxPiece = std::size_t{1} << 30;  // zlib counts in 32 bits
 constexpr int kGzipWindowBits = 15 + 16;  // largest window, with gzip header and trailer
 
@@ -133,7 +127,9 @@ void keep_inflated(Bytes compressed, Bytes content) {
   const fs::path temporary =
       *folder / ("." + name + "." + host_name() + "." + std::to_string(::getpid()));
   std::error_code failed;
-  if (write_whole(temporary, content)) {
+  // Not synced: if a machine crash damages the file, its hash no longer matches.
+  const UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
+  if (file.valid() && write_all(file.get(), content.data(), content.size())) {
     fs::rename(temporary, path, failed);
     remove_least_recently_used(*folder);
     if (!failed) return;

@@ -26,17 +26,15 @@ namespace {
 constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kMemory = "the shared samples";
 
-nlohmann::json describe(const ImageSet& set, const std::uint8_t* memory) {
-  nlohmann::json description = set;
-  if (set.count == 0) return description;
-  description["images"] = set.images.data() - memory;
-  description["labels"] = reinterpret_cast<const std::uint8_t*>(set.labels.data()) - memory;
-  return description;
-}
-
 std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
   nlohmann::json description = dataset;
-  for (const auto& [key, set] : kSplits) description[key] = describe(dataset.*set, memory);
+  for (const auto& [key, member] : kSplits) {
+    const ImageSet& set = dataset.*member;
+    nlohmann::json& split = description[key] = set;
+    if (set.count == 0) continue;
+    split["images"] = set.images.data() - memory;
+    split["labels"] = reinterpret_cast<const std::uint8_t*>(set.labels.data()) - memory;
+  }
   std::string text;
   nlohmann::json::to_cbor(description, text);
   return text;

@@ -369,10 +369,9 @@ std::vector<std::int64_t> BatchSource::samples_of(const Selection& selection) co
 
 at::Tensor BatchSource::labels_of(const std::vector<std::int64_t>& samples) const {
   at::Tensor result = at::empty({static_cast<std::int64_t>(samples.size())}, at::kLong);
-  auto* labels = result.mutable_data_ptr<std::int64_t>();
-  for (const std::int64_t sample : samples) {
-    *labels++ = set_.labels[static_cast<std::size_t>(sample)];
-  }
+  std::ranges::transform(
+      samples, result.mutable_data_ptr<std::int64_t>(),
+      [&](std::int64_t sample) { return set_.labels[static_cast<std::size_t>(sample)]; });
   return result;
 }
 

@@ -211,11 +211,6 @@ std::vector<FilterTaps> taps_of(std::int64_t size, std::int64_t count) {
   return all;
 }
 
-void store(float value, std::uint8_t* out) {
-  *out = static_cast<std::uint8_t>(std::nearbyint(value));
-}
-void store(float value, float* out) { *out = value; }
-
 }  // namespace
 
 AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size) {
@@ -333,7 +328,7 @@ void resize_window(const Planes<T>& image, const data::PixelBox& window, setting
         const float* from = line.data() + column.first;
         float sum = 0;
         for (std::size_t k = 0; k < column.weights.size(); ++k) sum += column.weights[k] * from[k];
-        store(sum, out++);
+        *out++ = static_cast<T>(std::is_integral_v<T> ? std::nearbyint(sum) : sum);
       }
     }
   }
