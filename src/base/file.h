@@ -131,7 +131,6 @@ std::string content_of(int fd);
 /// sets errno on failure.
 bool write_all(int fd, const void* bytes, std::size_t size);
 
-/// Returns the folder of the running executable.
 std::filesystem::path executable_folder();
 
 /// The outcome of an attempt to lock a file.

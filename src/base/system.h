@@ -99,8 +99,7 @@ class SharedLibrary {
 
   bool loaded() const { return handle_ != nullptr; }
 
-  /// Returns the loader's error message.
-  const std::string& error() const { return error_; }
+  const std::string& error() const { return error_; }  // the loader's message
 
   /// Returns the C function of that name, or null.
   template <class Function>
@@ -139,7 +138,6 @@ struct SystemMemory {
   bool limited = false;  // by a cgroup
 };
 
-/// Returns the current memory.
 SystemMemory system_memory(const std::filesystem::path& root = "/");
 
 /// Detects out-of-memory kills, using the counters of this process's cgroups and of the machine.

@@ -53,7 +53,6 @@ class EntryDraws {
 
   /// Draws the crop window, in coordinates of the unpadded image.
   PixelBox crop(const settings::RandomCropOptions& options, settings::ImageSize image) const;
-  /// Draws whether the image is flipped.
   bool flip(double probability) const { return uniform(0) < probability; }
   /// Draws the angle in radians, counter-clockwise.
   double angle(const settings::RotateOptions& options) const;
@@ -66,7 +65,6 @@ class EntryDraws {
   PixelBox erased(const settings::RandomErasingOptions& options, settings::ImageSize image) const;
   /// Draws the operations of color_jitter, in their order; an option of 0 yields an identity.
   std::array<PictureChange, 4> jitter(const settings::ColorJitterOptions& options) const;
-  /// Draws the operation of trivial_augment.
   PictureChange trivial() const;
   /// Draws the rectangle to copy from the partner, like torchvision's CutMix.
   PixelBox cutmix(const settings::CutmixOptions& options, settings::ImageSize image) const;
@@ -74,7 +72,6 @@ class EntryDraws {
   double mixup_weight(const settings::MixupOptions& options) const;
 
  private:
-  /// Draws uniformly from the interval.
   double between(settings::Interval interval, std::uint64_t number) const;
   /// Draws a box with random area and random aspect ratio `ratio` in up to ten attempts, each of
   /// which uses two numbers from `number` on. Returns the first that `fits`, at a position chosen
@@ -94,7 +91,6 @@ class EpochDraws {
  public:
   EpochDraws(std::int64_t seed, std::int64_t epoch);
 
-  /// Returns the draws for an entry and a sample.
   EntryDraws of(std::int64_t sample, std::uint64_t entry) const;
   /// Draws the seed for a network's own random draws on the sample.
   std::int64_t seed(std::int64_t sample) const;

@@ -182,7 +182,6 @@ void require_few_classes(const ImageSource& source) {
   fail_data("{}: has {} class folders{}", source.name(), classes, most);
 }
 
-/// Returns the training set with the most classes.
 const ImageSource& most_classes(const Sources& sources) {
   return **std::ranges::max_element(sources.train_sources, {},
                                     [](const auto& source) { return source->classes(); });

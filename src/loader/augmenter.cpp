@@ -61,7 +61,6 @@ Augmentation augmentation_of(const settings::RandomCropOptions& options, ImageSi
   return entry;
 }
 
-/// Flips images along a dimension.
 Augmentation flip(double probability, std::int64_t dimension) {
   Augmentation entry{1};
   entry.draw = [probability](const data::EntryDraws& draws, float* out) {

@@ -29,7 +29,6 @@ class BatchSource {
   BatchSource(const BatchSource&) = delete;
   BatchSource& operator=(const BatchSource&) = delete;
 
-  /// Returns the number of samples in the image set.
   std::int64_t count() const { return set_.count; }
   const data::ImageSet& images() const { return set_; }
   const Augmenter* augmenter() const { return augmenter_.get(); }  // null without augmentation
