@@ -31,10 +31,7 @@ MakeDecoder* load_dali() {
 /// A thread pool that decodes all samples to a destination before training, or batches during it.
 class DecoderPool : public ImageDecoder {
  public:
-  explicit DecoderPool(const ImageDecoderSetup& setup)
-      : images_(setup.images),
-        thread_count_(static_cast<std::size_t>(setup.threads)),
-        destination_(setup.destination) {
+  explicit DecoderPool(const ImageDecoderSetup& setup) : setup_(setup) {
     try {
       for (int i = 0; i < setup.threads; ++i) threads_.push_back(start_thread([this] { work(); }));
     } catch (...) {
@@ -47,9 +44,9 @@ class DecoderPool : public ImageDecoder {
  protected:
   std::future<DecodedBatch> begin(std::vector<std::int64_t> samples) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto bytes = samples.size() * static_cast<std::size_t>(images_->geometry.bytes());
+    const auto bytes = samples.size() * static_cast<std::size_t>(setup_.images->geometry.bytes());
     batches_.push_back(
-        {std::move(samples), destination_ == nullptr ? free_pixels(bytes) : nullptr});
+        {std::move(samples), setup_.destination == nullptr ? free_pixels(bytes) : nullptr});
     begun_.notify_all();
     return batches_.back().result.get_future();
   }
@@ -95,7 +92,7 @@ class DecoderPool : public ImageDecoder {
   }
 
   void work() {
-    const std::int64_t size = images_->geometry.bytes();
+    const std::int64_t size = setup_.images->geometry.bytes();
     Buffer buffer;
     std::vector<SampleFailure> failures;
     std::unique_lock<std::mutex> lock(mutex_);
@@ -105,16 +102,17 @@ class DecoderPool : public ImageDecoder {
       if (ending_) return;
       const std::size_t all = batch->samples.size();
       const std::size_t begin = batch->next;
-      const std::size_t wanted = std::clamp<std::size_t>(all / (4 * thread_count_), 1, kMostAtOnce);
+      const auto threads = static_cast<std::size_t>(setup_.threads);
+      const std::size_t wanted = std::clamp<std::size_t>(all / (4 * threads), 1, kMostAtOnce);
       const std::size_t end = batch->next = std::min(begin + wanted, all);
       lock.unlock();
       for (std::size_t i = begin; i < end && !ending_; ++i) {
         const std::int64_t sample = batch->samples[i];
-        std::uint8_t* out = destination_ != nullptr
-                                ? destination_ + sample * size
+        std::uint8_t* out = setup_.destination != nullptr
+                                ? setup_.destination + sample * size
                                 : batch->pixels->data() + static_cast<std::int64_t>(i) * size;
         try {
-          images_->samples.decode(sample, images_->geometry, out, buffer);
+          setup_.images->samples.decode(sample, setup_.images->geometry, out, buffer);
         } catch (const std::bad_alloc&) {
           out_of_memory_ = true;  // the sample may be fine
         } catch (const std::exception& error) {
@@ -140,9 +138,7 @@ class DecoderPool : public ImageDecoder {
     batch.result.set_value({pixels, std::move(batch.pixels), std::move(batch.failures)});
   }
 
-  std::shared_ptr<const EncodedImages> images_;
-  const std::size_t thread_count_;
-  std::uint8_t* destination_;
+  const ImageDecoderSetup setup_;
   std::atomic<bool> ending_{false};
   std::atomic<bool> out_of_memory_{false};
   std::mutex mutex_;  // guards batches_ and pixels_

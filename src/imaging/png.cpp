@@ -36,8 +36,7 @@ struct PngReader {
   PngReader& operator=(const PngReader&) = delete;
   ~PngReader() { png_destroy_read_struct(&png, &info, nullptr); }
 
-  Bytes bytes;
-  std::size_t at = 0;
+  Bytes bytes;  // the unread part
   png_structp png = nullptr;
   png_infop info = nullptr;
   std::jmp_buf back{};
@@ -52,9 +51,9 @@ struct PngReader {
 
 void read_png_bytes(png_structp png, png_bytep out, std::size_t count) {
   auto* reader = static_cast<PngReader*>(png_get_io_ptr(png));
-  if (count > reader->bytes.size() - reader->at) png_error(png, "the file is truncated");
-  std::memcpy(out, reader->bytes.data() + reader->at, count);
-  reader->at += count;
+  if (count > reader->bytes.size()) png_error(png, "the file is truncated");
+  std::memcpy(out, reader->bytes.data(), count);
+  reader->bytes = reader->bytes.subspan(count);
 }
 
 // Functions that setjmp returns to must not contain objects with destructors.

@@ -72,12 +72,9 @@ void saturate(float factor, const BytePlanes& image, std::uint8_t* out) {
   const std::int64_t pixels = image.pixels();
   const Blend blend(factor);
   for (std::int64_t i = 0; i < pixels; ++i) {
-    const std::array<std::uint8_t, 3> colour{image.values[i], image.values[i + pixels],
-                                             image.values[i + 2 * pixels]};
-    const float gray = gray_of(colour[0], colour[1], colour[2]);
-    for (std::int64_t c = 0; c < 3; ++c) {
-      out[i + c * pixels] = blend(colour[static_cast<std::size_t>(c)], gray);
-    }
+    const std::uint8_t* level = image.values + i;
+    const float gray = gray_of(*level, level[pixels], level[2 * pixels]);
+    for (std::int64_t c = 0; c < 3; ++c) out[i + c * pixels] = blend(level[c * pixels], gray);
   }
 }
 
