@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstdlib>
-#include <string_view>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
+
+#include "base/system.h"
 
 namespace mnist_train {
 
@@ -32,8 +32,7 @@ bool may_use_amx() {
 }
 
 CpuFeatures detect() {
-  const char* hidden_name = std::getenv("MNIST_TRAIN_TEST_WITHOUT");
-  const std::string_view hidden = hidden_name == nullptr ? "" : hidden_name;
+  const std::string hidden = environment_variable("MNIST_TRAIN_TEST_WITHOUT").value_or("");
   CpuFeatures features;
   features.avx512 = hidden != "avx512" && __builtin_cpu_supports("avx512f") != 0 &&
                     __builtin_cpu_supports("avx512bw") != 0 &&
