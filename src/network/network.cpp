@@ -124,17 +124,16 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
     fail(sized, "groups {} must divide the channels of {} and out_channels {}", layer.groups,
          batch_text(in), out);
   }
-  const auto& kernel = layer.kernel_size;
-  const auto& stride = layer.stride;
+  const ImageSize& kernel = layer.kernel_size;
   ImageSize padding;  // total of both sides
   if (layer.padding) {
     padding = {2 * layer.padding->height, 2 * layer.padding->width};
   } else {
-    if (stride != ImageSize{1, 1}) fail(sized, "padding \"same\" needs stride 1");
+    if (layer.stride != ImageSize{1, 1}) fail(sized, "padding \"same\" needs stride 1");
     padding = {layer.dilation.height * (kernel.height - 1),
                layer.dilation.width * (kernel.width - 1)};
   }
-  slide(sized, kernel, stride, padding, layer.dilation);
+  slide(sized, kernel, layer.stride, padding, layer.dilation);
   sized.out.channels = out;
   const std::int64_t in_group = in.channels / layer.groups;
   sized.parameters =
@@ -167,8 +166,10 @@ void infer(SizedLayer& sized, const settings::GroupNormLayer& layer) {
   sized.parameters = 2 * sized.in.channels;
 }
 
+/// Max and average pooling.
 template <class Pool>
-void infer_pool(SizedLayer& sized, Pool& layer, const ImageSize& dilation) {
+requires requires(Pool layer) { layer.ceil_mode; }
+void infer(SizedLayer& sized, Pool& layer) {
   require_images(sized);
   const ImageSize& kernel = layer.kernel_size;
   const ImageSize padding{2 * layer.padding.height, 2 * layer.padding.width};
@@ -177,14 +178,10 @@ void infer_pool(SizedLayer& sized, Pool& layer, const ImageSize& dilation) {
          text_of(kernel));
   }
   if (!layer.stride) layer.stride = kernel;
+  ImageSize dilation{1, 1};
+  if constexpr (requires { layer.dilation; }) dilation = layer.dilation;
   slide(sized, kernel, *layer.stride, padding, dilation, layer.ceil_mode);
 }
-
-void infer(SizedLayer& sized, settings::MaxPool2dLayer& layer) {
-  infer_pool(sized, layer, layer.dilation);
-}
-
-void infer(SizedLayer& sized, settings::AvgPool2dLayer& layer) { infer_pool(sized, layer, {1, 1}); }
 
 void infer(SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer& layer) {
   require_images(sized);
@@ -211,7 +208,7 @@ class SizeInference {
     Network sized;
     sized.images = images_;
     const SampleShape in{images_.channels, images_.height, images_.width, true};
-    sized.layers = infer_list(layers, in, "", "", 1);
+    sized.layers = infer_list(layers, in, "", "");
     add_sums(sized, sized.layers);
     const SizedLayer& last = sized.layers.back();
     const SampleShape wanted{images_.classes};
@@ -231,7 +228,7 @@ class SizeInference {
   /// Infers the sizes of `layers`, repeated `times` times.
   std::vector<SizedLayer> infer_list(const LayerList& layers, SampleShape in,
                                      const std::string& path, const std::string& pointer,
-                                     std::int64_t times) {
+                                     std::int64_t times = 1) {
     if (layers.empty()) throw LayerError(pointer, "the list has no layers");
     const auto size = static_cast<std::int64_t>(layers.size());
     if (times > (kMaxLayers - layers_) / size) {
@@ -286,6 +283,7 @@ class SizeInference {
         [&](auto& layer) {
           if constexpr (requires { layer.layers; }) {
             infer_inner(sized, layer);
+            layer.layers.clear();
           } else if constexpr (requires { infer(sized, layer, images); }) {
             infer(sized, layer, images);
           } else if constexpr (requires { infer(sized, layer); }) {
@@ -293,23 +291,23 @@ class SizeInference {
           }
         },
         sized.kind);
+    add_sums(sized, sized.layers);
+    add_sums(sized, sized.shortcut);
     check_elements(sized);
   }
 
   /// Handles sequential and repeat.
   template <class Whole>
-  void infer_inner(SizedLayer& sized, Whole& layer) {
+  void infer_inner(SizedLayer& sized, const Whole& layer) {
     std::int64_t times = 1;
     if constexpr (requires { layer.times; }) times = layer.times;
     sized.layers = infer_list(layer.layers, sized.in, sized.path, sized.pointer + "/layers", times);
     sized.out = sized.layers.back().out;
-    add_sums(sized, sized.layers);
-    layer.layers.clear();
   }
 
-  void infer_inner(SizedLayer& sized, settings::GateLayer& layer) {
+  void infer_inner(SizedLayer& sized, const settings::GateLayer& layer) {
     sized.layers =
-        infer_list(layer.layers, sized.in, sized.path + ".layers", sized.pointer + "/layers", 1);
+        infer_list(layer.layers, sized.in, sized.path + ".layers", sized.pointer + "/layers");
     const SampleShape& factor = sized.layers.back().out;
     const SampleShape one_pixel{sized.in.channels, 1, 1, sized.in.is_image};
     if (factor != sized.in && factor != one_pixel) {
@@ -317,31 +315,25 @@ class SizeInference {
            batch_text(sized.in), batch_text(factor),
            sized.in.is_image ? " or " + batch_text(one_pixel) : "");
     }
-    add_sums(sized, sized.layers);
-    layer.layers.clear();
   }
 
   void infer_inner(SizedLayer& sized, settings::ResidualLayer& layer) {
     const bool is_flat = !layer.modules.empty();
     const std::string layers_path = is_flat ? sized.path : sized.path + ".layers";
     const std::string shortcut_path = is_flat ? sized.path : sized.path + ".shortcut";
-    const std::string pointer = sized.pointer;
-    sized.layers = infer_list(layer.layers, sized.in, layers_path, pointer + "/layers", 1);
+    sized.layers = infer_list(layer.layers, sized.in, layers_path, sized.pointer + "/layers");
     sized.out = sized.layers.back().out;
     SampleShape added = sized.in;
     if (!layer.shortcut.empty()) {
       sized.shortcut =
-          infer_list(layer.shortcut, sized.in, shortcut_path, pointer + "/shortcut", 1);
+          infer_list(layer.shortcut, sized.in, shortcut_path, sized.pointer + "/shortcut");
       added = sized.shortcut.back().out;
     }
     if (added != sized.out) {
       fail(sized, "cannot add {} ({}) to {} (of layers)", batch_text(added),
            layer.shortcut.empty() ? "its input" : "of shortcut", batch_text(sized.out));
     }
-    add_sums(sized, sized.layers);
-    add_sums(sized, sized.shortcut);
     if (is_flat) check_modules(sized, layer.modules);
-    layer.layers.clear();
     layer.shortcut.clear();
   }
 
@@ -372,15 +364,12 @@ class SizeInference {
 std::vector<std::string> SizedLayer::parameter_names() const {
   return std::visit(
       [](const auto& layer) -> std::vector<std::string> {
-        using Kind = std::decay_t<decltype(layer)>;
-        constexpr bool kIsNorm = std::is_same_v<Kind, settings::BatchNormLayer> ||
-                                 std::is_same_v<Kind, settings::GroupNormLayer>;
+        if constexpr (requires { layer.eps; }) return {"weight", "bias"};  // a normalization
         if constexpr (requires { layer.bias; }) {
-          if (!layer.bias) return {"weight"};
-        } else if constexpr (!kIsNorm) {
-          return {};
+          if (layer.bias) return {"weight", "bias"};
+          return {"weight"};
         }
-        return {"weight", "bias"};
+        return {};
       },
       kind);
 }
