@@ -116,22 +116,17 @@ Layer plain_conv2d(std::string as, std::int64_t out_channels, std::int64_t kerne
 Layer torchvision_block(std::int64_t channels, std::int64_t stride, bool is_bottleneck,
                         bool has_projection) {
   settings::ResidualLayer block;
+  const auto add = [&](const std::string& number, std::int64_t outputs, std::int64_t kernel,
+                       std::int64_t own_stride) {
+    if (!block.layers.empty()) block.layers.push_back(relu());
+    block.layers.push_back(plain_conv2d("conv" + number, outputs, kernel, own_stride));
+    block.layers.push_back(batch_norm("bn" + number));
+    block.modules.insert(block.modules.end(), {"conv" + number, "bn" + number});
+  };
   const std::int64_t out = is_bottleneck ? 4 * channels : channels;
-  if (is_bottleneck) {
-    block.layers = {plain_conv2d("conv1", channels, 1),
-                    batch_norm("bn1"),
-                    relu(),
-                    plain_conv2d("conv2", channels, 3, stride),
-                    batch_norm("bn2"),
-                    relu(),
-                    plain_conv2d("conv3", out, 1),
-                    batch_norm("bn3")};
-    block.modules = {"conv1", "bn1", "conv2", "bn2", "conv3", "bn3"};
-  } else {
-    block.layers = {plain_conv2d("conv1", channels, 3, stride), batch_norm("bn1"), relu(),
-                    plain_conv2d("conv2", channels, 3), batch_norm("bn2")};
-    block.modules = {"conv1", "bn1", "conv2", "bn2"};
-  }
+  if (is_bottleneck) add("1", channels, 1, 1);
+  add(is_bottleneck ? "2" : "1", channels, 3, stride);
+  add(is_bottleneck ? "3" : "2", out, is_bottleneck ? 1 : 3, 1);
   if (has_projection) {
     block.shortcut = {sequential("downsample", {plain_conv2d("", out, 1, stride), batch_norm()})};
     block.modules.emplace_back("downsample");
@@ -141,10 +136,7 @@ Layer torchvision_block(std::int64_t channels, std::int64_t stride, bool is_bott
 }
 
 LayerList torchvision_resnet(const std::vector<std::int64_t>& blocks, bool is_bottleneck) {
-  settings::MaxPool2dLayer pool;
-  pool.kernel_size = {3, 3};
-  pool.stride = settings::ImageSize{2, 2};
-  pool.padding = {1, 1};
+  const settings::MaxPool2dLayer pool{{3, 3}, settings::ImageSize{2, 2}, /*padding=*/{1, 1}};
   LayerList layers{plain_conv2d("conv1", 64, 7, 2), batch_norm("bn1"), relu(), {"", pool}};
   std::int64_t channels = 64;
   for (std::size_t stage = 0; stage < blocks.size(); ++stage, channels *= 2) {
