@@ -21,6 +21,9 @@ namespace mnist_train::models {
 
 namespace {
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 /// [N,C,H,W] -> [N*H*W,C] in fp32; a view if layout and type allow it.
 at::Tensor to_rows(const at::Tensor& x) {
   if (x.dim() == 2) return x.to(at::kFloat);
@@ -40,17 +43,16 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
  public:
   /// `x_hat` is the normalized x, [N*H*W,C]; `count` is N*H*W over all ranks, a scalar on the
   /// device; `sum` is null unless batch norm is synchronized.
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& x_hat, const at::Tensor& inverse_std,
-                            const at::Tensor& count, const SumOverRanks* sum) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, const at::Tensor& x_hat,
+                            const at::Tensor& inverse_std, const at::Tensor& count,
+                            const SumOverRanks* sum) {
     context->save_for_backward({x_hat, weight, inverse_std, count});
     context->saved_data["sum"] = reinterpret_cast<std::int64_t>(sum);
     return to_images(at::addcmul(bias, x_hat, weight), x);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const at::Tensor& x_hat = saved[0];
     const at::Tensor scale = saved[1] * saved[2];
@@ -75,8 +77,8 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
  public:
   /// `weight`, `bias` and `convolution_bias` are also in `layer`. Autograd does not accept
   /// undefined tensors, unless they are optional.
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const at::Tensor& bias,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias,
                             const std::optional<at::Tensor>& convolution_bias,
                             const std::optional<at::Tensor>& residual, bool relu,
                             const kernels::BatchNormParameters& layer) {
@@ -91,8 +93,7 @@ class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
     return y;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const kernels::NormalizedBatch batch{.x = saved[0],
                                          .y = saved[4],

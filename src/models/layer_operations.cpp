@@ -19,13 +19,13 @@
 #include <algorithm>
 #include <optional>
 
-#include "cpu_kernels/dropout.h"
-
 namespace mnist_train::models {
 
 namespace {
 
 using kernels::LinearFunction;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 constexpr std::int64_t kLow32 = 0xffffffff;
 
@@ -43,9 +43,8 @@ at::Tensor mix(at::Tensor bits) {
 class LinearActivation : public torch::autograd::Function<LinearActivation> {
  public:
   /// `function` is a LinearFunction as an integer.
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const at::Tensor& bias,
-                            std::int64_t function) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, std::int64_t function) {
     at::Tensor y = at::linear(x, weight, bias);
     static_cast<LinearFunction>(function) == LinearFunction::kTanh ? y.tanh_() : y.relu_();
     context->save_for_backward({x, weight, y});
@@ -53,9 +52,8 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
     return y;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const torch::autograd::variable_list saved = context->get_saved_variables();
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
     const auto function = static_cast<LinearFunction>(context->saved_data["function"].toInt());
@@ -72,17 +70,16 @@ class LinearActivation : public torch::autograd::Function<LinearActivation> {
 /// A depthwise convolution by the custom kernels.
 class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvolution> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                            const at::Tensor& weight, const kernels::Depthwise& layer) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const kernels::Depthwise& layer) {
     context->save_for_backward({x, weight});
     context->saved_data["stride"] = layer.stride;
     context->saved_data["padding"] = layer.padding;
     return kernels::convolve(layer, x, weight);
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const torch::autograd::variable_list saved = context->get_saved_variables();
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
     const auto found =
         kernels::convolution_gradients({saved[1].size(2), context->saved_data["stride"].toInt(),
                                         context->saved_data["padding"].toInt()},
@@ -115,7 +112,7 @@ std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& laye
 
 class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             const std::optional<at::Tensor>& bias, bool planar) {
     kernels::PooledRelu pooled = kernels::relu_max_pool(x, *bias, planar);
     context->save_for_backward({pooled.choice});
@@ -126,8 +123,7 @@ class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
     return pooled.out;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto found = kernels::relu_max_pool_gradients(
         gradients[0], context->get_saved_variables()[0], context->saved_data["height"].toInt(),
         context->saved_data["width"].toInt(), context->saved_data["planar"].toBool(),
