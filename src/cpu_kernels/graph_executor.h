@@ -13,7 +13,6 @@
 
 #include "cpu_kernels/batch_norm.h"
 #include "cpu_kernels/convolution.h"
-#include "cpu_kernels/dropout.h"
 #include "cpu_kernels/graph.h"
 
 namespace mnist_train::cpu_kernels {

@@ -5,7 +5,6 @@
 
 #include "cpu_kernels/batch_norm.h"
 #include "cpu_kernels/blocked.h"
-#include "cpu_kernels/dropout.h"
 #include "cpu_kernels/kernels.h"
 #include "cpu_kernels/pooling.h"
 #include "support/catch.h"
