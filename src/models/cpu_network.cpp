@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -37,6 +38,8 @@ using cpu_kernels::ValueShape;
 using network::SampleShape;
 using network::SizedLayer;
 using settings::ImageSize;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 /// The parameters of a node and, if it is a batch norm, its module.
 struct NodeTensors {
@@ -149,20 +152,17 @@ class Translator {
   }
 
   Value add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized, Value x) {
-    PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
-                       extent(layer.stride.value())};
-    shape.padding = extent(layer.padding);
-    shape.dilation = extent(layer.dilation);
-    if (!can_pool_max(shape)) return kNoValue;
-    return graph_.add(cpu_kernels::MaxPoolNode{shape}, x);
+    const PoolingShape shape{graph_.shape_of(x),        image(sized.out),
+                             extent(layer.kernel_size), extent(layer.stride.value()),
+                             extent(layer.padding),     extent(layer.dilation)};
+    return can_pool_max(shape) ? graph_.add(cpu_kernels::MaxPoolNode{shape}, x) : kNoValue;
   }
   Value add(const settings::AvgPool2dLayer& layer, const SizedLayer& sized, Value x) {
-    PoolingShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size),
-                       extent(layer.stride.value())};
-    shape.padding = extent(layer.padding);
-    shape.counts_padding = layer.count_include_pad;
-    if (!cpu_kernels::has_small_plan(shape)) return kNoValue;
-    return graph_.add(cpu_kernels::AveragePoolNode{shape}, x);
+    const PoolingShape shape{graph_.shape_of(x),        image(sized.out),
+                             extent(layer.kernel_size), extent(layer.stride.value()),
+                             extent(layer.padding),     {1, 1},
+                             layer.count_include_pad};
+    return has_small_plan(shape) ? graph_.add(cpu_kernels::AveragePoolNode{shape}, x) : kNoValue;
   }
   Value add(const settings::AdaptiveAvgPool2dLayer&, const SizedLayer& sized, Value x) {
     const PoolingShape shape{graph_.shape_of(x), image(sized.out), {0, 0}, {1, 1}};
@@ -286,24 +286,9 @@ class PlannedNetwork {
  public:
   explicit PlannedNetwork(CpuGraph graph) : graph_(std::move(graph)) {}
 
-  bool can_compute(const at::Tensor& x) const {
-    const at::ScalarType type = x.scalar_type();
-    const bool is_supported = type == at::kFloat ? cpu_kernels::is_supported<float>()
-                              : type == at::kBFloat16
-                                  ? cpu_kernels::is_supported<cpu_kernels::Bf16Bits>()
-                                  : false;
-    if (!is_supported || !x.is_cpu() || kernels::is_any_used(x.device())) return false;
-    if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
-    const auto typed =
-        std::ranges::find_if(graph_.nodes, [](const NodeTensors& n) { return !n.norm; });
-    if (typed->weight.scalar_type() != type) return false;
-    const SampleShape& in = graph_.in;
-    return in.is_image ? x.sizes().slice(1) == at::IntArrayRef{in.channels, in.height, in.width}
-                       : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
-  }
-
   at::Tensor forward(const at::Tensor& x, GradientDestinations& destinations, bool training,
                      const at::Tensor& seeds) {
+    if (!can_compute(x)) return {};
     seeds_ = seeds;
     const std::vector<NodeTensors>& nodes = graph_.nodes;
     const auto is_trained = [](const NodeTensors& node) {
@@ -347,7 +332,7 @@ class PlannedNetwork {
   /// following ones up to the next stage. Empty tensors link the stages.
   class Stage : public torch::autograd::Function<Stage> {
    public:
-    static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& before,
+    static at::Tensor forward(AutogradContext* context, const at::Tensor& before,
                               at::TensorList /*parameters*/, PlannedNetwork* planned,
                               std::int64_t begin, std::int64_t end) {
       context->saved_data["network"] = reinterpret_cast<std::int64_t>(planned);
@@ -358,21 +343,35 @@ class PlannedNetwork {
       return is_last ? planned->output_ : at::empty({0}, before.options());
     }
 
-    static torch::autograd::variable_list backward(
-        torch::autograd::AutogradContext* context,
-        const torch::autograd::variable_list& gradients) {
+    static variable_list backward(AutogradContext* context, const variable_list& gradients) {
       auto* const planned =
           // NOLINTNEXTLINE(performance-no-int-to-ptr): autograd saves integers but not pointers
           reinterpret_cast<PlannedNetwork*>(context->saved_data["network"].toInt());
       if (context->saved_data["number"].toInt() != planned->number_) {
         throw Error(ExitCode::kRunFailed, "a backward pass after the next forward pass");
       }
-      torch::autograd::variable_list found = planned->gradients(
-          context->saved_data["begin"].toInt(), context->saved_data["end"].toInt(), gradients[0]);
+      variable_list found = planned->gradients(context->saved_data["begin"].toInt(),
+                                               context->saved_data["end"].toInt(), gradients[0]);
       found.resize(found.size() + 3);
       return found;
     }
   };
+
+  bool can_compute(const at::Tensor& x) const {
+    const at::ScalarType type = x.scalar_type();
+    const bool is_supported =
+        type == at::kFloat
+            ? cpu_kernels::is_supported<float>()
+            : type == at::kBFloat16 && cpu_kernels::is_supported<cpu_kernels::Bf16Bits>();
+    if (!is_supported || !x.is_cpu() || kernels::is_any_used(x.device())) return false;
+    if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
+    const auto typed =
+        std::ranges::find_if(graph_.nodes, [](const NodeTensors& n) { return !n.norm; });
+    if (typed->weight.scalar_type() != type) return false;
+    const SampleShape& in = graph_.in;
+    return in.is_image ? x.sizes().slice(1) == at::IntArrayRef{in.channels, in.height, in.width}
+                       : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
+  }
 
   /// Returns `action(executors)` for the type of a tensor.
   template <class Action>
@@ -497,11 +496,7 @@ CpuNetwork make_cpu_network(std::span<const SizedLayer* const> layers, std::int6
   if (weighted < kFewestWeighted) return {};
   const std::size_t count = graph.layers;
   const auto planned = std::make_shared<PlannedNetwork>(std::move(graph));
-  return {count, [planned](const at::Tensor& x) { return planned->can_compute(x); },
-          [planned](const at::Tensor& x, GradientDestinations& destinations, bool training,
-                    const at::Tensor& seeds) {
-            return planned->forward(x, destinations, training, seeds);
-          }};
+  return {count, std::bind_front(&PlannedNetwork::forward, planned)};
 }
 
 }  // namespace mnist_train::models

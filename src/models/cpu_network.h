@@ -17,12 +17,11 @@ class GradientDestinations;
 /// Consecutive layers that cpu_kernels/ computes as one autograd operation.
 struct CpuNetwork {
   std::size_t layers = 0;  // number of leading layers computed; 0: none
-  /// Returns whether this CPU supports the instructions and x has the type of the weights, the
-  /// planned shape and enough images. If not, LibTorch must compute the layers.
-  std::function<bool(const at::Tensor& x)> can_compute;
-  /// Returns the output for x [N,C,H,W] or [N,F]. The backward pass must precede the next
-  /// `forward`; it writes gradients to `destinations`. With `training`, applies dropout with
-  /// `seeds` [N] i64. Collective if a batch norm is synchronized.
+  /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute
+  /// it: unless this CPU supports the instructions and x has the type of the weights, the planned
+  /// shape and enough images. The backward pass must precede the next `forward`; it writes
+  /// gradients to `destinations`. With `training`, applies dropout with `seeds` [N] i64. Collective
+  /// if a batch norm is synchronized.
   std::function<at::Tensor(const at::Tensor& x, GradientDestinations& destinations, bool training,
                            const at::Tensor& seeds)>
       forward;

@@ -261,9 +261,9 @@ class LayeredModel : public Model {
     is_in_cpu_network_ = false;
     operations.push_back(
         [this, on_cpu = std::move(on_cpu), otherwise = std::move(otherwise)](const at::Tensor& x) {
-          return on_cpu.can_compute(x)
-                     ? on_cpu.forward(x, gradient_destinations(), is_training(), sample_seeds())
-                     : run(otherwise, x);
+          const at::Tensor y =
+              on_cpu.forward(x, gradient_destinations(), is_training(), sample_seeds());
+          return y.defined() ? y : run(otherwise, x);
         });
     return layers;
   }
