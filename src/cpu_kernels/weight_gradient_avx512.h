@@ -51,13 +51,6 @@ struct ValidRange {
 /// A band and its operands.
 template <class Element>
 struct Band {
-  /// Returns the first factor; for bf16, a copy in scratch memory.
-  const Element* first_factor() const {
-    if (kDepth<Element> == 2) return operands.scratch;
-    return operands.gradient + part.block_begin * part.a_block +
-           part.row_begin * view.shape.out.width * part.a_pixel;
-  }
-
   const WeightGradientView& view;
   const GradientBand& part;
   const WeightGradientOperands<Element>& operands;
@@ -148,17 +141,6 @@ void rearrange(const WeightGradientView& view, const GradientBand& band,
 
 // Sums of the products of bands, in AMX or AVX-512 registers.
 
-/// Rounds up to 16 columns of rows of sums. Steps between rows are in elements.
-template <class Element>
-void round_rows(const float* sums, std::int64_t sums_step, std::int64_t rows, std::int64_t columns,
-                Element* to, std::int64_t step) {
-  const __mmask16 mask = first_lanes(columns);
-  for (; rows > 0; --rows, sums += sums_step, to += step) {
-    store_rounded(to, mask, _mm512_loadu_ps(sums));
-    __builtin_prefetch(to + 2 * kLanes, 1);  // for the next tile
-  }
-}
-
 /// Outputs and columns of a kernel row, and the pixels of an output row over which they sum.
 template <class Element>
 struct GradientTile {
@@ -189,7 +171,12 @@ struct GradientTile {
                           ky * strides.kernel_row + kx * strides.kernel_column + channel;
       const std::int64_t valid = smaller(here, in - channel);
       for (std::int64_t c = 0; c < valid; c += kLanes) {
-        round_rows(sums + i + c, count, valid_rows, valid - c, to + c, strides.out);
+        const __mmask16 mask = first_lanes(valid - c);
+        for (std::int64_t m = 0; m < valid_rows; ++m) {
+          Element* const at = to + m * strides.out + c;
+          store_rounded(at, mask, _mm512_loadu_ps(sums + m * count + i + c));
+          __builtin_prefetch(at + 2 * kLanes, 1);  // for the next tile
+        }
       }
       i += here;
     }
@@ -416,8 +403,12 @@ template <class Element>
 void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
   const WeightGradientView& view = band.view;
   const ConvolutionShape& s = view.shape;
-  const Element* const a = band.first_factor();
-  const Element* const b = band.operands.scratch + band.part.b_begin;
+  const GradientBand& part = band.part;
+  const Element* const a = kDepth<Element> == 2
+                               ? band.operands.scratch  // a copy
+                               : band.operands.gradient + part.block_begin * part.a_block +
+                                     part.row_begin * s.out.width * part.a_pixel;
+  const Element* const b = band.operands.scratch + part.b_begin;
   while (begin < end) {
     const std::int64_t index = begin / view.tiles_of_group();  // index of group and kernel row
     const std::int64_t first = begin - index * view.tiles_of_group();
@@ -425,8 +416,8 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
     const std::int64_t row = first * view.tile_rows();
     const std::int64_t ky = index % s.kernel.height;
     const std::int64_t group = index / s.kernel.height;
-    const ValidRange valid(band.part.row_begin, band.part.row_end,
-                           ky * s.dilation.height - s.padding.height, s.stride.height, s.in.height);
+    const ValidRange valid(part.row_begin, part.row_end, ky * s.dilation.height - s.padding.height,
+                           s.stride.height, s.in.height);
     add_tile_rows<Element>(
         {band, a + (group * s.group_out() + row) * kImages,
          b + group * s.group_in() * kDepth<Element>, group, ky, valid, s.out.width, row, 0},
