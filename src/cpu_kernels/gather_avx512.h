@@ -242,9 +242,7 @@ struct Results {
   [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
     const std::int64_t at = row * kImages + vector * kVectorSize<Element>;
     if (addend != nullptr) sums = sums + load_words(addend + at);
-    if (relu) {
-      for (auto& sum : sums.of) sum = _mm512_max_ps(_mm512_setzero_ps(), sum);
-    }
+    if (relu) sums = map([](__m512 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }, sums);
     store_words(out + at, sums);
   }
 };

@@ -110,11 +110,10 @@ void normalize(const PixelRange& range, const NormalizeOperands<Element>& operan
                                          broadcast<Element>(o.scale + at.channel),
                                          broadcast<Element>(o.bias + at.channel));
         if (o.residual != nullptr) y = y + load_words(o.residual + at.offset);
-        if (o.relu) {
-          for (__m512& value : y.of) {
-            value = _mm512_min_ps(limit, _mm512_max_ps(_mm512_setzero_ps(), value));
-          }
-        }
+        const auto clamp = [&](__m512 a) {
+          return _mm512_min_ps(limit, _mm512_max_ps(_mm512_setzero_ps(), a));
+        };
+        if (o.relu) y = map(clamp, y);
         store_words(o.y + at.offset, y);
       });
 }
@@ -255,15 +254,12 @@ void drop(const PixelRange& range, const Dropout& dropout, const Element* x, Ele
 /// Calls `action(offset, offset in the pixel, first tap, end of taps)` for each vector of words.
 template <class Element, class Action>
 [[gnu::always_inline]] inline void for_each_window(const PoolingView& view, const Action& action) {
-  const std::int64_t size = view.pixel_size;
-  const std::int64_t pixels = view.pixels;
-  const std::int64_t* const begin = view.begin;
-  const WindowTap* const all = view.taps;
-  for (std::int64_t pixel = 0; pixel < pixels; ++pixel) {
-    const WindowTap* const taps = all + begin[pixel];
-    const WindowTap* const end = all + begin[pixel + 1];
-    for (std::int64_t at = 0; at < size; at += kVectorSize<Element>) {
-      action(pixel * size + at, at, taps, end);
+  const PoolingView v = view;  // stores of vectors do not modify a local copy
+  for (std::int64_t pixel = 0; pixel < v.pixels; ++pixel) {
+    const WindowTap* const taps = v.taps + v.begin[pixel];
+    const WindowTap* const end = v.taps + v.begin[pixel + 1];
+    for (std::int64_t at = 0; at < v.pixel_size; at += kVectorSize<Element>) {
+      action(pixel * v.pixel_size + at, at, taps, end);
     }
   }
 }
