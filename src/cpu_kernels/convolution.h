@@ -77,15 +77,13 @@ bool by_amx() {
 template <class Element>
 std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
   if (by_amx) return kAmxWords;
-  constexpr double kLoads = 2;  // cost of loading the other factor, in rows
-  std::int64_t best = 0;
-  double least = 0;
-  for (std::int64_t of_panel = kDepth<Element>; of_panel <= 14; of_panel += kDepth<Element>) {
-    const auto panels = static_cast<double>(ceil_divide(rows, of_panel));
-    const double cost = panels * (static_cast<double>(of_panel) + kLoads);
-    if (best != 0 && cost > least) continue;
-    least = cost;
-    best = of_panel;
+  constexpr std::int64_t kLoads = 2;  // cost of loading the other factor, in rows
+  const auto cost = [&](std::int64_t of_panel) {
+    return ceil_divide(rows, of_panel) * (of_panel + kLoads);
+  };
+  std::int64_t best = kDepth<Element>;
+  for (std::int64_t of_panel = best; of_panel <= 14; of_panel += kDepth<Element>) {
+    if (cost(of_panel) <= cost(best)) best = of_panel;
   }
   return best;
 }

@@ -85,9 +85,9 @@ class Graph {
   Value add(const MaxPoolNode& node, Value in) {
     GraphNode* const before = open_node<ConvolutionNode>(in);
     const bool relu = before != nullptr && std::exchange(before->relu, false);
-    append(node, in, node.shape.out);
+    const Value out = append(node, in, node.shape.out);
     nodes_.back().relu = relu;
-    return nodes_.back().out;
+    return out;
   }
   Value add(const AveragePoolNode& node, Value in) { return append(node, in, node.shape.out); }
   /// Fuses ReLU with nodes that can compute it, and ReLU6 with batch norm.
@@ -114,17 +114,11 @@ class Graph {
       node->residual = added;
       return computed;
     }
-    append(SumNode{}, in, shape_of(in));
-    nodes_.back().residual = residual;
-    return nodes_.back().out;
+    return append(SumNode{}, in, shape_of(in), residual);
   }
 
   /// Multiplies `in` by a gate with the same channels and the same number of pixels, or one pixel.
-  Value add_product(Value in, Value gate) {
-    append(GateNode{}, in, shape_of(in));
-    nodes_.back().residual = gate;
-    return nodes_.back().out;
-  }
+  Value add_product(Value in, Value gate) { return append(GateNode{}, in, shape_of(in), gate); }
 
   /// Declares that several nodes use this value: no more layers are fused with the node that
   /// computes it.
@@ -136,10 +130,10 @@ class Graph {
 
  private:
   template <class Kind>
-  Value append(const Kind& kind, Value in, const ValueShape& out) {
+  Value append(const Kind& kind, Value in, const ValueShape& out, Value residual = kNoValue) {
     shapes_.push_back(out);
     is_shared_.push_back(false);
-    nodes_.push_back({kind, in, shapes_.size() - 1});
+    nodes_.push_back({kind, in, shapes_.size() - 1, residual});
     return nodes_.back().out;
   }
   /// Returns the last node if it is of one of these kinds, computes the value and may be fused with

@@ -297,9 +297,7 @@ class GraphExecutor {
         state.norm_before = producers[in];
       }
       is_taken[in] = true;
-      if (state.node.residual != kNoValue) {
-        is_taken[state.node.residual] = true;
-      }
+      if (state.node.residual != kNoValue) is_taken[state.node.residual] = true;
       producers[state.node.out] = &state;
     }
   }
