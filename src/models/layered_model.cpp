@@ -216,11 +216,6 @@ class LayeredModel : public Model {
     return std::dynamic_pointer_cast<Impl>(made_.at(&sized));
   }
 
-  template <class Impl>
-  Operation forward_of(const SizedLayer& sized) const {
-    return [layer = made<Impl>(sized)](const at::Tensor& x) { return layer->forward(x); };
-  }
-
   /// Returns the operation of a batch norm, the last of `layers`, and the convolution before it, if
   /// any.
   auto batch_norm(Neighbours layers, bool relu) const {
@@ -320,10 +315,10 @@ class LayeredModel : public Model {
     };
   }
   Operation operation_of(const SizedLayer& sized, const settings::LinearLayer&) const {
-    return forward_of<torch::nn::LinearImpl>(sized);
+    return std::bind_front(&torch::nn::LinearImpl::forward, made<torch::nn::LinearImpl>(sized));
   }
   Operation operation_of(const SizedLayer& sized, const settings::BatchNormLayer&) const {
-    return forward_of<BatchNorm>(sized);
+    return std::bind_front(&BatchNorm::forward, made<BatchNorm>(sized));
   }
   Operation operation_of(const SizedLayer& sized, const settings::GroupNormLayer&) const {
     return [layer = made<torch::nn::GroupNormImpl>(sized)](const at::Tensor& x) {
