@@ -1,5 +1,3 @@
-#include "models/cpu_network.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
@@ -7,7 +5,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <optional>
 #include <utility>

@@ -17,7 +17,6 @@
 #include <variant>
 #include <vector>
 
-#include "models/cpu_network.h"
 #include "models/layer_operations.h"
 #include "models/model.h"
 

@@ -1,5 +1,3 @@
-#include "models/cpu_network.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
