@@ -38,21 +38,6 @@ inline __m512 exponential(__m512 x) {
 
 inline __m512 sigmoid(__m512 x) { return 1.0F / (1.0F + exponential(_mm512_setzero_ps() - x)); }
 
-/// Uses exponentials or, for small numbers, the polynomial of Cephes' tanhf.
-inline __m512 hyperbolic_tangent(__m512 x) {
-  const __m512 magnitude = _mm512_abs_ps(x);
-  const __m512 far = 1.0F - 2.0F / (exponential(magnitude + magnitude) + 1.0F);
-  const __m512 square = x * x;
-  const __m512 p = polynomial(square, -5.70498872745e-3F, 2.06390887954e-2F, -5.37397155531e-2F,
-                              1.33314422036e-1F, -3.33332819422e-1F);
-  const __m512 near = _mm512_fmadd_ps(square * x, p, x);
-  const __m512i sign =
-      _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(static_cast<int>(0x80000000U)));
-  const __m512 signed_far = _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(far), sign));
-  return _mm512_mask_mov_ps(signed_far, _mm512_cmp_ps_mask(magnitude, number(0.625F), _CMP_LT_OQ),
-                            near);
-}
-
 /// The standard normal cumulative distribution function at x and its derivative.
 struct Normal {
   __m512 below, density;
@@ -122,7 +107,20 @@ struct Sigmoid {
 };
 
 struct Tanh {
-  __m512 value(__m512 x) const { return hyperbolic_tangent(x); }
+  /// Uses exponentials or, for small numbers, the polynomial of Cephes' tanhf.
+  __m512 value(__m512 x) const {
+    const __m512 magnitude = _mm512_abs_ps(x);
+    const __m512 far = 1.0F - 2.0F / (exponential(magnitude + magnitude) + 1.0F);
+    const __m512 square = x * x;
+    const __m512 p = polynomial(square, -5.70498872745e-3F, 2.06390887954e-2F, -5.37397155531e-2F,
+                                1.33314422036e-1F, -3.33332819422e-1F);
+    const __m512 near = _mm512_fmadd_ps(square * x, p, x);
+    const __m512i sign =
+        _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(static_cast<int>(0x80000000U)));
+    const __m512 signed_far = _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(far), sign));
+    return _mm512_mask_mov_ps(signed_far, _mm512_cmp_ps_mask(magnitude, number(0.625F), _CMP_LT_OQ),
+                              near);
+  }
   __m512 gradient(__m512 dy, __m512 y) const { return dy * _mm512_fnmadd_ps(y, y, number(1)); }
 };
 

@@ -380,18 +380,6 @@ template <class Element, class Sums>
   }
 }
 
-template <class Element, int M>
-void gather_panels(const GatherView& view, const BatchOperands<Element>& operands,
-                   const PackedPanels<Element>& panels, const GatherPart& part,
-                   std::int64_t group) {
-  for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
-    const bool in_place = panels.in_place && panel < view.complete_panels();
-    const auto compute = in_place ? &gather_panel<Element, RegisterResults<Element, M, false>>
-                                  : &gather_panel<Element, RegisterResults<Element, M, true>>;
-    compute(view, operands, panels, part, group, panel, in_place);
-  }
-}
-
 template <class Element>
 void gather_by_amx(const GatherView& view, const BatchOperands<Element>& operands,
                    const PackedPanels<Element>& panels, const GatherPart& part,
@@ -427,7 +415,12 @@ void gather(const GatherView& view, const BatchOperands<Element>& operands,
       }
     }
     with_constant<kDepth<Element>, kDepth<Element>, kMostRows>(view.panel_rows, [&]<int M>() {
-      gather_panels<Element, M>(view, operands, panels, part, group);
+      for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
+        const bool in_place = panels.in_place && panel < view.complete_panels();
+        const auto compute = in_place ? &gather_panel<Element, RegisterResults<Element, M, false>>
+                                      : &gather_panel<Element, RegisterResults<Element, M, true>>;
+        compute(view, operands, panels, part, group, panel, in_place);
+      }
     });
   }
 }

@@ -179,11 +179,9 @@ std::set<std::string> always_training(const torch::jit::Module& script) {
 
 /// Makes `script` use the tensors of `module`, which mirrors it.
 void share_tensors(const torch::nn::Module& module, torch::jit::Module script) {
-  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    script.setattr(item.key(), item.value());
-  }
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
-    script.setattr(item.key(), item.value());
+  for (const auto& tensors :
+       {module.named_parameters(/*recurse=*/false), module.named_buffers(/*recurse=*/false)}) {
+    for (const auto& item : tensors) script.setattr(item.key(), item.value());
   }
   for (const auto& item : module.named_children()) {
     share_tensors(*item.value(), script.attr(item.key()).toModule());
@@ -366,11 +364,10 @@ const plugin::EntryPoint& load_entry(const std::filesystem::path& file, const st
   const SharedLibrary library(file.string());
   require(library.loaded(), "cannot be loaded: " + library.error());
   const auto entry_function = library.find<const plugin::EntryPoint*()>(plugin::kEntryFunction);
-  if (entry_function == nullptr) {
-    throw ConfigKeyError(fmt::format(
-        "{}: is not a plug-in: it has no function {}, which MNIST_TRAIN_CLASSIFIER defines", source,
-        plugin::kEntryFunction));
-  }
+  require(
+      entry_function != nullptr,
+      fmt::format("is not a plug-in: it has no function {}, which MNIST_TRAIN_CLASSIFIER defines",
+                  plugin::kEntryFunction));
   const plugin::EntryPoint& entry = *entry_function();
   const auto versions = [](auto header, auto torch) {
     return fmt::format("version {} of mnist_train/model.h and LibTorch {}", header, torch);
