@@ -120,8 +120,7 @@ WeightGradientView gradient_view(const ConvolutionShape& shape) {
 template <class Element>
 GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   constexpr std::int64_t kD = kDepth<Element>;
-  constexpr std::int64_t kImageWords = kImages / kD;  // per channel
-  constexpr std::int64_t kLine = 16 * kD;             // elements per cache line
+  constexpr std::int64_t kLine = 16 * kD;  // elements per cache line
   // Follows each factor, for registers that extend beyond it.
   constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
   const ConvolutionShape& s = view.shape;
@@ -144,10 +143,10 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
     const std::int64_t width = band.left + s.in.width + band.right;
     band.b_pixel = channels * (view.by_images ? kImages : kD);
     band.b_word = odd_lines(width * band.b_pixel);
-    band.b_row = view.by_images ? width * band.b_pixel : kImageWords * band.b_word;
+    band.b_row = view.by_images ? width * band.b_pixel : kImageWords<Element> * band.b_word;
   } else {
     band.b_word = odd_lines(channels * kD);
-    band.b_pixel = kImageWords * band.b_word;
+    band.b_pixel = kImageWords<Element> * band.b_word;
     band.b_row = s.in.width * band.b_pixel;
   }
   band.b_block = band.in_rows * band.b_row;
@@ -321,10 +320,9 @@ class Gather {
       std::int64_t end = x + to.out_step;
       while (end < view_.out.width && has_same_taps(end)) end += to.out_step;
       std::int64_t count = (end - x) / to.out_step;
-      DepthwiseTile tile{static_cast<std::int32_t>(x), 0, 0, 0,
+      const Tap first = taps.empty() ? Tap{} : taps.front();
+      DepthwiseTile tile{static_cast<std::int32_t>(x), 0, first.in, first.kernel,
                          static_cast<std::int32_t>(taps.size())};
-      if (!taps.empty()) tile.in = taps.front().in;
-      if (!taps.empty()) tile.kernel = taps.front().kernel;
       for (std::int64_t tiles = ceil_divide(count, kMostColumns); tiles > 0; --tiles) {
         tile.count = static_cast<std::int32_t>(ceil_divide(count, tiles));
         tiles_.push_back(tile);

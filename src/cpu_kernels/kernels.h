@@ -26,6 +26,9 @@ inline constexpr std::int64_t kDepth = 4 / sizeof(Element);
 /// Elements in one word for all images of a block.
 template <class Element>
 inline constexpr std::int64_t kWordSize = kImages* kDepth<Element>;
+/// Words of the images of one channel, if words hold images.
+template <class Element>
+inline constexpr std::int64_t kImageWords = kImages / kDepth<Element>;
 
 constexpr std::int64_t ceil_divide(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_divide(a, b) * b; }

@@ -348,13 +348,13 @@ void average_pool_gradient(const PoolingView& view, const Element* dy, Element* 
 
 // Conversion to and from plain images, and flattening.
 
-/// Up to 16 words of an image, along a row or along channels: their start offsets and steps.
+/// Up to 16 words of an image, along a row or along channels: their start offsets, number and
+/// steps.
 template <class Element>
 struct PlainRun {
-  std::int64_t plain, block;
+  std::int64_t plain, block, count;
   WordSteps steps;
   std::int64_t block_step;
-  std::int64_t count;
   WordMask<Element> mask;
 };
 
@@ -372,19 +372,14 @@ void for_each_run(const ValueShape& shape, const PlainStrides& strides, const Ac
       const std::int64_t block = (y * shape.width + x) * pixel_size;
       for (std::int64_t c = 0; c < shape.channels; c += along_channels ? kLanes * kD : kD) {
         const std::int64_t channels = shape.channels - c;
-        PlainRun<Element> run{plain + c * strides.channel,
-                              block + c * kImages,
-                              {kD, 1},
-                              kWordSize<Element>,
-                              smaller(kLanes, words<Element>(channels)),
-                              channel_mask<Element>(channels)};
-        if (!along_channels) {
-          run.steps = {strides.column, strides.channel};
-          run.block_step = pixel_size;
-          run.count = smaller(kLanes, shape.width - x);
-          run.mask = word_mask<Element>(run.count, channels);
-        }
-        action(run);
+        const std::int64_t count =
+            smaller(kLanes, along_channels ? words<Element>(channels) : shape.width - x);
+        action(PlainRun<Element>{
+            plain + c * strides.channel, block + c * kImages, count,
+            along_channels ? WordSteps{kD, 1} : WordSteps{strides.column, strides.channel},
+            along_channels ? kWordSize<Element> : pixel_size,
+            along_channels ? channel_mask<Element>(channels)
+                           : word_mask<Element>(count, channels)});
       }
     }
   }

@@ -13,10 +13,6 @@
 /// are vectors of images.
 namespace mnist_train::cpu_kernels::avx512 {
 
-/// Words of the images of one channel.
-template <class Element>
-inline constexpr std::int64_t kImageWords = kImages / kDepth<Element>;
-
 /// Splits interleaved pairs of channels of 32 images: all images of the first, then of the second.
 struct PairSplitter {
   __m512i even, odd;
