@@ -9,11 +9,8 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <span>
-#include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -174,12 +171,8 @@ class LayeredModel : public Model {
     torch::nn::Conv2dOptions options(channels, layer.out_channels.value(),
                                      sides(layer.kernel_size));
     options.stride(sides(layer.stride)).dilation(sides(layer.dilation));
-    options.groups(layer.groups).bias(layer.bias);
-    if (layer.padding) {
-      options.padding(torch::ExpandingArray<2>(sides(*layer.padding)));
-    } else {
-      options.padding(torch::kSame);
-    }
+    options.groups(layer.groups).bias(layer.bias).padding(torch::kSame);
+    if (layer.padding) options.padding(torch::ExpandingArray<2>(sides(*layer.padding)));
     return std::make_shared<torch::nn::Conv2dImpl>(options);
   }
 

@@ -188,11 +188,9 @@ LayerList torchvision_mobilenet_v2() {
       inner.push_back(mobilenet_convolution("", wide, kernel, own_stride, wide));
       inner.insert(inner.end(), {plain_conv2d("", channels, 1), batch_norm()});
       Layer conv = sequential("conv", std::move(inner));
-      if (own_stride == 1 && in == channels) {
-        features.push_back({"", settings::ResidualLayer{{conv}, {}, {}, {"conv"}}});
-      } else {
-        features.push_back(sequential("", {conv}));
-      }
+      const bool adds_input = own_stride == 1 && in == channels;
+      features.push_back(adds_input ? Layer{"", settings::ResidualLayer{{conv}, {}, {}, {"conv"}}}
+                                    : sequential("", {conv}));
       in = channels;
     }
   }

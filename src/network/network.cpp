@@ -125,14 +125,12 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
          batch_text(in), out);
   }
   const ImageSize& kernel = layer.kernel_size;
-  ImageSize padding;  // total of both sides
-  if (layer.padding) {
-    padding = {2 * layer.padding->height, 2 * layer.padding->width};
-  } else {
-    if (layer.stride != ImageSize{1, 1}) fail(sized, "padding \"same\" needs stride 1");
-    padding = {layer.dilation.height * (kernel.height - 1),
-               layer.dilation.width * (kernel.width - 1)};
+  if (!layer.padding && layer.stride != ImageSize{1, 1}) {
+    fail(sized, "padding \"same\" needs stride 1");
   }
+  ImageSize padding{layer.dilation.height * (kernel.height - 1),
+                    layer.dilation.width * (kernel.width - 1)};  // total of both sides
+  if (layer.padding) padding = {2 * layer.padding->height, 2 * layer.padding->width};
   slide(sized, kernel, layer.stride, padding, layer.dilation);
   sized.out.channels = out;
   const std::int64_t in_group = in.channels / layer.groups;
