@@ -14,13 +14,8 @@
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <string>
-#include <utility>
 
 #include "base/error.h"
 #include "base/system.h"
@@ -112,7 +107,7 @@ class ExternalModel : public Model {
     const at::NoGradGuard no_grad;
     const std::vector<std::int64_t> sizes{2, shape_.channels, shape_.height, shape_.width};
     const std::string images =
-        std::string("images ") + text_of(sizes) + " of type " + c10::toString(type);
+        fmt::format("images {} of type {}", text_of(sizes), c10::toString(type));
     eval();
     at::Tensor logits;
     try {

@@ -3,7 +3,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "base/error.h"
