@@ -224,16 +224,19 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
   }
 }
 
-/// Calls `action.operator()<Source, T>()` for the columns of a tile.
+/// Calls `action.operator()<Source, T>(tile)` for all tiles; T: columns of the tile.
 template <class Element, class Action>
-void with_tile(const GatherView& view, const DepthwiseTile& tile, const Action& action) {
-  with_constant<1, 1, kMostColumns>(tile.count, [&]<int T>() {
-    if (view.in.channels == view.out.channels) {
-      action.template operator()<OwnChannels<Element>, T>();
-    } else {
-      action.template operator()<SharedChannels<Element>, T>();
-    }
-  });
+void for_each_tile(const GatherView& view, const Action& action) {
+  for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
+    const DepthwiseTile& tile = view.depthwise.tiles[i];
+    with_constant<1, 1, kMostColumns>(tile.count, [&]<int T>() {
+      if (view.in.channels == view.out.channels) {
+        action.template operator()<OwnChannels<Element>, T>(tile);
+      } else {
+        action.template operator()<SharedChannels<Element>, T>(tile);
+      }
+    });
+  }
 }
 
 /// Words are computed in parts for which the inputs of a tile fit into the L1 cache: consecutive
@@ -245,14 +248,11 @@ void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operand
   const std::int64_t at_once = view.depthwise.words_at_once;
   for (std::int64_t word = part.panel_begin; word < part.panel_end; word += at_once) {
     const std::int64_t word_end = smaller(word + at_once, part.panel_end);
-    for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
-      const DepthwiseTile& tile = view.depthwise.tiles[i];
-      with_tile<Element>(view, tile, [&]<class Source, int T>() {
-        for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
-          sum_tile<Source, T>(view, operands, weights, part.block, y, tile, word, word_end);
-        }
-      });
-    }
+    for_each_tile<Element>(view, [&]<class Source, int T>(const DepthwiseTile& tile) {
+      for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
+        sum_tile<Source, T>(view, operands, weights, part.block, y, tile, word, word_end);
+      }
+    });
   }
 }
 
@@ -316,19 +316,16 @@ void depthwise_gradient(const GatherView& view, const WeightGradientOperands<Ele
   for (std::int64_t block = 0; block < operands.blocks; ++block) {
     const Element* const in = operands.in + block * view.in.block_size<Element>();
     const Element* const gradient = operands.gradient + block * view.out.block_size<Element>();
-    for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
-      const DepthwiseTile& tile = view.depthwise.tiles[i];
+    for_each_tile<Element>(view, [&]<class Source, int T>(const DepthwiseTile& tile) {
       for (std::int64_t y = 0; y < view.out.height; ++y) {
         const Element* const pixel = gradient + (y * view.out.width + tile.first) * pixel_size;
-        with_tile<Element>(view, tile, [&]<class Source, int T>() {
-          add_tile_products<Source, T>(view, word_begin, word_end, y, tile, in, pixel, lanes);
-        });
+        add_tile_products<Source, T>(view, word_begin, word_end, y, tile, in, pixel, lanes);
         pixels += tile.count;
         if (pixels < kLanePixels) continue;
         flush_lanes(weights, lanes, sums);
         pixels = 0;
       }
-    }
+    });
   }
   flush_lanes(weights, lanes, sums);
 }

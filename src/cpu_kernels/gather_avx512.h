@@ -35,12 +35,7 @@ template <class Element>
 class Packer {
  public:
   Packer(const GatherView& view, const BatchOperands<Element>& operands)
-      : view_(view),
-        strides_(operands.strides),
-        row_(operands.row_stride(view.backward)),
-        channel_(operands.channel_stride(view.backward)),
-        weights_(operands.weights),
-        merges_groups_(view.groups != view.layer_groups) {}
+      : view_(view), operands_(operands) {}
 
   void pack(const PackedPanels<Element>& panels) const {
     // Panels whose weights share pages are packed together.
@@ -222,10 +217,12 @@ class Packer {
   }
 
   const GatherView& view_;
-  const WeightStrides& strides_;
-  std::int64_t row_, channel_;  // strides
-  const Element* weights_;
-  bool merges_groups_;
+  const BatchOperands<Element>& operands_;
+  const WeightStrides& strides_ = operands_.strides;
+  const Element* weights_ = operands_.weights;
+  std::int64_t row_ = operands_.row_stride(view_.backward);
+  std::int64_t channel_ = operands_.channel_stride(view_.backward);
+  bool merges_groups_ = view_.groups != view_.layer_groups;
   std::int64_t tap_words_ = words<Element>(view_.group_in);
   std::int64_t panel_size_ = view_.positions * view_.panel_rows * kD;
 };
