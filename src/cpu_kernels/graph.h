@@ -17,7 +17,6 @@ inline constexpr Value kNoValue = ~Value{0};
 
 struct ConvolutionNode {
   ConvolutionShape shape;
-  bool has_bias;
 };
 struct BatchNormNode {
   double epsilon, momentum;
@@ -61,7 +60,7 @@ struct GraphNode {
 /// built:
 ///
 ///   Graph graph({1, 28, 28});
-///   Value x = graph.add(ConvolutionNode{shape, false}, graph.input());
+///   Value x = graph.add(ConvolutionNode{shape}, graph.input());
 ///   x = graph.add(ActivationNode{}, graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
 ///
 /// A flatten before a linear layer needs no node: the layer is then a convolution with a kernel of

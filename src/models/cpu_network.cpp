@@ -92,14 +92,17 @@ class Translator {
     return padding_ ? kNoValue : x;
   }
 
-  /// Records the tensors of the last node.
-  void add_tensors(const SizedLayer& sized) {
+  /// Adds a node and records its tensors.
+  template <class Node>
+  Value add_with_tensors(const Node& node, const SizedLayer& sized, Value x) {
+    const Value y = graph_.add(node, x);
     const std::shared_ptr<torch::nn::Module> module = module_of_(sized);
     const auto parameters = module->named_parameters(/*recurse=*/false);
     const at::Tensor* const bias = parameters.find("bias");
     to_.nodes.push_back({graph_.nodes().size() - 1, parameters["weight"],
                          bias == nullptr ? at::Tensor() : *bias,
                          std::dynamic_pointer_cast<BatchNorm>(module)});
+    return y;
   }
 
   Value add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
@@ -119,29 +122,23 @@ class Translator {
     } else if (shape.in != image(sized.in)) {
       return kNoValue;
     }
-    const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
-    add_tensors(sized);
-    return y;
+    return add_with_tensors(cpu_kernels::ConvolutionNode{shape}, sized, x);
   }
 
   /// Becomes a convolution with a kernel of the image's size.
-  Value add(const settings::LinearLayer& layer, const SizedLayer& sized, Value x) {
+  Value add(const settings::LinearLayer&, const SizedLayer& sized, Value x) {
     constexpr std::int64_t kManyOutputs = 64;  // weights exceed the images of most batches
     if (graph_.shape_of(x).pixels() > 1 && sized.out.elements() >= kManyOutputs) {
       x = graph_.add(cpu_kernels::FlattenNode{}, x);
     }
     const ValueShape& in = graph_.shape_of(x);
     const ConvolutionShape shape{in, {sized.out.elements(), 1, 1}, {in.height, in.width}};
-    const Value y = graph_.add(cpu_kernels::ConvolutionNode{shape, layer.bias}, x);
-    add_tensors(sized);
-    return y;
+    return add_with_tensors(cpu_kernels::ConvolutionNode{shape}, sized, x);
   }
 
   Value add(const settings::BatchNormLayer& layer, const SizedLayer& sized, Value x) {
     if (graph_.shape_of(x) != image(sized.in)) return kNoValue;  // flattened before
-    const Value y = graph_.add(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, x);
-    add_tensors(sized);
-    return y;
+    return add_with_tensors(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, sized, x);
   }
 
   Value add(const settings::ActivationLayer& layer, const SizedLayer&, Value x) {

@@ -10,7 +10,7 @@ namespace {
 constexpr ValueShape kShape{8, 6, 6};
 
 Value add_convolution(Graph& graph, Value in) {
-  return graph.add(ConvolutionNode{{kShape, kShape, {1, 1}}, false}, in);
+  return graph.add(ConvolutionNode{{kShape, kShape, {1, 1}}}, in);
 }
 
 Value add_norm(Graph& graph, Value in) {
