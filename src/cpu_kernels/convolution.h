@@ -479,13 +479,13 @@ class Convolution {
         operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
     std::vector<GradientBand> bands = gradient_bands(operands.blocks);
     bands.back().writes = writes_rows;
-    for (const GradientBand& band : bands) {
-      parallel_for(0, band.blocks() * band.copied_rows, 1,
-                   [&](std::int64_t begin, std::int64_t end) {
-                     kernels_.rearrange(gradient_, band, operands, begin, end);
-                   });
+    for (const GradientBand& part : bands) {
+      const Band<Element> band{gradient_, part, operands};
+      parallel_for(
+          0, part.blocks() * part.copied_rows, 1,
+          [&](std::int64_t begin, std::int64_t end) { kernels_.rearrange(band, begin, end); });
       parallel_for(0, gradient_.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
-        kernels_.add_products(gradient_, band, operands, begin, end);
+        kernels_.add_products(band, begin, end);
       });
     }
     if (writes_rows) return;

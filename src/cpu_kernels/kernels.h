@@ -239,6 +239,14 @@ struct WeightGradientOperands {
   Element* weight_gradient;
 };
 
+/// A band and its operands.
+template <class Element>
+struct Band {
+  const WeightGradientView& view;
+  const GradientBand& part;
+  const WeightGradientOperands<Element>& operands;
+};
+
 /// Lanes per weight in the gradient of a depthwise convolution; each sums part of the products.
 inline constexpr std::int64_t kLaneFloats = 16;
 
@@ -250,13 +258,9 @@ struct ConvolutionKernels {
   void (*gather)(const GatherView& view, const BatchOperands<Element>& operands,
                  const PackedPanels<Element>& panels, const GatherPart& part);
   /// Copies rows `begin` to `end` of a band's copied rows to its scratch memory.
-  void (*rearrange)(const WeightGradientView& view, const GradientBand& band,
-                    const WeightGradientOperands<Element>& operands, std::int64_t begin,
-                    std::int64_t end);
+  void (*rearrange)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
   /// Computes tile rows `begin` to `end` of a rearranged band.
-  void (*add_products)(const WeightGradientView& view, const GradientBand& band,
-                       const WeightGradientOperands<Element>& operands, std::int64_t begin,
-                       std::int64_t end);
+  void (*add_products)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
   /// Rounds the sums into the gradient of outputs `begin` to `end` of the layer.
   void (*write_gradient)(const WeightGradientView& view,
                          const WeightGradientOperands<Element>& operands, std::int64_t begin,

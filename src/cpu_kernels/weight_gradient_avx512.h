@@ -44,14 +44,6 @@ struct ValidRange {
         end(smaller(to, in - offset <= 0 ? 0 : (in - offset + stride - 1) / stride)) {}
 };
 
-/// A band and its operands.
-template <class Element>
-struct Band {
-  const WeightGradientView& view;
-  const GradientBand& part;
-  const WeightGradientOperands<Element>& operands;
-};
-
 /// Copies a row of the input, with zero padding.
 template <class Element>
 void copy_row(const ConvolutionShape& s, const GradientBand& band, const Element* from,
@@ -102,26 +94,25 @@ void transpose_row(const ConvolutionShape& s, const GradientBand& band, const El
 
 /// Rows of each block are first those of the input, then those of the gradient.
 template <class Element>
-void rearrange(const WeightGradientView& view, const GradientBand& band,
-               const WeightGradientOperands<Element>& operands, std::int64_t begin,
-               std::int64_t end) {
+void rearrange(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
+  const auto& [view, part, operands] = band;
   const ConvolutionShape& s = view.shape;
   const std::int64_t in_row = s.in.width * s.in.pixel_size<Element>();
-  const std::int64_t out_row = s.out.width * band.a_pixel;
+  const std::int64_t out_row = s.out.width * part.a_pixel;
   for (std::int64_t i = begin; i < end; ++i) {
-    const std::int64_t block = i / band.copied_rows;
-    const std::int64_t row = i % band.copied_rows;
-    if (row < band.in_rows) {
-      const std::int64_t y = (band.block_begin + block) * s.in.height + band.in_begin + row;
-      Element* const to = operands.scratch + band.b_begin + block * band.b_block + row * band.b_row;
+    const std::int64_t block = i / part.copied_rows;
+    const std::int64_t row = i % part.copied_rows;
+    if (row < part.in_rows) {
+      const std::int64_t y = (part.block_begin + block) * s.in.height + part.in_begin + row;
+      Element* const to = operands.scratch + part.b_begin + block * part.b_block + row * part.b_row;
       const auto copy = view.by_images ? &copy_row<Element> : &transpose_row<Element>;
-      copy(s, band, operands.in + y * in_row, to);
+      copy(s, part, operands.in + y * in_row, to);
     } else if constexpr (kDepth<Element> == 2) {  // splits pairs of channels
-      const std::int64_t y = row - band.in_rows;
+      const std::int64_t y = row - part.in_rows;
       const Element* from =
           operands.gradient +
-          ((band.block_begin + block) * s.out.height + band.row_begin + y) * out_row;
-      Element* to = operands.scratch + block * band.a_block + y * out_row;
+          ((part.block_begin + block) * s.out.height + part.row_begin + y) * out_row;
+      Element* to = operands.scratch + block * part.a_block + y * out_row;
       const PairSplitter splitter;
       for (Element* const row_end = to + out_row; to < row_end; to += 2 * kImages) {
         __m512i first;
@@ -423,11 +414,8 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
 }
 
 template <class Element>
-void add_products(const WeightGradientView& view, const GradientBand& part,
-                  const WeightGradientOperands<Element>& operands, std::int64_t begin,
-                  std::int64_t end) {
-  const Band<Element> band{view, part, operands};
-  if (!view.by_amx) return add_groups(band, begin, end);
+void add_products(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
+  if (!band.view.by_amx) return add_groups(band, begin, end);
   const amx::Registers registers;
   add_groups(band, begin, end);
 }
