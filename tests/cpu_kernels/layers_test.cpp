@@ -5,8 +5,8 @@
 
 #include "cpu_kernels/batch_norm.h"
 #include "cpu_kernels/blocked.h"
+#include "cpu_kernels/graph.h"
 #include "cpu_kernels/kernels.h"
-#include "cpu_kernels/pooling.h"
 #include "support/catch.h"
 
 namespace mnist_train::cpu_kernels {
