@@ -134,11 +134,10 @@ void infer(SizedLayer& sized, settings::Conv2dLayer& layer, const ImageShape& im
   slide(sized, kernel, layer.stride, padding, layer.dilation);
   sized.out.channels = out;
   const std::int64_t in_group = in.channels / layer.groups;
-  sized.parameters =
-      count_weights(sized, {out, in_group, kernel.height, kernel.width}, layer.bias ? out : 0);
+  const std::int64_t bias = layer.bias ? out : 0;
+  sized.parameters = count_weights(sized, {out, in_group, kernel.height, kernel.width}, bias);
   check_elements(sized);
-  sized.multiply_adds =
-      (sized.parameters - (layer.bias ? out : 0)) * sized.out.height * sized.out.width;
+  sized.multiply_adds = (sized.parameters - bias) * sized.out.height * sized.out.width;
 }
 
 void infer(SizedLayer& sized, settings::LinearLayer& layer, const ImageShape& images) {
