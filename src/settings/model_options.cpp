@@ -15,6 +15,45 @@ const std::vector<std::string> kActivations{
 constexpr const char* kInferred = "input sizes are inferred: remove the key";
 constexpr const char* kOneOrTwo = "One number, or [height, width].";
 
+/// Returns the type of two numbers from `min` to `max`: [height, width], or one number for both.
+Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
+  const auto side = integer(min, max);
+  const std::string form = "[height, width]";
+  return converted<ImageSize>(
+      one_or_list(side, list_of(side, "one number or " + form, 2, 2), form, 2),
+      [](const Sides& read) {
+        return ImageSize{read.front(), read.back()};
+      },
+      sides);
+}
+
+/// Returns the type of weight initialisations: a name, or {"name": "normal", "std": 0.1}.
+Type<InitOptions> init() {
+  const auto name = one_of<InitName>({"default", "normal", "xavier_uniform", "kaiming_normal"});
+  Schema<InitOptions> schema;
+  ADD_KEY(schema, name, name, "The distribution.");
+  ADD_KEY(schema, std, optional_of(number({0, kMaxFloat, true})),
+          "Standard deviation of normal; null: the model's default.");
+  schema.forbid("std", {given("std"), none_of(equal("name", "normal"))},
+                "needs \"name\": \"normal\"");
+  const auto brief = converted<InitOptions>(
+      name, [](InitName value) { return InitOptions{value}; },
+      [](const InitOptions& value) { return value.name; });
+  return brief_or_full(brief, group(std::move(schema)), "{\"name\", \"std\"}",
+                       [](const InitOptions& value) { return value.name != InitName::kNormal; });
+}
+
+const Type<LayerList>& layer_list_type();
+
+/// Returns the type of layer lists; its JSON Schema is a reference to `layer_list_schema`.
+Type<LayerList> layer_list() {
+  return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
+          [](const LayerList& layers) {
+            return layers.empty() ? Json::array() : layer_list_type().write(layers);
+          },
+          {{"$ref", kLayersReference}}};
+}
+
 Type<OutputSize> output_size() { return optional_of(integer(1, kMaxLayerSize), "classes"); }
 
 /// Returns the type of a number, [height, width], "same" or "valid".
@@ -314,32 +353,6 @@ std::string name_of(Activation function) {
 
 Type<ImageSize> image_size() { return height_and_width(1, kMaxImageSide); }
 
-Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
-  const auto side = integer(min, max);
-  const std::string form = "[height, width]";
-  return converted<ImageSize>(
-      one_or_list(side, list_of(side, "one number or " + form, 2, 2), form, 2),
-      [](const Sides& read) {
-        return ImageSize{read.front(), read.back()};
-      },
-      sides);
-}
-
-Type<InitOptions> init() {
-  const auto name = one_of<InitName>({"default", "normal", "xavier_uniform", "kaiming_normal"});
-  Schema<InitOptions> schema;
-  ADD_KEY(schema, name, name, "The distribution.");
-  ADD_KEY(schema, std, optional_of(number({0, kMaxFloat, true})),
-          "Standard deviation of normal; null: the model's default.");
-  schema.forbid("std", {given("std"), none_of(equal("name", "normal"))},
-                "needs \"name\": \"normal\"");
-  const auto brief = converted<InitOptions>(
-      name, [](InitName value) { return InitOptions{value}; },
-      [](const InitOptions& value) { return value.name; });
-  return brief_or_full(brief, group(std::move(schema)), "{\"name\", \"std\"}",
-                       [](const InitOptions& value) { return value.name != InitName::kNormal; });
-}
-
 std::string name_of(const LayerKind& kind) {
   const Json entry = layer_list_type().write({Layer{"", kind}}).front();
   return entry.is_string() ? entry : entry["name"];
@@ -348,14 +361,6 @@ std::string name_of(const LayerKind& kind) {
 std::string write_layers(const LayerList& layers) { return layer_list_type().write(layers).dump(); }
 
 Json layer_list_schema() { return layer_list_type().fragment; }
-
-Type<LayerList> layer_list() {
-  return {[](const JsonCursor& cursor) { return layer_list_type().read(cursor); },
-          [](const LayerList& layers) {
-            return layers.empty() ? Json::array() : layer_list_type().write(layers);
-          },
-          {{"$ref", kLayersReference}}};
-}
 
 std::string name_of(ModelName name) { return kModelNames.at(static_cast<std::size_t>(name)); }
 

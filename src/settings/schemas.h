@@ -43,9 +43,6 @@ Schema<DataOptions> data_schema();
 /// Returns the keys of `model`.
 Schema<ModelOptions> model_schema();
 
-/// Returns the type of two numbers from `min` to `max`: [height, width], or one number for both.
-Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max);
-
 /// Returns the type of image sizes.
 Type<ImageSize> image_size();
 
@@ -64,11 +61,5 @@ inline constexpr const char* kLayersReference = "#/$defs/layers";
 
 /// Returns the JSON Schema of layer lists.
 Json layer_list_schema();
-
-/// Returns the type of layer lists; its JSON Schema is a reference to `layer_list_schema`.
-Type<LayerList> layer_list();
-
-/// Returns the type of weight initialisations: a name, or {"name": "normal", "std": 0.1}.
-Type<InitOptions> init();
 
 }  // namespace mnist_train::settings
