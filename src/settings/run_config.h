@@ -102,11 +102,6 @@ RunConfig parse_run_config(strict_json::Source source);
 /// equal RunConfig.
 std::string write_run_config(const RunConfig& config, bool with_output);
 
-/// Returns whether the effective configs are equal.
-inline bool operator==(const RunConfig& one, const RunConfig& other) {
-  return write_run_config(one, true) == write_run_config(other, true);
-}
-
 /// Returns the JSON Schema (draft 2020-12) of config files as text.
 std::string write_run_config_schema();
 
