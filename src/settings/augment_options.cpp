@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <type_traits>
 
-#include "base/error.h"
 #include "base/print.h"
 #include "settings/schemas.h"
 
@@ -279,13 +279,18 @@ std::optional<ImageSize> follow_size(const AugmentList& list, std::optional<Imag
   return size;
 }
 
-template <class Kind>
-void check_only_one(const AugmentList& list, const JsonCursor& cursor) {
-  bool seen = false;
+bool changes_colours(const AugmentationOptions& entry) {
+  return std::holds_alternative<ColorJitterOptions>(entry) ||
+         std::holds_alternative<TrivialAugmentOptions>(entry);
+}
+
+void check_repetitions(const AugmentList& list, const JsonCursor& cursor) {
+  std::set<std::string> seen;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (!std::holds_alternative<Kind>(list[i])) continue;
-    if (seen) cursor.item(i).add_error("is the second " + name_of(list[i]) + "; use only one");
-    seen = true;
+    const std::string name = name_of(list[i]);
+    const bool may_repeat = name != "normalize" && name != "mixup" && name != "cutmix";
+    if (may_repeat || seen.insert(name).second) continue;
+    cursor.item(i).add_error("is the second " + name + "; use only one");
   }
 }
 
@@ -299,8 +304,7 @@ void check_after_normalize(const AugmentList& list, const JsonCursor& cursor) {
     if (fill != nullptr && *fill != Fill{}) {
       cursor.item(i).add_error_at("fill", "must be 0, the mean, after normalize; put " +
                                               name_of(list[i]) + " before it to fill with colours");
-    } else if (std::holds_alternative<ColorJitterOptions>(list[i]) ||
-               std::holds_alternative<TrivialAugmentOptions>(list[i])) {
+    } else if (changes_colours(list[i])) {
       cursor.item(i).add_error("changes colours, so it must come before normalize");
     }
   }
@@ -348,9 +352,7 @@ Type<AugmentList> augment_list() {
   type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<AugmentList> {
     std::optional<AugmentList> list = read(cursor);
     if (!list) return std::nullopt;
-    check_only_one<NormalizeOptions>(*list, cursor);
-    check_only_one<MixupOptions>(*list, cursor);
-    check_only_one<CutmixOptions>(*list, cursor);
+    check_repetitions(*list, cursor);
     if (find<MixupOptions>(*list) && find<CutmixOptions>(*list)) {
       cursor.add_error("has both mixup and cutmix; each sample is mixed only once, so remove one");
     }
@@ -368,9 +370,7 @@ Type<NormalizeOptions> normalize() { return group(normalize_schema()); }
 
 std::vector<std::pair<std::string, std::string>> channel_mismatches(
     const AugmentationOptions& entry, std::int64_t channels) {
-  const bool changes_colours = std::holds_alternative<ColorJitterOptions>(entry) ||
-                               std::holds_alternative<TrivialAugmentOptions>(entry);
-  if (changes_colours && channels != 1 && channels != 3) {
+  if (changes_colours(entry) && channels != 1 && channels != 3) {
     return {{"name", "needs images of 1 or 3 channels, not " + std::to_string(channels)}};
   }
   std::vector<std::pair<std::string, std::string>> mismatches;

@@ -154,9 +154,9 @@ Type<std::string> dataset_name() {
 Type<Background> background() {
   using Parts = std::vector<std::int64_t>;
   const auto named = converted<Background>(
-      one_of<std::size_t>({"white", "black"}),
-      [](std::size_t index) { return index == 0 ? kWhiteBackground : Background{}; },
-      [](const Background& value) { return std::size_t{value == Background{} ? 1U : 0U}; });
+      one_of<bool>({"white", "black"}),
+      [](bool is_black) { return is_black ? Background{} : kWhiteBackground; },
+      [](const Background& value) { return value == Background{}; });
   const auto parts = converted<Background>(
       list_of(integer(0, 255), "three numbers, [red, green, blue]", 3, 3),
       [](const Parts& read) {

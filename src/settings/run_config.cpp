@@ -407,8 +407,7 @@ Node merge_layers(std::vector<Node> layers) {
     if (key.traits.shorthand_for) expand_shorthand(layers, key);
   }
   for (const KnownKey& key : config_keys()) {
-    const std::size_t below =
-        key.traits.drops.empty() ? 0 : count_below(layers, key.group, key.name);
+    const std::size_t below = count_below(layers, key.group, key.name);
     for (std::size_t i = 0; i < below; ++i) {
       for (const std::string& other : key.traits.drops) drop(layers[i], key.group, other);
     }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/error.h"
 #include "base/print.h"
 #include "settings/schemas.h"
 
