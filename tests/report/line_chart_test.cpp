@@ -80,8 +80,9 @@ TEST_CASE("the legend has the last values of readable lines") {
 }
 
 /// The texts at the vertical axis of a line through these values.
-std::vector<std::string> ticks_of(const std::vector<double>& values, bool logarithmic = false) {
-  LineChart chart{.title = "Loss", .x_name = "epoch", .logarithmic = logarithmic};
+std::vector<std::string> ticks_of(const std::vector<double>& values,
+                                  AxisScale scale = AxisScale::kLinear) {
+  LineChart chart{.title = "Loss", .x_name = "epoch", .y_scale = scale};
   ChartSeries series{"test", 0, {}};
   for (const double value : values) {
     series.points.push_back({static_cast<double>(series.points.size()), value});
@@ -125,10 +126,11 @@ TEST_CASE("ticks are round numbers on the axis") {
 
 TEST_CASE("a logarithmic axis has ticks at 1, 2 and 5; with zeros it is linear") {
   using Texts = std::vector<std::string>;
-  CHECK(ticks_of({0.03, 2.3}, true) == Texts{"0.05", "0.1", "0.2", "0.5", "1", "2"});
-  CHECK(ticks_of({0, 20}, true) == Texts{"0", "5", "10", "15", "20"});
-  CHECK(ticks_of({1e-9, 1e6}, true).size() < 12);
-  LineChart chart{.title = "Loss", .x_name = "step", .logarithmic = true};
+  constexpr AxisScale kScale = AxisScale::kLogarithmic;
+  CHECK(ticks_of({0.03, 2.3}, kScale) == Texts{"0.05", "0.1", "0.2", "0.5", "1", "2"});
+  CHECK(ticks_of({0, 20}, kScale) == Texts{"0", "5", "10", "15", "20"});
+  CHECK(ticks_of({1e-9, 1e6}, kScale).size() < 12);
+  LineChart chart{.title = "Loss", .x_name = "step", .y_scale = kScale};
   chart.series = {{"test", 0, {{1, 0.03}, {2, std::sqrt(0.03 * 2.3)}, {3, 2.3}}}};
   CHECK_THAT(line_chart(chart), ContainsSubstring("d=\"M58.0 172.0L200.0 91.0L342.0 10.0\""));
 }

@@ -290,17 +290,17 @@ std::string comparison_charts(std::span<const RunFiles> runs) {
   return "<div class=\"charts\">" +
          chart_of({"Test accuracy", "epoch", AxisFormat::kPercent}, epochs,
                   &EpochRecord::test_accuracy) +
-         chart_of({"Test loss", "epoch", AxisFormat::kDecimal, /*logarithmic=*/true}, epochs,
+         chart_of({"Test loss", "epoch", AxisFormat::kDecimal, AxisScale::kLogarithmic}, epochs,
                   &EpochRecord::test_loss) +
          chart_of({"Training accuracy", "epoch", AxisFormat::kPercent}, epochs,
                   &EpochRecord::train_accuracy) +
-         chart_of({"Training loss, running mean", "step", AxisFormat::kDecimal,
-                   /*logarithmic=*/true},
-                  steps, &StepRecord::loss, /*is_smoothed=*/true) +
-         chart_of({"Learning rate", "step", AxisFormat::kDecimal, false, /*from_zero=*/true}, steps,
+         chart_of(
+             {"Training loss, running mean", "step", AxisFormat::kDecimal, AxisScale::kLogarithmic},
+             steps, &StepRecord::loss, /*is_smoothed=*/true) +
+         chart_of({"Learning rate", "step", AxisFormat::kDecimal, AxisScale::kFromZero}, steps,
                   &StepRecord::learning_rate) +
-         chart_of({"Samples per second", "step", AxisFormat::kCount, false, /*from_zero=*/true},
-                  steps, &StepRecord::samples_per_second) +
+         chart_of({"Samples per second", "step", AxisFormat::kCount, AxisScale::kFromZero}, steps,
+                  &StepRecord::samples_per_second) +
          "</div>\n";
 }
 

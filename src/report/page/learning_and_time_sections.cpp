@@ -47,20 +47,16 @@ std::string learning_charts(const RunFiles& run) {
   }
   const ChartSeries rate = series_of(run.steps, "learning rate", kRate, &StepRecord::learning_rate);
   std::string figures =
-      line_chart({.title = "Accuracy by epoch",
-                  .x_name = "epoch",
-                  .y_format = AxisFormat::kPercent,
-                  .series = std::move(accuracies)}) +
-      line_chart({.title = "Loss by epoch",
-                  .x_name = "epoch",
-                  .logarithmic = true,
-                  .series = std::move(losses)}) +
-      line_chart({.title = "Learning rate", .x_name = "step", .from_zero = true, .series = {rate}});
+      line_chart(
+          {"Accuracy by epoch", "epoch", AxisFormat::kPercent, AxisScale::kLinear, accuracies}) +
+      line_chart(
+          {"Loss by epoch", "epoch", AxisFormat::kDecimal, AxisScale::kLogarithmic, losses}) +
+      line_chart({"Learning rate", "step", AxisFormat::kDecimal, AxisScale::kFromZero, {rate}});
   if (run.steps.size() < 2) return figures;  // the charts by epoch contain the test set
   return figures +
          chart_by_step(run, {"Accuracy by step", "step", AxisFormat::kPercent},
                        &StepRecord::accuracy, &Epoch::test_accuracy) +
-         chart_by_step(run, {"Loss by step", "step", AxisFormat::kDecimal, /*logarithmic=*/true},
+         chart_by_step(run, {"Loss by step", "step", AxisFormat::kDecimal, AxisScale::kLogarithmic},
                        &StepRecord::loss, &Epoch::test_loss);
 }
 
@@ -296,11 +292,8 @@ std::string chart_of_seconds(const RunFiles& run) {
     return std::ranges::all_of(part.points, [](auto& point) { return point.y < kShownSeconds; });
   });
   parts.insert(parts.begin(), std::move(whole));
-  return line_chart({.title = "Seconds by epoch",
-                     .x_name = "epoch",
-                     .y_format = AxisFormat::kSeconds,
-                     .from_zero = true,
-                     .series = std::move(parts)});
+  return line_chart(
+      {"Seconds by epoch", "epoch", AxisFormat::kSeconds, AxisScale::kFromZero, parts});
 }
 
 /// Returns the times of each rank over the whole run: totals, the longest step, and the last
@@ -425,13 +418,11 @@ std::string time_section(const RunFiles& run) {
   }
   const ChartSeries throughput =
       series_of(run.steps, "samples per second", /*colour=*/4, &StepRecord::samples_per_second);
-  text += "<div class=\"charts\">" + chart_of_seconds(run) +
-          line_chart({.title = "Training throughput",
-                      .x_name = "step",
-                      .y_format = AxisFormat::kCount,
-                      .from_zero = true,
-                      .series = {throughput}}) +
-          "</div>\n";
+  text +=
+      "<div class=\"charts\">" + chart_of_seconds(run) +
+      line_chart(
+          {"Training throughput", "step", AxisFormat::kCount, AxisScale::kFromZero, {throughput}}) +
+      "</div>\n";
   return section("time", "Where did the time go?", text + rank_table(run));
 }
 

@@ -139,7 +139,8 @@ class LineDrawing {
   explicit LineDrawing(const LineChart& chart)
       : chart_(chart),
         x_(values_of(chart, &ChartPoint::x, false), /*logarithmic=*/false, /*whole_numbers=*/true),
-        y_(values_of(chart, &ChartPoint::y, chart.from_zero), chart.logarithmic) {}
+        y_(values_of(chart, &ChartPoint::y, chart.y_scale == AxisScale::kFromZero),
+           chart.y_scale == AxisScale::kLogarithmic) {}
 
   std::string svg() const {
     constexpr std::array kFormats{"percent", "decimal", "count", "seconds"};

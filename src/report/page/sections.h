@@ -142,12 +142,14 @@ struct ChartSeries {
   bool faint = false;              // drawn in the background, without a legend entry
 };
 
+/// The scale of the vertical axis; kLogarithmic only if the values span a factor of ten or more.
+enum class AxisScale { kLinear, kFromZero, kLogarithmic };
+
 struct LineChart {
   std::string title;
   std::string x_name;  // "epoch", "step"
   AxisFormat y_format = AxisFormat::kDecimal;
-  bool logarithmic = false;  // if the values span a factor of ten or more
-  bool from_zero = false;
+  AxisScale y_scale = AxisScale::kLinear;
   std::vector<ChartSeries> series = {};
 };
 
