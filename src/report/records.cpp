@@ -252,12 +252,13 @@ AppendFile::AppendFile(std::filesystem::path path, std::int64_t keep_bytes)
     : path_(std::move(path)),
       fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644)) {
   struct stat status {};
-  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0) fail("open");
+  if (!fd_.valid() || ::fstat(fd_.get(), &status) != 0)
+    throw_errno(ExitCode::kRunFailed, path_, "open");
   truncate(std::min<std::int64_t>(keep_bytes, status.st_size));
 }
 
 void AppendFile::truncate(std::int64_t bytes) {
-  if (::ftruncate(fd_.get(), bytes) != 0) fail("truncate");
+  if (::ftruncate(fd_.get(), bytes) != 0) throw_errno(ExitCode::kRunFailed, path_, "truncate");
   bytes_ = bytes;
 }
 
@@ -266,13 +267,9 @@ void AppendFile::append(std::string_view content) {
     const int reason = errno;
     (void)!::ftruncate(fd_.get(), bytes_);
     errno = reason;
-    fail("write");
+    throw_errno(ExitCode::kRunFailed, path_, "write");
   }
   bytes_ += static_cast<std::int64_t>(content.size());
-}
-
-void AppendFile::fail(const char* action) const {
-  throw_errno(ExitCode::kRunFailed, path_, action);
 }
 
 OrderedJson RunIdentity::versions_of_build() {

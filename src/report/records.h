@@ -360,8 +360,6 @@ class AppendFile {
   int fd() const { return fd_.get(); }
 
  private:
-  [[noreturn]] void fail(const char* action) const;
-
   std::filesystem::path path_;
   UniqueFd fd_;
   std::int64_t bytes_ = 0;

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <regex>
 
-#include "base/error.h"
+#include "base/print.h"
 #include "base/system.h"
 #include "report/records.h"
 
@@ -18,8 +18,6 @@ namespace mnist_train::report {
 namespace fs = std::filesystem;
 
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) { throw Error(ExitCode::kConfig, message); }
 
 /// Creates the folder and any missing parents, and adds the created ones to `made`.
 void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error_code& error) {
@@ -52,21 +50,10 @@ std::string why_no_folder(fs::path path, const std::error_code& error) {
   return error.message();
 }
 
-void make_folders(RunFolder& run) {
-  std::error_code error;
-  make_folder(run.path / files::kLogs, run.made, error);
-  if (error) {
-    refuse(run.path.string() + ": cannot create the run folder: " + why_no_folder(run.path, error));
-  }
-  if (::access(run.path.c_str(), W_OK) != 0) {
-    refuse(run.path.string() + ": cannot write into the run folder: " + std::strerror(errno));
-  }
-}
-
 fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
   std::error_code error;
   make_folder(parent, made, error);
-  if (error) refuse(parent.string() + ": cannot create the folder for runs: " + error.message());
+  if (error) refuse("{}: cannot create the folder for runs: {}", parent.string(), error.message());
   const time_t now = ::time(nullptr);
   tm local{};
   ::localtime_r(&now, &local);
@@ -77,9 +64,9 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
       made.push_back(folder);
       return folder;
     }
-    if (error) refuse(folder.string() + ": cannot create the run folder: " + error.message());
+    if (error) refuse("{}: cannot create the run folder: {}", folder.string(), error.message());
   }
-  refuse(parent.string() + ": too many runs were started in this second");
+  refuse("{}: too many runs were started in this second", parent.string());
 }
 
 /// The last process that acquired the lock, and its launch, if any.
@@ -89,21 +76,9 @@ struct Holder {
 };
 
 Holder read_lock(int fd) {
-  std::string text(4096, '\0');
-  const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  const std::string text = content_of(fd);
   const std::size_t end = text.find('\n');
   return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
-}
-
-UniqueFd open_lock(const fs::path& folder) {
-  return UniqueFd(::open((folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
-}
-
-bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
-  if (launch_id.empty()) return true;
-  const UniqueFd fd = open_lock(folder);
-  return fd.valid() && read_lock(fd.get()).launch_id == launch_id;
 }
 
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
@@ -113,20 +88,13 @@ bool belongs_to_launch(const fs::path& folder, const std::string& launch_id) {
   const auto pid = is_here ? std::strtol(holder.c_str() + holder.find(' '), nullptr, 10) : 0;
   const bool has_ended = is_here && !process_state(static_cast<pid_t>(pid));
   if (holder.empty() || has_ended) holder = "another process";
-  refuse(folder.string() + ": is in use by " + holder +
-         "; wait for it, or choose another --output");
-}
-
-/// Checked first, because advice to resume would be wrong while the folder is in use.
-void refuse_if_in_use(const fs::path& folder) {
-  const UniqueFd fd = open_lock(folder);
-  if (fd.valid() && is_file_locked(fd.get())) refuse_in_use(folder, fd.get());
+  refuse("{}: is in use by {}; wait for it, or choose another --output", folder.string(), holder);
 }
 
 UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   const fs::path path = folder / files::kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!fd.valid()) refuse(path.string() + ": cannot open: " + std::strerror(errno));
+  if (!fd.valid()) refuse("{}: cannot open: {}", path.string(), std::strerror(errno));
   const FileLock lock = take_file_lock(fd.get());
   if (lock == FileLock::kHeld) refuse_in_use(folder, fd.get());
   if (lock == FileLock::kUnsupported) {
@@ -138,7 +106,7 @@ UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   if (::ftruncate(fd.get(), 0) != 0 || !write_all(fd.get(), holder.data(), holder.size())) {
     const int reason = errno;
     ::unlink(path.c_str());
-    refuse(path.string() + ": cannot write: " + std::strerror(reason));
+    refuse("{}: cannot write: {}", path.string(), std::strerror(reason));
   }
   return fd;
 }
@@ -170,14 +138,18 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   }
   if (!folder) return std::nullopt;
   if (folder->lexically_normal() == folder->root_path()) {
-    refuse(folder->string() + ": is the root of the file system; choose a folder for the run");
+    refuse("{}: is the root of the file system; choose a folder for the run", folder->string());
   }
-  refuse_if_in_use(*folder);
-  const bool continues = resume == "auto" || belongs_to(resume, *folder) ||
-                         (after_restart && belongs_to_launch(*folder, launch_id));
+  // Checked first, because advice to resume would be wrong while the folder is in use.
+  const UniqueFd lock(::open((*folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (lock.valid() && is_file_locked(lock.get())) refuse_in_use(*folder, lock.get());
+  const bool is_of_launch =
+      launch_id.empty() || (lock.valid() && read_lock(lock.get()).launch_id == launch_id);
+  const bool continues =
+      resume == "auto" || belongs_to(resume, *folder) || (after_restart && is_of_launch);
   if (holds_run(*folder) && !continues) {
-    refuse(folder->string() +
-           ": already contains a run; resume it with --resume auto, or choose another --output");
+    refuse("{}: already contains a run; resume it with --resume auto, or choose another --output",
+           folder->string());
   }
   return folder;
 }
@@ -256,7 +228,13 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
   RunFolder run;
   run.path = folder ? *folder : make_dated_folder(fs::absolute("runs") / config_name, run.made);
   try {
-    make_folders(run);
+    std::error_code error;
+    make_folder(run.path / files::kLogs, run.made, error);
+    const std::string name = run.path.string();
+    if (error) refuse("{}: cannot create the run folder: {}", name, why_no_folder(run.path, error));
+    if (::access(name.c_str(), W_OK) != 0) {
+      refuse("{}: cannot write into the run folder: {}", name, std::strerror(errno));
+    }
     run.lock = take_lock(run.path, launch_id);
   } catch (const Error&) {
     remove_made(run.made);
