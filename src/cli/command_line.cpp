@@ -203,8 +203,7 @@ class Parser {
       refuse("--input " + line_.export_input + " needs --format onnx");
     }
     if (const auto misuse = misused_extension(line_)) refuse(*misuse);
-    const bool is_completion = line_.command == Command::kCompletion;
-    if (is_completion) show(completion_script(*app_, line_.shell));
+    if (line_.command == Command::kCompletion) show(completion_script(*app_, line_.shell));
     if (line_.command == Command::kManPage) show(man_page(*app_));
   }
 

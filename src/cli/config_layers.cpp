@@ -197,10 +197,6 @@ void add_positions(const Node& node, const std::string& pointer, Locators& locat
   }
 }
 
-[[noreturn]] void refuse_file(const fs::path& path, const std::string& reason) {
-  throw Error(ExitCode::kCheckpoint, path.string() + ": " + reason);
-}
-
 /// Returns the file to use for a run folder, or for its checkpoint folder.
 fs::path file_of_run(const fs::path& folder, bool to_resume) {
   const fs::path inside = folder / settings::run_files::kCheckpoints;
@@ -217,9 +213,10 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
     kind = "final weights";
   }
   if (!is_there(file)) {
-    refuse_file(folder,
-                "is a folder without a checkpoint; expected a checkpoint, or the folder of a run "
-                "that has saved one");
+    throw Error(ExitCode::kCheckpoint,
+                folder.string() +
+                    ": is a folder without a checkpoint; expected a checkpoint, or "
+                    "the folder of a run that has saved one");
   }
   const auto identity = launch::identity_from_environment();
   const bool speaks_for_all = !identity || identity->rank == 0;
@@ -250,9 +247,9 @@ void find_file(std::string& path, bool to_resume) {
   const auto damage = damage_of(path, file.bytes());
   if (!damage) return;
   const auto other = newest_whole_checkpoint(fs::absolute(path).parent_path());
-  refuse_file(path, "is damaged: " + *damage + "; " +
-                        (other ? other->string() + " is intact"
-                               : "there is no intact checkpoint in its folder"));
+  throw Error(ExitCode::kCheckpoint, path + ": is damaged: " + *damage + "; " +
+                                         (other ? other->string() + " is intact"
+                                                : "there is no intact checkpoint in its folder"));
 }
 
 }  // namespace

@@ -301,13 +301,12 @@ std::string log_tail(const fs::path& run_folder, int rank) {
   constexpr std::size_t kLines = 10;
   const auto path = run_folder / report::files::kLogs / launch::log_file_name(rank);
   std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) {
-    lines.push_back(line + "\n");
-    if (lines.size() > kLines) lines.erase(lines.begin());
-  }
   std::string text;
-  for (const std::string& line : lines) text += line;
+  std::size_t lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    text += line + "\n";
+    if (++lines > kLines) text.erase(0, text.find('\n') + 1);
+  }
   return text.empty() ? "" : "  end of " + path.string() + ":\n" + indented_lines(text);
 }
 

@@ -73,13 +73,13 @@ data::ConvertOptions convert_options(const CommandLine& line) {
 }
 
 /// Throws if a stop signal is pending. The stop signals must be blocked.
-void throw_if_stopped(const char* command) {
+void throw_if_stopped() {
   const sigset_t signals = launch::stop_signal_set();
   const timespec at_once{};
   const int signal = ::sigtimedwait(&signals, nullptr, &at_once);
   if (signal <= 0) return;
   throw Error(static_cast<ExitCode>(launch::stopped_exit_code(signal)),
-              std::string("mnist-train ") + command + ": stopped by SIG" + ::sigabbrev_np(signal) +
+              std::string("mnist-train convert: stopped by SIG") + ::sigabbrev_np(signal) +
                   "; nothing was written");
 }
 
@@ -87,7 +87,7 @@ void throw_if_stopped(const char* command) {
 void run_convert(const CommandLine& line) {
   data::ConvertOptions options = convert_options(line);
   launch::block_supervised_signals();
-  options.before_each = [] { throw_if_stopped("convert"); };
+  options.before_each = throw_if_stopped;
   const data::Converted converted = data::convert(options);
   print_result({{"format", options.target == data::ConvertTarget::kLmdb ? "lmdb" : "image-folder"},
                 {"train", converted.train},
@@ -258,12 +258,8 @@ std::string describe_data(settings::DataOptions options) {
 
 int run_with_config(const CommandLine& line, LayeredConfig& layered) {
   settings::RunConfig& config = layered.config;
-  if (line.command == Command::kDescribe && line.describes_data) {
-    print_text(describe_data(config.data));
-    return 0;
-  }
-  if (line.command == Command::kDescribe && config.model.has_layers()) {
-    print_text(describe(line, config));
+  if (line.command == Command::kDescribe && (line.describes_data || config.model.has_layers())) {
+    print_text(line.describes_data ? describe_data(config.data) : describe(line, config));
     return 0;
   }
   check_network(line, config);

@@ -193,10 +193,10 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build) {
   for (std::size_t index = 0; index < driver.gpus.size(); ++index) {
     const Gpu& gpu = driver.gpus[index];
     const std::string memory = memory_text(static_cast<double>(gpu.memory_bytes));
-    Finding& finding = findings.emplace_back(Finding{fmt::format("GPU {}", index)});
-    finding.text = fmt::format("{}, {}, compute {}.{}", gpu.name, memory, gpu.compute_major,
-                               gpu.compute_minor);
-    finding.values = {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}};
+    findings.push_back(good(fmt::format("GPU {}", index),
+                            fmt::format("{}, {}, compute {}.{}", gpu.name, memory,
+                                        gpu.compute_major, gpu.compute_minor),
+                            {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}}));
   }
   findings.push_back(check_driver(driver, build));
   if (driver.gpus.size() > 1) findings.push_back(check_peers(driver));

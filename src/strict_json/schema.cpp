@@ -298,9 +298,7 @@ Type<std::string> file_name() {
 }
 
 Type<std::filesystem::path> path() {
-  Type<std::filesystem::path> type;
-  type.fragment = {{"type", "string"}, {"minLength", 1}};
-  type.read = [](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
+  const auto read = [](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
     const std::optional<std::string> text = text_of(cursor.node());
     if (!text || text->empty() || !is_plain_text(*text)) return cursor.add_mismatch("a path");
     try {
@@ -311,8 +309,8 @@ Type<std::filesystem::path> path() {
     }
     return cursor.add_error("the path is relative to a folder whose name is not UTF-8");
   };
-  type.write = [](const std::filesystem::path& value) { return Json(value.string()); };
-  return type;
+  const auto write = [](const std::filesystem::path& value) { return Json(value.string()); };
+  return {read, write, {{"type", "string"}, {"minLength", 1}}};
 }
 
 std::optional<std::size_t> choose_name(
