@@ -148,20 +148,6 @@ LayerRow activation(Activation function, const Schema<ActivationLayer>& keys = {
   return result;
 }
 
-LayerRow gelu() {
-  Schema<ActivationLayer> keys;
-  keys.add("approximate", &ActivationLayer::tanh_approximates, one_of<bool>({"none", "tanh"}),
-           "Exact (none) or by tanh.");
-  return activation(Activation::kGelu, keys);
-}
-
-LayerRow leaky_relu() {
-  Schema<ActivationLayer> keys;
-  ADD_KEY(keys, negative_slope, number({-kMaxFloat, kMaxFloat}), "Slope for negative inputs.",
-          {"alpha", "slope"});
-  return activation(Activation::kLeakyRelu, keys);
-}
-
 /// Adds the keys shared by both kinds of pooling.
 template <class Kind>
 void add_window(Schema<Kind>& keys) {
@@ -228,11 +214,15 @@ std::vector<LayerRow> layer_table() {
       batch_norm(),
       group_norm(),
       activation(Activation::kRelu),
-      gelu(),
+      activation(Activation::kGelu,
+                 one_key("approximate", &ActivationLayer::tanh_approximates,
+                         one_of<bool>({"none", "tanh"}), "Exact (none) or by tanh.")),
       activation(Activation::kSilu),
       activation(Activation::kTanh),
       activation(Activation::kSigmoid),
-      leaky_relu(),
+      activation(Activation::kLeakyRelu, one_key("negative_slope", &ActivationLayer::negative_slope,
+                                                 number({-kMaxFloat, kMaxFloat}),
+                                                 "Slope for negative inputs.", {"alpha", "slope"})),
       activation(Activation::kRelu6),
       activation(Activation::kHardswish),
       activation(Activation::kHardsigmoid),
