@@ -96,9 +96,6 @@ struct ConfigKey {
 /// Returns every key of the config, sorted by name.
 std::vector<ConfigKey> describe_config_keys();
 
-/// Returns the names of the keys, sorted.
-std::vector<std::string> config_keys();
-
 // The config and the files that a command names.
 
 /// Returns the names of the configs that come with the program, sorted: those in the folder

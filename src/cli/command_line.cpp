@@ -118,6 +118,13 @@ std::string escaped(const std::string& text) {
   return (result.starts_with('.') || result.starts_with('\'') ? "\\&" : "") + result;
 }
 
+/// Returns the names of the config's keys, sorted.
+std::vector<std::string> config_keys() {
+  std::vector<std::string> names;
+  for (ConfigKey& key : describe_config_keys()) names.push_back(std::move(key.name));
+  return names;
+}
+
 // Parsing.
 
 bool is_among(const std::string& name, const std::vector<std::string>& names) {
@@ -316,12 +323,6 @@ std::vector<ConfigKey> describe_config_keys() {
   }
   std::ranges::sort(keys, {}, &ConfigKey::name);
   return keys;
-}
-
-std::vector<std::string> config_keys() {
-  std::vector<std::string> names;
-  for (ConfigKey& key : describe_config_keys()) names.push_back(std::move(key.name));
-  return names;
 }
 
 std::string completion_script(const CLI::App& parser, const std::string& shell) {
