@@ -86,17 +86,15 @@ void read_devices(const DriverLibrary& library, Driver& driver) {
     driver.error = library.error_text(code);
     return;
   }
-  std::vector<int> devices(static_cast<std::size_t>(count));
+  std::vector<int> devices;
   for (int index = 0; index < count; ++index) {
-    int& device = devices[static_cast<std::size_t>(index)];
-    library.call("cuDeviceGet", &device, index);
-    driver.gpus.push_back(read_gpu(library, device));
+    library.call("cuDeviceGet", &devices.emplace_back(), index);
+    driver.gpus.push_back(read_gpu(library, devices.back()));
   }
-  for (int one = 0; one < count; ++one) {
-    for (int other = one + 1; other < count; ++other) {
+  for (std::size_t one = 0; one < devices.size(); ++one) {
+    for (std::size_t other = one + 1; other < devices.size(); ++other) {
       int possible = 0;
-      library.call("cuDeviceCanAccessPeer", &possible, devices[static_cast<std::size_t>(one)],
-                   devices[static_cast<std::size_t>(other)]);
+      library.call("cuDeviceCanAccessPeer", &possible, devices[one], devices[other]);
       if (possible == 0) driver.without_peer_access.emplace_back(one, other);
     }
   }

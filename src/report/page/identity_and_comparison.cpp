@@ -213,9 +213,8 @@ std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& f
   double least = INFINITY;
   double most = -INFINITY;
   for (const double value : figures) {
-    if (!std::isfinite(value)) continue;
-    least = std::min(least, value);
-    most = std::max(most, value);
+    least = std::fmin(least, value);
+    most = std::fmax(most, value);
   }
   std::vector<std::string> cells;
   for (const double value : figures) {
