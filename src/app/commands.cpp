@@ -102,7 +102,7 @@ void export_with_optimizer(const Worker& worker) {
 /// Returns how pictures are converted to the network's input. Classes without names are numbered.
 interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& images) {
   const settings::DataOptions& options = worker.config.data;
-  const settings::Background background = settings::background_of(options);
+  const settings::Background background = options.background.value_or(settings::kWhiteBackground);
   std::vector<std::string> names = class_names_of(worker);
   if (names.empty() && options.has_picture_files() && worker.job.dataset_record.empty() &&
       !checkpoint::facts_of(worker.job.checkpoint)) {

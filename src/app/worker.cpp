@@ -435,12 +435,12 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images, bool exchanges) {
   if (worker.config.data.augment.empty()) return nullptr;
-  const settings::AugmentList list = settings::list_for_images(
-      worker.config.data.augment, images.channels, settings::background_of(worker.config.data));
+  const settings::AugmentList list =
+      settings::list_for_images(worker.config.data.augment, images.channels,
+                                worker.config.data.background.value_or(settings::kWhiteBackground));
   const bool across = exchanges && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
   loader::FromNext from_next;
-  const std::int64_t shards =
-      settings::shard_count(worker.config.train, worker.communicator.world_size());
+  const std::int64_t shards = worker.config.train.shards.value_or(worker.communicator.world_size());
   const bool takes_partners = across && worker.config.train.shards && shards > 1;
   if (across && shards == 1) {
     spdlog::warn(

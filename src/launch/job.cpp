@@ -270,7 +270,7 @@ int choose_process_count(const settings::RunConfig& config, const Machine& machi
   const int automatic =
       use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
   return static_cast<int>(
-      std::min<std::int64_t>(automatic, settings::shard_count(config.train, automatic)));
+      std::min<std::int64_t>(automatic, config.train.shards.value_or(automatic)));
 }
 
 std::string placement_note(const settings::RunConfig& config, const Machine& machine) {

@@ -379,10 +379,6 @@ void require_set_for_each(const DataOptions& options, int processes) {
                        " processes (launch.processes_per_node, --nproc-per-node)");
 }
 
-Background background_of(const DataOptions& options) {
-  return options.background.value_or(kWhiteBackground);
-}
-
 std::optional<double> trained_brightness(const DataOptions& options) {
   const PerChannel mean = options.format ? options.normalize.value_or(NormalizeOptions{}).mean
                                          : named_dataset(*options.dataset).normalize.mean;

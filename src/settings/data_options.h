@@ -106,9 +106,6 @@ struct DataOptions {
 /// a different number of channels.
 NormalizeOptions effective_normalize(const DataOptions& options, std::int64_t channels);
 
-/// Returns data.background as red, green and blue.
-Background background_of(const DataOptions& options);
-
 /// Returns the normalisation for RGB images that have been converted to grayscale (see
 /// imaging::with_channels).
 NormalizeOptions gray_of(const NormalizeOptions& normalize);

@@ -324,10 +324,6 @@ std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_ep
   return std::clamp<std::int64_t>(std::max(in_epoch / 10, all / 1000), 1, 100);
 }
 
-std::int64_t shard_count(const TrainOptions& options, int processes) {
-  return options.shards.value_or(processes);
-}
-
 std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOptions>& entries,
                                                   const std::vector<std::string>& names,
                                                   const std::set<std::string>& frozen) {

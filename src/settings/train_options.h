@@ -113,9 +113,6 @@ std::int64_t global_batch_size(const TrainOptions& options, int processes);
 /// Returns the number of steps between two step records.
 std::int64_t log_interval(const TrainOptions& options, std::int64_t steps_per_epoch);
 
-/// Returns the number of shards of each global batch.
-std::int64_t shard_count(const TrainOptions& options, int processes);
-
 /// How a parameter is trained.
 struct ParameterSettings {
   double learning_rate_factor = 1;
