@@ -69,20 +69,9 @@ fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) 
   refuse("{}: too many runs were started in this second", parent.string());
 }
 
-/// The last process that acquired the lock, and its launch, if any.
-struct Holder {
-  std::string process;
-  std::string launch_id;
-};
-
-Holder read_lock(int fd) {
-  const std::string text = content_of(fd);
-  const std::size_t end = text.find('\n');
-  return {text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 1)};
-}
-
 [[noreturn]] void refuse_in_use(const fs::path& folder, int lock_fd) {
-  std::string holder = read_lock(lock_fd).process;  // "process 123 on host"
+  std::string holder = content_of(lock_fd);
+  holder = holder.substr(0, holder.find('\n'));  // "process 123 on host"
   const bool is_here = holder.ends_with(" on " + host_name());
   // The lock file may still contain the name of the previous holder.
   const auto pid = is_here ? std::strtol(holder.c_str() + holder.find(' '), nullptr, 10) : 0;
@@ -91,6 +80,7 @@ Holder read_lock(int fd) {
   refuse("{}: is in use by {}; wait for it, or choose another --output", folder.string(), holder);
 }
 
+/// Locks the folder, and names this process and its launch, if any, in the lock file.
 UniqueFd take_lock(const fs::path& folder, const std::string& launch_id) {
   const fs::path path = folder / files::kLock;
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
@@ -144,7 +134,7 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   const UniqueFd lock(::open((*folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (lock.valid() && is_file_locked(lock.get())) refuse_in_use(*folder, lock.get());
   const bool is_of_launch =
-      launch_id.empty() || (lock.valid() && read_lock(lock.get()).launch_id == launch_id);
+      launch_id.empty() || (lock.valid() && content_of(lock.get()).ends_with("\n" + launch_id));
   const bool continues =
       resume == "auto" || belongs_to(resume, *folder) || (after_restart && is_of_launch);
   if (holds_run(*folder) && !continues) {
