@@ -116,13 +116,12 @@ AugmentRow augment_row(const std::string& name, const Schema<Kind>& keys, bool i
 }
 
 AugmentRow random_crop() {
-  using Options = RandomCropOptions;
-  Schema<Options> schema;
+  Schema<RandomCropOptions> schema;
   ADD_KEY(schema, size, optional_of(image_size()),
           "Size of the window; null: the image's size. Test images get the centre window.");
   ADD_KEY(schema, padding, integer(0, kMaxImageSide), "Pixels added on every side first.");
   ADD_KEY(schema, fill, fill_type(), fill_doc("these pixels"), {"padding_value"});
-  schema.check([](Options&, const JsonCursor& cursor) {
+  schema.check([](RandomCropOptions&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && cursor.member("padding").value() != 0;
     if (!cursor.gives("size") && !pads) cursor.add_error("has no effect without size or padding");
   });
@@ -310,14 +309,6 @@ void check_after_normalize(const AugmentList& list, const JsonCursor& cursor) {
   }
 }
 
-/// Returns why a value does not fit the number of channels; nothing if it does.
-std::optional<std::string> mismatch(const PerChannel& value, std::int64_t channels) {
-  const auto* list = std::get_if<std::vector<double>>(&value);
-  if (list == nullptr || static_cast<std::int64_t>(list->size()) == channels) return std::nullopt;
-  return "lists " + std::to_string(list->size()) + " numbers, but the images have " +
-         counted(channels, "channel");
-}
-
 }  // namespace
 
 std::string name_of(const AugmentationOptions& augmentation) {
@@ -375,7 +366,10 @@ std::vector<std::pair<std::string, std::string>> channel_mismatches(
   }
   std::vector<std::pair<std::string, std::string>> mismatches;
   const auto check = [&](const char* key, const PerChannel& value) {
-    if (const auto reason = mismatch(value, channels)) mismatches.emplace_back(key, *reason);
+    const auto* list = std::get_if<std::vector<double>>(&value);
+    if (list == nullptr || std::ssize(*list) == channels) return;
+    mismatches.emplace_back(key, fmt::format("lists {} numbers, but the images have {}",
+                                             list->size(), counted(channels, "channel")));
   };
   if (const auto* normalize = std::get_if<NormalizeOptions>(&entry)) {
     check("mean", normalize->mean);

@@ -88,18 +88,6 @@ Schema<ReportOptions> report_schema() {
   return schema;
 }
 
-/// Returns the key that links to the schema for editors.
-strict_json::Field<RunConfig> schema_link() {
-  const auto read = [](RunConfig&, const JsonCursor& cursor) {
-    if (!strict_json::text_of(cursor.node())) cursor.add_mismatch("a string");
-  };
-  const auto write = [](const RunConfig&) -> std::optional<Json> { return std::nullopt; };
-  return {{"", "$schema", {}, kSteps, {}, {{"type", "string"}}},
-          "Location of this schema for editors; the program ignores it.",
-          read,
-          write};
-}
-
 /// Returns `type` with an additional regular expression that must or must not match.
 Type<std::string> with_pattern(Type<std::string> type, const std::string& pattern, bool must_match,
                                const char* error) {
@@ -251,7 +239,13 @@ void use_published_normalize(RunConfig& config, const JsonCursor& /*cursor*/) {
 
 Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
-  schema.add(schema_link());
+  const auto read_link = [](RunConfig&, const JsonCursor& cursor) {
+    if (!strict_json::text_of(cursor.node())) cursor.add_mismatch("a string");
+  };
+  schema.add({{"", "$schema", {}, kSteps, {}, {{"type", "string"}}},
+              "Location of this schema for editors; the program ignores it.",
+              read_link,
+              [](const RunConfig&) { return std::nullopt; }});
   schema.include(&RunConfig::train, train_schema());
   ADD_KEY(schema, model, group(model_schema()), "The network that is trained.");
   ADD_KEY(schema, data, group(data_schema()),

@@ -378,11 +378,7 @@ const Node* Node::find(std::string_view key) const {
 }
 
 Node node_at(std::shared_ptr<const Source> source, std::size_t offset, Json value) {
-  Node node;
-  node.value = std::move(value);
-  node.source = std::move(source);
-  node.offset = offset;
-  return node;
+  return {std::move(value), {}, {}, std::move(source), offset};
 }
 
 std::string describe(const Node& node) {
