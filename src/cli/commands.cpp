@@ -255,31 +255,24 @@ void add_man_page(CLI::App& command, CommandLine& /*line*/) {
   command.footer("Example:\n  mnist-train man-page | man --local-file -");
 }
 
-constexpr std::array kCommands{
-    CommandEntry{"train", Command::kTrain, "Trains a network according to a config (the default)",
-                 &add_train},
-    CommandEntry{"init", Command::kInit, "Prints a config for a folder of pictures", &add_init},
-    CommandEntry{"evaluate", Command::kEvaluate,
-                 "Computes test loss and accuracy of a checkpoint or a weights file",
-                 &add_evaluate},
-    CommandEntry{"predict", Command::kPredict, "Classifies image files", &add_predict},
-    CommandEntry{"preview", Command::kPreview, "Writes the first batch as a grid of images",
-                 &add_preview},
-    CommandEntry{"describe", Command::kDescribe, "Shows the network layer by layer", &add_describe},
-    CommandEntry{"export", Command::kExport, "Writes weights or the network for other programs",
-                 &add_export},
-    CommandEntry{"fetch", Command::kFetch, "Downloads a data set", &add_fetch},
-    CommandEntry{"convert", Command::kConvert, "Converts IDX files to other data formats",
-                 &add_convert},
-    CommandEntry{"report", Command::kReport,
-                 "Writes a report of one run or a comparison of several", &add_report},
-    CommandEntry{"doctor", Command::kDoctor, "Checks this machine for problems", &add_doctor},
-    CommandEntry{"config-schema", Command::kConfigSchema,
-                 "Prints the JSON Schema of the config (draft 2020-12)", &add_config_schema},
-    CommandEntry{"completion", Command::kCompletion, "Prints a completion script for a shell",
-                 &add_completion},
-    CommandEntry{"man-page", Command::kManPage, "Prints the man page", &add_man_page},
-};
+constexpr auto kCommands = std::to_array<CommandEntry>(
+    {{"train", Command::kTrain, "Trains a network according to a config (the default)", add_train},
+     {"init", Command::kInit, "Prints a config for a folder of pictures", add_init},
+     {"evaluate", Command::kEvaluate,
+      "Computes test loss and accuracy of a checkpoint or a weights file", add_evaluate},
+     {"predict", Command::kPredict, "Classifies image files", add_predict},
+     {"preview", Command::kPreview, "Writes the first batch as a grid of images", add_preview},
+     {"describe", Command::kDescribe, "Shows the network layer by layer", add_describe},
+     {"export", Command::kExport, "Writes weights or the network for other programs", add_export},
+     {"fetch", Command::kFetch, "Downloads a data set", add_fetch},
+     {"convert", Command::kConvert, "Converts IDX files to other data formats", add_convert},
+     {"report", Command::kReport, "Writes a report of one run or a comparison of several",
+      add_report},
+     {"doctor", Command::kDoctor, "Checks this machine for problems", add_doctor},
+     {"config-schema", Command::kConfigSchema,
+      "Prints the JSON Schema of the config (draft 2020-12)", add_config_schema},
+     {"completion", Command::kCompletion, "Prints a completion script for a shell", add_completion},
+     {"man-page", Command::kManPage, "Prints the man page", add_man_page}});
 
 /// CLI11 uses the argument after an option as its value, even if it is a flag or empty.
 void refuse_missing_values(CLI::App& command) {
