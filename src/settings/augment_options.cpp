@@ -71,10 +71,7 @@ Type<Interval> interval(const strict_json::NumberRange& range) {
     return cursor.add_mismatch(form);
   };
   return converted<Interval>(
-      ordered,
-      [](const Ends& ends) {
-        return Interval{ends[0], ends[1]};
-      },
+      ordered, [](const Ends& ends) { return Interval(ends[0], ends[1]); },
       [](const Interval& value) {
         return Ends{value.min, value.max};
       });

@@ -21,10 +21,7 @@ Type<ImageSize> height_and_width(std::int64_t min, std::int64_t max) {
   const std::string form = "[height, width]";
   return converted<ImageSize>(
       one_or_list(side, list_of(side, "one number or " + form, 2, 2), form, 2),
-      [](const Sides& read) {
-        return ImageSize{read.front(), read.back()};
-      },
-      sides);
+      [](const Sides& read) { return ImageSize(read.front(), read.back()); }, sides);
 }
 
 /// Returns the type of weight initialisations: a name, or {"name": "normal", "std": 0.1}.
@@ -180,9 +177,7 @@ Type<Edges> edges() {
   const std::string form = "[left, right, top, bottom]";
   return converted<Edges>(
       one_or_list(side, list_of(side, "one number or " + form, 4, 4), form, 4),
-      [](const Sides& read) {
-        return Edges{read[0], read[1], read[2], read[3]};
-      },
+      [](const Sides& read) { return Edges(read[0], read[1], read[2], read[3]); },
       [](const Edges& edges) {
         return Sides{edges.left, edges.right, edges.top, edges.bottom};
       });
