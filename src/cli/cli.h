@@ -20,6 +20,7 @@ class App;
 /// The front end: command line, config and launching of processes.
 namespace mnist_train::cli {
 
+namespace fs = std::filesystem;
 using launch::Command;
 
 /// The parsed arguments: those that are passed to workers in the job, and others. The config has
@@ -144,7 +145,7 @@ void find_model_weights(settings::RunConfig& config);
 
 /// Throws Error(kConfig) if the file cannot be created, or if it is one of a run's own files, such
 /// as its config.json or a checkpoint.
-void check_output_file(const std::filesystem::path& path);
+void check_output_file(const fs::path& path);
 
 // Running a command.
 

@@ -13,8 +13,6 @@
 
 namespace mnist_train::cli {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 using strict_json::Node;

@@ -22,8 +22,6 @@ namespace mnist_train::cli {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Returns the first config file; empty if there is none.
 fs::path first_config(const CommandLine& line) {
   return line.configs.empty() ? fs::path() : fs::path(find_config(line.configs.front()));

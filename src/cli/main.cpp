@@ -23,8 +23,6 @@ namespace mnist_train::cli {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 /// Replaces "-" with the file names from standard input.
 void read_image_list(CommandLine& line) {
   std::vector<std::string>& images = line.images;

@@ -63,12 +63,12 @@ OrderedJson to_json(const Summary& summary) {
 }
 
 /// Returns a discarded value if the file does not exist or is not JSON.
-OrderedJson read_json(const std::filesystem::path& path) {
+OrderedJson read_json(const fs::path& path) {
   std::ifstream file(path);
   return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
-void write_json(const std::filesystem::path& path, const OrderedJson& json) {
+void write_json(const fs::path& path, const OrderedJson& json) {
   write_file_atomically(path, json_text(json, 2) + "\n", ExitCode::kRunFailed);
 }
 
@@ -103,8 +103,7 @@ constexpr std::size_t kMistakePictureBytes = 2'000'000;
 
 class RecordFiles : public Sink {
  public:
-  RecordFiles(const std::filesystem::path& folder, std::filesystem::path accuracies_file,
-              std::int64_t keep_metrics_bytes)
+  RecordFiles(const fs::path& folder, fs::path accuracies_file, std::int64_t keep_metrics_bytes)
       : folder_(folder),
         accuracies_file_(std::move(accuracies_file)),
         metrics_(folder / files::kMetrics, keep_metrics_bytes) {}
@@ -217,8 +216,8 @@ class RecordFiles : public Sink {
     return text;
   }
 
-  std::filesystem::path folder_;
-  std::filesystem::path accuracies_file_;
+  fs::path folder_;
+  fs::path accuracies_file_;
   AppendFile metrics_;
   std::vector<std::string> class_names_;
   std::vector<double> accuracies_;
@@ -248,7 +247,7 @@ std::string base64(std::string_view bytes) {
 
 }  // namespace
 
-AppendFile::AppendFile(std::filesystem::path path, std::int64_t keep_bytes)
+AppendFile::AppendFile(fs::path path, std::int64_t keep_bytes)
     : path_(std::move(path)),
       fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644)) {
   struct stat status {};
@@ -367,8 +366,7 @@ std::optional<Pace> PaceMeter::add(const PacedStep& step) {
   return pace;
 }
 
-void record_end(const std::filesystem::path& path, const std::string& status,
-                const std::string& error) try {
+void record_end(const fs::path& path, const std::string& status, const std::string& error) try {
   OrderedJson summary = read_json(path);
   if (!has_status(summary, "running")) return;
   summary["status"] = status;
@@ -377,7 +375,7 @@ void record_end(const std::filesystem::path& path, const std::string& status,
 } catch (const Error&) {
 }
 
-std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
+std::optional<std::int64_t> finished_steps(const fs::path& path) {
   const OrderedJson summary = read_json(path);
   if (!has_status(summary, "finished")) return std::nullopt;
   const auto steps = summary.find("steps");
@@ -385,17 +383,16 @@ std::optional<std::int64_t> finished_steps(const std::filesystem::path& path) {
   return steps->get<std::int64_t>();
 }
 
-void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies) {
+void write_accuracies(const fs::path& path, const std::vector<double>& accuracies) {
   write_file_atomically(path, OrderedJson(accuracies).dump() + "\n", ExitCode::kRunFailed);
 }
 
-std::size_t count_accuracies(const std::filesystem::path& path) {
+std::size_t count_accuracies(const fs::path& path) {
   const OrderedJson list = read_json(path);
   return list.is_array() ? list.size() : 0;
 }
 
-std::unique_ptr<Sink> record_files(const std::filesystem::path& run_folder,
-                                   const std::filesystem::path& accuracies_file,
+std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes) {
   return std::make_unique<RecordFiles>(run_folder, accuracies_file, keep_metrics_bytes);
 }

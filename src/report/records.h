@@ -20,6 +20,8 @@
 
 namespace mnist_train::report {
 
+namespace fs = std::filesystem;
+
 /// A number that was not measured or that an older version did not record.
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
@@ -260,18 +262,17 @@ struct Summary : RunIdentity {
 /// Changes a summary's status from "running" to "failed" or "stopped", for a run that could not do
 /// so itself. Leaves any other status unchanged. Ignores errors, because the end itself is more
 /// important.
-void record_end(const std::filesystem::path& path, const std::string& status,
-                const std::string& error = "");
+void record_end(const fs::path& path, const std::string& status, const std::string& error = "");
 
 /// Returns the number of steps if the summary's status is "finished".
-std::optional<std::int64_t> finished_steps(const std::filesystem::path& path);
+std::optional<std::int64_t> finished_steps(const fs::path& path);
 
 /// Writes a JSON list of test accuracies in [0,1], one per epoch, atomically. Throws
 /// Error(kRunFailed).
-void write_accuracies(const std::filesystem::path& path, const std::vector<double>& accuracies);
+void write_accuracies(const fs::path& path, const std::vector<double>& accuracies);
 
 /// Returns the length of such a list, or 0 if there is none.
-std::size_t count_accuracies(const std::filesystem::path& path);
+std::size_t count_accuracies(const fs::path& path);
 
 /// Lengths of a run's append-only files. Stored in checkpoints so that a resumed run can truncate
 /// the files.
@@ -348,7 +349,7 @@ class Sink {
 class AppendFile {
  public:
   /// Opens or creates the file, and truncates it to at most `keep_bytes`.
-  explicit AppendFile(std::filesystem::path path,
+  explicit AppendFile(fs::path path,
                       std::int64_t keep_bytes = std::numeric_limits<std::int64_t>::max());
 
   void truncate(std::int64_t bytes);
@@ -360,7 +361,7 @@ class AppendFile {
   int fd() const { return fd_.get(); }
 
  private:
-  std::filesystem::path path_;
+  fs::path path_;
   UniqueFd fd_;
   std::int64_t bytes_ = 0;
 };
@@ -371,18 +372,17 @@ class AppendFile {
 /// each time it has grown by 0.1 %, and at the end); and `predictions.jsonl` and `mistakes.jsonl`
 /// of the last evaluation (README.md describes the keys). Mistakes include up to two megabytes of
 /// images.
-std::unique_ptr<Sink> record_files(const std::filesystem::path& run_folder,
-                                   const std::filesystem::path& accuracies_file,
+std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 
 /// Appends to TensorBoard's `events.out.tfevents.*`: to the newest one in the run folder, truncated
 /// at a record boundary to at most `keep_bytes`, or to a new one, which starts with `config` (JSON)
 /// as text.
-std::unique_ptr<Sink> tensorboard_sink(const std::filesystem::path& run_folder,
-                                       std::int64_t keep_bytes, const std::string& config);
+std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes,
+                                       const std::string& config);
 
 /// Keeps `report.html` in the run folder up to date.
-std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder);
+std::unique_ptr<Sink> page_sink(const fs::path& run_folder);
 
 /// Capabilities of a terminal.
 struct TerminalStyle {
@@ -426,25 +426,24 @@ std::unique_ptr<Sink> console_sink(const ConsoleSetup& setup);
 
 /// A run's folder, locked against other runs for the lifetime of this object (or of the process).
 struct RunFolder {
-  std::filesystem::path path;  // absolute
+  fs::path path;  // absolute
   UniqueFd lock;
-  std::vector<std::filesystem::path> made;  // folders that had to be created, parents first
+  std::vector<fs::path> made;  // folders that had to be created, parents first
 };
 
 /// Returns whether a run has started in the folder.
-bool holds_run(const std::filesystem::path& folder);
+bool holds_run(const fs::path& folder);
 
 /// Returns the folder of the run that wrote `file` and still needs it: config, records, checkpoints
 /// or weights. Returns nothing for other files and for pages, which can be regenerated.
-std::optional<std::filesystem::path> run_that_wrote(const std::filesystem::path& file);
+std::optional<fs::path> run_that_wrote(const fs::path& file);
 
 /// Removes the records of a run that could not start, so that `holds_run` returns false again.
-void remove_records(const std::filesystem::path& folder);
+void remove_records(const fs::path& folder);
 
 /// Removes the lock and the logs of a run that could not start, and the empty folders in `made`. A
 /// no-op if the folder contains a run.
-void discard_run_folder(const std::filesystem::path& folder,
-                        const std::vector<std::filesystem::path>& made);
+void discard_run_folder(const fs::path& folder, const std::vector<fs::path>& made);
 
 /// Finds or creates the run's folder: `output`, or by default `runs/<config name>/<start time>` in
 /// the working directory. `resume` is "", "auto" (without `output`: the run to which `latest`
@@ -463,7 +462,7 @@ void check_run_folder(const settings::RunConfig& config, const std::string& conf
 /// Atomically points the link `latest` at a folder that is named after its start time. Called once
 /// the run has started, so that a failed start does not hide the last good run. A no-op for folders
 /// named by the user.
-void point_latest_at(const std::filesystem::path& folder);
+void point_latest_at(const fs::path& folder);
 
 /// File names in a run folder.
 namespace files = settings::run_files;
@@ -471,11 +470,11 @@ namespace files = settings::run_files;
 // Pages.
 
 /// Returns the page for the current content of the run folders. Throws Error.
-std::string page_on(const std::vector<std::filesystem::path>& folders);
+std::string page_on(const std::vector<fs::path>& folders);
 
 /// Writes the final page of a failed run. Ignores errors, because the run's failure is about to be
 /// reported.
-void write_last_page(const std::filesystem::path& folder);
+void write_last_page(const fs::path& folder);
 
 // Results of other commands.
 

@@ -15,8 +15,6 @@
 
 namespace mnist_train::report {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 /// Creates the folder and any missing parents, and adds the created ones to `made`.

@@ -11,8 +11,6 @@
 
 namespace mnist_train::report {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr std::int64_t kHeaderBytes = 12;  // length and its checksum

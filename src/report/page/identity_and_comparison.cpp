@@ -132,7 +132,7 @@ std::string starts_table(const RunFiles& run) {
   const std::size_t left_out = run.starts.size() - std::min(run.starts.size(), kMostRows);
   for (std::size_t i = left_out; i < run.starts.size(); ++i) {
     const nlohmann::json& start = run.starts[i];
-    const std::string from = std::filesystem::path(text_in(start, "resumed_from")).filename();
+    const std::string from = fs::path(text_in(start, "resumed_from")).filename();
     table.add({date_and_time(number_in(start, "time")), count(number_in(start, "step")),
                from.empty() ? "the beginning" : escape_html(from),
                count(number_in(start, "world_size")), escape_html(text_in(start, "device")),
@@ -175,7 +175,7 @@ std::string model_text(const nlohmann::json& model) {
     return "custom, " + with_unit(static_cast<double>(model["layers"].size()), "layer", "layers");
   }
   for (const char* key : {"torchscript", "plugin"}) {
-    if (model.contains(key)) return std::filesystem::path(text_in(model, key)).filename().string();
+    if (model.contains(key)) return fs::path(text_in(model, key)).filename().string();
   }
   return text_in(model, "name");
 }
@@ -441,7 +441,7 @@ std::string settings_sentence(const RunFiles& run) {
 }
 
 std::string identity_section(const RunFiles& run) {
-  const std::filesystem::path folder = std::filesystem::absolute(run.folder).lexically_normal();
+  const fs::path folder = fs::absolute(run.folder).lexically_normal();
   const double memory = number_in(run.summary, "peak_memory_bytes");
   const double parameters = number_in(run.summary, "parameters");
   const double multiply_adds = number_in(run.summary, "multiply_adds");

@@ -207,7 +207,7 @@ std::string thumbnail(const RunFiles& run, const Mistake& mistake, PicturedKinds
   std::string file;  // file name, with the path as tooltip
   if (!mistake.file.empty()) {
     file = fmt::format(R"(<span class="soft file" title="{}">{}</span>)", escape_html(mistake.file),
-                       escape_html(std::filesystem::path(mistake.file).filename().string()));
+                       escape_html(fs::path(mistake.file).filename().string()));
   }
   const double confidence = mistake.confidence();
   const bool is_first = kinds.insert({mistake.truth, mistake.guess}).second;

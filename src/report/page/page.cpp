@@ -10,8 +10,6 @@
 
 namespace mnist_train::report {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 constexpr int kRefresh_s = 5;  // of a live page
@@ -291,18 +289,18 @@ std::string make_page(std::span<const RunFiles> runs) {
          "<script nonce=\"" + nonce + "\">" + kScript + "</script></body></html>\n";
 }
 
-std::string page_on(const std::vector<std::filesystem::path>& folders) {
+std::string page_on(const std::vector<fs::path>& folders) {
   std::vector<RunFiles> runs;
   runs.reserve(folders.size());
-  for (const std::filesystem::path& folder : folders) runs.push_back(read_run(folder));
+  for (const fs::path& folder : folders) runs.push_back(read_run(folder));
   return make_page(runs);
 }
 
-std::unique_ptr<Sink> page_sink(const std::filesystem::path& run_folder) {
+std::unique_ptr<Sink> page_sink(const fs::path& run_folder) {
   return std::make_unique<PageSink>(run_folder);
 }
 
-void write_last_page(const std::filesystem::path& folder) try {
+void write_last_page(const fs::path& folder) try {
   write_page(folder, /*live=*/false);
 } catch (const Error&) {
 }

@@ -26,7 +26,7 @@ struct RunEpoch : EpochRecord {
 /// The content of a run folder, for pages.
 struct RunFiles {
   std::string name;  // the names of the parent folder and of the folder
-  std::filesystem::path folder;
+  fs::path folder;
   bool live = false;                                // a process is writing to the folder
   std::string config_text;                          // empty if there is no config
   nlohmann::json config;                            // null if there is no config
@@ -68,7 +68,7 @@ std::string text_in(const nlohmann::json& object, const std::string& key);
 /// Reads a run folder, possibly while the run is in progress: a partial last line of metrics.jsonl
 /// is ignored. Throws Error(kData) with the file and line of invalid content, and Error(kConfig) if
 /// the folder contains no run.
-RunFiles read_run(const std::filesystem::path& folder);
+RunFiles read_run(const fs::path& folder);
 
 /// Returns an HTML page for one run, or one that compares several. The page is self-contained, and
 /// its content security policy blocks everything else: style and script carry the page's nonce, so
