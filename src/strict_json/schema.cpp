@@ -164,7 +164,7 @@ std::nullopt_t JsonCursor::add_no_object(const std::vector<KnownKey>& own) const
 }
 
 void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
-                                  const Explanations& absent) const {
+                                  const NamesWithText& absent) const {
   std::vector<KnownKey> keys;
   std::size_t count = 0;
   for (const Node::Member& member : node_->members) {
@@ -181,7 +181,7 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
       }
     }
     std::string message = "unknown key \"" + shorten(member.key) + '"';
-    const auto why = std::ranges::find(absent, member.key, &Explanations::value_type::first);
+    const auto why = std::ranges::find(absent, member.key, &NamesWithText::value_type::first);
     if (why != absent.end()) {
       message += "; " + why->second;
     } else if (++count <= kMaxExplanations) {
@@ -313,9 +313,9 @@ Type<std::filesystem::path> path() {
   return {read, write, {{"type", "string"}, {"minLength", 1}}};
 }
 
-std::optional<std::size_t> choose_name(
-    const JsonCursor& cursor, const std::vector<std::string>& names,
-    const std::vector<std::pair<std::string, std::string>>& meant) {
+std::optional<std::size_t> choose_name(const JsonCursor& cursor,
+                                       const std::vector<std::string>& names,
+                                       const NamesWithText& meant) {
   const Json& given = cursor.value();
   std::string expected;
   for (std::size_t index = 0; index < names.size(); ++index) {

@@ -67,8 +67,8 @@ std::optional<std::string> closest_name(std::string_view given,
 std::string explain_unknown_key(std::string_view key, std::string_view group,
                                 const std::vector<KnownKey>& keys);
 
-/// Names, each with a text that explains it.
-using Explanations = std::vector<std::pair<std::string, std::string>>;
+/// Names, each with a text: an explanation, or the name to suggest instead.
+using NamesWithText = std::vector<std::pair<std::string, std::string>>;
 
 /// State shared by all cursors over one document.
 struct ReadContext {
@@ -121,7 +121,7 @@ class JsonCursor {
   std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
   /// Adds an error for each key of this object that is not in `own`. `absent` explains missing keys
   /// that users may expect.
-  void add_unknown_keys(const std::vector<KnownKey>& own, const Explanations& absent) const;
+  void add_unknown_keys(const std::vector<KnownKey>& own, const NamesWithText& absent) const;
 
  private:
   const Node* node_;
@@ -169,9 +169,9 @@ Type<std::string> text(const std::string& pattern, const std::string& expected);
 
 /// Returns the index of the cursor's text in `names`; otherwise adds an error with a suggestion.
 /// `meant` maps names used by other programs to the names to suggest.
-std::optional<std::size_t> choose_name(
-    const JsonCursor& cursor, const std::vector<std::string>& names,
-    const std::vector<std::pair<std::string, std::string>>& meant = {});
+std::optional<std::size_t> choose_name(const JsonCursor& cursor,
+                                       const std::vector<std::string>& names,
+                                       const NamesWithText& meant = {});
 
 /// Returns the number as JSON, without a fraction if it is an integer.
 Json number_to_json(double value);
@@ -179,8 +179,7 @@ Json number_to_json(double value);
 /// Returns the type of an enum whose values count from 0; `names` are their names in order. `meant`
 /// maps names used by other programs to the names to suggest.
 template <class E>
-Type<E> one_of(const std::vector<std::string>& names,
-               const std::vector<std::pair<std::string, std::string>>& meant = {}) {
+Type<E> one_of(const std::vector<std::string>& names, const NamesWithText& meant = {}) {
   return {.read = [names, meant](const JsonCursor& cursor) -> std::optional<E> {
             const std::optional<std::size_t> index = choose_name(cursor, names, meant);
             if (!index) return std::nullopt;
@@ -420,7 +419,7 @@ class Schema {
   }
 
   /// Explains why keys that users may expect do not exist.
-  void explain_absent(const Explanations& absent) { absent_ = absent; }
+  void explain_absent(const NamesWithText& absent) { absent_ = absent; }
 
   /// Rejects objects that meet all conditions, in the program and in the JSON Schema.
   void forbid(std::string where, std::initializer_list<Json> conditions, std::string message) {
@@ -528,7 +527,7 @@ class Schema {
   std::vector<Field<Owner>> fields_;
   std::vector<Rule> rules_;
   std::vector<Check> checks_;
-  Explanations absent_;
+  NamesWithText absent_;
 };
 
 /// Adds a key that has the name of the member in which it is stored. `...` are the type, the
@@ -558,8 +557,7 @@ struct Alternative {
 /// Returns the type of an object of one of these kinds, or of the bare name of a kind that may be
 /// bare. `meant` maps names used by other programs to the names to suggest.
 template <class Union>
-Type<Union> named_union(std::vector<Alternative<Union>> kinds,
-                        const std::vector<std::pair<std::string, std::string>>& meant = {}) {
+Type<Union> named_union(std::vector<Alternative<Union>> kinds, const NamesWithText& meant = {}) {
   std::vector<std::string> names;
   Json bare = Json::array();
   Json choices = Json::array();
