@@ -35,7 +35,7 @@ bool holds_number(const Variant& value) {
 }
 
 /// Returns the type of a number, or of a list of numbers in the same range.
-Type<PerChannel> per_channel(const strict_json::NumberRange& range) {
+Type<PerChannel> per_channel(const NumberRange& range) {
   return brief_or_full(holding<PerChannel>(number(range)),
                        holding<PerChannel>(list_of(number(range), "one number per channel", 1)),
                        "a list with one number per channel", holds_number<PerChannel>);
@@ -61,7 +61,7 @@ Type<Fill> fill_type() {
 }
 
 /// Returns the type of [min, max].
-Type<Interval> interval(const strict_json::NumberRange& range) {
+Type<Interval> interval(const NumberRange& range) {
   using Ends = std::vector<double>;
   const std::string form = "[min, max] with min <= max";
   Type<Ends> ordered = list_of(number(range), form, 2, 2);

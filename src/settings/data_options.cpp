@@ -112,7 +112,7 @@ Type<std::vector<DataLocation>> locations_by_rank() {
 }
 
 /// Returns the key `test`: a location, or the fraction of `train` to hold out.
-strict_json::Field<DataOptions> test_field(const KeyOwner& owner) {
+Field<DataOptions> test_field(const KeyOwner& owner) {
   const Type<std::optional<DataLocation>> place = optional_of(location());
   const Type<double> fraction = number({0, 1, true, true});
   KnownKey key{"", "test", {}, kSamples, {.owner = owner, .shorthand_for = "images"}};
@@ -121,7 +121,7 @@ strict_json::Field<DataOptions> test_field(const KeyOwner& owner) {
   const auto read = [place, fraction](DataOptions& options, const JsonCursor& cursor) {
     const Json& value = cursor.value();
     const bool is_fraction = value.is_number() && value > 0 && value < 1;
-    const bool is_name = strict_json::text_of(cursor.node()).has_value();  // --set data.test=2024
+    const bool is_name = text_of(cursor.node()).has_value();  // --set data.test=2024
     if (is_fraction || (value.is_number() && !is_name)) {
       const auto held_out = fraction.read(cursor.or_else("a path"));
       if (held_out) options.test_fraction = *held_out;

@@ -65,7 +65,7 @@ Type<Padding> padding() {
 }
 
 Type<std::string> module_name() {
-  return strict_json::text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
+  return text("^[A-Za-z0-9_]{1,64}$", "a name of up to 64 letters, digits and _");
 }
 
 /// Returns the row for a layer type, with these keys after "name" and "as". Default values are not
@@ -313,7 +313,7 @@ void add_networks(Schema<ModelOptions>& schema) {
 
 /// Returns the type of `weights`: a file, or {"file", "new"}.
 Type<WeightsOptions> weights() {
-  const auto glob = strict_json::text("^.+$", "\"head\" or a glob of names such as \"fc.*\"");
+  const auto glob = text("^.+$", "\"head\" or a glob of names such as \"fc.*\"");
   const auto globs = one_or_list(glob, list_of(glob), "a list of globs");
   Schema<WeightsOptions> schema;
   ADD_KEY(schema, file, kNever, path(),

@@ -64,7 +64,7 @@ Schema<LaunchOptions> launch_schema() {
           "else the cores divided by the processes.",
           {"num_threads", "omp_num_threads", "threads"});
   const auto device =
-      strict_json::text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
+      text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
   ADD_KEY(schema, devices, list_of(device),
           "One process per device, such as [\"cuda:0\", \"cuda:0\", \"cpu\"]; empty: chosen by "
           "rank.");
@@ -116,7 +116,7 @@ Type<std::string> free_name() {
     names += (names.empty() ? "" : "|") + std::string(name);
   }
   // The last one, kEvents, is a prefix.
-  return with_pattern(strict_json::file_name(), "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)",
+  return with_pattern(file_name(), "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)",
                       /*must_match=*/false, "is the name of another file in the run folder");
 }
 
@@ -240,7 +240,7 @@ void use_published_normalize(RunConfig& config, const JsonCursor& /*cursor*/) {
 Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   const auto read_link = [](RunConfig&, const JsonCursor& cursor) {
-    if (!strict_json::text_of(cursor.node())) cursor.add_mismatch("a string");
+    if (!text_of(cursor.node())) cursor.add_mismatch("a string");
   };
   schema.add({{"", "$schema", {}, kSteps, {}, {{"type", "string"}}},
               "Location of this schema for editors; the program ignores it.",
@@ -281,7 +281,7 @@ const Schema<RunConfig>& run_config_schema() {
   return kSchema;
 }
 
-strict_json::KeyUse use_of(const std::string& pointer) {
+KeyUse use_of(const std::string& pointer) {
   for (const KnownKey& key : config_keys()) {
     const std::string own = key.group + "/" + key.name;
     const bool is_inside = pointer == own || pointer.starts_with(own + "/");
@@ -292,7 +292,7 @@ strict_json::KeyUse use_of(const std::string& pointer) {
 
 /// Returns "KEY was OLD and is NEW" for each differing key with this use.
 std::vector<std::string> differences_in(const RunConfig& before, const RunConfig& now,
-                                        strict_json::KeyUse wanted) {
+                                        KeyUse wanted) {
   using nlohmann::json;
   const json old_values = json::parse(write_run_config(before, /*with_output=*/false)).flatten();
   const json new_values = json::parse(write_run_config(now, /*with_output=*/false)).flatten();
@@ -305,7 +305,7 @@ std::vector<std::string> differences_in(const RunConfig& before, const RunConfig
   for (const auto& [pointer, unused] : all.items()) {
     const std::string was = text_in(old_values, pointer);
     const std::string is = text_in(new_values, pointer);
-    const strict_json::KeyUse use = use_of(pointer);
+    const KeyUse use = use_of(pointer);
     if (was == is || (use != wanted && use != kStepsAndSamples)) continue;
     std::string text = pointer.substr(1);
     std::ranges::replace(text, '/', '.');
@@ -314,7 +314,6 @@ std::vector<std::string> differences_in(const RunConfig& before, const RunConfig
   return differences;
 }
 
-using strict_json::Node;
 using Layers = std::vector<Node>;
 
 /// Returns the object at a pointer of at most one step, or null.
@@ -374,8 +373,8 @@ void expand_shorthand(Layers& layers, const KnownKey& key) {
   for (Node& layer : layers) {
     Node* value = typed(layer);
     if (value == nullptr || value->value.is_object()) continue;
-    if (member.empty() ? value->value != true : !strict_json::text_of(*value)) continue;
-    Node object = strict_json::node_at(value->source, value->offset);
+    if (member.empty() ? value->value != true : !text_of(*value)) continue;
+    Node object = node_at(value->source, value->offset);
     if (!member.empty()) object.members.push_back({member, value->offset, *value});
     *value = std::move(object);
   }
@@ -411,28 +410,27 @@ Node merge_layers(std::vector<Node> layers) {
   }
   Node merged = std::move(layers.front());
   for (std::size_t i = 1; i < layers.size(); ++i) {
-    merged = strict_json::merge(std::move(merged), std::move(layers[i]));
+    merged = merge(std::move(merged), std::move(layers[i]));
   }
   return merged;
 }
 
-void check_layer(const strict_json::Node& layer, strict_json::Problems& problems) {
-  strict_json::ReadContext context{problems, config_keys(), /*is_layer=*/true};
+void check_layer(const Node& layer, Problems& problems) {
+  ReadContext context{problems, config_keys(), /*is_layer=*/true};
   (void)run_config_schema().read(JsonCursor(layer, "", context));
 }
 
-RunConfig read_run_config(const strict_json::Node& root, strict_json::Problems problems) {
-  strict_json::ReadContext context{problems, config_keys()};
+RunConfig read_run_config(const Node& root, Problems problems) {
+  ReadContext context{problems, config_keys()};
   std::optional<RunConfig> config = run_config_schema().read(JsonCursor(root, "", context));
-  strict_json::throw_if_any(problems);
+  throw_if_any(problems);
   return std::move(*config);
 }
 
-RunConfig parse_run_config(strict_json::Source source) {
-  strict_json::Problems problems;
-  const auto root = strict_json::parse_document(
-      std::make_shared<const strict_json::Source>(std::move(source)), problems);
-  strict_json::throw_if_any(problems);
+RunConfig parse_run_config(Source source) {
+  Problems problems;
+  const auto root = parse_document(std::make_shared<const Source>(std::move(source)), problems);
+  throw_if_any(problems);
   return read_run_config(*root);
 }
 

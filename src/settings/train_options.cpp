@@ -88,7 +88,7 @@ struct Sharding {
 };
 
 /// Returns the field of `deterministic`: true, false or {"shards": 4}.
-strict_json::Field<TrainOptions> deterministic_field() {
+Field<TrainOptions> deterministic_field() {
   const auto flag = boolean();
   const auto object = group(one_key(
       "shards", &Sharding::shards, integer(1, kMaxProcessesPerNode),
@@ -174,7 +174,7 @@ Type<double> factor() {
 
 /// Returns the type of one or more globs.
 Type<std::vector<std::string>> globs() {
-  const auto glob = strict_json::text(".", "a glob of parameter names");
+  const auto glob = text(".", "a glob of parameter names");
   return one_or_list(glob, list_of(glob, "at least one glob", 1), R"(["conv1.*", "bn1.*"])");
 }
 
