@@ -218,13 +218,11 @@ void check_network(const CommandLine& line, const settings::RunConfig& config) {
 /// that also has the layers in the form of `model.layers`. Throws like `check_network`.
 std::string describe(const CommandLine& line, const settings::RunConfig& config) {
   const network::Network described = checked_network(config);
-  report::ModuleTable table;
-  table.input = sizes_of(described.layers.front().in);
+  report::ModuleTable table{
+      sizes_of(described.layers.front().in), {}, described.parameters, described.multiply_adds};
   const auto parameters = checked_parameters(config, described);
   auto next = parameters.begin();
   add_rows(described.layers, config.train, next, table.rows);
-  table.parameters = described.parameters;
-  table.multiply_adds = described.multiply_adds;
   if (!line.json) return report::to_text(table);
   nlohmann::ordered_json json = report::to_json(table);
   const settings::LayerList layers = printed_layers(config.model, described.images);

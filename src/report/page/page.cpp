@@ -262,9 +262,8 @@ void for_each_line(const fs::path& path, std::size_t max_bytes, bool lenient, co
   std::size_t begin = 0;
   std::int64_t line = 0;
   for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-    const nlohmann::json json =
-        nlohmann::json::parse(text.data() + begin, text.data() + end, nullptr,
-                              /*allow_exceptions=*/false);
+    const auto json = nlohmann::json::parse(text.data() + begin, text.data() + end, nullptr,
+                                            /*allow_exceptions=*/false);
     const std::string where = path.string() + ":" + std::to_string(++line);
     if (json.is_object()) take(json, where);
     if (!json.is_object() && !lenient) refuse_content(where, "is not a JSON object");
