@@ -364,22 +364,6 @@ Json all_of(const std::vector<Json>& conditions) { return object("allOf", Json(c
 
 Json any_of(const std::vector<Json>& conditions) { return object("anyOf", Json(conditions)); }
 
-void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor) {
-  for (const Rule& rule : rules) {
-    if (!matches(rule.forbidden, cursor.node())) continue;
-    cursor.add_error_at(rule.where, rule.message);
-  }
-}
-
-Json describe_rules(const std::vector<Rule>& rules) {
-  Json described = Json::array();
-  for (const Rule& rule : rules) {
-    const std::string subject = rule.where.empty() ? "" : rule.where + ": ";
-    described.push_back({{"description", subject + rule.message}, {"not", rule.forbidden}});
-  }
-  return described;
-}
-
 bool matches(const Json& condition, const Node& value) {
   for (const auto& [keyword, argument] : condition.items()) {
     if (!obeys(value, keyword, argument)) return false;

@@ -310,13 +310,6 @@ Json none_of(const Json& condition);
 Json all_of(const std::vector<Json>& conditions);
 Json any_of(const std::vector<Json>& conditions);
 
-/// Adds an error for each rule that the cursor's object breaks, at the key that the rule names, or
-/// at the innermost existing group on the path to it.
-void apply_rules(const std::vector<Rule>& rules, const JsonCursor& cursor);
-
-/// Returns the rules for "allOf" in an object's JSON Schema, each with its message.
-Json describe_rules(const std::vector<Rule>& rules);
-
 /// Returns whether a value meets a condition. Throws std::logic_error for JSON Schema keywords that
 /// the functions above do not use.
 bool matches(const Json& condition, const Node& value);
@@ -453,7 +446,9 @@ class Schema {
       cursor.add_unknown_keys(keys(), absent_);
     }
     if (cursor.is_layer()) return owner;
-    apply_rules(rules_, cursor);
+    for (const Rule& rule : rules_) {
+      if (matches(rule.forbidden, cursor.node())) cursor.add_error_at(rule.where, rule.message);
+    }
     for (const Check& each : checks_) each(owner, cursor);
     return owner;
   }
@@ -481,7 +476,10 @@ class Schema {
     Json described = {
         {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
     if (!required.empty()) described["required"] = std::move(required);
-    if (!rules_.empty()) described["allOf"] = describe_rules(rules_);
+    for (const Rule& rule : rules_) {
+      const std::string text = (rule.where.empty() ? "" : rule.where + ": ") + rule.message;
+      described["allOf"].push_back({{"description", text}, {"not", rule.forbidden}});
+    }
     return described;
   }
 

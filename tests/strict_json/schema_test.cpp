@@ -244,21 +244,23 @@ TEST_CASE("unknown keywords in a condition are refused") {
 }
 
 TEST_CASE("a rule names its key, or the innermost group that exists") {
-  const std::vector<Rule> rules{{"a/b", given("c"), "conflicts with c"}};
+  Schema<Outer> schema = outer_schema();
+  schema.forbid("inner/ratio", {given("limit")}, "conflicts with limit");
   const auto line_for = [&](const std::string& text) {
     Problems problems;
     const Node node = parsed(text, problems);
     ReadContext context{problems, {}};
-    apply_rules(rules, JsonCursor(node, "", context));
+    (void)schema.read(JsonCursor(node, "", context));
     return problems.empty() ? "" : line_of(problems.front());
   };
-  CHECK(line_for(R"({"c":1,"a":{"b":2}})") == "f:1:17: /a/b: conflicts with c");
-  CHECK(line_for(R"({"c":1,"a":{}})") == "f:1:12: /a: conflicts with c");
-  CHECK(line_for(R"({"c":1})") == "f:1:1: /: conflicts with c");
-  CHECK(line_for(R"({"a":{"b":2}})").empty());
-  CHECK(describe_rules(rules).dump() ==
-        R"([{"description":"a/b: conflicts with c","not":{"type":"object","required":["c"],)"
-        R"("properties":{"c":{"not":{"type":"null"}}}}}])");
+  CHECK(line_for(R"({"limit":1,"inner":{"ratio":0.5}})") ==
+        "f:1:29: /inner/ratio: conflicts with limit");
+  CHECK(line_for(R"({"limit":1,"inner":{}})") == "f:1:20: /inner: conflicts with limit");
+  CHECK(line_for(R"({"limit":1})") == "f:1:1: /: conflicts with limit");
+  CHECK(line_for(R"({"inner":{"ratio":0.5}})").empty());
+  CHECK(schema.describe().at("allOf").dump() ==
+        R"([{"description":"inner/ratio: conflicts with limit","not":{"type":"object",)"
+        R"("required":["limit"],"properties":{"limit":{"not":{"type":"null"}}}}}])");
 }
 
 TEST_CASE("an unknown key gets a suggestion") {
