@@ -226,9 +226,8 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
-    if (path.extension() != ".safetensors" || is_zip_file(bytes) || is_legacy_torch_file(bytes)) {
-      return std::nullopt;
-    }
+    const bool is_torch_file = is_zip_file(bytes) || is_legacy_torch_file(bytes);
+    if (path.extension() != ".safetensors" || is_torch_file) return std::nullopt;
     return "its header cannot be read";
   }
   if (!header.contains(kSealName) || matches_seal(bytes)) return std::nullopt;

@@ -357,7 +357,6 @@ void throw_if_any(const Problems& problems) {
     sorted.emplace(index, problem.offset, problem.pointer, problem.message);
   }
   std::vector<TextLocator> locators;
-  locators.reserve(sources.size());
   for (const auto& source : sources) locators.emplace_back(*source);
   std::string lines;
   for (const auto& [index, offset, pointer, message] : sorted) {

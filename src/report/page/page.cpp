@@ -290,7 +290,6 @@ std::string make_page(std::span<const RunFiles> runs) {
 
 std::string page_on(const std::vector<fs::path>& folders) {
   std::vector<RunFiles> runs;
-  runs.reserve(folders.size());
   for (const fs::path& folder : folders) runs.push_back(read_run(folder));
   return make_page(runs);
 }
