@@ -363,10 +363,9 @@ bool has_names(const FilePrediction& prediction, const std::vector<std::string>&
 }  // namespace
 
 TerminalStyle terminal_style() {
-  TerminalStyle style;
-  style.redraws = environment_variable("TERM") != "dumb";
-  style.colours = style.redraws && environment_variable("NO_COLOR").value_or("").empty();
-  return style;
+  const bool redraws = environment_variable("TERM") != "dumb";
+  const bool wants_colours = environment_variable("NO_COLOR").value_or("").empty();
+  return {.colours = redraws && wants_colours, .redraws = redraws};
 }
 
 std::string with_thousands(std::int64_t number) {
