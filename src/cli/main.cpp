@@ -120,10 +120,9 @@ void run_report(const CommandLine& line) {
   const std::string page = report::page_on(folders);
   if (output == "-") return print_text(page);
   write_file_atomically(output, page, ExitCode::kRunFailed);
-  const std::size_t runs = folders.size();
+  const std::int64_t runs = std::ssize(folders);
   if (prints_json(line)) return print_result({{"output", output}, {"runs", runs}});
-  print_text(on_one_line(output) + ": a report of " +
-             counted(static_cast<std::int64_t>(runs), "run") + "\n");
+  print_text(on_one_line(output) + ": a report of " + counted(runs, "run") + "\n");
 }
 
 /// Returns 1 if a run would fail, else 0.

@@ -154,11 +154,6 @@ void empty(DownloadTarget& target) {
   target.bytes = 0;
 }
 
-bool may_resume(CURLcode code) {
-  return code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR || code == CURLE_GOT_NOTHING ||
-         code == CURLE_OPERATION_TIMEDOUT || code == CURLE_COULDNT_CONNECT;
-}
-
 /// The outcome of an attempt to download a URL.
 struct Transfer {
   std::string problem{};    // "" on success
@@ -194,7 +189,10 @@ Transfer download(const std::string& url, const fs::path& part, std::uint64_t ma
     return {"longer than the " + std::to_string(max_bytes) + " bytes that it may have"};
   }
   if (code == CURLE_OK) return {};
-  return {message[0] == '\0' ? curl_easy_strerror(code) : message.data(), may_resume(code)};
+  const bool is_interrupted = code == CURLE_PARTIAL_FILE || code == CURLE_RECV_ERROR ||
+                              code == CURLE_GOT_NOTHING || code == CURLE_OPERATION_TIMEDOUT ||
+                              code == CURLE_COULDNT_CONNECT;
+  return {message[0] == '\0' ? curl_easy_strerror(code) : message.data(), is_interrupted};
 }
 
 /// Downloads `url` into `part`, resuming interrupted transfers as long as each attempt makes

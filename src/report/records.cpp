@@ -182,9 +182,8 @@ class RecordFiles : public Sink {
     std::string text;
     for (const Prediction& prediction : result.predictions) {
       OrderedJson row = row_of(prediction, prediction.image);
-      const auto scores = static_cast<std::int64_t>(prediction.scores.size());
       for (const auto& [label, score] : prediction.scores) {
-        if (scores >= result.counts.classes()) {
+        if (std::ssize(prediction.scores) >= result.counts.classes()) {
           row[fmt::format("score_{}", label)] = score_of(score);
           continue;
         }
