@@ -466,9 +466,7 @@ std::string to_text(const EvaluationFigures& test) {
       "balanced       {} (mean accuracy per class)\n",
       as_percent(test.accuracy), with_thousands(test.samples), test.loss,
       as_percent(test.balanced_accuracy));
-  if (test.top5_accuracy) {
-    text += "top-5 accuracy " + as_percent(*test.top5_accuracy) + "\n";
-  }
+  if (test.top5_accuracy) text += "top-5 accuracy " + as_percent(*test.top5_accuracy) + "\n";
   return text;
 }
 

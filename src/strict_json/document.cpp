@@ -149,9 +149,7 @@ class DocumentParser {
   std::optional<Node> document() try {
     if (text_.substr(at_).starts_with(kByteOrderMark)) at_ += kByteOrderMark.size();
     const std::size_t begin = at_;
-    if (skip_space() == text_.size()) {
-      stop(begin, "the document is empty; expected a JSON object");
-    }
+    if (skip_space() == text_.size()) stop(begin, "the document is empty; expected a JSON object");
     Node root = value();
     if (skip_space() != text_.size()) expected("the end of the document");
     return root;
