@@ -114,7 +114,7 @@ bool has_results(const Worker& worker, const train::Progress& progress) {
          is_there(folder / worker.config.accuracies_file);
 }
 
-[[noreturn]] void refuse(const std::string& source, const std::string& reason) {
+[[noreturn]] void refuse_other_run(const std::string& source, const std::string& reason) {
   checkpoint::fail_checkpoint(
       source + ": was trained " + reason +
       "; to start a new run from only its weights: --set model.weights=" + source);
@@ -132,11 +132,12 @@ void require_same_run(const Worker& worker, const std::string& source,
   if (facts.data_hash != dataset.hash) {
     const auto differences =
         saved ? settings::data_differences(*saved, config) : std::vector<std::string>();
-    refuse(source, differences.empty()
-                       ? fmt::format("on different data: its config names the same data, so the "
-                                     "files differ (their hash was {} and is now {})",
-                                     facts.data_hash, dataset.hash)
-                       : fmt::format("on different data: {}", fmt::join(differences, "; ")));
+    refuse_other_run(source,
+                     differences.empty()
+                         ? fmt::format("on different data: its config names the same data, so the "
+                                       "files differ (their hash was {} and is now {})",
+                                       facts.data_hash, dataset.hash)
+                         : fmt::format("on different data: {}", fmt::join(differences, "; ")));
   }
   if (!saved) return;
   const settings::ModelOptions& model = saved->model;
@@ -147,7 +148,8 @@ void require_same_run(const Worker& worker, const std::string& source,
         source, name_of(model.name), name_of(config.model.name), name_of(model.name)));
   }
   if (saved->train.parameters != config.train.parameters) {
-    refuse(source, "with a different list of parameters, which cannot change within a run");
+    refuse_other_run(source,
+                     "with a different list of parameters, which cannot change within a run");
   }
 }
 

@@ -20,10 +20,10 @@ constexpr std::size_t kMaxTensors = 1 << 17;
 /// Keys under which training scripts save the state_dict.
 constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model"};
 
-[[noreturn]] void refuse(const std::string& reason) { throw std::runtime_error(reason); }
+[[noreturn]] void fail_pickle(const std::string& reason) { throw std::runtime_error(reason); }
 
 void require(bool holds, const char* problem) {
-  if (!holds) refuse(problem);
+  if (!holds) fail_pickle(problem);
 }
 
 struct PickleNode;
@@ -300,8 +300,8 @@ Value PickleMachine::run() {
   for (char code = take(1)[0]; code != '.'; code = take(1)[0]) {
     const auto found = std::ranges::find(kOpcodes, code, &Opcode::code);
     if (found == kOpcodes.end()) {
-      refuse("the pickle uses the unsupported opcode " +
-             std::to_string(static_cast<unsigned char>(code)));
+      fail_pickle("the pickle uses the unsupported opcode " +
+                  std::to_string(static_cast<unsigned char>(code)));
     }
     found->run(*this);
     require(stack.size() + marks.size() <= kMaxStack, "the pickle is nested too deeply");
@@ -430,7 +430,7 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 
 /// `loaded`: Python expression for the model.
 [[noreturn]] void refuse_module(const std::string& loaded) {
-  refuse(
+  fail_pickle(
       "contains a whole model, not its state_dict; in Python, where its classes can be imported: "
       "torch.save(" +
       loaded + ".state_dict(), NEW)");
@@ -447,7 +447,7 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
     const auto inner = items_of(dict.items[i + 1], kObject);
     if (holder.empty() && !inner.empty() && tensor_of(inner[1])) holder = name;
   }
-  refuse(
+  fail_pickle(
       "contains no tensors, also not under \"model_state_dict\", \"state_dict\" or \"model\"; its "
       "keys are " +
       keys + (dict.items.size() > 2 * kMostNamed ? ", …" : "") +
@@ -461,13 +461,13 @@ const PickleNode& find_state_dict(const Value& root) {
   const PickleNode* dict = node_of(root, kObject);
   const PickleNode* made_by = dict != nullptr ? node_of(dict->callee, kGlobal) : nullptr;
   if (made_by != nullptr && text_of(made_by->items[0]).starts_with("__torch__")) {
-    refuse(
+    fail_pickle(
         "is TorchScript: set model.torchscript to this file, or save its weights in Python: "
         "torch.save(torch.jit.load(OLD, map_location=\"cpu\").state_dict(), NEW)");
   }
   if (is_module(root)) refuse_module(kLoaded);
   if (dict == nullptr || dict->items.empty()) {
-    refuse("has no named tensors: it is " + kind_of(root));
+    fail_pickle("has no named tensors: it is " + kind_of(root));
   }
   for (const char* key : kStateDictKeys) {
     const Value value = item(*dict, key);

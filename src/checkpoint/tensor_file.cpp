@@ -69,52 +69,52 @@ class SafetensorsReader {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& reason) const {
+  [[noreturn]] void fail(const std::string& reason) const {
     fail_checkpoint(path_.string() + ": " + reason);
   }
-  [[noreturn]] void refuse(const std::string& tensor, const std::string& reason) const {
-    refuse("tensor " + tensor + " " + reason);
+  [[noreturn]] void fail(const std::string& tensor, const std::string& reason) const {
+    fail("tensor " + tensor + " " + reason);
   }
 
   std::string_view find_header() {
     const auto bytes = file_.bytes();
-    if (is_legacy_torch_file(bytes)) refuse("is a torch.save file, not a checkpoint");
+    if (is_legacy_torch_file(bytes)) fail("is a torch.save file, not a checkpoint");
     if (bytes.size() < kSafetensorsLengthBytes) {
-      refuse("is too short to be a safetensors or .pt file");
+      fail("is too short to be a safetensors or .pt file");
     }
     const auto header = safetensors_header(bytes);
-    if (!header || !header->starts_with('{')) refuse_other_kinds(bytes);
+    if (!header || !header->starts_with('{')) fail_if_other_kind(bytes);
     if (!header) {
-      refuse("is truncated or not a safetensors file: its header would extend beyond the " +
-             std::to_string(bytes.size()) + " bytes of the file");
+      fail("is truncated or not a safetensors file: its header would extend beyond the " +
+           std::to_string(bytes.size()) + " bytes of the file");
     }
     data_ = bytes.subspan(kSafetensorsLengthBytes + header->size());
     return *header;
   }
 
-  void refuse_other_kinds(std::span<const std::uint8_t> bytes) const {
+  void fail_if_other_kind(std::span<const std::uint8_t> bytes) const {
     constexpr std::size_t kLongestBegin = 1024;
     const auto begin = bytes.first(std::min(bytes.size(), kLongestBegin));
     const auto kind = binary_kind({reinterpret_cast<const char*>(begin.data()), begin.size()});
     if (!kind) return;
     const bool is_tar = kind->name == "a tar archive";
-    refuse("is " + kind->name + ", not a torch.save file, a safetensors file or a checkpoint" +
-           (is_tar ? std::string("; ") + kTarTorchFile : ""));
+    fail("is " + kind->name + ", not a torch.save file, a safetensors file or a checkpoint" +
+         (is_tar ? std::string("; ") + kTarTorchFile : ""));
   }
 
   void check_seal(std::string_view header, bool required) {
     is_sealed_ = header.find('"' + std::string(kSealName) + '"') != std::string_view::npos;
     if (!is_sealed_ && required) {
-      refuse("has no seal: it is not an mnist-train checkpoint, or is damaged");
+      fail("has no seal: it is not an mnist-train checkpoint, or is damaged");
     }
     if (!is_sealed_) return;
-    if (data_.size() < kSealBytes) refuse("is truncated");
-    if (!matches_seal(file_.bytes())) refuse("is damaged: its checksum does not match its content");
+    if (data_.size() < kSealBytes) fail("is truncated");
+    if (!matches_seal(file_.bytes())) fail("is damaged: its checksum does not match its content");
   }
 
   void parse_header(std::string_view text, TensorFile& content) try {
     const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!header.is_object()) refuse("has a header that is not a JSON object");
+    if (!header.is_object()) fail("has a header that is not a JSON object");
     for (const auto& [name, entry] : header.items()) {
       if (name == kMetadataName) {
         read_metadata(entry, content);
@@ -123,20 +123,20 @@ class SafetensorsReader {
       }
     }
   } catch (const Json::exception& error) {
-    refuse(std::string("has a malformed header: ") + error.what());
+    fail(std::string("has a malformed header: ") + error.what());
   }
 
   void read_metadata(const Json& entry, TensorFile& content) const {
-    if (!entry.is_object()) refuse("has metadata that is not an object");
+    if (!entry.is_object()) fail("has metadata that is not an object");
     for (const auto& [name, text] : entry.items()) {
-      if (!text.is_string()) refuse("has metadata that is not text: " + name);
+      if (!text.is_string()) fail("has metadata that is not text: " + name);
       content.metadata.emplace_back(name, text.get<std::string>());
     }
   }
 
   StoredTensor read_entry(const std::string& name, const Json& entry, TensorFile& content) const {
     const std::string type = entry.is_object() ? entry.value("dtype", "") : "";
-    if (type.empty()) refuse(name, "has the unknown type \"\"");
+    if (type.empty()) fail(name, "has the unknown type \"\"");
     StoredTensor tensor{name, find_element_type(&ElementType::safetensors, type)};
     read_offsets(entry, tensor);
     if (tensor.type == nullptr) {
@@ -145,18 +145,18 @@ class SafetensorsReader {
     }
     tensor.sizes = read_sizes(name, entry);
     if (bytes_of(tensor) != tensor.end - tensor.begin) {
-      refuse(name, "has a shape that does not fit its bytes");
+      fail(name, "has a shape that does not fit its bytes");
     }
     return tensor;
   }
 
   std::vector<std::int64_t> read_sizes(const std::string& name, const Json& entry) const {
     const auto shape = entry.find("shape");
-    if (shape == entry.end() || !shape->is_array()) refuse(name, "has no shape");
+    if (shape == entry.end() || !shape->is_array()) fail(name, "has no shape");
     std::vector<std::int64_t> sizes;
     for (const Json& size : *shape) {
       if (!size.is_number_unsigned() || size.get<std::uint64_t>() > data_.size()) {
-        refuse(name, "has an impossible shape");
+        fail(name, "has an impossible shape");
       }
       sizes.push_back(size.get<std::int64_t>());
     }
@@ -167,12 +167,12 @@ class SafetensorsReader {
     const auto offsets = entry.find("data_offsets");
     if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
         !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
-      refuse(tensor.name, "has no data_offsets");
+      fail(tensor.name, "has no data_offsets");
     }
     tensor.begin = (*offsets)[0].get<std::uint64_t>();
     tensor.end = (*offsets)[1].get<std::uint64_t>();
     if (tensor.begin > tensor.end || tensor.end > data_.size()) {
-      refuse(tensor.name, "is outside the file, which is truncated");
+      fail(tensor.name, "is outside the file, which is truncated");
     }
   }
 
@@ -183,7 +183,7 @@ class SafetensorsReader {
       empty = empty || size == 0;
       // The other sizes must not overflow even if one is 0, because strides are computed from them.
       if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
-        refuse(tensor.name, "has an impossible shape");
+        fail(tensor.name, "has an impossible shape");
       }
     }
     return empty ? 0 : static_cast<std::size_t>(bytes);
@@ -196,11 +196,11 @@ class SafetensorsReader {
     std::sort(ranges.begin(), ranges.end());
     std::size_t covered = 0;
     for (const auto& [begin, end] : ranges) {
-      if (begin != covered) refuse("has tensors that overlap or leave gaps");
+      if (begin != covered) fail("has tensors that overlap or leave gaps");
       covered = end;
     }
     if (is_sealed_) covered += kSealBytes;
-    if (covered != data_.size()) refuse("has bytes that belong to no tensor");
+    if (covered != data_.size()) fail("has bytes that belong to no tensor");
   }
 
   at::Tensor copy(const StoredTensor& stored) const {

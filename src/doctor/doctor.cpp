@@ -119,7 +119,7 @@ bool is_loopback(const std::string& address) {
 }
 
 /// Returns the first address of a host name, or nothing if it does not resolve.
-std::optional<std::string> resolve(const std::string& name) {
+std::optional<std::string> address_of(const std::string& name) {
   const launch::Host host = launch::resolve(name);
   return host.addresses ? std::optional(address_text(*host.addresses->ai_addr)) : std::nullopt;
 }
@@ -138,7 +138,7 @@ Finding check_interface() {
                         "use one that `ip -brief address` lists");
   }
   const std::string host = host_name();
-  const auto own = resolve(host);
+  const auto own = address_of(host);
   std::string choice = "eth0";
   for (const auto& [name, address] : all) {
     if (!is_loopback(address)) choice = name;
@@ -158,7 +158,7 @@ Finding check_interface() {
 Findings check_master() {
   const auto address = environment_variable("MASTER_ADDR");
   if (!address) return {};
-  if (const auto resolved = resolve(*address)) {
+  if (const auto resolved = address_of(*address)) {
     return {good("MASTER_ADDR", *address + " resolves to " + *resolved)};
   }
   return {{"MASTER_ADDR", Verdict::kProblem, *address + " does not resolve",
