@@ -12,7 +12,6 @@
 
 #include "app/worker.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/snapshot_memory.h"
 #include "eval/evaluator.h"
 #include "report/records.h"
 #include "train/trainer.h"

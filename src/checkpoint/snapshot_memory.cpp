@@ -1,5 +1,3 @@
-#include "checkpoint/snapshot_memory.h"
-
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <spdlog/spdlog.h>
@@ -12,10 +10,9 @@
 #include <span>
 
 #include "accelerator/device.h"
-#include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/system.h"
+#include "checkpoint/checkpoint.h"
 
 namespace mnist_train::checkpoint {
 

@@ -1,9 +1,8 @@
-#include "checkpoint/snapshot_memory.h"
-
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/file.h"
+#include "checkpoint/checkpoint.h"
 #include "support/catch.h"
 #include "support/damage.h"
 #include "support/progress.h"
