@@ -160,13 +160,6 @@ struct Remarks {
   std::vector<std::string> problems;  // one line per file that is not an image
 };
 
-/// Returns the geometry of the model's images, to which all files are converted.
-data::ImageGeometry geometry_of(const data::ImageSet& like, const settings::DataOptions& options) {
-  data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
-  data::prepare_pictures(geometry, options);
-  return geometry;
-}
-
 /// Reads the files as images like those that the model was trained on. `trained`: the mean
 /// brightness of the training images, if known.
 Images decode(std::span<const std::string> files, const data::ImageGeometry& like,
@@ -366,7 +359,8 @@ void run_predictions(Worker& worker) {
   const std::span<const std::string> files = worker.job.images;
   const auto most = static_cast<std::size_t>(worker.config.train.test_batch_size);
   const auto trained = settings::trained_brightness(worker.config.data);
-  const data::ImageGeometry geometry = geometry_of(like, worker.config.data);
+  data::ImageGeometry geometry{like.channels, like.height, like.width, true, true};
+  data::prepare_pictures(geometry, worker.config.data);
   Remarks remarks;
   for (std::size_t begin = 0; begin < files.size(); begin += most) {
     launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,

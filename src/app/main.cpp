@@ -20,8 +20,7 @@ namespace mnist_train::app {
 namespace {
 
 launch::Phase phase_of(Worker* worker) {
-  return worker == nullptr ? launch::Phase::kStarting
-                           : static_cast<launch::Phase>(worker->status().phase.load());
+  return worker == nullptr ? launch::Phase::kStarting : worker->status().phase.load();
 }
 
 /// LibTorch's messages are long, so only the log contains them in full.
@@ -119,7 +118,7 @@ Worker* ending_worker = nullptr;  // null until it has started
 }
 
 [[noreturn]] void end_without_progress(double seconds) {
-  const auto wait = static_cast<launch::Wait>(ending_worker->status().wait.load());
+  const launch::Wait wait = ending_worker->status().wait;
   std::string message = fmt::format("no progress for {:.0f} s (launch.hang_timeout_s)", seconds);
   if (wait != launch::Wait::kNothing) {
     message = fmt::format("waiting for {} timed out: {}", launch::wait_name(wait), message);

@@ -149,9 +149,8 @@ bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
     recorder.before_step();
     worker.communicator.require_store();
     saver.plan_snapshot();
-    const double begin_s = monotonic_seconds();
-    trainer.step(stop_signal() != 0, saver.steps_to_checkpoint());
-    launch::note_step(worker.status(), monotonic_seconds() - begin_s);
+    worker.status().stepped_s +=
+        duration_s([&] { trainer.step(stop_signal() != 0, saver.steps_to_checkpoint()); });
     recorder.after_step();
     if (must_stop(trainer)) return false;
     const bool is_checkpoint = saver.is_checkpoint_due_after_step() && !trainer.epoch_done();

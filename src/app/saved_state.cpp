@@ -58,14 +58,6 @@ void mark_best(const Worker& worker, const train::Progress& progress) {
   }
 }
 
-void set_aside_later_checkpoints(const Worker& worker, const train::Progress& progress) {
-  if (const std::int64_t later = checkpoints_of(worker).set_aside_later_than(progress.step);
-      later > 0) {
-    spdlog::warn("moved {} of this run to {}", counted(later, "later checkpoint"),
-                 (worker.run_folder / files::kCheckpoints / "abandoned").string());
-  }
-}
-
 /// Returns the config of the run that wrote a checkpoint; nullopt if this version of the program no
 /// longer accepts it.
 std::optional<settings::RunConfig> saved_config(const std::string& source,
@@ -175,7 +167,10 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   checkpoint::restore(trainer, found.file, source);
   const train::Progress& progress = trainer.progress();
   spdlog::info("resuming from {}: epoch {}, step {}", source, progress.epoch + 1, progress.step);
-  set_aside_later_checkpoints(worker, progress);
+  if (const auto later = checkpoints_of(worker).set_aside_later_than(progress.step); later > 0) {
+    spdlog::warn("moved {} of this run to {}", counted(later, "later checkpoint"),
+                 (worker.run_folder / files::kCheckpoints / "abandoned").string());
+  }
   if (saved) choose_best_anew(worker, *saved, trainer.progress());
   mark_best(worker, progress);
   resumed.is_finished = trainer.run_done() && has_results(worker, progress);
@@ -307,9 +302,7 @@ void StateSaver::timed_on_rank0(const Work& work) {
   if (!worker_.is_rank0()) return;
   const train::Progress& progress = trainer_.progress();
   launch::update(worker_.status(), launch::Phase::kSaving, progress.epoch, progress.step);
-  const double begin_s = monotonic_seconds();
-  work();
-  seconds_ += monotonic_seconds() - begin_s;
+  seconds_ += duration_s(work);
 }
 
 void StateSaver::save_checkpoint(const report::LogPositions& positions) {

@@ -167,10 +167,7 @@ void set_up_host(Worker& worker) {
 
 comm::RendezvousOptions rendezvous_of(const settings::RunConfig& config,
                                       const launch::WorkerIdentity& identity) {
-  comm::RendezvousOptions rendezvous;
-  rendezvous.identity = identity;
-  rendezvous.timeout_s = config.launch.rendezvous_timeout_s;
-  return rendezvous;
+  return {.identity = identity, .timeout_s = config.launch.rendezvous_timeout_s};
 }
 
 /// Returns the GPUs that this rank may use: the one in the config, else all that it sees.

@@ -18,6 +18,14 @@ namespace mnist_train {
 /// Returns the seconds of CLOCK_MONOTONIC, which all processes of a machine share.
 double monotonic_seconds();
 
+/// Does the work and returns the seconds that it took.
+template <class Work>
+double duration_s(const Work& work) {
+  const double begin_s = monotonic_seconds();
+  work();
+  return monotonic_seconds() - begin_s;
+}
+
 /// Returns the seconds since 1970.
 double wall_clock_seconds();
 

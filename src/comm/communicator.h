@@ -31,10 +31,10 @@ namespace mnist_train::comm {
 struct RendezvousOptions {
   launch::WorkerIdentity identity;
   double timeout_s = 60;
-  int listen_fd = -1;             // rank 0 under the built-in launcher: its bound socket
-  std::string fingerprint;        // hash of the config; must be the same on all ranks
-  std::string backend;            // "gloo" or "nccl"; must be the same on all ranks
-  std::vector<std::string> gpus;  // PCI addresses of the GPUs that this rank may use
+  int listen_fd = -1;               // rank 0 under the built-in launcher: its bound socket
+  std::string fingerprint{};        // hash of the config; must be the same on all ranks
+  std::string backend{};            // "gloo" or "nccl"; must be the same on all ranks
+  std::vector<std::string> gpus{};  // PCI addresses of the GPUs that this rank may use
 };
 
 /// The result of the rendezvous: the store, and how the ranks share hosts and GPUs.

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "base/print.h"
 #include "base/system.h"
@@ -43,17 +44,12 @@ constexpr int kAutomaticCpuProcesses = 2;
       reason, remedy);
 }
 
-bool wants_cuda(const settings::RunConfig& config) {
-  const auto& devices = config.launch.devices;
-  return config.train.device == settings::DeviceName::kCuda ||
-         config.train.backend == settings::BackendName::kNccl ||
-         std::ranges::any_of(devices,
-                             [](const std::string& device) { return device.starts_with("cuda"); });
-}
-
 void require_gpu(const settings::RunConfig& config, const Machine& machine) {
-  if (!wants_cuda(config) || machine.gpus > 0) return;
   const bool nccl = config.train.backend == settings::BackendName::kNccl;
+  const auto is_gpu = [](const std::string& device) { return device.starts_with("cuda"); };
+  const bool wants_gpu = nccl || config.train.device == settings::DeviceName::kCuda ||
+                         std::ranges::any_of(config.launch.devices, is_gpu);
+  if (!wants_gpu || machine.gpus > 0) return;
   const char* asked = nccl ? "backend \"nccl\"" : "device \"cuda\"";
   if (machine.lacks_module) {
     refuse(
@@ -104,12 +100,10 @@ std::string choose_backend(const settings::RunConfig& config, const Machine& mac
   const auto asked = config.train.backend;
   const bool nccl_can_work = one_gpu_each(config, machine, local_world_size);
   if (asked == settings::BackendName::kNccl && !nccl_can_work) {
-    refuse_nccl(std::to_string(local_world_size) + " processes share " +
-                    std::to_string(machine.gpus) + " GPUs",
+    refuse_nccl(fmt::format("{} processes share {} GPUs", local_world_size, machine.gpus),
                 "lower launch.processes_per_node");
   }
-  if (asked == settings::BackendName::kGloo) return "gloo";
-  return nccl_can_work ? "nccl" : "gloo";
+  return nccl_can_work && asked != settings::BackendName::kGloo ? "nccl" : "gloo";
 }
 
 /// Returns the number of threads that OMP_NUM_THREADS sets, such as "4" or "4,2" (nesting levels),
@@ -233,24 +227,22 @@ int visible_gpus() {
   const auto init = driver.find<int(unsigned)>("cuInit");
   const auto device_count = driver.find<int(int*)>("cuDeviceGetCount");
   int count = 0;
-  if (init == nullptr || device_count == nullptr || init(0) != 0 || device_count(&count) != 0) {
-    return 0;
-  }
-  return count;
+  const bool works =
+      init != nullptr && device_count != nullptr && init(0) == 0 && device_count(&count) == 0;
+  return works ? count : 0;
 }
 
 void require_open_files() {
   constexpr rlim_t kNeeded = 512;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return;
-  const std::string before = std::to_string(limit.rlim_cur);
-  const std::string needed = std::to_string(kNeeded);
-  limit.rlim_cur = kNeeded;
+  const rlim_t before = std::exchange(limit.rlim_cur, kNeeded);
   limit.rlim_max = std::max(limit.rlim_max, kNeeded);  // root may raise it
   if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  throw Error(ExitCode::kRunFailed, "mnist-train: only " + before +
-                                        " files may be open at once, but " + needed +
-                                        " are needed: raise the limit (ulimit -n " + needed + ")");
+  throw Error(ExitCode::kRunFailed,
+              fmt::format("mnist-train: only {0} files may be open at once, but {1} are needed: "
+                          "raise the limit (ulimit -n {1})",
+                          before, kNeeded));
 }
 
 std::string Placement::device_name() const {
@@ -315,8 +307,8 @@ GpuShares share_out_gpus(const std::vector<std::vector<std::string>>& allowed) {
 
 std::string backend_of_shared_gpu(const settings::RunConfig& config, const GpuShares& shares) {
   if (config.train.backend != settings::BackendName::kNccl) return "gloo";
-  refuse_nccl("ranks " + std::to_string(shares.first) + " and " + std::to_string(shares.second) +
-                  " share one (NCCL treats slices of a GPU as one)",
+  refuse_nccl(fmt::format("ranks {} and {} share one (NCCL treats slices of a GPU as one)",
+                          shares.first, shares.second),
               "let the launcher give each rank its own GPU (CUDA_VISIBLE_DEVICES)");
 }
 

@@ -140,10 +140,6 @@ void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t st
   status.updated_s.store(monotonic_seconds(), std::memory_order_release);
 }
 
-void note_step(RankStatus& status, double seconds) {
-  status.stepped_s.fetch_add(seconds, std::memory_order_relaxed);
-}
-
 std::string describe(const RankStatus& status) {
   const Phase phase = status.phase;
   const std::string epoch = std::to_string(status.epoch.load());

@@ -81,9 +81,6 @@ class StatusBoard {
 void update(RankStatus& status, Phase phase, std::int64_t epoch, std::int64_t step,
             std::int64_t batch = 0);
 
-/// Adds the duration of a training step.
-void note_step(RankStatus& status, double seconds);
-
 /// Returns the rank's progress for messages: "step 120 (epoch 2)", "the evaluation of epoch 2,
 /// batch 7", "rendezvous".
 std::string describe(const RankStatus& status);

@@ -43,8 +43,8 @@ int integer_variable(const char* name, int least, int most, std::optional<int> o
 /// Returns the variables that are set, or those that are not.
 std::vector<const char*> variables_that(bool are_set, Names names) {
   std::vector<const char*> found;
-  std::copy_if(names.begin(), names.end(), std::back_inserter(found),
-               [&](const char* name) { return variable(name).has_value() == are_set; });
+  std::ranges::copy_if(names, std::back_inserter(found),
+                       [&](const char* name) { return variable(name).has_value() == are_set; });
   return found;
 }
 
@@ -174,7 +174,7 @@ bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
   std::string text(1, '\0');
   text.append(std::istreambuf_iterator<char>(file), {});
-  return std::all_of(variables.begin(), variables.end(), [&](const std::string& entry) {
+  return std::ranges::all_of(variables, [&](const std::string& entry) {
     return text.find('\0' + entry + '\0') != std::string::npos;
   });
 }

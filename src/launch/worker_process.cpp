@@ -53,10 +53,8 @@ std::vector<std::string> environment_with(const std::vector<std::string>& variab
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string kept = *entry;
     const std::string key = kept.substr(0, kept.find('=') + 1);
-    const bool is_replaced =
-        std::any_of(variables.begin(), variables.end(),
-                    [&key](const std::string& variable) { return variable.starts_with(key); });
-    if (!is_replaced) environment.push_back(kept);
+    const auto has_key = [&key](const std::string& variable) { return variable.starts_with(key); };
+    if (std::ranges::none_of(variables, has_key)) environment.push_back(kept);
   }
   return environment;
 }

@@ -238,8 +238,7 @@ void Step::end_shard() {
 
 void Step::finish(const at::Tensor& rates) {
   partition_.end_work(log_.others());
-  averaging_seconds_ = 0;
-  timed([&] {
+  averaging_seconds_ = duration_s([&] {
     averager_.average();
     if (optimizer_.takes_sums()) averager_.add_up();
     if (optimizer_.clips()) averager_.all_gather();
@@ -251,7 +250,7 @@ void Step::finish(const at::Tensor& rates) {
   if (!parameters_.values().is_cpu() || std::isfinite(log_.last().loss)) {
     finite = optimizer_.update(averager_, rates, log_.update_check());
   }
-  timed([&] { finite = averager_.end_update(finite); });
+  averaging_seconds_ += duration_s([&] { finite = averager_.end_update(finite); });
   if (!finite) log_.update_check().fill_(std::numeric_limits<float>::quiet_NaN());
 }
 
@@ -274,13 +273,6 @@ at::Tensor Step::loss_of_no_samples() const {
   at::Tensor sum = at::zeros({}, parameters_.values().options());
   for (const at::Tensor& parameter : parameters_.parameters()) sum = sum + parameter.sum() * 0;
   return sum;
-}
-
-template <class Work>
-void Step::timed(const Work& averaging) {
-  const double begin_s = monotonic_seconds();
-  averaging();
-  averaging_seconds_ += monotonic_seconds() - begin_s;
 }
 
 std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {

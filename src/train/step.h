@@ -199,8 +199,6 @@ class Step {
   void end_shard();
   models::BackwardRoot forward(const loader::Batch& batch);
   at::Tensor loss_of_no_samples() const;
-  template <class Work>
-  void timed(const Work& averaging);
 
   settings::TrainOptions options_;
   models::Model& model_;

@@ -459,7 +459,7 @@ struct Run {
     for (std::size_t rank = 0; rank < own_ms.size(); ++rank) {
       RankStatus& status = board.of(static_cast<int>(rank));
       update(status, Phase::kTraining, 1, status.step + steps);
-      note_step(status, 1e-3 * step_ms * steps);
+      status.stepped_s += 1e-3 * step_ms * steps;
       status.waited_s = status.waited_s + 1e-3 * (step_ms - own_ms[rank]) * steps;
     }
     now_s += 4;
