@@ -30,37 +30,6 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
   return c10::make_intrusive<Gloo>(store, rank, world_size, std::move(options));
 }
 
-using BackendType = c10d::ProcessGroup::BackendType;
-
-c10::intrusive_ptr<c10d::ProcessGroup> make_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                  const launch::WorkerIdentity& identity,
-                                                  BackendKind kind, bool one_host,
-                                                  double timeout_s) {
-  const int rank = identity.rank;
-  const int world_size = identity.world_size;
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, world_size);
-  if (kind == BackendKind::kNccl) {
-    const auto make = reinterpret_cast<MakeNcclBackend>(
-        accelerator::cuda_module_function("mnist_train_make_nccl_backend"));
-    auto backend = make(store, rank, world_size, timeout_s);
-    group->setBackend(c10::DeviceType::CUDA, BackendType::NCCL, backend);
-    group->setDefaultBackend(BackendType::NCCL);
-    return group;
-  }
-  auto backend = make_gloo_backend(store, rank, world_size, one_host, timeout_s);
-  group->setBackend(c10::DeviceType::CPU, BackendType::GLOO, backend);
-  group->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, backend);
-  group->setDefaultBackend(BackendType::GLOO);
-  return group;
-}
-
-/// Returns options that launch an all-reduce on the caller's stream, so that graphs capture it.
-c10d::AllreduceOptions sum_in_stream() {
-  c10d::AllreduceOptions options;
-  options.asyncOp = false;
-  return options;
-}
-
 /// Waits for a collective. A backend may return no work for a collective on the caller's stream.
 void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
@@ -141,8 +110,22 @@ Communicator::Communicator(const launch::WorkerIdentity& identity, const Rendezv
       timeout_s_(timeout_s),
       store_(joined.store) {
   if (alone()) return;
-  translate_failures("process group setup",
-                     [&] { group_ = make_group(store_, identity, backend, one_host_, timeout_s); });
+  using BackendType = c10d::ProcessGroup::BackendType;
+  translate_failures("process group setup", [&] {
+    group_ = c10::make_intrusive<c10d::ProcessGroup>(store_, rank_, world_size_);
+    if (backend == BackendKind::kNccl) {
+      const auto make = reinterpret_cast<MakeNcclBackend>(
+          accelerator::cuda_module_function("mnist_train_make_nccl_backend"));
+      group_->setBackend(c10::DeviceType::CUDA, BackendType::NCCL,
+                         make(store_, rank_, world_size_, timeout_s));
+      group_->setDefaultBackend(BackendType::NCCL);
+    } else {
+      const auto gloo = make_gloo_backend(store_, rank_, world_size_, one_host_, timeout_s);
+      group_->setBackend(c10::DeviceType::CPU, BackendType::GLOO, gloo);
+      group_->setBackend(c10::DeviceType::CUDA, BackendType::GLOO, gloo);
+      group_->setDefaultBackend(BackendType::GLOO);
+    }
+  });
   store_->setTimeout(to_milliseconds(timeout_s));
 }
 
@@ -151,7 +134,9 @@ void Communicator::all_reduce_sum(at::Tensor& tensor) const {
   const launch::WaitScope waiting(status_, launch::Wait::kAllReduce);
   translate_failures("all-reduce", [&] {
     std::vector<at::Tensor> tensors{tensor};
-    wait_for(group_->allreduce(tensors, sum_in_stream()));
+    c10d::AllreduceOptions options;
+    options.asyncOp = false;  // on the caller's stream, so that graphs capture it
+    wait_for(group_->allreduce(tensors, options));
   });
 }
 

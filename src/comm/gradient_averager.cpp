@@ -426,8 +426,7 @@ GradientSum GradientAverager::parts_in(const std::vector<at::Tensor>& tables,
 
 bool adds_up_late(const settings::TrainOptions& options, const Communicator& communicator,
                   at::Device device) {
-  if (communicator.alone()) return device.is_cpu();
-  return shares_memory(options, communicator, device) && device.is_cpu();
+  return (communicator.alone() || shares_memory(options, communicator, device)) && device.is_cpu();
 }
 
 std::unique_ptr<GradientAverager> make_gradient_averager(const settings::TrainOptions& options,

@@ -1,4 +1,5 @@
 #include <poll.h>
+#include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -155,17 +156,27 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RendezvousOptions& option
 constexpr const char* kRefused = "refused";  // value: an exit code
 constexpr const char* kMessage = "message";
 
-std::string told_key(int rank) { return "told/" + std::to_string(rank); }
+constexpr const char* kTold = "told";  // of a refusal
+constexpr const char* kJoined = "joined";
+constexpr const char* kCompared = "compared";
 
-std::string joined_key(int rank) { return "joined/" + std::to_string(rank); }
+/// Returns the key that a rank sets when it has `done` something.
+std::string key_of(const char* done, int rank) {
+  return std::string(done) + "/" + std::to_string(rank);
+}
 
-std::string compared_key(int rank) { return "compared/" + std::to_string(rank); }
+/// Returns these keys of the ranks from `first` on.
+std::vector<std::string> keys_of(const char* done, int first, int world_size) {
+  std::vector<std::string> keys;
+  for (int rank = first; rank < world_size; ++rank) keys.push_back(key_of(done, rank));
+  return keys;
+}
 
 /// If rank 0 refused to start the run, acknowledges the refusal and throws it.
 void check_refusal(c10d::Store& store, int own_rank) {
-  const auto entry = nlohmann::json::parse(store.get_to_str(joined_key(0)));
+  const auto entry = nlohmann::json::parse(store.get_to_str(key_of(kJoined, 0)));
   if (!entry.contains(kRefused)) return;
-  store.set(told_key(own_rank), "");
+  store.set(key_of(kTold, own_rank), "");
   throw Error(entry.at(kRefused).get<ExitCode>(),
               "rank 0 cannot start the run: " + entry.at(kMessage).get<std::string>());
 }
@@ -185,27 +196,21 @@ bool are_set(c10d::Store& store, const std::vector<std::string>& keys, Deadline&
 void wait_for_all(c10d::Store& store, const RendezvousOptions& options) {
   const int world_size = options.identity.world_size;
   Deadline deadline(options.timeout_s);
-  std::vector<std::string> keys;
-  keys.reserve(static_cast<std::size_t>(world_size));
-  for (int rank = 0; rank < world_size; ++rank) keys.push_back(joined_key(rank));
+  const std::vector<std::string> keys = keys_of(kJoined, 0, world_size);
   if (are_set(store, {keys.front()}, deadline)) {
     check_refusal(store, options.identity.rank);
     if (are_set(store, keys, deadline)) return;
   }
   // Throws if the store has died.
-  int joined = 0;
-  std::string missing;
+  std::vector<std::string> missing;
   for (int rank = 0; rank < world_size; ++rank) {
-    if (store.check({keys[static_cast<std::size_t>(rank)]})) {
-      ++joined;
-    } else {
-      missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(rank);
-    }
+    if (!store.check({key_of(kJoined, rank)})) missing.push_back("rank " + std::to_string(rank));
   }
   throw Error(ExitCode::kDistributed,
               fmt::format("{} of {} ranks joined within {:g} s (launch.rendezvous_timeout_s), "
                           "missing: {}",
-                          joined, world_size, options.timeout_s, missing));
+                          world_size - std::ssize(missing), world_size, options.timeout_s,
+                          fmt::join(missing, ", ")));
 }
 
 std::string link_target(const char* path) {
@@ -238,7 +243,7 @@ struct RankInfo {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankInfo, world_size, fingerprint, backend, gpus, host)
 
 RankInfo rank_info_of(c10d::Store& store, int rank) {
-  return nlohmann::json::parse(store.get_to_str(joined_key(rank))).get<RankInfo>();
+  return nlohmann::json::parse(store.get_to_str(key_of(kJoined, rank))).get<RankInfo>();
 }
 
 /// Returns names for the GPUs at these PCI addresses that are valid on all ranks. NCCL treats ranks
@@ -278,22 +283,19 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
 
 /// Keeps rank 0, which may serve the store, waiting until all ranks have read the store.
 void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
-  store.set(compared_key(options.identity.rank), "");
+  store.set(key_of(kCompared, options.identity.rank), "");
   if (options.identity.rank != 0) return;
-  std::vector<std::string> keys;
-  for (int rank = 1; rank < options.identity.world_size; ++rank) keys.push_back(compared_key(rank));
-  store.wait(keys, to_milliseconds(options.timeout_s));
+  store.wait(keys_of(kCompared, 1, options.identity.world_size),
+             to_milliseconds(options.timeout_s));
 }
 
 }  // namespace
 
 void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message) {
   c10d::PrefixStore store(options.identity.store_prefix, connect_to_store(options));
-  std::vector<std::string> told;
-  for (int rank = 1; rank < options.identity.world_size; ++rank) told.push_back(told_key(rank));
   try {
-    store.set(joined_key(0), json_text(nlohmann::json{{kRefused, code}, {kMessage, message}}));
-    store.wait(told, to_milliseconds(options.timeout_s));
+    store.set(key_of(kJoined, 0), json_text(nlohmann::json{{kRefused, code}, {kMessage, message}}));
+    store.wait(keys_of(kTold, 1, options.identity.world_size), to_milliseconds(options.timeout_s));
   } catch (const std::exception& error) {
     spdlog::debug("not all ranks learned of the refusal: {}", short_message(error));
   }
@@ -308,7 +310,7 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
   Deadline deadline(options.timeout_s + kMargin_s);
   auto result = translate_failures("rendezvous", [&] {
     return finish_before(deadline, [store, options, world_size]() -> RendezvousResult {
-      store->set(joined_key(options.identity.rank),
+      store->set(key_of(kJoined, options.identity.rank),
                  json_text(nlohmann::json(RankInfo{world_size, options.fingerprint, options.backend,
                                                    gpu_names(options.gpus), host_identity()})));
       wait_for_all(*store, options);

@@ -88,15 +88,15 @@ class SharedSegment {
     at::Tensor numbers = numbers_in(file.data(), static_cast<std::int64_t>(file.size()));
     communicator.broadcast(numbers);
     if (communicator.rank() != 0) error = open_segment(file, fd);
-    void* memory = MAP_FAILED;
     if (error == 0) {
-      memory =
-          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
-      if (memory == MAP_FAILED) error = errno;
-    }
-    if (memory != MAP_FAILED) {
-      memory_ = {static_cast<std::uint8_t*>(memory),
-                 [bytes](std::uint8_t* address) { ::munmap(address, bytes); }};
+      constexpr int kFlags = MAP_SHARED | MAP_POPULATE;
+      void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, fd.get(), 0);
+      if (memory == MAP_FAILED) {
+        error = errno;
+      } else {
+        memory_ = {static_cast<std::uint8_t*>(memory),
+                   [bytes](std::uint8_t* address) { ::munmap(address, bytes); }};
+      }
     }
     require_success(communicator, error);  // rank 0 keeps the file open until all have mapped it
   }
