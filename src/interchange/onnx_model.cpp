@@ -27,6 +27,7 @@ using settings::Activation;
 using settings::ImageSize;
 using settings::sides;
 using Sizes = std::vector<std::int64_t>;
+using TensorName = std::string;
 
 constexpr std::int32_t kFloat32 = 1;  // in TensorProto.DataType
 
@@ -187,12 +188,12 @@ struct Windows {
 
   bool any_is_empty() const {
     for (std::int64_t window = 0; window < count; ++window) {
-      std::int64_t pixels = 0;
+      bool is_empty = true;
       for (std::int64_t i = 0; i < kernel; ++i) {
         const std::int64_t pixel = window * stride - padding + i * dilation;
-        pixels += pixel >= 0 && pixel < side ? 1 : 0;
+        is_empty = is_empty && (pixel < 0 || pixel >= side);
       }
-      if (pixels == 0) return true;
+      if (is_empty) return true;
     }
     return false;
   }
@@ -250,14 +251,13 @@ void append_in_order(const std::vector<SizedLayer>& layers,
   }
 }
 
-/// Adds layers to a graph. Functions take the name of the input tensor and return the output's
-/// name.
+/// Adds layers to a graph. Functions take the name of the input tensor and return the output's.
 class LayerWriter {
  public:
   LayerWriter(OnnxGraph& graph, const FindWeight& find_weight)
       : graph_(graph), find_weight_(find_weight) {}
 
-  std::string add_all(const std::vector<SizedLayer>& layers, std::string x) {
+  TensorName add_all(const std::vector<SizedLayer>& layers, TensorName x) {
     std::vector<const SizedLayer*> in_order;
     append_in_order(layers, in_order);
     const auto is_norm = [](const SizedLayer* sized) {
@@ -276,18 +276,17 @@ class LayerWriter {
   }
 
   /// `path` names the operators; x has `dimensions` dimensions.
-  std::string add_scale_and_shift(const std::string& path, const ScaleAndShift& by,
-                                  std::size_t dimensions, const std::string& x) {
+  TensorName add_scale_and_shift(const std::string& path, const ScaleAndShift& by,
+                                 std::size_t dimensions, const TensorName& x) {
     Sizes shape(dimensions, 1);
     shape[1] = static_cast<std::int64_t>(by.scale.size());
-    const std::string scaled =
+    const TensorName scaled =
         graph_.add_node(path, "Mul", {x, graph_.add_constant(shape, rounded(by.scale))});
     return graph_.add_node(path, "Add", {scaled, graph_.add_constant(shape, rounded(by.shift))});
   }
 
  private:
-  std::string add(const SizedLayer& sized, const settings::Conv2dLayer& layer,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::Conv2dLayer& layer, const TensorName& x) {
     const ImageSize& kernel = layer.kernel_size;
     const Sizes shape{layer.out_channels.value(), sized.in.channels / layer.groups, kernel.height,
                       kernel.width};
@@ -302,39 +301,37 @@ class LayerWriter {
                      {"group", layer.groups}});
   }
 
-  std::string add(const SizedLayer& sized, const settings::LinearLayer& layer,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::LinearLayer& layer, const TensorName& x) {
     const Sizes shape{layer.out_features.value(), sized.in.channels};
     return add_node(sized, "Gemm", weighted_inputs(sized, shape, layer.bias, x),
                     {{"transB", std::int64_t{1}}});
   }
 
   /// Adds a batch norm that does not follow a convolution or linear layer.
-  std::string add(const SizedLayer& sized, const settings::BatchNormLayer& /*layer*/,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::BatchNormLayer&, const TensorName& x) {
     return add_scale_and_shift(sized.path, affine_of(sized), sized.in.is_image ? 4 : 2, x);
   }
 
   /// Normalises each group as one channel, because operator set 17 has no group norm.
-  std::string add(const SizedLayer& sized, const settings::GroupNormLayer& layer,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::GroupNormLayer& layer,
+                 const TensorName& x) {
     const auto groups = static_cast<std::size_t>(layer.num_groups);
-    const std::string grouped =
+    const TensorName grouped =
         add_node(sized, "Reshape", {x, graph_.add_constant({0, layer.num_groups, -1})});
-    const std::string normal =
+    const TensorName normal =
         add_node(sized, "InstanceNormalization",
                  {grouped, graph_.add_constant({layer.num_groups}, std::vector<float>(groups, 1)),
                   graph_.add_constant({layer.num_groups}, std::vector<float>(groups, 0))},
                  {{"epsilon", static_cast<float>(layer.eps)}});
     Sizes shape{0, sized.in.channels};
     if (sized.in.is_image) shape.insert(shape.end(), {sized.in.height, sized.in.width});
-    const std::string y = add_node(sized, "Reshape", {normal, graph_.add_constant(shape)});
+    const TensorName y = add_node(sized, "Reshape", {normal, graph_.add_constant(shape)});
     const ScaleAndShift affine{numbers(sized, "weight"), numbers(sized, "bias")};
     return add_scale_and_shift(sized.path, affine, shape.size(), y);
   }
 
-  std::string add(const SizedLayer& sized, const settings::ActivationLayer& layer,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::ActivationLayer& layer,
+                 const TensorName& x) {
     switch (layer.function) {
       case Activation::kSilu:
         return add_node(sized, "Mul", {x, add_node(sized, "Sigmoid", {x})});
@@ -361,14 +358,14 @@ class LayerWriter {
 
   /// Adds x * (1 + erf(x / sqrt(2))) / 2, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)) instead
   /// of erf.
-  std::string add_gelu(const SizedLayer& sized, bool tanh_approximates, const std::string& x) {
-    const auto op = [&](const char* operation, std::vector<std::string> inputs) {
+  TensorName add_gelu(const SizedLayer& sized, bool tanh_approximates, const TensorName& x) {
+    const auto op = [&](const char* operation, std::vector<TensorName> inputs) {
       return add_node(sized, operation, std::move(inputs));
     };
-    std::string step;
+    TensorName step;
     if (tanh_approximates) {
-      const std::string cube = op("Mul", {op("Mul", {x, x}), x});
-      const std::string sum = op("Add", {x, op("Mul", {cube, graph_.add_constant(0.044715)})});
+      const TensorName cube = op("Mul", {op("Mul", {x, x}), x});
+      const TensorName sum = op("Add", {x, op("Mul", {cube, graph_.add_constant(0.044715)})});
       const double factor = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;
       step = op("Tanh", {op("Mul", {sum, graph_.add_constant(factor)})});
     } else {
@@ -378,7 +375,7 @@ class LayerWriter {
                       op("Add", {step, graph_.add_constant(1.0)})});
   }
 
-  std::string add(const SizedLayer& sized, const settings::MaxPool2dLayer& layer, std::string x) {
+  TensorName add(const SizedLayer& sized, const settings::MaxPool2dLayer& layer, TensorName x) {
     const auto windows = windows_of(sized, layer, layer.dilation);
     if (windows[0].any_is_empty() || windows[1].any_is_empty()) {
       throw network::LayerError(sized.pointer,
@@ -395,7 +392,7 @@ class LayerWriter {
                     {{"dilations", sides(layer.dilation)}});
   }
 
-  std::string add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, std::string x) {
+  TensorName add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, TensorName x) {
     Sizes pads = padding_of(layer, windows_of(sized, layer));
     if (layer.count_include_pad && pads != Sizes(4)) {
       // PyTorch counts the layer's padding, but not the part of windows beyond it. OpenCV up to
@@ -407,8 +404,8 @@ class LayerWriter {
     return add_pool(sized, "AveragePool", layer.kernel_size, *layer.stride, pads, x);
   }
 
-  std::string add(const SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer& /*layer*/,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::AdaptiveAvgPool2dLayer&,
+                 const TensorName& x) {
     const auto& [in, out] = std::pair(sized.in, sized.out);
     if (out.height == 1 && out.width == 1) return add_node(sized, "GlobalAveragePool", {x});
     if (in.height % out.height != 0 || in.width % out.width != 0) {
@@ -422,53 +419,49 @@ class LayerWriter {
     return add_pool(sized, "AveragePool", window, window, Sizes(4), x);
   }
 
-  std::string add(const SizedLayer& sized, const settings::ZeroPad2dLayer& layer,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::ZeroPad2dLayer& layer,
+                 const TensorName& x) {
     const auto& [left, right, top, bottom] = layer.padding;
     return add_pad(sized, {top, left, bottom, right}, 0, x);
   }
 
-  std::string add(const SizedLayer& sized, const settings::GateLayer& /*layer*/,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::GateLayer&, const TensorName& x) {
     return add_node(sized, "Mul", {x, add_all(sized.layers, x)});
   }
 
-  std::string add(const SizedLayer& sized, const settings::FlattenLayer& /*layer*/,
-                  const std::string& x) {
+  TensorName add(const SizedLayer& sized, const settings::FlattenLayer&, const TensorName& x) {
     return add_node(sized, "Flatten", {x});
   }
 
   /// Never called: `append_in_order` leaves none of these layers.
   template <class Layers>
-  std::string add(const SizedLayer& sized, const Layers& /*layer*/, const std::string& x) {
+  TensorName add(const SizedLayer& sized, const Layers&, const TensorName& x) {
     return add_all(sized.layers, x);
   }
 
-  std::string add(const SizedLayer& sized, const settings::ResidualLayer& layer,
-                  const std::string& x) {
-    const std::string sum =
+  TensorName add(const SizedLayer& sized, const settings::ResidualLayer& layer,
+                 const TensorName& x) {
+    const TensorName sum =
         add_node(sized, "Add", {add_all(sized.layers, x), add_all(sized.shortcut, x)});
     return layer.activation ? add(sized, settings::ActivationLayer{*layer.activation}, sum) : sum;
   }
 
-  std::string add_pool(const SizedLayer& sized, const char* operation, const ImageSize& kernel,
-                       const ImageSize& stride, const Sizes& pads, const std::string& x,
-                       const std::vector<OnnxAttribute>& more = {}) {
+  TensorName add_pool(const SizedLayer& sized, const char* operation, const ImageSize& kernel,
+                      const ImageSize& stride, const Sizes& pads, const TensorName& x,
+                      const std::vector<OnnxAttribute>& more = {}) {
     std::vector<OnnxAttribute> attributes{
         {"kernel_shape", sides(kernel)}, {"strides", sides(stride)}, {"pads", pads}};
     attributes.insert(attributes.end(), more.begin(), more.end());
     return add_node(sized, operation, {x}, std::move(attributes));
   }
 
-  std::string add_pad(const SizedLayer& sized, const Sizes& pads, float value,
-                      const std::string& x) {
+  TensorName add_pad(const SizedLayer& sized, const Sizes& pads, float value, const TensorName& x) {
     const auto sizes = graph_.add_constant({0, 0, pads[0], pads[1], 0, 0, pads[2], pads[3]});
     return add_node(sized, "Pad", {x, sizes, graph_.add_constant(value)});
   }
 
-  std::string add_node(const SizedLayer& sized, const std::string& operation,
-                       std::vector<std::string> inputs,
-                       std::vector<OnnxAttribute> attributes = {}) {
+  TensorName add_node(const SizedLayer& sized, const std::string& operation,
+                      std::vector<TensorName> inputs, std::vector<OnnxAttribute> attributes = {}) {
     return graph_.add_node(sized.path, operation, std::move(inputs), std::move(attributes));
   }
 
@@ -491,8 +484,8 @@ class LayerWriter {
   }
 
   /// Returns x, weight and bias (if any) of a convolution or linear layer with `norms_` folded in.
-  std::vector<std::string> weighted_inputs(const SizedLayer& sized, const Sizes& shape,
-                                           bool has_bias, const std::string& x) {
+  std::vector<TensorName> weighted_inputs(const SizedLayer& sized, const Sizes& shape,
+                                          bool has_bias, const TensorName& x) {
     std::vector<double> weight = numbers(sized, "weight");
     std::vector<double> bias(static_cast<std::size_t>(shape[0]));
     if (has_bias) bias = numbers(sized, "bias");
@@ -504,7 +497,7 @@ class LayerWriter {
         bias[i] = bias[i] * affine.scale[i] + affine.shift[i];
       }
     }
-    std::vector<std::string> inputs{
+    std::vector<TensorName> inputs{
         x, graph_.add_tensor(sized.path + ".weight", shape, rounded(weight))};
     if (has_bias || !norms_.empty()) {
       inputs.push_back(graph_.add_tensor(sized.path + ".bias", {shape[0]}, rounded(bias)));
@@ -557,10 +550,10 @@ std::string onnx_model(const network::Network& net, const FindWeight& find_weigh
                        const Pictures& pictures, bool takes_bytes) {
   const auto& [channels, height, width, classes] = net.images;
   if (net.parameters > kMaxParameters) {
-    throw Error(ExitCode::kConfig,
-                "the network has " + std::to_string(net.parameters) +
-                    " parameters, but an ONNX file must be smaller than 2 GiB; export the weights "
-                    "with --format safetensors, and the network with --format python");
+    refuse(
+        "the network has {} parameters, but an ONNX file must be smaller than 2 GiB; export the "
+        "weights with --format safetensors, and the network with --format python",
+        net.parameters);
   }
   OnnxGraph graph;
   graph.input = {"images", {channels, height, width}, takes_bytes ? /*UINT8*/ 2 : kFloat32};
