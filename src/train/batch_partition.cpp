@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
 
 #include "accelerator/device.h"
-#include "base/error.h"
+#include "base/print.h"
 #include "base/system.h"
 
 namespace mnist_train::train {
@@ -130,10 +129,10 @@ std::unique_ptr<BatchPartition> make_batch_partition(const PartitionOptions& opt
   const int ranks = communicator.world_size();
   const std::vector<std::int64_t> begins = divide(options.shards.value_or(ranks), ranks);
   if (begins.back() < ranks) {
-    const std::string shards = std::to_string(begins.back());
-    throw Error(ExitCode::kConfig, "deterministic.shards divides each batch into " + shards +
-                                       " shards" + ", but there are " + std::to_string(ranks) +
-                                       " processes: start at most " + shards);
+    refuse(
+        "deterministic.shards divides each batch into {0} shards, but there are {1} processes: "
+        "start at most {0}",
+        begins.back(), ranks);
   }
   if (!options.samples_per_rank.empty()) {
     return std::make_unique<PerRankPartition>(options.samples_per_rank, begins,

@@ -10,6 +10,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <cmath>
@@ -120,20 +121,20 @@ std::int64_t next_interval(std::int64_t steps, double seconds) {
 
 void require_finite(const StepSums& sums, std::int64_t step,
                     const std::function<std::string()>& broken_parameter) {
-  if (std::isfinite(sums.loss) && !std::isnan(sums.stop_requests)) return;
-  const std::string at_step = "at step " + std::to_string(step);
   if (!std::isfinite(sums.loss)) {
-    const char* const became = std::isnan(sums.loss) ? "NaN" : "infinite";
-    throw Error(ExitCode::kRunFailed, std::string("the loss became ") + became + ' ' + at_step +
-                                          ": lower learning_rate, or check for corrupt samples");
+    throw Error(ExitCode::kRunFailed,
+                fmt::format("the loss became {} at step {}: lower learning_rate, or check for "
+                            "corrupt samples",
+                            std::isnan(sums.loss) ? "NaN" : "infinite", step));
   }
+  if (!std::isnan(sums.stop_requests)) return;
   const std::string parameter = broken_parameter();
-  const std::string broken =
-      parameter.empty() ? "the weight update" : "the gradient of " + parameter;
-  throw Error(ExitCode::kRunFailed,
-              at_step + " the loss is finite, but " + broken +
-                  " is not: lower learning_rate; if gradient_averaging.compression is \"fp16\", "
-                  "set it to \"bf16\" or \"none\", which have a larger range");
+  throw Error(
+      ExitCode::kRunFailed,
+      fmt::format("at step {} the loss is finite, but {} is not: lower learning_rate; if "
+                  "gradient_averaging.compression is \"fp16\", set it to \"bf16\" or "
+                  "\"none\", which have a larger range",
+                  step, parameter.empty() ? "the weight update" : "the gradient of " + parameter));
 }
 
 std::int64_t ShardBuffers::elements(const torch::nn::Module& model) {

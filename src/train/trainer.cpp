@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "base/error.h"
+#include "base/print.h"
 #include "base/system.h"
 #include "data/epoch_draws.h"
 #include "data/sampler.h"
@@ -135,8 +135,7 @@ void Trainer::set_up_cuda_graph(TrainerSetup setup) {
     graphed_step_.emplace(step_, images_, samples_per_step(), std::move(setup.make_graph));
     run_ahead_limit_ = {device_, kReplaysAhead};
   } else if (options_.cuda_graphs == settings::CudaGraphs::kOn) {
-    throw Error(ExitCode::kConfig, std::string("cuda_graphs is \"on\", but the training step ") +
-                                       "cannot be captured: " + obstacle);
+    refuse("cuda_graphs is \"on\", but the training step cannot be captured: {}", obstacle);
   }
 }
 
@@ -299,10 +298,9 @@ void Trainer::note(const std::vector<PlannedStep>& steps) {
 /// Only on CPUs: a GPU computes asynchronously.
 void Trainer::record_times(double seconds) {
   if (!device_.is_cpu()) return;
-  const double communication_seconds = step_.averaging_seconds();
   times_.input_s += input_seconds_;
-  times_.communication_s += communication_seconds;
-  times_.compute_s += seconds - input_seconds_ - communication_seconds;
+  times_.communication_s += step_.averaging_seconds();
+  times_.compute_s += seconds - input_seconds_ - step_.averaging_seconds();
   times_.step_s.push_back(seconds);
 }
 
