@@ -152,14 +152,10 @@ class Draft {
                 : "some pictures are more than twice as long as wide; padding keeps them whole");
   }
 
-  /// Returns whether all class names are as short as those of characters.
-  bool has_short_names() const {
-    return std::ranges::all_of(pictures_.class_names,
-                               [](const std::string& name) { return name.size() <= 2; });
-  }
-
   void choose_augmentations() {
-    const bool are_characters = survey_.gray || has_short_names();
+    const auto is_short = [](const std::string& name) { return name.size() <= 2; };
+    const bool are_characters =
+        survey_.gray || std::ranges::all_of(pictures_.class_names, is_short);
     because("data.augment: {}",
             are_characters
                 ? "grayscale pictures, or class names of one or two letters, suggest characters, "

@@ -75,17 +75,6 @@ std::vector<std::pair<std::string, report::Histogram>> weight_histograms(
   return histograms;
 }
 
-std::string describe_dataset(const data::Dataset& dataset) {
-  const data::ImageSet& images = dataset.train;
-  const std::int64_t held_out = dataset.validation.count;
-  return fmt::format("{} training{} and {} test images of {}x{}x{}, {} classes{}",
-                     report::with_thousands(images.count),
-                     held_out > 0 ? ", " + report::with_thousands(held_out) + " validation" : "",
-                     report::with_thousands(dataset.test.count), images.channels, images.height,
-                     images.width, images.classes,
-                     report::class_sizes_text(images.class_sizes(), dataset.class_names));
-}
-
 report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& trainer) {
   report::ConsoleSetup setup;
   setup.quiet = worker.job.quiet;
@@ -290,7 +279,14 @@ void log_run(const Worker& worker, const data::Dataset& dataset, const report::S
   processes +=
       ", " + counted(summary.threads_per_process, "thread") + " each, " + summary.precision;
   if (summary.execution == "graph") processes += ", CUDA graphs";
-  spdlog::info("{}", describe_dataset(dataset));
+  const data::ImageSet& images = dataset.train;
+  const std::int64_t held_out = dataset.validation.count;
+  spdlog::info("{} training{} and {} test images of {}x{}x{}, {} classes{}",
+               report::with_thousands(images.count),
+               held_out > 0 ? ", " + report::with_thousands(held_out) + " validation" : "",
+               report::with_thousands(dataset.test.count), images.channels, images.height,
+               images.width, images.classes,
+               report::class_sizes_text(images.class_sizes(), dataset.class_names));
   spdlog::info("{}", processes);
   if (const auto& ema = worker.config.train.ema) {
     spdlog::info(

@@ -139,13 +139,6 @@ void silence_libtorch(const std::string& level) {
   FLAGS_caffe2_log_level = debugging ? c10::GLOG_WARNING : c10::GLOG_FATAL;
 }
 
-/// Returns how long this rank waits for others while its progress is not watched yet. Our launcher
-/// finds the silent rank itself, so no rank may give up before it does.
-double peer_timeout_s(const Worker& worker) {
-  constexpr double kMargin_s = 5;
-  return worker.config.launch.hang_timeout_s + (launch::was_handed_over("status") ? kMargin_s : 0);
-}
-
 void set_up_host(Worker& worker) {
   at::set_num_threads(worker.placement.threads);
   // Keep the memory of activations and gradients, which each step frees and the next one allocates
@@ -211,9 +204,11 @@ comm::Communicator connect(Worker& worker) {
   }
   const comm::RendezvousResult joined = comm::rendezvous(rendezvous);
   take_gpu(worker, gpus, joined.gpus);
+  // Our launcher finds a silent rank itself, so no rank may give up before it does.
+  const double margin_s = launch::was_handed_over("status") ? 5 : 0;
   return {worker.identity, joined,
           worker.placement.backend == "nccl" ? comm::BackendKind::kNccl : comm::BackendKind::kGloo,
-          peer_timeout_s(worker)};
+          worker.config.launch.hang_timeout_s + margin_s};
 }
 
 /// Rejects kernels that do not work on some rank's GPU; ranks on CPUs use none and are ignored.

@@ -24,11 +24,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(FailureReport, code, message, ho
 
 namespace {
 
-const char* phase_name(Phase phase) {
-  static constexpr std::array kNames{"starting", "rendezvous", "loading data", "loading weights",
-                                     "training", "evaluation", "saving",       "finished"};
-  return enum_name(kNames, phase, "an unknown phase");
-}
+constexpr std::array kPhaseNames{"starting", "rendezvous", "loading data", "loading weights",
+                                 "training", "evaluation", "saving",       "finished"};
 
 std::size_t board_bytes(int ranks) { return static_cast<std::size_t>(ranks) * sizeof(RankStatus); }
 
@@ -152,7 +149,7 @@ std::string describe(const RankStatus& status) {
     case Phase::kSaving:
       return "saving after step " + std::to_string(status.step.load());
     default:
-      return phase_name(phase);
+      return enum_name(kPhaseNames, phase, "an unknown phase");
   }
 }
 

@@ -75,8 +75,6 @@ class WorkerProcess {
   static WorkerProcess start(const WorkerSetup& setup, int rank);
 
   WorkerProcess(WorkerProcess&&) noexcept;
-  WorkerProcess(const WorkerProcess&) = delete;
-  WorkerProcess& operator=(const WorkerProcess&) = delete;
   ~WorkerProcess();
 
   int rank() const { return rank_; }
@@ -275,8 +273,6 @@ class ProgressWatch {
   /// A wait may last `limit_s`. `status` must outlive the watch. Throws Error if the thread cannot
   /// be started.
   ProgressWatch(const RankStatus& status, double limit_s, OnStall on_stall);
-  ProgressWatch(const ProgressWatch&) = delete;
-  ProgressWatch& operator=(const ProgressWatch&) = delete;
   ~ProgressWatch();
 
  private:

@@ -396,8 +396,7 @@ void WorkerProcess::learn_pid() {
   const ssize_t size = ::read(failure_pipe_.get(), &pid, sizeof pid);
   if (size < 0) return;  // not yet
   if (size != sizeof pid || pid < 0) {
-    exit_ = WorkerExit{};
-    exit_->code = kCannotStart;
+    exit_.emplace().code = kCannotStart;
     if (size == sizeof pid) {
       exit_->failure = {ExitCode::kRunFailed, "cannot fork: " + error_text(-pid), host_name()};
     }
