@@ -213,11 +213,9 @@ NamedTensors model_tensors(const models::Model& model) {
   NamedTensors tensors;
   for (const auto& module : model.named_modules()) {
     const std::string prefix = module.key().empty() ? "" : module.key() + ".";
-    for (const auto& item : module.value()->named_parameters(/*recurse=*/false)) {
-      tensors.emplace_back(prefix + item.key(), item.value());
-    }
-    for (const auto& item : module.value()->named_buffers(/*recurse=*/false)) {
-      tensors.emplace_back(prefix + item.key(), item.value());
+    for (const auto& list : {module.value()->named_parameters(/*recurse=*/false),
+                             module.value()->named_buffers(/*recurse=*/false)}) {
+      for (const auto& item : list) tensors.emplace_back(prefix + item.key(), item.value());
     }
   }
   return tensors;

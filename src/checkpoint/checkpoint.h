@@ -142,8 +142,6 @@ class CheckpointFolder {
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(CheckpointFolder folder) : folder_(std::move(folder)) {}
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   /// Waits for the thread. Logs its error, if any.
   ~CheckpointWriter();
 

@@ -81,8 +81,7 @@ void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
     return size;
   });
   archive.writeRecord("data.pkl", text.data(), text.size());
-  std::size_t number = 0;
-  for (const at::Tensor& tensor : tensors) {
+  for (std::size_t number = 0; const at::Tensor& tensor : tensors) {
     archive.writeRecord("data/" + std::to_string(number++), tensor.const_data_ptr(),
                         tensor.nbytes());
   }
