@@ -226,16 +226,15 @@ void print_predictions(const Worker& worker, models::Model& model, loader::Batch
   print_text(text);
 }
 
-constexpr std::size_t kMostNamed = 5;
-
-void tell_of_transparent(const std::vector<std::string>& transparent, std::size_t count) {
-  if (transparent.empty()) return;
-  spdlog::info("{} of {} images {} transparent pixels, which show data.background: {}",
-               transparent.size(), count, transparent.size() == 1 ? "has" : "have",
-               first_names(transparent, kMostNamed));
-}
-
-void warn_of_inverted(const std::vector<std::string>& inverted, std::size_t count, double trained) {
+/// Names the transparent and the inverted ones of `count` images.
+void log_remarks(const Remarks& remarks, std::size_t count, double trained) {
+  constexpr std::size_t kMostNamed = 5;
+  const auto& [transparent, inverted, problems] = remarks;
+  if (!transparent.empty()) {
+    spdlog::info("{} of {} images {} transparent pixels, which show data.background: {}",
+                 transparent.size(), count, transparent.size() == 1 ? "has" : "have",
+                 first_names(transparent, kMostNamed));
+  }
   if (inverted.empty()) return;
   const bool dark = trained < 0.5;
   spdlog::warn(
@@ -371,9 +370,7 @@ void run_predictions(Worker& worker) {
     const auto source = batches_of(worker, as_image_set(images, like), like);
     print_predictions(worker, *model, *source, {0, source->count()}, images.files, class_names);
   }
-  const std::size_t images = files.size() - remarks.problems.size();
-  tell_of_transparent(remarks.transparent, images);
-  warn_of_inverted(remarks.inverted, images, trained.value_or(0));
+  log_remarks(remarks, files.size() - remarks.problems.size(), trained.value_or(0));
   if (remarks.problems.empty()) return;
   data::fail_data(fmt::format("{} of {} files cannot be read as images:\n  {}",
                               remarks.problems.size(), files.size(),

@@ -403,18 +403,18 @@ void RunRecorder::begin(const ResumedRun& resumed) {
 
 template <class Call>
 void RunRecorder::for_each_sink(const Call& call) {
-  const double begin_s = monotonic_seconds();
-  for (const auto& sink : sinks_) {
-    try {
-      call(*sink);
-    } catch (const Error& error) {
-      const char* name = sink->dispensable();
-      if (name == nullptr) throw;
-      const bool is_first = warned_of_.insert(name).second;
-      if (is_first) spdlog::warn("{}; the run continues without {}", error.what(), name);
+  report_seconds_ += duration_s([&] {
+    for (const auto& sink : sinks_) {
+      try {
+        call(*sink);
+      } catch (const Error& error) {
+        const char* name = sink->dispensable();
+        if (name == nullptr) throw;
+        const bool is_first = warned_of_.insert(name).second;
+        if (is_first) spdlog::warn("{}; the run continues without {}", error.what(), name);
+      }
     }
-  }
-  report_seconds_ += monotonic_seconds() - begin_s;
+  });
 }
 
 report::LogPositions RunRecorder::log_positions() const {

@@ -104,8 +104,8 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
     if (options.gradient_averaging.strategy == Strategy::kSharedMemory) throw;
     if (worker.is_rank0()) spdlog::warn("averaging gradients with strategy flat: {}", error.what());
     options.gradient_averaging.strategy = Strategy::kFlat;
+    trainer = build();
   }
-  if (!trainer) trainer = build();
   warn_of_cut_warmup(worker, *trainer);
   if (!worker.is_rank0()) return trainer;
   const models::Model& model = trainer->model();

@@ -130,20 +130,6 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   fail_checkpoint(source + ": " + text.substr(1));
 }
 
-/// Adds the accuracies, which are stored separately from the progress.
-train::Progress with_accuracies(train::Progress progress, const TensorFile& file) {
-  if (const at::Tensor* found = file.find(kAccuraciesName)) {
-    if (found->scalar_type() != at::kDouble || found->dim() != 1) {
-      fail_checkpoint(std::string(kAccuraciesName) + " is not a list of numbers");
-    }
-    const auto* first = found->const_data_ptr<double>();
-    progress.accuracies.assign(first, first + found->numel());
-  } else if (progress.epoch > 0) {
-    fail_checkpoint(std::string("missing: ") + kAccuraciesName);
-  }
-  return progress;
-}
-
 /// Calls `visit(path, member)` for each saved member of the progress, which may be const. Requests
 /// to stop are not saved.
 template <class SomeProgress, class Visit>
@@ -398,15 +384,26 @@ std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::s
 
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {
   const Json state = state_of(file, source);
-  const auto progress = state.find("progress");
-  if (progress == state.end()) {
+  const auto saved = state.find("progress");
+  if (saved == state.end()) {
     fail_checkpoint(source + ": does not contain the progress of its run");
   }
+  train::Progress progress;
   try {
-    return with_accuracies(progress_from_json(*progress), file);
+    progress = progress_from_json(*saved);
   } catch (const Error& error) {
     throw Error(error.code(), source + ": " + error.what());
   }
+  if (const at::Tensor* found = file.find(kAccuraciesName)) {
+    if (found->scalar_type() != at::kDouble || found->dim() != 1) {
+      fail_checkpoint(source + ": " + kAccuraciesName + " is not a list of numbers");
+    }
+    const auto* first = found->const_data_ptr<double>();
+    progress.accuracies.assign(first, first + found->numel());
+  } else if (progress.epoch > 0) {
+    fail_checkpoint(source + ": missing: " + kAccuraciesName);
+  }
+  return progress;
 }
 
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try {

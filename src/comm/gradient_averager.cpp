@@ -300,9 +300,8 @@ SummationTree::SummationTree(std::vector<std::int64_t> begins)
   for (const auto& nodes : nodes_) rows_of_rank_ = std::max(rows_of_rank_, nodes.size());
   const auto number = [this](RowPlace place) { return place.rank * rows_of_rank_ + place.row; };
   for (const auto& [to, from] : sums) over_ranks_.push_back({number(to), number(from)});
-  for (std::size_t rank = 0; rank < nodes_.size(); ++rank) {
-    rows_ = std::max(rows_, nodes_[rank].size());
-    for (const Leaf& leaf : leaves(static_cast<int>(rank))) rows_ = std::max(rows_, leaf.row + 1);
+  for (int rank = 0; rank < static_cast<int>(nodes_.size()); ++rank) {
+    for (const Leaf& leaf : leaves(rank)) rows_ = std::max(rows_, leaf.row + 1);
   }
 }
 

@@ -153,8 +153,8 @@ Arguments flat_arguments(const SizedLayer& sized, const std::vector<std::string>
     for (const SizedLayer& inner : layers) {
       std::string name = inner.name;
       if (inner.parameters > 0) {
-        const auto is_named = [&](const auto& entry) { return entry.first == name; };
-        std::find_if(modules.begin(), modules.end(), is_named)->second = module_of(inner);
+        std::ranges::find(modules, name, &NamedModules::value_type::first)->second =
+            module_of(inner);
       } else {
         // Layers without weights may have the same name in both lists.
         while (!names.insert(name).second) name += "_";
