@@ -1,9 +1,9 @@
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "accelerator/device.h"
@@ -57,17 +57,6 @@ void paste(const RankPreview& preview, std::int64_t index, imaging::Image& pictu
   }
 }
 
-/// Appends a copy of the batch, in host memory, to `all`, which may be empty.
-void append(loader::Batch& all, loader::Batch batch) {
-  for (std::size_t part = 0; part < all.tensors().size(); ++part) {
-    at::Tensor& rows = *all.tensors()[part];
-    at::Tensor more = *batch.tensors()[part];
-    if (!more.defined()) continue;
-    more = accelerator::to_host(more);
-    rows = rows.defined() ? at::cat({rows, more}) : more.clone();
-  }
-}
-
 /// Returns the bytes that normalised images, [n,C,H,W], were computed from.
 std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions& normalize) {
   const at::Tensor bytes = images.mul(loader::per_channel(normalize.std, at::kCPU))
@@ -81,13 +70,16 @@ std::string bytes_of(const at::Tensor& images, const settings::NormalizeOptions&
           static_cast<std::size_t>(bytes.numel())};
 }
 
-RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_t>& samples,
-                       const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
-  RankPreview preview{batch.images.size(1),
-                      batch.images.size(2),
-                      batch.images.size(3),
-                      bytes_of(batch.images, normalize),
-                      {}};
+/// Appends a batch to the preview. `samples`: those of the batch and maybe more.
+void append(RankPreview& preview, loader::Batch batch, std::span<const std::int64_t> samples,
+            const data::Dataset& dataset, const settings::NormalizeOptions& normalize) {
+  for (at::Tensor* part : batch.tensors()) {
+    if (part->defined()) *part = accelerator::to_host(*part);
+  }
+  preview.channels = batch.images.size(1);
+  preview.height = batch.images.size(2);
+  preview.width = batch.images.size(3);
+  preview.planes += bytes_of(batch.images, normalize);
   for (std::int64_t i = 0; i < batch.size(); ++i) {
     ordered_json facts{{"sample", samples[static_cast<std::size_t>(i)]}};
     const auto add_class = [&](const std::string& prefix, const at::Tensor& labels) {
@@ -103,7 +95,6 @@ RankPreview preview_of(const loader::Batch& batch, const std::vector<std::int64_
     }
     preview.facts.push_back(std::move(facts));
   }
-  return preview;
 }
 
 /// Returns the text for a terminal: the size and the classes of the images.
@@ -229,17 +220,15 @@ void run_preview(Worker& worker) {
   const int world_size = worker.identity.world_size;
   const std::int64_t batch_size = settings::global_batch_size(config.train, world_size);
   const data::Range global{0, std::min(batch_size, images->count())};
-  loader::Batch batch;
-  std::vector<std::int64_t> samples;
+  RankPreview preview;
   const data::Range own = split->own_shards();
   for (std::int64_t number = own.begin; number < own.end; ++number) {
     const data::Range shard = split->shard(global, number);
     const data::Range next = split->shard(global, (number + 1) % split->shards());
-    append(batch, images->gather({.range = shard, .next = next}));
-    samples.insert(samples.end(), order.begin() + shard.begin, order.begin() + shard.end);
+    append(preview, images->gather({.range = shard, .next = next}),
+           std::span(order).subspan(static_cast<std::size_t>(shard.begin)), dataset, normalize);
   }
-  const auto texts =
-      worker.communicator.gather_text(preview_of(batch, samples, dataset, normalize).to_text());
+  const auto texts = worker.communicator.gather_text(preview.to_text());
   if (worker.is_rank0()) write_page(worker, texts);
 }
 

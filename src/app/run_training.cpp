@@ -166,14 +166,6 @@ bool train_epoch(Worker& worker, train::Trainer& trainer, StateSaver& saver,
   return !must_stop(trainer);
 }
 
-ExitCode save_and_stop(Worker& worker, StateSaver& saver, RunRecorder& recorder) {
-  saver.save_checkpoint(recorder.log_positions());
-  saver.wait();
-  recorder.finish_stopped();
-  requeue_if_asked(worker);
-  return stopped_exit_code();
-}
-
 /// Returns the first `images_per_batch` samples of each of the first `batches` batches of
 /// `batch_size`, as a single process would form them.
 std::vector<data::Range> predicted_samples(const settings::PredictionsOptions& options,
@@ -269,7 +261,11 @@ ExitCode run_training(Worker& worker) {
 
   do {  // the evaluation is due even if no step is
     if (!train_epoch(worker, *trainer, saver, recorder)) {
-      return save_and_stop(worker, saver, recorder);
+      saver.save_checkpoint(recorder.log_positions());
+      saver.wait();
+      recorder.finish_stopped();
+      requeue_if_asked(worker);
+      return stopped_exit_code();
     }
     saver.plan_snapshot();
     const Evaluations evaluations = evaluate(worker, *trainer, images);

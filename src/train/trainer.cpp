@@ -192,7 +192,12 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
   }
   run_ahead_limit_.step_launched();
   record_times(monotonic_seconds() - begin_s);
-  note(steps);
+  for (const PlannedStep& launched : steps) {
+    progress_.samples_into_epoch += launched.samples;
+    progress_.samples_seen += launched.samples;
+    ++progress_.step;
+    log_.name_next(progress_.step, progress_.samples_seen, launched.rates.learning_rate);
+  }
   if (!log_.is_due_after(std::ssize(steps))) return;
   synchronize();
   log_.synced();
@@ -283,16 +288,6 @@ void Trainer::prefetch(std::size_t done) {
     }
   }
   images_.prefetch(std::span(coming).subspan(done), loader::Order::kEpoch);
-}
-
-/// Advances the cursor past steps that were just launched.
-void Trainer::note(const std::vector<PlannedStep>& steps) {
-  for (const PlannedStep& step : steps) {
-    progress_.samples_into_epoch += step.samples;
-    progress_.samples_seen += step.samples;
-    ++progress_.step;
-    log_.name_next(progress_.step, progress_.samples_seen, step.rates.learning_rate);
-  }
 }
 
 /// Only on CPUs: a GPU computes asynchronously.

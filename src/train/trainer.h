@@ -113,7 +113,6 @@ class Trainer {
   PlannedStep plan(std::int64_t number) const;
   void take_eagerly(const PlannedStep& next);
   void replay(std::vector<PlannedStep>& steps, std::int64_t most);
-  void note(const std::vector<PlannedStep>& steps);
   loader::Batch gather(const PlannedStep& step, std::size_t batch, std::size_t shard);
   void prefetch(std::size_t done);
   void record_times(double seconds);
