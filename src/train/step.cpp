@@ -205,7 +205,15 @@ void Step::begin(std::int64_t samples, std::int64_t batches, const at::Tensor& r
 }
 
 void Step::add(const loader::Batch& batch) {
-  if (shard_batches_ == 0) begin_shard();
+  if (shard_batches_ == 0) {
+    shard_samples_ = 0;
+    parameters_.begin_shard(shard_);
+    if (!averager_.sends_in_backward()) {
+      parameters_.set_destinations(model_.gradient_destinations());
+    }
+    log_.begin_shard(shard_ == 0);
+    if (buffers_) buffers_->begin_shard();
+  }
   const models::BackwardRoot root = forward(batch);
   ++shard_batches_;
   shard_samples_ += batch.size();
@@ -213,20 +221,7 @@ void Step::add(const loader::Batch& batch) {
   averager_.backward(root.tensor, root.gradient,
                      /*last=*/ends_shard && shard_ + 1 == parameters_.shards());
   parameters_.collect_gradients();
-  if (ends_shard) end_shard();
-}
-
-void Step::begin_shard() {
-  shard_samples_ = 0;
-  parameters_.begin_shard(shard_);
-  if (!averager_.sends_in_backward()) {
-    parameters_.set_destinations(model_.gradient_destinations());
-  }
-  log_.begin_shard(shard_ == 0);
-  if (buffers_) buffers_->begin_shard();
-}
-
-void Step::end_shard() {
+  if (!ends_shard) return;
   if (buffers_) {
     buffers_->end_shard(log_.shard_of_buffers(),
                         static_cast<double>(shard_samples_) / static_cast<double>(samples_),

@@ -195,8 +195,6 @@ class Step {
   double averaging_seconds() const { return averaging_seconds_; }
 
  private:
-  void begin_shard();
-  void end_shard();
   models::BackwardRoot forward(const loader::Batch& batch);
   at::Tensor loss_of_no_samples() const;
 

@@ -191,7 +191,13 @@ void Trainer::step(bool stop_requested, std::int64_t most) {
     take_eagerly(steps.front());
   }
   run_ahead_limit_.step_launched();
-  record_times(monotonic_seconds() - begin_s);
+  if (device_.is_cpu()) {  // a GPU computes asynchronously
+    const double step_s = monotonic_seconds() - begin_s;
+    times_.input_s += input_seconds_;
+    times_.communication_s += step_.averaging_seconds();
+    times_.compute_s += step_s - input_seconds_ - step_.averaging_seconds();
+    times_.step_s.push_back(step_s);
+  }
   for (const PlannedStep& launched : steps) {
     progress_.samples_into_epoch += launched.samples;
     progress_.samples_seen += launched.samples;
@@ -288,15 +294,6 @@ void Trainer::prefetch(std::size_t done) {
     }
   }
   images_.prefetch(std::span(coming).subspan(done), loader::Order::kEpoch);
-}
-
-/// Only on CPUs: a GPU computes asynchronously.
-void Trainer::record_times(double seconds) {
-  if (!device_.is_cpu()) return;
-  times_.input_s += input_seconds_;
-  times_.communication_s += step_.averaging_seconds();
-  times_.compute_s += seconds - input_seconds_ - step_.averaging_seconds();
-  times_.step_s.push_back(seconds);
 }
 
 void Trainer::synchronize() {

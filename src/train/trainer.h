@@ -115,7 +115,6 @@ class Trainer {
   void replay(std::vector<PlannedStep>& steps, std::int64_t most);
   loader::Batch gather(const PlannedStep& step, std::size_t batch, std::size_t shard);
   void prefetch(std::size_t done);
-  void record_times(double seconds);
 
   settings::TrainOptions options_;
   const comm::Communicator& communicator_;
