@@ -69,7 +69,7 @@ std::vector<std::string> class_names_of(const Worker& worker) {
 /// file. Throws Error(kCheckpoint) if they do not fit the model.
 std::shared_ptr<models::Model> make_model_with_weights(Worker& worker,
                                                        const data::ImageSet& images) {
-  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+  worker.enter(launch::Phase::kLoadingWeights);
   auto model = make_model(worker.config, images);
   checkpoint::load_weights(*model, {worker.job.checkpoint, {}}, model_input(worker.config, images));
   return model;
@@ -129,7 +129,7 @@ void export_network(Worker& worker) {
   const auto model = make_model_with_weights(worker, images);
   const network::Network net = network::make_network(config.model, model_input(config, images));
   const interchange::Pictures pictures = pictures_of(worker, images);
-  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
+  worker.enter(launch::Phase::kSaving);
   std::string content;
   if (worker.job.export_format == "python") {
     content = interchange::python_module(net, pictures);
@@ -250,21 +250,19 @@ void log_remarks(const Remarks& remarks, std::size_t count, double trained) {
 void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet& like,
                       const std::vector<std::string>& class_names) {
   settings::DataOptions options = worker.config.data;
-  const bool skips = options.on_bad_sample == settings::OnBadSample::kSkip;
   options.decode = settings::Decode::kStream;
   data::DatasetReader reader(options, data::Splits::kTest, worker.job.dataset_record);
-  const auto progress = [&worker](std::int64_t batch) {
-    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, batch);
-  };
   std::int64_t checked = 0;
-  const auto failed = skips
-                          ? reader.check(0, 1, at::get_num_threads(), [&] { progress(++checked); })
-                          : std::vector<data::SampleFailure>();
+  std::vector<data::SampleFailure> failed;
+  if (options.on_bad_sample == settings::OnBadSample::kSkip) {
+    failed = reader.check(0, 1, at::get_num_threads(),
+                          [&] { worker.enter(launch::Phase::kEvaluation, ++checked); });
+  }
   const data::ImageSet test = reader.stream(failed).test;
   const auto source = batches_of(worker, test, like);
   const std::int64_t most = worker.config.train.test_batch_size;
   for (std::int64_t begin = 0; begin < test.count; begin += most) {
-    progress(checked + begin + 1);
+    worker.enter(launch::Phase::kEvaluation, checked + begin + 1);
     const data::Range range{begin, std::min(begin + most, test.count)};
     std::vector<std::string> files;
     for (std::int64_t sample = range.begin; sample < range.end; ++sample) {
@@ -279,9 +277,7 @@ void predict_test_set(Worker& worker, models::Model& model, const data::ImageSet
 void run_evaluation(Worker& worker) {
   const settings::RunConfig& config = worker.config;
   std::int64_t batch = 0;
-  const auto update_status = [&] {
-    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0, ++batch);
-  };
+  const auto update_status = [&] { worker.enter(launch::Phase::kEvaluation, ++batch); };
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTest);
   data::ImageSet test = dataset.test;
   // The test set alone may not contain every class.
@@ -302,12 +298,12 @@ void run_evaluation(Worker& worker) {
 
 void run_export(Worker& worker) {
   if (!worker.is_rank0()) return;
-  launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+  worker.enter(launch::Phase::kLoadingWeights);
   const std::string& format = worker.job.export_format;
   if (worker.job.with_optimizer) return export_with_optimizer(worker);
   if (format == "onnx" || format == "python") return export_network(worker);
   const auto weights = checkpoint::read_weights(worker.job.checkpoint);
-  launch::update(worker.status(), launch::Phase::kSaving, 0, 0);
+  worker.enter(launch::Phase::kSaving);
   checkpoint::write_weights(worker.job.export_path, weights, format == "safetensors");
 }
 
@@ -362,8 +358,7 @@ void run_predictions(Worker& worker) {
   data::prepare_pictures(geometry, worker.config.data);
   Remarks remarks;
   for (std::size_t begin = 0; begin < files.size(); begin += most) {
-    launch::update(worker.status(), launch::Phase::kEvaluation, 0, 0,
-                   static_cast<std::int64_t>(begin + 1));
+    worker.enter(launch::Phase::kEvaluation, static_cast<std::int64_t>(begin + 1));
     const auto part = files.subspan(begin, std::min(most, files.size() - begin));
     Images images = decode(part, geometry, trained, remarks);
     if (images.files.empty()) continue;

@@ -190,7 +190,7 @@ int main(int, char** arguments) {
     code = app::run(*worker);
     worker->communicator.leave();
     if (code == ExitCode::kDone) {
-      launch::update(worker->status(), launch::Phase::kFinished, 0, 0);
+      worker->enter(launch::Phase::kFinished);
     }
   } catch (const std::exception& error) {
     code = app::report_failure(error, worker.get());

@@ -354,7 +354,7 @@ std::string readable_json(const Json& json) { return formatted(json) + "\n"; }
 
 void run_init(Worker& worker) {
   if (!worker.is_rank0()) return;
-  launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
+  worker.enter(launch::Phase::kLoadingData);
   fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
   const PictureFolder pictures = open_picture_folder(folder);

@@ -221,7 +221,7 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
   } else if (const auto found = find_checkpoint(worker)) {
     resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
   } else if (const auto& weights = worker.config.model.weights) {
-    launch::update(worker.status(), launch::Phase::kLoadingWeights, 0, 0);
+    worker.enter(launch::Phase::kLoadingWeights);
     checkpoint::load_weights(trainer.model(), *weights, model_input(worker.config, dataset.train),
                              /*starts_run=*/true);
     if (trainer.ema() != nullptr) trainer.ema()->restart();

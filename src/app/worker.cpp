@@ -250,10 +250,10 @@ data::Dataset open_streamed(Worker& worker, data::Splits splits) {
   data::DatasetReader reader(options, splits, worker.job.dataset_record);
   if (options.on_bad_sample == settings::OnBadSample::kError) return reader.stream();
   std::int64_t batch = 0;
-  const auto failed = reader.check(
-      worker.identity.rank, worker.identity.world_size,
-      static_cast<int>(options.decode_threads.value_or(at::get_num_threads())),
-      [&] { launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++batch); });
+  const auto failed =
+      reader.check(worker.identity.rank, worker.identity.world_size,
+                   static_cast<int>(options.decode_threads.value_or(at::get_num_threads())),
+                   [&] { worker.enter(launch::Phase::kLoadingData, ++batch); });
   return reader.stream(all_failures(worker, failed));
 }
 
@@ -270,7 +270,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
   constexpr std::chrono::hours kTimeout(24 * 7);
   std::int64_t waited = 0;
   return data::attach({launch::kDatasetFd, launch::kDatasetReadyFd}, kTimeout, [&] {
-    if (decodes) launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0, ++waited);
+    if (decodes) worker.enter(launch::Phase::kLoadingData, ++waited);
   });
 }
 
@@ -356,7 +356,7 @@ std::unique_ptr<Worker> start_worker() {
   worker->run_folder = worker->job.run_folder;
   set_up_log(*worker);
   set_up_host(*worker);
-  launch::update(worker->status(), launch::Phase::kRendezvous, 0, 0);
+  worker->enter(launch::Phase::kRendezvous);
   worker->communicator = connect(*worker);
   worker->communicator.report_to(worker->status());
   if (worker->job.command == launch::Command::kTrain &&
@@ -408,7 +408,7 @@ void requeue_if_asked(Worker& worker) {
 }
 
 data::Dataset open_dataset(Worker& worker, data::Splits splits) {
-  launch::update(worker.status(), launch::Phase::kLoadingData, 0, 0);
+  worker.enter(launch::Phase::kLoadingData);
   if (splits != data::Splits::kTest) {
     settings::require_set_for_each(worker.config.data, worker.identity.world_size);
   }

@@ -2,6 +2,7 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -33,6 +34,10 @@ struct Worker {
   bool is_rank0() const { return identity.rank == 0; }
   at::Device device() const;
   launch::RankStatus& status() { return board.of(identity.local_rank); }
+  /// Shows a phase outside training; `batch`: of an evaluation, or work done so far.
+  void enter(launch::Phase phase, std::int64_t batch = 0) {
+    launch::update(status(), phase, 0, 0, batch);
+  }
   /// Returns the texts of all ranks, by rank; bytes that are not UTF-8 are replaced. Collective.
   std::vector<std::string> all_gather_text(const std::string& text);
 };

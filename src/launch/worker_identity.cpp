@@ -66,6 +66,10 @@ struct RankVariables {
   const char* size;
   const char* local_rank;
   const char* local_size;
+
+  std::vector<const char*> that_are_set() const {
+    return variables_that(true, {rank, size, local_rank, local_size});
+  }
 };
 
 constexpr RankVariables kTorchrun{
@@ -97,9 +101,7 @@ WorkerIdentity rank_by(const RankVariables& names) {
   identity.rank = integer_variable(names.rank, 0, identity.world_size - 1);
   identity.local_world_size = local_size(names, identity.rank, identity.world_size);
   identity.local_rank = integer_variable(names.local_rank, 0, identity.local_world_size - 1);
-  const auto read =
-      variables_that(true, {names.rank, names.size, names.local_rank, names.local_size});
-  identity.decided_by = fmt::format("{}", fmt::join(read, ", "));
+  identity.decided_by = fmt::format("{}", fmt::join(names.that_are_set(), ", "));
   return identity;
 }
 
@@ -161,9 +163,7 @@ std::optional<WorkerIdentity> mpi_rank() {
 /// Throws if MPICH's variables are incomplete. Ignores a single variable, and the PMI variables of
 /// a single process, such as a shell in Slurm.
 void check_half_of_mpich() {
-  const auto present =
-      variables_that(true, {kMpich.rank, kMpich.size, kMpich.local_rank, kMpich.local_size});
-  if (present.size() < 2 || variable(kMpich.size) == "1") return;
+  if (kMpich.that_are_set().size() < 2 || variable(kMpich.size) == "1") return;
   require_all({kMpich.rank, kMpich.size, kMpich.local_rank},
               std::string("MPICH's mpiexec, or any launcher that sets ") + kAnyLauncher);
 }
@@ -183,8 +183,7 @@ bool was_started_with(pid_t pid, const std::vector<std::string>& variables) {
 /// ancestor that is not part of this rank, unlike, for example, a script that starts it.
 pid_t launcher_of(const RankVariables& mpi) {
   std::vector<std::string> own;
-  for (const char* name :
-       variables_that(true, {mpi.rank, mpi.size, mpi.local_rank, mpi.local_size})) {
+  for (const char* name : mpi.that_are_set()) {
     own.push_back(std::string(name) + "=" + *variable(name));
   }
   pid_t pid = ::getppid();

@@ -44,7 +44,6 @@ class EmaModel {
 
   const at::Tensor& values() const { return values_; }  // [n] f32, like FlatParameters::values
   models::Model& model() { return *model_; }
-  const models::Model& model() const { return *model_; }
 
  private:
   /// Buffers of the EMA model and the trained model.
