@@ -45,12 +45,7 @@ std::optional<fs::path> find_subfolder(const fs::path& folder, std::span<const c
 class Draft {
  public:
   Draft(const PictureFolder& pictures, const std::optional<InitialWeights>& weights)
-      : pictures_(pictures), survey_(pictures.survey), weights_(weights) {
-    count_ =
-        std::accumulate(pictures.class_sizes.begin(), pictures.class_sizes.end(), std::int64_t{0});
-    fewest_ = std::ranges::min(pictures.class_sizes);
-    most_ = std::ranges::max(pictures.class_sizes);
-  }
+      : pictures_(pictures), survey_(pictures.survey), weights_(weights) {}
 
   ProposedConfig finish() && {
     because("{} pictures of {} classes, from {} to {} each", count_, pictures_.class_sizes.size(),
@@ -263,9 +258,10 @@ class Draft {
   const PictureFolder& pictures_;
   const data::PictureSurvey& survey_;
   const std::optional<InitialWeights>& weights_;
-  std::int64_t count_ = 0;   // pictures
-  std::int64_t fewest_ = 0;  // pictures of a class
-  std::int64_t most_ = 0;
+  // Pictures, in all and of a class.
+  std::int64_t count_ = std::reduce(pictures_.class_sizes.begin(), pictures_.class_sizes.end());
+  std::int64_t fewest_ = std::ranges::min(pictures_.class_sizes);
+  std::int64_t most_ = std::ranges::max(pictures_.class_sizes);
   std::int64_t height_ = 0;
   std::int64_t width_ = 0;
   Json recipe_ = Json::object();

@@ -116,7 +116,6 @@ std::string summary_of(const std::vector<RankPreview>& previews, const std::stri
 
 void write_page(const Worker& worker, const std::vector<std::string>& texts) {
   std::vector<RankPreview> previews;
-  previews.reserve(texts.size());
   for (const std::string& text : texts) previews.push_back(RankPreview::from_text(text));
   const std::int64_t scale = worker.job.scale > 0 ? worker.job.scale : comfortable_scale(previews);
   const PreviewPage page = draw_page(previews, scale);

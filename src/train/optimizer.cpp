@@ -120,20 +120,19 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
   return finite;
 }
 
-bool step_by(const kernels::SgdRule& rule, const kernels::WeightUpdate& update,
-             double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
+// Return the `step` of a rule for `update_all`; it refers to the rule.
+
+auto step_by(const kernels::SgdRule& rule, double learning_rate) {
   const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                            static_cast<float>(rule.weight_decay), rule.nesterov};
-  const auto step = [&](const float* gradients, comm::Slice block, float* values) {
+  return [&rule, factors](const float* gradients, comm::Slice block, float* values) {
     if (factors.momentum == 0) return descend(gradients, block.size, factors, values);
     descend_with_momentum(gradients, block.size, factors, part_of(rule.momentum_buffer, block),
                           values);
   };
-  return update_all(update, step, sum, first);
 }
 
-bool step_by(const kernels::AdamRule& rule, const kernels::WeightUpdate& update,
-             double learning_rate, const comm::GradientSum& sum, std::int64_t first) {
+auto step_by(const kernels::AdamRule& rule, double learning_rate) {
   rule.steps.add_(1);
   const double steps = rule.steps.item<double>();
   const auto as_float = [](double value) { return static_cast<float>(value); };
@@ -145,11 +144,10 @@ bool step_by(const kernels::AdamRule& rule, const kernels::WeightUpdate& update,
       .step_size = as_float(learning_rate / (1 - std::pow(rule.beta1, steps))),
       .root = as_float(std::sqrt(1 - std::pow(rule.beta2, steps))),
       .epsilon = as_float(rule.epsilon)};
-  const auto step = [&](const float* gradients, comm::Slice block, float* values) {
+  return [&rule, factors](const float* gradients, comm::Slice block, float* values) {
     descend_adaptively(gradients, block.size, factors, part_of(rule.average, block),
                        part_of(rule.square_average, block), values);
   };
-  return update_all(update, step, sum, first);
 }
 
 }  // namespace
@@ -348,9 +346,10 @@ bool Optimizer::clip_gradients(const at::Tensor& check) {
 bool update_on_host(const kernels::WeightUpdate& update, const kernels::UpdateRule& rule,
                     const comm::GradientSum& gradients, std::int64_t first) {
   const double learning_rate = update.learning_rate.item<double>();
-  return std::visit(
-      [&](const auto& chosen) { return step_by(chosen, update, learning_rate, gradients, first); },
-      rule);
+  const auto update_by = [&](const auto& chosen) {
+    return update_all(update, step_by(chosen, learning_rate), gradients, first);
+  };
+  return std::visit(update_by, rule);
 }
 
 }  // namespace mnist_train::train

@@ -17,7 +17,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/system.h"
 
 namespace mnist_train::train {
 
@@ -57,9 +56,7 @@ StepLog::StepLog(const at::Tensor& summed, at::Tensor of_shard,
       beginning_(at::zeros_like(summed)),
       rows_(at::empty({kSteps, kScalars},
                       at::TensorOptions(at::kFloat).pinned_memory(!summed.is_cpu()))),
-      begin_s_(monotonic_seconds()),
-      any_runs_ahead_(communicator.sum_over_ranks(runs_ahead ? 1 : 0) > 0),
-      synced_s_(monotonic_seconds()) {}
+      any_runs_ahead_(communicator.sum_over_ranks(runs_ahead ? 1 : 0) > 0) {}
 
 void StepLog::request_stop(bool requested) {
   if (requested == requests_stop_) return;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "accelerator/device.h"
+#include "base/system.h"
 #include "comm/gradient_averager.h"
 #include "loader/batch_source.h"
 #include "models/loss.h"
@@ -114,11 +115,11 @@ class StepLog {
   std::int64_t rows_used_ = 0;
   std::vector<FinishedStep> unfinished_;  // without sums
   std::vector<FinishedStep> finished_;
-  double begin_s_ = 0;  // of the steps since the last synchronisation
+  double begin_s_ = monotonic_seconds();  // of the steps since the last synchronisation
   bool any_runs_ahead_;
   std::int64_t interval_ = 1;  // steps
   std::int64_t steps_ = 0;     // since `synced`
-  double synced_s_;
+  double synced_s_ = monotonic_seconds();
 };
 
 /// Returns the number of steps until the next synchronisation, given that `steps` steps took
