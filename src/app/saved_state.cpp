@@ -180,19 +180,6 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   return resumed;
 }
 
-/// The run folder contains nothing later than the snapshot, except for files that were being
-/// written when a process was lost.
-ResumedRun resume_from_snapshot(const Worker& worker, const train::Progress& progress,
-                                const checkpoint::SnapshotFacts& snapshot) {
-  ResumedRun resumed;
-  resumed.path = "memory";
-  resumed.facts.metrics_bytes = snapshot.metrics_bytes;
-  resumed.facts.event_bytes = snapshot.event_bytes;
-  spdlog::info("resuming from memory: epoch {}, step {}", progress.epoch + 1, progress.step);
-  mark_best(worker, progress);
-  return resumed;
-}
-
 /// Truncates the list of accuracies to those of the resumed epochs. If it is longer, the
 /// predictions, the mistakes and the model are from later epochs and are removed or moved aside.
 void truncate_results(const Worker& worker, const std::vector<double>& accuracies) {
@@ -217,7 +204,14 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
   remove_leftovers(worker.run_folder / files::kCheckpoints);
   ResumedRun resumed;
   if (const auto snapshot = saver.restore_snapshot()) {
-    resumed = resume_from_snapshot(worker, trainer.progress(), *snapshot);
+    // The run folder contains nothing later, except for files that were being written when a
+    // process was lost.
+    const train::Progress& progress = trainer.progress();
+    resumed.path = "memory";
+    resumed.facts.metrics_bytes = snapshot->metrics_bytes;
+    resumed.facts.event_bytes = snapshot->event_bytes;
+    spdlog::info("resuming from memory: epoch {}, step {}", progress.epoch + 1, progress.step);
+    mark_best(worker, progress);
   } else if (const auto found = find_checkpoint(worker)) {
     resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
   } else if (const auto& weights = worker.config.model.weights) {

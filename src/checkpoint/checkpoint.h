@@ -224,8 +224,6 @@ class SnapshotMemory {
   }
   std::int64_t step_in(int slot) const;
   int slot_of(std::int64_t step) const;
-  std::optional<SnapshotFacts> verified_facts(int slot, const std::uint8_t* bytes,
-                                              const StateTensors& state) const;
 
   int fd_;
   int rank_;

@@ -197,37 +197,29 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   ++plan_->taken;
 }
 
-/// Returns the slot's facts if every rank's part matches the digest in its seal.
-std::optional<SnapshotFacts> SnapshotMemory::verified_facts(int slot, const std::uint8_t* bytes,
-                                                            const StateTensors& state) const {
-  const std::size_t facts_bytes = std::min<std::size_t>(seal(slot, 0).facts_bytes, kMostFactsBytes);
-  for (int rank = 0; rank < world_size_; ++rank) {
-    Hasher hasher;
-    if (rank == 0) hasher.update(bytes, facts_bytes);
-    for (const Piece& piece : pieces_of(state, rank, world_size_)) {
-      hasher.update(bytes + piece.offset, piece.bytes.nbytes());
-    }
-    if (hasher.digest() != seal(slot, rank).digest) return std::nullopt;
-  }
-  return unpacked({bytes, facts_bytes});
-}
-
 std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,
                                                      std::int64_t step) const {
   const int slot = slot_of(step);
   const auto mapped = map_shared(fd_, slot_bytes_, PROT_READ, kMemory, begin_of(slot));
   const StateTensors state = state_tensors(trainer);
-  auto facts = verified_facts(slot, mapped.get(), state);
-  if (!facts) {
+  const std::size_t facts_bytes = std::min<std::size_t>(seal(slot, 0).facts_bytes, kMostFactsBytes);
+  for (int rank = 0; rank < world_size_; ++rank) {
+    Hasher hasher;
+    if (rank == 0) hasher.update(mapped.get(), facts_bytes);
+    for (const Piece& piece : pieces_of(state, rank, world_size_)) {
+      hasher.update(mapped.get() + piece.offset, piece.bytes.nbytes());
+    }
+    if (hasher.digest() == seal(slot, rank).digest) continue;
     spdlog::warn("the in-memory snapshot of step {} is damaged", step);
     return std::nullopt;
   }
+  SnapshotFacts facts = unpacked({mapped.get(), facts_bytes});
   const at::NoGradGuard no_grad;
   lay_out(state, [&](const at::Tensor& tensor, std::size_t offset, bool) {
     tensor.copy_(at::from_blob(mapped.get() + offset, tensor.sizes(), tensor.scalar_type()));
   });
-  trainer.progress() = facts->progress;
-  trainer.optimizer().restored(facts->progress.step);
+  trainer.progress() = facts.progress;
+  trainer.optimizer().restored(facts.progress.step);
   return facts;
 }
 

@@ -322,15 +322,6 @@ std::optional<WorkerIdentity> cluster_identity() {
 
 // torchrun.
 
-/// Returns torchrun's run ID if the user chose one, else the folder that each agent creates for its
-/// attempts.
-std::string torchrun_launch(const std::string& run_id) {
-  if (run_id != "none") return run_id;
-  const std::string file = variable("TORCHELASTIC_ERROR_FILE").value_or("");
-  const std::size_t attempt = file.rfind("/attempt_");
-  return attempt == std::string::npos ? "" : file.substr(0, attempt);
-}
-
 WorkerIdentity torchrun_identity() {
   require_all({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
               "torchrun --no-python");
@@ -340,7 +331,12 @@ WorkerIdentity torchrun_identity() {
   identity.store_served_by_agent = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   identity.restart_count = integer_variable("TORCHELASTIC_RESTART_COUNT", 0, 1 << 20, 0);
   const std::string run_id = variable("TORCHELASTIC_RUN_ID").value_or("none");
-  identity.launch = torchrun_launch(run_id);
+  identity.launch = run_id;
+  if (run_id == "none") {  // the user chose none: use the folder that each agent creates
+    const std::string file = variable("TORCHELASTIC_ERROR_FILE").value_or("");
+    const std::size_t attempt = file.rfind("/attempt_");
+    identity.launch = attempt == std::string::npos ? "" : file.substr(0, attempt);
+  }
   identity.store_prefix = fmt::format("mnist-train/{}/{}/", run_id, identity.restart_count);
   const auto read =
       variables_that(true, {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE",
