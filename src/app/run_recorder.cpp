@@ -90,16 +90,6 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   return setup;
 }
 
-/// Returns, on rank 0, the peak memory of the largest process in bytes. Collective.
-std::int64_t largest_memory(Worker& worker) {
-  const std::int64_t own = accelerator::peak_memory_bytes(worker.device());
-  std::int64_t largest = 0;
-  for (const std::string& text : worker.communicator.gather_text(std::to_string(own))) {
-    largest = std::max<std::int64_t>(largest, std::stoll(text));
-  }
-  return largest;
-}
-
 /// Returns the name of the set by which the best weights are chosen.
 const char* selection_set(const data::Dataset& dataset) {
   return dataset.validation.count > 0 ? "validation" : "test";
@@ -540,7 +530,11 @@ void RunRecorder::refresh_report() {
 }
 
 void RunRecorder::end(const std::string& status) {
-  summary_.peak_memory_bytes = largest_memory(worker_);
+  const std::int64_t own_memory = accelerator::peak_memory_bytes(worker_.device());
+  for (const std::string& of_rank : worker_.communicator.gather_text(std::to_string(own_memory))) {
+    summary_.peak_memory_bytes =
+        std::max<std::int64_t>(summary_.peak_memory_bytes, std::stoll(of_rank));
+  }
   summary_.checkpoint_seconds += saver_.take_seconds();
   summary_.report_seconds += std::exchange(report_seconds_, 0);
   add_progress(summary_, status, worker_, dataset_, trainer_);

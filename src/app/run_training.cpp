@@ -56,12 +56,10 @@ RunImages load_images(Worker& worker, const data::Dataset& dataset) {
 /// Checked here, because the number of steps per epoch is not known earlier.
 void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
   const settings::TrainOptions& options = worker.config.train;
+  if (!worker.is_rank0() || !options.max_steps) return;
   const double steps =
       options.schedule.warmup_epochs * static_cast<double>(trainer.steps_per_epoch());
-  if (!worker.is_rank0() || !options.max_steps ||
-      steps <= static_cast<double>(*options.max_steps)) {
-    return;
-  }
+  if (steps <= static_cast<double>(*options.max_steps)) return;
   spdlog::warn(
       "schedule.warmup_epochs {} is {:.0f} steps, but max_steps ends the run after {}: the "
       "warm-up is shortened to the length of the run",

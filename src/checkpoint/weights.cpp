@@ -196,15 +196,6 @@ std::string advice(const models::Model& model, const Match& match,
          json_text(OrderedJson{{"file", weights.file.string()}, {"new", fresh}});
 }
 
-void warn_of_others(const NamedTensors& others, const std::string& source) {
-  constexpr std::size_t kMostNamed = 10;
-  if (others.empty()) return;
-  std::vector<std::string> names;
-  for (const auto& [name, tensor] : others) names.push_back(name);
-  spdlog::warn("{}: ignored {} that the model does not have: {}", source,
-               counted(std::ssize(others), "tensor"), first_names(names, kMostNamed));
-}
-
 /// Returns the tensors of the file by the model's names, without those in `fresh`.
 Match match_tensors(const models::Model& model, TensorFile file, const std::set<std::string>& fresh,
                     const std::string& source) {
@@ -256,7 +247,12 @@ void load_weights(models::Model& model, const settings::WeightsOptions& weights,
                     (text.empty() ? ":" : "\ndifferences:") +
                     differences(match.wanted, match.file()));
   }
-  warn_of_others(match.others, source);
+  if (!match.others.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : match.others) names.push_back(name);
+    spdlog::warn("{}: ignored {} that the model does not have: {}", source,
+                 counted(std::ssize(names), "tensor"), first_names(names, /*most=*/10));
+  }
   if (!fresh.empty()) {
     spdlog::info("{}: loaded {} tensors, {} keep their initial values: {}", source,
                  match.found.size(), fresh.size(), fmt::join(fresh, ", "));

@@ -281,14 +281,6 @@ void compare_rank_infos(c10d::Store& store, int world_size, RendezvousResult& re
   result.gpus = launch::share_out_gpus(gpus);
 }
 
-/// Keeps rank 0, which may serve the store, waiting until all ranks have read the store.
-void wait_for_readers(c10d::Store& store, const RendezvousOptions& options) {
-  store.set(key_of(kCompared, options.identity.rank), "");
-  if (options.identity.rank != 0) return;
-  store.wait(keys_of(kCompared, 1, options.identity.world_size),
-             to_milliseconds(options.timeout_s));
-}
-
 }  // namespace
 
 void publish_refusal(const RendezvousOptions& options, ExitCode code, const std::string& message) {
@@ -317,8 +309,13 @@ RendezvousResult rendezvous(const RendezvousOptions& options) {
       RendezvousResult joined;
       joined.store = store;
       compare_rank_infos(*store, world_size, joined);
-      // Each rank may then refuse the shared GPUs on its own and exit.
-      if (!joined.gpus.one_each()) wait_for_readers(*store, options);
+      if (joined.gpus.one_each()) return joined;
+      // Each rank may then refuse the shared GPUs on its own and exit, so rank 0, which may serve
+      // the store, waits until all have read it.
+      store->set(key_of(kCompared, options.identity.rank), "");
+      if (options.identity.rank == 0) {
+        store->wait(keys_of(kCompared, 1, world_size), to_milliseconds(options.timeout_s));
+      }
       return joined;
     });
   });

@@ -120,8 +120,7 @@ bool update_all(const kernels::WeightUpdate& update, const RuleStep& step,
   return finite;
 }
 
-// Return the `step` of a rule for `update_all`; it refers to the rule.
-
+/// Returns the step of a rule for `update_all`; it refers to the rule.
 auto step_by(const kernels::SgdRule& rule, double learning_rate) {
   const SgdFactors factors{static_cast<float>(learning_rate), static_cast<float>(rule.momentum),
                            static_cast<float>(rule.weight_decay), rule.nesterov};

@@ -271,7 +271,13 @@ at::Tensor Step::loss_of_no_samples() const {
 std::int64_t GraphedStep::replay(std::span<const PlannedStep> planned) {
   const PlannedStep& next = planned.front();
   if (!one_) {
-    make_inputs(next);
+    const at::TensorOptions options = step_.log().scalars().options();
+    sums_ = at::empty({kStepsAtOnce, StepLog::kScalars}, options);
+    rates_ = at::empty({kStepsAtOnce, 3}, options.dtype(step_.rates_type()));
+    for (std::int64_t number = 0; gathers_itself() && number < next.own.size(); ++number) {
+      const std::int64_t count = next.own_shard(static_cast<std::size_t>(number)).size();
+      positions_.push_back(at::empty({count + images_.samples_beyond()}, options.dtype(at::kLong)));
+    }
     one_ = make_graph_();
     capture(*one_, 1);
   }
@@ -315,17 +321,6 @@ bool GraphedStep::are_many(std::span<const PlannedStep> planned) const {
     return step.samples == samples_ && step.shard_sizes == shard_sizes_ &&
            step.own_shard(0).begin == begin;
   });
-}
-
-void GraphedStep::make_inputs(const PlannedStep& first) {
-  const at::TensorOptions options = step_.log().scalars().options();
-  sums_ = at::empty({kStepsAtOnce, StepLog::kScalars}, options);
-  rates_ = at::empty({kStepsAtOnce, 3}, options.dtype(step_.rates_type()));
-  if (!gathers_itself()) return;
-  for (std::int64_t number = 0; number < first.own.size(); ++number) {
-    const std::int64_t count = first.own_shard(static_cast<std::size_t>(number)).size();
-    positions_.push_back(at::empty({count + images_.samples_beyond()}, options.dtype(at::kLong)));
-  }
 }
 
 void GraphedStep::capture(accelerator::DeviceGraph& graph, std::int64_t steps) {

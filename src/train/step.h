@@ -259,7 +259,6 @@ class GraphedStep {
 
  private:
   bool are_many(std::span<const PlannedStep> planned) const;
-  void make_inputs(const PlannedStep& first);
   void set_rates(std::span<const PlannedStep> steps);
   void set_positions(const PlannedStep& next);
   void capture(accelerator::DeviceGraph& graph, std::int64_t steps);
