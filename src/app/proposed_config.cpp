@@ -294,8 +294,7 @@ std::string formatted(const Json& json, std::size_t indent = 0, std::size_t used
 
 /// Returns the published network that a weight file belongs to. Throws Error(kCheckpoint).
 InitialWeights published_weights(const fs::path& file) {
-  const auto like =
-      checkpoint::network_like(checkpoint::read_weights(file), network::ImageShape{3, 1, 1, 2});
+  const auto like = checkpoint::network_like(checkpoint::read_weights(file), {3, 1, 1, 2});
   std::string known;
   for (const settings::ModelName name : settings::all_models()) {
     settings::ModelOptions options;
