@@ -13,6 +13,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/cpu.h"
 #include "base/print.h"
 #include "base/system.h"
 #include "network/network.h"
@@ -127,26 +128,33 @@ int choose_threads(const settings::RunConfig& config, const Machine& machine,
   return std::max(1, machine.cores / local_world_size);
 }
 
-/// Returns whether one process with a thread for each of two cores is faster than two processes. It
-/// is if the config sets neither number and the network has many weights, all in linear layers:
-/// each process would read and write all weights for its part of the batch, limited by memory
-/// bandwidth.
-bool prefers_threads(const settings::RunConfig& config, const Machine& machine) {
+/// Returns why one process with a thread for each of two cores is faster than two processes, if the
+/// config sets neither number; empty if it is not. Our engine computes in blocks of 32 images, so a
+/// smaller part of a batch takes as long. A network whose many weights are all in linear layers is
+/// limited by memory bandwidth: each process would read and write all of them.
+std::string reason_for_threads(const settings::RunConfig& config, const Machine& machine) {
   const settings::LaunchOptions& options = config.launch;
   const bool counts_processes =
       options.processes_per_node || !options.devices.empty() ||
       !config.data.train_per_process.empty() || config.train.batch_size_per_process ||
       settings::mixing_scope(config.data.augment) == settings::MixupScope::kGlobal;
-  const auto images = network::known_images(config.data);
   // Not measured with more than two cores.
   if (counts_processes || use_cuda(config, machine) || machine.cores != kAutomaticCpuProcesses ||
-      choose_threads(config, machine, 1) != machine.cores || !images ||
-      !config.model.has_layers()) {
-    return false;
+      choose_threads(config, machine, 1) != machine.cores || !config.model.has_layers()) {
+    return "";
   }
+  constexpr std::int64_t kBlock = 32;  // images
+  if (config.train.batch_size.value_or(kBlock + 1) <= kBlock && cpu_features().avx512) {
+    return "half of so small a batch takes as long as all of it";
+  }
+  const auto images = network::known_images(config.data);
+  if (!images) return "";
   const network::Network layers =
       network::make_network(config.model, network::model_input(config.data, *images));
-  return layers.parameters > 1'000'000 && layers.multiply_adds <= layers.parameters;
+  const bool is_limited_by_memory =
+      layers.parameters > 1'000'000 && layers.multiply_adds <= layers.parameters;
+  return is_limited_by_memory ? "each of several processes would read all weights of this network"
+                              : "";
 }
 
 }  // namespace
@@ -258,7 +266,7 @@ int choose_process_count(const settings::RunConfig& config, const Machine& machi
   if (!config.data.train_per_process.empty()) {
     return static_cast<int>(config.data.train_per_process.size());
   }
-  if (prefers_threads(config, machine)) return 1;
+  if (!reason_for_threads(config, machine).empty()) return 1;
   const int automatic =
       use_cuda(config, machine) ? machine.gpus : std::min(machine.cores, kAutomaticCpuProcesses);
   return static_cast<int>(
@@ -270,9 +278,10 @@ std::string placement_note(const settings::RunConfig& config, const Machine& mac
     return std::string("there is a GPU, but this build has no ") + kCudaModule +
            ": using the CPU; scripts/setup --cuda builds it";
   }
-  if (!prefers_threads(config, machine)) return "";
-  return "using one process with a thread for each core, because each of several processes would "
-         "read all weights of this network; launch.processes_per_node overrides that";
+  const std::string reason = reason_for_threads(config, machine);
+  if (reason.empty()) return "";
+  return "using one process with a thread for each core, because " + reason +
+         "; launch.processes_per_node overrides that";
 }
 
 Placement choose_placement(const settings::RunConfig& config, const Machine& machine,

@@ -51,7 +51,7 @@ Schema<LaunchOptions> launch_schema() {
   Schema<LaunchOptions> schema;
   ADD_KEY(schema, processes_per_node, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
           "Processes on this machine; auto: one per GPU; on CPUs one per core, at most 2, and only "
-          "one on two cores if the network is large and has only linear layers.",
+          "one on two cores for batches of up to 32 and for large networks of linear layers only.",
           {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
   ADD_KEY(schema, max_restarts, integer(0, 1000),
           "Maximum number of restarts after lost processes, from memory or the newest checkpoint.");

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/cpu.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "support/error_of.h"
@@ -149,7 +150,7 @@ TEST_CASE("by default the launcher starts one process per GPU, else one per core
   CHECK(choose_process_count(asking(DeviceName::kCpu), {64, 8}) == 2);
 }
 
-TEST_CASE("a large network of linear layers gets one process with two threads on two cores") {
+TEST_CASE("small batches and large linear layers get one process with two threads on two cores") {
   RunConfig config;
   config.model.name = settings::ModelName::kMlp;
   CHECK(choose_process_count(config, {2, 0}) == 1);
@@ -159,6 +160,13 @@ TEST_CASE("a large network of linear layers gets one process with two threads on
   CHECK(choose_process_count(config, {4, 0}) == 2);
   CHECK(placement_note(config, {4, 0}).empty());
   CHECK(choose_process_count(config, {2, 3}) == 3);
+
+  RunConfig small_batch;
+  small_batch.train.batch_size = 32;
+  CHECK(choose_process_count(small_batch, {2, 0}) == (cpu_features().avx512 ? 1 : 2));
+  CHECK(choose_process_count(small_batch, {4, 0}) == 2);
+  small_batch.train.batch_size = 33;
+  CHECK(choose_process_count(small_batch, {2, 0}) == 2);
 
   using Change = void (*)(RunConfig&);
   for (const Change change : std::initializer_list<Change>{
