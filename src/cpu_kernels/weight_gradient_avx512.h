@@ -149,7 +149,7 @@ struct GradientTile {
     const std::int64_t in = view.shape.group_in();
     const std::int64_t out = group * view.shape.group_out() + row;
     const std::int64_t valid_rows = smaller(height, view.shape.group_out() - row);
-    const WeightStrides& strides = band.operands.strides;
+    const WeightStrides strides = band.operands.strides;  // which no store of weights modifies
     std::int64_t kx = column / view.column_run;
     std::int64_t channel = column % view.column_run;
     for (std::int64_t i = 0; i < count && kx < view.shape.kernel.width; ++kx, channel = 0) {

@@ -128,8 +128,10 @@ void keep_inflated(Bytes compressed, Bytes content) {
       *folder / ("." + name + "." + host_name() + "." + std::to_string(::getpid()));
   std::error_code failed;
   // Not synced: if a machine crash damages the file, its hash no longer matches.
-  const UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
-  if (file.valid() && write_all(file.get(), content.data(), content.size())) {
+  UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR));
+  const bool is_written = file.valid() && write_all(file.get(), content.data(), content.size());
+  file = UniqueFd();  // other hosts see all of a file on NFS only after it is closed
+  if (is_written) {
     fs::rename(temporary, path, failed);
     remove_least_recently_used(*folder);
     if (!failed) return;

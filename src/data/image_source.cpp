@@ -88,10 +88,13 @@ constexpr std::int64_t kMostHeaders = 4000;
 constexpr std::int64_t kMostDecoded = 64;
 constexpr std::int64_t kMostDecodedPixels = 50'000'000;  // about a second's work
 
-/// Returns whether conversion to gray and back changes no pixel.
 bool is_gray(const imaging::Image& image) {
-  return imaging::with_channels(imaging::with_channels(image, 1), image.channels).pixels ==
-         image.pixels;
+  if (image.channels == 1) return true;
+  for (std::size_t at = 0; at < image.pixels.size(); at += 3) {
+    const std::uint8_t* pixel = &image.pixels[at];
+    if (pixel[0] != pixel[1] || pixel[0] != pixel[2]) return false;
+  }
+  return true;
 }
 
 /// Returns whether the first channel of the four corners is bright on average.

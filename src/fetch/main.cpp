@@ -165,7 +165,9 @@ struct Transfer {
 /// case. Content beyond `max_bytes` is rejected. Throws Error(kData) if the file cannot be written.
 Transfer download(const std::string& url, const fs::path& part, std::uint64_t max_bytes) {
   const UniqueFd file = open_private_file(part, ExitCode::kData);
-  DownloadTarget target{file.get(), size_of(part), max_bytes};
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_errno(ExitCode::kData, part, "examine");
+  DownloadTarget target{file.get(), static_cast<std::uint64_t>(status.st_size), max_bytes};
   std::array<char, CURL_ERROR_SIZE> message{};
   const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> handle(curl_easy_init(),
                                                                    &curl_easy_cleanup);

@@ -113,7 +113,7 @@ Image decode_16_bits(Bytes bytes, const Header& header, const std::string& name)
   return image;
 }
 
-Header read(Bytes bytes, const std::string& name) {
+Header read_bmp(Bytes bytes, const std::string& name) {
   constexpr std::size_t kLongest = kInfo + 40;
   const bool old = bytes.size() >= kInfo + kOldInfo && is_old(bytes);
   if (!old && bytes.size() < kLongest) fail_at(name, bytes.size(), "ends inside the BMP header");
@@ -126,7 +126,7 @@ Header read(Bytes bytes, const std::string& name) {
   return {Format::kBmp, std::abs(std::int64_t{height}), width, 3};
 }
 
-Image decode(Bytes bytes, const Header& header, const std::string& name) {
+Image decode_bmp(Bytes bytes, const Header& header, const std::string& name) {
   const std::int64_t bits = bits_per_pixel(bytes);
   if (bits <= 8) return decode_indexed(bytes, header, name);
   if (bits == 16) return decode_16_bits(bytes, header, name);
@@ -147,6 +147,6 @@ Image decode(Bytes bytes, const Header& header, const std::string& name) {
 
 }  // namespace
 
-const Codec kBmp{[](Bytes bytes) { return has_text(bytes, 0, "BM"); }, read, decode};
+const Codec kBmp{[](Bytes bytes) { return has_text(bytes, 0, "BM"); }, read_bmp, decode_bmp};
 
 }  // namespace mnist_train::imaging

@@ -145,7 +145,7 @@ void to_rgb(Image& cmyk) {
   cmyk.pixels.resize(cmyk.bytes());
 }
 
-Header read(Bytes bytes, const std::string& name) {
+Header read_jpeg(Bytes bytes, const std::string& name) {
   constexpr std::string_view kExif{"Exif\0\0", 6};
   constexpr std::string_view kXmp{"http://ns.adobe.com/xap/1.0/\0", 29};
   Header header{Format::kJpeg, 0, 0, 0};
@@ -182,7 +182,7 @@ Header read(Bytes bytes, const std::string& name) {
   return header;
 }
 
-Image decode(Bytes bytes, const Header& header, const std::string& name) {
+Image decode_jpeg(Bytes bytes, const Header& header, const std::string& name) {
   if (header.components != 1 && header.components != 3 && header.components != 4) {
     fail_at(name, 0, "a JPEG image of {} colour components; only gray, RGB and CMYK are supported",
             header.components);
@@ -202,7 +202,8 @@ Image decode(Bytes bytes, const Header& header, const std::string& name) {
 
 }  // namespace
 
-const Codec kJpeg{[](Bytes bytes) { return has_text(bytes, 0, "\xFF\xD8\xFF"); }, read, decode};
+const Codec kJpeg{[](Bytes bytes) { return has_text(bytes, 0, "\xFF\xD8\xFF"); }, read_jpeg,
+                  decode_jpeg};
 
 std::string encode_jpeg(const Image& image, int quality) {
   const auto state = std::make_unique<Encoding>();

@@ -87,7 +87,7 @@ bool read_png_rows(PngReader& reader, std::vector<png_bytep>& rows) {
   return true;
 }
 
-Header read(Bytes bytes, const std::string& name) {
+Header read_png(Bytes bytes, const std::string& name) {
   constexpr std::size_t kChunk = 8;
   if (bytes.size() < kPngHeaderEnd) fail_at(name, bytes.size(), "ends inside the PNG header");
   if (big_endian(bytes, kChunk, 4) != 13 || !has_text(bytes, kChunk + 4, "IHDR")) {
@@ -108,7 +108,7 @@ Header read(Bytes bytes, const std::string& name) {
   return header;
 }
 
-Image decode(Bytes bytes, const Header& header, const std::string& name) {
+Image decode_png(Bytes bytes, const Header& header, const std::string& name) {
   PngReader reader(bytes);
   const auto fail = [&] {
     throw Error(ExitCode::kData, name + ": corrupt PNG image: " + reader.message.data());
@@ -131,7 +131,8 @@ Image decode(Bytes bytes, const Header& header, const std::string& name) {
 
 }  // namespace
 
-const Codec kPng{[](Bytes bytes) { return has_text(bytes, 0, "\x89PNG\r\n\x1A\n"); }, read, decode};
+const Codec kPng{[](Bytes bytes) { return has_text(bytes, 0, "\x89PNG\r\n\x1A\n"); }, read_png,
+                 decode_png};
 
 std::string encode_png(const Image& image) {
   png_image png{};

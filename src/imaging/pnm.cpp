@@ -71,13 +71,13 @@ std::vector<std::uint8_t> pnm_bytes(std::int64_t greatest, bool gray) {
   return bytes;
 }
 
-Header read(Bytes bytes, const std::string& name) {
+Header read_pnm(Bytes bytes, const std::string& name) {
   PnmText text(bytes, 2, name);
   const std::int64_t width = text.number(INT32_MAX);
   return {Format::kPnm, text.number(INT32_MAX), width, bytes[1] % 3 == '3' % 3 ? 3 : 1};
 }
 
-Image decode(Bytes bytes, const Header& header, const std::string& name) {
+Image decode_pnm(Bytes bytes, const Header& header, const std::string& name) {
   PnmText text(bytes, 2, name);
   text.number(INT32_MAX);
   text.number(INT32_MAX);
@@ -108,6 +108,6 @@ const Codec kPnm{[](Bytes bytes) {
                           bytes[1] <= '6' && bytes[1] != '4' &&
                           (bytes[2] <= ' ' || bytes[2] == '#');
                  },
-                 read, decode};
+                 read_pnm, decode_pnm};
 
 }  // namespace mnist_train::imaging

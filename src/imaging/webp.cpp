@@ -32,7 +32,7 @@ const WebpLibrary& webp() {
 constexpr std::size_t kRiffHeader = 12;
 constexpr std::size_t kChunkHeader = 8;
 
-Header read(Bytes bytes, const std::string& name) {
+Header read_webp(Bytes bytes, const std::string& name) {
   WebPBitstreamFeatures features{};
   if (webp().get_features(bytes.data(), bytes.size(), &features, WEBP_DECODER_ABI_VERSION) !=
       VP8_STATUS_OK) {
@@ -54,7 +54,7 @@ Header read(Bytes bytes, const std::string& name) {
           orientation.value()};
 }
 
-Image decode(Bytes bytes, const Header& header, const std::string& name) {
+Image decode_webp(Bytes bytes, const Header& header, const std::string& name) {
   Image image{header.height, header.width, header.components, {}};
   image.pixels.resize(image.bytes());
   const auto decode = image.channels == 4 ? webp().decode_rgba : webp().decode_rgb;
@@ -69,7 +69,7 @@ Image decode(Bytes bytes, const Header& header, const std::string& name) {
 }  // namespace
 
 const Codec kWebp{
-    [](Bytes bytes) { return has_text(bytes, 0, "RIFF") && has_text(bytes, 8, "WEBP"); }, read,
-    decode};
+    [](Bytes bytes) { return has_text(bytes, 0, "RIFF") && has_text(bytes, 8, "WEBP"); }, read_webp,
+    decode_webp};
 
 }  // namespace mnist_train::imaging

@@ -421,7 +421,8 @@ void launch_depthwise(const Depthwise& layer, const at::Tensor& read, const at::
 }  // namespace
 
 bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight) {
-  constexpr std::int64_t kMaxChannels = kArrivedBlocks * kTileChannels / 5;
+  constexpr std::int64_t kMaxChannels =
+      kArrivedBlocks / 5 * kTileChannels;  // one counter per tile and kernel row
   return is_f32_or_bf16(x) && x.dim() == 4 && x.numel() > 0 &&
          x.numel() <= std::numeric_limits<int>::max() && x.size(1) <= kMaxChannels &&
          weight.scalar_type() == x.scalar_type() && weight.is_contiguous() &&

@@ -268,8 +268,9 @@ struct Depthwise {
   std::int64_t padding = 0;
 };
 
-/// Returns whether the kernels can convolve x [N,C,H,W] with this weight [C,1,kernel,kernel]: both
-/// f32 or both bf16, and kernels of 3x3 or 5x5.
+/// Returns whether the kernels can convolve x [N,C,H,W] with this contiguous weight
+/// [C,1,kernel,kernel]: both f32 or both bf16, kernels of 3x3 or 5x5 with less padding than that,
+/// at most 13,056 channels and 2^31 - 1 values.
 bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
 
 /// Returns the output [N,C,H',W'] for channels_last x, in the same format. See gpu/depthwise.cu.

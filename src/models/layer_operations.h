@@ -40,8 +40,9 @@ at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int
 at::Tensor linear_activation(torch::nn::LinearImpl& layer, kernels::LinearFunction function,
                              const at::Tensor& x);
 
-/// Returns the output of a layer for images [N,C,H,W], with and without its bias. On a GPU kernels
-/// compute depthwise convolutions, for which cuDNN compiles code in every run.
+/// Returns the output of a layer for images [N,C,H,W], with and without its bias. On a GPU our
+/// kernels compute depthwise convolutions without bias, as far as they can: cuDNN would compile
+/// code for each of them in every run.
 at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images);
 

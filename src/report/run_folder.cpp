@@ -131,10 +131,12 @@ std::optional<fs::path> find_free_folder(const settings::RunConfig& config,
   // Checked first, because advice to resume would be wrong while the folder is in use.
   const UniqueFd lock(::open((*folder / files::kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (lock.valid() && is_file_locked(lock.get())) refuse_in_use(*folder, lock.get());
-  const bool is_of_launch =
-      launch_id.empty() || (lock.valid() && content_of(lock.get()).ends_with("\n" + launch_id));
+  const auto is_of_launch = [&] {
+    return launch_id.empty() ||
+           (lock.valid() && content_of(lock.get()).ends_with("\n" + launch_id));
+  };
   const bool continues =
-      resume == "auto" || belongs_to(resume, *folder) || (after_restart && is_of_launch);
+      resume == "auto" || belongs_to(resume, *folder) || (after_restart && is_of_launch());
   if (holds_run(*folder) && !continues) {
     refuse("{}: already contains a run; resume it with --resume auto, or choose another --output",
            folder->string());

@@ -65,6 +65,7 @@ struct ParameterOptions {
   std::optional<double> learning_rate_factor;
   std::optional<double> weight_decay;
   std::optional<bool> frozen;
+  bool operator==(const ParameterOptions&) const = default;
 };
 
 /// Hyperparameters, at the top level of the config.

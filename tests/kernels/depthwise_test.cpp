@@ -1,9 +1,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -45,7 +47,10 @@ void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes,
                            .to(type)
                            .contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor weight = at::randn({sizes.channels, 1, layer.kernel, layer.kernel}).to(type);
-  if (!kernels::can_convolve(layer, x, weight)) return;
+  if (!kernels::can_convolve(layer, x, weight)) {
+    REQUIRE(std::min(sizes.height, sizes.width) + 2 * layer.padding < layer.kernel);
+    return;
+  }
   CAPTURE(sizes.count, sizes.channels, sizes.height, sizes.width, type);
   CAPTURE(layer.kernel, layer.stride, layer.padding);
   const at::Tensor exact_x = x.to(at::kDouble).requires_grad_();
@@ -67,6 +72,8 @@ void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes,
   agreement.add("gradient of the weight", found.weight, exact_weight.grad(), type);
   CHECK(agreement.difference() == "");
   CHECK(gradients().weight.equal(found.weight));
+  CHECK(!kernels::convolution_gradients(layer, x, weight, dy, false, true).x.defined());
+  CHECK(!kernels::convolution_gradients(layer, x, weight, dy, true, false).weight.defined());
 }
 
 /// Depthwise layers with and without batch norm, and others that look like them.
@@ -114,6 +121,10 @@ TEST_CASE("LibTorch computes convolutions that the depthwise kernels do not supp
   const at::Tensor weight = at::randn({6, 1, 3, 3});
   CHECK(kernels::can_convolve({3, 1, 1}, x, weight));
   CHECK(!kernels::can_convolve({3, 1, 3}, x, weight));
+  for (const std::int64_t channels : {13056, 13057}) {  // five counters for every 64
+    CHECK(kernels::can_convolve({5, 1, 2}, at::zeros({1, channels, 2, 2}),
+                                at::zeros({channels, 1, 5, 5})) == (channels == 13056));
+  }
   CHECK(!kernels::can_convolve({7, 1, 3}, x, at::randn({6, 1, 7, 7})));
   CHECK(!kernels::can_convolve({3, 1, 1}, x.to(at::kBFloat16), weight));
   const EmulatedKernels emulated;

@@ -40,7 +40,8 @@ TEST_CASE("every data set can be used in a config, with its normalisation") {
     const RunConfig config = read(R"({"data":{"dataset":")" + row.name + R"("}})");
     CHECK(config.data.dataset == row.name);
     CHECK(effective_normalize(config.data, row.channels) == row.normalize);
-    CHECK(read(write_run_config(config, true)) == config);
+    const std::string written = write_run_config(config, true);
+    CHECK(write_run_config(read(written), true) == written);
   }
 }
 

@@ -6,6 +6,7 @@
 // Source: torch.nn.Conv2d with as many groups as channels.
 
 constexpr unsigned kTileChannels = 64;  // at most, see row_tiles.cu
+constexpr unsigned kMaxElements = 25;   // of a kernel
 
 /// Sizes of the images whose positions are the rows of a RowTile, and of those that are read.
 struct DepthwiseSizes {
@@ -41,13 +42,19 @@ __device__ inline int read_coordinate(int coordinate, int element, const Depthwi
   return found < size ? found : -1;
 }
 
+/// Weights of a block's tile: [kernel elements, channels].
+__device__ inline float* weights_of_tile() {
+  __shared__ float weights[kMaxElements * kTileChannels];
+  return weights;
+}
+
 /// Writes the output or, if `is_gradient`, the gradient of the input.
 template <class T, int size, int kernel, bool is_gradient>
 __device__ inline void convolve_depthwise(const RowTile<size>& tile, const T* read,
                                           const T* weights, const DepthwiseSizes& sizes,
                                           T* written) {
   constexpr unsigned kElements = kernel * kernel;
-  __shared__ float of_tile[kElements * kTileChannels];  // [elements, channels]
+  float* const of_tile = weights_of_tile();
   for (unsigned i = threadIdx.x; i < kElements * tile.channels; i += blockDim.x) {
     of_tile[i % kElements * kTileChannels + i / kElements] =
         to_float(weights[tile.begin * kElements + i]);
