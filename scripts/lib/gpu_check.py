@@ -42,6 +42,10 @@ FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for what runs at once
 PROFILED_LAUNCHES = {"net": (170, 100), "resnet18": (180, 460)}
 
 
+def program(name="mnist-train"):
+    return str(runs.programs_folder() / name)
+
+
 def file_name(text):
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
@@ -113,18 +117,14 @@ def together(*calls):
 
 def check_gpu_tests(checks):
     """Each case in a process of its own: an error of the device stays with it."""
-    program = str(runs.programs_folder() / "mnist-train-tests")
-    listed = subprocess.run([program, "[gpu]", "--list-tests"], env=runs.environment(), text=True, capture_output=True, check=False)
+    tests = program("mnist-train-tests")
+    listed = subprocess.run([tests, "[gpu]", "--list-tests"], env=runs.environment(), text=True, capture_output=True, check=False)
     names = re.findall(r"^  (\S.*)$", listed.stdout, re.MULTILINE)  # long ones continue in the next line
     if not names:
         checks.report("[gpu] tests", False, listed.stdout + listed.stderr)
         return
-    together(*(functools.partial(checks.command, f"[gpu] {name}", program, re.sub(r"([,\[\\])", r"\\\1", name) + "*",
+    together(*(functools.partial(checks.command, f"[gpu] {name}", tests, re.sub(r"([,\[\\])", r"\\\1", name) + "*",
                                  forbidden="no CUDA device", variables=FEW_THREADS) for name in names))
-
-
-def check_doctor(checks):
-    checks.command("doctor", str(runs.programs_folder() / "mnist-train"), "doctor")
 
 
 def check_smoke(checks):
@@ -140,11 +140,8 @@ def check_parity(checks):
     with ThreadPoolExecutor() as executor:
         cpu, gpu = executor.map(lambda device: checks.train(f"{device}-steps", runs.SMALL, max_steps=20, device=device), ("cpu", "cuda"))
     difference = runs.relative_difference(gpu, cpu)
-    checks.report(
-        "CPU-GPU parity of weights",
-        difference <= WEIGHTS_TOLERANCE,
-        f"{difference:.1e} after 20 steps (at most {WEIGHTS_TOLERANCE:.0e})",
-    )
+    checks.report("CPU-GPU parity of weights", difference <= WEIGHTS_TOLERANCE,
+                  f"{difference:.1e} after 20 steps (at most {WEIGHTS_TOLERANCE:.0e})")
 
 
 def check_training(checks):
@@ -161,11 +158,8 @@ def check_training(checks):
         checks.time(f"{checks.gpus} GPUs, fp32, NCCL", checks.train("gpus", config, checks.gpus, device="cuda", backend="nccl"))
     accuracies = gpu.read_json("accuracies.json")
     differences = [abs(a - b) for a, b in zip(accuracies, cpu.read_json("accuracies.json"))]
-    checks.report(
-        "CPU-GPU parity of accuracies",
-        max(differences) <= ACCURACY_TOLERANCE,
-        f"{max(differences):.4f} over 2 epochs (at most {ACCURACY_TOLERANCE})",
-    )
+    checks.report("CPU-GPU parity of accuracies", max(differences) <= ACCURACY_TOLERANCE,
+                  f"{max(differences):.4f} over 2 epochs (at most {ACCURACY_TOLERANCE})")
     checks.report("configs/mnist.json", accuracies[-1] >= ACCURACY_GOAL, f"{accuracies[-1]} (at least {ACCURACY_GOAL})")
 
 
@@ -188,7 +182,7 @@ def check_two_ranks_of_nccl(checks):
         port = str(29500 + number)
         flags = [flag for setting in cases[name] for flag in ("--set", setting)]
         checks.command(f"two ranks of NCCL on one GPU: {name}", "bash", "-c", script, "bash",
-                       str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output",
+                       program(), "--config", str(config), "--output",
                        str(checks.folder / f"nccl-{port}"), *flags,
                        variables={"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
                                   "MASTER_PORT": port, "NCCL_SOCKET_IFNAME": "lo"})
@@ -229,7 +223,7 @@ def check_profile(checks):
         text = checks.command(f"profile of {model}", "ncu", "--target-processes", "all", "--clock-control", "none", "--cache-control",
                               "none", "--print-units", "base", "--csv", "--page", "raw", "--metrics", "gpu__time_duration.sum",
                               "--launch-skip", str(skipped), "--launch-count", str(profiled),
-                              str(runs.programs_folder() / "mnist-train"), "--config", str(config), "--output",
+                              program(), "--config", str(config), "--output",
                               str(checks.folder / f"profile-{model}"), "--quiet")
         if text:
             checks.profiles[model] = kernels_of_last_step(text)
@@ -254,7 +248,7 @@ def check_sanitizer(checks):
     if not shutil.which("compute-sanitizer"):
         checks.report("sanitizer", True, "left out: there is no compute-sanitizer here")
         return
-    case = ("--error-exitcode", "9", str(runs.programs_folder() / "mnist-train-tests"), "a GPU computes all kernels as LibTorch does")
+    case = ("--error-exitcode", "9", program("mnist-train-tests"), "a GPU computes all kernels as LibTorch does")
     together(*(functools.partial(checks.command, f"sanitizer: {tool}", "compute-sanitizer", "--tool", tool, *case,
                                variables=FEW_THREADS) for tool in ("memcheck", "racecheck")))
 
@@ -286,11 +280,11 @@ def check_against_python(checks, case):
     result = checks.output.with_name(f"{checks.output.stem}-python-{case}.json")
     checks.command(f"against Python, {case}", sys.executable, str(runs.ROOT / "scripts" / "bench" / "run"), case,
                    "--device", "cuda", "--processes", "1", "--epochs", "5", "--runs", "1", "--peers", peers,
-                   "--binary", str(runs.programs_folder() / "mnist-train"), "--output", str(result))
+                   "--binary", program(), "--output", str(result))
 
 
 PARTS = {
-    "doctor": check_doctor,
+    "doctor": lambda checks: checks.command("doctor", program(), "doctor"),
     "nccl": check_two_ranks_of_nccl,
     "tests": check_gpu_tests,
     "parity": check_parity,
@@ -311,8 +305,7 @@ def driver_version():
 
 
 def describe_machine(gpus):
-    version = [str(runs.programs_folder() / "mnist-train"), "--version"]
-    result = subprocess.run(version, capture_output=True, text=True, check=False, env=runs.environment())
+    result = subprocess.run([program(), "--version"], capture_output=True, text=True, check=False, env=runs.environment())
     return {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "gpus": gpus,
