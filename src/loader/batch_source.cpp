@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/as_strided.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <spdlog/spdlog.h>
@@ -238,6 +237,15 @@ class ResidentSource : public BatchSource {
   std::optional<kernels::PixelMap> augmenting_map_;  // GPU: for augmented ones, if supported
 };
 
+/// Returns a copy of `rows` with space for `more` rows at the end.
+at::Tensor with_room(const at::Tensor& rows, std::int64_t more) {
+  std::vector<std::int64_t> sizes = rows.sizes().vec();
+  sizes.front() += more;
+  at::Tensor larger = at::empty(sizes, rows.options());
+  larger.narrow(0, 0, rows.size(0)).copy_(rows);
+  return larger;
+}
+
 }  // namespace
 
 at::Tensor empty_channels_last(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -270,8 +278,11 @@ at::Tensor BatchSource::look_up_all(at::IntArrayRef sizes, const SampleAt& sampl
       }
     });
   };
-  type_ == at::kBFloat16 ? fill(images.mutable_data_ptr<at::BFloat16>())
-                         : fill(images.mutable_data_ptr<float>());
+  if (type_ == at::kBFloat16) {
+    fill(images.mutable_data_ptr<at::BFloat16>());
+  } else {
+    fill(images.mutable_data_ptr<float>());
+  }
   return images;
 }
 
@@ -347,10 +358,11 @@ Batch BatchSource::augmented(Selection selection) {
   Batch stored = read(wanted);
   const data::Range partners = augmenter_->partners(selection);
   if (partners.size() > 0) {
-    stored = {stored.images.clone(), stored.labels.clone()};  // `read` may reuse their memory
-    const Batch others = read({partners});
-    stored.images = at::cat({stored.images, others.images});
-    stored.labels = at::cat({stored.labels, others.labels});
+    const std::int64_t own = stored.labels.size(0);
+    stored = {with_room(stored.images, partners.size()), with_room(stored.labels, partners.size())};
+    const Batch others = read({partners});  // may reuse the memory of the first ones
+    stored.images.narrow(0, own, partners.size()).copy_(others.images);
+    stored.labels.narrow(0, own, partners.size()).copy_(others.labels);
   }
   return finish(augmenter_->apply(std::move(stored), selection));
 }
