@@ -36,7 +36,7 @@ constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumber
 std::string quoted_classes(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNamed = 50;
   const auto named = std::span(names).first(std::min(names.size(), kMostNamed));
-  const std::string text = fmt::format("\"{}\"", fmt::join(named, "\", \""));
+  std::string text = fmt::format("\"{}\"", fmt::join(named, "\", \""));
   if (named.size() == names.size()) return text;
   return text + fmt::format(" and {} more", names.size() - named.size());
 }
