@@ -15,7 +15,7 @@ NVRTC = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "lib" / "li
 @pytest.mark.skipif(not NVRTC.exists(), reason="NVIDIA's wheels are not there")
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_90", "sm_120"])
 def test_nvrtc_takes_the_kernels(architecture):
-    parts = re.search(r"foreach\(part ([\w ]+)\)", (FOLDER / "CMakeLists.txt").read_text())[1].split()
+    parts = re.search(r"foreach\(part ([\w\s]+)\)", (FOLDER / "CMakeLists.txt").read_text())[1].split()
     assert {f"{part}.cu" for part in parts} == {path.name for path in (FOLDER / "gpu").iterdir()}
     source = "".join((FOLDER / "gpu" / f"{part}.cu").read_text() for part in parts)
     library = ctypes.CDLL(str(NVRTC))
