@@ -171,7 +171,7 @@ void place_ranks(LaunchState& state, bool reads_data) {
   const settings::RunConfig& config = state.config;
   const launch::Machine machine = launch::this_machine();
   const std::string note = launch::placement_note(config, machine);
-  if (!note.empty()) spdlog::info("{}", note);
+  if (!note.empty() && (state.trains() || machine.lacks_module)) spdlog::info("{}", note);
   if (reads_data) {
     state.processes = launch::choose_process_count(config, machine);
     data::require_decoder(config.data.decode);
