@@ -153,8 +153,8 @@ void set_up_host(Worker& worker) {
   if (deterministic) ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicCuDNN(deterministic);
   // TF32 keeps 10 bits, so the results of a split batch's parts would not sum to that of the whole
-  // batch. cuDNN's gradients of weights still have errors of up to 2e-3: it sums them by Winograd's
-  // algorithm.
+  // batch. cuDNN's gradients of weights still have errors of up to 1.6e-3, because it computes them
+  // with Winograd's algorithm.
   if (deterministic) at::globalContext().setAllowTF32CuDNN(false);
 }
 
