@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -238,6 +239,7 @@ class Gather {
       view_.panel_rows = choose_panel_rows<Element>(view_.group_out, view_.by_amx);
       view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
       add_runs(columns);
+      choose_winograd(s, columns);
     }
     view_.row_begin = row_begin_.data();
     view_.rows = rows_.data();
@@ -302,6 +304,36 @@ class Gather {
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
+  /// Uses Winograd's algorithm if that is faster. Depends on the shape alone, so that results do
+  /// not depend on the size of a batch.
+  void choose_winograd(const ConvolutionShape& s, const GatherAxis& columns) {
+    constexpr std::int64_t kLeastTiles = 9;  // to pay for reading and writing larger weights
+    constexpr double kTransforms = 100;      // per tile and channel, in products
+    constexpr double kLeastGain = 1.1;
+    const auto is = [](const Extent& extent, std::int64_t size) {
+      return extent.height == size && extent.width == size;
+    };
+    const std::int64_t tiles = ceil_divide(view_.out.height, 2) * ceil_divide(view_.out.width, 2);
+    if (kDepth<Element> != 1 || s.groups != 1 || !is(s.kernel, 3) || !is(s.stride, 1) ||
+        !is(s.dilation, 1) || tiles < kLeastTiles) {
+      return;
+    }
+    std::size_t column_taps = 0;
+    for (std::int64_t x = 0; x < view_.out.width; ++x) column_taps += columns.taps(x).size();
+    const auto products = static_cast<double>(rows_.size() * column_taps);
+    const auto channels = [](const ValueShape& of) { return static_cast<double>(of.channels); };
+    const double of_tile =
+        kWinogradPositions + kTransforms * (1 / channels(s.in) + 1 / channels(s.out));
+    if (products < kLeastGain * of_tile * static_cast<double>(tiles)) return;
+    constexpr std::int64_t kLine = 16;  // floats, so that positions do not map to few cache sets
+    WinogradView& to = view_.winograd;
+    to.top = view_.backward ? 2 - s.padding.height : s.padding.height;
+    to.left = view_.backward ? 2 - s.padding.width : s.padding.width;
+    to.position_size = view_.in.channels * kImages + kLine;
+    to.at_once = std::clamp<std::int64_t>(kBandBytes / 16 / to.tile_size(), 1, tiles);
+    view_.positions = kWinogradPositions * view_.in.channels;
+    sequences_.clear();
+  }
   /// Columns whose taps have the same weights are computed together. In the backward pass they are
   /// a stride apart.
   void add_tiles(const GatherAxis& axis) {
@@ -337,6 +369,7 @@ class Gather {
   }
 
   bool is_depthwise() const { return view_.depthwise.count > 0; }
+  bool by_winograd() const { return view_.winograd.at_once > 0; }
   /// Returns the number of output rows whose input remains cached.
   std::int64_t cached_rows() const {
     const std::int64_t in_bytes =
@@ -344,12 +377,33 @@ class Gather {
     return std::max<std::int64_t>(1, kBandBytes * view_.out.height / in_bytes);
   }
   RowParts parts(std::int64_t blocks) const {
-    return RowParts::of(blocks, view_.out.height, cached_rows());
+    RowParts parts = RowParts::of(blocks, view_.out.height, cached_rows());
+    if (by_winograd()) {  // whole tiles
+      parts.rows = round_up(parts.rows, 2);
+      parts.of_block = ceil_divide(parts.height, parts.rows);
+    }
+    return parts;
+  }
+  /// Calls the kernel for a part.
+  void gather(const BatchOperands<Element>& operands, const PackedPanels<Element>& panels,
+              GatherPart part) const {
+    if (by_winograd()) {
+      constexpr std::size_t kLine = 16;  // floats; vectors that span two lines are slow
+      thread_local std::vector<float> scratch;
+      const auto size =
+          static_cast<std::size_t>(view_.winograd.at_once * view_.winograd.tile_size());
+      if (scratch.size() < size + kLine) scratch.resize(size + kLine);
+      void* begin = scratch.data();
+      std::size_t space = scratch.size() * sizeof(float);
+      part.scratch = static_cast<float*>(
+          std::align(kLine * sizeof(float), size * sizeof(float), begin, space));
+    }
+    kernels_.gather(view_, operands, panels, part);
   }
   /// Returns whether all blocks should be multiplied by a few panels at a time: if the weights need
   /// more memory than the inputs, or if there is only one row.
   bool multiplies_by_panels(std::int64_t blocks) const {
-    if (view_.groups != 1 || is_depthwise()) return false;
+    if (view_.groups != 1 || is_depthwise() || by_winograd()) return false;
     const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
     return view_.out.height == 1 ||
            (packed_words() > in_words && cached_rows() >= view_.out.height);
@@ -376,8 +430,7 @@ class Gather {
                                            std::min(at + kPanelsAtOnce, last), in_place};
         kernels_.pack(view_, operands, panels);
         for (std::int64_t block = 0; block < operands.blocks; ++block) {
-          kernels_.gather(view_, operands, panels,
-                          {block, 0, view_.out.height, panels.begin, panels.end});
+          gather(operands, panels, {block, 0, view_.out.height, panels.begin, panels.end});
         }
       }
     });
@@ -394,11 +447,11 @@ class Gather {
     if (listener != nullptr) {  // first parts split by panels: the others wait for them
       first = std::min(at_once, all.of_block);
       const std::int64_t rows = std::min(first * all.rows, view_.out.height);
-      parallel_for(
-          0, ceil_divide(panels, kPanelPair), 1, [&](std::int64_t begin, std::int64_t end) {
-            kernels_.gather(view_, operands, packed,
+      parallel_for(0, ceil_divide(panels, kPanelPair), 1,
+                   [&](std::int64_t begin, std::int64_t end) {
+                     gather(operands, packed,
                             {0, 0, rows, begin * kPanelPair, std::min(end * kPanelPair, panels)});
-          });
+                   });
       listener->begin(count);
       for (std::int64_t part = 0; part < first; ++part) all.visit(part, listener->take);
     }
@@ -406,10 +459,9 @@ class Gather {
       while (begin < end) {
         const std::int64_t block = begin / all.of_block;
         const std::int64_t last = std::min({begin + at_once, end, (block + 1) * all.of_block});
-        kernels_.gather(
-            view_, operands, packed,
-            {block, begin % all.of_block * all.rows,
-             std::min((last - block * all.of_block) * all.rows, view_.out.height), 0, panels});
+        gather(operands, packed,
+               {block, begin % all.of_block * all.rows,
+                std::min((last - block * all.of_block) * all.rows, view_.out.height), 0, panels});
         for (; begin < last; ++begin) {
           if (listener != nullptr) all.visit(begin, listener->take);
         }

@@ -4,6 +4,7 @@
 
 #include "cpu_kernels/depthwise_avx512.h"
 #include "cpu_kernels/lanes_avx512.h"
+#include "cpu_kernels/winograd_avx512.h"
 
 /// Convolutions: forward pass and gradient of the input.
 namespace mnist_train::cpu_kernels::avx512 {
@@ -106,13 +107,26 @@ class Packer {
     for (std::int64_t tap = 0; tap < taps; ++tap) {
       const std::int64_t ky = tap / view_.kernel_width;
       const std::int64_t kx = tap % view_.kernel_width;
-      Block& block = blocks[adjacent ? tap % kLanes : 0];
+      Block& block = blocks[tap % kLanes];
       if (!adjacent) {
         load(group, row, word * kD, tap_at(ky, kx), block);
       } else if (tap % kLanes == 0) {
         load_taps(group, row, word * kD, weights_ + tap, smaller(kLanes, taps - tap), blocks);
       }
       store_tap(block, ky, kx, word, panel);
+    }
+    if (view_.winograd.at_once > 0) store_transformed(blocks, word, panel);
+  }
+  /// Stores the transforms of up to 16 words from the blocks of their taps.
+  void store_transformed(const Block* taps, std::int64_t word, Element* panel) const {
+    const __mmask16 rows = first_lanes(view_.panel_rows);
+    for (std::int64_t i = 0; i < smaller(kLanes, tap_words_ - word); ++i) {
+      __m512 transformed[kWinogradPositions];
+      transform_weights(taps, i, view_.backward, transformed);
+      for (std::int64_t position = 0; position < kWinogradPositions; ++position) {
+        _mm512_mask_storeu_ps(panel + (position * tap_words_ + word + i) * view_.panel_rows, rows,
+                              transformed[position]);
+      }
     }
   }
 
@@ -225,23 +239,6 @@ class Packer {
   bool merges_groups_ = view_.groups != view_.layer_groups;
   std::int64_t tap_words_ = words<Element>(view_.group_in);
   std::int64_t panel_size_ = view_.positions * view_.panel_rows * kD;
-};
-
-/// Destination and epilogue for consecutive rows of panels.
-template <class Element>
-struct Results {
-  const Element* addend;
-  bool relu;
-  Element* out;
-  std::int64_t rows;  // of results
-
-  /// Stores the sums of the word beginning at `row`.
-  [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
-    const std::int64_t at = row * kImages + vector * kVectorSize<Element>;
-    if (addend != nullptr) sums = sums + load_words(addend + at);
-    if (relu) sums = map([](__m512 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }, sums);
-    store_words(out + at, sums);
-  }
 };
 
 /// Weights of a panel, either packed or as rows of a matrix. Steps are in elements.
@@ -404,6 +401,9 @@ template <class Element>
 void gather(const GatherView& view, const BatchOperands<Element>& operands,
             const PackedPanels<Element>& panels, const GatherPart& part) {
   if (view.depthwise.count > 0) return sum_depthwise(view, operands, panels.at, part);
+  if constexpr (kDepth<Element> == 1) {
+    if (view.winograd.at_once > 0) return gather_by_tiles(view, operands, panels.at, part);
+  }
   for (std::int64_t group = 0; group < view.groups; ++group) {
     if constexpr (kDepth<Element> == 2) {
       if (view.by_amx) {

@@ -116,6 +116,17 @@ struct DepthwiseTiles {
   std::int64_t words_at_once;
 };
 
+inline constexpr std::int64_t kWinogradPositions = 16;  // of a transformed tile
+
+/// How Winograd's algorithm computes a convolution. Sizes are in floats.
+struct WinogradView {
+  std::int64_t at_once = 0;        // tiles of 2x2 outputs; 0: another algorithm computes it
+  std::int64_t top = 0, left = 0;  // padding
+  std::int64_t position_size = 0;  // of a tile's transformed inputs
+
+  std::int64_t tile_size() const { return kWinogradPositions * position_size; }
+};
+
 /// Sums of products of input words and weights: the forward pass of a convolution or, with the
 /// gradient of the output as `in`, the gradient of its input. Output row y sums over the taps
 /// rows[row_begin[y]] to rows[row_begin[y + 1]]; column x sums over runs in the same way or, if the
@@ -123,7 +134,8 @@ struct DepthwiseTiles {
 ///
 /// Weights are packed in words as [group][panel][position][row of the panel], or for AMX as
 /// [group][panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word
-/// of the layer's output, with fp32 weights [tap][channel of the word].
+/// of the layer's output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm,
+/// positions are those of a transformed tile, each with all input channels.
 struct GatherView {
   ValueShape in, out;
   bool backward;
@@ -140,6 +152,7 @@ struct GatherView {
   std::int64_t sequence_count, kernel_height, kernel_width;
   std::int64_t tap_kernel;  // kernel columns between taps
   DepthwiseTiles depthwise;
+  WinogradView winograd;
 
   /// Panels of a group that have no padding rows.
   std::int64_t complete_panels() const { return group_out / panel_rows; }
@@ -180,6 +193,7 @@ struct PackedPanels {
 /// The rows of a block's output and the panels of each group to compute.
 struct GatherPart {
   std::int64_t block, row_begin, row_end, panel_begin, panel_end;
+  float* scratch = nullptr;  // for the transformed inputs of Winograd's algorithm
 };
 
 /// Output rows of blocks `block_begin` to `block_end` whose products are summed in registers, and

@@ -201,6 +201,23 @@ struct RegisterSums {
   __m512 of[M][V];
 };
 
+/// Destination and epilogue for consecutive rows of panels.
+template <class Element>
+struct Results {
+  const Element* addend;
+  bool relu;
+  Element* out;
+  std::int64_t rows;  // of results
+
+  /// Stores the sums of the word beginning at `row`.
+  [[gnu::always_inline]] void store(std::int64_t row, int vector, Values<Element> sums) const {
+    const std::int64_t at = row * kImages + vector * kVectorSize<Element>;
+    if (addend != nullptr) sums = sums + load_words(addend + at);
+    if (relu) sums = map([](__m512 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }, sums);
+    store_words(out + at, sums);
+  }
+};
+
 // Words with arbitrary strides in memory.
 
 /// Strides, in elements, between words and between the channels of a word.

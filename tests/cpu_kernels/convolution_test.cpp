@@ -222,6 +222,25 @@ TEST_CASE("Convolutions sum over bands of rows and over blocks") {
   }
 }
 
+/// In fp32, Winograd's algorithm computes these, both passes or one of them.
+TEST_CASE("3x3 convolutions with many channels agree with sums in fp64") {
+  struct Shape {
+    std::int64_t in, out, height, width, padding, images;
+  };
+  const std::vector<Shape> shapes{{32, 32, 6, 8, 1, 33},  {33, 48, 9, 16, 1, 1},
+                                  {64, 20, 11, 7, 0, 1},  {40, 70, 8, 13, 2, 1},
+                                  {128, 16, 6, 30, 1, 1}, {48, 48, 25, 9, 1, 1}};
+  std::uint32_t seed = 50;
+  for (const auto& [in, out, height, width, padding, images] : shapes) {
+    ConvolutionShape shape{{in, height, width}, {out, 0, 0}, {3, 3}, {1, 1},
+                           {padding, padding},  {1, 1},      1};
+    shape.out.height = out_size(height, 3, 1, padding, 1);
+    shape.out.width = out_size(width, 3, 1, padding, 1);
+    CHECK(Gather<float>(shape, /*backward=*/false).view().winograd.at_once > 0);
+    for (const bool integers : {true, false}) check(shape, images, ++seed, integers);
+  }
+}
+
 /// Linear layers whose weights are read in place, but for incomplete panels and registers, and
 /// convolutions whose weights take more memory than their input.
 TEST_CASE("Convolutions that multiply by panels agree with sums in fp64") {

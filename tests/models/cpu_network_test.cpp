@@ -49,10 +49,11 @@ LayerList pooled() {
           linear(5)};
 }
 
+/// In fp32, Winograd's algorithm computes the second convolution of the block.
 LayerList residual(bool norm = true) {
   settings::ResidualLayer block;
-  block.layers = {convolution(8, 3, 1, 2, !norm), relu(), convolution(8, 3, 1, 1, !norm)};
-  block.shortcut = {convolution(8, 1, 0, 2)};
+  block.layers = {convolution(32, 3, 1, 2, !norm), relu(), convolution(32, 3, 1, 1, !norm)};
+  block.shortcut = {convolution(32, 1, 0, 2)};
   block.activation = Activation::kRelu;
   if (norm) {
     block.layers.insert(block.layers.begin() + 1, batch_norm());
