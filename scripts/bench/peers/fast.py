@@ -11,7 +11,7 @@ import torch
 from flags import read_idx
 from torch import nn
 
-BATCH, SIDE, CROP, MAX_RATE = 256, 28, 24, 0.012
+BATCH, SIDE, CROP, MAX_RATE, SMOOTHING = 192, 28, 24, 0.012, 0.1
 
 
 def read(folder, part):
@@ -30,8 +30,8 @@ def main():
     folder, seed = pathlib.Path(sys.argv[1]), int(sys.argv[2])
     torch.manual_seed(seed)
     network = nn.Sequential(
-        nn.Conv2d(1, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 48, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(48 * 16, 128), nn.ReLU(), nn.Linear(128, 10)).to(memory_format=torch.channels_last)
+        nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(32 * 16, 128), nn.ReLU(), nn.Linear(128, 10)).to(memory_format=torch.channels_last)
     images, labels = read(folder, "train")
     steps = -(-len(images) // BATCH)
     optimizer = torch.optim.Adam(network.parameters(), betas=(0.7, 0.9), fused=True)
@@ -40,7 +40,8 @@ def main():
     for chosen in torch.randperm(len(images)).split(BATCH):
         down, right = torch.randint(SIDE - CROP + 1, (2, len(chosen)))
         optimizer.zero_grad()
-        nn.functional.cross_entropy(run(network, windows[chosen, down, right]), labels[chosen]).backward()
+        logits = run(network, windows[chosen, down, right])
+        nn.functional.cross_entropy(logits, labels[chosen], label_smoothing=SMOOTHING).backward()
         optimizer.step()
         schedule.step()
     edge = (SIDE - CROP) // 2
