@@ -9,6 +9,7 @@
 
 #include "base/cpu.h"
 #include "base/parallel.h"
+#include "cpu_kernels/gradient_bands.h"
 #include "cpu_kernels/kernels.h"
 
 namespace mnist_train::cpu_kernels {
@@ -57,104 +58,9 @@ struct RowListener {
       take;
 };
 
-inline constexpr std::int64_t kAmxWords = 16;         // words per register row; rows per register
-inline constexpr std::int64_t kBandBytes = 1 << 20;   // rows that remain cached: half an L2 cache
 inline constexpr std::int64_t kTileBytes = 48 << 10;  // inputs of a depthwise tile: an L1 cache
-
-/// Returns the number of groups visible to kernels: one for all, with zeros among the weights, if a
-/// word would otherwise span two groups.
-inline std::int64_t visible_groups(const ConvolutionShape& s, std::int64_t depth) {
-  return s.group_in() % depth == 0 && s.group_out() % depth == 0 ? s.groups : 1;
-}
-
-template <class Element>
-bool by_amx() {
-  return kDepth<Element> == 2 && cpu_features().amx_bf16;
-}
-
-/// Returns the number of rows of sums computed at once: whole words, at most 14 rows, which
-/// minimize the total cost of the rows of all panels and of loading the other factor for each
-/// panel. With AMX, rows fill a register.
-template <class Element>
-std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
-  if (by_amx) return kAmxWords;
-  constexpr std::int64_t kLoads = 2;  // cost of loading the other factor, in rows
-  const auto cost = [&](std::int64_t of_panel) {
-    return ceil_divide(rows, of_panel) * (of_panel + kLoads);
-  };
-  std::int64_t best = kDepth<Element>;
-  for (std::int64_t of_panel = best; of_panel <= 14; of_panel += kDepth<Element>) {
-    if (cost(of_panel) <= cost(best)) best = of_panel;
-  }
-  return best;
-}
-
-inline constexpr std::int64_t kPanelPair = 2;      // panels computed at once with AMX
-inline constexpr std::int64_t kPanelsAtOnce = 16;  // packed, then multiplied while cached
-
-template <class Element>
-WeightGradientView gradient_view(const ConvolutionShape& shape) {
-  constexpr std::int64_t kLanes = 16;  // columns per vector
-  WeightGradientView view{};
-  view.shape = shape;
-  view.shape.groups = visible_groups(shape, kDepth<Element>);
-  view.layer_groups = shape.groups;
-  view.by_amx = by_amx<Element>();
-  const std::int64_t in = view.shape.group_in();
-  const std::int64_t stored = round_up(in, kDepth<Element>);
-  view.merges_columns =
-      view.shape.groups == 1 && shape.dilation.width == 1 && stored % (2 * kLanes) != 0;
-  view.column_run = view.merges_columns ? stored : round_up(in, kLanes);
-  view.columns = round_up(shape.kernel.width * view.column_run, kLanes);
-  // Few columns would fill vectors poorly.
-  constexpr std::int64_t kFewColumns = 12;
-  view.by_images = kDepth<Element> == 1 && view.merges_columns &&
-                   shape.kernel.width * view.column_run <= kFewColumns;
-  view.panel_rows = view.by_images
-                        ? kImageGradientRows
-                        : choose_panel_rows<Element>(view.shape.group_out(), view.by_amx);
-  view.rows = round_up(view.shape.group_out(), view.panel_rows);
-  return view;
-}
-
-/// Returns the band with its factor layout filled in.
-template <class Element>
-GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
-  constexpr std::int64_t kD = kDepth<Element>;
-  constexpr std::int64_t kLine = 16 * kD;  // elements per cache line
-  // Follows each factor, for registers that extend beyond it.
-  constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
-  const ConvolutionShape& s = view.shape;
-  const std::int64_t rows = band.row_end - band.row_begin;
-  const std::int64_t in_end = (band.row_end - 1) * s.stride.height - s.padding.height +
-                              (s.kernel.height - 1) * s.dilation.height + 1;
-  band.in_begin = std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
-  band.in_rows = std::max<std::int64_t>(0, std::min(s.in.height, in_end) - band.in_begin);
-  band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
-  band.a_pixel = s.out.pixel_size<Element>();
-  band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
-  // Odd numbers of cache lines, since otherwise a column's words would map to few cache sets.
-  const auto odd_lines = [&](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
-  const std::int64_t channels = round_up(s.in.channels, kD);
-  if (view.merges_columns) {
-    const std::int64_t padded_width =
-        (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
-    band.left = s.padding.width;
-    band.right = std::max<std::int64_t>(0, padded_width - band.left - s.in.width);
-    const std::int64_t width = band.left + s.in.width + band.right;
-    band.b_pixel = channels * (view.by_images ? kImages : kD);
-    band.b_word = odd_lines(width * band.b_pixel);
-    band.b_row = view.by_images ? width * band.b_pixel : kImageWords<Element> * band.b_word;
-  } else {
-    band.b_word = odd_lines(channels * kD);
-    band.b_pixel = kImageWords<Element> * band.b_word;
-    band.b_row = s.in.width * band.b_pixel;
-  }
-  band.b_block = band.in_rows * band.b_row;
-  band.b_begin = kD == 1 ? 0 : band.blocks() * band.a_block + kSpace;
-  band.scratch = band.b_begin + band.blocks() * band.b_block + kSpace;
-  return band;
-}
+inline constexpr std::int64_t kPanelPair = 2;         // panels computed at once with AMX
+inline constexpr std::int64_t kPanelsAtOnce = 16;     // packed, then multiplied while cached
 
 /// Calls `action(index of the weight in memory, index among packed weights)` for the weights of
 /// output words of a depthwise convolution.
@@ -201,6 +107,40 @@ struct GatherAxis {
   std::int64_t divisor() const { return std::gcd(stride, dilation); }
 };
 
+/// Returns the number of tiles of 2x2 pixels.
+inline std::int64_t winograd_tiles(const ValueShape& shape) {
+  return ceil_divide(shape.height, 2) * ceil_divide(shape.width, 2);
+}
+
+/// Returns whether Winograd's algorithm computes a pass faster than a sum over all taps. Depends on
+/// the shape alone, so that results do not depend on the size of a batch.
+template <class Element>
+bool suits_winograd(const ConvolutionShape& s, bool backward) {
+  constexpr std::int64_t kLeastTiles = 9;  // to pay for reading and writing larger weights
+  constexpr double kTransforms = 100;      // per tile and channel, in products
+  constexpr double kLeastGain = 1.1;
+  const auto is = [](const Extent& extent, std::int64_t size) {
+    return extent.height == size && extent.width == size;
+  };
+  const ValueShape& out = backward ? s.in : s.out;
+  if (kDepth<Element> != 1 || s.groups != 1 || !is(s.kernel, 3) || !is(s.stride, 1) ||
+      !is(s.dilation, 1) || winograd_tiles(out) < kLeastTiles) {
+    return false;
+  }
+  const auto taps = [&](std::int64_t size, const GatherAxis& axis) {
+    std::size_t count = 0;
+    for (std::int64_t i = 0; i < size; ++i) count += axis.taps(i).size();
+    return count;
+  };
+  const auto products = static_cast<double>(
+      taps(out.height, {s.in.height, s.out.height, 3, 1, s.padding.height, 1, backward}) *
+      taps(out.width, {s.in.width, s.out.width, 3, 1, s.padding.width, 1, backward}));
+  const auto channels = [](const ValueShape& of) { return static_cast<double>(of.channels); };
+  const double of_tile =
+      kWinogradPositions + kTransforms * (1 / channels(s.in) + 1 / channels(s.out));
+  return products >= kLeastGain * of_tile * static_cast<double>(winograd_tiles(out));
+}
+
 /// The sums of a convolution's forward pass or of the gradient of its input. Both gather: with
 /// strides, each pixel of the gradient has only the taps that reach it.
 template <class Element>
@@ -239,7 +179,7 @@ class Gather {
       view_.panel_rows = choose_panel_rows<Element>(view_.group_out, view_.by_amx);
       view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
       add_runs(columns);
-      choose_winograd(s, columns);
+      if (suits_winograd<Element>(s, backward)) use_winograd(s);
     }
     view_.row_begin = row_begin_.data();
     view_.rows = rows_.data();
@@ -304,27 +244,8 @@ class Gather {
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
-  /// Uses Winograd's algorithm if that is faster. Depends on the shape alone, so that results do
-  /// not depend on the size of a batch.
-  void choose_winograd(const ConvolutionShape& s, const GatherAxis& columns) {
-    constexpr std::int64_t kLeastTiles = 9;  // to pay for reading and writing larger weights
-    constexpr double kTransforms = 100;      // per tile and channel, in products
-    constexpr double kLeastGain = 1.1;
-    const auto is = [](const Extent& extent, std::int64_t size) {
-      return extent.height == size && extent.width == size;
-    };
-    const std::int64_t tiles = ceil_divide(view_.out.height, 2) * ceil_divide(view_.out.width, 2);
-    if (kDepth<Element> != 1 || s.groups != 1 || !is(s.kernel, 3) || !is(s.stride, 1) ||
-        !is(s.dilation, 1) || tiles < kLeastTiles) {
-      return;
-    }
-    std::size_t column_taps = 0;
-    for (std::int64_t x = 0; x < view_.out.width; ++x) column_taps += columns.taps(x).size();
-    const auto products = static_cast<double>(rows_.size() * column_taps);
-    const auto channels = [](const ValueShape& of) { return static_cast<double>(of.channels); };
-    const double of_tile =
-        kWinogradPositions + kTransforms * (1 / channels(s.in) + 1 / channels(s.out));
-    if (products < kLeastGain * of_tile * static_cast<double>(tiles)) return;
+  void use_winograd(const ConvolutionShape& s) {
+    const std::int64_t tiles = winograd_tiles(view_.out);
     constexpr std::int64_t kLine = 16;  // floats, so that positions do not map to few cache sets
     WinogradView& to = view_.winograd;
     to.top = view_.backward ? 2 - s.padding.height : s.padding.height;
@@ -506,7 +427,8 @@ class Convolution {
         shape_(shape),
         forward_(shape, /*backward=*/false),
         backward_(shape, /*backward=*/true),
-        gradient_(gradient_view<Element>(shape)) {}
+        by_winograd_(suits_winograd<Element>(shape, /*backward=*/false)),
+        gradient_(gradient_view<Element>(shape, by_winograd_)) {}
 
   /// Computes the output from the input `in`.
   const Gather<Element>& forward() const { return forward_; }
@@ -515,18 +437,24 @@ class Convolution {
 
   /// Number of fp32 sums for the gradient of the weights.
   std::int64_t weight_sums() const {
-    return shape_.is_depthwise() ? forward_.packed_words() : gradient_.sums();
+    if (shape_.is_depthwise()) return forward_.packed_words();
+    return (by_winograd_ ? tile_view(gradient_).sums() : 0) + gradient_.sums();
   }
   /// Size of the scratch memory for up to `blocks` blocks, in elements.
   std::int64_t gradient_scratch(std::int64_t blocks) const {
     if (shape_.is_depthwise()) return forward_.packed_size() * kLaneFloats;
     std::int64_t size = 0;
-    for (const GradientBand& band : gradient_bands(blocks)) size = std::max(size, band.scratch);
+    for (const GradientBand& band : gradient_bands(blocks)) {
+      size = std::max(size, by_winograd_ ? tile_band(shape_, band).scratch : band.scratch);
+    }
     return size;
   }
   /// Writes the gradient of the weights.
   void weight_gradient(const WeightGradientOperands<Element>& operands) const {
     if (shape_.is_depthwise()) return depthwise_gradient(operands);
+    if constexpr (kDepth<Element> == 1) {
+      if (by_winograd_) return winograd_gradient(operands);
+    }
     const bool writes_rows =
         operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
     std::vector<GradientBand> bands = gradient_bands(operands.blocks);
@@ -547,16 +475,46 @@ class Convolution {
   }
 
  private:
+  void winograd_gradient(const WeightGradientOperands<Element>& operands) const {
+    const WeightGradientView view = tile_view(gradient_);
+    for (const GradientBand& part : gradient_bands(operands.blocks)) {
+      const GradientBand tiles = tile_band(shape_, part);
+      const Band<Element> band{gradient_, part, operands};
+      parallel_for(0, part.copied_rows, 1, [&](std::int64_t begin, std::int64_t end) {
+        kernels_.rearrange(band, begin, end);
+      });
+      parallel_for(0, tiles.tiles, 1, [&](std::int64_t begin, std::int64_t end) {
+        kernels_.transform_tiles(band, tiles, begin, end);
+      });
+      parallel_for(0, view.tile_count(), 1, [&](std::int64_t begin, std::int64_t end) {
+        kernels_.add_products({view, tiles, operands}, begin, end);
+      });
+    }
+    parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.transform_sums(view, gradient_, operands, begin, end);
+    });
+    if (operands.strides.in == 1) return;
+    WeightGradientOperands<Element> transformed = operands;
+    transformed.sums += view.sums();
+    parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
+      kernels_.write_gradient(gradient_, transformed, begin, end);
+    });
+  }
   /// Splits the sum over blocks into bands whose copies fit into the L2 cache.
   std::vector<GradientBand> gradient_bands(std::int64_t blocks) const {
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(sizeof(Element)) *
         (shape_.out.block_size<Element>() / shape_.out.height +
          shape_.in.block_size<Element>() / shape_.in.height * shape_.stride.height);
-    const std::int64_t most_rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
-    const std::int64_t blocks_at_once = std::max<std::int64_t>(1, most_rows / shape_.out.height);
-    const std::int64_t rows =
-        ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, most_rows));
+    std::int64_t most_rows = std::max<std::int64_t>(1, kBandBytes / row_bytes);
+    std::int64_t blocks_at_once = std::max<std::int64_t>(1, most_rows / shape_.out.height);
+    std::int64_t rows = ceil_divide(shape_.out.height, ceil_divide(shape_.out.height, most_rows));
+    if (by_winograd_) {  // rows of tiles whose factors for one position remain cached
+      blocks_at_once = 1;
+      const std::int64_t tile_bytes = (shape_.in.channels + shape_.out.channels) * kImages * 4;
+      most_rows = kBandBytes / 2 / tile_bytes / ceil_divide(shape_.out.width, 2);
+      rows = 2 * std::clamp<std::int64_t>(most_rows, 1, ceil_divide(shape_.out.height, 2));
+    }
     std::vector<GradientBand> bands;
     for (std::int64_t block = 0; block < blocks; block += blocks_at_once) {
       for (std::int64_t y = 0; y < shape_.out.height; y += rows) {
@@ -587,6 +545,7 @@ class Convolution {
   const ConvolutionKernels<Element>& kernels_;
   ConvolutionShape shape_;
   Gather<Element> forward_, backward_;
+  bool by_winograd_;  // the gradient of the weights
   WeightGradientView gradient_;
 };
 

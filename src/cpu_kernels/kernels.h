@@ -212,6 +212,11 @@ struct GradientBand {
   std::int64_t scratch = 0;          // total size
   std::int64_t copied_rows = 0;      // per block: of the input and, for bf16, the gradient
 
+  // For Winograd's algorithm, the factors are transformed tiles.
+  std::int64_t tiles = 0;
+  std::int64_t a_begin = 0;
+  std::int64_t a_position = 0, b_position = 0;
+
   std::int64_t blocks() const { return block_end - block_begin; }
 };
 
@@ -273,8 +278,17 @@ struct ConvolutionKernels {
                  const PackedPanels<Element>& panels, const GatherPart& part);
   /// Copies rows `begin` to `end` of a band's copied rows to its scratch memory.
   void (*rearrange)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
+  /// For Winograd's algorithm: transforms tiles `begin` to `end` of a rearranged band into the
+  /// factors of `tiles`.
+  void (*transform_tiles)(const Band<Element>& band, const GradientBand& tiles, std::int64_t begin,
+                          std::int64_t end);
   /// Computes tile rows `begin` to `end` of a rearranged band.
   void (*add_products)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
+  /// For Winograd's algorithm: transforms the sums of `tiles` for outputs `begin` to `end`. Writes
+  /// the gradient if channels are adjacent in memory, otherwise the sums of `view`, which follow.
+  void (*transform_sums)(const WeightGradientView& tiles, const WeightGradientView& view,
+                         const WeightGradientOperands<Element>& operands, std::int64_t begin,
+                         std::int64_t end);
   /// Rounds the sums into the gradient of outputs `begin` to `end` of the layer.
   void (*write_gradient)(const WeightGradientView& view,
                          const WeightGradientOperands<Element>& operands, std::int64_t begin,

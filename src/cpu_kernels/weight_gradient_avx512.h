@@ -391,8 +391,8 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
   const WeightGradientView& view = band.view;
   const ConvolutionShape& s = view.shape;
   const GradientBand& part = band.part;
-  const Element* const a = kDepth<Element> == 2
-                               ? band.operands.scratch  // a copy
+  const Element* const a = kDepth<Element> == 2 || part.tiles > 0
+                               ? band.operands.scratch + part.a_begin  // a copy
                                : band.operands.gradient + part.block_begin * part.a_block +
                                      part.row_begin * s.out.width * part.a_pixel;
   const Element* const b = band.operands.scratch + part.b_begin;
@@ -406,8 +406,9 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
     const ValidRange valid(part.row_begin, part.row_end, ky * s.dilation.height - s.padding.height,
                            s.stride.height, s.in.height);
     add_tile_rows<Element>(
-        {band, a + (group * s.group_out() + row) * kImages,
-         b + group * s.group_in() * kDepth<Element>, group, ky, valid, s.out.width, row, 0},
+        {band, a + ky * part.a_position + (group * s.group_out() + row) * kImages,
+         b + ky * part.b_position + group * s.group_in() * kDepth<Element>, group, ky, valid,
+         part.tiles > 0 ? part.tiles : s.out.width, row, 0},
         rows);
     begin += rows;
   }

@@ -175,4 +175,142 @@ inline void gather_by_tiles(const GatherView& view, const BatchOperands<float>& 
   }
 }
 
+// The gradient of the weights.
+
+/// Transforms the gradients of two outputs along an axis.
+inline void transform_gradients(__m512 first, __m512 second, __m512* to, std::int64_t step) {
+  to[0] = first;
+  to[step] = first + second;
+  to[2 * step] = first - second;
+  to[3 * step] = _mm512_setzero_ps() - second;
+}
+
+/// Transforms the gradient of a tile at output (y, x) to [position][channel][image].
+inline void transform_gradient_tile(const Band<float>& band, const GradientBand& tiles,
+                                    std::int64_t y, std::int64_t x, float* to) {
+  const ValueShape& out = band.view.shape.out;
+  const std::int64_t pixel = out.pixel_size<float>();
+  const float* from =
+      band.operands.gradient + ((band.part.block_begin * out.height + y) * out.width + x) * pixel;
+  const __mmask16 has_right = x + 1 < out.width ? 0xffff : 0;
+  const __mmask16 has_lower = y + 1 < out.height ? 0xffff : 0;
+  for (std::int64_t i = 0; i < kVectors * out.channels; ++i, from += kLanes, to += kLanes) {
+    const float* const lower = from + out.width * pixel;
+    __m512 rows[kTileRows * 2];
+    transform_gradients(_mm512_loadu_ps(from), _mm512_maskz_loadu_ps(has_lower, lower), rows, 2);
+    transform_gradients(_mm512_maskz_loadu_ps(has_right, from + pixel),
+                        _mm512_maskz_loadu_ps(has_lower & has_right, lower + pixel), rows + 1, 2);
+#pragma GCC unroll 4
+    for (int r = 0; r < kTileRows; ++r) {
+      __m512 row[kTileRows];
+      transform_gradients(rows[2 * r], rows[2 * r + 1], row, 1);
+#pragma GCC unroll 4
+      for (int c = 0; c < kTileRows; ++c) {
+        _mm512_storeu_ps(to + (kTileRows * r + c) * tiles.a_position, row[c]);
+      }
+    }
+  }
+}
+
+/// Transforms the rearranged inputs of a tile at output (y, x) to [position][image][channel].
+inline void transform_input_tile(const Band<float>& band, const GradientBand& tiles, std::int64_t y,
+                                 std::int64_t x, float* to) {
+  constexpr int kSide = kTileRows;
+  const auto& [view, part, operands] = band;
+  const ConvolutionShape& s = view.shape;
+  y -= s.padding.height;
+  x -= s.padding.width;
+  __mmask16 masks[kSide * kSide];
+  for (int i = 0; i < kSide * kSide; ++i) {
+    const std::int64_t at_y = y + i / kSide;
+    const std::int64_t at_x = x + i % kSide;
+    const bool is_there = at_y >= 0 && at_y < s.in.height && at_x >= 0 && at_x < s.in.width;
+    masks[i] = is_there ? 0xffff : 0;
+  }
+  const float* const from =
+      operands.scratch + part.b_begin + (y - part.in_begin) * part.b_row + x * part.b_pixel;
+  for (std::int64_t image = 0; image < kImages; ++image) {
+    for (std::int64_t c = 0; c < s.in.channels; c += kLanes) {
+      const float* const at = from + image * part.b_word + c;
+      __m512 d[kSide][kSide];
+#pragma GCC unroll 4
+      for (int r = 0; r < kSide; ++r) {
+#pragma GCC unroll 4
+        for (int q = 0; q < kSide; ++q) {
+          d[r][q] =
+              _mm512_maskz_loadu_ps(masks[r * kSide + q], at + r * part.b_row + q * part.b_pixel);
+        }
+      }
+#pragma GCC unroll 4
+      for (int q = 0; q < kSide; ++q) transform_inputs(d[0][q], d[1][q], d[2][q], d[3][q]);
+      float* const out = to + image * tiles.b_word + c;
+#pragma GCC unroll 4
+      for (int r = 0; r < kSide; ++r) {
+        transform_inputs(d[r][0], d[r][1], d[r][2], d[r][3]);
+#pragma GCC unroll 4
+        for (int q = 0; q < kSide; ++q) {
+          _mm512_storeu_ps(out + (r * kSide + q) * tiles.b_position, d[r][q]);
+        }
+      }
+    }
+  }
+}
+
+template <class Element>
+void transform_tiles(const Band<Element>& band, const GradientBand& tiles, std::int64_t begin,
+                     std::int64_t end) {
+  if constexpr (kDepth<Element> == 1) {
+    const std::int64_t of_row = ceil_divide(band.view.shape.out.width, 2);
+    float* const scratch = band.operands.scratch;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t y = band.part.row_begin + i / of_row * 2;
+      const std::int64_t x = i % of_row * 2;
+      transform_gradient_tile(band, tiles, y, x, scratch + tiles.a_begin + i * tiles.a_pixel);
+      transform_input_tile(band, tiles, y, x, scratch + tiles.b_begin + i * tiles.b_pixel);
+    }
+  }
+}
+
+/// Transforms four sums along an axis to those of three taps.
+inline void transform_sums(const __m512* of, std::int64_t step, __m512* to) {
+  const __m512 half = _mm512_set1_ps(0.5F);
+  const __m512 middle = (of[step] + of[2 * step]) * half;
+  to[0] = of[0] + middle;
+  to[step] = (of[step] - of[2 * step]) * half;
+  to[2 * step] = middle + of[3 * step];
+}
+
+template <class Element>
+void transform_sums(const WeightGradientView& tiles, const WeightGradientView& view,
+                    const WeightGradientOperands<Element>& operands, std::int64_t begin,
+                    std::int64_t end) {
+  const WeightStrides& strides = operands.strides;
+  float* const sums = operands.sums + tiles.sums();
+  for (std::int64_t o = begin; o < end; ++o) {
+    for (std::int64_t c = 0; c < tiles.columns; c += kLanes) {
+      __m512 of_tile[kWinogradPositions];
+      for (int i = 0; i < kWinogradPositions; ++i) {
+        of_tile[i] = _mm512_loadu_ps(tiles.sums_of(operands.sums, 0, i) + o * tiles.columns + c);
+      }
+      __m512 rows[3 * kTileRows];
+      for (int x = 0; x < kTileRows; ++x) transform_sums(of_tile + x, kTileRows, rows + x);
+      for (int ky = 0; ky < 3; ++ky) {
+        __m512 of_taps[3];
+        transform_sums(rows + kTileRows * ky, 1, of_taps);
+        for (int kx = 0; kx < 3; ++kx) {
+          if (strides.in == 1) {
+            store_rounded(operands.weight_gradient + o * strides.out + ky * strides.kernel_row +
+                              kx * strides.kernel_column + c,
+                          first_lanes(view.shape.in.channels - c), of_taps[kx]);
+          } else {
+            _mm512_storeu_ps(
+                view.sums_of(sums, 0, ky) + o * view.columns + kx * view.column_run + c,
+                of_taps[kx]);
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace mnist_train::cpu_kernels::avx512

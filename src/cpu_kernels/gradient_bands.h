@@ -1,0 +1,139 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/cpu.h"
+#include "cpu_kernels/kernels.h"
+
+/// Plans of the gradient of weights: the division of the sum over pixels into bands.
+namespace mnist_train::cpu_kernels {
+
+inline constexpr std::int64_t kAmxWords = 16;        // words per register row; rows per register
+inline constexpr std::int64_t kBandBytes = 1 << 20;  // rows that remain cached: half an L2 cache
+
+/// Returns the number of groups visible to kernels: one for all, with zeros among the weights, if a
+/// word would otherwise span two groups.
+inline std::int64_t visible_groups(const ConvolutionShape& s, std::int64_t depth) {
+  return s.group_in() % depth == 0 && s.group_out() % depth == 0 ? s.groups : 1;
+}
+
+template <class Element>
+bool by_amx() {
+  return kDepth<Element> == 2 && cpu_features().amx_bf16;
+}
+
+/// Returns the number of rows of sums computed at once: whole words, at most 14 rows, which
+/// minimize the total cost of the rows of all panels and of loading the other factor for each
+/// panel. With AMX, rows fill a register.
+template <class Element>
+std::int64_t choose_panel_rows(std::int64_t rows, bool by_amx) {
+  if (by_amx) return kAmxWords;
+  constexpr std::int64_t kLoads = 2;  // cost of loading the other factor, in rows
+  const auto cost = [&](std::int64_t of_panel) {
+    return ceil_divide(rows, of_panel) * (of_panel + kLoads);
+  };
+  std::int64_t best = kDepth<Element>;
+  for (std::int64_t of_panel = best; of_panel <= 14; of_panel += kDepth<Element>) {
+    if (cost(of_panel) <= cost(best)) best = of_panel;
+  }
+  return best;
+}
+
+template <class Element>
+WeightGradientView gradient_view(const ConvolutionShape& shape, bool by_winograd) {
+  constexpr std::int64_t kLanes = 16;  // columns per vector
+  WeightGradientView view{};
+  view.shape = shape;
+  view.shape.groups = visible_groups(shape, kDepth<Element>);
+  view.layer_groups = shape.groups;
+  view.by_amx = by_amx<Element>();
+  const std::int64_t in = view.shape.group_in();
+  const std::int64_t stored = round_up(in, kDepth<Element>);
+  view.merges_columns = !by_winograd && view.shape.groups == 1 && shape.dilation.width == 1 &&
+                        stored % (2 * kLanes) != 0;
+  view.column_run = view.merges_columns ? stored : round_up(in, kLanes);
+  view.columns = round_up(shape.kernel.width * view.column_run, kLanes);
+  // Few columns would fill vectors poorly.
+  constexpr std::int64_t kFewColumns = 12;
+  view.by_images = kDepth<Element> == 1 && view.merges_columns &&
+                   shape.kernel.width * view.column_run <= kFewColumns;
+  view.panel_rows = view.by_images
+                        ? kImageGradientRows
+                        : choose_panel_rows<Element>(view.shape.group_out(), view.by_amx);
+  view.rows = round_up(view.shape.group_out(), view.panel_rows);
+  return view;
+}
+
+/// Returns the view of the sums over tiles for Winograd's algorithm: like a kernel with a row for
+/// each position of a tile, all of which see the same row of pixels.
+inline WeightGradientView tile_view(const WeightGradientView& of) {
+  WeightGradientView view = of;
+  view.shape.in = {of.shape.in.channels, 1, 1};
+  view.shape.out = {of.shape.out.channels, 1, 1};
+  view.shape.kernel = {kWinogradPositions, 1};
+  view.shape.dilation = {0, 1};
+  view.shape.padding = {0, 0};
+  view.merges_columns = true;
+  view.columns = view.column_run;
+  return view;
+}
+
+/// Returns the band of the transformed tiles of a laid out band, which follow it in scratch memory.
+inline GradientBand tile_band(const ConvolutionShape& s, const GradientBand& of) {
+  constexpr std::int64_t kLine = 16;  // floats, so that positions do not map to few cache sets
+  constexpr std::int64_t kSpace = kSlackBytes / sizeof(float);
+  GradientBand band{0, 1, 0, 1};
+  band.replaces = of.replaces;
+  band.tiles = ceil_divide(of.row_end - of.row_begin, 2) * ceil_divide(s.out.width, 2);
+  band.a_begin = of.scratch;
+  band.a_pixel = s.out.pixel_size<float>();
+  band.a_position = band.tiles * band.a_pixel + kLine;
+  band.b_begin = band.a_begin + kWinogradPositions * band.a_position + kSpace;
+  band.b_word = of.b_word;
+  band.b_pixel = of.b_pixel;
+  band.b_position = band.tiles * band.b_pixel + kLine;
+  band.scratch = band.b_begin + kWinogradPositions * band.b_position + kSpace;
+  return band;
+}
+
+/// Returns the band with its factor layout filled in.
+template <class Element>
+GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
+  constexpr std::int64_t kD = kDepth<Element>;
+  constexpr std::int64_t kLine = 16 * kD;  // elements per cache line
+  // Follows each factor, for registers that extend beyond it.
+  constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
+  const ConvolutionShape& s = view.shape;
+  const std::int64_t rows = band.row_end - band.row_begin;
+  const std::int64_t in_end = (band.row_end - 1) * s.stride.height - s.padding.height +
+                              (s.kernel.height - 1) * s.dilation.height + 1;
+  band.in_begin = std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
+  band.in_rows = std::max<std::int64_t>(0, std::min(s.in.height, in_end) - band.in_begin);
+  band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
+  band.a_pixel = s.out.pixel_size<Element>();
+  band.a_block = kD == 1 ? s.out.block_size<Element>() : rows * s.out.width * band.a_pixel;
+  // Odd numbers of cache lines, since otherwise a column's words would map to few cache sets.
+  const auto odd_lines = [&](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
+  const std::int64_t channels = round_up(s.in.channels, kD);
+  if (view.merges_columns) {
+    const std::int64_t padded_width =
+        (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
+    band.left = s.padding.width;
+    band.right = std::max<std::int64_t>(0, padded_width - band.left - s.in.width);
+    const std::int64_t width = band.left + s.in.width + band.right;
+    band.b_pixel = channels * (view.by_images ? kImages : kD);
+    band.b_word = odd_lines(width * band.b_pixel);
+    band.b_row = view.by_images ? width * band.b_pixel : kImageWords<Element> * band.b_word;
+  } else {
+    band.b_word = odd_lines(channels * kD);
+    band.b_pixel = kImageWords<Element> * band.b_word;
+    band.b_row = s.in.width * band.b_pixel;
+  }
+  band.b_block = band.in_rows * band.b_row;
+  band.b_begin = kD == 1 ? 0 : band.blocks() * band.a_block + kSpace;
+  band.scratch = band.b_begin + band.blocks() * band.b_block + kSpace;
+  return band;
+}
+
+}  // namespace mnist_train::cpu_kernels
