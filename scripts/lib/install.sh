@@ -10,7 +10,7 @@ packages=(
 )
 
 # Version 19: Debian 12, Debian 13 and Ubuntu 24.04 all have it, and it reads the headers of GCC 12 to 14.
-test_packages=(clang-tidy-19 debootstrap faketime groff-base iproute2 libclang-19-dev llvm-19-dev shellcheck strace zsh)
+test_packages=(clang-tidy-19 debootstrap faketime iproute2 libclang-19-dev llvm-19-dev shellcheck strace)
 
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 

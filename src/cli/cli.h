@@ -26,7 +26,7 @@ using launch::Command;
 /// The parsed arguments: those that are passed to workers in the job, and others. The config has
 /// not been read yet.
 struct CommandLine : launch::Job {
-  std::string text;  // kShowText: help, version, a completion or the man page, for standard output
+  std::string text;  // kShowText: help or version, for standard output
 
   std::vector<std::string> configs;               // lowest layer first; "-": standard input
   std::vector<std::string> sets;                  // key.path=VALUE, in order
@@ -42,7 +42,6 @@ struct CommandLine : launch::Job {
   int jpeg_quality = 95;                          // convert
   bool describes_data = false;                    // describe: the data, not the network
   bool json = false;                              // prints JSON instead of readable text
-  std::string shell;                              // completion
   bool dry_run = false;
 
   /// Returns whether the network is exported, not only its weights, so that the config is needed.
@@ -59,7 +58,7 @@ bool prints_json(const CommandLine& line);
 /// Error(kConfig) with one line about the mistake and one that refers to --help.
 CommandLine parse_command_line(std::vector<std::string> arguments);
 
-/// One command. The parser, help, completions and man page are generated from these rows.
+/// One command. The parser and its help are generated from these rows.
 struct CommandEntry {
   const char* name;
   Command command;
@@ -72,30 +71,6 @@ std::span<const CommandEntry> command_table();
 
 /// Returns a parser for all commands, which fills `line`.
 std::unique_ptr<CLI::App> make_parser(CommandLine& line);
-
-/// Returns a script that completes the commands of a parser, their flags, choices and files, and
-/// the config's keys and values after `--set`. `shell` is "bash" or "zsh".
-std::string completion_script(const CLI::App& parser, const std::string& shell);
-
-/// Returns the man page in roff, section 1.
-std::string man_page(const CLI::App& parser);
-
-// The unmodified files of help/, with placeholders in capitals that man_page() and
-// completion_script() replace with commands, flags and keys.
-extern const char* const kManPage;
-extern const char* const kBashCompletion;
-extern const char* const kZshCompletion;
-extern const char* const kCompletionTables;
-
-/// A key of the config as written in `--set` ("epochs", "data.dataset"), and its values.
-struct ConfigKey {
-  std::string name;
-  std::vector<std::string> values;  // all of them; empty for numbers and arbitrary text
-  bool takes_path = false;          // accepts arbitrary text, usually a file or folder
-};
-
-/// Returns every key of the config, sorted by name.
-std::vector<ConfigKey> describe_config_keys();
 
 // The config and the files that a command names.
 

@@ -241,20 +241,6 @@ void add_config_schema(CLI::App& command, CommandLine& /*line*/) {
   command.footer("Example:\n  mnist-train config-schema > mnist-train.schema.json");
 }
 
-void add_completion(CLI::App& command, CommandLine& line) {
-  add(command, "SHELL", line.shell, "", "The shell")
-      ->check(CLI::IsMember({"bash", "zsh"}))
-      ->required();
-  command.footer(
-      "Examples:\n"
-      "  source <(mnist-train completion bash)\n"
-      "  mnist-train completion zsh > ~/.zfunc/_mnist-train");
-}
-
-void add_man_page(CLI::App& command, CommandLine& /*line*/) {
-  command.footer("Example:\n  mnist-train man-page | man --local-file -");
-}
-
 constexpr auto kCommands = std::to_array<CommandEntry>(
     {{"train", Command::kTrain, "Trains a network according to a config (the default)", add_train},
      {"init", Command::kInit, "Prints a config for a folder of pictures", add_init},
@@ -270,9 +256,7 @@ constexpr auto kCommands = std::to_array<CommandEntry>(
       add_report},
      {"doctor", Command::kDoctor, "Checks this machine for problems", add_doctor},
      {"config-schema", Command::kConfigSchema,
-      "Prints the JSON Schema of the config (draft 2020-12)", add_config_schema},
-     {"completion", Command::kCompletion, "Prints a completion script for a shell", add_completion},
-     {"man-page", Command::kManPage, "Prints the man page", add_man_page}});
+      "Prints the JSON Schema of the config (draft 2020-12)", add_config_schema}});
 
 /// CLI11 uses the argument after an option as its value, even if it is a flag or empty.
 void refuse_missing_values(CLI::App& command) {

@@ -31,8 +31,6 @@ enum class Command {
   kConvert,
   kReport,
   kConfigSchema,
-  kCompletion,
-  kManPage,
   kShowText
 };
 

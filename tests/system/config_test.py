@@ -185,3 +185,10 @@ def test_files_that_are_no_config_are_refused_at_once_with_their_place(tmp_path)
 def test_a_plain_file_is_a_config_and_local_rank_is_ignored(tmp_path, flags):
     (tmp_path / "cfg.json").write_text(json.dumps(PLAIN))
     assert PLAIN.items() <= effective(*flags, "--config", tmp_path / "cfg.json").items()
+
+
+def test_the_version_names_what_it_was_built_with():
+    words = run("--version").stdout.strip().split(", ")
+    assert words[0].startswith("mnist-train ")
+    names = [word.split(" ")[0] for word in words[1:]]
+    assert names == ["commit", "LibTorch", "CUDA", "NCCL", "DALI", "compiler"]

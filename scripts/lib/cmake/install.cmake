@@ -4,22 +4,13 @@
 include(GNUInstallDirs)
 include(pages)
 
-# The front end makes these of its own flags, so they cannot differ from what it takes.
-set(comfort "${CMAKE_BINARY_DIR}/share")
-set(comfort_files "")
-# mnist_train_printed_file(<file> <command> [<argument>])
-function(mnist_train_printed_file file)
-  add_custom_command(OUTPUT "${comfort}/${file}"
-    COMMAND mnist-train ${ARGN} > "${comfort}/${file}" DEPENDS mnist-train VERBATIM)
-  set(comfort_files ${comfort_files} "${comfort}/${file}" PARENT_SCOPE)
-endfunction()
-file(MAKE_DIRECTORY "${comfort}")
-mnist_train_printed_file(mnist-train.1 man-page)
-mnist_train_printed_file(mnist-train.bash completion bash)
-mnist_train_printed_file(_mnist-train completion zsh)
-mnist_train_printed_file(config.schema.json config-schema)
-add_custom_target(mnist_train_comfort ALL DEPENDS ${comfort_files})
-add_dependencies(programs mnist_train_comfort)
+# The front end prints the schema of the config that it reads.
+set(config_schema "${CMAKE_BINARY_DIR}/share/config.schema.json")
+file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/share")
+add_custom_command(OUTPUT "${config_schema}"
+  COMMAND mnist-train config-schema > "${config_schema}" DEPENDS mnist-train VERBATIM)
+add_custom_target(mnist_train_config_schema ALL DEPENDS "${config_schema}")
+add_dependencies(programs mnist_train_config_schema)
 
 set(data_folder "${CMAKE_INSTALL_DATADIR}/mnist-train")
 install(TARGETS mnist-train RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
@@ -29,11 +20,7 @@ foreach(program mnist-train-fetch mnist-train-worker mnist-train-cuda mnist-trai
     install(TARGETS ${program} DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/mnist-train")
   endif()
 endforeach()
-install(FILES "${comfort}/mnist-train.1" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1")
-install(FILES "${comfort}/mnist-train.bash" DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions"
-  RENAME mnist-train)
-install(FILES "${comfort}/_mnist-train" DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
-install(FILES "${comfort}/config.schema.json" DESTINATION "${data_folder}")
+install(FILES "${config_schema}" DESTINATION "${data_folder}")
 install(DIRECTORY configs third_party/mnist DESTINATION "${data_folder}" PATTERN README.md EXCLUDE)
 if(EXISTS "${PROJECT_SOURCE_DIR}/scripts/integrations")
   install(DIRECTORY scripts/integrations DESTINATION "${data_folder}" USE_SOURCE_PERMISSIONS
