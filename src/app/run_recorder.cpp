@@ -5,7 +5,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
@@ -22,13 +21,6 @@ namespace {
 constexpr double kRefreshFraction = 0.01;     // of the run's time
 constexpr double kRefreshAllowance_s = 0.25;  // added to it, so that short runs refresh every epoch
 constexpr double kRefreshInterval_s = 20;     // within an epoch
-
-constexpr std::size_t kTimesPerRank = 7;
-
-double quantile(const std::vector<double>& sorted, double fraction) {
-  const auto last = static_cast<double>(sorted.size() - 1);
-  return sorted[static_cast<std::size_t>(std::lround(fraction * last))];
-}
 
 report::Histogram histogram_of(const at::Tensor& tensor) {
   constexpr std::int64_t kBuckets = 64;
@@ -316,34 +308,6 @@ std::vector<report::Mistake> choose_mistakes(const eval::Evaluation& evaluation,
 
 }  // namespace
 
-std::vector<double> pack_times(const train::StepTimes& times, int rank, int world_size) {
-  std::vector<double> packed(static_cast<std::size_t>(world_size) * kTimesPerRank);
-  if (times.step_s.empty()) return packed;
-  std::vector<double> sorted = times.step_s;
-  std::ranges::sort(sorted);
-  const std::array<double, kTimesPerRank> fields{static_cast<double>(sorted.size()),
-                                                 times.input_s,
-                                                 times.compute_s,
-                                                 times.communication_s,
-                                                 quantile(sorted, 0.5),
-                                                 quantile(sorted, 0.95),
-                                                 sorted.back()};
-  std::ranges::copy(fields, &packed[static_cast<std::size_t>(rank) * kTimesPerRank]);
-  return packed;
-}
-
-std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums) {
-  std::vector<report::RankTimes> ranks;
-  for (std::size_t begin = 0; begin + kTimesPerRank <= sums.size(); begin += kTimesPerRank) {
-    const double* field = sums.data() + begin;
-    if (field[0] < 1) continue;
-    ranks.push_back({static_cast<std::int64_t>(begin / kTimesPerRank),
-                     static_cast<std::int64_t>(field[0]), field[1], field[2], field[3], field[4],
-                     field[5], field[6]});
-  }
-  return ranks;
-}
-
 RunRecorder::RunRecorder(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
                          StateSaver& saver, const ResumedRun& resumed)
     : worker_(worker),
@@ -505,10 +469,9 @@ std::vector<report::Prediction> RunRecorder::predictions(
 }
 
 void RunRecorder::add_times(const Evaluations& evaluations, report::EpochResult& result) {
-  result.ranks = unpack_times(evaluations.test.extra_sums);
   report::TimeSplit& seconds = result.seconds;
   const train::StepTimes& times = trainer_.times();
-  if (!times.step_s.empty()) {
+  if (times.steps > 0) {
     seconds.input_s = times.input_s;
     seconds.compute_s = times.compute_s;
     seconds.communication_s = times.communication_s;

@@ -99,12 +99,6 @@ struct Evaluations {
   train::EpochScores scores(settings::BestBy best_by) const;
 };
 
-/// Returns a rank's step times as numbers to sum over the ranks, with zeros in the places of the
-/// other ranks.
-std::vector<double> pack_times(const train::StepTimes& times, int rank, int world_size);
-/// Extracts the times of all ranks that took steps from these sums.
-std::vector<report::RankTimes> unpack_times(const std::vector<double>& sums);
-
 /// Records the progress and the results of a run in a list of sinks (console, metrics, page, …),
 /// which is empty on ranks other than 0. All references must outlive this object.
 class RunRecorder {

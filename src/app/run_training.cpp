@@ -203,7 +203,6 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   if (images.validation) result.validation = evaluate_on(*images.validation, {});
   result.test = evaluate_on(
       *images.test, {predicted_samples(predictions, batch_size, images.test->count()),
-                     pack_times(trainer.times(), worker.identity.rank, worker.identity.world_size),
                      /*wrong_predictions=*/predictions.batches > 0});
   result.seconds = monotonic_seconds() - begin_s;
   return result;

@@ -10,7 +10,6 @@
 #include <ATen/ops/nan_to_num.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
@@ -79,10 +78,8 @@ class EvaluationSums {
     const std::int64_t columns = 1 + (has_all_scores_ ? classes_ : 2 * kTopClasses);
     std::int64_t predictions = 0;
     for (const data::Range& wanted : request.predictions) predictions += wanted.size();
-    const auto extra_sums = static_cast<std::int64_t>(request.extra_sums.size());
     const std::int64_t codes = request.wrong_predictions ? images.count : 0;
-    const std::int64_t size =
-        kBatchSums * shards + counts + predictions * columns + extra_sums + codes;
+    const std::int64_t size = kBatchSums * shards + counts + predictions * columns + codes;
     sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
     std::int64_t taken = 0;
     const auto take = [&](std::int64_t count) {
@@ -92,8 +89,6 @@ class EvaluationSums {
     batch_sums_ = take(kBatchSums * shards).view({shards, kBatchSums});
     counts_ = take(counts);
     predictions_ = take(predictions * columns).view({predictions, columns});
-    extra_sums_ = take(extra_sums);
-    if (extra_sums > 0) extra_sums_.copy_(at::tensor(request.extra_sums, at::kDouble));
     wrong_codes_ = take(codes);
     one_ = at::ones({1}, sums_.options());
     class_numbers_ = at::arange(classes_, at::TensorOptions(at::kLong).device(device));
@@ -147,8 +142,6 @@ class EvaluationSums {
         next += predictions_.size(1);
       }
     }
-    result.extra_sums.assign(next, next + request_.extra_sums.size());
-    next += request_.extra_sums.size();
     for (std::int64_t sample = 0; sample < wrong_codes_.numel(); ++sample, ++next) {
       if (*next < 2 || *next >= static_cast<double>(2 * classes_ + 2)) continue;
       const double doubled_number = 2 * std::floor(*next / 2);
@@ -235,10 +228,9 @@ class EvaluationSums {
   bool has_all_scores_;  // instead of the top scores and their classes
   const EvaluationRequest& request_;
   at::Tensor sums_;
-  at::Tensor batch_sums_;   // [shards,kBatchSums], a view, like the next four
+  at::Tensor batch_sums_;   // [shards,kBatchSums], a view, like the next three
   at::Tensor counts_;       // [classes * classes] or [3 * classes]
   at::Tensor predictions_;  // [requested,columns]: predicted class and probabilities
-  at::Tensor extra_sums_;
   at::Tensor wrong_codes_;    // [samples] if requested, else [0]
   at::Tensor one_;            // [1] f64
   at::Tensor class_numbers_;  // [classes] i64

@@ -73,8 +73,6 @@ class CascadedLogits {
 struct EvaluationRequest {
   // Samples whose predictions are requested: ascending and disjoint, within the image set.
   std::vector<data::Range> predictions{};
-  // Numbers to be summed over all ranks; the count is the same on all ranks.
-  std::vector<double> extra_sums{};
   bool wrong_predictions = false;  // return all; reduces 8 bytes per sample
   // Number of shards of the image set, at least one per rank; it alone determines batches and sums.
   // 0: one per rank.
@@ -87,7 +85,6 @@ struct EvaluationRequest {
 /// The result for an entire image set.
 struct Evaluation : EvaluationFigures {
   std::vector<SamplePrediction> predictions = {};  // of the requested samples, in order
-  std::vector<double> extra_sums = {};
   std::vector<WrongPrediction> wrong_predictions = {};  // if requested, ascending
 };
 

@@ -36,10 +36,6 @@ void add_fields(OrderedJson& json, const Record& record, bool omits_empty = true
 /// Adds the remaining keys of an epoch's line.
 void add_details(OrderedJson& json, const EpochResult& result) {
   add_fields(json["seconds"], result.seconds);
-  json["rank_seconds"] = OrderedJson::array();
-  for (const RankTimes& times : result.ranks) {
-    add_fields(json["rank_seconds"].emplace_back(), times);
-  }
   const ClassCounts& counts = result.counts;
   for (auto row = counts.confusion.begin(); row != counts.confusion.end();) {
     const auto begin = std::exchange(row, row + counts.classes());

@@ -87,21 +87,6 @@ struct TimeSplit {
   MNIST_TRAIN_VISIT(input_s, compute_s, communication_s, evaluation_s, checkpoint_s, report_s)
 };
 
-/// Step times of one rank in one epoch.
-struct RankTimes {
-  std::int64_t rank = 0;
-  std::int64_t steps = 0;
-  double input_s = 0;  // this and the next two are as in TimeSplit
-  double compute_s = 0;
-  double communication_s = 0;
-  double median_step_s = 0;
-  double p95_step_s = 0;
-  double longest_step_s = 0;
-
-  MNIST_TRAIN_VISIT(rank, steps, input_s, compute_s, communication_s, median_step_s, p95_step_s,
-                    longest_step_s)
-};
-
 /// Returns whether the largest class has more than 1.5 times as many images as the smallest, so
 /// that accuracy says little about small classes. Ignores classes without images.
 bool are_unequal(const std::vector<std::int64_t>& class_sizes);
@@ -174,7 +159,6 @@ struct EpochResult {
   EpochRecord record{};
   bool is_repeated = false;  // an earlier start of the run already evaluated these weights
   TimeSplit seconds{};
-  std::vector<RankTimes> ranks{};    // measured ranks only
   ClassCounts counts{};              // on the test images
   std::vector<double> accuracies{};  // on the test set, one per epoch so far
   std::vector<Prediction> predictions{};

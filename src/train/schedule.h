@@ -83,7 +83,7 @@ struct StepTimes {
   double compute_s = 0;        // forward, backward, optimizer
   double communication_s = 0;  // averaging gradients, including waits for other ranks; overlap
                                // with backward (`bucketed`) counts as compute
-  std::vector<double> step_s;  // total time of each step
+  std::int64_t steps = 0;
 };
 
 /// The span of a schedule, in steps of the current batch size.

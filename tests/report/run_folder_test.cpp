@@ -253,8 +253,6 @@ TEST_CASE("a run folder is read") {
   CHECK(run.epochs[2].test_accuracy == 1 - 0.1 / 3);
   CHECK(run.epochs[2].seconds.communication_s == 0.5);
   CHECK(run.counts.confusion == std::vector<std::int64_t>{40, 3, 3, 58});
-  REQUIRE(run.epochs[2].ranks.size() == 1);
-  CHECK(run.epochs[2].ranks[0].longest_step_s == 0.875);
   REQUIRE(run.mistakes.size() == 3);
   CHECK(run.mistakes[0].id == 9);
   CHECK(run.mistakes[0].confidence() == 0.8);

@@ -110,24 +110,20 @@ TEST_CASE("each record is a line with the documented keys") {
     "learning_rate": 0.01, "samples_per_second": 12345.5, "accuracy": 0.625})"));
   CHECK(lines[1] == Json::parse(R"({"event": "epoch", "epoch": 2, "step": 200, "train_loss": 0.5,
     "train_accuracy": 0.875, "test_loss": 0.25, "test_accuracy": 0.9375, "test_balanced_accuracy": 0.75, "train_seconds": 3.5,
-    "test_seconds": 0.5, "samples_per_second": 17142.0, "rank_seconds": [], "seconds": {
+    "test_seconds": 0.5, "samples_per_second": 17142.0, "seconds": {
       "input": null, "compute": null, "communication": null, "evaluation": 0, "checkpoint": 0,
       "report": 0}})"));
 }
 
-TEST_CASE("an epoch record has the time split, the ranks' times and the confusion matrix") {
+TEST_CASE("an epoch record has the time split and the confusion matrix") {
   const Records run;
   const auto log = run.sink();
   log->epoch({.record = kEpochRecord,
               .seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01},
-              .ranks = {{0, 5, 0.25, 2.5, 0.5, 0.1, 0.2, 0.3}, {1, 5, 0, 0, 0, 0, 0, 0}},
               .counts = count_by_class({40, 1, 2, 57}, 2)});
   const Json line = run.metrics().at(0);
   CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
                                           R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
-  REQUIRE(line.at("rank_seconds").size() == 2);
-  CHECK(line.at("rank_seconds")[0].at("p95_step") == 0.2);
-  CHECK(line.at("rank_seconds")[1].at("rank") == 1);
   CHECK(line.at("confusion") == Json::parse("[[40,1],[2,57]]"));
 }
 

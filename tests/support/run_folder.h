@@ -36,7 +36,6 @@ inline std::string pretended_metrics(const PretendedRun& run) {
         R"({{"event":"epoch","epoch":{0},"step":{1},"train_loss":{2},"train_accuracy":{3},"test_loss":{2},)"
         R"("test_accuracy":{3},"train_seconds":3.5,"test_seconds":0.5,"samples_per_second":17000,"time":1.8e9,)"
         R"("seconds":{{"input":0.25,"compute":2.5,"communication":0.5,"evaluation":0.5,"checkpoint":0.125,"report":0.01}},)"
-        R"("rank_seconds":[{{"rank":0,"steps":5,"input":0.25,"compute":2.5,"communication":0.5,"median_step":0.5,"p95_step":0.75,"longest_step":0.875}}],)"
         R"("confusion":[[{5},{4}],[{4},{6}]]}})"
         "\n",
         epoch, step, 1.0 / epoch, 1 - 0.1 / epoch, wrong, 43 - wrong, 61 - wrong);

@@ -109,10 +109,6 @@ def test_an_epoch_tells_where_its_time_went_and_what_was_taken_for_what(finished
         assert parts > 0.5 * epoch["train_seconds"]
         assert (seconds["communication"] > 0) == (count > 1) or seconds["communication"] < 1e-3
         assert seconds["evaluation"] == pytest.approx(epoch["test_seconds"])
-        assert [times["rank"] for times in epoch["rank_seconds"]] == list(range(count))
-        for times in epoch["rank_seconds"]:
-            assert times["steps"] == 10
-            assert 0 < times["median_step"] <= times["p95_step"] <= times["longest_step"]
 
 
 def test_the_page_is_whole_and_loads_nothing(finished):

@@ -296,57 +296,6 @@ std::string chart_of_seconds(const RunFiles& run) {
       {"Seconds by epoch", "epoch", AxisFormat::kSeconds, AxisScale::kFromZero, parts});
 }
 
-/// Returns the times of each rank over the whole run: totals, the longest step, and the last
-/// epoch's median and 95th percentile.
-std::map<std::int64_t, RankTimes> rank_times(const RunFiles& run) {
-  std::map<std::int64_t, RankTimes> ranks;
-  for (const RunEpoch& epoch : run.epochs) {
-    for (RankTimes times : epoch.ranks) {
-      RankTimes& sum = ranks[times.rank];
-      times.steps += sum.steps;
-      times.input_s += sum.input_s;
-      times.compute_s += sum.compute_s;
-      times.communication_s += sum.communication_s;
-      times.longest_step_s = std::max(times.longest_step_s, sum.longest_step_s);
-      sum = times;
-    }
-  }
-  return ranks;
-}
-
-std::string rank_table(const RunFiles& run) {
-  const std::map<std::int64_t, RankTimes> ranks = rank_times(run);
-  if (ranks.empty()) return "";
-  const auto mean_step = [](const RankTimes& sum) {
-    const double steps = std::max(1.0, static_cast<double>(sum.steps));
-    return ActivitySeconds{sum.input_s / steps, sum.compute_s / steps, sum.communication_s / steps};
-  };
-  double slowest = 0;
-  for (const auto& [rank, sum] : ranks) slowest = std::max(slowest, total(mean_step(sum)));
-  Table table{"Steps by rank",
-              "numbers stack",
-              {"rank", "mean", "parts", "input", "compute", "averaging and waiting", "median",
-               "p95", "longest"}};
-  for (const auto& [rank, sum] : ranks) {
-    const ActivitySeconds mean = mean_step(sum);
-    table.add({fmt::format("<span class=\"phone\">rank</span> {}", rank),
-               short_duration(total(mean)), time_bar(mean, slowest), short_duration(mean[kInput]),
-               short_duration(mean[kCompute]), short_duration(mean[kCommunication]),
-               short_duration(sum.median_step_s), short_duration(sum.p95_step_s),
-               short_duration(sum.longest_step_s)});
-  }
-  const char* note = ranks.size() > 1
-                         ? "All ranks wait for the slowest, which is the one that averages and "
-                           "waits the least. "
-                         : "";
-  return figure("A training step of each process",
-                paragraph("soft", fmt::format("Means over the run. {}Median and 95th percentile "
-                                              "are those of the last epoch.",
-                                              note)) +
-                    table.html(),
-                "full");
-}
-
 }  // namespace
 
 std::string learning_section(const RunFiles& run) {
@@ -423,7 +372,7 @@ std::string time_section(const RunFiles& run) {
       line_chart(
           {"Training throughput", "step", AxisFormat::kCount, AxisScale::kFromZero, {throughput}}) +
       "</div>\n";
-  return section("time", "Where did the time go?", text + rank_table(run));
+  return section("time", "Where did the time go?", text);
 }
 
 }  // namespace mnist_train::report

@@ -205,9 +205,6 @@ ClassCounts read_class_counts(const nlohmann::json& json, const std::string& whe
 void add_epoch(const nlohmann::json& json, const std::string& where, RunFiles& run) {
   RunEpoch& epoch = run.epochs.emplace_back(record_of<RunEpoch>(json));
   epoch.seconds = record_of<TimeSplit>(value_in(json, "seconds"));
-  for (const auto& rank : value_in(json, "rank_seconds")) {
-    epoch.ranks.push_back(record_of<RankTimes>(rank));
-  }
   run.counts = json.contains("confusion")      ? read_confusion(json["confusion"], where)
                : json.contains("class_counts") ? read_class_counts(json["class_counts"], where)
                                                : ClassCounts();

@@ -20,7 +20,6 @@ struct BestEpoch {
 /// An epoch in metrics.jsonl.
 struct RunEpoch : EpochRecord {
   TimeSplit seconds;
-  std::vector<RankTimes> ranks;
 };
 
 /// The content of a run folder, for pages.
