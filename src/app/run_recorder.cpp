@@ -441,7 +441,9 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
     return report::image_of(test.image(id).data(), test.channels, test.height, test.width);
   };
   result.predictions = predictions(evaluations.test, result.test_image);
-  result.mistakes = choose_mistakes(evaluations.test, test);
+  if (worker_.config.report.predictions.batches > 0) {
+    result.mistakes = choose_mistakes(evaluations.test, test);
+  }
   for (report::Mistake& mistake : result.mistakes) mistake.file = test.path(mistake.id);
   if (worker_.config.report.histograms) result.histograms = weight_histograms(trainer_);
   summary_.test_loss = evaluations.test.loss;

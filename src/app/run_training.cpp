@@ -179,8 +179,7 @@ std::vector<data::Range> predicted_samples(const settings::PredictionsOptions& o
 }
 
 /// Evaluates the model on the validation set, if any, and on the test set. The result for the test
-/// set includes the predictions that the config requests, all wrong ones if it requests any, and
-/// every rank's step times as extra sums. Updates the rank's status. Collective.
+/// set includes the predictions that the config requests. Updates the rank's status. Collective.
 Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images) {
   const double begin_s = monotonic_seconds();
   const train::Progress& progress = trainer.progress();
@@ -201,9 +200,8 @@ Evaluations evaluate(Worker& worker, train::Trainer& trainer, RunImages& images)
   const settings::PredictionsOptions& predictions = worker.config.report.predictions;
   Evaluations result;
   if (images.validation) result.validation = evaluate_on(*images.validation, {});
-  result.test = evaluate_on(
-      *images.test, {predicted_samples(predictions, batch_size, images.test->count()),
-                     /*wrong_predictions=*/predictions.batches > 0});
+  result.test = evaluate_on(*images.test, {.predictions = predicted_samples(predictions, batch_size,
+                                                                            images.test->count())});
   result.seconds = monotonic_seconds() - begin_s;
   return result;
 }

@@ -6,9 +6,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/nan_to_num.h>
-#include <ATen/ops/ones.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/topk.h>
 #include <ATen/ops/where.h>
@@ -21,7 +19,6 @@
 #include <span>
 
 #include "accelerator/device.h"
-#include "models/loss.h"
 #include "settings/data_options.h"
 
 namespace mnist_train::eval {
@@ -64,96 +61,76 @@ double balanced_accuracy(const ClassCounts& counts) {
   return sum / classes;
 }
 
-/// Sums over the ranks, all in one tensor, so that one all-reduce is enough. Each prediction
-/// belongs to one rank; the other ranks leave zeros there.
+/// The results of all ranks in one tensor, so that one all-reduce is enough. Each sample belongs to
+/// one rank; the other ranks leave zeros there.
 class EvaluationSums {
  public:
   EvaluationSums(const data::ImageSet& images, const EvaluationRequest& request,
                  std::int64_t shards, at::Device device)
       : classes_(images.classes),
-        has_confusion_(classes_ <= settings::kMaxConfusionClasses),
+        labels_(images.labels),
         has_all_scores_(classes_ <= kMostScoredClasses),
         request_(request) {
-    const std::int64_t counts = (has_confusion_ ? classes_ : 3) * classes_;
-    const std::int64_t columns = 1 + (has_all_scores_ ? classes_ : 2 * kTopClasses);
-    std::int64_t predictions = 0;
-    for (const data::Range& wanted : request.predictions) predictions += wanted.size();
-    const std::int64_t codes = request.wrong_predictions ? images.count : 0;
-    const std::int64_t size = kBatchSums * shards + counts + predictions * columns + codes;
+    const std::int64_t columns = has_all_scores_ ? classes_ : 2 * kTopClasses;
+    std::int64_t requested = 0;
+    for (const data::Range& wanted : request.predictions) requested += wanted.size();
+    const std::int64_t size = 2 * shards + 2 * images.count + columns * requested;
     sums_ = at::zeros({size}, at::TensorOptions(at::kDouble).device(device));
     std::int64_t taken = 0;
-    const auto take = [&](std::int64_t count) {
-      taken += count;
-      return sums_.narrow(0, taken - count, count);
+    const auto take = [&](std::int64_t rows, std::int64_t row_size) {
+      taken += rows * row_size;
+      return sums_.narrow(0, taken - rows * row_size, rows * row_size).view({rows, row_size});
     };
-    batch_sums_ = take(kBatchSums * shards).view({shards, kBatchSums});
-    counts_ = take(counts);
-    predictions_ = take(predictions * columns).view({predictions, columns});
-    wrong_codes_ = take(codes);
-    one_ = at::ones({1}, sums_.options());
+    shard_sums_ = take(shards, 2);
+    guesses_ = take(images.count, 2);
+    scores_ = take(requested, columns);
     class_numbers_ = at::arange(classes_, at::TensorOptions(at::kLong).device(device));
   }
 
   /// Adds the samples `range` of the image set, which belong to `shard`, with `logits` [n,classes]
-  /// and `labels` [n] i64.
+  /// and `labels` [n] i64. Uses few operations, because each is a kernel launch on a GPU.
   void add(const at::Tensor& logits, const at::Tensor& labels, std::int64_t shard,
            data::Range range) {
-    const models::BatchLoss loss = models::batch_loss(logits, {labels});
-    batch_sums_[shard][0].add_(loss.loss_sum);
-    batch_sums_[shard][1].add_(loss.correct);
-    if (classes_ > kTopClasses) batch_sums_[shard][2].add_(in_top(logits, labels));
-    const at::Tensor predicted = at::argmax(logits, 1);
-    count(labels, predicted);
-    add_predictions(logits, predicted, range);
-    if (request_.wrong_predictions) add_wrong_codes(logits, labels, predicted, range);
+    const at::Tensor scores = logits.to(at::kFloat);
+    const at::Tensor loss = at::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
+    shard_sums_[shard][0].add_(loss);
+    if (classes_ > kTopClasses) shard_sums_[shard][1].add_(in_top(logits, labels));
+    const at::Tensor rows = guesses_.narrow(0, range.begin, range.size());
+    rows.select(1, 0).copy_(at::argmax(logits, 1));
+    rows.select(1, 1).copy_(at::amax(at::softmax(scores, 1), 1));
+    add_scores(logits, range);
   }
 
   /// Returns all sums as one tensor, [k] f64 on the device.
   at::Tensor& tensor() { return sums_; }
 
-  /// Reads the result after the all-reduce. `samples`: number added by all ranks together.
-  Evaluation read(std::int64_t samples) const {
+  /// Reads the result after the all-reduce.
+  Evaluation read() const {
     const at::Tensor host = accelerator::to_host(sums_);
     const double* next = host.const_data_ptr<double>();
-    const auto count = static_cast<double>(samples);
     Evaluation result;
     double top5 = 0;
-    for (std::int64_t shard = 0; shard < batch_sums_.size(0); ++shard) {
+    for (std::int64_t shard = 0; shard < shard_sums_.size(0); ++shard) {
       result.loss += *next++;
-      result.accuracy += *next++;
       top5 += *next++;
     }
-    result.loss /= count;
-    result.accuracy /= count;
-    if (classes_ > kTopClasses) result.top5_accuracy = top5 / count;
-    result.samples = samples;
-    const auto numbers = [&next](std::int64_t size) {
-      const double* begin = std::exchange(next, next + size);
-      return std::vector<std::int64_t>(begin, next);
-    };
-    result.counts = has_confusion_
-                        ? count_by_class(numbers(classes_ * classes_), classes_)
-                        : ClassCounts{numbers(classes_), numbers(classes_), numbers(classes_)};
-    result.balanced_accuracy = balanced_accuracy(result.counts);
+    result.samples = guesses_.size(0);
+    const auto samples = static_cast<double>(result.samples);
+    result.loss /= samples;
+    if (classes_ > kTopClasses) result.top5_accuracy = top5 / samples;
+    const double* guesses = std::exchange(next, next + guesses_.numel());
+    count(guesses, result);
     for (const data::Range& wanted : request_.predictions) {
       for (std::int64_t sample = wanted.begin; sample < wanted.end; ++sample) {
-        result.predictions.push_back(
-            {sample, static_cast<std::int64_t>(*next), scores_at(next + 1)});
-        next += predictions_.size(1);
+        const auto predicted = static_cast<std::int64_t>(guesses[2 * sample]);
+        result.predictions.push_back({sample, predicted, scores_at(next)});
+        next += scores_.size(1);
       }
-    }
-    for (std::int64_t sample = 0; sample < wrong_codes_.numel(); ++sample, ++next) {
-      if (*next < 2 || *next >= static_cast<double>(2 * classes_ + 2)) continue;
-      const double doubled_number = 2 * std::floor(*next / 2);
-      result.wrong_predictions.push_back(
-          {sample, static_cast<std::int64_t>(doubled_number / 2) - 1, *next - doubled_number});
     }
     return result;
   }
 
  private:
-  static constexpr std::int64_t kBatchSums = 3;  // loss, correct predictions, labels in top five
-
   /// Returns the number of samples whose label is among the five largest logits. Ties go to the
   /// lower class, as in argmax. Samples whose label's logit is NaN do not count.
   at::Tensor in_top(const at::Tensor& logits, const at::Tensor& labels) const {
@@ -164,21 +141,33 @@ class EvaluationSums {
     return not_before.sum(1).gt(classes_ - kTopClasses).sum();
   }
 
-  /// Counts pairs of label and prediction or, without a confusion matrix, labels, predictions and
-  /// correct predictions by class. Sums of ones are exact in any order. Unlike bincount, does not
-  /// wait for the GPU.
-  void count(const at::Tensor& labels, const at::Tensor& predicted) {
-    const at::Tensor one = one_.expand_as(labels);
-    if (has_confusion_) {
-      counts_.index_add_(0, predicted.add(labels, classes_), one);
-      return;
+  /// Adds the counts by class, the accuracies and the wrong predictions. `guess`: the first row of
+  /// guesses_.
+  void count(const double* guess, Evaluation& result) const {
+    const auto classes = static_cast<std::size_t>(classes_);
+    ClassCounts& counts = result.counts;
+    for (auto* list : {&counts.samples, &counts.predicted, &counts.correct}) list->resize(classes);
+    if (classes_ <= settings::kMaxConfusionClasses) counts.confusion.resize(classes * classes);
+    for (std::int64_t sample = 0; sample < result.samples; ++sample, guess += 2) {
+      const std::size_t label = labels_[static_cast<std::size_t>(sample)];
+      ++counts.samples[label];
+      // An external network may return more classes.
+      if (!(guess[0] >= 0 && guess[0] < static_cast<double>(classes_))) continue;
+      const auto predicted = static_cast<std::size_t>(guess[0]);
+      ++counts.predicted[predicted];
+      if (!counts.confusion.empty()) ++counts.confusion[label * classes + predicted];
+      if (predicted == label) {
+        ++counts.correct[label];
+      } else {
+        result.wrong_predictions.push_back(
+            {sample, static_cast<std::int64_t>(predicted), std::isnan(guess[1]) ? 0 : guess[1]});
+      }
     }
-    counts_.index_add_(0, labels, one);
-    counts_.index_add_(0, predicted + classes_, one);
-    counts_.index_add_(0, labels + 2 * classes_, predicted.eq(labels).to(at::kDouble));
+    result.accuracy = fraction_of(counts.right(), result.samples);
+    result.balanced_accuracy = balanced_accuracy(counts);
   }
 
-  /// Reads a row of predictions_, starting at its second column.
+  /// Reads a row of scores_.
   std::vector<std::pair<std::int64_t, double>> scores_at(const double* row) const {
     std::vector<std::pair<std::int64_t, double>> scores;
     for (std::int64_t i = 0; i < (has_all_scores_ ? classes_ : kTopClasses); ++i) {
@@ -188,51 +177,36 @@ class EvaluationSums {
     return scores;
   }
 
-  void add_predictions(const at::Tensor& logits, const at::Tensor& predicted, data::Range range) {
+  void add_scores(const at::Tensor& logits, data::Range range) {
     std::int64_t row = 0;  // row of the first sample in `wanted`
     for (const data::Range& wanted : request_.predictions) {
       if (wanted.begin >= range.end) break;
       const data::Range part = overlap(wanted, range);
       const std::int64_t count = part.size();
       if (count > 0) {
-        at::Tensor rows = predictions_.narrow(0, row + part.begin - wanted.begin, count);
-        const std::int64_t from = part.begin - range.begin;
-        rows.select(1, 0).copy_(predicted.narrow(0, from, count));
-        const at::Tensor scores = at::softmax(logits.narrow(0, from, count).to(at::kDouble), 1);
+        const at::Tensor rows = scores_.narrow(0, row + part.begin - wanted.begin, count);
+        const at::Tensor of_part = logits.narrow(0, part.begin - range.begin, count);
+        const at::Tensor scores = at::softmax(of_part.to(at::kDouble), 1);
         if (has_all_scores_) {
-          rows.narrow(1, 1, classes_).copy_(scores);
+          rows.copy_(scores);
         } else {
           const auto [greatest, labels] = at::topk(scores, kTopClasses, 1);
-          rows.narrow(1, 1, kTopClasses).copy_(greatest);
-          rows.narrow(1, 1 + kTopClasses, kTopClasses).copy_(labels);
+          rows.narrow(1, 0, kTopClasses).copy_(greatest);
+          rows.narrow(1, kTopClasses, kTopClasses).copy_(labels);
         }
       }
       row += wanted.size();
     }
   }
 
-  /// One number encodes a misclassified sample: twice the predicted class, counted from 1, plus the
-  /// confidence in it. Correctly classified samples are 0.
-  void add_wrong_codes(const at::Tensor& logits, const at::Tensor& labels,
-                       const at::Tensor& predicted, data::Range range) {
-    // Uses few operations, because each is a kernel launch per batch on a GPU.
-    at::Tensor codes = at::amax(at::softmax(logits, 1, at::kFloat), 1);
-    if (classes_ > 256) codes = codes.to(at::kDouble);  // f32 is too imprecise for both
-    at::nan_to_num_(codes).add_(predicted, 2).add_(2);
-    at::Tensor out = wrong_codes_.narrow(0, range.begin, range.size());
-    at::mul_out(out, codes, predicted.ne(labels));
-  }
-
   std::int64_t classes_;
-  bool has_confusion_;   // instead of counts per class
-  bool has_all_scores_;  // instead of the top scores and their classes
+  std::span<const std::uint16_t> labels_;  // [samples]
+  bool has_all_scores_;                    // instead of the top scores and their classes
   const EvaluationRequest& request_;
   at::Tensor sums_;
-  at::Tensor batch_sums_;   // [shards,kBatchSums], a view, like the next three
-  at::Tensor counts_;       // [classes * classes] or [3 * classes]
-  at::Tensor predictions_;  // [requested,columns]: predicted class and probabilities
-  at::Tensor wrong_codes_;    // [samples] if requested, else [0]
-  at::Tensor one_;            // [1] f64
+  at::Tensor shard_sums_;     // [shards,2]: loss, labels in the top five; a view, like the next two
+  at::Tensor guesses_;        // [samples,2]: predicted class and its probability
+  at::Tensor scores_;         // [requested,columns]
   at::Tensor class_numbers_;  // [classes] i64
 };
 
@@ -334,7 +308,7 @@ Evaluation evaluate(models::Model& model, loader::BatchSource& images, std::int6
     after_batch();
   }
   communicator.all_reduce_sum(sums.tensor());
-  return sums.read(images.count());
+  return sums.read();
 }
 
 }  // namespace mnist_train::eval

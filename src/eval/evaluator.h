@@ -73,7 +73,6 @@ class CascadedLogits {
 struct EvaluationRequest {
   // Samples whose predictions are requested: ascending and disjoint, within the image set.
   std::vector<data::Range> predictions{};
-  bool wrong_predictions = false;  // return all; reduces 8 bytes per sample
   // Number of shards of the image set, at least one per rank; it alone determines batches and sums.
   // 0: one per rank.
   std::int64_t shards = 0;
@@ -84,8 +83,8 @@ struct EvaluationRequest {
 
 /// The result for an entire image set.
 struct Evaluation : EvaluationFigures {
-  std::vector<SamplePrediction> predictions = {};  // of the requested samples, in order
-  std::vector<WrongPrediction> wrong_predictions = {};  // if requested, ascending
+  std::vector<SamplePrediction> predictions = {};       // of the requested samples, in order
+  std::vector<WrongPrediction> wrong_predictions = {};  // all, ascending
 };
 
 /// Evaluates a model on an image set. Each rank evaluates contiguous shards in batches of at most
