@@ -343,9 +343,7 @@ void RunRecorder::begin(const ResumedRun& resumed) {
   sinks_.push_back(report::record_files(folder, folder / worker_.config.accuracies_file,
                                         resumed.facts.metrics_bytes));
   if (options.tensorboard) {
-    sinks_.push_back(report::tensorboard_sink(
-        folder, resumed.facts.event_bytes,
-        settings::write_run_config(worker_.config, /*with_output=*/false)));
+    sinks_.push_back(report::tensorboard_sink(folder, resumed.facts.event_bytes));
   }
   sinks_.push_back(report::console_sink(console_setup(worker_, trainer_)));
   if (options.html) sinks_.push_back(report::page_sink(folder));

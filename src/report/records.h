@@ -359,11 +359,9 @@ class AppendFile {
 std::unique_ptr<Sink> record_files(const fs::path& run_folder, const fs::path& accuracies_file,
                                    std::int64_t keep_metrics_bytes);
 
-/// Appends to TensorBoard's `events.out.tfevents.*`: to the newest one in the run folder, truncated
-/// at a record boundary to at most `keep_bytes`, or to a new one, which starts with `config` (JSON)
-/// as text.
-std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes,
-                                       const std::string& config);
+/// Appends scalars and histograms to TensorBoard's `events.out.tfevents.*`: to the newest one in
+/// the run folder, truncated at a record boundary to at most `keep_bytes`, or to a new one.
+std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes);
 
 /// Keeps `report.html` in the run folder up to date.
 std::unique_ptr<Sink> page_sink(const fs::path& run_folder);

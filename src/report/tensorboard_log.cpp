@@ -80,22 +80,17 @@ using protozero::pbf_writer;
 
 // Field numbers are from tensorflow/core/util/event.proto and framework/summary.proto. Written with
 // protozero, because libprotobuf cannot be linked alongside LibTorch, which contains its own copy.
-constexpr std::int32_t kTypeString = 7;        // DT_STRING
-constexpr std::size_t kMostWrongPictures = 8;  // per epoch
-
 class TensorboardLog : public Sink {
  public:
-  TensorboardLog(fs::path folder, std::int64_t keep_bytes, std::string config)
-      : folder_(std::move(folder)), keep_bytes_(keep_bytes), config_(std::move(config)) {}
+  TensorboardLog(fs::path folder, std::int64_t keep_bytes)
+      : folder_(std::move(folder)), keep_bytes_(keep_bytes) {}
 
   const char* dispensable() const override { return "TensorBoard's events"; }
 
-  void begin(const RunStart& start, const Summary& /*summary*/) override {
-    class_names_ = start.class_names;
+  void begin(const RunStart& /*start*/, const Summary& /*summary*/) override {
     file_.emplace(folder_, keep_bytes_);
     if (file_->bytes() > 0) return;  // the run resumes
     write_event([](pbf_writer& event) { event.add_string(/*file_version*/ 3, "brain.Event:2"); });
-    write_text(0, "config", "```json\n" + config_ + "```\n");
   }
 
   void step(const StepRecord& record) override {
@@ -116,7 +111,6 @@ class TensorboardLog : public Sink {
       }
     });
     write_scalars(record.step, scalars);
-    write_wrong_pictures(result);
     for (const auto& [name, histogram] : result.histograms) {
       write_histogram(record.step, name, histogram);
     }
@@ -129,30 +123,6 @@ class TensorboardLog : public Sink {
  private:
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  /// Writes the most confident wrong predictions as images and as a table.
-  void write_wrong_pictures(const EpochResult& result) {
-    std::vector<const Prediction*> wrong;
-    for (const Prediction& prediction : result.predictions) {
-      if (prediction.guess != prediction.truth) wrong.push_back(&prediction);
-    }
-    if (wrong.empty()) return;
-    std::ranges::stable_sort(wrong, std::greater(), &Prediction::confidence);
-    const auto name = [&](std::int64_t label) {
-      return name_or_number(class_names_, static_cast<std::size_t>(label));
-    };
-    std::string table =
-        "| image | sample | truth | prediction | confidence |\n|---|---|---|---|---|\n";
-    for (std::size_t i = 0; i < std::min(wrong.size(), kMostWrongPictures); ++i) {
-      const Prediction& prediction = *wrong[i];
-      write_picture(result.record.step, fmt::format("wrong/{}", i + 1),
-                    result.test_image(prediction.id));
-      table += fmt::format("| {} | {} | {} | {} | {:.1f} % |\n", i + 1, prediction.id,
-                           name(prediction.truth), name(prediction.guess),
-                           100 * prediction.confidence());
-    }
-    write_text(result.record.step, "wrong", table);
-  }
-
   void write_scalars(std::int64_t step, const Scalars& scalars) {
     write_summary(step, [&](pbf_writer& summary) {
       for (const auto& [tag, number] : scalars) {
@@ -163,36 +133,10 @@ class TensorboardLog : public Sink {
     });
   }
 
-  void write_text(std::int64_t step, const std::string& tag, const std::string& markdown) {
-    write_value(step, tag, [&](pbf_writer& value) {
-      {
-        pbf_writer tensor(value, /*tensor*/ 8);
-        tensor.add_enum(/*dtype*/ 1, kTypeString);
-        {
-          pbf_writer shape(tensor, /*tensor_shape*/ 2);
-          pbf_writer dimension(shape, /*dim*/ 2);
-          dimension.add_int64(/*size*/ 1, 1);
-        }
-        tensor.add_bytes(/*string_val*/ 8, markdown);
-      }
-      pbf_writer metadata(value, /*metadata*/ 9);
-      pbf_writer plugin(metadata, /*plugin_data*/ 1);
-      plugin.add_string(/*plugin_name*/ 1, "text");
-    });
-  }
-
-  void write_picture(std::int64_t step, const std::string& tag, const imaging::Image& picture) {
-    write_value(step, tag, [&](pbf_writer& value) {
-      pbf_writer image(value, /*image*/ 4);
-      image.add_int32(/*height*/ 1, static_cast<std::int32_t>(picture.height));
-      image.add_int32(/*width*/ 2, static_cast<std::int32_t>(picture.width));
-      image.add_int32(/*colorspace*/ 3, static_cast<std::int32_t>(picture.channels));
-      image.add_bytes(/*encoded_image_string*/ 4, imaging::encode_png(picture));
-    });
-  }
-
   void write_histogram(std::int64_t step, const std::string& tag, const Histogram& histogram) {
-    write_value(step, tag, [&](pbf_writer& value) {
+    write_summary(step, [&](pbf_writer& summary) {
+      pbf_writer value(summary, /*value*/ 1);
+      value.add_string(/*tag*/ 1, tag);
       pbf_writer message(value, /*histogram*/ 5);
       message.add_double(/*min*/ 1, histogram.least);
       message.add_double(/*max*/ 2, histogram.greatest);
@@ -203,15 +147,6 @@ class TensorboardLog : public Sink {
       message.add_packed_double(/*bucket_limit*/ 6, histogram.limits.begin(),
                                 histogram.limits.end());
       message.add_packed_double(/*bucket*/ 7, histogram.counts.begin(), histogram.counts.end());
-    });
-  }
-
-  template <class Fill>
-  void write_value(std::int64_t step, const std::string& tag, const Fill& fill) {
-    write_summary(step, [&](pbf_writer& summary) {
-      pbf_writer value(summary, /*value*/ 1);
-      value.add_string(/*tag*/ 1, tag);
-      fill(value);
     });
   }
 
@@ -236,16 +171,13 @@ class TensorboardLog : public Sink {
 
   fs::path folder_;
   std::int64_t keep_bytes_;
-  std::string config_;
-  std::vector<std::string> class_names_;
   std::optional<EventFile> file_;  // set by `begin`
 };
 
 }  // namespace
 
-std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes,
-                                       const std::string& config) {
-  return std::make_unique<TensorboardLog>(run_folder, keep_bytes, config);
+std::unique_ptr<Sink> tensorboard_sink(const fs::path& run_folder, std::int64_t keep_bytes) {
+  return std::make_unique<TensorboardLog>(run_folder, keep_bytes);
 }
 
 }  // namespace mnist_train::report

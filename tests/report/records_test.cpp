@@ -23,7 +23,7 @@ std::int64_t bytes_of(const Sink& log) {
 }
 
 std::unique_ptr<Sink> open(const TempFolder& folder, std::int64_t keep_bytes) {
-  auto log = tensorboard_sink(folder.path(), keep_bytes, "{}\n");
+  auto log = tensorboard_sink(folder.path(), keep_bytes);
   log->begin({}, {});
   return log;
 }
@@ -85,11 +85,11 @@ TEST_CASE("a record that does not fit on the disk leaves no partial one") {
   CHECK(bytes_of(*open(folder, kAll)) == bytes_of(*log));
 }
 
-TEST_CASE("the config is written when a run begins, not when it resumes") {
+TEST_CASE("the version is written when a run begins, not when it resumes") {
   const TempFolder folder;
   std::int64_t bytes = 0;
   for (const bool resumed : {false, true}) {
-    const auto log = tensorboard_sink(folder.path(), bytes, "{}\n");
+    const auto log = tensorboard_sink(folder.path(), bytes);
     log->begin({}, {});
     CHECK((bytes_of(*log) == bytes) == resumed);
     log->step(kFirstStep);

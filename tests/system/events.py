@@ -69,20 +69,13 @@ def doubles(content):
 
 
 def value_of(value):
-    """What one summary value holds: ("scalar", number), ("text", str), ("image", dict), ("histogram", dict)."""
+    """What one summary value holds: ("scalar", number), ("histogram", dict)."""
     if 2 in value:
         return "scalar", struct.unpack("<f", value[2][0])[0]
-    if 4 in value:
-        image = fields(value[4][0])
-        return "image", {"height": image[1][0], "width": image[2][0], "channels": image[3][0], "png": image[4][0]}
-    if 5 in value:
-        histogram = fields(value[5][0])
-        names = ("min", "max", "num", "sum", "sum_squares")
-        numbers = {name: doubles(histogram[i + 1][0])[0] for i, name in enumerate(names)}
-        return "histogram", numbers | {"limits": doubles(histogram[6][0]), "counts": doubles(histogram[7][0])}
-    tensor, plugin = fields(value[8][0]), fields(fields(value[9][0])[1][0])
-    assert plugin[1] == [b"text"] and tensor[1] == [7]
-    return "text", tensor[8][0].decode()
+    histogram = fields(value[5][0])
+    names = ("min", "max", "num", "sum", "sum_squares")
+    numbers = {name: doubles(histogram[i + 1][0])[0] for i, name in enumerate(names)}
+    return "histogram", numbers | {"limits": doubles(histogram[6][0]), "counts": doubles(histogram[7][0])}
 
 
 def read_events(path):

@@ -4,8 +4,7 @@ import numpy
 import pytest
 
 from events import events_of
-from pictures import read_png
-from support import averaging, mnist_bytes, read_pt, train
+from support import averaging, read_pt, train
 
 SMALL_RUN = {"epochs": 2, "log_interval": 5, "data": {"limit_train": 1280, "limit_test": 500}}
 WITH_HISTOGRAMS = SMALL_RUN | {"report": {"histograms": True}, "model": {"name": "mlp", "hidden": [32]}}
@@ -29,20 +28,6 @@ def test_scalars_are_those_of_the_metrics(run):
               "accuracy/test": "test_accuracy", "seconds/train": "train_seconds", "seconds/test": "test_seconds"}
     for tag, key in epochs.items():
         assert of(events, tag) == [(line["step"], pytest.approx(line[key], rel=1e-6)) for line in run.epochs()]
-
-
-def test_config_and_wrong_guesses_are_there_to_read_and_to_see(run):
-    events = events_of(run.path)
-    (_, config), = of(events, "config")
-    assert config == "```json\n" + (run.path / "config.json").read_text() + "```\n"
-    last_step = run.epochs()[-1]["step"]
-    table = dict(of(events, "wrong"))[last_step]
-    _, sample, truth, guess, _ = (cell.strip() for cell in table.splitlines()[2].strip("|").split("|"))
-    assert truth != guess
-    image = dict(of(events, "wrong/1"))[last_step]
-    assert (image["height"], image["width"], image["channels"]) == (28, 28, 1)
-    images, labels = mnist_bytes("t10k")
-    assert (read_png(image["png"])[:, :, 0] == images[int(sample)]).all() and labels[int(sample)] == int(truth)
 
 
 def test_histograms_count_every_weight(run):
@@ -76,7 +61,7 @@ def test_a_resumed_run_continues_its_file_as_if_nothing_had_happened(tmp_path):
     train(tmp_path, SMALL_RUN | {"epochs": 1}, output="parts")
     parts = train(tmp_path, SMALL_RUN, "--resume", "auto", output="parts")
     wanted, found = events_of(whole.path), events_of(parts.path)
-    timed = ("seconds/", "step/samples", "config")
+    timed = ("seconds/", "step/samples")
 
     def timeless(events):
         return [event for event in events if not event[0].startswith(timed)]
