@@ -206,17 +206,6 @@ TEST_CASE("24 wrong predictions are shown, the others on demand") {
   CHECK(occurrences(page, "<li data-truth") == 60);
 }
 
-TEST_CASE("non-default hyperparameters are shown with their defaults") {
-  const PretendedFolder folder;
-  settings::RunConfig config;
-  config.train.learning_rate = 0.5;
-  folder.write("run/config.json", settings::write_run_config(config, false));
-  const std::string page = page_of(folder);
-  check_contains(page, {"<code>learning_rate</code></dt><dd><b>0.5</b> <span "
-                        "class=\"soft\">default 0.01</span></dd>",
-                        "<code>sgd_momentum</code></dt><dd>0.5</dd>"});
-}
-
 TEST_CASE("a comparison has results, curves and settings") {
   const TempFolder folder;
   write_pretended_run(folder, "runs/a");

@@ -50,11 +50,6 @@ Values config_values(const nlohmann::json& config, const std::string& key = "", 
   return values;
 }
 
-Values values_of(const settings::RunConfig& config) {
-  return config_values(
-      nlohmann::json::parse(settings::write_run_config(config, /*with_output=*/false)));
-}
-
 std::string dataset_text(const RunFiles& run) {
   const nlohmann::json& dataset = value_in(run.facts, "data");
   if (!dataset.is_object()) return "";
@@ -145,28 +140,6 @@ std::string starts_table(const RunFiles& run) {
                         run.starts.size(),
                         left_out > 0 ? fmt::format(" The last {}:", kMostRows) : "");
   return "<h3>Started</h3><p>" + note + "</p>" + table.html() + "\n";
-}
-
-/// Lists all settings; those that differ from their defaults also show the default.
-std::string settings_list(const RunFiles& run) {
-  const Values defaults = values_of(settings::RunConfig());
-  const auto shown = [](const std::string& value) {
-    return value == "null" ? "none" : escape_html(shortened(value, kMostOfValue));
-  };
-  std::string list;
-  for (const auto& [key, value] : config_values(run.config)) {
-    const auto found = defaults.find(key);
-    const std::string usual = found == defaults.end() ? "null" : found->second;
-    const std::string text = usual == value
-                                 ? shown(value)
-                                 : fmt::format("<b>{}</b> <span class=\"soft\">default {}</span>",
-                                               shown(value), shown(usual));
-    list += fact_line(code(key), text);
-  }
-  if (list.empty()) return "";
-  return "<h3>Settings</h3><p class=\"soft\">Non-default values are bold.</p><dl "
-         "class=\"params\">" +
-         list + "</dl>\n";
 }
 
 /// Returns the name of a built-in network, or the origin of a custom one.
@@ -359,8 +332,10 @@ Values ran_with(const RunFiles& run) {
 /// Returns a run's config as this program interprets it, with defaults for keys that did not exist
 /// when the run was made; returns it as recorded if it cannot be parsed.
 Values settings_of(const RunFiles& run) try {
-  return values_of(settings::parse_run_config(
-      {(run.folder / files::kConfig).string(), run.config_text, run.folder}));
+  const settings::RunConfig config = settings::parse_run_config(
+      {(run.folder / files::kConfig).string(), run.config_text, run.folder});
+  return config_values(
+      nlohmann::json::parse(settings::write_run_config(config, /*with_output=*/false)));
 } catch (const Error&) {
   return config_values(run.config);
 }
@@ -461,7 +436,7 @@ std::string identity_section(const RunFiles& run) {
       fact_line("Folder", code(folder.string())) +
       fact_line("To reproduce it",
                 code("mnist-train --config " + shell_word((folder / "config.json").string()))) +
-      "</dl>\n" + left_out_table(run) + settings_list(run) + starts_table(run);
+      "</dl>\n" + left_out_table(run) + starts_table(run);
   if (run.config.is_object()) {
     text +=
         "<details id=\"config\"><summary>The complete effective config</summary><pre "
