@@ -92,26 +92,15 @@ struct Baseline {
     const auto largest = std::ranges::max_element(counts.samples);
     label = largest - counts.samples.begin();
     is_shared = std::ranges::count(counts.samples, *largest) > 1;
-    const auto images = static_cast<double>(counts.all());
-    accuracy = static_cast<double>(*largest) / images;
-    chance = 2 * std::sqrt(accuracy * (1 - accuracy) / images);
-    double classes = 0;
-    double variance = 0;
-    for (const std::int64_t size : counts.samples) {
-      if (size == 0) continue;
-      ++classes;
-      variance += 1 / static_cast<double>(size);
-    }
-    balanced_accuracy = 1 / classes;
-    balanced_chance = std::sqrt(variance) / classes;
+    accuracy = fraction_of(*largest, counts.all());
+    const auto absent = std::ranges::count(counts.samples, 0);
+    balanced_accuracy = fraction_of(1, counts.classes() - absent);
   }
 
   std::int64_t label = 0;
   bool is_shared = false;  // several classes share the largest size
   double accuracy = NAN;
-  double chance = 0;  // twice the standard error of the accuracy
   double balanced_accuracy = NAN;
-  double balanced_chance = 0;  // upper bound on twice its standard error
 };
 
 /// Returns "Yes" or another answer. The model has learned "Partly" if it never predicts some
@@ -119,16 +108,14 @@ struct Baseline {
 std::string answer(const RunFiles& run, const Baseline& baseline, bool predicts_all_classes) {
   constexpr double kLeastGain = 0.05;  // as a fraction of the baseline's mistakes
   if (baseline.accuracy == 1) return "Not known";
-  const double gain = run.last(&EpochRecord::test_accuracy) - baseline.accuracy;
-  const double balanced_gain =
-      run.last(&EpochRecord::test_balanced_accuracy) - baseline.balanced_accuracy;
-  const bool is_balanced_better =
-      balanced_gain >
-      std::max(baseline.balanced_chance, kLeastGain * (1 - baseline.balanced_accuracy));
-  if (gain <= baseline.chance) {
+  const auto gain = [&run](double EpochRecord::*figure, double than) {
+    return (run.last(figure) - than) / (1 - than);
+  };
+  if (gain(&EpochRecord::test_accuracy, baseline.accuracy) < kLeastGain) {
+    const bool is_balanced_better =
+        gain(&EpochRecord::test_balanced_accuracy, baseline.balanced_accuracy) >= kLeastGain;
     return is_balanced_better ? "Partly" : run.live ? "Not so far" : "No";
   }
-  if (gain < kLeastGain * (1 - baseline.accuracy)) return "A little";
   return predicts_all_classes ? "Yes" : "Partly";
 }
 
