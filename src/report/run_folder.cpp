@@ -24,28 +24,14 @@ void make_folder(const fs::path& folder, std::vector<fs::path>& made, std::error
   const fs::path parent = folder.parent_path();
   if (!parent.empty() && parent != folder) make_folder(parent, made, error);
   if (!error && fs::create_directory(folder, error)) made.push_back(folder);
+  // "File exists" would not tell that it is a file or a link that leads nowhere.
+  if (error == std::errc::file_exists) error = make_error_code(std::errc::not_a_directory);
 }
 
 /// Removes those of the created folders that are empty.
 void remove_made(const std::vector<fs::path>& made) {
   std::error_code ignored;
   for (auto path = made.rbegin(); path != made.rend(); ++path) fs::remove(*path, ignored);
-}
-
-/// Explains why a folder cannot be created. The system may only report "File exists".
-std::string why_no_folder(fs::path path, const std::error_code& error) {
-  std::error_code ignored;
-  for (; path.has_relative_path(); path = path.parent_path()) {
-    const bool is_link = fs::is_symlink(path, ignored);
-    if (is_link && !fs::exists(path, ignored)) {
-      return path.string() + " is a link to " + fs::read_symlink(path, ignored).string() +
-             ", which does not exist";
-    }
-    if (fs::exists(path, ignored)) {
-      return fs::is_directory(path, ignored) ? error.message() : path.string() + " is a file";
-    }
-  }
-  return error.message();
 }
 
 fs::path make_dated_folder(const fs::path& parent, std::vector<fs::path>& made) {
@@ -221,7 +207,7 @@ RunFolder prepare_run_folder(const settings::RunConfig& config, const std::strin
     std::error_code error;
     make_folder(run.path / files::kLogs, run.made, error);
     const std::string name = run.path.string();
-    if (error) refuse("{}: cannot create the run folder: {}", name, why_no_folder(run.path, error));
+    if (error) refuse("{}: cannot create the run folder: {}", name, error.message());
     if (::access(name.c_str(), W_OK) != 0) {
       refuse("{}: cannot write into the run folder: {}", name, std::strerror(errno));
     }
