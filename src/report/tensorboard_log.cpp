@@ -5,7 +5,6 @@
 #include <numeric>
 #include <protozero/pbf_writer.hpp>
 
-#include "base/print.h"
 #include "base/system.h"
 #include "report/records.h"
 
