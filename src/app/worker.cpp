@@ -276,7 +276,7 @@ data::Dataset read_or_attach(Worker& worker, data::Splits splits) {
 
 /// Logs which samples were left out of the data set or skipped, and notes on its files.
 void list_left_out(const data::Dataset& dataset) {
-  constexpr std::size_t kMostWarned = 10;
+  constexpr std::ptrdiff_t kMostWarned = 10;
   const std::string left_out = data::left_out_text(dataset.left_out);
   if (!left_out.empty()) spdlog::warn("left out: {}", left_out);
   if (dataset.left_out.added > 0) {
@@ -284,11 +284,12 @@ void list_left_out(const data::Dataset& dataset) {
   }
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
   if (dataset.skipped.empty()) return;
-  spdlog::warn("skipped {} (data.on_bad_sample: skip)",
-               counted(std::ssize(dataset.skipped), "unusable image"));
-  for (std::size_t i = 0; i < dataset.skipped.size(); ++i) {
+  const std::ptrdiff_t count = std::ssize(dataset.skipped);
+  spdlog::warn("skipped {} (data.on_bad_sample: skip)", counted(count, "unusable image"));
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    if (i == kMostWarned) spdlog::warn("skipped: and {} more", count - i);
     spdlog::log(i < kMostWarned ? spdlog::level::warn : spdlog::level::debug, "skipped: {}",
-                dataset.skipped[i]);
+                dataset.skipped[static_cast<std::size_t>(i)]);
   }
 }
 

@@ -139,7 +139,9 @@ std::string name_or_number(const std::vector<std::string>& names, std::size_t nu
 
 std::string first_names(std::span<const std::string> names, std::size_t most) {
   const auto named = names.first(std::min(names.size(), most));
-  return fmt::format("{}{}", fmt::join(named, ", "), named.size() < names.size() ? ", …" : "");
+  const std::string text = fmt::format("{}", fmt::join(named, ", "));
+  const std::size_t others = names.size() - named.size();
+  return others == 0 ? text : text + fmt::format(" and {} more", others);
 }
 
 bool matches_glob(const std::string& pattern, const std::string& name) {

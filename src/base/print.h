@@ -54,7 +54,7 @@ std::string shortened(std::string_view text, std::size_t most);
 /// Returns the name with this index, or the number itself if there is none.
 std::string name_or_number(const std::vector<std::string>& names, std::size_t number);
 
-/// Returns the first `most` names, separated by commas, and "…" if there are more.
+/// Returns the first `most` names, separated by commas, and "and 7 more" if there are others.
 std::string first_names(std::span<const std::string> names, std::size_t most);
 
 /// Returns whether a name matches a glob as in fnmatch(3): `*` matches any text including dots, `?`

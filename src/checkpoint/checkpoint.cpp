@@ -32,21 +32,17 @@ constexpr std::string_view kEmaPrefix = "ema.";
 constexpr int kVersion = 1;
 constexpr std::int64_t kMostChannels = 3;
 
-/// Appends the tensors with one kind of difference to the text: the first ones with their
-/// difference, one per line, the others by name only.
+/// Appends the first tensors with one kind of difference to the text, one per line, and the number
+/// of the others.
 void list_tensors(std::string& text, const std::string& kind,
                   const NamedValues<std::string>& tensors) {
-  constexpr std::size_t kMostLines = 10;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto& [name, difference] = tensors[i];
-    if (i < kMostLines) {
-      text += fmt::format("\n  {}: {}{}", kind, name, difference);
-    } else if (i == kMostLines) {
-      text += fmt::format("\n  {}: {} more: {}", kind, tensors.size() - kMostLines, name);
-    } else {
-      text += ", " + name;
-    }
+  constexpr std::size_t kMostLines = 5;
+  const std::size_t lines = std::min(tensors.size(), kMostLines);
+  for (std::size_t i = 0; i < lines; ++i) {
+    text += fmt::format("\n  {}: {}{}", kind, tensors[i].first, tensors[i].second);
   }
+  const std::size_t others = tensors.size() - lines;
+  if (others > 0) text += fmt::format("\n  {}: and {} more", kind, others);
 }
 
 Json state_of(const TensorFile& file, const std::string& source) {

@@ -31,8 +31,8 @@ NamedTensors model_tensors(const models::Model& model);
 /// order, as contiguous CPU copies; floating-point tensors are in fp32.
 NamedTensors state_dict(const models::Model& model);
 
-/// Lists every missing and unexpected tensor and every size mismatch, on lines that each begin with
-/// a newline; "" if names and shapes are the same.
+/// Lists the first missing, resized and unexpected tensors and the numbers of the others, on lines
+/// that each begin with a newline; "" if names and shapes are the same.
 std::string differences(const NamedTensors& expected, const NamedTensors& found);
 
 /// Copies to each target the value with the same name, which must exist.
@@ -82,7 +82,7 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts);
 TensorFile read_checkpoint(const std::filesystem::path& path);
 
 /// Restores the trainer's state from a checkpoint, on this rank only. If the checkpoint's tensors
-/// or optimizer differ from the trainer's, throws Error(kCheckpoint) listing all differences and
+/// or optimizer differ from the trainer's, throws Error(kCheckpoint) listing differences and
 /// leaves the trainer unchanged. `source` names the file in messages, here and below.
 void restore(train::Trainer& trainer, const TensorFile& file, const std::string& source);
 

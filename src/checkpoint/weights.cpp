@@ -241,7 +241,6 @@ void load_weights(models::Model& model, const settings::WeightsOptions& weights,
   const std::set<std::string> fresh = fresh_names(model, weights.fresh, images.classes);
   const Match match = match_tensors(model, read_any(weights.file), fresh, source);
   if (!wrong_names(match).empty()) {
-    // The advice comes first, because long lists of differences are truncated.
     const std::string text = advice(model, match, weights, images, starts_run);
     fail_checkpoint(source + ": does not fit the model" + text +
                     (text.empty() ? ":" : "\ndifferences:") +

@@ -35,10 +35,9 @@ constexpr std::array<std::pair<const char*, std::int64_t LeftOut::*>, 4> kNumber
 /// Formats names as `"a", "b" and 3 more`.
 std::string quoted_classes(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNamed = 50;
-  const auto named = std::span(names).first(std::min(names.size(), kMostNamed));
-  std::string text = fmt::format("\"{}\"", fmt::join(named, "\", \""));
-  if (named.size() == names.size()) return text;
-  return text + fmt::format(" and {} more", names.size() - named.size());
+  std::vector<std::string> quoted;
+  for (const std::string& name : names) quoted.push_back('"' + name + '"');
+  return first_names(quoted, kMostNamed);
 }
 
 /// Throws ConfigKeyError if there are weights for unknown classes.

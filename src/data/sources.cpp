@@ -146,8 +146,8 @@ ImageGeometry geometry_of(const ImageSource& source, const DataOptions& options,
       const imaging::Image first =
           imaging::decode(source.read(sample, buffer), source.sample_name(sample), stated.decode);
       return converted({first.channels, first.height, first.width}, options);
-    } catch (const Error&) {
-      if (!bad.skips()) throw;  // otherwise reported when it is read
+    } catch (const Error& error) {
+      if (!bad.skips()) bad.add(error.what());  // otherwise reported when it is read
     }
   }
   fail_data("{}: none of its images can be decoded", source.name());

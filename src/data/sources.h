@@ -74,10 +74,10 @@ class BadSamples {
   explicit BadSamples(bool skip) : skip_(skip) {}
 
   bool skips() const { return skip_; }
-  /// Adds a message that begins with the sample's name. Throws it as Error(kData) unless bad
-  /// samples are skipped.
+  /// Adds a message that begins with the sample's name. Throws it as Error(kData), with advice,
+  /// unless bad samples are skipped.
   void add(const std::string& message) {
-    if (!skip_) fail_data(message);
+    if (!skip_) fail_data(message + "; to skip such samples: data.on_bad_sample \"skip\"");
     skipped_.push_back(message);
   }
   const std::vector<std::string>& skipped() const { return skipped_; }

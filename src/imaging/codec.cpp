@@ -29,10 +29,10 @@ void check_size(const Header& header, const std::string& name, std::int64_t max_
   const auto [height, width] = std::pair(header.height, header.width);
   if (width < 1 || height < 1) fail_at(name, 0, "an image of {} x {} pixels", width, height);
   if (height <= max_pixels / width) return;
-  fail_at(name, 0,
-          "an image of {} x {} pixels, more than data.max_pixels ({}); raise it, shrink the image, "
-          "or skip it with data.on_bad_sample \"skip\"",
-          width, height, max_pixels);
+  fail_at(
+      name, 0,
+      "an image of {} x {} pixels, more than data.max_pixels ({}); raise it or shrink the image",
+      width, height, max_pixels);
 }
 
 /// Composites one channel on an opaque background, like Pillow's alpha_composite.

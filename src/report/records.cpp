@@ -11,6 +11,7 @@
 #include <ranges>
 #include <string_view>
 
+#include "base/print.h"
 #include "base/system.h"
 #include "base/version.h"
 
@@ -290,12 +291,9 @@ std::vector<std::int64_t> never_predicted(const ClassCounts& counts) {
 std::string named_classes(const std::vector<std::int64_t>& labels,
                           const std::function<std::string(std::int64_t label)>& name) {
   constexpr std::size_t kMostNamed = 10;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(labels.size(), kMostNamed); ++i) {
-    text += (i == 0 ? "" : ", ") + name(labels[i]);
-  }
-  if (labels.size() > kMostNamed) text += fmt::format(" and {} more", labels.size() - kMostNamed);
-  return text;
+  std::vector<std::string> names(labels.size());
+  std::ranges::transform(labels, names.begin(), name);
+  return first_names(names, kMostNamed);
 }
 
 std::string advice_on_never_predicted(bool sizes_are_unequal, bool has_class_weights) {

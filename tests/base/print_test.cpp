@@ -243,6 +243,13 @@ TEST_CASE("a glob with many stars takes no exponential time") {
   CHECK_FALSE(matches_glob(pattern + "b", std::string(5000, 'a')));
 }
 
+TEST_CASE("a long list of names ends with the number of the others") {
+  const std::vector<std::string> names{"a", "b", "c"};
+  CHECK(first_names(names, 3) == "a, b, c");
+  CHECK(first_names(names, 1) == "a and 2 more");
+  CHECK(first_names({}, 1).empty());
+}
+
 TEST_CASE("a glob without a match is explained by near modules and names") {
   const std::vector<std::string> names{"conv1.weight",      "layer1.0.conv1.weight",
                                        "layer1.0.bn1.bias", "layer2.0.conv1.weight",

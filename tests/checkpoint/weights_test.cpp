@@ -99,14 +99,12 @@ TEST_CASE("all missing, unexpected and resized tensors are listed") {
   }
 }
 
-TEST_CASE("of many different tensors the first are described and all are named") {
+TEST_CASE("of many different tensors the first are described and the others counted") {
   NamedTensors weights;
   for (int i = 0; i < 44; ++i) weights.emplace_back("extra." + std::to_string(i), at::zeros({i}));
   const std::string text = differences(NamedTensors{}, weights);
-  CHECK(std::count(text.begin(), text.end(), '\n') == 11);
-  CHECK_THAT(text,
-             ContainsSubstring("\n  unexpected: extra.9 [9]\n  unexpected: 34 more: extra.10, "));
-  CHECK(text.ends_with(", extra.42, extra.43"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 6);
+  CHECK(text.ends_with("\n  unexpected: extra.4 [4]\n  unexpected: and 39 more"));
 }
 
 TEST_CASE("prefixes of DistributedDataParallel and torch.compile are removed") {

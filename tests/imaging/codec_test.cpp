@@ -145,7 +145,7 @@ TEST_CASE("a huge picture is refused by its header alone") {
   const std::string jpeg = encode_jpeg(gradient(20, 30, 1), 90);
   CHECK(error_of([&] { decode(bytes_of(jpeg), "name", {.max_pixels = 600}); }).message.empty());
   CHECK_ERROR(decode(bytes_of(jpeg), "name", {.max_pixels = 599}), ExitCode::kData,
-              "data.max_pixels (599)", "data.on_bad_sample");
+              "data.max_pixels (599); raise it or shrink the image");
 }
 
 TEST_CASE("files of other kinds are refused") {

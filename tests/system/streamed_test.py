@@ -107,9 +107,10 @@ def test_a_bad_image_ends_the_run_by_name_or_is_left_out_from_the_beginning(tmp_
     for name in "01":
         shutil.copytree(sets / "image-folder" / "train" / name, folder / name)
         shutil.copytree(sets / "image-folder" / "test" / name, tmp_path / "test" / name)
-    bad = sorted((folder / "1").iterdir())[4]
-    bad.write_bytes(bad.read_bytes()[:-30])
-    good = len(list(folder.glob("*/*"))) - 1
+    bad = sorted((folder / "1").iterdir())[4:16]
+    for path in bad:
+        path.write_bytes(path.read_bytes()[:-30])
+    good = len(list(folder.glob("*/*"))) - 12
     config = config_of(sets, train=str(folder), test=str(tmp_path / "test"), limit_train=None, limit_test=100,
                        validation=0, decode="stream")
     config = write_config(tmp_path, merged(config, {"epochs": 1, "batch_size": 512}))
@@ -117,12 +118,14 @@ def test_a_bad_image_ends_the_run_by_name_or_is_left_out_from_the_beginning(tmp_
     for decode in ("stream", "once"):
         flags = ("--config", config, "--nproc-per-node", 2, "--set", f"data.decode={decode}")
         refused = run(*flags, "--output", tmp_path / f"refused-{decode}", expect=3)
-        assert f"{bad}: corrupt PNG image" in refused.stderr
+        assert any(f"{path}: corrupt PNG image" in refused.stderr for path in bad)
+        assert ("to skip such samples: data.on_bad_sample" in refused.stderr) == (decode == "once")
         assert decode == "stream" or not (tmp_path / "refused-once" / "checkpoints").exists()
         output = tmp_path / decode
         result = run(*flags, "--output", output, "--set", "data.on_bad_sample=skip", expect=0)
         assert json.loads((output / "summary.json").read_text())["samples_seen"] == good
-        assert "skipped 1 unusable image (data.on_bad_sample: skip)\n" in result.stderr and str(bad) in result.stderr
+        assert "skipped 12 unusable images (data.on_bad_sample: skip)\n" in result.stderr and "to skip such" not in result.stderr
+        assert result.stderr.count("\nskipped: /") == 10 and "\nskipped: and 2 more\n" in result.stderr
         digests.append((output / "model.pt").read_bytes())
     assert digests[0] == digests[1]
 
