@@ -23,6 +23,19 @@ launch::Phase phase_of(Worker* worker) {
   return worker == nullptr ? launch::Phase::kStarting : worker->status().phase.load();
 }
 
+/// Returns a message about a weights file with the flag or config key that names the file.
+std::string with_origin(const std::string& message, const Worker& worker) {
+  const launch::Job& job = worker.job;
+  const auto& weights = worker.config.model.weights;
+  const auto is_about = [&message](const std::string& file) {
+    return !file.empty() && message.starts_with(file + ": ");
+  };
+  if (is_about(job.checkpoint.string())) return job.checkpoint_flag() + message;
+  if (is_about(job.resume)) return "--resume " + message;
+  if (!weights || !is_about(weights->file.string())) return message;
+  return launch::message_of(ConfigKeyError("/model/weights: " + message), job.positions);
+}
+
 /// LibTorch's messages are long, so only the log contains them in full.
 launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   const launch::Phase phase = phase_of(worker);
@@ -30,6 +43,9 @@ launch::FailureReport report_of(const std::exception& error, Worker* worker) {
   spdlog::debug("failed: {}", error.what());
   if (worker != nullptr && failure.code == ExitCode::kConfig) {
     failure.message = launch::message_of(error, worker->job.positions);
+  }
+  if (worker != nullptr && failure.code == ExitCode::kCheckpoint) {
+    failure.message = with_origin(failure.message, *worker);
   }
   if (dynamic_cast<const c10::Error*>(&error) == nullptr) return failure;
   failure.message = short_message(error);

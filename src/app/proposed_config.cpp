@@ -349,12 +349,12 @@ std::string readable_json(const Json& json) { return formatted(json) + "\n"; }
 
 void run_init(Worker& worker) {
   if (!worker.is_rank0()) return;
+  std::optional<InitialWeights> weights;
+  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
   worker.enter(launch::Phase::kLoadingData);
   fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
   const PictureFolder pictures = open_picture_folder(folder);
-  std::optional<InitialWeights> weights;
-  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
   const ProposedConfig proposed = propose_config(pictures, weights);
   const std::string text = readable_json(proposed.config);
   // Everything that a run would refuse before its first step is an error here.

@@ -43,7 +43,8 @@ class PeerError : public Error {
 /// prepend FILE:LINE:COLUMN.
 class ConfigKeyError : public Error {
  public:
-  explicit ConfigKeyError(const std::string& message) : Error(ExitCode::kConfig, message) {}
+  explicit ConfigKeyError(const std::string& message, ExitCode code = ExitCode::kConfig)
+      : Error(code, message) {}
 };
 
 /// Returns the first line of a LibTorch or backend error without its source location:

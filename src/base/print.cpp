@@ -195,6 +195,12 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
 
 std::string escape_control_bytes(std::string_view text) { return escape_all_but(text, "\t\n"); }
 
+bool is_text(std::string_view content) {
+  constexpr std::size_t kExamined = 1024;
+  const std::string text = replaced(shortened(content, kExamined), "\r", "");
+  return !text.empty() && escape_control_bytes(text) == text;
+}
+
 std::string on_one_line(std::string_view text) { return escape_all_but(text, "\t"); }
 
 std::string as_block(std::string_view text) {

@@ -77,6 +77,9 @@ std::string unmatched_glob(std::string_view pattern, const std::vector<std::stri
 /// cannot control a terminal.
 std::string escape_control_bytes(std::string_view text);
 
+/// Returns whether the bytes of a file are text, judged by the first of them.
+bool is_text(std::string_view content);
+
 /// Like `escape_control_bytes`, but also escapes newlines, so that a text cannot forge lines.
 std::string on_one_line(std::string_view text);
 

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/print.h"
 
 namespace mnist_train::checkpoint {
 
@@ -79,9 +80,6 @@ class SafetensorsReader {
   std::string_view find_header() {
     const auto bytes = file_.bytes();
     if (is_legacy_torch_file(bytes)) fail("is a torch.save file, not a checkpoint");
-    if (bytes.size() < kSafetensorsLengthBytes) {
-      fail("is too short to be a safetensors or .pt file");
-    }
     const auto header = safetensors_header(bytes);
     if (!header || !header->starts_with('{')) fail_if_other_kind(bytes);
     if (!header) {
@@ -93,12 +91,12 @@ class SafetensorsReader {
   }
 
   void fail_if_other_kind(std::span<const std::uint8_t> bytes) const {
-    constexpr std::size_t kLongestBegin = 1024;
-    const auto begin = bytes.first(std::min(bytes.size(), kLongestBegin));
-    const auto kind = binary_kind({reinterpret_cast<const char*>(begin.data()), begin.size()});
-    if (!kind) return;
-    const bool is_tar = kind->name == "a tar archive";
-    fail("is " + kind->name + ", not a torch.save file, a safetensors file or a checkpoint" +
+    const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
+    if (const auto kind = binary_kind(content)) name = kind->name;
+    if (name.empty()) return;
+    const bool is_tar = name == "a tar archive";
+    fail("is " + name + ", not a torch.save file (.pt, .pth), a safetensors file or a checkpoint" +
          (is_tar ? std::string("; ") + kTarTorchFile : ""));
   }
 

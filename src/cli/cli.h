@@ -118,6 +118,10 @@ void find_checkpoints(CommandLine& line);
 /// same errors.
 void find_model_weights(settings::RunConfig& config);
 
+/// Throws ConfigKeyError, with kCheckpoint, if a file cannot be read. `origin`: what names it,
+/// "--resume " or "/model/weights: ".
+void check_readable(const std::string& origin, const fs::path& path);
+
 /// Throws Error(kConfig) if the file cannot be created, or if it is one of a run's own files, such
 /// as its config.json or a checkpoint.
 void check_output_file(const fs::path& path);

@@ -147,6 +147,7 @@ bool mark_as_old(OrderedJson& config) {
 
 /// Returns the config in a checkpoint or, for other weight files, the config.json next to it.
 std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
+  check_readable("--checkpoint ", path);
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
   const nlohmann::json header = parse_header(file.bytes());
   try {
@@ -226,8 +227,9 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
-    const bool is_torch_file = is_zip_file(bytes) || is_legacy_torch_file(bytes);
-    if (path.extension() != ".safetensors" || is_torch_file) return std::nullopt;
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const bool is_other = is_zip_file(bytes) || is_legacy_torch_file(bytes) || is_text(text);
+    if (path.extension() != ".safetensors" || is_other) return std::nullopt;
     return "its header cannot be read";
   }
   if (!header.contains(kSealName) || matches_seal(bytes)) return std::nullopt;
@@ -235,8 +237,8 @@ std::optional<std::string> damage_of(const fs::path& path, std::span<const std::
 }
 
 /// Replaces a run folder with one of its files, and rejects damaged files before a process starts
-/// or a config is read from them.
-void find_file(std::string& path, bool to_resume) {
+/// or a config is read from them. `origin`: as for `check_readable`.
+void find_file(const std::string& origin, std::string& path, bool to_resume) try {
   std::error_code ignored;
   if (is_folder(path)) path = file_of_run(path, to_resume).string();
   if (!fs::is_regular_file(path, ignored)) return;  // reported when it is read
@@ -247,6 +249,8 @@ void find_file(std::string& path, bool to_resume) {
   throw Error(ExitCode::kCheckpoint, path + ": is damaged: " + *damage + "; " +
                                          (other ? other->string() + " is intact"
                                                 : "there is no intact checkpoint in its folder"));
+} catch (const Error& error) {
+  throw ConfigKeyError(origin + error.what(), error.code());
 }
 
 }  // namespace
@@ -305,15 +309,24 @@ std::map<std::string, std::string> key_positions(const CommandLine& line,
 }
 
 void find_checkpoints(CommandLine& line) {
-  if (line.checkpoint_file) find_file(*line.checkpoint_file, /*to_resume=*/false);
-  if (!line.resume.empty() && line.resume != "auto") find_file(line.resume, /*to_resume=*/true);
+  if (line.checkpoint_file) {
+    find_file(line.checkpoint_flag(), *line.checkpoint_file, /*to_resume=*/false);
+  }
+  if (line.resume.empty() || line.resume == "auto") return;
+  find_file("--resume ", line.resume, /*to_resume=*/true);
 }
 
 void find_model_weights(settings::RunConfig& config) {
   if (!config.model.weights) return;
   std::string path = config.model.weights->file.string();
-  find_file(path, /*to_resume=*/false);
+  find_file("/model/weights: ", path, /*to_resume=*/false);
   config.model.weights->file = path;
+}
+
+void check_readable(const std::string& origin, const fs::path& path) try {
+  (void)MappedFile::open(path, ExitCode::kCheckpoint);
+} catch (const Error& error) {
+  throw ConfigKeyError(origin + error.what(), error.code());
 }
 
 void check_output_file(const fs::path& path) {

@@ -27,8 +27,6 @@ fs::path first_config(const CommandLine& line) {
   return line.configs.empty() ? fs::path() : fs::path(find_config(line.configs.front()));
 }
 
-void check_readable(const fs::path& path) { (void)MappedFile::open(path, ExitCode::kCheckpoint); }
-
 /// Throws ConfigKeyError if the file of an external network cannot be read.
 void check_model_file(const char* pointer, const std::optional<fs::path>& file,
                       bool has_checkpoint) try {
@@ -58,9 +56,11 @@ void check_export(const CommandLine& line, const settings::RunConfig& config) {
 /// Checks the files that a command names, before any process is started or any folder is created.
 void check_named_files(const CommandLine& line, const settings::RunConfig& config) {
   const bool trains = line.command == Command::kTrain;
-  if (line.checkpoint_file) check_readable(*line.checkpoint_file);
-  if (!line.resume.empty() && line.resume != "auto") check_readable(line.resume);
-  if (trains && config.model.weights) check_readable(config.model.weights->file);
+  if (line.checkpoint_file) check_readable(line.checkpoint_flag(), *line.checkpoint_file);
+  if (!line.resume.empty() && line.resume != "auto") check_readable("--resume ", line.resume);
+  if (trains && config.model.weights) {
+    check_readable("/model/weights: ", config.model.weights->file);
+  }
   if (trains || line.command == Command::kEvaluate || line.command == Command::kPredict ||
       line.command == Command::kDescribe) {
     const bool has_checkpoint = line.checkpoint_file.has_value();

@@ -69,6 +69,11 @@ struct Job {
   std::map<std::string, std::string> positions;     // FILE:LINE:COLUMN of config keys, by pointer
   int refusal_code = 0;  // not 0: rank 0 refused to start, and only informs the others
   std::string refusal;   // the reason
+
+  /// Returns the flag that names `checkpoint`, for messages about the file.
+  const char* checkpoint_flag() const {
+    return command == Command::kInit ? "--weights " : "--checkpoint ";
+  }
 };
 
 /// Returns the shell command that resumes a run. It names the effective config in the run folder,

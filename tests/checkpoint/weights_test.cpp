@@ -343,7 +343,12 @@ TEST_CASE("files of other kinds are named") {
            {"\x80\x04\x95 a pickle", "is a Python pickle"},
            {"\x89HDF\r\n\x1a\n of Keras", "is an HDF5 file"},
            {"\x1f\x8b compressed", "is a gzip-compressed file"},
-           {"<!DOCTYPE html>", "is a web page"}}) {
+           {"<!DOCTYPE html>", "is a web page"},
+           {"hello, these are weights\r\n", "is a text file, not a torch.save file (.pt, .pth), a"},
+           {"text", "is a text file"},
+           {"", "is an empty file"},
+           {"{\n  \"epochs\": 10}", "is JSON, but not an index of weights"},
+           {std::string("1234567\0 9", 10), "is truncated or not a safetensors file"}}) {
     const fs::path path = folder.write("file.pth", bytes);
     CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "file.pth: ", reason));
   }

@@ -147,14 +147,17 @@ def test_forms_that_pytorch_saves_are_read(tmp_path, trained, config):
     assert evaluate(tmp_path / "form.pt", config)["test_accuracy"] == trained.summary()["test_accuracy"]
 
 
-def test_weights_that_are_not_there_are_named(tmp_path, config):
-    path = tmp_path / "none.pt"
-    for arguments in (("evaluate", "--checkpoint", path, "--config", config),
-                      ("export", "--checkpoint", path, "--output", tmp_path / "out.pt"),
-                      ("--config", config, "--output", tmp_path / "a", "--set", f"model.weights={path}"),
-                      ("--config", config, "--output", tmp_path / "b", "--resume", path)):
-        result = run(*arguments, expect=5)
-        assert str(path) in result.stderr
+def test_files_without_weights_are_named_with_the_flag_or_key(tmp_path, config):
+    path = tmp_path / "text.safetensors"
+    for reason in ("cannot open: No such file", "is a text file, not a torch.save file"):
+        for origin, *arguments in (("--checkpoint", "evaluate", "--checkpoint", path, "--config", config),
+                                   ("--checkpoint", "export", "--checkpoint", path, "--output", tmp_path / "out.pt"),
+                                   ("--weights", "init", tmp_path, "--weights", path),
+                                   (": /model/weights:", "--config", config, "--output", tmp_path / "a", "--set", f"model.weights={path}"),
+                                   ("--resume", "--config", config, "--output", tmp_path / "b", "--resume", path)):
+            result = run(*arguments, expect=5)
+            assert f"{origin} {path}: {reason}" in result.stderr, (arguments, result.stderr)
+        path.write_text("no weights")
 
 
 def test_pytorch_gets_the_same_accuracy_of_resnet18_from_both_formats(tmp_path):
