@@ -35,26 +35,6 @@ std::string class_of(const torch::nn::Module& module) {
 
 // Images and model.
 
-/// Returns the shape of the images that the job's checkpoint, if any, was trained on, as a set
-/// without samples: from the checkpoint, else from the named data set or the run's dataset.json,
-/// else from the data's files. Throws Error(kCheckpoint) or Error(kData) if they cannot be read.
-data::ImageSet images_trained_on(Worker& worker) {
-  const settings::DataOptions& options = worker.config.data;
-  std::optional<network::ImageShape> shape;
-  if (!worker.job.checkpoint.empty()) {
-    if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
-  }
-  if (!shape) shape = network::known_images(options);
-  if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
-    const auto record = data::read_dataset_record(worker.job.dataset_record);
-    const auto classes = static_cast<std::int64_t>(record.class_names.size());
-    shape =
-        network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
-  }
-  if (!shape) return data::shape_of_images(options, worker.job.dataset_record);
-  return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
-}
-
 /// Returns the names of the classes that the job's checkpoint was trained on, by number: those of
 /// the named data set, the checkpoint or the run's dataset.json; empty if they are unknown.
 std::vector<std::string> class_names_of(const Worker& worker) {
@@ -125,7 +105,7 @@ interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& im
 /// Writes the config's network with the checkpoint's weights, which must fit it.
 void export_network(Worker& worker) {
   const settings::RunConfig& config = worker.config;
-  const data::ImageSet images = images_trained_on(worker);
+  const data::ImageSet images = image_shape(worker);
   const auto model = make_model_with_weights(worker, images);
   const network::Network net = network::make_network(config.model, model_input(config, images));
   const interchange::Pictures pictures = pictures_of(worker, images);
@@ -309,7 +289,7 @@ void run_export(Worker& worker) {
 
 void run_description(Worker& worker) {
   if (!worker.is_rank0()) return;
-  const data::ImageSet images = images_trained_on(worker);
+  const data::ImageSet images = image_shape(worker);
   const network::ImageShape input = model_input(worker.config, images);
   const auto model = make_model(worker.config, images);
   const std::vector<std::string> names = model->named_parameters().keys();
@@ -345,7 +325,7 @@ void run_description(Worker& worker) {
 void run_predictions(Worker& worker) {
   if (!worker.is_rank0()) return;
   const at::NoGradGuard no_grad;
-  const data::ImageSet like = images_trained_on(worker);
+  const data::ImageSet like = image_shape(worker);
   const auto model = make_model_with_weights(worker, like);
   model->to(worker.device());
   model->eval();

@@ -79,12 +79,18 @@ struct ResumedRun {
   bool is_finished = false;    // the run was complete before this command
 };
 
+/// Returns a model with the weights of `model.weights` on rank 0 of a new run that has any, else
+/// null. Decodes no images, so that a file that does not fit is reported before they are decoded.
+/// Throws Error(kCheckpoint).
+std::shared_ptr<models::Model> initial_model(Worker& worker);
+
 /// Initialises the trainer of every rank: from the snapshot that an earlier attempt left in memory,
 /// else from the checkpoint that the job requests (the newest intact one in the run folder, or the
-/// file given to `--resume`), else from `model.weights`, if set. Only rank 0 reads files. Later
-/// records in the run folder are moved aside or removed. Collective. Throws Error(kCheckpoint).
+/// file given to `--resume`), else from `initial` or, if that is null, from `model.weights`, if
+/// set. Only rank 0 reads files. Later records in the run folder are moved aside or removed.
+/// Collective. Throws Error(kCheckpoint).
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
-                      StateSaver& saver);
+                      StateSaver& saver, std::shared_ptr<models::Model> initial);
 
 /// The evaluations after an epoch.
 struct Evaluations {

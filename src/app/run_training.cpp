@@ -237,11 +237,12 @@ train::EpochScores Evaluations::scores(settings::BestBy best_by) const {
 
 ExitCode run_training(Worker& worker) {
   select_kernels(worker);
+  auto initial = initial_model(worker);
   const data::Dataset dataset = open_dataset(worker);
   RunImages images = load_images(worker, dataset);
   const auto trainer = build_trainer(worker, dataset, images);
   StateSaver saver(worker, dataset, *trainer);
-  const ResumedRun resumed = resume_run(worker, dataset, *trainer, saver);
+  const ResumedRun resumed = resume_run(worker, dataset, *trainer, saver, std::move(initial));
   if (resumed.is_finished) {
     tell_of_earlier_end(worker, *trainer);
     return ExitCode::kDone;

@@ -198,8 +198,17 @@ void truncate_results(const Worker& worker, const std::vector<double>& accuracie
   }
 }
 
+/// Creates a model with the config's initial weights.
+std::shared_ptr<models::Model> load_initial_weights(Worker& worker, const data::ImageSet& images) {
+  worker.enter(launch::Phase::kLoadingWeights);
+  auto model = make_model(worker.config, images);
+  checkpoint::load_weights(*model, *worker.config.model.weights, model_input(worker.config, images),
+                           /*starts_run=*/true);
+  return model;
+}
+
 ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
-                           StateSaver& saver) {
+                           StateSaver& saver, std::shared_ptr<models::Model> initial) {
   remove_leftovers(worker.run_folder);
   remove_leftovers(worker.run_folder / files::kCheckpoints);
   ResumedRun resumed;
@@ -214,10 +223,10 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
     mark_best(worker, progress);
   } else if (const auto found = find_checkpoint(worker)) {
     resumed = resume_from_checkpoint(worker, *found, dataset, trainer);
-  } else if (const auto& weights = worker.config.model.weights) {
-    worker.enter(launch::Phase::kLoadingWeights);
-    checkpoint::load_weights(trainer.model(), *weights, model_input(worker.config, dataset.train),
-                             /*starts_run=*/true);
+  } else if (worker.config.model.weights) {
+    if (!initial) initial = load_initial_weights(worker, dataset.train);
+    checkpoint::copy_tensors(checkpoint::model_tensors(trainer.model()),
+                             checkpoint::model_tensors(*initial));
     if (trainer.ema() != nullptr) trainer.ema()->restart();
   }
   if (!resumed.is_finished) truncate_results(worker, trainer.progress().accuracies);
@@ -226,10 +235,24 @@ ResumedRun resume_on_rank0(Worker& worker, const data::Dataset& dataset, train::
 
 }  // namespace
 
+std::shared_ptr<models::Model> initial_model(Worker& worker) {
+  const bool resumes = !worker.job.resume.empty() || worker.job.after_restart;
+  if (!worker.is_rank0() || resumes || !worker.config.model.weights) return nullptr;
+  std::optional<data::ImageSet> images;
+  try {
+    images = image_shape(worker);
+  } catch (const Error&) {
+    return nullptr;  // opening the data set reports the error
+  }
+  return load_initial_weights(worker, *images);
+}
+
 ResumedRun resume_run(Worker& worker, const data::Dataset& dataset, train::Trainer& trainer,
-                      StateSaver& saver) {
+                      StateSaver& saver, std::shared_ptr<models::Model> initial) {
   ResumedRun resumed;
-  if (worker.is_rank0()) resumed = resume_on_rank0(worker, dataset, trainer, saver);
+  if (worker.is_rank0()) {
+    resumed = resume_on_rank0(worker, dataset, trainer, saver, std::move(initial));
+  }
   checkpoint::broadcast_state(trainer, worker.communicator);
   resumed.is_finished = worker.communicator.sum_over_ranks(resumed.is_finished ? 1 : 0) > 0;
   return resumed;

@@ -23,6 +23,7 @@
 #include "accelerator/device.h"
 #include "base/hash.h"
 #include "base/print.h"
+#include "checkpoint/checkpoint.h"
 #include "kernels/operations.h"
 #include "launch/supervisor.h"
 #include "report/records.h"
@@ -423,6 +424,23 @@ data::Dataset open_dataset(Worker& worker, data::Splits splits) {
     throw Error(ExitCode::kData, "data.train_per_process: a set has no usable samples");
   }
   return dataset;
+}
+
+data::ImageSet image_shape(const Worker& worker) {
+  const settings::DataOptions& options = worker.config.data;
+  std::optional<network::ImageShape> shape;
+  if (!worker.job.checkpoint.empty()) {
+    if (const auto facts = checkpoint::facts_of(worker.job.checkpoint)) shape = facts->images;
+  }
+  if (!shape) shape = network::known_images(options);
+  if (!shape && options.size && options.channels && !worker.job.dataset_record.empty()) {
+    const auto record = data::read_dataset_record(worker.job.dataset_record);
+    const auto classes = static_cast<std::int64_t>(record.class_names.size());
+    shape =
+        network::ImageShape{*options.channels, options.size->height, options.size->width, classes};
+  }
+  if (!shape) return data::shape_of_images(options, worker.job.dataset_record);
+  return data::set_of_shape({shape->channels, shape->height, shape->width}, shape->classes);
 }
 
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,

@@ -74,6 +74,12 @@ void requeue_if_asked(Worker& worker);
 /// samples.
 data::Dataset open_dataset(Worker& worker, data::Splits splits = data::Splits::kBoth);
 
+/// Returns the shape of the config's images, or of those that the job's checkpoint was trained on,
+/// as a set without samples: from the checkpoint, else from the named data set or the run's
+/// dataset.json, else from the data's files, of which none is decoded. Throws Error(kCheckpoint) or
+/// Error(kData) if they cannot be read.
+data::ImageSet image_shape(const Worker& worker);
+
 /// Returns the config's `data.augment` for images of this size; null if the list is empty.
 /// `exchanges`: global mixup receives samples from other ranks or shards, as in training.
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,

@@ -258,16 +258,16 @@ std::shared_ptr<EncodedImages> DatasetReader::encoded(const SampleView& samples)
 /// failures unless bad samples are skipped.
 std::vector<SampleFailure> DatasetReader::decode(const SampleView& samples,
                                                  std::uint8_t* images) const {
-  constexpr std::int64_t kBatch = 1024;
+  constexpr std::int64_t kBatchPerThread = 64;    // a failure or cancellation waits for a batch
   constexpr std::int64_t kSamplesPerThread = 16;  // at least
   for (const auto& source : samples.sources()) source->load();
-  const auto threads = (samples.count() + kSamplesPerThread - 1) / kSamplesPerThread;
+  const auto threads = std::min<std::int64_t>(
+      usable_cores(), (samples.count() + kSamplesPerThread - 1) / kSamplesPerThread);
   const auto pool =
       make_image_decoder({std::make_shared<EncodedImages>(EncodedImages{samples, geometry_}),
-                          static_cast<int>(std::min<std::int64_t>(usable_cores(), threads)),
-                          /*gpu=*/std::nullopt, images});
-  const auto failed =
-      pool->decode_range({0, samples.count()}, kBatch, [this](const auto& failures) {
+                          static_cast<int>(threads), /*gpu=*/std::nullopt, images});
+  const auto failed = pool->decode_range(
+      {0, samples.count()}, kBatchPerThread * threads, [this](const auto& failures) {
         return (failures.empty() || bad_.skips()) && !is_cancelled();
       });
   if (is_cancelled()) throw Error(ExitCode::kRunFailed, "the samples are no longer needed");

@@ -127,6 +127,10 @@ def test_a_bad_image_ends_the_run_by_name_or_is_left_out_from_the_beginning(tmp_
         assert "skipped 12 unusable images (data.on_bad_sample: skip)\n" in result.stderr and "to skip such" not in result.stderr
         assert result.stderr.count("\nskipped: /") == 10 and "\nskipped: and 2 more\n" in result.stderr
         digests.append((output / "model.pt").read_bytes())
+        # Weights are checked before pictures are decoded.
+        refused = run(*flags, "--output", tmp_path / "other", "--set", "data.on_bad_sample=skip", "--set", "model.name=mlp",
+                      "--set", f"model.weights={output / 'model.pt'}", expect=5)
+        assert "does not fit the model" in refused.stderr and "skipped" not in refused.stderr
     assert digests[0] == digests[1]
 
 
