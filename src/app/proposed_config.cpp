@@ -361,9 +361,10 @@ void run_init(Worker& worker) {
   const settings::RunConfig config = settings::parse_run_config({"the proposed config", text, {}});
   settings::DataOptions options = config.data;
   options.decode = settings::Decode::kStream;
-  for (const std::string& note : data::DatasetReader(options).stream().notes) {
-    spdlog::warn("{}", note);
-  }
+  data::DatasetReader reader(options);
+  data::Dataset dataset = reader.stream();
+  reader.note_repeated_files(dataset);
+  for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
   for (const std::string& reason : proposed.reasons) spdlog::info("{}", reason);
   print_text(text);
 }

@@ -233,7 +233,6 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
 /// samples that are in two sets. Decodes images if a run would decode them at its start. Throws
 /// Error(kData) and ConfigKeyError.
 std::string describe_data(settings::DataOptions options) {
-  constexpr std::size_t kMostNamed = 5;
   const bool decodes =
       options.is_encoded() && (options.decode == settings::Decode::kOnce ||
                                options.on_bad_sample == settings::OnBadSample::kSkip);
@@ -241,13 +240,9 @@ std::string describe_data(settings::DataOptions options) {
   data::DatasetReader reader(options);
   std::vector<data::SampleFailure> failed;
   if (decodes) failed = reader.check(0, 1, usable_cores(), [] {});
-  const data::Dataset dataset = reader.stream(failed);
+  data::Dataset dataset = reader.stream(failed);
+  reader.note_repeated_files(dataset);
   for (const std::string& note : dataset.notes) spdlog::warn("{}", note);
-  const std::vector<std::string> repeated = data::repeated_files(dataset);
-  for (std::size_t i = 0; i < std::min(repeated.size(), kMostNamed); ++i) {
-    spdlog::warn("identical files in a held-out set and the training set: {}", repeated[i]);
-  }
-  if (repeated.size() > kMostNamed) spdlog::warn("{} such files in total", repeated.size());
   return data::write_dataset_record(dataset, options);
 }
 

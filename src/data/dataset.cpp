@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/hash.h"
 #include "base/print.h"
@@ -354,6 +355,46 @@ ImageSet DatasetReader::labelled(const SampleView& samples, std::uint16_t* label
   return set;
 }
 
+void DatasetReader::note_repeated_files(Dataset& dataset) const {
+  constexpr std::size_t kMostNamed = 5;
+  if (dataset.train.count == 0) return;
+  const std::array splits{std::pair(&dataset.train, &train_),
+                          std::pair(&dataset.validation, &validation_),
+                          std::pair(&dataset.test, &test_)};
+  // Only files of equal size or, once they are decoded, with equal pixels are compared.
+  const auto for_each = [&](std::size_t begin, std::size_t end, const auto& visit) {
+    for (const auto& [set, samples] : std::span(splits).subspan(begin, end - begin)) {
+      const std::size_t size = set->encoded ? 0 : image_bytes();
+      for (std::int64_t i = 0; i < set->count; ++i) {
+        const auto pixels = set->images.subspan(static_cast<std::size_t>(i) * size, size);
+        visit(*samples, i, set->encoded ? std::to_string(samples->bytes(i)) : hash_hex(pixels));
+      }
+    }
+  };
+  std::unordered_set<std::string> held_out;
+  for_each(1, 3, [&](const auto&, std::int64_t, const std::string& key) { held_out.insert(key); });
+  held_out.erase("0");  // samples without a file
+  Buffer buffer;
+  std::unordered_set<std::string> shared;
+  std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> its sample
+  for_each(0, 1, [&](const SampleView& samples, std::int64_t i, const std::string& key) {
+    if (!held_out.contains(key)) return;
+    shared.insert(key);
+    known.emplace(hash_hex(samples.read(i, buffer)), i);
+  });
+  std::vector<std::string> repeated;
+  for_each(1, 3, [&](const SampleView& samples, std::int64_t i, const std::string& key) {
+    if (!shared.contains(key)) return;
+    const auto same = known.find(hash_hex(samples.read(i, buffer)));
+    if (same == known.end()) return;
+    repeated.push_back(samples.sample_name(i) + " = " + train_.sample_name(same->second));
+  });
+  if (repeated.empty()) return;
+  dataset.notes.push_back(
+      "held-out files are also in the training set, so results look better than they are: " +
+      first_names(repeated, kMostNamed));
+}
+
 Dataset DatasetReader::finish(Dataset dataset) const {
   Hasher hasher;
   for (const auto& [unused, set] : kSplits) hash_split(hasher, dataset.*set);
@@ -369,6 +410,7 @@ Dataset DatasetReader::finish(Dataset dataset) const {
   dataset.left_out = left_out_;
   dataset.left_out.unusable = std::ssize(bad_.skipped());
   dataset.notes = notes_;
+  if (!dataset.train.encoded && options_.has_picture_files()) note_repeated_files(dataset);
   return dataset;
 }
 

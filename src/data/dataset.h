@@ -110,6 +110,10 @@ class DatasetReader {
   /// ascending order. Throws Error(kData) if none are left.
   Dataset stream(const std::vector<SampleFailure>& failed = {});
 
+  /// Adds a note that names validation and test files whose bytes equal a training file's. `read`
+  /// does this; for the result of `stream`, it reads all files of equal size.
+  void note_repeated_files(Dataset& dataset) const;
+
  private:
   std::size_t image_bytes() const { return static_cast<std::size_t>(geometry_.bytes()); }
   bool is_cancelled() const { return cancelled_ != nullptr && *cancelled_; }
@@ -163,10 +167,6 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
 /// Returns one line for the user, such as "12 .txt files; 1 folder: __MACOSX (created by an archive
 /// program)", or "" if nothing was left out.
 std::string left_out_text(const LeftOut& left_out);
-
-/// Returns a line for each validation or test file whose bytes equal a training file's:
-/// "photos/cats/1.png = photos/cats/7.png". For a stream, reads the files of equal size.
-std::vector<std::string> repeated_files(const Dataset& dataset);
 
 /// Returns the weight of each class in the loss, by class number, computed from the training set.
 /// Throws ConfigKeyError for an unknown class name, and Error(kData) if a class has no samples or

@@ -3,11 +3,8 @@
 #include <limits>
 #include <set>
 #include <system_error>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/json.h"
 #include "base/print.h"
 #include "data/dataset.h"
@@ -126,32 +123,6 @@ std::string left_out_text(const LeftOut& left_out) {
     parts.push_back(counted(left_out.duplicates, "repeated row") + " in the list");
   }
   return fmt::format("{}", fmt::join(parts, "; "));
-}
-
-std::vector<std::string> repeated_files(const Dataset& dataset) {
-  if (!dataset.train.encoded) return {};
-  const SampleView& trained_on = dataset.train.encoded->samples;
-  std::unordered_set<std::int64_t> sizes;  // of held-out files
-  for (const ImageSet* set : {&dataset.validation, &dataset.test}) {
-    for (std::int64_t i = 0; i < set->count; ++i) sizes.insert(set->encoded->samples.bytes(i));
-  }
-  sizes.erase(0);  // no files
-  Buffer buffer;
-  std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> its sample
-  for (std::int64_t i = 0; i < dataset.train.count; ++i) {
-    if (!sizes.contains(trained_on.bytes(i))) continue;
-    known.emplace(hash_hex(trained_on.read(i, buffer)), i);
-  }
-  std::vector<std::string> repeated;
-  for (const ImageSet* set : {&dataset.validation, &dataset.test}) {
-    for (std::int64_t i = 0; i < set->count && !known.empty(); ++i) {
-      const SampleView& samples = set->encoded->samples;
-      const auto same = known.find(hash_hex(samples.read(i, buffer)));
-      if (same == known.end()) continue;
-      repeated.push_back(samples.sample_name(i) + " = " + trained_on.sample_name(same->second));
-    }
-  }
-  return repeated;
 }
 
 std::vector<float> class_weights(const settings::ClassWeightOptions& options,

@@ -172,9 +172,12 @@ TEST_CASE("identical files in training and held-out sets are found") {
   folder.write("cat/3.png", "cat6.png");  // as cat/6.png, which is drawn
   settings::DataOptions options = options_for(folder.path());
   options.test_fraction = 0.3;
-  const auto repeated = repeated_files(DatasetReader(options).stream());
-  REQUIRE(repeated.size() == 1);
-  CHECK_THAT(repeated[0], ContainsSubstring("cat/6.png = ") && ContainsSubstring("cat/3.png"));
+  DatasetReader reader(options);
+  Dataset dataset = reader.stream();
+  REQUIRE(dataset.notes.size() == 1);  // about the only yak
+  reader.note_repeated_files(dataset);
+  REQUIRE(dataset.notes.size() == 2);
+  CHECK_THAT(dataset.notes[1], ContainsSubstring("cat/6.png = ") && ContainsSubstring("cat/3.png"));
 }
 
 }  // namespace
