@@ -77,6 +77,22 @@ std::vector<float> class_weights(const Worker& worker, const data::Dataset& data
   return weights;
 }
 
+/// Logs how much of the model is frozen, and its own remark.
+void remark_on(const models::Model& model) {
+  std::int64_t frozen = 0;
+  std::int64_t all = 0;
+  for (const at::Tensor& tensor : model.parameters()) {
+    all += tensor.numel();
+    if (!tensor.requires_grad()) frozen += tensor.numel();
+  }
+  if (frozen > 0) {
+    spdlog::info("frozen: {} of {} tensors, {} of {} parameters (mnist-train describe lists them)",
+                 model.frozen_parameters().size(), model.parameters().size(),
+                 report::with_thousands(frozen), report::with_thousands(all));
+  }
+  if (const std::string remark = model.remark(); !remark.empty()) spdlog::warn("{}", remark);
+}
+
 /// Builds the config's trainer. Ranks that cannot share memory send messages instead, unless the
 /// config requires shared memory; all ranks get the same error. Collective. Throws Error(kConfig).
 std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::Dataset& dataset,
@@ -105,13 +121,7 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
     trainer = build();
   }
   warn_of_cut_warmup(worker, *trainer);
-  if (!worker.is_rank0()) return trainer;
-  const models::Model& model = trainer->model();
-  if (const std::size_t frozen = model.frozen_parameters().size(); frozen > 0) {
-    spdlog::info("frozen: {} of {} parameters (mnist-train describe lists them)", frozen,
-                 model.parameters().size());
-  }
-  if (const std::string remark = model.remark(); !remark.empty()) spdlog::warn("{}", remark);
+  if (worker.is_rank0()) remark_on(trainer->model());
   return trainer;
 }
 

@@ -144,7 +144,11 @@ def test_twenty_losses_are_those_of_pytorch(tmp_path, digits, pytorch, case, pro
     for name, tensor in model.state_dict().items():
         assert weights[name] == pytest.approx(tensor.numpy(), abs=2e-5), name
     assert_frozen_are_kept(config, weights)
-    assert trained.summary()["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    assert trained.summary()["parameters"] == sum(sizes.values())
+    if frozen := frozen_names(config):
+        assert (f"frozen: {len(frozen)} of {len(sizes)} tensors, {sum(sizes[name] for name in frozen):,} of {sum(sizes.values()):,} "
+                "parameters (") in trained.stderr
 
 
 def test_the_cases_differ(digits, pytorch):
