@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "base/print.h"
 #include "checkpoint/checkpoint.h"
-#include "network/network.h"
 
 namespace mnist_train::app {
 
@@ -215,24 +214,13 @@ class Draft {
     model_ = {{"name", settings::name_of(weights_->network)},
               {"weights", {{"file", weights_->file.string()}, {"new", "head"}}}};
     parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
-                   {{"match", head() + ".*"}, {"learning_rate_factor", 1}}};
+                   {{"match", "head"}, {"learning_rate_factor", 1}}};
     because(
         "model: the weights are those of {}; its last layer is new, the others learn at a tenth of "
         "the rate",
         settings::name_of(weights_->network));
     recipe_["sync_batch_norm"] = true;
     because("sync_batch_norm: the part of each process is too small for batch statistics");
-  }
-
-  /// Returns the name of the last layer of the weights' network.
-  std::string head() const {
-    settings::ModelOptions options;
-    options.name = weights_->network;
-    const network::ImageShape images{3, height_, width_, std::ssize(pictures_.class_sizes)};
-    const network::Network whole = network::make_network(options, images);
-    const network::SizedLayer* last = &whole.layers.back();
-    while (!last->layers.empty()) last = &last->layers.back();
-    return last->path;
   }
 
   /// The fewer the pictures, the more epochs and the smaller the batches.

@@ -168,14 +168,18 @@ std::size_t edit_distance(std::string_view left, std::string_view right) {
   return last[right.size()];
 }
 
+std::string_view module_of(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  return dot == std::string_view::npos ? "" : name.substr(0, dot);
+}
+
 std::string unmatched_glob(std::string_view pattern, const std::vector<std::string>& names) {
   std::vector<std::string> modules;  // at the top level
   std::vector<std::string> near;     // at distance `best`
   std::size_t best = std::max<std::size_t>(pattern.size() / 3, 1);
-  constexpr std::size_t kMost = 12;  // names; one more shows that there are more
+  constexpr std::size_t kMost = 12;  // names
   const auto add = [](std::vector<std::string>& list, const std::string& name) {
-    const bool is_new = std::ranges::find(list, name) == list.end();
-    if (is_new && list.size() <= kMost) list.push_back(name);
+    if (std::ranges::find(list, name) == list.end()) list.push_back(name);
   };
   for (const std::string& name : names) {
     add(modules, name.substr(0, name.find('.')) + (name.find('.') < name.size() ? ".*" : ""));

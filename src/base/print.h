@@ -67,6 +67,10 @@ std::string counted(std::int64_t number, std::string_view noun);
 /// Returns the restricted Damerau-Levenshtein distance (optimal string alignment) of two names.
 std::size_t edit_distance(std::string_view left, std::string_view right);
 
+/// Returns the name of the module that owns a parameter: "layer1.0.bn1" of "layer1.0.bn1.bias"; ""
+/// if the parameter is outside all modules.
+std::string_view module_of(std::string_view name);
+
 /// Returns the message about a glob that matches none of the dotted parameter names. It suggests
 /// similar globs, `"haed.*" matches no parameter; did you mean "head.*"?`, or, if there are none,
 /// lists the network's modules: `…; the network has conv1.*, layer1.*, fc.*`.

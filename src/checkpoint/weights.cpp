@@ -20,7 +20,6 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kPrefixes{"module.", "_orig_mod.", "model."};
 constexpr std::string_view kBatchCount = "num_batches_tracked";
-constexpr const char* kHead = "head";
 
 enum class FileForm { kTorch, kIndex, kSafetensors };
 
@@ -88,12 +87,6 @@ std::string find_prefix(const NamedTensors& file, const NamedTensors& wanted) {
       std::ranges::max_element(counts, {}, [](const auto& row) { return row.second; })->first);
 }
 
-/// Returns the name of the module that owns a tensor: "fc" of "fc.weight".
-std::string module_of(const std::string& name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string::npos ? "" : name.substr(0, dot);
-}
-
 /// Returns the names of the tensors of the module that owns the last parameter; none if its number
 /// of outputs is not `classes`.
 std::set<std::string> head_of(const models::Model& model, std::int64_t classes) {
@@ -115,7 +108,7 @@ std::set<std::string> fresh_names(const models::Model& model, const std::vector<
   std::set<std::string> fresh;
   for (const std::string& glob : globs) {
     std::set<std::string> matching;
-    if (glob == kHead) {
+    if (glob == settings::kHead) {
       matching = head_of(model, classes);
     } else {
       std::ranges::copy_if(names, std::inserter(matching, matching.end()),
@@ -181,12 +174,12 @@ std::string advice(const models::Model& model, const Match& match,
   }
   if (!starts_run || wrong.empty()) return text;
   const std::set<std::string> head = head_of(model, images.classes);
-  OrderedJson fresh = kHead;
+  OrderedJson fresh = settings::kHead;
   if (!weights.fresh.empty() ||
       !std::ranges::all_of(wrong, [&](const auto& name) { return head.contains(name); })) {
     std::vector<std::string> globs = weights.fresh;
     for (const std::string& name : wrong) {
-      const std::string module = module_of(name);
+      const std::string module(module_of(name));
       const std::string glob = module.empty() ? name : module + ".*";
       if (std::ranges::find(globs, glob) == globs.end()) globs.push_back(glob);
     }

@@ -181,7 +181,8 @@ Type<std::vector<std::string>> globs() {
 Type<std::vector<ParameterOptions>> parameter_list() {
   Schema<ParameterOptions> schema;
   ADD_KEY(schema, match, globs(),
-          "Parameter names, as `describe` prints them, or globs, in which `*` also matches dots.",
+          "Parameter names, as `describe` prints them, or globs, in which `*` also matches dots; "
+          "\"head\": the last layer.",
           {"name", "names", "params", "pattern"}, kRequired);
   ADD_KEY(schema, learning_rate_factor, optional_of(factor()),
           "Factor applied to the learning rate.",
@@ -333,9 +334,13 @@ std::vector<ParameterSettings> parameter_settings(const std::vector<ParameterOpt
   for (std::size_t entry = 0; entry < entries.size(); ++entry) {
     const ParameterOptions& options = entries[entry];
     for (const std::string& glob : options.match) {
+      const auto matches = [&](const std::string& name) {
+        return glob == kHead ? module_of(name) == module_of(names.back())
+                             : matches_glob(glob, name);
+      };
       bool is_used = false;
       for (std::size_t i = 0; i < names.size(); ++i) {
-        if (!matches_glob(glob, names[i])) continue;
+        if (!matches(names[i])) continue;
         is_used = true;
         ParameterSettings& own = resolved[i];
         own.learning_rate_factor = options.learning_rate_factor.value_or(own.learning_rate_factor);

@@ -59,9 +59,12 @@ struct ClassWeightOptions {
   std::map<std::string, double> by_class{};  // by name, or number if there are no names; others: 1
 };
 
+/// In place of a glob of names: the last layer, that is, the module that owns the last parameter.
+inline constexpr const char* kHead = "head";
+
 /// An entry of `parameters`: how the parameters that match a glob are trained.
 struct ParameterOptions {
-  std::vector<std::string> match;  // globs of parameter names, at least one
+  std::vector<std::string> match;  // "head", or globs of parameter names; at least one
   std::optional<double> learning_rate_factor;
   std::optional<double> weight_decay;
   std::optional<bool> frozen;

@@ -109,7 +109,7 @@ def test_weights_are_fine_tuned_in_the_network_that_they_belong_to(tmp_path, pho
     printed = run("init", photos, "--weights", path.name, folder=tmp_path, expect=0).stdout
     config = json.loads(printed)
     assert config["model"] == {"name": "torchvision-resnet18", "weights": {"file": str(path), "new": "head"}}
-    assert config["parameters"][-1] == {"match": "fc.*", "learning_rate_factor": 1}
+    assert config["parameters"][-1] == {"match": "head", "learning_rate_factor": 1}
     (tmp_path / "cfg.json").write_text(printed)
     run("--config", "cfg.json", "--dry-run", folder=tmp_path, expect=0)
     run("--config", "cfg.json", *ONE_EPOCH, "--output", "run", folder=tmp_path, expect=0)
