@@ -104,26 +104,40 @@ class Draft {
                                         unusable + survey_.count, survey_.unusable.front()));
   }
 
-  void choose_images() {
+  /// Chooses a size that suits the pictures and the network.
+  void choose_size(bool keeps_shape) {
     const auto [step, least, most] = weights_ ? std::tuple(32, 96, 128) : std::tuple(16, 16, 64);
     const std::int64_t own = survey_.shorter_side();
     const bool is_small = !weights_ && survey_.same_size && own <= most;
     const std::int64_t side =
         is_small ? own : std::clamp<std::int64_t>(own / step * step, least, most);
-    const bool keeps_shape = survey_.same_size && survey_.elongated == 0;
     const auto scaled = [&](std::int64_t length) {
       return std::lround(static_cast<double>(length * side) / static_cast<double>(own));
     };
     height_ = keeps_shape ? scaled(survey_.height) : side;
     width_ = keeps_shape ? scaled(survey_.width) : side;
-    data_["size"] = height_ == width_ ? Json(side) : Json{height_, width_};
-    because("data.size {}: pictures are {}{}x{}{}", json_text(data_["size"]),
-            survey_.same_size ? "" : "typically ", survey_.height, survey_.width,
+    because("data.size: pictures are {}{}x{}{}", survey_.same_size ? "" : "typically ",
+            survey_.height, survey_.width,
             own > side   ? "; a larger size takes longer to train"
             : own < side ? "; the network needs larger ones"
                          : "");
-    data_["channels"] = survey_.gray && !weights_ ? 1 : 3;
-    if (survey_.gray && !weights_) because("data.channels: all pictures are grayscale");
+  }
+
+  void choose_images() {
+    bool keeps_shape = survey_.same_size && survey_.elongated == 0;
+    bool is_gray = survey_.gray && !weights_;
+    if (weights_ && weights_->images) {
+      height_ = weights_->images->height;
+      width_ = weights_->images->width;
+      keeps_shape = keeps_shape && survey_.height * width_ == survey_.width * height_;
+      is_gray = weights_->images->channels == 1;
+      because("data.size, data.channels: those of the run that wrote the weights");
+    } else {
+      choose_size(keeps_shape);
+      if (is_gray) because("data.channels: all pictures are grayscale");
+    }
+    data_["size"] = height_ == width_ ? Json(height_) : Json{height_, width_};
+    data_["channels"] = is_gray ? 1 : 3;
     if (!keeps_shape) choose_fit();
     constexpr std::int64_t kMostBytes = std::int64_t{2} << 30;
     if (count_ * height_ * width_ * 3 < kMostBytes) return;
@@ -211,16 +225,25 @@ class Draft {
   }
 
   void fine_tune() {
-    model_ = {{"name", settings::name_of(weights_->network)},
-              {"weights", {{"file", weights_->file.string()}, {"new", "head"}}}};
+    const std::vector<std::string>& names = weights_->class_names;
+    const std::string name = settings::name_of(weights_->network);
+    const bool keeps_head = weights_->classes == std::ssize(pictures_.class_sizes) &&
+                            (names.empty() || names == pictures_.class_names);
+    model_ = {{"name", name}, {"weights", weights_->file.string()}};
+    if (!keeps_head) model_["weights"] = {{"file", weights_->file.string()}, {"new", "head"}};
     parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
                    {{"match", "head"}, {"learning_rate_factor", 1}}};
     because(
-        "model: the weights are those of {}; its last layer is new, the others learn at a tenth of "
+        "model: the weights are those of {}; its last layer is {}, the others learn at a tenth of "
         "the rate",
-        settings::name_of(weights_->network));
+        name,
+        !keeps_head     ? "new"
+        : names.empty() ? "kept, because it has as many outputs as there are classes"
+                        : "kept, because it is for the same classes");
     recipe_["sync_batch_norm"] = true;
-    because("sync_batch_norm: the part of each process is too small for batch statistics");
+    because(
+        "sync_batch_norm: batch norm uses statistics of the whole batch, because the share of a "
+        "process may be small");
   }
 
   /// The fewer the pictures, the more epochs and the smaller the batches.
@@ -280,6 +303,26 @@ std::string formatted(const Json& json, std::size_t indent = 0, std::size_t used
   return json.is_object() ? "{" + lines + "}" : "[" + lines + "]";
 }
 
+/// Adds facts about the run that wrote the weights: from the checkpoint, or from the run folder
+/// that contains the file.
+void add_run(InitialWeights& weights, const fs::path& dataset_record) try {
+  if (const auto facts = checkpoint::facts_of(weights.file)) {
+    weights.class_names = facts->class_names;
+    weights.images = facts->images;
+    return;
+  }
+  if (!dataset_record.empty()) {
+    weights.class_names = data::read_dataset_record(dataset_record).class_names;
+  }
+  const fs::path config = weights.file.parent_path() / settings::run_files::kConfig;
+  if (!is_there(config)) return;
+  const settings::DataOptions options =
+      settings::parse_run_config(*strict_json::load_source(config.string())).data;
+  if (!options.size || !options.channels) return;
+  weights.images = {*options.channels, options.size->height, options.size->width, weights.classes};
+} catch (const Error&) {  // files of another program
+}
+
 /// Returns the published network that a weight file belongs to. Throws Error(kCheckpoint).
 InitialWeights published_weights(const fs::path& file) {
   const auto like = checkpoint::network_like(checkpoint::read_weights(file), {3, 1, 1, 2});
@@ -288,7 +331,7 @@ InitialWeights published_weights(const fs::path& file) {
     settings::ModelOptions options;
     options.name = name;
     if (!settings::published_normalize(options)) continue;
-    if (like == name) return {file, name};
+    if (like && like->name == name) return {file, name, like->classes};
     known += (known.empty() ? "" : ", ") + settings::name_of(name);
   }
   checkpoint::fail_checkpoint(on_one_line(file.string()) +
@@ -338,7 +381,10 @@ std::string readable_json(const Json& json) { return formatted(json) + "\n"; }
 void run_init(Worker& worker) {
   if (!worker.is_rank0()) return;
   std::optional<InitialWeights> weights;
-  if (!worker.job.checkpoint.empty()) weights = published_weights(worker.job.checkpoint);
+  if (!worker.job.checkpoint.empty()) {
+    weights = published_weights(worker.job.checkpoint);
+    add_run(*weights, worker.job.dataset_record);
+  }
   worker.enter(launch::Phase::kLoadingData);
   fs::path folder = fs::absolute(worker.job.images.front()).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"

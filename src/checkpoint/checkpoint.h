@@ -251,10 +251,16 @@ void load_weights(models::Model& model, const settings::WeightsOptions& weights,
 /// have them. Throws Error(kCheckpoint).
 NamedTensors read_weights(const std::filesystem::path& path);
 
+/// The built-in network to which the weights in a file belong.
+struct KnownNetwork {
+  settings::ModelName name = settings::ModelName::kNet;
+  std::int64_t classes = 0;  // outputs of the file's head
+};
+
 /// Returns the built-in network whose tensors are most like the file's, whatever the sizes of its
 /// head; nothing if none is similar. `images`: for networks without published weights.
-std::optional<settings::ModelName> network_like(const NamedTensors& file,
-                                                const network::ImageShape& images);
+std::optional<KnownNetwork> network_like(const NamedTensors& file,
+                                         const network::ImageShape& images);
 
 /// Returns the facts about a checkpoint's run; nullopt if the file contains only weights. Throws
 /// Error(kCheckpoint).

@@ -159,7 +159,7 @@ std::string advice(const models::Model& model, const Match& match,
   if (differs || 2 * match.others.size() > match.wanted.size()) {
     if (const auto like = network_like(match.file(), images)) {
       return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}",
-                         settings::name_of(*like));
+                         settings::name_of(like->name));
     }
     if (differs) return "";
   }
@@ -264,13 +264,13 @@ NamedTensors read_weights(const fs::path& path) {
   return std::move(file.tensors);
 }
 
-std::optional<settings::ModelName> network_like(const NamedTensors& file,
-                                                const network::ImageShape& images) {
+std::optional<KnownNetwork> network_like(const NamedTensors& file,
+                                         const network::ImageShape& images) {
   constexpr double kAlike = 0.75;
   constexpr std::int64_t kPublishedSide = 224;
   const auto counts = [](const std::string& name) { return !name.ends_with(kBatchCount); };
   const auto size = std::ranges::count_if(file, counts, &NamedTensors::value_type::first);
-  std::optional<settings::ModelName> best;
+  std::optional<KnownNetwork> best;
   double best_share = kAlike;
   for (const settings::ModelName candidate : settings::all_models()) {
     settings::ModelOptions options;
@@ -295,7 +295,8 @@ std::optional<settings::ModelName> network_like(const NamedTensors& file,
           static_cast<double>(alike) / static_cast<double>(std::max(own_size, size));
       if (share < best_share) continue;
       best_share = share;
-      best = candidate;
+      const at::Tensor* last = find_named(file, prefix + model->named_parameters().back().key());
+      best = {candidate, last == nullptr || last->dim() == 0 ? 0 : last->size(0)};
     } catch (const ConfigKeyError&) {  // the images are too small for it
     }
   }

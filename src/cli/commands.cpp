@@ -157,7 +157,7 @@ void add_init(CLI::App& command, CommandLine& line) {
       ->required()
       ->expected(1);
   add(command, "--weights", line.checkpoint_file, "FILE",
-      "Weights to fine-tune: a .pt or .safetensors file of a built-in network");
+      "Weights to fine-tune: a .pt or .safetensors file of a built-in network, or a run folder");
   add_logging_flags(command, line);
   command.footer(
       "Inspects the pictures and prints a suitable config, and its reasons on standard error.\n\n"
