@@ -131,9 +131,10 @@ void tell_of_earlier_end(const Worker& worker, const train::Trainer& trainer) {
   std::string longer = ended_by + "=null";
   if (ended_by == "epochs") longer = fmt::format("epochs={}", 2 * trainer.progress().epoch);
   if (ended_by == "max_steps") longer = fmt::format("max_steps={}", 2 * trainer.progress().step);
-  spdlog::info("this run has already finished: {} (ended by {}). To continue training: {} --set {}",
-               worker.run_folder.string(), ended_by,
-               launch::resume_command(worker.run_folder, worker.job.program), longer);
+  spdlog::info(
+      "the run in {} has already finished (ended by {}); to continue training: {} --set {}",
+      worker.run_folder.string(), ended_by,
+      launch::resume_command(worker.run_folder, worker.job.program), longer);
 }
 
 /// Returns whether the run must stop here. After its last step it only needs to be evaluated.

@@ -181,10 +181,11 @@ void add_split_rules(Schema<RunConfig>& schema) {
   forbid(any_of({equal("deterministic", true), is_sharded()}),
          "depends on measured speed, which varies between runs: conflicts with deterministic");
   forbid(holds("gradient_averaging", equal("strategy", "bucketed")),
-         "measures the work of each process, which gradient_averaging.strategy \"bucketed\" mixes "
-         "with waiting; use \"flat\" or \"auto\"");
+         "measures how long each process computes, which includes waiting for the others with "
+         "gradient_averaging.strategy \"bucketed\"; use \"flat\" or \"auto\"");
   forbid(equal("sync_batch_norm", true),
-         "measures the work of each process, which sync_batch_norm mixes with waiting");
+         "measures how long each process computes, which includes waiting for the others with "
+         "sync_batch_norm");
   const Json mixes = any_of({equal("name", "mixup"), equal("name", "cutmix")});
   forbid(
       holds("data", lists("augment", all_of({mixes, equal("scope", "global")}))),

@@ -421,8 +421,7 @@ TEST_CASE("the header says what ended a run early, and that the EMA model was ev
   CHECK_THAT(page_of(folder), ContainsSubstring(">finished</span>") && !says);
   folder.write("run/summary.json", R"({"status":"finished","ended_by":"early_stopping"})");
   folder.write("run/config.json", R"({"ema":{"decay":0.99}})");
-  CHECK_THAT(page_of(folder),
-             ContainsSubstring(">finished: ended by early_stopping</span>") && says);
+  CHECK_THAT(page_of(folder), ContainsSubstring(">finished early: early_stopping</span>") && says);
 }
 
 /// Accuracies of an epoch's record on the validation and the test set.

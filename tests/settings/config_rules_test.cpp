@@ -118,12 +118,14 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:51: /launch/devices: asks for 2 processes, but deterministic.shards splits each "
        "batch into only 1"},
       {R"({"gradient_averaging":{"strategy":"bucketed"},"data":{"split":"throughput"}})",
-       "f:1:63: /data/split: \"throughput\" measures the work of each process, which "
-       "gradient_averaging.strategy \"bucketed\" mixes with waiting; use \"flat\" or \"auto\""},
+       "f:1:63: /data/split: \"throughput\" measures how long each process computes, which "
+       "includes "
+       "waiting for the others with gradient_averaging.strategy \"bucketed\"; use \"flat\" or "
+       "\"auto\""},
       {R"({"sync_batch_norm":true,"data":{"split":"throughput"}})",
-       "f:1:41: /data/split: \"throughput\" measures the work of each process, which "
-       "sync_batch_norm "
-       "mixes with waiting"},
+       "f:1:41: /data/split: \"throughput\" measures how long each process computes, which "
+       "includes "
+       "waiting for the others with sync_batch_norm"},
       {R"({"data":{"split":"throughput","augment":[{"name":"mixup","scope":"global"}]}})",
        "f:1:18: /data/split: \"throughput\" would make the pairs of a mixup or cutmix with scope "
        "\"global\" "

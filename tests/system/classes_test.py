@@ -174,7 +174,7 @@ def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
         if validation:
             assert summary["best_validation_accuracy"] == best["validation_accuracy"]
         reached = f"{100 * best['test_accuracy']:.2f} % in epoch {best['epoch']}"
-        by = f"best {reached}" if best_by == "accuracy" else f"{reached}, the best by {best_by.replace('_', ' ')}"
+        by = f"best {reached}" if best_by == "accuracy" else f"{reached} (best {best_by.replace('_', ' ')})"
         assert f", {by}; " in done.stdout
         said = f"{best[f'{prefix}_loss']:.4f}" if best_by == "loss" else f"{100 * best[f'{prefix}_{best_by}']:.2f} %"
         assert f"({prefix} {best_by.replace('_', ' ')} {said}" in done.stderr

@@ -108,8 +108,8 @@ def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer)
     folder = train(tmp_path, CONFIG | {"epochs": 2} | length)
     steps = folder.last_step()
     told = train(tmp_path, CONFIG | {"epochs": 2} | length, *RESUME).stderr
-    assert f" (ended by {ended_by}). To continue training: " in told, told
-    command = shlex.split(told.split("To continue training: ")[1].splitlines()[0])
+    assert f" has already finished (ended by {ended_by}); to continue training: " in told, told
+    command = shlex.split(told.split("to continue training: ")[1].splitlines()[0])
     assert command[-2:] == ["--set", longer]
     run(*command[1:], folder=tmp_path, expect=0)
     assert folder.last_step() > steps

@@ -80,7 +80,7 @@ std::string status_text(const RunFiles& run) {
   std::string status = run.status();
   const std::string ended_by = text_in(run.summary, "ended_by");
   const bool is_early = ended_by == "early_stopping" || ended_by == "stop_at_accuracy";
-  if (status == "finished" && is_early) return "finished: ended by " + ended_by;
+  if (status == "finished" && is_early) return "finished early: " + ended_by;
   if (status == "running") return "running: this page refreshes itself";
   if (status == "stopped") return "stopped by a signal, can be resumed";
   if (status == "interrupted") return "interrupted: it ended without recording a reason";
