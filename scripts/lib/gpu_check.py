@@ -248,7 +248,7 @@ def check_sanitizer(checks):
     if not shutil.which("compute-sanitizer"):
         checks.report("sanitizer", True, "left out: there is no compute-sanitizer here")
         return
-    case = ("--error-exitcode", "9", program("mnist-train-tests"), "a GPU computes all kernels as LibTorch does")
+    case = ("--error-exitcode", "9", program("mnist-train-tests"), "[gpu][kernels]")
     together(*(functools.partial(checks.command, f"sanitizer: {tool}", "compute-sanitizer", "--tool", tool, *case,
                                variables=FEW_THREADS) for tool in ("memcheck", "racecheck")))
 

@@ -203,7 +203,7 @@ PreviewPage draw_page(const std::vector<RankPreview>& previews, std::int64_t sca
 }
 
 void run_preview(Worker& worker) {
-  select_kernels(worker);  // as in training, so that the images are the same
+  prepare_kernels(worker);  // as in training, so that the images are the same
   const settings::RunConfig& config = worker.config;
   const data::Dataset dataset = open_dataset(worker, data::Splits::kTrain);
   const auto normalize = settings::effective_normalize(config.data, dataset.train.channels);

@@ -169,13 +169,6 @@ report::Summary first_summary(const Worker& worker, const data::Dataset& dataset
   summary.precision = trainer.precision();
   summary.gradient_averaging = trainer.averaging();
   summary.execution = trainer.execution();
-  for (const kernels::Selected& operation : kernels::selected()) {
-    if (operation.is_own) {
-      summary.gpu_kernels.emplace_back(operation.name);
-    } else if (worker.placement.cuda) {
-      summary.rejected_gpu_kernels[operation.name] = operation.reason;
-    }
-  }
   summary.threads_per_process = worker.placement.threads;
   for (const at::Tensor& parameter : trainer.model().parameters()) {
     summary.parameters += parameter.numel();

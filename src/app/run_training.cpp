@@ -247,7 +247,7 @@ train::EpochScores Evaluations::scores(settings::BestBy best_by) const {
 }
 
 ExitCode run_training(Worker& worker) {
-  select_kernels(worker);
+  prepare_kernels(worker);
   auto initial = initial_model(worker);
   const data::Dataset dataset = open_dataset(worker);
   RunImages images = load_images(worker, dataset);

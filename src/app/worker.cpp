@@ -212,22 +212,6 @@ comm::Communicator connect(Worker& worker) {
           worker.config.launch.hang_timeout_s + margin_s};
 }
 
-/// Rejects kernels that do not work on some rank's GPU; ranks on CPUs use none and are ignored.
-/// Uses the store, which has a timeout, unlike NCCL's first exchange with a rank whose GPU hangs.
-void agree_on_kernels(Worker& worker) {
-  std::string failed;  // one character per operation
-  for (const kernels::Selected& operation : kernels::selected()) {
-    failed += worker.placement.cuda && !operation.is_own ? 'x' : '-';
-  }
-  const std::vector<std::string> of_ranks = worker.all_gather_text(failed);
-  for (std::size_t i = 0; i < kernels::kOperations; ++i) {
-    const bool failed_anywhere = std::ranges::any_of(
-        of_ranks, [i](const std::string& of_rank) { return of_rank.at(i) == 'x'; });
-    if (!kernels::selected()[i].is_own || !failed_anywhere) continue;
-    kernels::reject(static_cast<kernels::Operation>(i), "another rank cannot use it");
-  }
-}
-
 // Data and model of a worker.
 
 /// Returns the failures of all ranks, in sample order. Collective.
@@ -369,21 +353,9 @@ std::unique_ptr<Worker> start_worker() {
   return worker;
 }
 
-void select_kernels(Worker& worker) {
-  if (worker.config.train.gpu_kernels == settings::GpuKernels::kOff) {
-    kernels::use(worker.device(), nullptr, "gpu_kernels is \"off\"");
-  } else {
-    kernels::prepare(worker.device());
-  }
-  if (!worker.communicator.alone()) agree_on_kernels(worker);
-  if (!worker.placement.cuda) return;
-  for (const kernels::Selected& operation : kernels::selected()) {
-    if (operation.is_own) {
-      spdlog::debug("{}: computed by a custom kernel", operation.name);
-    } else {
-      spdlog::info("{}: computed by LibTorch's operations ({})", operation.name, operation.reason);
-    }
-  }
+void prepare_kernels(const Worker& worker) {
+  const bool are_off = worker.config.train.gpu_kernels == settings::GpuKernels::kOff;
+  if (worker.placement.cuda && !are_off) kernels::prepare(worker.device());
 }
 
 void record_stop_signals() { recording = true; }

@@ -46,10 +46,9 @@ struct Worker {
 /// device, and connects to the other ranks. Collective. Throws Error.
 std::unique_ptr<Worker> start_worker();
 
-/// Selects our custom GPU kernels, which replace LibTorch operations: those that work on the GPUs
-/// of all ranks, so that all ranks compute in the same way. Logs which ones do not work, and why.
-/// Collective.
-void select_kernels(Worker& worker);
+/// Compiles our custom kernels if this rank computes on a GPU and the config does not turn them off.
+/// Throws Error(kRunFailed).
+void prepare_kernels(const Worker& worker);
 
 /// From now on only records the signals of launch::stop_signals, so that the ranks can agree on a
 /// step after which all of them stop, save and exit.

@@ -75,41 +75,4 @@ void launch(const std::string& name, const accelerator::Grid& grid, const Argume
       values);
 }
 
-/// Compares kernel results on a device with results of LibTorch's operations on the host.
-class Agreement {
- public:
-  explicit Agreement(at::Device device = at::kCPU) : device_(device) {}
-
-  /// Returns a copy on the device; an undefined tensor stays undefined.
-  at::Tensor here(const at::Tensor& host) const {
-    return host.defined() ? accelerator::to_device(host.clone(), device_) : host;
-  }
-  /// Waits for a result and compares it with the expected one, f32 or f64 on the host. They agree
-  /// if the difference, relative to the largest value, is within the rounding error of `type`, in
-  /// which the kernel stored or computed.
-  void add(const char* name, const at::Tensor& result, const at::Tensor& expected,
-           at::ScalarType type);
-
-  /// Returns the first difference, or an empty string.
-  const std::string& difference() const { return difference_; }
-
- private:
-  at::Device device_;
-  std::string difference_;
-};
-
-/// Returns pseudo-random f32 values in (-1, 1) on the host, the same in every process.
-at::Tensor known_values(at::IntArrayRef sizes);
-
-// The checks before first use. Each computes small known cases with the kernels on the device and
-// with LibTorch on the host.
-
-void check_softmax_loss(Agreement& agreement);
-void check_optimizer_update(Agreement& agreement);
-void check_relu_max_pool(Agreement& agreement);
-void check_gather_batch(Agreement& agreement);
-void check_batch_norm(Agreement& agreement);
-void check_linear_activation(Agreement& agreement);
-void check_depthwise(Agreement& agreement);
-
 }  // namespace mnist_train::kernels

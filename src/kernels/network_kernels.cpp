@@ -1,18 +1,5 @@
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/conv2d.h>
-#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/max_pool2d_with_indices.h>
-#include <ATen/ops/max_pool2d_with_indices_backward.h>
-#include <ATen/ops/one_hot.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/var_mean.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <initializer_list>
@@ -22,7 +9,7 @@
 #include "kernels/launch.h"
 #include "kernels/operations.h"
 
-/// Network and loss kernels: launches, and checks before first use.
+/// Launches of the network and loss kernels.
 namespace mnist_train::kernels {
 
 bool can_softmax_loss(const at::Tensor& logits) {
@@ -37,44 +24,6 @@ void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoot
   launch(name_for("softmax_loss", logits.scalar_type()), {blocks, kThreads}, logits, targets.labels,
          targets.other_labels, targets.weights, samples, logits.size(1), smoothing, scale, gradient,
          sums, partial_sums, arrived_blocks());
-}
-
-void check_softmax_loss(Agreement& agreement) {
-  constexpr std::int64_t kSamples = 37;
-  constexpr std::int64_t kClasses = 11;
-  constexpr double kSmoothing = 0.1;
-  constexpr double kScale = 0.25;
-  const auto check = [&](at::ScalarType type, bool is_mixed) {
-    const at::Tensor logits = known_values({kSamples, kClasses}).mul_(3).to(type);
-    const at::Tensor labels = at::arange(kSamples, at::kLong).remainder(kClasses);
-    const at::Tensor others = labels.flip(0);
-    const at::Tensor weights =
-        is_mixed ? known_values({kSamples}).abs() : at::ones({kSamples}, at::kFloat);
-    const at::Tensor sums = agreement.here(at::zeros({3}));
-    const at::Tensor here = agreement.here(logits);
-    Targets given{agreement.here(labels)};
-    if (is_mixed) {
-      given.other_labels = agreement.here(others);
-      given.weights = agreement.here(weights);
-    }
-    const at::Tensor gradient = at::empty_like(here);
-    softmax_loss(here, given, kSmoothing, kScale, gradient, sums);
-
-    const at::Tensor share = weights.unsqueeze(1);
-    const at::Tensor one_hot =
-        at::one_hot(labels, kClasses) * share + at::one_hot(others, kClasses) * (1 - share);
-    const at::Tensor targets = one_hot * (1 - kSmoothing) + kSmoothing / kClasses;
-    const at::Tensor scores = logits.to(at::kFloat);
-    const at::Tensor loss = -(targets * scores.log_softmax(1)).sum();
-    const at::Tensor correct = one_hot.gather(1, logits.argmax(1, /*keepdim=*/true)).sum();
-    agreement.add("sums", sums,
-                  at::stack({loss, correct.to(at::kFloat), at::full({}, kSamples, at::kFloat)}),
-                  at::kFloat);
-    agreement.add("gradient", gradient, (scores.softmax(1) - targets) * kScale, type);
-  };
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const bool is_mixed : {false, true}) check(type, is_mixed);
-  }
 }
 
 namespace {
@@ -148,35 +97,6 @@ ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const 
          choice, as_int(into.size(0)), as_int(height), as_int(width), as_int(into.size(1)),
          is_planar(gradient), as_int(size), into, found.bias, partial_sums, arrived_blocks());
   return found;
-}
-
-void check_relu_max_pool(Agreement& agreement) {
-  constexpr std::int64_t kImages = 5;
-  constexpr std::int64_t kSide = 7;
-  const auto check = [&](at::ScalarType type, std::int64_t channels, bool planar) {
-    const at::Tensor x = known_values({kImages, channels, kSide, kSide}).to(type);
-    const at::Tensor bias = known_values({channels}).to(type);
-    const at::Tensor gradient = known_values({kImages, channels, kSide / 2, kSide / 2}).to(type);
-    const PooledRelu computed =
-        relu_max_pool(agreement.here(x.contiguous(kChannelsLast)), agreement.here(bias), planar);
-    const ReluMaxPoolGradients found =
-        relu_max_pool_gradients(agreement.here(gradient.contiguous(format_of_pooled(planar))),
-                                computed.choice, kSide, kSide, planar, /*needs_bias=*/true);
-
-    const at::Tensor added = (x + bias.view({-1, 1, 1})).to(at::kFloat);
-    const auto [pooled, indices] = at::max_pool2d_with_indices(added, 2);
-    const at::Tensor of_pooled = gradient.to(at::kFloat) * pooled.gt(0);
-    const at::Tensor of_x = at::max_pool2d_with_indices_backward(of_pooled, added, 2, 2, 0, 1,
-                                                                 /*ceil_mode=*/false, indices);
-    agreement.add("values", computed.out, pooled.clamp_min(0), type);
-    agreement.add("gradient", found.x, of_x, type);
-    agreement.add("gradient of the bias", found.bias, of_x.sum({0, 2, 3}), type);
-  };
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const std::int64_t channels : {5, 10, 12, 64}) {
-      for (const bool planar : {false, true}) check(type, channels, planar);
-    }
-  }
 }
 
 namespace {
@@ -292,76 +212,6 @@ BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::
   return found;
 }
 
-namespace {
-
-/// Compares the kernels with LibTorch's operations; `adds`: with a residual.
-void check_batch_norm_case(at::ScalarType type, std::int64_t channels, bool adds,
-                           Agreement& agreement) {
-  constexpr double kEpsilon = 1e-5;
-  constexpr double kMomentum = 0.25;
-  constexpr std::int64_t kRows = 1500;  // several blocks
-  const at::Tensor x = (known_values({kRows, channels}) + 3).to(type);
-  const at::Tensor residual = known_values({channels, kRows}).t().contiguous().to(type) * adds;
-  const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(x).to(type);
-  const at::Tensor weight = known_values({channels}) + 2;
-  const at::Tensor bias = known_values({channels});
-  const at::Tensor left_out = (known_values({channels}) - 2).to(type);
-  const auto here = [&](const at::Tensor& host) { return agreement.here(host); };
-  const BatchNormParameters layer{.weight = here(weight),
-                                  .bias = here(bias),
-                                  .running_mean = here(at::zeros({channels})),
-                                  .running_var = here(at::ones({channels})),
-                                  .batches = here(at::zeros({}, at::kLong)),
-                                  .epsilon = kEpsilon,
-                                  .momentum = kMomentum,
-                                  .convolution_bias = here(left_out)};
-  NormalizedBatch batch{.x = here(x),
-                        .y = {},
-                        .statistics = at::empty({2, channels}, layer.weight.options()),
-                        .weight = layer.weight,
-                        .bias = layer.bias,
-                        .relu = true,
-                        .lacks_bias = true};
-  const at::Tensor y = batch_norm(layer, batch.x, adds ? here(residual) : at::Tensor(), batch.relu,
-                                  batch.statistics);
-  if (adds) batch.y = y;
-  const BatchNormGradients found = batch_norm_gradients(batch, here(dy), /*needs_x=*/true);
-
-  const at::Tensor wide = x.to(at::kDouble);
-  const auto [variance, mean] = at::var_mean(wide, at::IntArrayRef{0}, /*unbiased=*/false);
-  const at::Tensor inverse_std = (variance + kEpsilon).rsqrt();
-  const at::Tensor x_hat = (wide - mean) * inverse_std;
-  agreement.add("statistics", batch.statistics, at::stack({mean, inverse_std}), at::kFloat);
-  agreement.add("running mean", layer.running_mean, (mean + left_out) * kMomentum, at::kFloat);
-  agreement.add("running variance", layer.running_var,
-                variance * (kMomentum * kRows / (kRows - 1)) + (1 - kMomentum), at::kFloat);
-  agreement.add("batches", layer.batches, at::ones({}), at::kFloat);
-  agreement.add("output", y, at::relu(x_hat * weight + bias + residual), type);
-  // The kernel masks the gradient by the sign of the rounded output.
-  const at::Tensor gradient = dy.to(at::kDouble) * accelerator::to_host(y).gt(0);
-  const at::Tensor bias_gradient = gradient.sum(0);
-  const at::Tensor weight_gradient = (gradient * x_hat).sum(0);
-  if (adds) agreement.add("gradient of the residual", found.residual, gradient, type);
-  agreement.add("gradient of the bias", found.bias, bias_gradient, at::kFloat);
-  agreement.add("gradient of the weight", found.weight, weight_gradient, at::kFloat);
-  agreement.add("gradient of the convolution's bias", found.convolution_bias, at::zeros({channels}),
-                type);
-  agreement.add(
-      "gradient", found.x,
-      (gradient - bias_gradient / kRows - x_hat * weight_gradient / kRows) * (inverse_std * weight),
-      type);
-}
-
-}  // namespace
-
-void check_batch_norm(Agreement& agreement) {
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const std::int64_t channels : {5, 72}) {
-      for (const bool adds : {true, false}) check_batch_norm_case(type, channels, adds, agreement);
-    }
-  }
-}
-
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const at::ScalarType type = x.scalar_type();
   return is_f32_or_bf16(x) && x.dim() == 2 && x.numel() > 0 && bias.defined() &&
@@ -380,28 +230,6 @@ LinearActivationGradients linear_activation_gradients(LinearFunction function, c
          tiles.rows, tiles.channels, tiles.tiles, tiles.packed, function == LinearFunction::kTanh,
          found.linear, found.bias, partial_sums, arrived_blocks());
   return found;
-}
-
-void check_linear_activation(Agreement& agreement) {
-  constexpr std::int64_t kRows = 700;  // several blocks
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const std::int64_t channels : {5, 72}) {
-      for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
-        const at::Tensor values = known_values({kRows, channels}).to(type);
-        const at::Tensor y = function == LinearFunction::kRelu ? values.clamp_min(0) : values;
-        const at::Tensor dy = known_values({kRows * channels}).flip(0).view_as(y).to(type);
-        const auto found =
-            linear_activation_gradients(function, agreement.here(y), agreement.here(dy));
-
-        const at::Tensor wide = y.to(at::kDouble);
-        const at::Tensor slope =
-            function == LinearFunction::kRelu ? wide.gt(0).to(at::kDouble) : 1 - wide.square();
-        const at::Tensor gradient = (dy.to(at::kDouble) * slope).to(type);
-        agreement.add("gradient", found.linear, gradient, type);
-        agreement.add("gradient of the bias", found.bias, gradient.to(at::kDouble).sum(0), type);
-      }
-    }
-  }
 }
 
 namespace {
@@ -460,40 +288,6 @@ DepthwiseGradients convolution_gradients(const Depthwise& layer, const at::Tenso
          as_int(dy.size(3)), as_int(x.size(2)), as_int(x.size(3)), as_int(layer.stride),
          as_int(layer.padding), as_int(layer.kernel), found.weight, partial_sums, arrived_blocks());
   return found;
-}
-
-void check_depthwise(Agreement& agreement) {
-  constexpr std::int64_t kImages = 7;
-  const auto check = [&](at::ScalarType type, std::int64_t channels, const Depthwise& layer) {
-    const at::Tensor x =
-        known_values({kImages, channels, 13, 10}).to(type).contiguous(kChannelsLast);
-    const at::Tensor weight = known_values({channels, 1, layer.kernel, layer.kernel}).to(type);
-    const at::Tensor y = convolve(layer, agreement.here(x), agreement.here(weight));
-    const at::Tensor dy = known_values(y.sizes()).to(type).contiguous(kChannelsLast);
-    const DepthwiseGradients found =
-        convolution_gradients(layer, agreement.here(x), agreement.here(weight), agreement.here(dy),
-                              /*needs_x=*/true, /*needs_weight=*/true);
-
-    const auto wide = [](const at::Tensor& tensor) { return tensor.to(at::kDouble); };
-    const std::int64_t side = layer.stride;
-    const std::int64_t around = layer.padding;
-    const auto [of_x, of_weight, none] = at::convolution_backward(
-        wide(dy), wide(x), wide(weight), at::OptionalIntArrayRef(), {side, side}, {around, around},
-        {1, 1}, /*transposed=*/false, {0, 0}, channels, {true, true, false});
-    agreement.add(
-        "output", y,
-        at::conv2d(wide(x), wide(weight), {}, {side, side}, {around, around}, {1, 1}, channels),
-        type);
-    agreement.add("gradient", found.x, of_x, type);
-    agreement.add("gradient of the weight", found.weight, of_weight, type);
-  };
-  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    for (const std::int64_t channels : {5, 72}) {
-      for (const Depthwise& layer : {Depthwise{3, 1, 1}, Depthwise{3, 2, 1}, Depthwise{5, 2, 2}}) {
-        check(type, channels, layer);
-      }
-    }
-  }
 }
 
 }  // namespace mnist_train::kernels

@@ -2,59 +2,24 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <variant>
 
 #include "accelerator/device.h"
 
 namespace mnist_train::kernels {
 
-/// A computation for which a custom kernel can replace several LibTorch operations. Each
-/// operation's source file launches and checks its kernels; selection.cpp contains the table of all
-/// operations.
-enum class Operation {
-  kSoftmaxLoss,
-  kOptimizerUpdate,
-  kReluMaxPool,
-  kGatherBatch,
-  kBatchNorm,
-  kLinearActivation,
-  kDepthwise
-};
-
-inline constexpr std::size_t kOperations = 7;
-
-/// The implementation of an operation on the GPU of this process.
-struct Selected {
-  const char* name;         // of the operation, such as "softmax_loss"
-  bool is_own = false;      // a custom kernel rather than LibTorch's operations
-  std::string reason = {};  // why LibTorch computes it; empty if the kernel does
-};
-
-/// Compiles the kernels for a GPU and selects those that agree with LibTorch's operations on small
-/// known cases. LibTorch's operations stay selected if NVRTC is missing or the results differ.
-/// Throws Error(kRunFailed) if a check breaks the GPU. Call before the first step; takes several
-/// seconds of CPU time unless the kernels are in the user's cache.
+/// Compiles the kernels and uses them on this GPU, on which the calling thread computes. Call
+/// before the first step; takes several seconds of CPU time unless the kernels are in the user's
+/// cache. Throws Error(kRunFailed) if they cannot be compiled.
 void prepare(at::Device device);
 
-/// Like `prepare`, but with compiled kernels. If null, uses no kernels, for the given reason.
-void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled,
-         const std::string& reason_for_none = {});
+/// Uses compiled kernels on this device, or none if null.
+void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled);
 
-/// Returns the implementation of each operation, in the order of `Operation`.
-const std::array<Selected, kOperations>& selected();
-
-/// Selects LibTorch's operations from now on and records the reason.
-void reject(Operation operation, const std::string& reason);
-
-/// Returns whether the custom kernel computes the operation for tensors on this device.
-bool is_used(Operation operation, at::Device device);
-/// Returns whether any custom kernel is used on this device.
-bool is_any_used(at::Device device);
+/// Returns whether the kernels replace LibTorch's operations for tensors on this device.
+bool are_used(at::Device device);
 
 /// Targets of a batch.
 struct Targets {

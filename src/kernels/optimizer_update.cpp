@@ -1,10 +1,7 @@
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <vector>
@@ -17,7 +14,6 @@ namespace mnist_train::kernels {
 namespace {
 
 constexpr std::int64_t kPack = 4;       // elements that a thread processes at once
-constexpr std::int64_t kKnown = 1003;   // weights in a known case
 constexpr unsigned kMostBlocks = 1024;  // enough to fill any GPU
 
 unsigned blocks_of(const at::Tensor& flat) {
@@ -68,48 +64,6 @@ void step_by_libtorch(const WeightUpdate& update, const AdamRule& rule) {
   }
 }
 
-/// Returns the optimizer's state tensors, which may be undefined.
-std::vector<at::Tensor*> state_of(SgdRule& rule) { return {&rule.momentum_buffer}; }
-std::vector<at::Tensor*> state_of(AdamRule& rule) {
-  return {&rule.average, &rule.square_average, &rule.steps};
-}
-
-/// Compares one kernel step with a LibTorch step on the host. `surrounded` adds all optional parts.
-template <class Rule>
-void compare(Agreement& agreement, Rule rule, bool surrounded) {
-  constexpr std::int64_t kCopied = 509;
-  constexpr double kMaxNorm = 2.5;
-  constexpr double kAverageWeight = 0.1;
-  const at::Tensor known = known_values({3, kKnown});
-  WeightUpdate host{known[0], known[1].clone(), at::scalar_tensor(0.125), {}, {}, {}, {}};
-  WeightUpdate own;
-  own.values = agreement.here(host.values);
-  own.gradients = agreement.here(host.gradients);
-  own.learning_rate = agreement.here(host.learning_rate);
-  Rule own_rule = rule;
-  for (at::Tensor* state : state_of(own_rule)) *state = agreement.here(*state);
-  if (surrounded) {
-    own.gradient_scale = clipping_scale(own.gradients, kMaxNorm);
-    own.bf16_copy = at::empty({kCopied}, own.values.options().dtype(at::kBFloat16));
-    own.average = agreement.here(known[2]);
-    own.average_weight = agreement.here(at::scalar_tensor(kAverageWeight));
-    const at::Tensor norm = at::linalg_vector_norm(host.gradients, 2);
-    host.gradients.mul_((kMaxNorm / (norm + 1e-6)).clamp_max(1.0));
-  }
-  update_weights(own, own_rule);
-  step_by_libtorch(host, rule);
-  agreement.add("weights", own.values, host.values, at::kFloat);
-  agreement.add("gradients", own.gradients, host.gradients, at::kFloat);
-  const std::vector<at::Tensor*> expected = state_of(rule);
-  const std::vector<at::Tensor*> state = state_of(own_rule);
-  for (std::size_t i = 0; i < state.size(); ++i) {
-    if (state[i]->defined()) agreement.add("state", *state[i], *expected[i], at::kFloat);
-  }
-  if (!surrounded) return;
-  agreement.add("bf16 copy", own.bf16_copy, host.values.narrow(0, 0, kCopied), at::kBFloat16);
-  agreement.add("average", own.average, known[2].lerp(host.values, kAverageWeight), at::kFloat);
-}
-
 }  // namespace
 
 void update_weights(const WeightUpdate& update, const UpdateRule& rule) {
@@ -127,20 +81,6 @@ at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {
   launch("clipping_scale", {blocks, kThreads}, gradients, gradients.numel(), max_norm, scale,
          partial_sums, arrived_blocks());
   return scale;
-}
-
-void check_optimizer_update(Agreement& agreement) {
-  for (const bool surrounded : {false, true}) {
-    const auto state = [] { return known_values({kKnown}).mul(0.1); };
-    compare(agreement, SgdRule{}, surrounded);
-    compare(agreement, SgdRule{0.9, 0.01, /*nesterov=*/true, state()}, surrounded);
-    for (const bool decoupled : {false, true}) {
-      compare(agreement,
-              AdamRule{0.9, 0.999, 1e-8, 0.01, decoupled, state(), state().abs(),
-                       at::scalar_tensor(3.0)},
-              surrounded);
-    }
-  }
 }
 
 }  // namespace mnist_train::kernels

@@ -189,9 +189,7 @@ class ResidentSource : public BatchSource {
     return rows.view({count, set_.height, set_.width, set_.channels}).permute({0, 3, 1, 2});
   }
 
-  bool is_kernel_used() const {
-    return kernels::is_used(kernels::Operation::kGatherBatch, device_);
-  }
+  bool is_kernel_used() const { return kernels::are_used(device_); }
 
   kernels::BatchSamples kernel_samples(const Selection& selection) const {
     kernels::BatchSamples samples{selection.range.size(), rows_, device_labels_};
@@ -226,8 +224,7 @@ class ResidentSource : public BatchSource {
 
   // Whether kernels read a copy of all samples in device memory: on a GPU, or if a CPU runs the
   // kernels, as in tests.
-  const bool on_device_ =
-      !device_.is_cpu() || kernels::is_used(kernels::Operation::kGatherBatch, device_);
+  const bool on_device_ = !device_.is_cpu() || kernels::are_used(device_);
   at::Tensor host_bytes_;        // CPU: bytes of one batch to augment
   bool are_normalized_ = false;  // GPU: whether `rows_` are
   at::Tensor rows_;              // GPU: [count, C*H*W] u8, or [count, H*W*C] of the images' type

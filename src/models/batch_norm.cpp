@@ -124,7 +124,7 @@ BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
 at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at::Tensor& images,
                                     const at::Tensor& residual, bool relu) {
   const bool by_kernels = is_training() && !sum_ && weight_.scalar_type() == at::kFloat &&
-                          kernels::is_used(kernels::Operation::kBatchNorm, images.device());
+                          kernels::are_used(images.device());
   at::Tensor x = images;
   at::Tensor left_out;  // bias
   if (by_kernels && convolution != nullptr &&

@@ -357,7 +357,7 @@ class PlannedNetwork {
         type == at::kFloat
             ? cpu_kernels::is_supported<float>()
             : type == at::kBFloat16 && cpu_kernels::is_supported<cpu_kernels::Bf16Bits>();
-    if (!is_supported || !x.is_cpu() || kernels::is_any_used(x.device())) return false;
+    if (!is_supported || !x.is_cpu() || kernels::are_used(x.device())) return false;
     if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
     const auto typed =
         std::ranges::find_if(graph_.nodes, [](const NodeTensors& n) { return !n.norm; });

@@ -97,8 +97,7 @@ std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& laye
   const auto is_square = [](const torch::ExpandingArray<2>& sides) {
     return sides->at(0) == sides->at(1);
   };
-  if (!kernels::is_used(kernels::Operation::kDepthwise, images.device()) ||
-      options.groups() != options.in_channels() ||
+  if (!kernels::are_used(images.device()) || options.groups() != options.in_channels() ||
       options.in_channels() != options.out_channels() || padding == nullptr ||
       !is_square(*padding) || !is_square(options.kernel_size()) || !is_square(options.stride()) ||
       options.dilation()->at(0) != 1 || options.dilation()->at(1) != 1) {
@@ -183,7 +182,7 @@ at::Tensor hashed_dropout(const at::Tensor& x, const at::Tensor& seeds, std::int
 
 at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction function,
                              const at::Tensor& x) {
-  if (kernels::is_used(kernels::Operation::kLinearActivation, x.device()) &&
+  if (kernels::are_used(x.device()) &&
       kernels::can_linear_activation(x, layer.weight, layer.bias)) {
     return LinearActivation::apply(x, layer.weight, layer.bias,
                                    static_cast<std::int64_t>(function));
@@ -208,8 +207,7 @@ at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
 }
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
-  if (kernels::is_used(kernels::Operation::kReluMaxPool, x.device()) &&
-      kernels::can_relu_max_pool(x, bias)) {
+  if (kernels::are_used(x.device()) && kernels::can_relu_max_pool(x, bias)) {
     const at::Tensor out = ReluMaxPool::apply(x, std::optional(bias), /*planar=*/flatten);
     return flatten ? out.flatten(1) : out;
   }
@@ -221,7 +219,7 @@ at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatt
 
 at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor& images,
                                   bool flatten) {
-  if (kernels::is_used(kernels::Operation::kReluMaxPool, images.device())) {
+  if (kernels::are_used(images.device())) {
     return relu_max_pool(convolve_without_bias(layer, images), layer.bias, flatten);
   }
   return relu_max_pool(layer.forward(images), /*bias=*/{}, flatten);

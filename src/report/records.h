@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -195,9 +194,7 @@ struct RunIdentity {
   std::string device_model;  // of a GPU
   std::string precision;
   std::string gradient_averaging;
-  std::string execution;                                    // "graph" or "eager"
-  std::vector<std::string> gpu_kernels;                     // that replace LibTorch operations
-  std::map<std::string, std::string> rejected_gpu_kernels;  // with reasons
+  std::string execution;  // "graph" or "eager"
   int threads_per_process = 1;
   std::int64_t parameters = 0;                // of the model
   std::optional<std::int64_t> multiply_adds;  // for one image, if the layers are known
@@ -207,9 +204,8 @@ struct RunIdentity {
   std::string data_hash;
 
   MNIST_TRAIN_VISIT(world_size, launcher, backend, device, device_model, precision,
-                    gradient_averaging, execution, gpu_kernels, rejected_gpu_kernels,
-                    threads_per_process, parameters, multiply_adds, restarts, versions, config_hash,
-                    data_hash)
+                    gradient_averaging, execution, threads_per_process, parameters, multiply_adds,
+                    restarts, versions, config_hash, data_hash)
 
  private:
   static OrderedJson versions_of_build();

@@ -264,8 +264,7 @@ void add_machine(Schema<TrainOptions>& schema) {
           "config prevents it.",
           {"use_cuda_graphs"});
   ADD_KEY(schema, gpu_kernels, one_of<GpuKernels>({"auto", "off"}),
-          "Fused GPU kernels in place of several LibTorch operations; auto: those that agree with "
-          "LibTorch on a small test case.");
+          "Fused GPU kernels in place of several LibTorch operations.");
 }
 
 void add_monitoring(Schema<TrainOptions>& schema) {

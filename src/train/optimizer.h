@@ -122,9 +122,7 @@ class Optimizer {
   };
 
   kernels::UpdateRule rule_of(comm::Slice slice, double weight_decay) const;
-  bool has_gpu_kernel() const {
-    return kernels::is_used(kernels::Operation::kOptimizerUpdate, parameters_.values().device());
-  }
+  bool has_gpu_kernel() const { return kernels::are_used(parameters_.values().device()); }
   kernels::WeightUpdate update_of(const UpdatePart& part, const at::Tensor& rates) const;
   void update_by_kernel(const at::Tensor& rates, const at::Tensor& check);
   void update_by_libtorch(const at::Tensor& rates, const at::Tensor& check);

@@ -13,10 +13,11 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "kernels/launch.h"
 #include "kernels/operations.h"
 #include "support/catch.h"
+#include "support/gpu.h"
 #include "support/grid/order.h"
 
 using namespace mnist_train;
@@ -38,6 +39,14 @@ at::Tensor like_images(const at::Tensor& x) {
   return x.dim() == 4 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x.contiguous();
 }
 
+kernels::BatchNormParameters on(at::Device device, kernels::BatchNormParameters layer) {
+  for (at::Tensor* tensor : {&layer.weight, &layer.bias, &layer.running_mean, &layer.running_var,
+                             &layer.batches, &layer.convolution_bias}) {
+    *tensor = on(device, *tensor);
+  }
+  return layer;
+}
+
 kernels::BatchNormParameters layer_of(std::int64_t channels) {
   return {at::rand({channels}) + 0.5,
           at::randn({channels}),
@@ -49,7 +58,7 @@ kernels::BatchNormParameters layer_of(std::int64_t channels) {
 }
 
 /// Compares the kernels with LibTorch's batch norm in f64.
-void check_batch_norm(const NormCase& tried) {
+void check_batch_norm(const NormCase& tried, at::Device device) {
   const std::int64_t channels = tried.sizes[1];
   const auto drawn = [&] { return like_images(at::randn(tried.sizes).to(tried.type)); };
   const at::Tensor x = like_images(
@@ -78,26 +87,31 @@ void check_batch_norm(const NormCase& tried) {
   if (tried.has_residual) exact_y = exact_y + exact_residual;
 
   const at::NoGradGuard no_grad;
-  kernels::NormalizedBatch batch{x,          {},         at::empty({2, channels}), layer.weight,
-                                 layer.bias, tried.relu, tried.lacks_bias};
-  const at::Tensor y = kernels::batch_norm(layer, x, residual, tried.relu, batch.statistics);
-  if (tried.has_residual && tried.relu) batch.y = y;
-  const auto found = kernels::batch_norm_gradients(batch, dy, /*needs_x=*/true);
+  layer = on(device, layer);
+  kernels::NormalizedBatch batch{on(device, x),   {},         on(device, at::empty({2, channels})),
+                                 layer.weight,    layer.bias, tried.relu,
+                                 tried.lacks_bias};
+  const at::Tensor computed =
+      kernels::batch_norm(layer, batch.x, on(device, residual), tried.relu, batch.statistics);
+  if (tried.has_residual && tried.relu) batch.y = computed;
+  const auto found = kernels::batch_norm_gradients(batch, on(device, dy), /*needs_x=*/true);
+  const at::Tensor y = accelerator::to_host(computed);
   {
     const at::AutoGradMode with_grad(true);
     // If the last bit decides about a ReLU, follow the kernel.
     const at::Tensor kept = tried.relu ? y.gt(0) : at::ones_like(y);
     torch::autograd::backward({exact_y}, {(dy * kept).to(at::kDouble)});
   }
-  kernels::Agreement agreement;
+  Agreement agreement;
   agreement.add("output", y, tried.relu ? exact_y.relu() : exact_y, tried.type);
   agreement.add("running mean", layer.running_mean, running_mean, at::kFloat);
   agreement.add("running variance", layer.running_var, running_var, at::kFloat);
   agreement.add("batches", layer.batches, at::ones({}) * 2, at::kFloat);
   // With few rows the gradient is a small difference of large terms; compare relative to those.
-  const at::Tensor scale = batch.statistics[1].to(at::kDouble) * weight;
+  const at::Tensor scale = accelerator::to_host(batch.statistics)[1].to(at::kDouble) * weight;
   const at::Tensor term = (dy.to(at::kDouble).transpose(1, -1) * scale).transpose(1, -1);
-  agreement.add("gradient", found.x + term, exact_x.grad() + term, tried.type);
+  agreement.add("gradient", accelerator::to_host(found.x) + term, exact_x.grad() + term,
+                tried.type);
   agreement.add("gradient of the weight", found.weight, weight.grad(), at::kFloat);
   agreement.add("gradient of the bias", found.bias, bias.grad(), at::kFloat);
   if (tried.has_residual) {
@@ -108,16 +122,12 @@ void check_batch_norm(const NormCase& tried) {
   REQUIRE(found.convolution_bias.defined() == tried.lacks_bias);
   if (!tried.lacks_bias) return;
   CHECK(found.convolution_bias.scalar_type() == tried.type);
-  CHECK(found.convolution_bias.eq(0).all().item<bool>());
+  CHECK(accelerator::to_host(found.convolution_bias).eq(0).all().item<bool>());
   CHECK(left_out.grad().abs().max().item<double>() <
         1e-9 * (1 + exact_x.grad().norm().item<double>()));
 }
 
-}  // namespace
-
-TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
-  const EmulatedKernels emulated;
-  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+void check_batch_norms(at::Device device) {
   torch::manual_seed(7);
   const std::vector<std::vector<std::int64_t>> all_sizes{
       {2, 1},         {2, 8},         {3, 600},       {37, 10},         {1500, 24},
@@ -128,12 +138,26 @@ TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
       for (const bool has_residual : {false, true}) {
         for (const bool relu : {false, true}) {
           for (const bool lacks_bias : {false, true}) {
-            check_batch_norm({sizes, type, has_residual, relu, lacks_bias});
+            check_batch_norm({sizes, type, has_residual, relu, lacks_bias}, device);
           }
         }
       }
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm in f64") {
+  const EmulatedKernels emulated;
+  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
+  check_batch_norms(at::kCPU);
+}
+
+TEST_CASE("the kernels of batch norm agree with LibTorch's batch norm on a GPU", "[gpu][kernels]") {
+  if (!testing::have_gpu()) return;
+  const GpuKernels gpu;
+  check_batch_norms(kFirstGpu);
 }
 
 TEST_CASE("the kernels' variance is precise for any first row") {

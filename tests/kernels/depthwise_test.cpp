@@ -9,13 +9,14 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "kernels/launch.h"
 #include "kernels/operations.h"
 #include "kernels/train_once.h"
 #include "models/layer_operations.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
+#include "support/gpu.h"
 #include "support/grid/order.h"
 #include "support/layers.h"
 
@@ -41,8 +42,8 @@ at::Tensor by_libtorch(const kernels::Depthwise& layer, const at::Tensor& x,
   return at::conv2d(x, weight, {}, layer.stride, layer.padding, 1, x.size(1));
 }
 
-void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes,
-                     at::ScalarType type) {
+void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes, at::ScalarType type,
+                     at::Device device) {
   const at::Tensor x = at::randn({sizes.count, sizes.channels, sizes.height, sizes.width})
                            .to(type)
                            .contiguous(at::MemoryFormat::ChannelsLast);
@@ -61,19 +62,34 @@ void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes,
   expected.backward(dy.to(at::kDouble));
 
   const at::NoGradGuard no_grad;
-  const auto gradients = [&] {
-    return kernels::convolution_gradients(layer, x, weight, dy, /*needs_x=*/true,
-                                          /*needs_weight=*/true);
+  const at::Tensor x_here = on(device, x);
+  const at::Tensor weight_here = on(device, weight);
+  const auto gradients = [&](bool needs_x, bool needs_weight) {
+    return kernels::convolution_gradients(layer, x_here, weight_here, on(device, dy), needs_x,
+                                          needs_weight);
   };
-  const auto found = gradients();
-  kernels::Agreement agreement;
-  agreement.add("output", kernels::convolve(layer, x, weight), expected, type);
+  const auto found = gradients(true, true);
+  Agreement agreement;
+  agreement.add("output", kernels::convolve(layer, x_here, weight_here), expected, type);
   agreement.add("gradient", found.x, exact_x.grad(), type);
   agreement.add("gradient of the weight", found.weight, exact_weight.grad(), type);
   CHECK(agreement.difference() == "");
-  CHECK(gradients().weight.equal(found.weight));
-  CHECK(!kernels::convolution_gradients(layer, x, weight, dy, false, true).x.defined());
-  CHECK(!kernels::convolution_gradients(layer, x, weight, dy, true, false).weight.defined());
+  const auto same = gradients(false, true);
+  CHECK(accelerator::to_host(same.weight).equal(accelerator::to_host(found.weight)));
+  CHECK(!same.x.defined());
+  CHECK(!gradients(true, false).weight.defined());
+}
+
+void check_depthwise_layers(at::Device device) {
+  torch::manual_seed(12);
+  for (const ImageSizes& images : kDepthwiseImages) {
+    for (const kernels::Depthwise& layer : kDepthwiseLayers) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        spoil_memory();
+        check_depthwise(layer, images, type, device);
+      }
+    }
+  }
 }
 
 /// Depthwise layers with and without batch norm, and others that look like them.
@@ -96,15 +112,14 @@ settings::LayerList with_depthwise_layers() {
 TEST_CASE("the kernels of depthwise convolutions agree with LibTorch's operations") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
-  torch::manual_seed(12);
-  for (const ImageSizes& images : kDepthwiseImages) {
-    for (const kernels::Depthwise& layer : kDepthwiseLayers) {
-      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-        spoil_memory();
-        check_depthwise(layer, images, type);
-      }
-    }
-  }
+  check_depthwise_layers(at::kCPU);
+}
+
+TEST_CASE("the kernels of depthwise convolutions agree with LibTorch's operations on a GPU",
+          "[gpu][kernels]") {
+  if (!testing::have_gpu()) return;
+  const GpuKernels gpu;
+  check_depthwise_layers(kFirstGpu);
 }
 
 TEST_CASE("networks with depthwise convolutions train alike with and without the kernels") {

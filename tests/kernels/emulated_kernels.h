@@ -11,13 +11,24 @@
 namespace mnist_train {
 
 /// During its lifetime, the kernels compute tensors of CPUs in an emulated grid (see
-/// support/grid/grid.h). All of them must have passed their checks.
+/// support/grid/grid.h).
 class EmulatedKernels {
  public:
   EmulatedKernels();
   EmulatedKernels(const EmulatedKernels&) = delete;
   EmulatedKernels& operator=(const EmulatedKernels&) = delete;
   ~EmulatedKernels() { kernels::use(at::kCPU, nullptr); }
+};
+
+inline const at::Device kFirstGpu{at::kCUDA, 0};
+
+/// During its lifetime, the kernels compute on the first GPU.
+class GpuKernels {
+ public:
+  GpuKernels() { kernels::prepare(kFirstGpu); }
+  GpuKernels(const GpuKernels&) = delete;
+  GpuKernels& operator=(const GpuKernels&) = delete;
+  ~GpuKernels() { kernels::use(kFirstGpu, nullptr); }
 };
 
 /// Fills freed memory, which the next tensors get, with NaN.

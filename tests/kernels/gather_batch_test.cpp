@@ -9,11 +9,13 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
 #include "kernels/operations.h"
 #include "loader/augmenter.h"
 #include "loader/batch_source.h"
 #include "support/catch.h"
+#include "support/gpu.h"
 #include "support/grid/order.h"
 #include "support/small_images.h"
 
@@ -46,17 +48,25 @@ at::Tensor positions_of(const kernels::BatchSamples& samples) {
   return at::arange(samples.first, samples.first + samples.count, at::kLong);
 }
 
-void check_rows(const at::Tensor& rows, std::int64_t count, bool at_positions) {
+void check_rows(const at::Tensor& rows, std::int64_t count, bool at_positions,
+                at::Device device = at::kCPU) {
   const kernels::BatchSamples samples = samples_of(rows, count, at_positions);
   const at::Tensor positions = positions_of(samples);
   const at::Tensor chosen = samples.order.index_select(0, positions);
-  const kernels::MadeBatch made = kernels::gather_rows(samples);
+  kernels::BatchSamples here = samples;
+  for (at::Tensor* tensor : {&here.rows, &here.labels, &here.order, &here.seeds, &here.positions}) {
+    *tensor = on(device, *tensor);
+  }
+  kernels::MadeBatch made = kernels::gather_rows(here);
+  for (at::Tensor* tensor : {&made.images, &made.labels, &made.seeds}) {
+    *tensor = accelerator::to_host(*tensor);
+  }
   CAPTURE(rows.scalar_type(), rows.size(1), count, at_positions);
   CHECK(made.images.equal(rows.index_select(0, chosen)));
   CHECK(made.labels.equal(samples.labels.index_select(0, chosen)));
   CHECK(made.seeds.equal(samples.seeds.index_select(0, positions)));
   CHECK_FALSE(made.weights.defined());
-  if (at_positions) CHECK(positions_of(samples).equal(positions + 5));
+  if (at_positions) CHECK(accelerator::to_host(here.positions).equal(positions + 5));
 }
 
 TEST_CASE("rows of all types, sizes and alignments are copied") {
@@ -73,6 +83,14 @@ TEST_CASE("rows of all types, sizes and alignments are copied") {
       const at::Tensor memory = at::randint(256, {kSamples * size + 1}, at::kFloat).to(type);
       check_rows(memory.narrow(0, 1, kSamples * size).view({kSamples, size}), 5, false);
     }
+  }
+}
+
+TEST_CASE("rows are copied on a GPU", "[gpu][kernels]") {
+  if (!testing::have_gpu()) return;
+  const GpuKernels gpu;
+  for (const std::int64_t size : {7, 784}) {
+    check_rows(at::randint(256, {kSamples, size}, at::kByte), 17, /*at_positions=*/true, kFirstGpu);
   }
 }
 
@@ -172,7 +190,7 @@ void check_source(const data::ImageSet& set, const Case& tried) {
   const loader::Batch last = expected_of(set, order, tried, {22, 23});
   const loader::Batch stored = expected_of(set, order, tried, {0, 0});
   const EmulatedKernels emulated;
-  REQUIRE(kernels::is_used(kernels::Operation::kGatherBatch, at::kCPU));
+  REQUIRE(kernels::are_used(at::kCPU));
   const auto source = source_of(set, tried);
   for (const std::int64_t epoch : {0, 2}) source->set_order(order, epoch);
   check_equal(source->gather({{4, 13}}), first);

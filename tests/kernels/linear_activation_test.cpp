@@ -13,13 +13,14 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "kernels/launch.h"
 #include "kernels/operations.h"
 #include "kernels/train_once.h"
 #include "models/layer_operations.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
+#include "support/gpu.h"
 #include "support/grid/order.h"
 #include "support/layers.h"
 
@@ -47,20 +48,39 @@ at::Tensor derivative(LinearFunction function, const at::Tensor& y, const at::Te
       .to(y.scalar_type());
 }
 
-void check_linear_activation(const Sizes& sizes, at::ScalarType type, LinearFunction function) {
+void check_linear_activation(const Sizes& sizes, at::ScalarType type, LinearFunction function,
+                             at::Device device) {
   const at::Tensor z = at::randn({sizes.rows, sizes.channels}).to(type);
   const at::Tensor y = function == LinearFunction::kRelu ? at::relu(z) : at::tanh(z);
   const at::Tensor dy = at::randn({sizes.rows, sizes.channels}).to(type);
-  const auto found = kernels::linear_activation_gradients(function, y, dy);
-  const auto again = kernels::linear_activation_gradients(function, y, dy);
+  const auto gradients = [&] {
+    const auto computed =
+        kernels::linear_activation_gradients(function, on(device, y), on(device, dy));
+    return kernels::LinearActivationGradients{accelerator::to_host(computed.linear),
+                                              accelerator::to_host(computed.bias)};
+  };
+  const auto found = gradients();
   CAPTURE(sizes.rows, sizes.channels, type, function == LinearFunction::kTanh);
-  kernels::Agreement agreement;
+  Agreement agreement;
   agreement.add("gradient", found.linear, derivative(function, y, dy), type);
   agreement.add("gradient of the bias", found.bias, found.linear.to(at::kDouble).sum(0), type);
   CHECK(agreement.difference() == "");
   if (function == LinearFunction::kRelu) CHECK(found.linear.equal(derivative(function, y, dy)));
   CHECK(found.bias.scalar_type() == type);
-  CHECK(again.bias.equal(found.bias));
+  CHECK(gradients().bias.equal(found.bias));
+}
+
+void check_linear_activations(at::Device device) {
+  torch::manual_seed(8);
+  const at::NoGradGuard no_grad;
+  for (const Sizes& sizes : kSizes) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
+        spoil_memory();
+        check_linear_activation(sizes, type, function, device);
+      }
+    }
+  }
 }
 
 std::shared_ptr<torch::nn::LinearImpl> linear(std::int64_t inputs, std::int64_t outputs,
@@ -89,16 +109,14 @@ settings::LayerList with_linear_layers() {
 TEST_CASE("the kernel of linear layers with activations agrees with LibTorch's operations") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
-  torch::manual_seed(8);
-  const at::NoGradGuard no_grad;
-  for (const Sizes& sizes : kSizes) {
-    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
-        spoil_memory();
-        check_linear_activation(sizes, type, function);
-      }
-    }
-  }
+  check_linear_activations(at::kCPU);
+}
+
+TEST_CASE("the kernel of linear layers agrees with LibTorch's operations on a GPU",
+          "[gpu][kernels]") {
+  if (!testing::have_gpu()) return;
+  const GpuKernels gpu;
+  check_linear_activations(kFirstGpu);
 }
 
 TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {

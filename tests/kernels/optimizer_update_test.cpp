@@ -14,10 +14,11 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "kernels/launch.h"
 #include "kernels/operations.h"
 #include "support/catch.h"
+#include "support/gpu.h"
 #include "support/grid/order.h"
 
 using namespace mnist_train;
@@ -38,15 +39,17 @@ struct UpdateCase {
   double max_norm;      // of each element on average; 0: no clipping
   std::int64_t copied;  // to bf16
   double average_weight;
+  at::Device device = at::kCPU;
 };
 
-/// Returns a view that begins at element `offset` of a buffer, which is otherwise NaNs.
-at::Tensor placed(const at::Tensor& values, std::int64_t offset, at::ScalarType type = at::kFloat) {
+/// Returns a view that begins at element `offset` of a buffer on the device, which is otherwise
+/// NaNs.
+at::Tensor placed(const at::Tensor& values, const UpdateCase& tried,
+                  at::ScalarType type = at::kFloat) {
   const at::Tensor buffer =
-      at::full({values.numel() + offset + 8}, std::numeric_limits<double>::quiet_NaN(), type);
-  const at::Tensor view = buffer.narrow(0, offset, values.numel());
-  view.copy_(values);
-  return view;
+      at::full({values.numel() + tried.offset + 8}, std::numeric_limits<double>::quiet_NaN(), type);
+  buffer.narrow(0, tried.offset, values.numel()).copy_(values);
+  return on(tried.device, buffer).narrow(0, tried.offset, values.numel());
 }
 
 /// Returns whether nothing was written beside a view that `placed` returned.
@@ -54,7 +57,7 @@ bool is_whole(const at::Tensor& view) {
   if (!view.defined()) return true;
   const std::int64_t elements = static_cast<std::int64_t>(view.storage().nbytes()) /
                                 static_cast<std::int64_t>(view.element_size());
-  const at::Tensor all = view.as_strided({elements}, {1}, 0);
+  const at::Tensor all = accelerator::to_host(view.as_strided({elements}, {1}, 0));
   return all.isnan().sum().item<std::int64_t>() == elements - view.numel();
 }
 
@@ -75,8 +78,8 @@ class Subject {
                                 tried.weight_decay,
                                 tried.name == Name::kAdamW,
                                 first(),
-                                placed(second_, tried.offset),
-                                at::zeros({})};
+                                placed(second_, tried),
+                                on(tried.device, at::zeros({}))};
     }
   }
 
@@ -103,7 +106,7 @@ class Subject {
     }
   }
 
-  void compare(kernels::Agreement& agreement) const {
+  void compare(Agreement& agreement) const {
     if (const auto* sgd = std::get_if<kernels::SgdRule>(&rule_)) {
       CHECK(is_whole(sgd->momentum_buffer));
       if (first_.defined()) agreement.add("buffer", sgd->momentum_buffer, first_, at::kFloat);
@@ -113,13 +116,13 @@ class Subject {
     CHECK((is_whole(adam.average) && is_whole(adam.square_average)));
     agreement.add("average", adam.average, first_, at::kFloat);
     agreement.add("square average", adam.square_average, second_, at::kFloat);
-    CHECK(adam.steps.item<float>() == steps_.item<float>());
+    CHECK(accelerator::to_host(adam.steps).item<float>() == steps_.item<float>());
   }
 
  private:
   at::Tensor first() {
     first_ = at::randn({tried_.count}, at::kDouble) * 0.1;
-    return placed(first_, tried_.offset);
+    return placed(first_, tried_);
   }
 
   UpdateCase tried_;
@@ -137,17 +140,17 @@ void check_update(const UpdateCase& tried, int steps = 3) {
   at::Tensor values = at::randn({tried.count}, at::kDouble);
   at::Tensor average = at::randn({tried.count}, at::kDouble);
   kernels::WeightUpdate update;
-  update.values = placed(values, tried.offset);
-  update.learning_rate = at::scalar_tensor(kLearningRate);
-  update.average_weight = at::scalar_tensor(tried.average_weight);
-  if (tried.average_weight > 0) update.average = placed(average, tried.offset);
+  update.values = placed(values, tried);
+  update.learning_rate = on(tried.device, at::scalar_tensor(kLearningRate));
+  update.average_weight = on(tried.device, at::scalar_tensor(tried.average_weight));
+  if (tried.average_weight > 0) update.average = placed(average, tried);
   if (tried.copied > 0) {
-    update.bf16_copy = placed(at::zeros({tried.copied}), tried.offset, at::kBFloat16);
+    update.bf16_copy = placed(at::zeros({tried.copied}), tried, at::kBFloat16);
   }
-  kernels::Agreement agreement;
+  Agreement agreement;
   for (int step = 0; step < steps; ++step) {
     at::Tensor gradients = at::randn({tried.count}, at::kDouble);
-    update.gradients = placed(gradients, tried.offset);
+    update.gradients = placed(gradients, tried);
     if (tried.max_norm > 0) {
       const double max_norm = tried.max_norm * std::sqrt(static_cast<double>(tried.count));
       update.gradient_scale = kernels::clipping_scale(update.gradients, max_norm);
@@ -163,7 +166,8 @@ void check_update(const UpdateCase& tried, int steps = 3) {
       agreement.add("average of values", update.average, average, at::kFloat);
     }
     if (update.bf16_copy.defined()) {
-      CHECK(update.bf16_copy.equal(update.values.narrow(0, 0, tried.copied).to(at::kBFloat16)));
+      const at::Tensor copied = accelerator::to_host(update.values).narrow(0, 0, tried.copied);
+      CHECK(accelerator::to_host(update.bf16_copy).equal(copied.to(at::kBFloat16)));
     }
     subject.compare(agreement);
   }
@@ -172,21 +176,31 @@ void check_update(const UpdateCase& tried, int steps = 3) {
          is_whole(update.bf16_copy)));
 }
 
+void check_updates(at::Device device) {
+  torch::manual_seed(5);
+  for (const Name name : kNames) {
+    for (const std::int64_t count : {1, 3, 4, 5, 257, 1023, 1024, 3001}) {
+      for (const std::int64_t offset : {0, 1, 4}) {
+        check_update({name, count, offset, /*weight_decay=*/0, 0, /*copied=*/0, 0, device});
+        check_update({name, count, offset, 0.01, 0.25, (count + 1) / 2, 0.001, device});
+        check_update({name, count, offset, 0.01, 4, count, 0.75, device});
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the kernels of the update agree with LibTorch's operations") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
-  torch::manual_seed(5);
-  for (const Name name : kNames) {
-    for (const std::int64_t count : {1, 3, 4, 5, 257, 1023, 1024, 3001}) {
-      for (const std::int64_t offset : {0, 1, 4}) {
-        check_update({name, count, offset, /*weight_decay=*/0, /*max_norm=*/0, /*copied=*/0, 0});
-        check_update({name, count, offset, 0.01, 0.25, (count + 1) / 2, 0.001});
-        check_update({name, count, offset, 0.01, 4, count, 0.75});
-      }
-    }
-  }
+  check_updates(at::kCPU);
+}
+
+TEST_CASE("the kernels of the update agree with LibTorch's operations on a GPU", "[gpu][kernels]") {
+  if (!testing::have_gpu()) return;
+  const GpuKernels gpu;
+  check_updates(kFirstGpu);
 }
 
 TEST_CASE("threads of the update take several weights each if there are many") {

@@ -9,13 +9,14 @@
 #include <limits>
 #include <vector>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "kernels/launch.h"
 #include "kernels/operations.h"
 #include "kernels/train_once.h"
 #include "models/layer_operations.h"
 #include "support/catch.h"
 #include "support/count_operations.h"
+#include "support/gpu.h"
 #include "support/grid/order.h"
 #include "support/layers.h"
 
@@ -50,7 +51,9 @@ Passes both_passes(const Function& function, const at::Tensor& x, const at::Tens
       bias.defined() ? bias.detach().clone().requires_grad_() : at::Tensor();
   const at::Tensor out = function(leaf, bias_leaf);
   out.backward(upstream);
-  return {out.detach(), leaf.grad(), bias.defined() ? bias_leaf.grad() : at::Tensor()};
+  using accelerator::to_host;
+  return {to_host(out.detach()), to_host(leaf.grad()),
+          bias.defined() ? to_host(bias_leaf.grad()) : at::Tensor()};
 }
 
 at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
@@ -60,7 +63,8 @@ at::Tensor reference(const at::Tensor& x, const at::Tensor& bias) {
 /// Few distinct values, so most windows have equal ones.
 at::Tensor with_ties(at::IntArrayRef sizes) { return (at::randn(sizes) * 2).round() / 2; }
 
-void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias, bool planar) {
+void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias, bool planar,
+                   at::Device device) {
   const at::Tensor x = with_ties({tried.images, tried.channels, tried.height, tried.width})
                            .to(type, false, false, kChannelsLast);
   const at::Tensor bias = has_bias ? at::randn({tried.channels}).to(type) : at::Tensor();
@@ -71,7 +75,7 @@ void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias,
         const at::Tensor out = models::relu_max_pool(values, added, /*flatten=*/planar);
         return planar ? out.view(upstream.sizes()) : out;
       },
-      x, bias, upstream);
+      on(device, x), on(device, bias), on(device, upstream));
   const Passes expected = both_passes(reference, x, bias, upstream);
   CAPTURE(tried.images, tried.channels, tried.height, tried.width, type, has_bias, planar);
   CHECK(ours.out.is_contiguous(planar ? at::MemoryFormat::Contiguous : kChannelsLast));
@@ -80,10 +84,24 @@ void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias,
   CHECK(ours.gradient.equal(expected.gradient));
   if (!has_bias) return;
   const at::NoGradGuard no_grad;
-  kernels::Agreement agreement;  // of the sums, whose order differs
+  Agreement agreement;  // of the sums, whose order differs
   const at::Tensor sums = expected.gradient.to(at::kDouble).sum({0, 2, 3});
   agreement.add("gradient of the bias", ours.bias, sums, type);
   CHECK(agreement.difference() == "");
+}
+
+void check_poolings(at::Device device) {
+  torch::manual_seed(8);
+  for (const PoolingCase& tried : kCases) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      for (const bool has_bias : {false, true}) {
+        for (const bool planar : {false, true}) {
+          spoil_memory();
+          check_pooling(tried, type, has_bias, planar, device);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -91,17 +109,14 @@ void check_pooling(const PoolingCase& tried, at::ScalarType type, bool has_bias,
 TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
-  torch::manual_seed(8);
-  for (const PoolingCase& tried : kCases) {
-    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      for (const bool has_bias : {false, true}) {
-        for (const bool planar : {false, true}) {
-          spoil_memory();
-          check_pooling(tried, type, has_bias, planar);
-        }
-      }
-    }
-  }
+  check_poolings(at::kCPU);
+}
+
+TEST_CASE("the kernels of ReLU and pooling agree with LibTorch's operations on a GPU",
+          "[gpu][kernels]") {
+  if (!testing::have_gpu()) return;
+  const GpuKernels gpu;
+  check_poolings(kFirstGpu);
 }
 
 TEST_CASE("parameters and images need no alignment") {

@@ -10,10 +10,11 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/utils.h>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "kernels/launch.h"
 #include "kernels/operations.h"
 #include "support/catch.h"
+#include "support/gpu.h"
 #include "support/grid/order.h"
 
 using namespace mnist_train;
@@ -32,8 +33,8 @@ at::Tensor losses(const at::Tensor& logits, const at::Tensor& labels, double smo
   return at::cross_entropy_loss(logits, labels, {}, at::Reduction::None, -100, smoothing);
 }
 
-/// Compares the kernel with LibTorch's operations.
-void check_loss(const LossCase& tried) {
+/// Compares the kernel on a device with LibTorch's operations.
+void check_loss(const LossCase& tried, at::Device device) {
   constexpr double kScale = 0.125;
   const at::Tensor logits = (at::randn({tried.samples, tried.classes}) * 4).to(tried.type);
   kernels::Targets targets{at::randint(tried.classes, {tried.samples}, at::kLong)};
@@ -52,10 +53,13 @@ void check_loss(const LossCase& tried) {
   torch::autograd::backward({loss.sum() * kScale});
 
   const at::NoGradGuard no_grad;
-  const at::Tensor sums = at::ones({3});
-  const at::Tensor gradient = at::empty_like(logits);
-  kernels::softmax_loss(logits, targets, tried.smoothing, kScale, gradient, sums);
-  kernels::Agreement agreement;
+  const at::Tensor sums = on(device, at::ones({3}));
+  const at::Tensor gradient = on(device, at::empty_like(logits));
+  kernels::softmax_loss(
+      on(device, logits),
+      {on(device, targets.labels), on(device, targets.other_labels), on(device, targets.weights)},
+      tried.smoothing, kScale, gradient, sums);
+  Agreement agreement;
   agreement.add("loss", sums[0], loss.detach().sum() + 1, at::kFloat);
   agreement.add("correct", sums[1], correct.sum() + 1, at::kFloat);
   agreement.add("samples", sums[2], at::full({}, tried.samples, at::kFloat) + 1, at::kFloat);
@@ -64,20 +68,30 @@ void check_loss(const LossCase& tried) {
   CHECK(agreement.difference() == "");
 }
 
+void check_losses(at::Device device) {
+  torch::manual_seed(5);
+  for (const std::int64_t samples : {1, 7, 8, 9, 128, 301}) {
+    for (const std::int64_t classes : {2, 10, 31, 32, 33, 100}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        check_loss({samples, classes, type, /*mixed=*/false, 0}, device);
+        check_loss({samples, classes, type, /*mixed=*/true, 0.1}, device);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("the kernel of the loss agrees with LibTorch's operations") {
   const EmulatedKernels emulated;
   const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
-  torch::manual_seed(5);
-  for (const std::int64_t samples : {1, 7, 8, 9, 128, 301}) {
-    for (const std::int64_t classes : {2, 10, 31, 32, 33, 100}) {
-      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-        check_loss({samples, classes, type, /*mixed=*/false, 0});
-        check_loss({samples, classes, type, /*mixed=*/true, 0.1});
-      }
-    }
-  }
+  check_losses(at::kCPU);
+}
+
+TEST_CASE("the kernel of the loss agrees with LibTorch's operations on a GPU", "[gpu][kernels]") {
+  if (!testing::have_gpu()) return;
+  const GpuKernels gpu;
+  check_losses(kFirstGpu);
 }
 
 TEST_CASE("the kernel of the loss predicts the first of equal logits, and needs no gradient") {

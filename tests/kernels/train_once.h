@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/launch.h"
+#include "kernels/agreement.h"
 #include "models/model.h"
 #include "support/catch.h"
 
@@ -42,7 +42,7 @@ inline void check_agreement(const std::vector<at::Tensor>& found,
                             const std::vector<at::Tensor>& expected, at::ScalarType type) {
   REQUIRE(found.size() == expected.size());
   const at::NoGradGuard no_grad;
-  kernels::Agreement agreement;
+  Agreement agreement;
   for (std::size_t i = 0; i < found.size(); ++i) {
     agreement.add(("tensor " + std::to_string(i)).c_str(), found[i], expected[i], type);
   }

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/agreement.h"
 #include "kernels/emulated_kernels.h"
-#include "kernels/launch.h"
 #include "support/catch.h"
 #include "support/trainer_rig.h"
 #include "train/step.h"
@@ -221,7 +221,7 @@ TEST_CASE("one pass takes the step that LibTorch's operations take") {
       CAPTURE(rows, bf16, slice.size);
       UpdateSubject expected(options, slice, bf16);
       UpdateSubject own(options, slice, bf16);
-      kernels::Agreement agreement;
+      Agreement agreement;
       for (int step = 0; step < 4; ++step) {
         const comm::GradientSum sum = drawn_gradients(rows, slice.size, bf16, step);
         CHECK(update_on_host(own.update(), own.optimizer.rule(), sum));
@@ -507,7 +507,7 @@ void check(const KernelCase& tried) {
     const EmulatedKernels emulated;
     own = outcome_of(tried, batch);
   }
-  kernels::Agreement agreement;
+  Agreement agreement;
   for (std::size_t i = 0; i < own.tensors.size(); ++i) {
     agreement.add(own.tensors[i].first.c_str(), own.tensors[i].second, expected.tensors[i].second,
                   at::kFloat);

@@ -121,8 +121,7 @@ struct Module {
 
 /// Makes a kernel of a module. Both it and its name live as long as the process, for the report.
 Kernel* make_kernel(const char* name, const Module& module) {
-  const bool computes = settings().idle_kernel != name;
-  return new Kernel{(new std::string(name))->c_str(), computes ? module.bind : nullptr};
+  return new Kernel{(new std::string(name))->c_str(), module.bind};
 }
 
 /// Loads the library in an image of nvrtc.cpp, for as long as the process lives: graphs name its

@@ -44,7 +44,6 @@ Settings read_settings() {
   read.nvrtc_fails_device = number_of("NVRTC_FAILS_DEVICE", -1);
   read.trace = number_of("TRACE", 0) != 0;
   read.backtrace = number_of("BACKTRACE", 0) != 0;
-  read.idle_kernel = text_of("IDLE_KERNEL");
   read.report = text_of("REPORT");
   read.graph_dump = text_of("GRAPH_DUMP");
   return read;

@@ -20,7 +20,6 @@ struct Settings {
   int nvrtc_fails_device;    // -1: none
   bool trace;
   bool backtrace;
-  std::string idle_kernel;  // of our own kernels, that computes nothing
   std::string report;       // files that are written, without ".PID"; empty: none
   std::string graph_dump;
 };

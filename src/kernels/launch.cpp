@@ -1,0 +1,60 @@
+#include "kernels/launch.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "kernels/operations.h"
+
+namespace mnist_train::kernels {
+
+namespace {
+
+/// Kernels of this process, which computes on one device.
+struct InUse {
+  std::unique_ptr<const accelerator::KernelModule> compiled;  // null: none
+  at::Device device = at::kCPU;
+  std::map<std::string, std::unique_ptr<accelerator::DeviceKernel>> by_name;
+  at::Tensor arrived;  // [kArrivedBlocks] i32
+};
+
+InUse& in_use() {
+  static InUse in_use;
+  return in_use;
+}
+
+}  // namespace
+
+void prepare(at::Device device) {
+  try {
+    use(device, accelerator::cuda_module().compile_kernels(source()));
+  } catch (const std::exception& error) {
+    throw Error(ExitCode::kRunFailed,
+                "the GPU kernels cannot be compiled: " + short_message(error) +
+                    "; set gpu_kernels to \"off\" to train without them");
+  }
+}
+
+void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled) {
+  InUse& now = in_use();
+  now.by_name.clear();
+  now.compiled = std::move(compiled);
+  now.device = device;
+  if (!now.compiled) return;
+  now.arrived = at::zeros({kArrivedBlocks}, at::TensorOptions(at::kInt).device(device));
+}
+
+bool are_used(at::Device device) { return in_use().compiled && in_use().device == device; }
+
+const accelerator::DeviceKernel& kernel(const std::string& name) {
+  auto& by_name = in_use().by_name;
+  const auto found = by_name.find(name);
+  if (found != by_name.end()) return *found->second;
+  return *by_name.emplace(name, in_use().compiled->find(name)).first->second;
+}
+
+unsigned* arrived_blocks() { return static_cast<unsigned*>(in_use().arrived.data_ptr()); }
+
+}  // namespace mnist_train::kernels

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <ATen/TensorOperators.h>
+
+#include <sstream>
+#include <string>
+
+#include "accelerator/device.h"
+
+namespace mnist_train {
+
+/// Returns a tensor on a device; an undefined one stays undefined.
+inline at::Tensor on(at::Device device, const at::Tensor& host) {
+  return host.defined() ? accelerator::to_device(host, device) : host;
+}
+
+/// Compares results of kernels with those of LibTorch's operations on the host.
+class Agreement {
+ public:
+  /// Compares a result on any device with the expected one, f32 or f64. They agree if the
+  /// difference, relative to the largest value, is within the rounding error of `type`, in which
+  /// the kernel stored or computed. Kernels sum in a different order and use fused multiply-adds.
+  void add(const char* name, const at::Tensor& result, const at::Tensor& expected,
+           at::ScalarType type) {
+    if (!difference_.empty()) return;
+    const double tolerance = type == at::kBFloat16 ? 1.0 / 128 : 1e-5;
+    const at::Tensor computed = accelerator::to_host(result).to(at::kDouble).contiguous();
+    const at::Tensor wanted = expected.to(at::kDouble).contiguous();
+    const double largest = wanted.abs().max().item<double>();
+    const double off = (computed - wanted).abs().max().item<double>();
+    if (off <= tolerance * (largest > 0 ? largest : 1)) return;  // false for NaN
+    std::ostringstream text;
+    text << name << " in " << c10::toString(type) << " differ by " << off
+         << "; the largest value is " << largest;
+    difference_ = text.str();
+  }
+
+  /// Returns the first difference, or an empty string.
+  const std::string& difference() const { return difference_; }
+
+ private:
+  std::string difference_;
+};
+
+}  // namespace mnist_train
