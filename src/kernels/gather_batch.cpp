@@ -1,6 +1,5 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <vector>
@@ -38,57 +37,21 @@ std::int64_t copied_at_once(const at::Tensor& from, const at::Tensor& to, std::i
   return bytes;
 }
 
-MadeBatch empty_batch(const BatchSamples& samples) {
-  MadeBatch made;
-  made.labels = at::empty({samples.count}, samples.labels.options());
-  if (samples.seeds.defined()) made.seeds = at::empty_like(made.labels);
-  return made;
-}
-
-std::int64_t all_positions(const BatchSamples& samples) {
-  return samples.positions.defined() ? samples.positions.numel() : 0;
-}
-
 }  // namespace
 
-MadeBatch gather_rows(const BatchSamples& samples) {
-  MadeBatch made = empty_batch(samples);
+GatheredRows gather_rows(const BatchSamples& samples) {
   std::vector<std::int64_t> sizes = samples.rows.sizes().vec();
   sizes[0] = samples.count;
-  made.images = at::empty(sizes, samples.rows.options());
+  GatheredRows made{at::empty(sizes, samples.rows.options()),
+                    at::empty({samples.count}, samples.labels.options())};
+  if (samples.seeds.defined()) made.seeds = at::empty_like(made.labels);
   const std::int64_t row_bytes =
       samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
   const std::int64_t unit = copied_at_once(samples.rows, made.images, row_bytes);
   const Division division = divide(row_bytes / unit, 4);
   launch("gather_rows", division.grid(samples.count), samples.rows, row_bytes, as_int(unit),
          as_int(division.parts), samples.labels, samples.order, samples.seeds, samples.positions,
-         all_positions(samples), samples.first, samples.advance, made.images, made.labels,
-         made.seeds, arrived_blocks());
-  return made;
-}
-
-MadeBatch gather_pixels(const BatchSamples& samples, const PixelMap& map, at::ScalarType type) {
-  MadeBatch made = empty_batch(samples);
-  if (map.mixed_before >= 0) {
-    made.other_labels = at::empty_like(made.labels);
-    made.weights = at::empty({samples.count}, map.drawn.options());
-  }
-  const std::int64_t channels = samples.rows.stride(0) / (map.stored_height * map.stored_width);
-  const std::int64_t pixels = map.height * map.width;
-  made.images = at::empty_strided({samples.count, channels, map.height, map.width},
-                                  {channels * pixels, 1, map.width * channels, channels},
-                                  samples.rows.options().dtype(type));
-  const std::int64_t steps = map.steps.defined() ? map.steps.size(0) : 0;
-  const std::int64_t table_step = map.tables.size(0) > 1 ? map.tables.stride(0) : 0;
-  const Division division = divide(pixels, 1);
-  launch(name_for("gather_pixels", type), division.grid(samples.count), samples.rows,
-         as_int(channels), as_int(map.stored_height), as_int(map.stored_width), as_int(map.height),
-         as_int(map.width), map.steps, as_int(steps), as_int(map.mixed_before), map.mixes_bytes,
-         as_int(map.normalized_before), as_int(map.weight_column), map.tables, as_int(table_step),
-         map.drawn, map.drawn.defined() ? map.drawn.size(1) : 0, as_int(division.parts),
-         samples.labels, samples.order, samples.seeds, samples.positions, all_positions(samples),
-         samples.first, samples.advance, made.images, made.labels, made.other_labels, made.weights,
-         made.seeds, arrived_blocks());
+         samples.first, samples.advance, made.images, made.labels, made.seeds, arrived_blocks());
   return made;
 }
 

@@ -113,52 +113,25 @@ ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const 
 
 /// Samples of a batch. All tensors are contiguous and on one GPU.
 struct BatchSamples {
-  std::int64_t count;  // samples in the batch
-  at::Tensor rows;     // [samples, ...]: images of any type
-  at::Tensor labels;   // [samples] i64
-  at::Tensor order{};  // [n] i64 sample indices; undefined: the stored order
-  at::Tensor seeds{};  // [n] i64 in that order; undefined if not needed
-  // [count or more] i64, positions in that order; undefined: consecutive ones from `first`
-  at::Tensor positions{};
+  std::int64_t count;      // samples in the batch
+  at::Tensor rows;         // [samples, ...]: images of any type
+  at::Tensor labels;       // [samples] i64
+  at::Tensor order;        // [n] i64 sample indices
+  at::Tensor seeds{};      // [n] i64 in that order; undefined if not needed
+  at::Tensor positions{};  // [count] i64, in that order; undefined: consecutive ones from `first`
   std::int64_t first = 0;
   std::int64_t advance = 0;  // added to all of `positions` after reading them
 };
 
 /// A gathered batch.
-struct MadeBatch {
-  at::Tensor images;
-  at::Tensor labels;          // [count] i64
-  at::Tensor other_labels{};  // [count] i64, labels of the partners if samples are mixed
-  at::Tensor weights{};       // [count] f32, each sample's weight against its partner, if mixed
-  at::Tensor seeds{};         // [count] i64, if needed
+struct GatheredRows {
+  at::Tensor images;   // [count, ...] as stored
+  at::Tensor labels;   // [count] i64
+  at::Tensor seeds{};  // [count] i64, if needed
 };
 
-/// Returns the batch with its images as stored, [count, ...]. See gpu/gather_batch.cu.
-MadeBatch gather_rows(const BatchSamples& samples);
-
-/// Kinds of steps in a PixelMap; the values match gpu/gather_batch.cu.
-enum class PixelStep : int { kCrop, kFlip, kCutout };
-
-/// Maps pixels of the augmented and normalised images to stored pixels.
-struct PixelMap {
-  at::Tensor steps{};              // [steps,5] i32, see gpu/gather_batch.cu; undefined: none
-  std::int64_t stored_height = 0;  // of the stored bytes
-  std::int64_t stored_width = 0;
-  std::int64_t height = 0;  // of the output
-  std::int64_t width = 0;
-  std::int64_t mixed_before = -1;      // step before which samples are mixed; -1: never
-  bool mixes_bytes = false;            // mixes bytes rather than normalised values
-  std::int64_t weight_column = 0;      // column of `drawn` that contains mixup weights
-  std::int64_t normalized_before = 0;  // step before which bytes are normalised
-  at::Tensor tables{};                 // [1 or channels,256] f32: normalised value of each byte
-  at::Tensor drawn{};                  // [n, columns] f32 in the samples' order; undefined: none
-};
-
-/// Returns the samples with their images augmented, normalised and, optionally, mixed with the next
-/// sample, for which `samples.positions` contains one more entry. Rows are bytes [channels,
-/// stored_height, stored_width]; images are [count, channels, height, width] of `type`, f32 or
-/// bf16, with channels_last strides.
-MadeBatch gather_pixels(const BatchSamples& samples, const PixelMap& map, at::ScalarType type);
+/// Gathers samples. See gpu/gather_batch.cu.
+GatheredRows gather_rows(const BatchSamples& samples);
 
 /// Parameters of a batch norm layer on a GPU. Tensors are [C] f32.
 struct BatchNormParameters {

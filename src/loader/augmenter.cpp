@@ -225,7 +225,6 @@ Augmenter::Augmenter(settings::AugmentList list, settings::ImageSize size, std::
       device_(device),
       from_next_(std::move(from_next)),
       takes_partners_(takes_partners),
-      stored_size_(size),
       size_(settings::augmented_size(list_, size)) {
   for (const settings::AugmentationOptions& entry : list_) {
     entries_.push_back(make_augmentation(entry, size, device_));
@@ -340,56 +339,6 @@ at::Tensor Augmenter::apply_to_test(at::Tensor images) const {
 bool Augmenter::changes_test() const {
   return std::ranges::any_of(
       entries_, [](const Augmentation& entry) { return entry.apply_to_test != nullptr; });
-}
-
-std::optional<kernels::PixelMap> Augmenter::pixel_map(
-    const settings::NormalizeOptions& normalize) const {
-  constexpr std::int64_t kNumbersPerStep = 5;
-  kernels::PixelMap map;
-  map.stored_height = map.height = stored_size_.height;
-  map.stored_width = map.width = stored_size_.width;
-  const settings::NormalizeOptions* own = nullptr;  // that of the list
-  std::vector<int> numbers;                         // of all steps
-  const auto steps = [&] { return std::ssize(numbers) / kNumbersPerStep; };
-  const auto add_step = [&](kernels::PixelStep step, std::int64_t column, std::int64_t extent) {
-    for (const std::int64_t number :
-         {static_cast<std::int64_t>(step), column, map.height, map.width, extent}) {
-      numbers.push_back(static_cast<int>(number));
-    }
-  };
-  std::int64_t column = 0;
-  for (std::size_t i = 0; i < list_.size(); column += entries_[i++].columns) {
-    if (const auto* crop = std::get_if<settings::RandomCropOptions>(&list_[i])) {
-      if (crop->fill != settings::Fill{}) return std::nullopt;
-      add_step(kernels::PixelStep::kCrop, column, crop->padding);
-      if (crop->size) {
-        map.height = crop->size->height;
-        map.width = crop->size->width;
-      }
-    } else if (std::holds_alternative<settings::HorizontalFlipOptions>(list_[i])) {
-      add_step(kernels::PixelStep::kFlip, column, 0);
-    } else if (const auto* cutout = std::get_if<settings::CutoutOptions>(&list_[i])) {
-      add_step(kernels::PixelStep::kCutout, column, cutout->size);
-    } else if (const auto* found = std::get_if<settings::NormalizeOptions>(&list_[i])) {
-      if (own != nullptr) return std::nullopt;
-      own = found;
-      map.normalized_before = steps();
-    } else {
-      const auto* mixup = std::get_if<settings::MixupOptions>(&list_[i]);
-      const bool mixes = mixup != nullptr && mixup->scope == settings::MixupScope::kLocal;
-      if (!mixes || map.mixed_before >= 0) return std::nullopt;
-      map.mixed_before = steps();
-      map.mixes_bytes = own == nullptr;
-      map.weight_column = column;
-    }
-  }
-  if (own == nullptr) map.normalized_before = steps();
-  map.tables = normalization_tables(own != nullptr ? *own : normalize, device_);
-  if (!numbers.empty()) {
-    map.steps = accelerator::to_device(
-        at::tensor(numbers, at::kInt).view({steps(), kNumbersPerStep}), device_);
-  }
-  return map;
 }
 
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {

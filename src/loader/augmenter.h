@@ -5,12 +5,10 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <vector>
 
 #include "data/epoch_draws.h"
 #include "data/sampler.h"
-#include "kernels/operations.h"
 #include "settings/augment_options.h"
 
 namespace mnist_train::loader {
@@ -18,7 +16,13 @@ namespace mnist_train::loader {
 /// The samples that one rank trains on or evaluates together, on the training device; may be empty.
 /// Images are [n,C,H,W]: stored bytes (u8), f32 from augmentation, or a model's input: f32 or bf16,
 /// normalised, with channels_last strides. Seeds are for models that use random numbers per sample.
-struct Batch : kernels::MadeBatch {
+struct Batch {
+  at::Tensor images;
+  at::Tensor labels;          // [n] i64
+  at::Tensor other_labels{};  // [n] i64, labels of the partners if samples are mixed
+  at::Tensor weights{};       // [n] f32, each sample's weight against its partner, if mixed
+  at::Tensor seeds{};         // [n] i64, if needed
+
   std::int64_t size() const { return labels.size(0); }
   bool is_mixed() const { return weights.defined(); }
   /// Returns all tensors, including undefined ones.
@@ -138,14 +142,6 @@ class Augmenter {
   /// Returns whether `apply_to_test` does anything.
   bool changes_test() const;
 
-  /// Returns `apply` as a pixel map, with normalisation by `normalize` unless the list normalises,
-  /// for the kernel that creates batches from stored bytes. Returns nullopt if the kernel cannot do
-  /// it: it supports only moving, clearing and normalising pixels, and mixup within a shard. Does
-  /// not set `drawn`.
-  std::optional<kernels::PixelMap> pixel_map(const settings::NormalizeOptions& normalize) const;
-  /// Returns the epoch's numbers, [samples of the epoch + 1, columns] f32, in its order.
-  const at::Tensor& drawn() const { return drawn_; }
-
  private:
   Batch mix(const Augmentation& mixing, const Batch& batch, const at::Tensor& drawn,
             std::int64_t next_count) const;
@@ -155,7 +151,6 @@ class Augmenter {
   at::Device device_;
   FromNext from_next_;
   bool takes_partners_;
-  settings::ImageSize stored_size_;
   settings::ImageSize size_;
   std::vector<Augmentation> entries_;  // their numbers are consecutive
   std::int64_t columns_ = 0;

@@ -13,6 +13,7 @@
 
 #include "accelerator/device.h"
 #include "base/parallel.h"
+#include "kernels/operations.h"
 
 namespace mnist_train::loader {
 
@@ -96,11 +97,6 @@ class ResidentSource : public BatchSource {
     device_labels_ = accelerator::to_device(labels.to(at::kLong), device_);
     are_normalized_ = !augmenter_ && has_memory_for(type);
     upload(are_normalized_ ? type : at::kByte);
-    if (!are_normalized_) {
-      const Augmenter nothing({}, {set_.height, set_.width}, /*seed=*/0, device_);
-      plain_map_ = *nothing.pixel_map(normalize);
-    }
-    if (augmenter_) augmenting_map_ = augmenter_->pixel_map(normalize);
   }
 
   void set_order(std::vector<std::int64_t> order, std::int64_t epoch) override {
@@ -112,17 +108,9 @@ class ResidentSource : public BatchSource {
 
  protected:
   std::optional<Batch> gather_by_kernel(const Selection& selection) override {
-    if (!is_kernel_used()) return std::nullopt;
-    kernels::BatchSamples samples = kernel_samples(selection);
     const bool is_stored = selection.order == Order::kStored;
-    if (!is_stored) samples.seeds = seeds_;
-    if (are_normalized_) return is_stored ? std::nullopt : std::optional(rows_of(samples));
-    if (is_stored || !augmenter_) {
-      return Batch{kernels::gather_pixels(samples, plain_map_, type_)};
-    }
-    if (!augmenting_map_) return std::nullopt;
-    augmenting_map_->drawn = augmenter_->drawn();
-    return Batch{kernels::gather_pixels(samples, *augmenting_map_, type_)};
+    if (!are_normalized_ || is_stored || !kernels::are_used(device_)) return std::nullopt;
+    return gather_rows(selection, seeds_, selection.advance);
   }
 
   Batch read(const Selection& selection) override {
@@ -132,7 +120,7 @@ class ResidentSource : public BatchSource {
       return {images_of(rows_.narrow(0, range.begin, range.size())),
               device_labels_.narrow(0, range.begin, range.size())};
     }
-    if (is_kernel_used()) return rows_of(kernel_samples(selection));
+    if (kernels::are_used(device_)) return gather_rows(selection, {}, /*advance=*/0);
     const at::Tensor samples = selection.positions.defined()
                                    ? device_order_.index_select(0, selection.positions)
                                    : device_order_.narrow(0, range.begin, range.size());
@@ -189,22 +177,18 @@ class ResidentSource : public BatchSource {
     return rows.view({count, set_.height, set_.width, set_.channels}).permute({0, 3, 1, 2});
   }
 
-  bool is_kernel_used() const { return kernels::are_used(device_); }
-
-  kernels::BatchSamples kernel_samples(const Selection& selection) const {
-    kernels::BatchSamples samples{selection.range.size(), rows_, device_labels_};
-    samples.positions = selection.positions;
-    samples.first = selection.range.begin;
-    samples.advance = selection.advance;
-    if (selection.order == Order::kEpoch) samples.order = device_order_;
-    return samples;
-  }
-
-  /// Gathers rows and their labels using the kernel.
-  Batch rows_of(const kernels::BatchSamples& samples) const {
-    Batch batch{kernels::gather_rows(samples)};
-    batch.images = images_of(batch.images);
-    return batch;
+  /// Gathers rows, labels and, if defined, seeds in epoch order using the kernel.
+  Batch gather_rows(const Selection& selection, const at::Tensor& seeds,
+                    std::int64_t advance) const {
+    const kernels::GatheredRows rows = kernels::gather_rows({.count = selection.range.size(),
+                                                             .rows = rows_,
+                                                             .labels = device_labels_,
+                                                             .order = device_order_,
+                                                             .seeds = seeds,
+                                                             .positions = selection.positions,
+                                                             .first = selection.range.begin,
+                                                             .advance = advance});
+    return {.images = images_of(rows.images), .labels = rows.labels, .seeds = rows.seeds};
   }
 
   Batch copy(const std::vector<std::int64_t>& samples) {
@@ -230,8 +214,6 @@ class ResidentSource : public BatchSource {
   at::Tensor rows_;              // GPU: [count, C*H*W] u8, or [count, H*W*C] of the images' type
   at::Tensor device_labels_;     // GPU: [count] i64
   at::Tensor device_order_;      // GPU: a copy of order_
-  kernels::PixelMap plain_map_;  // GPU: for bytes without augmentation
-  std::optional<kernels::PixelMap> augmenting_map_;  // GPU: for augmented ones, if supported
 };
 
 /// Returns a copy of `rows` with space for `more` rows at the end.
@@ -348,8 +330,7 @@ Batch BatchSource::gather(const Selection& given) {
   return batch;
 }
 
-Batch BatchSource::augmented(Selection selection) {
-  selection.advance = 0;  // added later
+Batch BatchSource::augmented(const Selection& selection) {
   Selection wanted = selection;
   wanted.range.end += samples_beyond();
   Batch stored = read(wanted);

@@ -89,7 +89,7 @@ class BatchSource {
   at::Tensor seeds_;                 // of an order's samples, [count] i64; undefined if not needed
 
  private:
-  Batch augmented(Selection selection);
+  Batch augmented(const Selection& selection);
   Batch finish(Batch batch);
   at::Tensor buffer(at::IntArrayRef sizes);
 

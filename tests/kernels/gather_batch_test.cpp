@@ -1,8 +1,5 @@
-// Batches that the kernels make, beside those that the loader makes by LibTorch's operations.
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
 #include <torch/utils.h>
 
@@ -33,8 +30,8 @@ using settings::RandomCropOptions;
 constexpr std::int64_t kSamples = 23;
 
 kernels::BatchSamples samples_of(const at::Tensor& rows, std::int64_t count, bool at_positions) {
-  kernels::BatchSamples samples{count, rows, at::randint(100, {kSamples}, at::kLong)};
-  samples.order = at::randperm(kSamples, at::kLong);
+  kernels::BatchSamples samples{count, rows, at::randint(100, {kSamples}, at::kLong),
+                                at::randperm(kSamples, at::kLong)};
   samples.seeds = at::randint(1 << 30, {kSamples}, at::kLong);
   samples.first = 3;
   if (!at_positions) return samples;
@@ -44,7 +41,7 @@ kernels::BatchSamples samples_of(const at::Tensor& rows, std::int64_t count, boo
 }
 
 at::Tensor positions_of(const kernels::BatchSamples& samples) {
-  if (samples.positions.defined()) return samples.positions.narrow(0, 0, samples.count).clone();
+  if (samples.positions.defined()) return samples.positions.clone();
   return at::arange(samples.first, samples.first + samples.count, at::kLong);
 }
 
@@ -57,7 +54,7 @@ void check_rows(const at::Tensor& rows, std::int64_t count, bool at_positions,
   for (at::Tensor* tensor : {&here.rows, &here.labels, &here.order, &here.seeds, &here.positions}) {
     *tensor = on(device, *tensor);
   }
-  kernels::MadeBatch made = kernels::gather_rows(here);
+  kernels::GatheredRows made = kernels::gather_rows(here);
   for (at::Tensor* tensor : {&made.images, &made.labels, &made.seeds}) {
     *tensor = accelerator::to_host(*tensor);
   }
@@ -65,7 +62,6 @@ void check_rows(const at::Tensor& rows, std::int64_t count, bool at_positions,
   CHECK(made.images.equal(rows.index_select(0, chosen)));
   CHECK(made.labels.equal(samples.labels.index_select(0, chosen)));
   CHECK(made.seeds.equal(samples.seeds.index_select(0, positions)));
-  CHECK_FALSE(made.weights.defined());
   if (at_positions) CHECK(accelerator::to_host(here.positions).equal(positions + 5));
 }
 
@@ -94,49 +90,7 @@ TEST_CASE("rows are copied on a GPU", "[gpu][kernels]") {
   }
 }
 
-TEST_CASE("samples as they are stored need no order, and no seeds") {
-  const EmulatedKernels emulated;
-  const at::Tensor rows = at::randn({kSamples, 12});
-  kernels::BatchSamples samples{6, rows, at::arange(kSamples, at::kLong)};
-  samples.first = 17;
-  const kernels::MadeBatch made = kernels::gather_rows(samples);
-  CHECK(made.images.equal(rows.narrow(0, 17, 6)));
-  CHECK(made.labels.equal(at::arange(17, 23, at::kLong)));
-  CHECK_FALSE(made.seeds.defined());
-}
-
 const NormalizeOptions kOne{0.1307, 0.3081};
-const NormalizeOptions kThree{std::vector<double>{0.4914, 0.4822, 0.4465},
-                              std::vector<double>{0.2470, 0.2435, 0.2616}};
-
-/// Lists of which the kernel makes batches, for images of 9 times 7 pixels.
-std::vector<AugmentList> lists() {
-  const RandomCropOptions pad{std::nullopt, 3};
-  const RandomCropOptions cut{ImageSize{5, 6}, 1};
-  const RandomCropOptions grow{ImageSize{12, 9}, 4};
-  const HorizontalFlipOptions flip;
-  const CutoutOptions small{4};
-  const CutoutOptions large{25};
-  const MixupOptions mixup{0.4, std::nullopt, {}};
-  const MixupOptions uneven{std::nullopt, 0.3, {}};
-  return {{flip},
-          {pad, flip},
-          {cut},
-          {grow, flip, small},
-          {flip, cut, HorizontalFlipOptions{1}, small, pad},
-          {large},
-          {kOne},
-          {pad, kOne, small, pad},
-          {small, kOne, grow},
-          {mixup},
-          {pad, flip, mixup},
-          {pad, flip, uneven, kOne},
-          {pad, kOne, flip, mixup},
-          {kOne, small, mixup},
-          {mixup, pad, flip, small},
-          {cut, uneven, flip, grow, kOne, small},
-          {cut, kOne, pad, mixup, flip, small}};
-}
 
 struct Case {
   AugmentList list;
@@ -182,7 +136,7 @@ void check_equal(const loader::Batch& batch, const loader::Batch& expected) {
   CHECK(batch.weights.equal(expected.weights));
 }
 
-/// Compares sources that take their batches from kernels with those of CPUs, to the bit.
+/// Compares sources whose rows the kernel gathers with those of CPUs, to the bit.
 void check_source(const data::ImageSet& set, const Case& tried) {
   const std::vector<std::int64_t> order = data::epoch_permutation(set.count, 1, 2);
   const loader::Batch first = expected_of(set, order, tried, {4, 13});
@@ -203,44 +157,19 @@ void check_source(const data::ImageSet& set, const Case& tried) {
   CHECK(positions.equal(at::arange(13, 22 + source->samples_beyond(), at::kLong)));
 }
 
-TEST_CASE(
-    "batches that kernels augment, mix and normalise have the bits of LibTorch's operations") {
-  const grid::ScopedOrder order(GENERATE(grid::Order::kForwards, grid::Order::kBackwards));
-  for (const std::int64_t channels : {1, 3}) {
-    const data::ImageSet set =
-        testing::small_images({.count = kSamples, .channels = channels, .height = 9, .width = 7});
-    for (const AugmentList& list : lists()) {
-      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-        CAPTURE(channels, type);
-        const Case tried{list, channels == 3 ? kThree : kOne, type};
-        for (const auto& entry : list) UNSCOPED_INFO(settings::name_of(entry));
-        REQUIRE(augmenter_of(set, tried)->pixel_map(tried.normalize));
-        check_source(set, tried);
-      }
-    }
-  }
-}
-
-TEST_CASE("images that the kernels do not augment have the same bits, too") {
+TEST_CASE("batches whose rows the kernel gathers have the bits of the host's") {
   const data::ImageSet set = testing::small_images({.count = kSamples, .height = 9, .width = 7});
-  const settings::MixupOptions global{0.4, std::nullopt, settings::MixupScope::kGlobal};
+  const MixupOptions global{0.4, std::nullopt, settings::MixupScope::kGlobal};
   for (const AugmentList& list :
-       {AugmentList{}, AugmentList{settings::RotateOptions{20}, MixupOptions{}},
+       {AugmentList{},
+        AugmentList{RandomCropOptions{ImageSize{12, 9}, 4}, HorizontalFlipOptions{},
+                    CutoutOptions{4}},
+        AugmentList{settings::RotateOptions{20}, MixupOptions{}},
         AugmentList{HorizontalFlipOptions{}, settings::ResizeOptions{{5, 12}}},
         AugmentList{kOne, global}}) {
-    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      const Case tried{list, kOne, type};
-      if (!list.empty()) CHECK_FALSE(augmenter_of(set, tried)->pixel_map(kOne));
-      check_source(set, tried);
-    }
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+      check_source(set, {list, kOne, type});
   }
-}
-
-TEST_CASE("a large image is made by several blocks") {
-  const data::ImageSet set =
-      testing::small_images({.count = kSamples, .channels = 3, .height = 33, .width = 40});
-  check_source(set, {lists()[3], kThree, at::kBFloat16});
-  check_source(set, {lists()[10], kOne, at::kFloat});
 }
 
 }  // namespace
