@@ -39,13 +39,12 @@ bool can_softmax_loss(const at::Tensor& logits);
 void softmax_loss(const at::Tensor& logits, const Targets& targets, double smoothing, double scale,
                   const at::Tensor& gradient, const at::Tensor& sums);
 
-/// Weights that an optimizer step updates. Tensors are on one device and contiguous, and may be
-/// unaligned views.
+/// Weights that an optimizer step updates. Tensors are on one device and contiguous. On GPUs, n and
+/// h are multiples of 4, and tensors are aligned to 4 elements.
 struct WeightUpdate {
   at::Tensor values;          // [n] f32
   at::Tensor gradients;       // [n] f32
   at::Tensor learning_rate;   // scalar f32, or f64 on a CPU
-  at::Tensor gradient_scale;  // scalar f32, see `clipping_scale`; undefined without clipping
   at::Tensor bf16_copy;       // [h] bf16 copy of the first h <= n values; may be undefined
   at::Tensor average;         // [n] f32, moving average of the values; may be undefined
   at::Tensor average_weight;  // scalar, type of `learning_rate`: weight of the new values
@@ -74,18 +73,13 @@ struct AdamRule {
 
 using UpdateRule = std::variant<SgdRule, AdamRule>;
 
-/// Performs an optimizer step in one launch: reads the gradients, writes weights, optimizer state,
-/// bf16 copy and moving average, and scales the gradients in place. See gpu/optimizer_update.cu.
+/// Performs an optimizer step in one launch: reads the gradients, and writes weights, optimizer
+/// state, bf16 copy and moving average. See gpu/optimizer_update.cu.
 void update_weights(const WeightUpdate& update, const UpdateRule& rule);
 
 /// Performs the same step with LibTorch's fused optimizers, but updates only weights and optimizer
-/// state. Ignores the gradient scale.
+/// state.
 void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule);
-
-/// Returns the factor that limits the norm of the gradients [n] f32 to `max_norm`: a scalar f32 on
-/// their device, or NaN, which makes the update a no-op, if the norm is not finite. See
-/// gpu/optimizer_update.cu.
-at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm);
 
 /// Returns whether the kernels can compute `max_pool2d(relu(x + bias), 2)` for x [N,C,H,W] and bias
 /// [C], which may be undefined. Requires f32 or bf16, and images of at least 2x2.

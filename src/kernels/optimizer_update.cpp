@@ -1,7 +1,6 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <vector>
@@ -25,9 +24,8 @@ template <class... Arguments>
 void launch_update(const char* name, const WeightUpdate& update, const Arguments&... own) {
   const std::int64_t copied = update.bf16_copy.defined() ? update.bf16_copy.numel() : 0;
   launch(name, {blocks_of(update.values), kThreads}, update.values, update.gradients,
-         update.values.numel(), update.learning_rate, update.gradient_scale,
-         copied > 0 ? update.bf16_copy : at::Tensor(), copied, update.average,
-         update.average_weight, update.check, own...);
+         update.values.numel(), update.learning_rate, copied > 0 ? update.bf16_copy : at::Tensor(),
+         copied, update.average, update.average_weight, update.check, own...);
 }
 
 void launch_rule(const WeightUpdate& update, const SgdRule& rule) {
@@ -72,15 +70,6 @@ void update_weights(const WeightUpdate& update, const UpdateRule& rule) {
 
 void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule) {
   std::visit([&](const auto& taken) { step_by_libtorch(update, taken); }, rule);
-}
-
-at::Tensor clipping_scale(const at::Tensor& gradients, double max_norm) {
-  const unsigned blocks = blocks_of(gradients);
-  at::Tensor scale = at::empty({}, gradients.options());
-  const at::Tensor partial_sums = at::empty({blocks}, gradients.options());
-  launch("clipping_scale", {blocks, kThreads}, gradients, gradients.numel(), max_norm, scale,
-         partial_sums, arrived_blocks());
-  return scale;
 }
 
 }  // namespace mnist_train::kernels

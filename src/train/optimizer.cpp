@@ -268,11 +268,11 @@ void Optimizer::restored(std::int64_t steps) {
 
 bool Optimizer::update(comm::GradientAverager& averager, const at::Tensor& rates,
                        const at::Tensor& check) {
+  if (clips() && !clip_gradients(check)) return false;
   if (has_gpu_kernel()) {
     update_by_kernel(rates.to(at::kFloat), check);
     return true;
   }
-  if (clips() && !clip_gradients(check)) return false;
   if (!parameters_.values().is_cpu()) {
     update_by_libtorch(rates, check);
     return true;
@@ -301,13 +301,8 @@ kernels::WeightUpdate Optimizer::update_of(const UpdatePart& part, const at::Ten
 }
 
 void Optimizer::update_by_kernel(const at::Tensor& rates, const at::Tensor& check) {
-  at::Tensor scale;
-  if (clips()) {
-    scale = kernels::clipping_scale(parameters_.gradients(), *options_.max_gradient_norm);
-  }
   for (const UpdatePart& part : parts_) {
     kernels::WeightUpdate update = update_of(part, rates);
-    update.gradient_scale = scale;
     update.check = check;
     kernels::update_weights(update, part.rule);
   }

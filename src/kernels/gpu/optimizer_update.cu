@@ -1,9 +1,8 @@
-// One optimizer step over flat buffers in a single pass, including gradient clipping, the bf16 copy
-// of the weights and their moving average. For weights p, clipping scale c, learning rate a, weight
-// decay w and the optimizer's state:
-// SGD:   g = c * gradient + w * p,  m' = momentum * m + g,
+// One optimizer step over flat buffers in a single pass, including the bf16 copy of the weights and
+// their moving average. For weights p, learning rate a, weight decay w and the optimizer's state:
+// SGD:   g = gradient + w * p,  m' = momentum * m + g,
 //        p' = p - a * (Nesterov ? g + momentum * m' : m')
-// Adam:  g = c * gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
+// Adam:  g = gradient + w * p,  m' = b1 * m + (1 - b1) * g,  v' = b2 * v + (1 - b2) * g^2,
 //        p' = p - a / (1 - b1^t) * m' / (sqrt(v') / sqrt(1 - b2^t) + epsilon)
 // AdamW: as Adam, but without w in g and with p * (1 - a * w) instead of p.
 // Then p' is rounded to the bf16 copy of the first weights, and the exponential moving average of
@@ -11,15 +10,16 @@
 // AdamW (no amsgrad); ATen's _fused_sgd_ and _fused_adam_. 1 - b^t is computed with expm1 and log1p
 // to preserve its precision.
 
-/// Buffers of an update. Null if unused: `scale` without clipping, `copies` without bf16 weights,
-/// `averages` and `average_weight` without a moving average, `check` if nothing checks that the
-/// weights are finite.
+constexpr int kUpdated = 4;  // weights that a thread updates at once
+
+/// Buffers of an update, aligned to packs of kUpdated elements; `count` and `copied` are multiples
+/// of it. Null if unused: `copies` without bf16 weights, `averages` and `average_weight` without a
+/// moving average, `check` if nothing checks that the weights are finite.
 struct Weights {
   float* values;
-  float* gradients;
+  const float* gradients;
   int64 count;
   const float* learning_rate;
-  const float* scale;
   bf16* copies;  // of the first `copied` values
   int64 copied;
   float* averages;
@@ -73,36 +73,29 @@ __device__ inline float bias_correction(float fraction, float step) {
   return -expm1f(step * log1pf(-fraction));
 }
 
-/// Updates `size` weights starting at index `begin`. Returns whether they are finite.
-template <int size, class Rule>
-__device__ inline bool update_pack(const Weights& weights, const Rule& rule, float scale,
-                                   int64 begin) {
+/// Updates a pack of weights starting at index `begin`. Returns whether they are finite.
+template <class Rule>
+__device__ inline bool update_pack(const Weights& weights, const Rule& rule, int64 begin) {
+  constexpr int size = kUpdated;
   auto value = load<size>(weights.values + begin);
-  auto gradient = load<size>(weights.gradients + begin);
+  const auto gradient = load<size>(weights.gradients + begin);
   Pack<float, size> first{};
   Pack<float, size> second{};
   bool finite = true;
   if (rule.first != nullptr) first = load<size>(rule.first + begin);
   if (rule.second != nullptr) second = load<size>(rule.second + begin);
   for (int i = 0; i < size; ++i) {
-    gradient.values[i] *= scale;
     value.values[i] =
         rule.updated(value.values[i], gradient.values[i], first.values[i], second.values[i]);
     finite = finite && is_finite(value.values[i]);
   }
   store(weights.values + begin, value);
-  // Later readers see the clipped gradients.
-  if (scale != 1) store(weights.gradients + begin, gradient);
   if (rule.first != nullptr) store(rule.first + begin, first);
   if (rule.second != nullptr) store(rule.second + begin, second);
-  Pack<bf16, size> copy;
-  for (int i = 0; i < size; ++i) copy.values[i] = from_float<bf16>(value.values[i]);
-  if (begin + size <= weights.copied) {
+  if (begin < weights.copied) {
+    Pack<bf16, size> copy;
+    for (int i = 0; i < size; ++i) copy.values[i] = from_float<bf16>(value.values[i]);
     store(weights.copies + begin, copy);
-  } else {
-    for (int i = 0; i < size; ++i) {
-      if (begin + i < weights.copied) weights.copies[begin + i] = copy.values[i];
-    }
   }
   if (weights.averages == nullptr) return finite;
   auto average = load<size>(weights.averages + begin);
@@ -116,51 +109,38 @@ __device__ inline bool update_pack(const Weights& weights, const Rule& rule, flo
   return finite;
 }
 
-/// Updates all weights, four at a time if every buffer is suitably aligned. Updates none if the
-/// norm of the gradients is not finite.
+/// Updates all weights.
 template <class Rule>
 __device__ inline void update(const Weights& weights, const Rule& rule) {
-  constexpr int size = 4;
-  constexpr unsigned bytes = sizeof(float) * size;
-  const float scale = weights.scale == nullptr ? 1.0F : *weights.scale;
-  const bool aligned = is_aligned(weights.values, bytes) && is_aligned(weights.gradients, bytes) &&
-                       is_aligned(rule.first, bytes) && is_aligned(rule.second, bytes) &&
-                       is_aligned(weights.averages, bytes) &&
-                       is_aligned(weights.copies, sizeof(bf16) * size);
-  bool finite = scale == scale;
-  const int64 count = finite ? weights.count : 0;
-  const int64 packs = aligned ? count / size : 0;
-  for (int64 i = thread_of_grid(); i < packs; i += threads_of_grid()) {
-    finite = update_pack<size>(weights, rule, scale, i * size) && finite;
-  }
-  for (int64 i = packs * size + thread_of_grid(); i < count; i += threads_of_grid()) {
-    finite = update_pack<1>(weights, rule, scale, i) && finite;
+  bool finite = true;
+  for (int64 i = thread_of_grid(); i < weights.count / kUpdated; i += threads_of_grid()) {
+    finite = update_pack(weights, rule, i * kUpdated) && finite;
   }
   if (!finite && weights.check != nullptr) *weights.check = not_a_number();
 }
 
 /// `buffer` is null without momentum.
-extern "C" __global__ void update_by_sgd(float* values, float* gradients, int64 count,
-                                         const float* learning_rate, const float* scale,
-                                         bf16* copies, int64 copied, float* averages,
-                                         const float* average_weight, float* check, float* buffer,
-                                         float momentum, float weight_decay, int nesterov) {
-  const Weights weights{values, gradients, count,    learning_rate,  scale,
-                        copies, copied,    averages, average_weight, check};
+extern "C" __global__ void update_by_sgd(float* values, const float* gradients, int64 count,
+                                         const float* learning_rate, bf16* copies, int64 copied,
+                                         float* averages, const float* average_weight, float* check,
+                                         float* buffer, float momentum, float weight_decay,
+                                         int nesterov) {
+  const Weights weights{values, gradients, count,          learning_rate, copies,
+                        copied, averages,  average_weight, check};
   update(weights, Sgd{buffer, nullptr, *learning_rate, momentum, weight_decay, nesterov != 0});
 }
 EXPORT_KERNEL(update_by_sgd)
 
 /// `steps` is the number of earlier steps, which the kernel increments.
-extern "C" __global__ void update_by_adam(float* values, float* gradients, int64 count,
-                                          const float* learning_rate, const float* scale,
-                                          bf16* copies, int64 copied, float* averages,
-                                          const float* average_weight, float* check, float* first,
-                                          float* second, float fraction1, float fraction2,
-                                          float epsilon, float weight_decay, int decoupled,
-                                          float* steps, unsigned* arrived) {
-  const Weights weights{values, gradients, count,    learning_rate,  scale,
-                        copies, copied,    averages, average_weight, check};
+extern "C" __global__ void update_by_adam(float* values, const float* gradients, int64 count,
+                                          const float* learning_rate, bf16* copies, int64 copied,
+                                          float* averages, const float* average_weight,
+                                          float* check, float* first, float* second,
+                                          float fraction1, float fraction2, float epsilon,
+                                          float weight_decay, int decoupled, float* steps,
+                                          unsigned* arrived) {
+  const Weights weights{values, gradients, count,          learning_rate, copies,
+                        copied, averages,  average_weight, check};
   const float step = *steps + 1;
   const float rate = *learning_rate;
   update(weights,
@@ -169,33 +149,3 @@ extern "C" __global__ void update_by_adam(float* values, float* gradients, int64
   if (is_last_block(arrived) && threadIdx.x == 0) *steps = step;  // all blocks have read it
 }
 EXPORT_KERNEL(update_by_adam)
-
-// Gradient clipping factor for gradients g, as in torch.nn.utils.clip_grad_norm_:
-//     scale = min(1, max_norm / (sqrt(sum_i g_i^2) + 1e-6)).
-// It is NaN if the norm is not finite.
-
-/// Reads `gradients` [count] once and writes `scale`. `partial_sums` is [blocks].
-extern "C" __global__ void clipping_scale(const float* gradients, int64 count, float max_norm,
-                                          float* scale, float* partial_sums, unsigned* arrived) {
-  constexpr int size = 4;
-  const int64 packs = is_aligned(gradients, sizeof(float) * size) ? count / size : 0;
-  float sum = 0;
-  for (int64 i = thread_of_grid(); i < packs; i += threads_of_grid()) {
-    const auto pack = load<size>(gradients + i * size);
-    for (int j = 0; j < size; ++j) sum += pack.values[j] * pack.values[j];
-  }
-  for (int64 i = packs * size + thread_of_grid(); i < count; i += threads_of_grid()) {
-    sum += gradients[i] * gradients[i];
-  }
-  sum = sum_of_block(sum);
-  if (threadIdx.x == 0) partial_sums[blockIdx.x] = sum;
-  if (!is_last_block(arrived)) return;
-  // The order does not depend on which block arrived last.
-  float total = 0;
-  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += partial_sums[i];
-  total = sum_of_block(total);
-  if (threadIdx.x != 0) return;
-  const float ratio = max_norm / (sqrtf(total) + 1e-6F);
-  *scale = !is_finite(total) ? not_a_number() : ratio > 1 ? 1 : ratio;
-}
-EXPORT_KERNEL(clipping_scale)
