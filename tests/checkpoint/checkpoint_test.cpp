@@ -316,7 +316,7 @@ TEST_CASE("the state of another optimizer is refused, even if its tensors have t
              OptimizerName::kAdam,
              {"the checkpoint used \"sgd\", this run uses \"adam\"",
               "missing: optimizer.exp_avg.conv.weight [3, 1, 5, 5]",
-              "missing: optimizer.exp_avg_sq.fc.bias [10]",
+              "missing: optimizer.exp_avg_sq.conv.weight [3, 1, 5, 5]",
               "unexpected: optimizer.momentum_buffer.conv.weight [3, 1, 5, 5]"}}}) {
     TrainerRig source = rig_with(bad.saved);
     source.run_to(2);
