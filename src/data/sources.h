@@ -382,7 +382,7 @@ struct Caffe2Record {
 /// tensor.
 Caffe2Record parse_caffe2_record(Bytes bytes, const std::string& name);
 
-/// Draws digits in MNIST's geometry, for machines without data: strokes of varying width, rotated,
+/// Draws digits in MNIST's geometry, for machines without data: glyphs of varying weight, rotated,
 /// sheared, scaled and shifted. Samples are numbered [first, first + count) and depend only on
 /// their number; labels cycle through 0 to 9.
 std::shared_ptr<ImageSource> draw_digits(std::int64_t first, std::int64_t count);
