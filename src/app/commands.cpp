@@ -65,20 +65,6 @@ std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet s
 
 // Exports.
 
-void export_with_optimizer(const Worker& worker) {
-  const std::string name = worker.job.checkpoint.string();
-  if (!checkpoint::facts_of(worker.job.checkpoint)) {
-    checkpoint::fail_checkpoint(
-        name +
-        ": contains only weights: --with-optimizer needs a checkpoint, a file in the run's folder "
-        "checkpoints/");
-  }
-  const checkpoint::TensorFile file = checkpoint::read_checkpoint(worker.job.checkpoint);
-  const std::string config = checkpoint::checkpoint_facts(file, name).config;
-  checkpoint::write_python_checkpoint(worker.job.export_path, file,
-                                      settings::parse_run_config({name, config, {}}).train, name);
-}
-
 /// Returns how pictures are converted to the network's input. Classes without names are numbered.
 interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& images) {
   const settings::DataOptions& options = worker.config.data;
@@ -280,7 +266,6 @@ void run_export(Worker& worker) {
   if (!worker.is_rank0()) return;
   worker.enter(launch::Phase::kLoadingWeights);
   const std::string& format = worker.job.export_format;
-  if (worker.job.with_optimizer) return export_with_optimizer(worker);
   if (format == "onnx" || format == "python") return export_network(worker);
   const auto weights = checkpoint::read_weights(worker.job.checkpoint);
   worker.enter(launch::Phase::kSaving);

@@ -23,7 +23,6 @@ namespace {
 
 using Json = OrderedJson;
 
-constexpr const char* kBuffersKey = "mnist-train.buffers";
 // F64 [epochs]. A tensor, because saving those of thousands of epochs as text would take longer
 // than training one.
 constexpr const char* kAccuraciesName = "mnist-train.accuracies";
@@ -335,7 +334,6 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   if (!facts.class_names.empty()) state["class_names"] = facts.class_names;
   file.metadata.emplace_back("format", "pt");
   file.metadata.emplace_back(kCheckpointState, state.dump());
-  file.metadata.emplace_back(kBuffersKey, Json(trainer.model().named_buffers().keys()).dump());
   return file;
 }
 
@@ -369,13 +367,6 @@ NamedTensors checkpoint_weights(const TensorFile& file) {
 
 NamedTensors trained_weights(const TensorFile& file) {
   return tensors_with_prefix(kModelPrefix, file);
-}
-
-std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source) try {
-  const std::string* text = file.find_metadata(kBuffersKey);
-  return Json::parse(text == nullptr ? "" : *text).get<std::vector<std::string>>();
-} catch (const nlohmann::json::exception& error) {
-  fail_checkpoint(source + ": its list of buffers cannot be read: " + error.what());
 }
 
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {

@@ -93,22 +93,10 @@ bool is_checkpoint(const TensorFile& file);
 NamedTensors checkpoint_weights(const TensorFile& file);
 /// Returns the state_dict of the checkpoint's trained model.
 NamedTensors trained_weights(const TensorFile& file);
-/// Returns the names of the tensors in `checkpoint_weights` that are buffers, not parameters.
-/// Throws Error(kCheckpoint).
-std::vector<std::string> checkpoint_buffers(const TensorFile& file, const std::string& source);
 /// Throws Error(kCheckpoint).
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
 /// Throws Error(kCheckpoint).
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source);
-
-/// Atomically writes a checkpoint as a Python training script would save it with `torch.save`:
-/// `{"epoch", "step", "model_state_dict", "optimizer_state_dict"}`. The last entry is for
-/// `load_state_dict` of `torch.optim.SGD`, `Adam` or `AdamW`, with the config's learning rate as
-/// `lr`. With `ema`, the EMA model is added as "ema_state_dict". `torch.load(path,
-/// weights_only=True)` reads the file. `options` are those of the checkpoint's run. Throws
-/// Error(kCheckpoint), also if the optimizer state does not match `options`.
-void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
-                             const settings::TrainOptions& options, const std::string& source);
 
 /// The folder `checkpoints/` of a run. It contains `step-<step>.safetensors` for the `keep` highest
 /// steps, and `best.safetensors`, a link to the best checkpoint.

@@ -1,18 +1,16 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
 #include <caffe2/serialize/inline_container.h>
-#include <spdlog/fmt/fmt.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <stdexcept>
 #include <tuple>
 
-#include "checkpoint/checkpoint.h"
+#include "base/file.h"
+#include "checkpoint/tensor_file.h"
 
 namespace mnist_train::checkpoint {
 
@@ -43,52 +41,19 @@ Number number_at(std::string_view archive, std::size_t offset) {
   return number;
 }
 
-/// Pickles a value. The storages are numbered in the order of `tensors`.
-std::string pickle(const c10::IValue& value, const std::vector<at::Tensor>& tensors) {
-  std::map<const void*, std::size_t> numbers;
-  for (const at::Tensor& tensor : tensors) {
-    numbers.emplace(tensor.storage().unsafeGetStorageImpl(), numbers.size());
-  }
+/// Pickles a dict of the tensors, whose storages are numbered in their order.
+std::string pickle(const NamedTensors& weights) {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [name, tensor] : weights) dict.insert(name, tensor);
   std::string text;
-  const auto storage_number = [&](const at::Tensor& tensor) {
-    return std::to_string(numbers.at(tensor.storage().unsafeGetStorageImpl()));
-  };
   const auto append = [&](const char* bytes, std::size_t size) { text.append(bytes, size); };
   // Python's safe loader refuses the functions that restore the tags of aggregates.
-  torch::jit::Pickler pickler(append, nullptr, nullptr, nullptr, storage_number,
+  torch::jit::Pickler pickler(append, nullptr, nullptr, nullptr, nullptr,
                               /*tag_aggregates=*/false);
   pickler.protocol();
-  pickler.pushIValue(value);
+  pickler.pushIValue(dict);
   pickler.stop();
   return text;
-}
-
-/// Writes a value that consists of dicts, lists, tuples, texts, numbers and tensors. `tensors` are
-/// all of its tensors.
-void write_pt_value(const std::filesystem::path& path, const c10::IValue& value,
-                    const std::vector<at::Tensor>& tensors) {
-  AtomicFile file(path, ExitCode::kCheckpoint);
-  const std::string text = pickle(value, tensors);
-  // The archive finishes in its destructor, so exceptions of the file must not propagate through
-  // it.
-  std::exception_ptr failure;
-  caffe2::serialize::PyTorchStreamWriter archive([&](const void* bytes, std::size_t size) {
-    try {
-      if (!failure) file.write(bytes, size);
-    } catch (const Error&) {
-      failure = std::current_exception();
-    }
-    return size;
-  });
-  archive.writeRecord("data.pkl", text.data(), text.size());
-  for (std::size_t number = 0; const at::Tensor& tensor : tensors) {
-    archive.writeRecord("data/" + std::to_string(number++), tensor.const_data_ptr(),
-                        tensor.nbytes());
-  }
-  archive.writeRecord("byteorder", "little", 6);
-  archive.writeEndOfFile();
-  if (failure) std::rethrow_exception(failure);
-  file.commit();
 }
 
 /// Returns the folder of all records of a .pt file, such as "archive/".
@@ -250,91 +215,6 @@ TensorFile read_tensors(Source source, std::uintmax_t file_size) {
   return content;
 }
 
-using PythonDict = c10::impl::GenericDict;
-using PythonList = c10::impl::GenericList;
-
-PythonDict make_dict(std::initializer_list<std::pair<const char*, c10::IValue>> entries = {}) {
-  PythonDict dict(c10::StringType::get(), c10::AnyType::get());
-  for (const auto& [name, value] : entries) dict.insert(name, value);
-  return dict;
-}
-
-/// Returns a dict of the tensors, and appends them to `tensors`.
-PythonDict dict_of(const NamedTensors& named, std::vector<at::Tensor>& tensors) {
-  PythonDict dict = make_dict();
-  for (const auto& [name, tensor] : named) {
-    dict.insert(name, tensor);
-    tensors.push_back(tensor);
-  }
-  return dict;
-}
-
-/// Returns the parameters without optimizer state, which the network itself has frozen; none if no
-/// parameter has state.
-std::set<std::string> stateless_in(const TensorFile& file,
-                                   const std::vector<std::string>& parameters,
-                                   const settings::TrainOptions& options) {
-  std::set<std::string> stateless;
-  for (const std::string& parameter : parameters) {
-    for (const std::string& name : train::optimizer_state_names(options)) {
-      const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
-      if (file.find(key) == nullptr) stateless.insert(parameter);
-    }
-  }
-  return stateless.size() < parameters.size() ? stateless : std::set<std::string>();
-}
-
-PythonDict state_of_parameter(const TensorFile& file, const std::string& parameter,
-                              const settings::TrainOptions& options, std::int64_t step,
-                              const std::string& source, std::vector<at::Tensor>& tensors) {
-  PythonDict state = make_dict();
-  if (options.optimizer != settings::OptimizerName::kSgd) {
-    // A separate tensor for each parameter, because Python increments each of them in place.
-    tensors.push_back(at::full({}, static_cast<double>(step), at::kFloat));
-    state.insert("step", tensors.back());
-  }
-  for (const std::string& name : train::optimizer_state_names(options)) {
-    const std::string key = fmt::format("optimizer.{}.{}", name, parameter);
-    const at::Tensor* tensor = file.find(key);
-    if (tensor == nullptr) fail_checkpoint(fmt::format("{}: {} is missing", source, key));
-    tensors.push_back(*tensor);
-    state.insert(name, *tensor);
-  }
-  return state;
-}
-
-/// Settings, and the numbers of the parameters that have them.
-using ParameterGroup = std::pair<settings::ParameterSettings, std::vector<std::int64_t>>;
-
-/// Returns all entries that the constructors of PyTorch 2.x create.
-PythonDict parameter_group(const settings::TrainOptions& options,
-                           const ParameterGroup& parameters) {
-  const auto& [trained, numbers] = parameters;
-  const double weight_decay = trained.weight_decay.value_or(options.weight_decay);
-  PythonDict group = make_dict({{"lr", options.learning_rate * trained.learning_rate_factor}});
-  if (options.optimizer == settings::OptimizerName::kSgd) {
-    group.insert("momentum", options.sgd_momentum);
-    group.insert("dampening", std::int64_t{0});
-    group.insert("weight_decay", weight_decay);
-    group.insert("nesterov", options.nesterov);
-  } else {
-    group.insert("betas", c10::ivalue::Tuple::create({options.adam_beta1, options.adam_beta2}));
-    group.insert("eps", options.adam_epsilon);
-    group.insert("weight_decay", weight_decay);
-    group.insert("amsgrad", false);
-    group.insert("capturable", false);
-    group.insert("decoupled_weight_decay", options.optimizer == settings::OptimizerName::kAdamW);
-  }
-  group.insert("maximize", false);
-  group.insert("foreach", c10::IValue());
-  group.insert("differentiable", false);
-  group.insert("fused", c10::IValue());
-  PythonList indices(c10::AnyType::get());
-  for (const std::int64_t number : numbers) indices.push_back(number);
-  group.insert("params", indices);
-  return group;
-}
-
 }  // namespace
 
 std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t> bytes) {
@@ -372,52 +252,28 @@ std::map<std::string, std::uint32_t> zip_checksums(std::span<const std::uint8_t>
 }
 
 void write_pt(const std::filesystem::path& path, const NamedTensors& weights) {
-  std::vector<at::Tensor> tensors;
-  const PythonDict dict = dict_of(weights, tensors);
-  write_pt_value(path, dict, tensors);
-}
-
-void write_python_checkpoint(const std::filesystem::path& path, const TensorFile& file,
-                             const settings::TrainOptions& options, const std::string& source) {
-  const train::Progress progress = checkpoint_progress(file, source);
-  const std::vector<std::string> buffers = checkpoint_buffers(file, source);
-  const NamedTensors weights = trained_weights(file);
-  std::vector<at::Tensor> tensors;
-  const PythonDict model = dict_of(weights, tensors);
-  PythonDict state(c10::IntType::get(), c10::AnyType::get());
-  std::vector<std::string> parameters;
-  for (const auto& [name, tensor] : weights) {
-    if (std::ranges::find(buffers, name) == buffers.end()) parameters.push_back(name);
+  AtomicFile file(path, ExitCode::kCheckpoint);
+  const std::string text = pickle(weights);
+  // The archive finishes in its destructor, so exceptions of the file must not propagate through
+  // it.
+  std::exception_ptr failure;
+  caffe2::serialize::PyTorchStreamWriter archive([&](const void* bytes, std::size_t size) {
+    try {
+      if (!failure) file.write(bytes, size);
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+    return size;
+  });
+  archive.writeRecord("data.pkl", text.data(), text.size());
+  for (std::size_t number = 0; const auto& [name, tensor] : weights) {
+    archive.writeRecord("data/" + std::to_string(number++), tensor.const_data_ptr(),
+                        tensor.nbytes());
   }
-  // PyTorch numbers the parameters in the order of the state_dict, without the frozen ones.
-  const auto trained = settings::parameter_settings(options.parameters, parameters,
-                                                    stateless_in(file, parameters, options));
-  std::vector<ParameterGroup> groups;
-  std::int64_t number = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (trained[i].frozen) continue;
-    const auto entry =
-        state_of_parameter(file, parameters[i], options, progress.step, source, tensors);
-    if (!entry.empty()) state.insert(number, entry);
-    auto group = std::ranges::find(groups, trained[i], &ParameterGroup::first);
-    if (group == groups.end()) group = groups.insert(group, {trained[i], {}});
-    group->second.push_back(number++);
-  }
-  const auto saved = std::ranges::count_if(
-      file.tensors, [](const auto& tensor) { return tensor.first.starts_with("optimizer."); });
-  if (saved != number * static_cast<std::int64_t>(train::optimizer_state_names(options).size())) {
-    fail_checkpoint(source + ": has more optimizer state than PyTorch's optimizer of that kind");
-  }
-  PythonList python_groups(c10::AnyType::get());
-  for (const ParameterGroup& group : groups)
-    python_groups.push_back(parameter_group(options, group));
-  PythonDict all = make_dict(
-      {{"epoch", progress.epoch},
-       {"step", progress.step},
-       {"model_state_dict", model},
-       {"optimizer_state_dict", make_dict({{"state", state}, {"param_groups", python_groups}})}});
-  if (options.ema) all.insert("ema_state_dict", dict_of(checkpoint_weights(file), tensors));
-  write_pt_value(path, all, tensors);
+  archive.writeRecord("byteorder", "little", 6);
+  archive.writeEndOfFile();
+  if (failure) std::rethrow_exception(failure);
+  file.commit();
 }
 
 TensorFile read_pt(const std::filesystem::path& path) {

@@ -101,9 +101,6 @@ class Parser {
     if (line_.command == Command::kPredict && line_.images.empty() && !line_.predicts_test) {
       refuse("IMAGE is required, or --test for the test set of the run");
     }
-    if (line_.with_optimizer && line_.export_format != "pt") {
-      refuse("--with-optimizer needs --format pt; a checkpoint already is a safetensors file");
-    }
     if (line_.export_input != "float32" && line_.export_format != "onnx") {
       refuse("--input " + line_.export_input + " needs --format onnx");
     }

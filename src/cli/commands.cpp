@@ -131,9 +131,6 @@ void add_export(CLI::App& command, CommandLine& line) {
       "for probabilities)")
       ->check(CLI::IsMember({"float32", "bytes"}))
       ->capture_default_str();
-  command.add_flag("--with-optimizer", line.with_optimizer,
-                   "Adds the optimizer's state for load_state_dict of torch.optim (pt, from a "
-                   "checkpoint)");
   add(command, "--output", line.output, "FILE", "The file to write")->required();
   add_config_flags(command, line);
   add_logging_flags(command, line);
@@ -143,8 +140,6 @@ void add_export(CLI::App& command, CommandLine& line) {
       "network without weights, preprocess(path) for picture files, and CLASSES.\n\n"
       "Examples:\n"
       "  mnist-train export --checkpoint runs/first --format pt --output weights.pt\n"
-      "  mnist-train export --checkpoint runs/first --format pt --with-optimizer --output "
-      "training.pt\n"
       "  mnist-train export --checkpoint runs/first/model.pt --format safetensors --output "
       "weights.safetensors\n"
       "  mnist-train export --checkpoint runs/first --format onnx --input bytes --output net.onnx\n"

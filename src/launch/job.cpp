@@ -24,10 +24,10 @@ namespace fs = std::filesystem;
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Job, command, config, config_path, run_folder, resume,
                                    after_restart, checkpoint, dataset_record, export_format,
-                                   export_input, export_path, with_optimizer, scale, as_json,
-                                   images, predicts_test, log_level, quiet, progress_bar, started_s,
-                                   attempt_s, restarts, has_table_head, program, made_folders,
-                                   positions, refusal_code, refusal)
+                                   export_input, export_path, scale, as_json, images, predicts_test,
+                                   log_level, quiet, progress_bar, started_s, attempt_s, restarts,
+                                   has_table_head, program, made_folders, positions, refusal_code,
+                                   refusal)
 
 namespace {
 

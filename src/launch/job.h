@@ -52,7 +52,6 @@ struct Job {
   std::string export_format;             // export: "pt", "safetensors", "onnx", "python"
   std::string export_input;              // export, onnx: "float32", "bytes"
   std::filesystem::path export_path;     // export, preview: the file to write
-  bool with_optimizer = false;           // export
   std::int64_t scale = 0;                // preview: of images; 0: chosen for legibility
   bool as_json = false;                  // results; else human-readable text
   std::vector<std::string> images;       // predict: files as the user named them; init: the folder

@@ -17,7 +17,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (!is_checkpoint(content)) continue;
       (void)checkpoint_progress(content, "fuzz");
       (void)checkpoint_facts(content, "fuzz");
-      (void)checkpoint_buffers(content, "fuzz");
     } catch (const mnist_train::Error&) {
     }
   }

@@ -220,24 +220,14 @@ def test_another_list_is_refused_on_resume(tmp_path, digits):
     assert "trained with a different list of parameters" in refused and "--set model.weights=" in refused
 
 
-def test_dropout_stays_active_and_a_checkpoint_loads_into_pytorchs_groups(tmp_path, digits):
+def test_dropout_in_a_frozen_backbone_stays_active(tmp_path, digits):
     def trained(p):
         layers = LAYERS[:8] + [{"name": "dropout", "p": p, "as": "drop"}] + LAYERS[8:]
         config = configure(tmp_path, digits[0], {"parameters": BACKBONE + [{"match": "fc1.*", "frozen": True}], "max_steps": 2,
-                                                 "optimizer": "adam", "checkpoint": {"every_steps": 2}, "model": {"layers": layers}})
-        return config, train(tmp_path, config, output=f"drop{p}")
+                                                 "optimizer": "adam", "model": {"layers": layers}})
+        return train(tmp_path, config, output=f"drop{p}").losses()
 
-    (config, some), (_, none) = trained(0.5), trained(0)
-    assert abs(some.losses()[0] - none.losses()[0]) > 1e-3
-    run("export", "--checkpoint", some.checkpoints()[-1], "--with-optimizer", "--format", "pt", "--output", tmp_path / "python.pt", expect=0)
-    saved = torch.load(tmp_path / "python.pt", weights_only=True)
-    model = network()
-    model.load_state_dict(saved["model_state_dict"])
-    optimizer = torch.optim.Adam([{"params": list(model.fc2.parameters())}])
-    optimizer.load_state_dict(saved["optimizer_state_dict"])
-    assert optimizer.param_groups[0]["lr"] == 2 * config["learning_rate"]
-    assert optimizer.param_groups[0]["weight_decay"] == config["weight_decay"]
-    assert optimizer.state[model.fc2.weight]["exp_avg"].shape == model.fc2.weight.shape and len(optimizer.state) == 2
+    assert abs(trained(0.5)[0] - trained(0)[0]) > 1e-3
 
 
 BAD = {  # the list, and a part of the message

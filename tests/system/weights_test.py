@@ -12,7 +12,7 @@ from support import import_torch, printed_json, read_mnist, run, train, write_co
 torch = import_torch()
 
 from safetensors_file import read_safetensors, write_safetensors  # noqa: E402  (needs torch)
-from torch_models import MODELS, Net, training  # noqa: E402
+from torch_models import MODELS, Net  # noqa: E402
 
 SAMPLES = 2000
 
@@ -88,13 +88,13 @@ def test_a_checkpoint_is_a_safetensors_file_with_momentum_and_progress(trained):
     assert json.loads(metadata["mnist-train.state"])["progress"]["samples_seen"] == 2 * 2560
 
 
-def test_an_export_with_the_optimizer_is_read_again(tmp_path, trained, config):
+def test_the_model_in_a_training_checkpoint_of_python_is_read(tmp_path, trained, config):
+    weights = load(trained.path / "model.pt")
     path = tmp_path / "training.pt"
-    run("export", "--checkpoint", trained.checkpoints()[-1], "--with-optimizer", "--output", path, expect=0)
+    torch.save({"epoch": 2, "model_state_dict": weights, "optimizer_state_dict": {"state": {}, "param_groups": []}}, path)
     assert evaluate(path, config) == evaluate(trained.path / "model.pt", config)
     begun = train(tmp_path, {"max_steps": 1, "learning_rate": 1e-40, "model": {"weights": str(path)}})
-    expected = load(trained.path / "model.pt")
-    assert all(abs(begun.weights()[name] - tensor.numpy()).max() < 1e-30 for name, tensor in expected.items())
+    assert all(abs(begun.weights()[name] - tensor.numpy()).max() < 1e-30 for name, tensor in weights.items())
 
 
 def test_no_run_resumes_from_weights_alone(tmp_path, trained):
@@ -168,57 +168,6 @@ def test_pytorch_gets_the_same_accuracy_of_resnet18_from_both_formats(tmp_path):
     for weights in (load(folder.path / "model.pt"), read_safetensors(exported)[0]):
         _, accuracy = torch_evaluation(weights, MODELS["resnet18"], 40)
         assert accuracy == pytest.approx(folder.summary()["test_accuracy"], abs=0.00005)
-
-
-# The optimizer in Python
-
-BATCH = 64
-OPTIMIZERS = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.1),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.5),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.5, weight_decay=0.5),
-}
-
-CONTINUED = [
-    ("net", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
-    ("mlp", "sgd", {"learning_rate": 0.01, "sgd_momentum": 0}),
-    ("lenet", "adam", {"learning_rate": 0.001}),
-    ("mlp", "adamw", {"learning_rate": 0.001, "weight_decay": 0.1}),
-]
-
-
-@pytest.mark.parametrize("name, optimizer, changes", CONTINUED)
-def test_python_continues_where_training_here_stopped(tmp_path, name, optimizer, changes):
-    """One batch, so that both see the same samples. The optimizer in Python is made with other hyperparameters: the
-    file brings the right ones."""
-    changes = {"optimizer": optimizer, "epochs": 2, "batch_size": BATCH, "model": {"name": name},
-               "data": {"limit_train": BATCH, "limit_test": 10}, **changes}
-    folder = train(tmp_path, changes)
-    path = tmp_path / "training.pt"
-    run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--output", path, expect=0)
-    train(tmp_path, {**changes, "epochs": 4}, "--resume", "auto")
-    ours = folder.losses()[2:]
-
-    saved = load(path)
-    assert (saved["epoch"], saved["step"]) == (2, 2)
-    model = MODELS[name]()
-    model.load_state_dict(saved["model_state_dict"], strict=True)
-    python = OPTIMIZERS[optimizer](model.parameters())
-    assert set(saved["optimizer_state_dict"]["param_groups"][0]) == set(python.state_dict()["param_groups"][0])
-    python.load_state_dict(saved["optimizer_state_dict"])
-    images, labels = map(torch.from_numpy, read_mnist("train", BATCH))
-    losses = list(training(model, python, len(ours) * [(images, labels)]))
-    assert ours == pytest.approx(losses, rel=1e-4)
-
-
-def test_optimizer_state_is_in_checkpoints_alone(tmp_path):
-    folder = train(tmp_path, {"max_steps": 1, "data": {"limit_train": 128, "limit_test": 10}})
-    result = run("export", "--checkpoint", folder.path / "model.pt", "--with-optimizer", "--output", tmp_path / "x.pt", expect=5)
-    assert "model.pt: contains only weights: --with-optimizer needs a checkpoint" in result.stderr
-    result = run("export", "--checkpoint", folder.checkpoints()[-1], "--with-optimizer", "--format", "safetensors",
-                 "--output", tmp_path / "x.safetensors", expect=2)
-    assert "--format pt" in result.stderr
-    assert not list(tmp_path.glob("x.*"))
 
 
 def test_a_hostile_file_is_refused_quickly_and_does_nothing(tmp_path):
