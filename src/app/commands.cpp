@@ -68,7 +68,7 @@ std::unique_ptr<loader::BatchSource> batches_of(Worker& worker, data::ImageSet s
 /// Returns how pictures are converted to the network's input. Classes without names are numbered.
 interchange::Pictures pictures_of(const Worker& worker, const data::ImageSet& images) {
   const settings::DataOptions& options = worker.config.data;
-  const settings::Background background = options.background.value_or(settings::kWhiteBackground);
+  const settings::Background background = options.background;
   std::vector<std::string> names = class_names_of(worker);
   if (names.empty() && options.has_picture_files() && worker.job.dataset_record.empty() &&
       !checkpoint::facts_of(worker.job.checkpoint)) {

@@ -418,9 +418,8 @@ data::ImageSet image_shape(const Worker& worker) {
 std::shared_ptr<loader::Augmenter> make_augmenter(const Worker& worker,
                                                   const data::ImageSet& images, bool exchanges) {
   if (worker.config.data.augment.empty()) return nullptr;
-  const settings::AugmentList list =
-      settings::list_for_images(worker.config.data.augment, images.channels,
-                                worker.config.data.background.value_or(settings::kWhiteBackground));
+  const settings::AugmentList list = settings::list_for_images(
+      worker.config.data.augment, images.channels, worker.config.data.background);
   const bool across = exchanges && settings::mixing_scope(list) == settings::MixupScope::kGlobal;
   loader::FromNext from_next;
   const std::int64_t shards = worker.config.train.shards.value_or(worker.communicator.world_size());

@@ -280,12 +280,7 @@ OrderedJson progress_to_json(const train::Progress& progress) {
   return json;
 }
 
-train::Progress progress_from_json(const OrderedJson& saved) try {
-  OrderedJson json = saved;
-  if (!json.contains("highest_accuracy") && !json.at("best").contains("score")) {
-    // Written by a version that chose the best weights by accuracy alone.
-    json["highest_accuracy"] = json["best"]["score"] = json.at("best_accuracy");
-  }
+train::Progress progress_from_json(const OrderedJson& json) try {
   train::Progress progress;
   for_each_member(progress, [&](const char* path, auto& value) {
     json.at(OrderedJson::json_pointer(path)).get_to(value);

@@ -56,7 +56,7 @@ StateTensors state_tensors(const train::Trainer& trainer);
 /// Returns the progress as JSON, from which `progress_from_json` restores it bit-identically.
 OrderedJson progress_to_json(const train::Progress& progress);
 /// Throws Error(kCheckpoint) if the JSON does not have the format of `progress_to_json`.
-train::Progress progress_from_json(const OrderedJson& saved);
+train::Progress progress_from_json(const OrderedJson& json);
 
 /// Copies the training state of rank 0's trainer to the trainers of all ranks, so that only rank 0
 /// needs to read a checkpoint. Collective.

@@ -136,15 +136,6 @@ nlohmann::json parse_header(std::span<const std::uint8_t> file) {
   return Json::parse(*text, keep, /*allow_exceptions=*/false);
 }
 
-/// Sets data.background to null in the config of a run from before that key existed, when
-/// transparency and EXIF were ignored. Returns whether it was set.
-bool mark_as_old(OrderedJson& config) {
-  if (!config.is_object()) return false;
-  const auto group = config.find("data");
-  if (group == config.end() || !group->is_object()) return false;
-  return group->emplace("background", nullptr).second;
-}
-
 /// Returns the config in a checkpoint or, for other weight files, the config.json next to it.
 std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   check_readable("--checkpoint ", path);
@@ -152,19 +143,12 @@ std::shared_ptr<const Source> config_of_checkpoint(const fs::path& path) {
   const nlohmann::json header = parse_header(file.bytes());
   try {
     const auto& state = header.at(kMetadataName).at(kCheckpointState).get_ref<const std::string&>();
-    OrderedJson config = OrderedJson::parse(state).at("config");
-    mark_as_old(config);
-    return source_of(path.string(), config.dump(), fs::absolute(path).parent_path());
+    const std::string config = nlohmann::json::parse(state).at("config").dump();
+    return source_of(path.string(), config, fs::absolute(path).parent_path());
   } catch (const nlohmann::json::exception&) {  // not a checkpoint
   }
   const auto beside = path.parent_path() / settings::run_files::kConfig;
-  if (is_there(beside)) {
-    auto source = strict_json::load_source(beside.string());
-    // The reader reports parse errors.
-    auto config = OrderedJson::parse(source->text, nullptr, /*allow_exceptions=*/false);
-    if (!mark_as_old(config)) return source;
-    return source_of(source->name, config.dump(), fs::absolute(path).parent_path());
-  }
+  if (is_there(beside)) return strict_json::load_source(beside.string());
   refuse(
       "{}: contains no config, and there is no config.json next to it; pass the config it was "
       "trained with (--config)",

@@ -59,10 +59,7 @@ void hash_split(Hasher& hasher, const ImageSet& set) {
     hasher.update(&number, sizeof number);
   }
   hasher.update(set.images.data(), set.images.size());
-  if (set.classes > 256) return hasher.update(set.labels.data(), set.labels.size_bytes());
-  // Hashed as bytes, the former type of labels, so that old checkpoints of such data resume.
-  const std::vector<std::uint8_t> bytes(set.labels.begin(), set.labels.end());
-  hasher.update(bytes.data(), bytes.size());
+  hasher.update(set.labels.data(), set.labels.size_bytes());
 }
 
 }  // namespace
@@ -305,8 +302,6 @@ Dataset DatasetReader::stream(const std::vector<SampleFailure>& failed) {
     skip(samples, {begin, end}, first, {});
     first = next;
     begin = end;
-    // The repeated selection is part of the hashes in old checkpoints.
-    if (&samples == &train_) train_ = train_.select(positions({0, train_.count()}));
     const auto labels =
         std::make_shared<std::vector<std::uint16_t>>(static_cast<std::size_t>(samples.count()));
     ImageSet set = labelled(samples, labels->data(), labels);

@@ -1,10 +1,7 @@
-#include <spdlog/spdlog.h>
-
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <iterator>
-#include <mutex>
 #include <tuple>
 
 #include "base/file.h"
@@ -30,18 +27,6 @@ void fit(imaging::Image image, const ImageGeometry& geometry, const std::string&
   }
   imaging::draw_planes(std::move(image), framing, geometry.channels, geometry.height,
                        geometry.width, geometry.decode.background, out);
-}
-
-/// Warns once that pictures are decoded differently than by the version that trained the network.
-void warn_of_change(const std::string& name) {
-  static std::once_flag once;
-  std::call_once(once, [&] {
-    spdlog::warn(
-        "{}: is transparent or rotated by EXIF. The version that trained this run ignored both, so "
-        "it is now tested on different pixels, and results may differ. Train it again, or evaluate "
-        "it with that version",
-        name);
-  });
 }
 
 using Positions = std::vector<std::int64_t>;
@@ -137,15 +122,13 @@ void require_geometry(const ImageGeometry& own, const ImageGeometry& wanted,
 
 void prepare_pictures(ImageGeometry& geometry, const settings::DataOptions& options) {
   geometry.fit = options.fit;
-  geometry.decode = {options.background.value_or(settings::kWhiteBackground), options.max_pixels};
-  geometry.warns = !options.background;
+  geometry.decode = {options.background, options.max_pixels};
 }
 
 bool decode_picture(Bytes bytes, const ImageGeometry& geometry, const std::string& name,
                     std::uint8_t* out) {
   imaging::Image image = imaging::decode(bytes, name, geometry.decode);
   const bool transparent = image.was_transparent;
-  if (geometry.warns && (transparent || image.was_turned)) warn_of_change(name);
   fit(std::move(image), geometry, name, out);
   return transparent;
 }

@@ -41,7 +41,6 @@ struct ImageGeometry {
   bool fits_size = false;      // the same for data.size
   settings::Fit fit = settings::Fit::kStretch;
   imaging::DecodeOptions decode{};
-  bool warns = false;  // about transparent and rotated pictures, if data.background is null
 
   std::int64_t bytes() const { return channels * height * width; }
   bool same_shape(const ImageGeometry& other) const {

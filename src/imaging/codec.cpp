@@ -97,8 +97,7 @@ Image upright(Image image, int orientation) {
   const std::int64_t right = from_right ? -1 : 1;
   const std::int64_t first =
       (from_bottom ? (image.height - 1) * image.width : 0) + (from_right ? image.width - 1 : 0);
-  Image result{image.height,       image.width, image.channels, {}, image.was_transparent,
-               /*was_turned=*/true};
+  Image result{image.height, image.width, image.channels, {}, image.was_transparent};
   if (swaps) std::swap(result.height, result.width);
   result.pixels.resize(result.bytes());
   std::uint8_t* out = result.pixels.data();

@@ -226,10 +226,9 @@ void add_preparation(Schema<DataOptions>& schema) {
       "How images of other shapes are fitted to `size`: stretch; crop: the centre, after resizing "
       "until size is covered (torchvision's Resize of the shorter side and CenterCrop); pad: "
       "the whole image between bars of `background` (Pillow's ImageOps.pad).");
-  ADD_KEY(schema, background, kStepsAndSamples, optional_of(background()),
+  ADD_KEY(schema, background, kStepsAndSamples, background(),
           "Colour behind transparent pixels and of the bars that `fit` pad adds: \"white\", "
-          "\"black\" or [red, green, blue]; null: white, with a warning if it matters (in configs "
-          "saved before this key existed, when transparency and orientation were ignored).");
+          "\"black\" or [red, green, blue].");
   ADD_KEY(schema, max_pixels, kStepsAndSamples, integer(1, kMaxSteps),
           "Maximum number of pixels, height x width, of a PNG, JPEG, WebP, BMP or PNM picture; "
           "larger ones are unusable (see on_bad_sample).");

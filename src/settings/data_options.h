@@ -83,9 +83,7 @@ struct DataOptions {
   std::int64_t holdout_seed = 0;               // for both fractions and for the limits
   std::optional<ImageSize> size;               // images are resized to it; none: their own
   Fit fit = Fit::kStretch;                     // how images are fitted to `size`
-  /// Behind transparent pixels, and around padded images. None: white with a warning, for runs from
-  /// before this key existed.
-  std::optional<Background> background = kWhiteBackground;
+  Background background = kWhiteBackground;    // behind transparent pixels, around padded images
   std::int64_t max_pixels = std::int64_t{64} << 20;  // of an encoded image
   std::optional<std::int64_t> channels;  // 1 or 3: converts images to it; none: as they are
   AugmentList augment;                   // of training images, in order

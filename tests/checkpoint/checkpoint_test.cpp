@@ -431,15 +431,6 @@ TEST_CASE("progress survives JSON text bit by bit") {
   CHECK(same_progress(through_text(progress), progress));
 }
 
-TEST_CASE("progress that knows of accuracy alone is read") {
-  train::Progress progress;
-  progress.best_accuracy = progress.best_score = progress.highest_accuracy = 0.75;
-  OrderedJson json = progress_to_json(progress);
-  json.erase("highest_accuracy");
-  json["best"].erase("score");
-  CHECK(same_progress(progress_from_json(json), progress));
-}
-
 void check_refused(const OrderedJson& json) {
   INFO(json.dump());
   CHECK(error_of([&] { progress_from_json(json); }).code == ExitCode::kCheckpoint);

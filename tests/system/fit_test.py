@@ -80,7 +80,6 @@ def test_preview_shows_pillows_pixels(tmp_path, folder, fit):
 @pytest.mark.parametrize("fit, decode", (("crop", "once"), ("pad", "stream"), ("stretch", "stream")))
 def test_predict_agrees_with_evaluate(tmp_path, folder, fit, decode):
     done = train(tmp_path, settings(folder, fit=fit, decode=decode))
-    assert "ignored both" not in done.stderr
     tested = done.rows("predictions.jsonl")
     files = sorted((folder / "test").glob("*/*"))
     result = run("predict", "--checkpoint", done.checkpoints()[-1], *files, expect=0)
@@ -91,19 +90,6 @@ def test_predict_agrees_with_evaluate(tmp_path, folder, fit, decode):
     evaluated = printed_json("evaluate", "--checkpoint", done.checkpoints()[-1], "--json")
     right = sum(row["guess"] == (number >= 15) for number, row in enumerate(predicted))
     assert evaluated["test_accuracy"] == pytest.approx(right / 30)
-
-
-def test_a_run_from_before_transparency_counted_is_evaluated_with_a_warning(tmp_path, folder):
-    done = train(tmp_path, settings(folder, background="white"))
-    config = json.loads((done.path / "config.json").read_text())
-    del config["data"]["background"]
-    (done.path / "config.json").write_text(json.dumps(config))
-    told = run("evaluate", "--checkpoint", done.path / "model.pt", expect=0).stderr
-    assert told.count("transparent or rotated by EXIF") == 1
-    plain = tmp_path / "plain"
-    write_class_folders(plain, {label: [numpy.full((9, 9, 3), (7, 8, 9), numpy.uint8)] for label in "01"})
-    told = run("evaluate", "--checkpoint", done.path / "model.pt", "--set", f"data.test={plain}", "--set", f"data.train={plain}", expect=0)
-    assert "ignored both" not in told.stderr
 
 
 def test_huge_pictures_are_refused_with_the_keys_that_help(tmp_path, folder):
