@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Json = OrderedJson;
+using Json = nlohmann::json;
 
 // F64 [epochs]. A tensor, because saving those of thousands of epochs as text would take longer
 // than training one.
@@ -272,18 +272,18 @@ StateTensors state_tensors(const train::Trainer& trainer) {
   return state;
 }
 
-OrderedJson progress_to_json(const train::Progress& progress) {
-  OrderedJson json;
+Json progress_to_json(const train::Progress& progress) {
+  Json json;
   for_each_member(progress, [&](const char* path, const auto& value) {
-    json[OrderedJson::json_pointer(path)] = value;
+    json[Json::json_pointer(path)] = value;
   });
   return json;
 }
 
-train::Progress progress_from_json(const OrderedJson& json) try {
+train::Progress progress_from_json(const Json& json) try {
   train::Progress progress;
   for_each_member(progress, [&](const char* path, auto& value) {
-    json.at(OrderedJson::json_pointer(path)).get_to(value);
+    json.at(Json::json_pointer(path)).get_to(value);
   });
   return progress;
 } catch (const nlohmann::json::exception& error) {
@@ -298,7 +298,7 @@ void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) 
     for (at::Tensor& tensor : *tensors) communicator.broadcast(tensor);
   }
   trainer.progress() = progress_from_json(
-      OrderedJson::parse(communicator.broadcast_text(progress_to_json(trainer.progress()).dump())));
+      Json::parse(communicator.broadcast_text(progress_to_json(trainer.progress()).dump())));
   trainer.optimizer().restored(trainer.progress().step);
 }
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,7 +14,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "checkpoint/tensor_file.h"
 #include "comm/communicator.h"
 #include "models/model.h"
@@ -54,9 +54,9 @@ struct StateTensors {
 StateTensors state_tensors(const train::Trainer& trainer);
 
 /// Returns the progress as JSON, from which `progress_from_json` restores it bit-identically.
-OrderedJson progress_to_json(const train::Progress& progress);
+nlohmann::json progress_to_json(const train::Progress& progress);
 /// Throws Error(kCheckpoint) if the JSON does not have the format of `progress_to_json`.
-train::Progress progress_from_json(const OrderedJson& json);
+train::Progress progress_from_json(const nlohmann::json& json);
 
 /// Copies the training state of rank 0's trainer to the trainers of all ranks, so that only rank 0
 /// needs to read a checkpoint. Collective.

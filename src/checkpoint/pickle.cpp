@@ -22,10 +22,6 @@ constexpr std::array kStateDictKeys{"model_state_dict", "state_dict", "model"};
 
 [[noreturn]] void fail_pickle(const std::string& reason) { throw std::runtime_error(reason); }
 
-void require(bool holds, const char* problem) {
-  if (!holds) fail_pickle(problem);
-}
-
 struct PickleNode;
 /// A value on the interpreter's stack: an integer, a text or a node. Other values, which tensors
 /// are not built from, are empty: the content of lists, sets, bytes and other numbers is dropped.

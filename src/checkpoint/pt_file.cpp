@@ -1,4 +1,5 @@
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/serialization/pickler.h>
@@ -21,10 +22,6 @@ namespace {
 // size, plus the constant.
 constexpr std::uintmax_t kMostShared = 8;
 constexpr std::uintmax_t kMostRepeatedBytes = std::uintmax_t{32} << 20U;
-
-void require(bool holds, const std::string& problem) {
-  if (!holds) throw std::runtime_error(problem);
-}
 
 std::string_view bytes_at(std::string_view archive, std::size_t offset, std::size_t size) {
   require(offset <= archive.size() && size <= archive.size() - offset,

@@ -67,14 +67,14 @@ std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size
 /// Uses MessagePack, because writing the accuracies of thousands of epochs as text would take too
 /// long.
 std::vector<std::uint8_t> packed(const SnapshotFacts& facts) {
-  return OrderedJson::to_msgpack({{"progress", progress_to_json(facts.progress)},
-                                  {"metrics_bytes", facts.metrics_bytes},
-                                  {"event_bytes", facts.event_bytes},
-                                  {"is_checkpoint", facts.is_checkpoint}});
+  return nlohmann::json::to_msgpack({{"progress", progress_to_json(facts.progress)},
+                                     {"metrics_bytes", facts.metrics_bytes},
+                                     {"event_bytes", facts.event_bytes},
+                                     {"is_checkpoint", facts.is_checkpoint}});
 }
 
 SnapshotFacts unpacked(std::span<const std::uint8_t> bytes) {
-  const auto json = OrderedJson::from_msgpack(bytes);
+  const auto json = nlohmann::json::from_msgpack(bytes);
   return {progress_from_json(json.at("progress")), json.at("metrics_bytes"), json.at("event_bytes"),
           json.at("is_checkpoint")};
 }

@@ -4,17 +4,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/print.h"
 
 namespace mnist_train::checkpoint {
 
 namespace {
 
-using Json = OrderedJson;
+using Json = nlohmann::json;
 
 Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
   const ElementType* row = find_element_type(&ElementType::type, type);
@@ -42,178 +44,116 @@ std::string make_header(const TensorFile& content, bool seal) {
 
 /// A tensor as described in the header.
 struct StoredTensor {
-  std::string name;
-  const ElementType* type = nullptr;  // null: not known
-  std::vector<std::int64_t> sizes{};
   std::size_t begin = 0;  // of its bytes in the data
   std::size_t end = 0;
+  std::string name;
+  std::string type;
+  const ElementType* known_type = nullptr;  // null: cannot be read
+  std::vector<std::int64_t> sizes{};        // of known types
 };
 
-/// Reads and checks a safetensors file.
-class SafetensorsReader {
- public:
-  explicit SafetensorsReader(const std::filesystem::path& path)
-      : path_(path), file_(MappedFile::open(path, ExitCode::kCheckpoint)) {}
+/// Returns the header, which the file contains completely.
+std::string_view find_header(std::span<const std::uint8_t> file) {
+  require(!is_legacy_torch_file(file), "is a torch.save file, not a checkpoint");
+  const auto header = safetensors_header(file);
+  if (header && header->starts_with('{')) return *header;
+  const std::string_view content(reinterpret_cast<const char*>(file.data()), file.size());
+  std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
+  if (const auto kind = binary_kind(content)) name = kind->name;
+  require(name.empty(),
+          "is " + name + ", not a torch.save file (.pt, .pth), a safetensors file or a checkpoint" +
+              (name == "a tar archive" ? std::string("; ") + kTarTorchFile : ""));
+  require(header.has_value(),
+          "is truncated or not a safetensors file: its header would extend beyond the " +
+              std::to_string(file.size()) + " bytes of the file");
+  return *header;
+}
 
-  TensorFile read(bool require_seal) {
-    const std::string_view header = find_header();
-    // The seal comes first: nothing else about a damaged file is worth reporting.
-    check_seal(header, require_seal);
-    TensorFile content;
-    parse_header(header, content);
-    // Tensors that overlap could request any amount of memory.
-    check_coverage();
-    for (const StoredTensor& tensor : stored_) {
-      if (tensor.type != nullptr) content.tensors.emplace_back(tensor.name, copy(tensor));
+/// Returns whether the file is sealed; then the seal matches.
+bool check_seal(std::span<const std::uint8_t> file, std::string_view header, bool is_required) {
+  const bool is_sealed = header.find('"' + std::string(kSealName) + '"') != std::string_view::npos;
+  require(is_sealed || !is_required,
+          "has no seal: it is not an mnist-train checkpoint, or is damaged");
+  if (!is_sealed) return false;
+  require(file.size() - kSafetensorsLengthBytes - header.size() >= kSealBytes, "is truncated");
+  require(matches_seal(file), "is damaged: its checksum does not match its content");
+  return true;
+}
+
+StoredTensor read_entry(const std::string& name, const Json& entry, std::size_t data_bytes) {
+  const auto check = [&name](bool holds, const char* problem) {
+    if (!holds) throw std::runtime_error("tensor " + name + " " + problem);
+  };
+  const auto number = [&](const Json& json, const char* problem) {
+    check(json.is_number_unsigned() && json.get<std::uint64_t>() <= data_bytes, problem);
+    return json.get<std::size_t>();
+  };
+  constexpr const char* kOutside = "is outside the file, which is truncated";
+  constexpr const char* kImpossible = "has an impossible shape";
+  const Json& offsets = entry.at("data_offsets");
+  StoredTensor tensor{number(offsets.at(0), kOutside), number(offsets.at(1), kOutside), name,
+                      entry.at("dtype").get<std::string>()};
+  check(tensor.begin <= tensor.end, kOutside);
+  tensor.known_type = find_element_type(&ElementType::safetensors, tensor.type);
+  if (tensor.known_type == nullptr) return tensor;
+  auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.known_type->type));
+  bool is_empty = false;
+  for (const Json& each : entry.at("shape").get_ref<const Json::array_t&>()) {
+    const auto size = static_cast<std::int64_t>(number(each, kImpossible));
+    tensor.sizes.push_back(size);
+    is_empty = is_empty || size == 0;
+    // The other sizes must not overflow even if one is 0, because strides are computed from them.
+    check(!__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes), kImpossible);
+  }
+  check((is_empty ? 0 : static_cast<std::size_t>(bytes)) == tensor.end - tensor.begin,
+        "has a shape that does not fit its bytes");
+  return tensor;
+}
+
+/// Returns the tensors in the order of their bytes, which fill the data. Tensors that overlap could
+/// request any amount of memory.
+std::vector<StoredTensor> read_entries(const Json& header, std::size_t data_bytes,
+                                       std::size_t seal_bytes) {
+  std::vector<StoredTensor> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == kMetadataName || name == kSealName) continue;
+    tensors.push_back(read_entry(name, entry, data_bytes));
+  }
+  std::ranges::sort(tensors, {}, [](const auto& each) { return std::pair(each.begin, each.end); });
+  std::size_t covered = 0;
+  for (const StoredTensor& tensor : tensors) {
+    require(tensor.begin == covered, "has tensors that overlap or leave gaps");
+    covered = tensor.end;
+  }
+  require(covered + seal_bytes == data_bytes, "has bytes that belong to no tensor");
+  return tensors;
+}
+
+/// Throws std::runtime_error or Json::exception.
+TensorFile read_content(std::span<const std::uint8_t> file, bool require_seal) {
+  const std::string_view text = find_header(file);
+  // The seal comes first: nothing else about a damaged file is worth reporting.
+  const bool is_sealed = check_seal(file, text, require_seal);
+  const auto data = file.subspan(kSafetensorsLengthBytes + text.size());
+  const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  require(header.is_object(), "has a header that is not a JSON object");
+  TensorFile content;
+  const auto metadata =
+      header.value(kMetadataName, Json::object()).get<std::map<std::string, std::string>>();
+  content.metadata.assign(metadata.begin(), metadata.end());
+  for (StoredTensor& stored : read_entries(header, data.size(), is_sealed ? kSealBytes : 0)) {
+    if (stored.known_type == nullptr) {
+      content.unreadable.emplace_back(stored.name,
+                                      "has the type " + stored.type + ", which cannot be read");
+      continue;
     }
-    return content;
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& reason) const {
-    fail_checkpoint(path_.string() + ": " + reason);
-  }
-  [[noreturn]] void fail(const std::string& tensor, const std::string& reason) const {
-    fail("tensor " + tensor + " " + reason);
-  }
-
-  std::string_view find_header() {
-    const auto bytes = file_.bytes();
-    if (is_legacy_torch_file(bytes)) fail("is a torch.save file, not a checkpoint");
-    const auto header = safetensors_header(bytes);
-    if (!header || !header->starts_with('{')) fail_if_other_kind(bytes);
-    if (!header) {
-      fail("is truncated or not a safetensors file: its header would extend beyond the " +
-           std::to_string(bytes.size()) + " bytes of the file");
-    }
-    data_ = bytes.subspan(kSafetensorsLengthBytes + header->size());
-    return *header;
-  }
-
-  void fail_if_other_kind(std::span<const std::uint8_t> bytes) const {
-    const std::string_view content(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
-    if (const auto kind = binary_kind(content)) name = kind->name;
-    if (name.empty()) return;
-    const bool is_tar = name == "a tar archive";
-    fail("is " + name + ", not a torch.save file (.pt, .pth), a safetensors file or a checkpoint" +
-         (is_tar ? std::string("; ") + kTarTorchFile : ""));
-  }
-
-  void check_seal(std::string_view header, bool required) {
-    is_sealed_ = header.find('"' + std::string(kSealName) + '"') != std::string_view::npos;
-    if (!is_sealed_ && required) {
-      fail("has no seal: it is not an mnist-train checkpoint, or is damaged");
-    }
-    if (!is_sealed_) return;
-    if (data_.size() < kSealBytes) fail("is truncated");
-    if (!matches_seal(file_.bytes())) fail("is damaged: its checksum does not match its content");
-  }
-
-  void parse_header(std::string_view text, TensorFile& content) try {
-    const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (!header.is_object()) fail("has a header that is not a JSON object");
-    for (const auto& [name, entry] : header.items()) {
-      if (name == kMetadataName) {
-        read_metadata(entry, content);
-      } else if (name != kSealName) {
-        stored_.push_back(read_entry(name, entry, content));
-      }
-    }
-  } catch (const Json::exception& error) {
-    fail(std::string("has a malformed header: ") + error.what());
-  }
-
-  void read_metadata(const Json& entry, TensorFile& content) const {
-    if (!entry.is_object()) fail("has metadata that is not an object");
-    for (const auto& [name, text] : entry.items()) {
-      if (!text.is_string()) fail("has metadata that is not text: " + name);
-      content.metadata.emplace_back(name, text.get<std::string>());
-    }
-  }
-
-  StoredTensor read_entry(const std::string& name, const Json& entry, TensorFile& content) const {
-    const std::string type = entry.is_object() ? entry.value("dtype", "") : "";
-    if (type.empty()) fail(name, "has the unknown type \"\"");
-    StoredTensor tensor{name, find_element_type(&ElementType::safetensors, type)};
-    read_offsets(entry, tensor);
-    if (tensor.type == nullptr) {
-      content.unreadable.emplace_back(name, "has the type " + type + ", which cannot be read");
-      return tensor;
-    }
-    tensor.sizes = read_sizes(name, entry);
-    if (bytes_of(tensor) != tensor.end - tensor.begin) {
-      fail(name, "has a shape that does not fit its bytes");
-    }
-    return tensor;
-  }
-
-  std::vector<std::int64_t> read_sizes(const std::string& name, const Json& entry) const {
-    const auto shape = entry.find("shape");
-    if (shape == entry.end() || !shape->is_array()) fail(name, "has no shape");
-    std::vector<std::int64_t> sizes;
-    for (const Json& size : *shape) {
-      if (!size.is_number_unsigned() || size.get<std::uint64_t>() > data_.size()) {
-        fail(name, "has an impossible shape");
-      }
-      sizes.push_back(size.get<std::int64_t>());
-    }
-    return sizes;
-  }
-
-  void read_offsets(const Json& entry, StoredTensor& tensor) const {
-    const auto offsets = entry.find("data_offsets");
-    if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
-        !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned()) {
-      fail(tensor.name, "has no data_offsets");
-    }
-    tensor.begin = (*offsets)[0].get<std::uint64_t>();
-    tensor.end = (*offsets)[1].get<std::uint64_t>();
-    if (tensor.begin > tensor.end || tensor.end > data_.size()) {
-      fail(tensor.name, "is outside the file, which is truncated");
-    }
-  }
-
-  std::size_t bytes_of(const StoredTensor& tensor) const {
-    auto bytes = static_cast<std::int64_t>(c10::elementSize(tensor.type->type));
-    bool empty = false;
-    for (const std::int64_t size : tensor.sizes) {
-      empty = empty || size == 0;
-      // The other sizes must not overflow even if one is 0, because strides are computed from them.
-      if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size, 1), &bytes)) {
-        fail(tensor.name, "has an impossible shape");
-      }
-    }
-    return empty ? 0 : static_cast<std::size_t>(bytes);
-  }
-
-  void check_coverage() const {
-    std::vector<std::pair<std::size_t, std::size_t>> ranges;
-    ranges.reserve(stored_.size());
-    for (const StoredTensor& tensor : stored_) ranges.emplace_back(tensor.begin, tensor.end);
-    std::sort(ranges.begin(), ranges.end());
-    std::size_t covered = 0;
-    for (const auto& [begin, end] : ranges) {
-      if (begin != covered) fail("has tensors that overlap or leave gaps");
-      covered = end;
-    }
-    if (is_sealed_) covered += kSealBytes;
-    if (covered != data_.size()) fail("has bytes that belong to no tensor");
-  }
-
-  at::Tensor copy(const StoredTensor& stored) const {
-    at::Tensor tensor = at::empty(stored.sizes, at::TensorOptions(stored.type->type));
+    at::Tensor tensor = at::empty(stored.sizes, at::TensorOptions(stored.known_type->type));
     const std::size_t bytes = stored.end - stored.begin;
-    if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data_.data() + stored.begin, bytes);
-    return tensor;
+    if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data.data() + stored.begin, bytes);
+    content.tensors.emplace_back(std::move(stored.name), std::move(tensor));
   }
-
-  std::filesystem::path path_;
-  MappedFile file_;
-  std::span<const std::uint8_t> data_;
-  bool is_sealed_ = false;
-  std::vector<StoredTensor> stored_;
-};
+  return content;
+}
 
 }  // namespace
 
@@ -238,7 +178,14 @@ void write_safetensors(const std::filesystem::path& path, const TensorFile& cont
 }
 
 TensorFile read_safetensors(const std::filesystem::path& path, bool require_seal) {
-  return SafetensorsReader(path).read(require_seal);
+  const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
+  try {
+    return read_content(file.bytes(), require_seal);
+  } catch (const Json::exception& error) {
+    fail_checkpoint(path.string() + ": has a malformed header: " + error.what());
+  } catch (const std::runtime_error& error) {
+    fail_checkpoint(path.string() + ": " + error.what());
+  }
 }
 
 }  // namespace mnist_train::checkpoint

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,6 +21,11 @@ namespace mnist_train::checkpoint {
 
 [[noreturn]] inline void fail_checkpoint(const std::string& message) {
   throw Error(ExitCode::kCheckpoint, message);
+}
+
+/// Throws std::runtime_error unless `holds`; readers add the file's name.
+inline void require(bool holds, std::string_view problem) {
+  if (!holds) throw std::runtime_error(std::string(problem));
 }
 
 template <class Value>

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/print.h"
 #include "cli/cli.h"
 #include "report/records.h"

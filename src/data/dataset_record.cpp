@@ -96,12 +96,12 @@ std::string write_dataset_record(const Dataset& dataset, const settings::DataOpt
   json["test"] = options.test_fraction > 0 ? paths_of(dataset.test) : none;
   json["validation"] = options.validation > 0 ? paths_of(dataset.validation) : none;
   const LeftOut& left_out = dataset.left_out;
-  OrderedJson& counts = json["left_out"] = OrderedJson::object();
-  for (const auto& [extension, count] : left_out.files) counts[extension] = count;
+  OrderedJson counts = left_out.files;
   if (!left_out.folders.empty()) counts["folders"] = left_out.folders;
   for (const auto& [name, number] : kNumbers) {
     if (left_out.*number > 0) counts[name] = left_out.*number;
   }
+  json["left_out"] = std::move(counts);
   return json_text(json, 2) + "\n";
 }
 

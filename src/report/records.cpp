@@ -60,9 +60,10 @@ OrderedJson to_json(const Summary& summary) {
 }
 
 /// Returns a discarded value if the file does not exist or is not JSON.
-OrderedJson read_json(const fs::path& path) {
+template <class Json = nlohmann::json>
+Json read_json(const fs::path& path) {
   std::ifstream file(path);
-  return OrderedJson::parse(file, nullptr, /*allow_exceptions=*/false);
+  return Json::parse(file, nullptr, /*allow_exceptions=*/false);
 }
 
 void write_json(const fs::path& path, const OrderedJson& json) {
@@ -360,7 +361,7 @@ std::optional<Pace> PaceMeter::add(const PacedStep& step) {
 }
 
 void record_end(const fs::path& path, const std::string& status, const std::string& error) try {
-  OrderedJson summary = read_json(path);
+  auto summary = read_json<OrderedJson>(path);
   if (!has_status(summary, "running")) return;
   summary["status"] = status;
   if (!error.empty()) summary["error"] = error;
@@ -369,7 +370,7 @@ void record_end(const fs::path& path, const std::string& status, const std::stri
 }
 
 std::optional<std::int64_t> finished_steps(const fs::path& path) {
-  const OrderedJson summary = read_json(path);
+  const nlohmann::json summary = read_json(path);
   if (!has_status(summary, "finished")) return std::nullopt;
   const auto steps = summary.find("steps");
   if (steps == summary.end() || !steps->is_number_integer()) return std::nullopt;
@@ -381,7 +382,7 @@ void write_accuracies(const fs::path& path, const std::vector<double>& accuracie
 }
 
 std::size_t count_accuracies(const fs::path& path) {
-  const OrderedJson list = read_json(path);
+  const nlohmann::json list = read_json(path);
   return list.is_array() ? list.size() : 0;
 }
 

@@ -133,8 +133,10 @@ Type<ClassWeightOptions> class_weights() {
       },
       .write =
           [weight](const ClassWeightOptions& options) {
-            Json object = Json::object();
-            for (const auto& [name, value] : options.by_class) object[name] = weight.write(value);
+            Json::object_t object;
+            for (const auto& [name, value] : options.by_class) {
+              object.emplace_back(name, weight.write(value));
+            }
             return object;
           },
       .fragment = {{"type", "object"}, {"additionalProperties", weight.fragment}}};

@@ -402,7 +402,9 @@ std::optional<std::string> text_of(const Node& node) {
 Json to_json(const Node& node) {
   Json json = node.value;
   for (const Node& item : node.items) json.push_back(to_json(item));
-  for (const Node::Member& member : node.members) json[member.key] = to_json(member.value);
+  for (const Node::Member& member : node.members) {
+    json.get_ref<Json::object_t&>().emplace_back(member.key, to_json(member.value));
+  }
   return json;
 }
 

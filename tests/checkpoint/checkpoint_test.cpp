@@ -405,7 +405,7 @@ TEST_CASE("broadcast_state gives every rank the state of rank 0") {
 }
 
 train::Progress through_text(const train::Progress& progress) {
-  return progress_from_json(OrderedJson::parse(progress_to_json(progress).dump()));
+  return progress_from_json(nlohmann::json::parse(progress_to_json(progress).dump()));
 }
 
 TEST_CASE("progress survives JSON text bit by bit") {
@@ -431,19 +431,19 @@ TEST_CASE("progress survives JSON text bit by bit") {
   CHECK(same_progress(through_text(progress), progress));
 }
 
-void check_refused(const OrderedJson& json) {
+void check_refused(const nlohmann::json& json) {
   INFO(json.dump());
   CHECK(error_of([&] { progress_from_json(json); }).code == ExitCode::kCheckpoint);
 }
 
 TEST_CASE("a missing or broken member of the progress is refused") {
-  const OrderedJson whole = progress_to_json({});
+  const nlohmann::json whole = progress_to_json({});
   CHECK(whole.size() == 15);
   for (const auto& [name, value] : whole.items()) {
-    OrderedJson changed = whole;
+    nlohmann::json changed = whole;
     changed.erase(name);
     check_refused(changed);
-    for (const OrderedJson& broken : {OrderedJson("text"), OrderedJson(nullptr)}) {
+    for (const nlohmann::json& broken : {nlohmann::json("text"), nlohmann::json(nullptr)}) {
       changed = whole;
       changed[name] = broken;
       check_refused(changed);
@@ -460,19 +460,19 @@ TEST_CASE("a missing or broken member of the progress is refused") {
 }
 
 TEST_CASE("each member of the progress is read") {
-  const OrderedJson whole = progress_to_json({}).flatten();
+  const nlohmann::json whole = progress_to_json({}).flatten();
   for (const auto& [path, value] : whole.items()) {
     INFO(path);
-    OrderedJson changed = progress_to_json({});
-    changed[OrderedJson::json_pointer(path)] =
-        path == "/accuracies" ? OrderedJson::array({0.5}) : OrderedJson(7);
+    nlohmann::json changed = progress_to_json({});
+    changed[nlohmann::json::json_pointer(path)] =
+        path == "/accuracies" ? nlohmann::json::array({0.5}) : nlohmann::json(7);
     CHECK_FALSE(same_progress(progress_from_json(changed), {}));
   }
 }
 
 TEST_CASE("JSON that is not progress is refused") {
   for (const char* text : {"", "{", "[]", "null", "3", "\"epoch\"", "{}"}) {
-    check_refused(OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false));
+    check_refused(nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false));
   }
 }
 

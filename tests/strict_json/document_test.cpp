@@ -83,8 +83,7 @@ TEST_CASE("objects of 100,000 keys are read, merged and searched quickly") {
   const Node merged = merge(parse(text), parse(text));
   CHECK(merged.members.size() == kKeys);
   CHECK(merged.find("k99999")->value == 99'999);
-  CHECK(OrderedJson::parse(text).at("k99999") == 99'999);  // as headers of checkpoints are read
-  CHECK(monotonic_seconds() - begin_s < 30);               // sanitized on a busy machine, too
+  CHECK(monotonic_seconds() - begin_s < 30);  // sanitized on a busy machine, too
 }
 
 TEST_CASE("problems are listed by text and position") {
