@@ -35,6 +35,27 @@ constexpr double kKilobyte = 1024;
 
 thread_local bool starts_thread = false;
 
+/// Calls `start`, which starts a thread, while this thread blocks all signals, as threads inherit.
+template <class Start>
+auto start_without_signals(const Start& start) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  decltype(start()) started;
+  int refused = 0;
+  starts_thread = true;
+  try {
+    started = start();
+  } catch (const std::system_error& error) {
+    refused = error.code().value();
+  }
+  starts_thread = false;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (refused == 0) return started;
+  throw Error(ExitCode::kRunFailed, "cannot start a thread: " + error_text(refused));
+}
+
 double seconds_of(clockid_t clock) {
   timespec now{};
   ::clock_gettime(clock, &now);
@@ -214,22 +235,11 @@ std::string host_name() {
 }
 
 std::thread start_thread(std::function<void()> work) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread;
-  int refused = 0;
-  starts_thread = true;
-  try {
-    thread = std::thread(std::move(work));
-  } catch (const std::system_error& error) {
-    refused = error.code().value();
-  }
-  starts_thread = false;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (refused == 0) return thread;
-  throw Error(ExitCode::kRunFailed, "cannot start a thread: " + error_text(refused));
+  return start_without_signals([&] { return std::thread(std::move(work)); });
+}
+
+std::future<void> start_task(std::function<void()> work) {
+  return start_without_signals([&] { return std::async(std::launch::async, std::move(work)); });
 }
 
 bool in_start_thread() { return starts_thread; }

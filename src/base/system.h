@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -53,9 +54,11 @@ std::string host_name();
 /// Starts a thread that blocks all signals. Throws Error(kRunFailed) naming the limit if the system
 /// refuses to start it.
 std::thread start_thread(std::function<void()> work);
+/// The same; the future has the exception that `work` throws, and waits when it is destroyed.
+std::future<void> start_task(std::function<void()> work);
 
-/// Returns whether the calling thread is in `start_thread`, which handles failures to start a
-/// thread.
+/// Returns whether the calling thread is in one of these functions, which handle failures to start
+/// a thread.
 bool in_start_thread();
 
 /// Returns `bytes` rounded up to whole cache lines, so that consecutive blocks do not share one.

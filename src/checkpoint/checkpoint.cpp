@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <limits>
 
 #include "accelerator/device.h"
@@ -462,16 +463,11 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) {
   wait();
   const auto save = [this, snapshot = std::move(snapshot), step, best] {
-    try {
-      folder_.save(snapshot, step);
-      if (best) folder_.mark_best(step);
-    } catch (...) {
-      failure_ = std::current_exception();
-      failed_ = true;
-    }
+    folder_.save(snapshot, step);
+    if (best) folder_.mark_best(step);
   };
   try {
-    thread_ = start_thread(save);
+    saving_ = start_task(save);
   } catch (const Error& refused) {
     spdlog::warn("{}; training waits while the checkpoint is saved", refused.what());
     save();
@@ -479,13 +475,13 @@ void CheckpointWriter::start(TensorFile snapshot, std::int64_t step, bool best) 
 }
 
 void CheckpointWriter::check() {
-  if (failed_) wait();
+  const bool is_done =
+      saving_.valid() && saving_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (is_done) wait();
 }
 
 void CheckpointWriter::wait() {
-  if (thread_.joinable()) thread_.join();
-  failed_ = false;
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (saving_.valid()) saving_.get();
 }
 
 std::optional<FoundCheckpoint> newest_valid(const fs::path& folder) {

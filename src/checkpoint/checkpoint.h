@@ -1,15 +1,13 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -135,7 +133,7 @@ class CheckpointWriter {
 
   /// Waits for the previous checkpoint, then starts saving `snapshot` as the checkpoint of `step`,
   /// and marks it as the best one if `best` is set. Throws the previous checkpoint's
-  /// Error(kCheckpoint).
+  /// Error(kCheckpoint), or its own if no thread can be started.
   void start(TensorFile snapshot, std::int64_t step, bool best);
   /// Throws the thread's Error(kCheckpoint) if it has already failed. Does not wait.
   void check();
@@ -144,9 +142,7 @@ class CheckpointWriter {
 
  private:
   CheckpointFolder folder_;
-  std::thread thread_;
-  std::exception_ptr failure_;       // the thread's error, read after it has ended
-  std::atomic<bool> failed_{false};  // so that `check` need not wait
+  std::future<void> saving_;
 };
 
 struct FoundCheckpoint {

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/json.h"
 #include "base/print.h"
 
 namespace mnist_train::checkpoint {
@@ -18,26 +19,30 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin, std::size_t end) {
+OrderedJson header_entry(at::ScalarType type, at::IntArrayRef sizes, std::size_t begin,
+                         std::size_t end) {
   const ElementType* row = find_element_type(&ElementType::type, type);
   TORCH_CHECK(row != nullptr, "safetensors: no name for element type ", type);
   return {{"dtype", row->safetensors}, {"shape", sizes.vec()}, {"data_offsets", {begin, end}}};
 }
 
 std::string make_header(const TensorFile& content, bool seal) {
-  Json header = Json::object();
-  for (const auto& [name, text] : content.metadata) header[kMetadataName][name] = text;
+  OrderedJson::object_t header;
+  if (!content.metadata.empty()) {
+    header.emplace_back(kMetadataName,
+                        OrderedJson::object_t(content.metadata.begin(), content.metadata.end()));
+  }
   std::size_t offset = 0;
   for (const auto& [name, tensor] : content.tensors) {
     const std::size_t end = offset + tensor.nbytes();
-    header[name] = header_entry(tensor.scalar_type(), tensor.sizes(), offset, end);
+    header.emplace_back(name, header_entry(tensor.scalar_type(), tensor.sizes(), offset, end));
     offset = end;
   }
   if (seal) {
-    header[kSealName] = header_entry(at::kByte, {static_cast<std::int64_t>(kSealBytes)}, offset,
-                                     offset + kSealBytes);
+    header.emplace_back(kSealName, header_entry(at::kByte, {static_cast<std::int64_t>(kSealBytes)},
+                                                offset, offset + kSealBytes));
   }
-  std::string text = header.dump();
+  std::string text = OrderedJson(std::move(header)).dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // to align the data
   return text;
 }

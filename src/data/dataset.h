@@ -3,9 +3,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <exception>
+#include <future>
 #include <span>
-#include <thread>
 
 #include "base/file.h"
 #include "data/image_decoder.h"
@@ -189,7 +188,7 @@ class SharedDataset {
   /// Throws Error(kRunFailed) if the system has no descriptors left.
   SharedDataset();
   /// Cancels the reading and waits for the thread.
-  ~SharedDataset();
+  ~SharedDataset() { cancelled_ = true; }
 
   SharedDatasetHandle handle() const { return {memory_fd_.get(), ready_read_fd_.get()}; }
 
@@ -207,14 +206,12 @@ class SharedDataset {
   UniqueFd ready_read_fd_;
   UniqueFd ready_write_fd_;
   std::atomic<bool> cancelled_{false};
-  std::thread thread_;
-  std::exception_ptr failure_;
+  std::shared_future<void> reading_;  // destroyed first, which waits for the thread
 };
 
 /// Waits for the samples, calling `while_waiting` every second, and maps them read-only and
 /// zero-copy. Takes ownership of the descriptors. Throws PeerError if the launcher ends or gives up
-/// first, or after `timeout`, and Error(kRunFailed) if the memory was not written by a launcher of
-/// this program.
+/// first, or after `timeout`.
 Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout,
                const std::function<void()>& while_waiting = {});
 

@@ -23,7 +23,6 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Dataset, hash, class_names, skipped, train_pa
 namespace {
 
 // Memory layout: the samples, their description as CBOR, and the description's offset, a uint64.
-constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr const char* kMemory = "the shared samples";
 
 std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
@@ -40,35 +39,20 @@ std::string describe(const Dataset& dataset, const std::uint8_t* memory) {
   return text;
 }
 
-/// Makes the memory read-only for everyone. Between fork and exec, a starting process still has the
-/// launcher's writable mapping, and the kernel refuses to seal until it is gone.
-void seal(int fd) {
-  constexpr double kTimeout_s = 10;
-  const double begin_s = monotonic_seconds();
-  while (::fcntl(fd, F_ADD_SEALS, kSeals) != 0) {
-    if (errno != EBUSY || monotonic_seconds() - begin_s > kTimeout_s)
-      throw_errno("seal the memory of the samples");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-/// Reads the data set into the memory and seals it.
+/// Reads the data set into the memory.
 void fill(int fd, DatasetReader& reader) {
   reader.require_memory();
   const std::uint64_t end = reader.bytes();
   if (::ftruncate(fd, static_cast<off_t>(end)) != 0) {
     throw_errno("resize the memory of the samples");
   }
-  {
-    const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE, kMemory);
-    std::string description = describe(reader.read_into({memory.get(), end}, memory), memory.get());
-    description.append(reinterpret_cast<const char*>(&end), sizeof end);
-    if (::lseek(fd, static_cast<off_t>(end), SEEK_SET) < 0 ||
-        !write_all(fd, description.data(), description.size())) {
-      throw_errno("write to the memory of the samples");
-    }
+  const auto memory = map_shared(fd, end, PROT_READ | PROT_WRITE, kMemory);
+  std::string description = describe(reader.read_into({memory.get(), end}, memory), memory.get());
+  description.append(reinterpret_cast<const char*>(&end), sizeof end);
+  if (::lseek(fd, static_cast<off_t>(end), SEEK_SET) < 0 ||
+      !write_all(fd, description.data(), description.size())) {
+    throw_errno("write to the memory of the samples");
   }
-  seal(fd);
 }
 
 void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
@@ -92,11 +76,6 @@ void wait_until_ready(int ready_fd, std::chrono::milliseconds timeout,
   }
 }
 
-[[noreturn]] void throw_malformed(const char* what) {
-  throw Error(ExitCode::kRunFailed,
-              std::string("shared samples: the memory passed by the launcher ") + what);
-}
-
 ImageSet restore(const nlohmann::json& description,
                  const std::shared_ptr<const std::uint8_t>& memory) {
   auto set = description.get<ImageSet>();
@@ -113,8 +92,7 @@ ImageSet restore(const nlohmann::json& description,
 
 }  // namespace
 
-SharedDataset::SharedDataset()
-    : memory_fd_(::memfd_create("mnist-train-samples", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+SharedDataset::SharedDataset() : memory_fd_(::memfd_create("mnist-train-samples", MFD_CLOEXEC)) {
   std::array<int, 2> ends{};
   if (!memory_fd_.valid() || ::pipe2(ends.data(), O_CLOEXEC) != 0)
     throw_errno("allocate memory for the samples");
@@ -122,30 +100,20 @@ SharedDataset::SharedDataset()
   ready_write_fd_ = UniqueFd(ends[1]);
 }
 
-SharedDataset::~SharedDataset() {
-  cancelled_ = true;
-  if (thread_.joinable()) thread_.join();
-}
-
 void SharedDataset::publish(const settings::DataOptions& options, Splits splits,
                             const fs::path& record) {
-  thread_ = start_thread([this, options, splits, record] {
-    try {
-      DatasetReader reader(options, splits, record, &cancelled_);
-      fill(memory_fd_.get(), reader);
-      const char ready = 1;
-      if (!write_all(ready_write_fd_.get(), &ready, 1))
-        throw_errno("tell the workers that samples are ready");
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-    ready_write_fd_.reset();
+  reading_ = start_task([this, options, splits, record] {
+    const UniqueFd announces = std::move(ready_write_fd_);  // hangs up at the end, or on failure
+    DatasetReader reader(options, splits, record, &cancelled_);
+    fill(memory_fd_.get(), reader);
+    const char ready = 1;
+    if (!write_all(announces.get(), &ready, 1))
+      throw_errno("tell the workers that samples are ready");
   });
 }
 
 void SharedDataset::wait() {
-  if (thread_.joinable()) thread_.join();
-  if (failure_) std::rethrow_exception(failure_);
+  if (reading_.valid()) reading_.get();
 }
 
 Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds timeout,
@@ -156,19 +124,12 @@ Dataset attach(const SharedDatasetHandle& handle, std::chrono::milliseconds time
   struct stat status {};
   if (::fstat(memory_fd.get(), &status) != 0) throw_errno("examine the memory of the samples");
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  // An unsealed file could shrink, and reading beyond its end would kill the process.
-  const int seals = ::fcntl(memory_fd.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) throw_malformed("is not sealed");
   std::uint64_t begin = 0;
-  if (bytes < sizeof begin) throw_malformed("has no description");
   const std::shared_ptr<const std::uint8_t> memory =
       map_shared(memory_fd.get(), bytes, PROT_READ, kMemory);
   const std::uint8_t* end = memory.get() + bytes - sizeof begin;
   std::memcpy(&begin, end, sizeof begin);
-  const auto description = nlohmann::json::from_cbor(
-      memory.get() + std::min(begin, bytes - sizeof begin), end, /*strict=*/true,
-      /*allow_exceptions=*/false);
-  if (!description.is_object()) throw_malformed("was written by another program");
+  const auto description = nlohmann::json::from_cbor(memory.get() + begin, end);
   auto dataset = description.get<Dataset>();
   for (const auto& [key, set] : kSplits) dataset.*set = restore(description.at(key), memory);
   return dataset;

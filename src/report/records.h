@@ -21,7 +21,7 @@ namespace mnist_train::report {
 
 namespace fs = std::filesystem;
 
-/// A number that was not measured or that an older version did not record.
+/// A number that was not measured or recorded.
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Records of metrics.jsonl, with members in the order of the file. Writing turns NaN into null and

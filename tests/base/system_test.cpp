@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <stdexcept>
 
 #include "base/file.h"
 #include "support/catch.h"
@@ -46,6 +48,17 @@ TEST_CASE("a started thread blocks all signals, its starter keeps its mask") {
     CHECK(::sigismember(&inside, signal) == 1);
     CHECK(::sigismember(&after, signal) == ::sigismember(&before, signal));
   }
+}
+
+TEST_CASE("a task has the exception of its work, which is waited for") {
+  auto failed = start_task([] { throw std::runtime_error("reason"); });
+  CHECK_THROWS_AS(failed.get(), std::runtime_error);
+  std::atomic<bool> is_done{false};
+  (void)start_task([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    is_done = true;
+  });
+  CHECK(is_done);
 }
 
 TEST_CASE("the state tells running processes from zombies") {

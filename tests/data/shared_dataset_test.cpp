@@ -1,10 +1,8 @@
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <thread>
 
 #include "base/error.h"
 #include "data/dataset.h"
@@ -93,23 +91,6 @@ TEST_CASE("a late worker finds the samples, even after the launcher has ended") 
   CHECK(same(attach(late, milliseconds(0)), open_dataset(shared_at(folder.path()))));
 }
 
-TEST_CASE("published samples are read-only once a process that is being started lets go of them") {
-  const TempFolder folder;
-  SmallDataset{}.write(folder.path());
-  SharedDataset shared;
-  const int fd = shared.handle().memory_fd;
-  void* const held = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  REQUIRE(held != MAP_FAILED);
-  shared.publish(shared_at(folder.path()));
-  std::this_thread::sleep_for(milliseconds(200));
-  CHECK(::fcntl(fd, F_GET_SEALS) == 0);
-  ::munmap(held, 4096);
-  shared.wait();
-  CHECK(::mmap(nullptr, 4096, PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
-  CHECK(::ftruncate(fd, 0) != 0);
-  CHECK(::pwrite(fd, "x", 1, 0) != 1);
-}
-
 TEST_CASE("a launcher that dies before the samples are there is noticed") {
   std::array<int, 2> result{};
   REQUIRE(::pipe(result.data()) == 0);
@@ -152,36 +133,6 @@ TEST_CASE("broken data fail the launcher, and the workers only because of it") {
   const auto worker = error_of([&] { attach(copy_of(shared.handle()), milliseconds(20000)); });
   CHECK(worker.is_peer_error);
   CHECK_ERROR(shared.wait(), ExitCode::kData, "train-labels-idx1-ubyte: byte 0:");
-}
-
-TEST_CASE("memory that was not written by a launcher is refused") {
-  const TempFolder folder;
-  SmallDataset{}.write(folder.path());
-  SharedDataset shared;  // for a pipe that is ready
-  shared.publish(shared_at(folder.path()));
-  shared.wait();
-  const int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  const auto refusal = [&](off_t bytes, const std::string& head, int sealed) {
-    const int fd = ::memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    REQUIRE(::ftruncate(fd, bytes) == 0);
-    REQUIRE(::pwrite(fd, head.data(), head.size(), 0) == static_cast<ssize_t>(head.size()));
-    if (sealed != 0) REQUIRE(::fcntl(fd, F_ADD_SEALS, sealed) == 0);
-    return error_of([&] {
-      const SharedDatasetHandle copy = copy_of(shared.handle());
-      ::close(copy.memory_fd);
-      attach({fd, copy.ready_fd}, milliseconds(1000));
-    });
-  };
-  std::string whole(1 << 20, '\0');
-  const ssize_t read = ::pread(shared.handle().memory_fd, whole.data(), whole.size(), 0);
-  REQUIRE(read > 0);
-  whole.resize(static_cast<std::size_t>(read));
-  const auto size = static_cast<off_t>(whole.size());
-  CHECK(refusal(size, whole, seals).message.empty());  // an exact copy is as good
-  CHECK_THAT(refusal(size, whole, 0).message, ContainsSubstring("not sealed"));
-  CHECK_THAT(refusal(100, "", seals).message, ContainsSubstring("another program"));
-  CHECK_THAT(refusal(size + 4096, whole, seals).message, ContainsSubstring("another program"));
-  CHECK_THAT(refusal(size, "MTDATA99", seals).message, ContainsSubstring("another program"));
 }
 
 }  // namespace
