@@ -157,14 +157,14 @@ TEST_CASE("a rank that went away makes the others fail as its victims") {
 }
 
 TEST_CASE("waiting for a missing rank ends with the time-out") {
-  constexpr double kTimeout_s = 1;
+  constexpr double kTimeout_s = 0.5;
   Failure failure;
   double waited_s = 0;
   on_connected_ranks(
       2,
       [&](Communicator& communicator) {
         if (communicator.rank() == 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
           return;
         }
         at::Tensor tensor = at::ones({10});
@@ -174,8 +174,8 @@ TEST_CASE("waiting for a missing rank ends with the time-out") {
       },
       kTimeout_s);
   CHECK(failure.is_peer_error);
-  CHECK(waited_s > 0.5);
-  CHECK(waited_s < 2.4);
+  CHECK(waited_s > 0.25);
+  CHECK(waited_s < 1.15);
 }
 
 TEST_CASE("Gloo sums tensors on a GPU", "[gpu]") {
@@ -276,7 +276,7 @@ TEST_CASE("a lack of memory in LibTorch's allocator is recognised by its message
 }
 
 constexpr double kLong_s = 30;
-constexpr double kShort_s = 1;
+constexpr double kShort_s = 0.3;
 
 /// torchrun's agent: it serves one store to all attempts.
 c10::intrusive_ptr<c10d::TCPStore> agent_store(const launch::ListenSocket& listener, int fd) {
@@ -331,7 +331,7 @@ TEST_CASE("missing ranks are named") {
   const Failure failure = error_of([&] { meeting.meet(0, kAsItIs, kShort_s); });
   CHECK_FALSE(failure.is_peer_error);
   CHECK_THAT(failure, IsError(ExitCode::kDistributed,
-                              "1 of 3 ranks joined within 1 s (launch.rendezvous_timeout_s), "
+                              "1 of 3 ranks joined within 0.3 s (launch.rendezvous_timeout_s), "
                               "missing: rank 1, rank 2"));
 }
 
@@ -438,11 +438,12 @@ TEST_CASE("another program in place of the store is reported in time") {
   const Failure failure =
       error_of([&] { rendezvous(rendezvous_of(1, 2, stranger.port(), -1, kShort_s)); });
   CHECK(monotonic_seconds() - begin_s >= kShort_s - 0.01);
-  CHECK(monotonic_seconds() - begin_s < kShort_s + 1);
-  CHECK_THAT(failure, IsError(ExitCode::kDistributed, "cannot reach the store at 127.0.0.1:" +
-                                                          std::to_string(stranger.port()) +
-                                                          " (MASTER_ADDR, MASTER_PORT) within 1 s "
-                                                          "(launch.rendezvous_timeout_s): "));
+  CHECK(monotonic_seconds() - begin_s < 2);
+  CHECK_THAT(failure,
+             IsError(ExitCode::kDistributed,
+                     "cannot reach the store at 127.0.0.1:" + std::to_string(stranger.port()) +
+                         " (MASTER_ADDR, MASTER_PORT) within 0.3 s "
+                         "(launch.rendezvous_timeout_s): "));
 }
 
 TEST_CASE("a host name that does not resolve is reported on every rank, within one time-out") {
@@ -451,7 +452,7 @@ TEST_CASE("a host name that does not resolve is reported on every rank, within o
     options.identity.master_address = "no-such-host.invalid";
     const double begin_s = monotonic_seconds();
     const Failure failure = error_of([&] { rendezvous(options); });
-    CHECK(monotonic_seconds() - begin_s < kShort_s + 1);
+    CHECK(monotonic_seconds() - begin_s < 2);
     CHECK_THAT(failure, IsError(ExitCode::kDistributed, "no-such-host.invalid:29500"));
   }
 }

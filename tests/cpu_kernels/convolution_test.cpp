@@ -188,7 +188,7 @@ void check(const ConvolutionShape& shape, std::int64_t images, std::uint32_t see
 /// Depthwise convolutions have one or more output channels for each input channel.
 void check_random_shapes(bool depthwise, std::uint32_t seed) {
   Draws<float> draws(seed);
-  for (std::uint32_t i = 0; i < 200; ++i) {
+  for (std::uint32_t i = 0; i < 100; ++i) {
     ConvolutionShape shape = random_shape(draws);
     if (depthwise) {
       shape.groups = shape.in.channels = 2 + draws.below(40);

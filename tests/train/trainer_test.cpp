@@ -277,13 +277,15 @@ TEST_CASE("the weights do not depend on how many ranks share the work of augment
 std::vector<at::Tensor> trained_by_two(TrainOptions options, AveragingStrategy strategy,
                                        ModelName name, bool bf16) {
   options.gradient_averaging.strategy = strategy;
-  std::vector<std::shared_ptr<models::Model>> models;  // made in turn: they draw from one generator
-  for (int i = 0; i < 6; ++i) models.push_back(built_in_model(name, 1));
+  // Of each rank a model, its average and its copy in bf16; made in turn: they draw from one
+  // generator.
+  std::vector<std::shared_ptr<models::Model>> models;
+  for (int i = 0; i < (bf16 ? 6 : 4); ++i) models.push_back(built_in_model(name, 1));
   const auto results = results_of_ranks(2, [&](comm::Communicator& communicator) {
     const SmallImages images{.count = 50, .height = 28, .width = 28};
     const auto rank = static_cast<std::size_t>(communicator.rank());
     TrainerRig rig(options, communicator, models[rank], images, at::kCPU, {}, nullptr,
-                   bf16 ? models[2 + rank] : nullptr, models[4 + rank]);
+                   bf16 ? models[4 + rank] : nullptr, models[2 + rank]);
     rig.run_to(name == ModelName::kResNet18 ? 2 : 7);
     rig.trainer.all_gather_gradients();
     std::vector<at::Tensor> result{rig.weights(), rig.trainer.parameters().gradients().clone(),
@@ -305,10 +307,12 @@ TEST_CASE("ranks that share weights and state train the same bits as ranks with 
     options.gradient_accumulation_steps = 2;
     options.max_gradient_norm = 0.5;
   }
-  // ResNet's batch norm stays fp32 in bf16.
-  const auto name = GENERATE(ModelName::kNet, ModelName::kResNet18);
-  const bool bf16 = name == ModelName::kResNet18 || GENERATE(false, true);
-  if (name == ModelName::kResNet18) options.epochs = 1;
+  // ResNet's batch norm stays fp32 in bf16; it is slow, so it is trained in one way only.
+  const bool resnet = options.optimizer == settings::OptimizerName::kAdamW &&
+                      accumulates_and_clips && GENERATE(false, true);
+  const auto name = resnet ? ModelName::kResNet18 : ModelName::kNet;
+  const bool bf16 = resnet || GENERATE(false, true);
+  if (resnet) options.epochs = 1;
   const auto copies = trained_by_two(options, AveragingStrategy::kFlat, name, bf16);
   const auto shared = trained_by_two(options, AveragingStrategy::kSharedMemory, name, bf16);
   REQUIRE(shared.size() == copies.size());
