@@ -39,6 +39,7 @@ def preview(folder, config, *arguments):
     return read_preview(write_config(folder, config), folder / "grid.png", *arguments)
 
 
+@pytest.mark.sweep
 def test_a_preview_of_many_large_images_reaches_rank_0(tmp_path):
     data = {"dataset": None, "format": "synthetic", "size": 244, "channels": 3, "limit_train": 128, "limit_test": 1}
     config = write_config(tmp_path, {"batch_size": 128, "data": data})

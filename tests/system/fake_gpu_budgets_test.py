@@ -2,7 +2,7 @@
 
 import pytest
 from fake_gpus import ON_GPU, RESNET18, TINY, fake_gpus, needs_fake_gpus, reports
-from support import train
+from support import swept, train
 
 pytestmark = needs_fake_gpus
 
@@ -45,7 +45,7 @@ def of_an_epoch(folder, changes, gpus=1):
             for before, after in zip(one, two)]
 
 
-@pytest.mark.parametrize("step", STEPS_OF)
+@pytest.mark.parametrize("step", swept(STEPS_OF, NODES))
 def test_a_captured_step_has_no_more_nodes_than_before(tmp_path, step):
     model, changes = STEPS_OF[step]
     (report,) = counts_of(tmp_path, 1, of(model) | changes)

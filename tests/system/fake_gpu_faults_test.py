@@ -7,7 +7,8 @@ import time
 
 import pytest
 from fake_gpus import ON_GPU, fake_gpus, needs_fake_gpus
-from support import LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, torchrun, train, worker, workers
+from support import (LONG_RUN, assert_gone, free_port, import_torch, merged, send, start, swept, torchrun, train, worker,
+                     workers)
 
 pytestmark = needs_fake_gpus
 
@@ -26,7 +27,8 @@ def ranks_by_hand(folder, changes, **settings):
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("way, number", [("captured", signal.SIGKILL), ("eager", signal.SIGSTOP), ("bucketed", signal.SIGKILL)])
+@pytest.mark.parametrize("way, number", swept(
+    [("captured", signal.SIGKILL), ("eager", signal.SIGSTOP), ("bucketed", signal.SIGKILL)], [("captured", signal.SIGKILL)]))
 def test_without_our_launcher_a_rank_whose_peer_is_gone_ends_in_time_and_says_what_it_waited_for(tmp_path, way, number):
     with ranks_by_hand(tmp_path, merged(ENDLESS, WAYS[way])) as (first, second):
         first.wait_for_step(10)
@@ -44,6 +46,7 @@ EVALUATION = (20, {"test_batch_size": 10, "data": {"limit_test": 500}})  # the s
 
 
 @pytest.mark.clock
+@pytest.mark.sweep
 def test_without_our_launcher_a_rank_killed_in_the_evaluation_ends_the_other_in_time(tmp_path):
     step, changes = EVALUATION
     with ranks_by_hand(tmp_path, merged(ENDLESS, changes), kernel_us=300) as (first, second):
@@ -62,7 +65,7 @@ def test_without_our_launcher_a_rank_whose_peer_never_comes_ends_in_time(tmp_pat
         assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
 
 
-@pytest.mark.parametrize("launches", [20, 500])  # the check of kernels; training
+@pytest.mark.parametrize("launches", swept([20, 500], [500]))  # the check of kernels; training
 def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path, launches):
     with ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=launches, hang_device=1) as (first, second):
         begin_s = time.monotonic()
@@ -83,7 +86,7 @@ def test_torchrun_ends_when_a_rank_is_killed(tmp_path):
         assert_gone(process, within_s=2)
 
 
-@pytest.mark.parametrize("phase", ["rendezvous", "evaluation"])
+@pytest.mark.parametrize("phase", swept(["rendezvous", "evaluation"], ["evaluation"]))
 def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp_path, phase):
     changes = merged(ON_GPU, {"epochs": 3, "test_batch_size": 10, "data": {"limit_test": 500}, "checkpoint": {"every_steps": 2},
                               "launch": {"max_restarts": 1}})
@@ -100,7 +103,7 @@ def test_a_rank_killed_in_any_phase_is_noticed_at_once_and_the_run_ends_well(tmp
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("phase", ["training", "evaluation"])
+@pytest.mark.parametrize("phase", swept(["training", "evaluation"], ["training"]))
 def test_a_stopped_rank_is_named_by_our_launcher(tmp_path, phase):
     changes = merged(ENDLESS, {"test_batch_size": 10, "checkpoint": {"every_steps": 2}})
     with start(tmp_path, changes, processes=2, variables=fake_gpus(2)) as process:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from fake_gpus import ON_GPU, RESNET18, devices_in, devices_of_ranks, fake_gpus, needs_fake_gpus, reports
-from support import free_port, merged, mnist_bytes, own_data, run, train, worker, write_config, write_idx_folder
+from support import free_port, merged, mnist_bytes, own_data, run, swept, train, worker, write_config, write_idx_folder
 
 pytestmark = needs_fake_gpus
 
@@ -73,7 +73,7 @@ def test_the_path_trains_as_asked(tmp_path, path):
         assert [graph["streams"] for graph in report["graphs"]] == ([1] if execution == "graph" else [])
 
 
-@pytest.mark.parametrize("path", NCCL_CANNOT)
+@pytest.mark.parametrize("path", swept(NCCL_CANNOT, ["two ranks on one GPU", "a GPU beside a CPU"]))
 def test_ranks_that_nccl_cannot_connect_use_gloo_and_eager_steps(tmp_path, path):
     changes = {"device": "auto"} | NCCL_CANNOT[path]
     summary = train(tmp_path, merged(ONE_EPOCH, changes), processes=2, variables=fake_gpus(1)).summary()
@@ -92,11 +92,14 @@ def on_gpus_of_their_own(folder, changes, visible, expect=0):
     return ranks
 
 
-@pytest.mark.parametrize("visible, devices", [
+VISIBLE = [  # what each rank sees, and the device of each
     (("1", "0"), {0: 1, 1: 0}),                            # --gpus-per-task=1, --gpu-bind=single:1
     (("0,1", "2,3", "0,1", "2,3"), {0: 0, 1: 2, 2: 1, 3: 3}),  # --gpu-bind=closest, tasks in turn on two sockets
     (("2,3", "3,2"), {0: 2, 1: 3}),
-])
+]
+
+
+@pytest.mark.parametrize("visible, devices", swept(VISIBLE, VISIBLE[:2]))
 def test_ranks_that_see_different_gpus_by_the_same_number_use_nccl(tmp_path, visible, devices):
     ranks = on_gpus_of_their_own(tmp_path, {"backend": "nccl"}, visible)
     assert ranks[0].run_folder.summary()["backend"] == "nccl"

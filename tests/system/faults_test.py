@@ -6,8 +6,8 @@ import signal
 import time
 
 import pytest
-from support import (BINARY, LONG_RUN, Process, assert_gone, averaging, merged, send, start, train, wait_until,
-                     write_config)
+from support import (BINARY, LONG_RUN, Process, assert_gone, averaging, merged, send, start, swept, train,
+                     wait_until, write_config)
 
 
 def the_one_block(process):
@@ -112,7 +112,7 @@ def test_sigterm_ends_an_evaluation(tmp_path):
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("first", ["launcher", "ranks", "launcher alone"])
+@pytest.mark.parametrize("first", swept(["launcher", "ranks", "launcher alone"], ["launcher"]))
 def test_a_job_that_was_stopped_for_a_while_raises_no_alarm(tmp_path, first):
     changes = merged(LONG_RUN, {"epochs": 3, "launch": {"hang_timeout_s": 2}})
     with start(tmp_path, changes, processes=2) as process:

@@ -1,12 +1,15 @@
-"""Image folders of a hundred thousand files: the first step comes soon, and a file costs little memory."""
+"""Image folders of a hundred thousand files: `init` and the first step take seconds, and a file costs little memory."""
 
+import json
 import os
 import time
 
 import numpy
 import pytest
 from pictures import write_png
-from support import own_data, start
+from support import own_data, run, start
+
+pytestmark = pytest.mark.sweep
 
 CLASSES = 100
 INODES = 20  # each with many hard links, which are separate files in listings
@@ -39,7 +42,6 @@ def start_and_measure(folder, data):
     return seconds, 1024 * proportional
 
 
-@pytest.mark.sweep
 def test_a_hundred_thousand_files_start_soon_and_take_little_memory(tmp_path):
     few, many = 2_000, 100_000
     measured = {}
@@ -49,3 +51,11 @@ def test_a_hundred_thousand_files_start_soon_and_take_little_memory(tmp_path):
         measured[files] = start_and_measure(tmp_path, data)
     assert measured[many][0] < 10, measured
     assert (measured[many][1] - measured[few][1]) / (many - few) < 300, measured
+
+
+def test_init_examines_a_hundred_thousand_files_within_seconds(tmp_path):
+    folder = make_folder(tmp_path / "many", 100_000)
+    begin = time.monotonic()
+    config = json.loads(run("init", folder, expect=0).stdout)
+    assert time.monotonic() - begin < 10
+    assert config["data"]["test"] == 0.1 and config["data"]["size"] == 12

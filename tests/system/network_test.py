@@ -11,8 +11,8 @@ import threading
 import time
 
 import pytest
-from support import (LONG_RUN, assert_gone, averaging, free_port, import_torch, merged, send, start, train, wait_until,
-                     worker, workers)
+from support import (LONG_RUN, assert_gone, averaging, free_port, import_torch, merged, send, start, swept, train,
+                     wait_until, worker, workers)
 
 BUSY_S = 10  # that a busy machine may add to a time-out
 CONFIG = {"batch_size": 45, "data": {"limit_train": 886, "limit_test": 100}}
@@ -89,7 +89,8 @@ def test_a_slow_rank_is_named_and_the_weights_are_the_same(tmp_path):
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("strategy, operation", [("flat", "all-reduce"), ("shared_memory", "gradient averaging")])
+@pytest.mark.parametrize("strategy, operation", swept([("flat", "all-reduce"), ("shared_memory", "gradient averaging")],
+                                                          [("shared_memory", "gradient averaging")]))
 def test_a_hang_says_who_waits_for_whom(tmp_path, strategy, operation):
     changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
     with start(tmp_path, changes, processes=3) as process:
@@ -123,7 +124,7 @@ def test_in_shared_memory_a_lost_rank_is_noticed_while_another_one_is_waited_for
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
+@pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["shared_memory"]))
 def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_for_it(tmp_path, strategy):
     import_torch()
     changes = merged(LONG_RUN, averaging(strategy) | {"launch": {"hang_timeout_s": 2}})
@@ -138,7 +139,7 @@ def test_without_our_launcher_a_rank_that_hangs_is_named_by_those_that_waited_fo
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("strategy", ["flat", "shared_memory"])
+@pytest.mark.parametrize("strategy", swept(["flat", "shared_memory"], ["shared_memory"]))
 def test_without_our_launcher_a_job_that_is_stopped_for_long_continues(tmp_path, strategy):
     changes = merged(CONFIG, averaging(strategy) | {"epochs": 3, "launch": {"hang_timeout_s": 2}})
     with workers(tmp_path, changes) as ranks:

@@ -77,6 +77,7 @@ def test_pip_is_content_with_what_the_wheel_says(wheel, environment):
         assert not re.findall(r"\]\((?!\w+://)|src=", metadata)
 
 
+@pytest.mark.sweep
 def test_the_same_build_gives_the_same_bytes(wheel, tmp_path):
     assert package(tmp_path).read_bytes() == wheel.read_bytes()
 

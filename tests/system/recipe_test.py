@@ -4,7 +4,7 @@ import math
 
 import pytest
 from resume_test import same_outcome
-from support import averaging, import_torch, printed_json, read_mnist, relative_difference, run, stop_by_sigterm, train
+from support import averaging, import_torch, printed_json, read_mnist, relative_difference, run, stop_by_sigterm, swept, train
 
 torch = import_torch()
 
@@ -34,8 +34,9 @@ def averaged_by_pytorch(name, path):
     return model, average.eval()
 
 
-@pytest.mark.parametrize("name, processes, strategy", [
-    ("resnet18", 1, "auto"), ("net", 2, "shared_memory"), ("net", 3, "bucketed")])
+@pytest.mark.parametrize("name, processes, strategy", swept(
+    [("resnet18", 1, "auto"), ("net", 2, "shared_memory"), ("net", 3, "bucketed")],
+    [("net", 2, "shared_memory"), ("net", 3, "bucketed")]))
 def test_the_average_of_the_weights_is_that_of_tensorflow(tmp_path, name, processes, strategy):
     samples, steps, test_images, compared, tolerance = AVERAGED[name]
     path = tmp_path / "initial.pt"

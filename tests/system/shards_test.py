@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from support import averaging, import_torch, merged, run, send, start, stop_by_sigterm, torchrun, train, write_config
+from support import averaging, import_torch, merged, run, send, start, stop_by_sigterm, swept, torchrun, train, write_config
 
 # Uneven shards; the last batch of an epoch has fewer samples than there are shards.
 BY_SHARDS = {"deterministic": {"shards": 4}, "batch_size": 46, "data": {"limit_train": 922, "limit_test": 301},
@@ -41,7 +41,7 @@ def test_one_hash_for_any_number_of_processes(tmp_path, model, precision):
     assert results(gloo) == expected
 
 
-@pytest.mark.parametrize("shards, precision", [(3, "fp32"), (5, "bf16")])
+@pytest.mark.parametrize("shards, precision", swept([(3, "fp32"), (5, "bf16")], [(3, "fp32")]))
 def test_everything_around_the_gradients_goes_by_shard_too(tmp_path, shards, precision):
     changes = merged(BY_SHARDS, FULL | {"precision": precision, "deterministic": {"shards": shards}})
     expected = results(train(tmp_path, changes, processes=1, output="1"))
@@ -65,6 +65,7 @@ def test_resumes_on_other_numbers_of_processes_end_with_the_same_bits(tmp_path):
     assert results(folder) == results(expected)
 
 
+@pytest.mark.sweep
 def test_a_killed_rank_does_not_change_the_bits(tmp_path):
     changes = config("net", "bf16", checkpoint={"every_steps": 3}, launch={"max_restarts": 1})
     expected = results(train(tmp_path, changes, processes=1, output="whole"))
@@ -76,6 +77,7 @@ def test_a_killed_rank_does_not_change_the_bits(tmp_path):
     assert results(process.run_folder) == expected
 
 
+@pytest.mark.sweep
 def test_torchrun_gives_the_same_bits(tmp_path):
     import_torch()
     expected = results(train(tmp_path, config(), processes=2, output="own"))

@@ -154,6 +154,7 @@ def test_a_report_takes_no_lock_and_knows_a_run_that_lasts(tmp_path, half):
     assert "interrupted" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.sweep
 def test_doctor_reports_a_folder_whose_files_cannot_be_locked(tmp_path):
     def finding(calls):
         done, _ = inject(tmp_path, calls, "doctor", "--json", "--set", "device=cpu", expect=None)
@@ -166,6 +167,7 @@ def test_doctor_reports_a_folder_whose_files_cannot_be_locked(tmp_path):
     assert f"{tmp_path} has no file locks (No locks available)" in lacking["text"]
 
 
+@pytest.mark.sweep
 def test_fetch_works_without_file_locks(tmp_path):
     done, _ = inject(tmp_path, "flock:error=ENOSYS", "fetch", "mnist", "--to", tmp_path / "data", "--mirror", MNIST.as_uri())
     assert done.stderr.count("cannot be locked") == 1

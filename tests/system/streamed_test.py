@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support import (BINARY, environment, merged, printed_json, rank_variables, relative_difference, run, run_program,
-                     small_mnist, train, write_config)
+                     small_mnist, swept, train, write_config)
 
 COUNT = 900
 TOLERANCE = 1e-5
@@ -49,7 +49,7 @@ def decoded_before(tmp_path_factory, sets):
     return {count: train(folder, config_of(sets), processes=count, output=str(count)) for count in (1, 2)}
 
 
-@pytest.mark.parametrize("processes", (1, 2))
+@pytest.mark.parametrize("processes", swept([1, 2], [2]))
 def test_streaming_trains_to_the_same_bits(tmp_path, sets, decoded_before, processes):
     folder = train(tmp_path, config_of(sets, decode="stream", decode_threads=3), processes=processes)
     before = decoded_before[processes]
@@ -73,6 +73,7 @@ def test_a_streamed_run_resumes_in_the_middle_of_an_epoch_also_with_another_numb
         assert relative_difference(folder.weights(), decoded_before[1].weights()) < TOLERANCE
 
 
+@pytest.mark.sweep
 def test_every_process_streams_its_own_set_and_shares_may_move(tmp_path, sets):
     own = [str(sets / "image-folder" / "train" / name) for name in "37"]
     changes = {"train": None, "train_per_process": own, "limit_train": None, "validation": 0}

@@ -120,6 +120,7 @@ def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial
     assert relative_difference({name: ours[name] for name in large}, large) < 2e-3
 
 
+@pytest.mark.sweep
 def test_batch_norm_of_one_process_each_differs_from_the_synchronised(tmp_path, initial):
     def first_loss(output, synchronised):
         changes = {"learning_rate": 0.01, "sync_batch_norm": synchronised, "max_steps": 1}

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 from support import (BINARY, LONG_RUN, Process, assert_gone, executable_of, free_port, import_torch, rank_variables,
-                     send, torchrun, train, wait_until, worker, workers, write_config)
+                     send, swept, torchrun, train, wait_until, worker, workers, write_config)
 
 import_torch()
 
@@ -72,6 +72,7 @@ def two_agents(stack, folder, *flags):
             for _ in range(2)]
 
 
+@pytest.mark.sweep
 def test_torchrun_with_two_agents_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher_flat):
     with ExitStack() as stack:
         for agent in two_agents(stack, tmp_path):
@@ -110,7 +111,7 @@ def test_ranks_started_by_hand_meet_at_the_master_port(tmp_path, own_launcher):
         assert first.run_folder.digest() == own_launcher.digest()
 
 
-@pytest.mark.parametrize("strategy, code", [("auto", 0), ("shared_memory", 2)])
+@pytest.mark.parametrize("strategy, code", swept([("auto", 0), ("shared_memory", 2)], [("auto", 0)]))
 def test_ranks_in_user_namespaces_of_their_own_send_messages_and_shards_keep_their_bits(tmp_path, strategy, code):
     """As with a rootless container for each rank: none may look into another one's /proc/PID/fd."""
     apart = ["unshare", "--user", "--map-root-user"]
