@@ -10,7 +10,7 @@ from support import (idx_bytes, merged, mnist_bytes, own_data, printed_json, rel
                      write_config)
 
 HALVES = ("train", "test")
-COUNT = 700  # of each half
+COUNT = 300  # of each half
 TOLERANCE = 1e-5
 
 

@@ -11,7 +11,7 @@ from torch_networks import LAST, NETWORKS, torch_network  # noqa: E402  (needs t
 
 TOLERANCE = 1e-5
 BUILT_IN = {  # changes, images that are compared
-    "net": ({}, 10000),
+    "net": ({"data": {"limit_test": 2000}}, 2000),
     "resnet18": ({"batch_size": 8, "data": {"limit_train": 16, "limit_test": 20}}, 20),
 }
 SHAPE = (1, 14, 13)

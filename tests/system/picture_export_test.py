@@ -56,7 +56,7 @@ def photos(tmp_path_factory):
 
 
 def train_on(photos, folder, **data):
-    return train(folder, {"epochs": 5, "batch_size": 8, "optimizer": "adam", "sgd_momentum": 0, "model": {"layers": NETWORK},
+    return train(folder, {"epochs": 3, "batch_size": 8, "optimizer": "adam", "sgd_momentum": 0, "model": {"layers": NETWORK},
                           "data": own_data("image-folder", photos, size=[20, 24], channels=3) | {"test": 0.4} | data})
 
 

@@ -9,7 +9,7 @@ from pictures import read_preview, write_png
 from support import own_data, write_config
 from torchvision.transforms.v2 import InterpolationMode, functional
 
-COUNT = 300
+COUNT = 150
 SEED = 7
 BITS = 2**64 - 1
 SIZES = {"gray": (1, 28, 31), "rgb": (3, 40, 33)}
