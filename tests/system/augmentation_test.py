@@ -1,7 +1,7 @@
 """data.augment in whole runs."""
 
 import pytest
-from support import merged, relative_difference, stop_by_sigterm, train
+from support import merged, relative_difference, train
 
 TOLERANCE = 1e-4
 STEPS = 20
@@ -45,15 +45,6 @@ def test_the_list_and_its_order_matter(tmp_path, alone):
     for name, augment in [("none", []), ("reversed", LIST[::-1])]:
         other = train(tmp_path, merged(CONFIG, {"data": {"augment": augment}}), output=name)
         assert relative_difference(other.weights(), alone.weights()) > 100 * TOLERANCE, name
-
-
-@pytest.mark.parametrize("augment", [LIST, OTHER_LIST], ids=["list", "other list"])
-def test_a_run_that_is_interrupted_in_an_epoch_resumes_with_the_same_draws(tmp_path, augment):
-    config = merged(CONFIG, {"max_steps": 200, "data": {"augment": augment}})
-    longer = merged(config, {"max_steps": stop_by_sigterm(tmp_path, config, 2, 3).last_step() + 10})
-    folder = train(tmp_path, longer, "--resume", "auto", processes=2)
-    whole = train(tmp_path, longer, processes=2, output="whole")
-    assert folder.digest() == whole.digest()
 
 
 def test_global_mixup_needs_a_second_process_and_says_so(tmp_path):

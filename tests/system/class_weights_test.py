@@ -8,6 +8,8 @@ from support import averaging, import_torch, merged, mnist_bytes, own_data, trai
 torch = import_torch()
 functional = torch.nn.functional
 
+from torch_models import shuffled, training  # noqa: E402  (needs torch)
+
 CLASSES = 4
 SAMPLES = 250
 EPOCHS = 5  # of 4 steps, the last of which is smaller
@@ -35,10 +37,9 @@ CASES = {
     "sharded": {"class_weights": WEIGHTS, "deterministic": {"shards": 5}},
     "torchscript": {"class_weights": "balanced", "torchscript": True},
 }
-RUNS = [("plain", 1, "auto"), ("balanced", 1, "auto"), ("balanced", 3, "bucketed"), ("given", 2, "flat"),
-         ("smoothed", 3, "shared_memory"), ("mixed", 3, "flat"), ("mixed across shards", 2, "shared_memory"),
-         ("accumulated", 2, "bucketed"), ("accumulated", 3, "flat"), ("sharded", 3, "flat"),
-         ("torchscript", 2, "shared_memory")]
+RUNS = [("plain", 1, "auto"), ("balanced", 3, "bucketed"), ("given", 2, "flat"), ("smoothed", 3, "shared_memory"), ("mixed", 3, "flat"),
+        ("mixed across shards", 2, "shared_memory"), ("accumulated", 2, "bucketed"), ("sharded", 3, "flat"),
+        ("torchscript", 2, "shared_memory")]
 
 
 @pytest.fixture(scope="module")
@@ -81,50 +82,44 @@ def weights_of(setting, labels):
     return numpy.array([(setting or {}).get(str(label), 1) for label in range(CLASSES)])
 
 
-def permutation(count, seed):
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+def mixed_with(config, own, following):
+    """The partner of each sample of a batch, and the sample's own share; `following` it is another in the epoch's order."""
+    other, share = own.clone(), torch.ones(len(own), dtype=torch.float64)
+    mixup = config["data"].get("augment", [None, {"weight": 1}])[1]
+    if mixup.get("scope") != "global":
+        return following, share * mixup["weight"]
+    shards = numpy.array_split(numpy.arange(len(own)), config["deterministic"]["shards"])
+    for shard, partners in zip(shards, shards[1:] + shards[:1]):
+        pairs = min(len(shard), len(partners))
+        other[shard[:pairs]] = own[partners[:pairs]]
+        share[shard[:pairs]] = mixup["weight"]
+    return other, share
 
 
-def steps_of_pytorch(config, images, labels, order_of=lambda epoch: permutation(SAMPLES, SEED + epoch)):
+def steps_of_pytorch(config, images, labels, order_of=lambda epoch: shuffled(SAMPLES, SEED + epoch)):
     """The loss of every step, in fp64: the mean by torch.nn.CrossEntropyLoss, or for mixed samples its definition."""
     model = Network().double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     weight = torch.tensor(weights_of(config.get("class_weights"), labels), dtype=torch.float64)
-    smoothing = config.get("label_smoothing", 0)
-    augment = config["data"].get("augment", [])
+    options = {"weight": weight, "label_smoothing": config.get("label_smoothing", 0)}
     pixels = torch.from_numpy(images).double()[:, None] / 255
     targets = torch.from_numpy(labels.astype(numpy.int64))
-    losses = []
-    for epoch in range(EPOCHS):
-        order = order_of(epoch)
-        partner = order.roll(-1)
-        for begin in range(0, SAMPLES, BATCH):
-            own = order[begin:begin + BATCH]
-            other, share = own, torch.ones(len(own), dtype=torch.float64)
-            if augment and augment[1].get("scope") != "global":
-                other, share = partner[begin:begin + BATCH], share * augment[1]["weight"]
-            elif augment:
-                shards = numpy.array_split(numpy.arange(len(own)), config["deterministic"]["shards"])
-                other = own.clone()
-                for number, shard in enumerate(shards):
-                    following = shards[(number + 1) % len(shards)]
-                    pairs = min(len(shard), len(following))
-                    other[shard[:pairs]] = own[following[:pairs]]
-                    share[shard[:pairs]] = augment[1]["weight"]
-            mixed = share.view(-1, 1, 1, 1)
-            logits = model(mixed * pixels[own] + (1 - mixed) * pixels[other])
-            if augment:
-                sums = [functional.cross_entropy(logits, targets[which], weight, reduction="none", label_smoothing=smoothing)
-                        for which in (own, other)]
-                loss = (share * sums[0] + (1 - share) * sums[1]).sum() / (
-                    share * weight[targets[own]] + (1 - share) * weight[targets[other]]).sum()
-            else:
-                loss = torch.nn.CrossEntropyLoss(weight, label_smoothing=smoothing)(logits, targets[own])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
+
+    def batches():
+        for epoch in range(EPOCHS):
+            order = order_of(epoch)
+            for own, following in zip(order.split(BATCH), order.roll(-1).split(BATCH)):
+                other, share = mixed_with(config, own, following)
+                mixed = share.view(-1, 1, 1, 1)
+                yield mixed * pixels[own] + (1 - mixed) * pixels[other], (targets[own], targets[other], share)
+
+    def loss(logits, labels):
+        own, other, share = labels
+        if "augment" not in config["data"]:
+            return functional.cross_entropy(logits, own, **options)
+        sums = [functional.cross_entropy(logits, each, reduction="none", **options) for each in (own, other)]
+        return (share * sums[0] + (1 - share) * sums[1]).sum() / (share * weight[own] + (1 - share) * weight[other]).sum()
+
+    return list(training(model, torch.optim.SGD(model.parameters(), lr=RATE), batches(), loss))
 
 
 @pytest.mark.parametrize("case, processes, strategy", RUNS)
@@ -158,7 +153,7 @@ def test_processes_with_training_sets_of_their_own_divide_by_the_weights_of_all(
 
     def order_of(epoch):
         """Positions are dealt in turn to the processes that have samples left."""
-        left = [list(part.start + permutation(part.stop - part.start, SEED + rank * 1000003 + epoch).numpy())
+        left = [list(part.start + shuffled(part.stop - part.start, SEED + rank * 1000003 + epoch).numpy())
                 for rank, part in enumerate(parts)]
         order = []
         while any(left):

@@ -12,7 +12,7 @@ from torch_networks import NETWORKS, torch_network  # noqa: E402
 
 SHAPE = (1, 14, 13)
 SAMPLES = 60
-STEPS = 20
+STEPS = 10
 FULL_BATCH = {"epochs": STEPS, "batch_size": SAMPLES, "learning_rate": 0.002, "sgd_momentum": 0.9,
               "checkpoint": {"every_epochs": 0, "keep_best": False}, "report": {"html": False, "tensorboard": False}}
 WITH_DROPOUT = [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "relu", {"name": "max_pool2d", "kernel_size": 2},
@@ -57,14 +57,6 @@ def test_dropout_draws_the_same_on_any_number_of_processes(tmp_path, precision, 
     without = [layer for layer in WITH_DROPOUT if "dropout" not in layer and layer != {"name": "dropout", "p": 0.3}]
     kept = train(tmp_path, config | {"model": {"layers": without}}, output="without")
     assert kept.losses()[0] != pytest.approx(losses[0][0], rel=1e-3)
-
-
-def test_a_resumed_run_with_dropout_ends_with_the_same_bits(tmp_path):
-    config = {"epochs": 2, "max_steps": 30, "model": {"layers": WITH_DROPOUT}, "checkpoint": {"every_steps": 7}}
-    whole = train(tmp_path, config, processes=2, output="whole")
-    train(tmp_path, config | {"max_steps": 17}, processes=2, output="parts")
-    parts = train(tmp_path, config, "--resume", "auto", processes=2, output="parts")
-    assert parts.digest() == whole.digest()
 
 
 @pytest.mark.parametrize("name", ["net", "mlp", "lenet", "resnet18"])

@@ -6,7 +6,8 @@ import shutil
 
 import pytest
 from installation import needs_build_folder, prefix  # noqa: F401, F811  (a fixture)
-from support import REPOSITORY, merged, printed_json, run, run_program, stop_by_sigterm, train, write_config
+from resume_test import check_that_a_stopped_run_resumes
+from support import REPOSITORY, merged, printed_json, run, run_program, train, write_config
 
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
 pytestmark = [needs_build_folder, pytest.mark.skipif(COMPILER is None, reason="there is no compiler")]
@@ -30,11 +31,8 @@ def with_plugin(library, options=None, **others):
 
 
 def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, example):
-    changes = with_plugin(example, precision="bf16")
-    whole = train(tmp_path, changes, processes=2, output="whole")
-    assert whole.summary()["precision"] == "bf16"
-    stop_by_sigterm(tmp_path, changes, 2, 3)
-    assert train(tmp_path, changes, "--resume", "auto", processes=2).digest() == whole.digest()
+    changes = with_plugin(example, epochs=4, precision="bf16")
+    assert check_that_a_stopped_run_resumes(tmp_path, changes, 2).summary()["precision"] == "bf16"
 
 
 def test_it_learns_and_its_checkpoints_are_evaluated(tmp_path, example):

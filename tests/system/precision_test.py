@@ -24,7 +24,7 @@ def test_bf16_follows_fp32_on_any_number_of_processes(tmp_path):
 def test_processors_with_fewer_instruction_sets_train_alike(tmp_path):
     """On this processor, with kernels hidden; one that lacks the set anyway compares equal code."""
     variables = {"MNIST_TRAIN_TEST_WITHOUT": "avx512"}
-    for name, precision, tolerance in (("net", "fp32", 1e-4), ("mlp", "fp32", 1e-4), ("net", "bf16", 0.02)):
+    for name, precision, tolerance in (("net", "fp32", 1e-4), ("net", "bf16", 0.02)):
         changes = {"epochs": 1, "max_steps": 10, "log_interval": 1, "model": {"name": name}, "precision": precision}
         whole = train(tmp_path, changes, processes=2, output=f"{name}-{precision}")
         without = train(tmp_path, changes, processes=2, output=f"{name}-{precision}-without", variables=variables)
@@ -32,14 +32,6 @@ def test_processors_with_fewer_instruction_sets_train_alike(tmp_path):
     for missing in ("avx512", "bf16"):
         auto = train(tmp_path, {"max_steps": 1, "precision": "auto"}, output=f"auto-{missing}", variables={"MNIST_TRAIN_TEST_WITHOUT": missing})
         assert auto.summary()["precision"] == "fp32"
-
-
-def test_bf16_resumes_to_the_same_bits(tmp_path):
-    changes = {"precision": "bf16", "checkpoint": {"every_steps": 7, "keep": 20}}
-    whole = train(tmp_path, changes, processes=2, output="whole")
-    middle = whole.path / "checkpoints/step-00000014.safetensors"
-    resumed = train(tmp_path, changes, "--resume", middle, processes=2)
-    assert relative_difference(resumed.weights(), whole.weights()) == 0
 
 
 @pytest.mark.parametrize("compression, tolerance, strategy", [("fp16", 2e-3, "flat"), ("bf16", 2e-2, "bucketed")])

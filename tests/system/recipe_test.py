@@ -3,8 +3,7 @@
 import math
 
 import pytest
-from resume_test import same_outcome
-from support import averaging, import_torch, printed_json, read_mnist, relative_difference, run, stop_by_sigterm, swept, train
+from support import averaging, import_torch, printed_json, read_mnist, relative_difference, run, swept, train
 
 torch = import_torch()
 
@@ -127,26 +126,6 @@ def test_the_summary_says_what_ended_a_run(tmp_path):
         folder = train(tmp_path, short | changes, output=output)
         assert folder.summary()["ended_by"] == output
     assert "stop_at_accuracy: test accuracy" in folder.stderr
-
-
-PER_EPOCH = 20
-DATA = {"batch_size": 45, "data": {"limit_train": 886}, "ema": {"decay": 0.9}}
-RECIPES = {
-    "plateau": DATA | {"epochs": 30, "early_stopping": {"patience": 3, "min_delta": 0.02}, "learning_rate": 0.04,
-                       "schedule": {"name": "plateau", "patience": 0, "factor": 0.5, "warmup_epochs": 0.5}},
-    "one_cycle": DATA | {"epochs": 3, "schedule": {"name": "one_cycle", "max_learning_rate": 0.05}},
-}
-
-
-@pytest.mark.parametrize("recipe, processes, strategy", [("plateau", 2, "shared_memory"), ("one_cycle", 3, "flat")])
-def test_a_stopped_run_resumes_to_the_same_bits(tmp_path, recipe, processes, strategy):
-    changes = RECIPES[recipe] | averaging(strategy)
-    whole = train(tmp_path, changes, processes=processes, output="whole")
-    rates = [step["learning_rate"] for step in whole.steps()]
-    assert rates[-1] < max(rates)
-    assert whole.summary()["ended_by"] == {"plateau": "early_stopping", "one_cycle": "epochs"}[recipe]
-    stop_by_sigterm(tmp_path, changes, processes, whole.last_step() - 3 * PER_EPOCH // 2)
-    same_outcome(train(tmp_path, changes, "--resume", "auto", processes=processes), whole)
 
 
 def test_a_run_ends_with_the_first_epoch_that_reaches_stop_at_accuracy_on_the_validation_set(tmp_path):

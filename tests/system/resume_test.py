@@ -15,6 +15,31 @@ TOTAL = 3 * PER_EPOCH
 # 45 samples in a batch do not divide by 2, and the last batch of an epoch has 31.
 CONFIG = {"epochs": 3, "batch_size": 45, "data": {"limit_train": 886}}
 RESUME = ("--resume", "auto")
+# Together they have all that a run must take up again between two steps: processes, and changes of CONFIG.
+RECIPES = {
+    "plain": (1, {}),
+    "bf16": (2, averaging("shared_memory") | {
+        "epochs": 6, "precision": "bf16", "optimizer": "adamw", "ema": {"decay": 0.9}, "class_weights": "balanced",
+        "schedule": {"name": "one_cycle", "max_learning_rate": 0.05},
+        "parameters": [{"match": "conv.*", "frozen": True}, {"match": "head.*", "learning_rate_factor": 2, "weight_decay": 0}],
+        "data": {"limit_train": 886, "augment": [
+            {"name": "random_crop", "padding": 2, "fill": "background"},
+            {"name": "random_resized_crop", "size": 26, "scale": [0.5, 1]}, "vertical_flip",
+            {"name": "color_jitter", "brightness": 0.4, "contrast": [0.5, 1.5]}, "trivial_augment",
+            {"name": "random_erasing", "fill": 128}, {"name": "cutmix", "alpha": 0.4}]},
+        "model": {"layers": [
+            {"name": "conv2d", "out_channels": 4, "kernel_size": 5, "as": "conv"}, "batch_norm", "relu",
+            {"name": "max_pool2d", "kernel_size": 2}, {"name": "dropout", "p": 0.3}, "flatten",
+            {"name": "linear", "out_features": 20}, "relu", "dropout",
+            {"name": "linear", "out_features": "classes", "as": "head"}]}}),
+    "fp32": (3, averaging("bucketed") | {
+        "epochs": 30, "learning_rate": 0.3, "gradient_accumulation_steps": 2, "max_gradient_norm": 1, "ema": {"decay": 0.9},
+        "schedule": {"name": "plateau", "patience": 0, "factor": 0.5, "warmup_epochs": 0.5},
+        "early_stopping": {"patience": 3, "min_delta": 0.02},
+        "data": {"limit_train": 443, "limit_test": 100, "validation": 0.2, "augment": [
+            {"name": "random_crop", "padding": 2}, "horizontal_flip", {"name": "rotate", "degrees": 10},
+            {"name": "cutout", "size": 8}, {"name": "mixup", "alpha": 0.4}]}}),
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +79,27 @@ def cut_short(folder, changes, processes, step):
     return process.run_folder
 
 
-@pytest.mark.parametrize("processes, strategy", [(1, "auto"), (2, "bucketed"), (3, "shared_memory")])
-def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, uninterrupted, processes, strategy):
-    changes = CONFIG | averaging(strategy)
-    stopped = stop_by_sigterm(tmp_path, changes, processes, PER_EPOCH + 5)
+def check_that_a_stopped_run_resumes(folder, changes, processes):
+    """To the same outcome as the run that is returned, which was not stopped."""
+    whole = train(folder, changes, processes=processes, output="whole")
+    step = whole.last_step() // 2 + 2
+    stopped = stop_by_sigterm(folder, changes, processes, step)
     summary = stopped.summary()
     assert summary["status"] == "stopped"
-    assert PER_EPOCH + 5 <= summary["steps"] < TOTAL
+    assert step <= summary["steps"] < whole.last_step()
     assert [int(path.stem[5:]) for path in stopped.checkpoints()][-1] == summary["steps"]
     assert not (stopped.path / "model.pt").exists()
-    resumed = train(tmp_path, changes, *RESUME, processes=processes)
-    same_outcome(resumed, uninterrupted(processes, strategy))
+    same_outcome(train(folder, changes, *RESUME, processes=processes), whole)
+    return whole
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, recipe):
+    processes, changes = RECIPES[recipe]
+    whole = check_that_a_stopped_run_resumes(tmp_path, CONFIG | changes, processes)
+    rates = [step["learning_rate"] for step in whole.steps()]
+    assert recipe == "plain" or min(rates[len(rates) // 2:]) < max(rates)
+    assert whole.summary()["ended_by"] == ("early_stopping" if recipe == "fp32" else "epochs")
 
 
 def test_a_resumed_run_says_how_its_new_length_moves_the_schedule(tmp_path):

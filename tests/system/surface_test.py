@@ -10,8 +10,8 @@ functional = torch.nn.functional
 
 from torch_models import MODELS, training  # noqa: E402  (needs torch)
 
-SAMPLES = {"net": 250, "mlp": 100, "lenet": 100, "resnet18": 32}  # all of them in every batch, so that their order does not matter
-STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 4}
+SAMPLES = {"net": 100, "mlp": 100, "lenet": 100, "resnet18": 32}  # all of them in every batch, so that their order does not matter
+STEPS = {"net": 20, "mlp": 20, "lenet": 20, "resnet18": 3}
 SEEDS = {"net": 5, "mlp": 7, "lenet": 7, "resnet18": 7}  # of the initial weights
 PRECISE = 1e-5  # of losses, relative
 # Rounding grows through twenty batch norms: PyTorch's own losses in fp32 part from those in fp64 by 6e-4 here, with
@@ -87,8 +87,7 @@ def optimizer_of(name):
 
 
 @pytest.mark.parametrize("name, processes, strategy", [
-    ("momentum", 1, "auto"), ("momentum", 2, "shared_memory"), ("momentum", 3, "bucketed"), ("plain", 2, "bucketed"),
-    ("nesterov and weight decay", 3, "flat")])
+    ("momentum", 2, "shared_memory"), ("plain", 3, "bucketed"), ("nesterov and weight decay", 3, "flat")])
 def test_sgd_follows_pytorch_however_gradients_are_averaged(tmp_path, initial, name, processes, strategy):
     run, weights = check(tmp_path, "net", initial, SGD[name] | averaging(strategy), processes, optimizer_of(name),
                          loss=functional.nll_loss)
@@ -112,7 +111,7 @@ def test_every_model_follows_pytorch(tmp_path, initial, name, processes):
 def test_resnet18_follows_pytorch_with_synchronised_batch_norm(tmp_path, initial):
     changes = {"learning_rate": 0.001, "sync_batch_norm": True}
     run, weights = check(tmp_path, "resnet18", initial, changes, 3, sgd(0.001))
-    assert run.weights()["1.num_batches_tracked"] == 4
+    assert run.weights()["1.num_batches_tracked"] == STEPS["resnet18"]
     # Biases in front of a batch norm have a gradient of nothing but rounding.
     ours = run.weights()
     assert list(ours) == list(weights)
@@ -149,7 +148,7 @@ def test_every_optimizer_follows_pytorch(tmp_path, initial, name, processes):
      ("OneCycleLR", {"max_lr": 0.03, "total_steps": 20, "pct_start": 0.6, "div_factor": 5, "final_div_factor": 50,
                      "cycle_momentum": False})),
 ])
-def test_every_schedule_is_pytorchs(tmp_path, initial, schedule, make):
+def test_every_schedule_is_pytorchs(tmp_path, schedule, make):
     kind, arguments = make
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=0.02)
@@ -159,7 +158,9 @@ def test_every_schedule_is_pytorchs(tmp_path, initial, schedule, make):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         theirs.step()
-    run = train_ours(tmp_path, "lenet", initial["lenet"], {"learning_rate": 0.02, "schedule": schedule}, 2)
+    run = train(tmp_path, {"epochs": 20, "batch_size": 20, "learning_rate": 0.02, "schedule": schedule,
+                           "model": {"name": "mlp", "hidden": [8]}, "data": {"limit_train": 20, "limit_test": 10},
+                           "checkpoint": {"every_epochs": 0, "keep_best": False}})
     assert [step["learning_rate"] for step in run.steps()] == pytest.approx(rates, rel=1e-6, abs=1e-12)
 
 
