@@ -39,7 +39,7 @@ at::Tensor like_images(const at::Tensor& x) {
   return x.dim() == 4 ? x.contiguous(at::MemoryFormat::ChannelsLast) : x.contiguous();
 }
 
-kernels::BatchNormParameters on(at::Device device, kernels::BatchNormParameters layer) {
+kernels::BatchNormParameters layer_on(at::Device device, kernels::BatchNormParameters layer) {
   for (at::Tensor* tensor : {&layer.weight, &layer.bias, &layer.running_mean, &layer.running_var,
                              &layer.batches, &layer.convolution_bias}) {
     *tensor = on(device, *tensor);
@@ -87,7 +87,7 @@ void check_batch_norm(const NormCase& tried, at::Device device) {
   if (tried.has_residual) exact_y = exact_y + exact_residual;
 
   const at::NoGradGuard no_grad;
-  layer = on(device, layer);
+  layer = layer_on(device, layer);
   kernels::NormalizedBatch batch{on(device, x),   {},         on(device, at::empty({2, channels})),
                                  layer.weight,    layer.bias, tried.relu,
                                  tried.lacks_bias};
