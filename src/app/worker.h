@@ -46,8 +46,8 @@ struct Worker {
 /// device, and connects to the other ranks. Collective. Throws Error.
 std::unique_ptr<Worker> start_worker();
 
-/// Compiles our custom kernels if this rank computes on a GPU and the config does not turn them off.
-/// Throws Error(kRunFailed).
+/// Compiles our custom kernels if this rank computes on a GPU and the config does not turn them
+/// off. Throws Error(kRunFailed).
 void prepare_kernels(const Worker& worker);
 
 /// From now on only records the signals of launch::stop_signals, so that the ranks can agree on a

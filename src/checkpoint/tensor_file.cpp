@@ -139,14 +139,14 @@ TensorFile read_content(std::span<const std::uint8_t> file, bool require_seal) {
   const std::string_view text = find_header(file);
   // The seal comes first: nothing else about a damaged file is worth reporting.
   const bool is_sealed = check_seal(file, text, require_seal);
-  const auto data = file.subspan(kSafetensorsLengthBytes + text.size());
+  const auto payload = file.subspan(kSafetensorsLengthBytes + text.size());
   const Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   require(header.is_object(), "has a header that is not a JSON object");
   TensorFile content;
   const auto metadata =
       header.value(kMetadataName, Json::object()).get<std::map<std::string, std::string>>();
   content.metadata.assign(metadata.begin(), metadata.end());
-  for (StoredTensor& stored : read_entries(header, data.size(), is_sealed ? kSealBytes : 0)) {
+  for (StoredTensor& stored : read_entries(header, payload.size(), is_sealed ? kSealBytes : 0)) {
     if (stored.known_type == nullptr) {
       content.unreadable.emplace_back(stored.name,
                                       "has the type " + stored.type + ", which cannot be read");
@@ -154,7 +154,7 @@ TensorFile read_content(std::span<const std::uint8_t> file, bool require_seal) {
     }
     at::Tensor tensor = at::empty(stored.sizes, at::TensorOptions(stored.known_type->type));
     const std::size_t bytes = stored.end - stored.begin;
-    if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), data.data() + stored.begin, bytes);
+    if (bytes > 0) std::memcpy(tensor.mutable_data_ptr(), payload.data() + stored.begin, bytes);
     content.tensors.emplace_back(std::move(stored.name), std::move(tensor));
   }
   return content;

@@ -33,8 +33,8 @@ __device__ inline void copy_row(const unsigned char* from, unsigned char* to, in
 extern "C" __global__ void gather_rows(const unsigned char* rows, int64 row_bytes, int unit,
                                        int parts, const int64* labels, const int64* order,
                                        const int64* seeds, int64* positions, int64 first,
-                                       int64 advance, unsigned char* images,
-                                       int64* batch_labels, int64* batch_seeds, unsigned* arrived) {
+                                       int64 advance, unsigned char* images, int64* batch_labels,
+                                       int64* batch_seeds, unsigned* arrived) {
   const auto blocks = static_cast<unsigned>(parts);
   const unsigned part = blockIdx.x % blocks;
   const int64 i = blockIdx.x / blocks;

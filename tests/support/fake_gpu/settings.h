@@ -20,7 +20,7 @@ struct Settings {
   int nvrtc_fails_device;    // -1: none
   bool trace;
   bool backtrace;
-  std::string report;       // files that are written, without ".PID"; empty: none
+  std::string report;  // files that are written, without ".PID"; empty: none
   std::string graph_dump;
 };
 
