@@ -78,8 +78,26 @@ def predicted(source, files, *flags):
     return numpy.array([row["scores"] for row in rows]), [row.get("class") for row in rows]
 
 
+def check_metadata(path, name, outputs, element):
+    """How to prepare pictures for the ONNX file of a run."""
+    settings, size = DATA[name]
+    model = onnx.load(path)
+    about = {entry.key: entry.value for entry in model.metadata_props}
+    channels = settings.get("channels", 3)
+    normalize = settings.get("normalize", {"mean": 0.3 if name == "normalised" else 0, "std": 1})
+    expected = {"size": size, "channels": channels, "background": settings.get("background", [255, 255, 255]),
+                "classes": CLASSES, **{key: value if isinstance(value, list) else channels * [value] for key, value in normalize.items()}}
+    if "augment" in settings:
+        expected["fit_size"] = [20, 24]
+    assert about.pop("fit") == settings.get("fit", "stretch")
+    assert {key: json.loads(value) for key, value in about.items()} == expected
+    kinds = [(value.name, value.type.tensor_type.elem_type, [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim])
+             for value in (*model.graph.input, *model.graph.output)]
+    assert kinds == [("images", element, ["N", channels, *size]), (outputs, onnx.TensorProto.FLOAT, ["N", 2])]
+
+
 @pytest.mark.parametrize("name", DATA)
-def test_exports_give_the_probabilities_of_predict(tmp_path, photos, trained, name):
+def test_exports_give_the_probabilities_of_predict_and_tell_how_to_prepare_pictures(tmp_path, photos, trained, name):
     folder, (settings, size) = trained(name), DATA[name]
     files = sorted(photos.glob("*/*"))
     assert predicted(folder.path, files)[0].std(axis=0).max() > 0.02  # otherwise a wrong picture could pass
@@ -94,7 +112,9 @@ def test_exports_give_the_probabilities_of_predict(tmp_path, photos, trained, na
     assert abs(predicted(folder.path / "model.pt", files)[0] - theirs).max() <= 1e-5
     (logits,) = exported_session(folder.path / "model.pt", tmp_path / "net.onnx").run(["logits"], {"images": images.numpy()})
     assert abs(torch.from_numpy(logits).softmax(1).numpy() - theirs).max() <= 1e-5
+    check_metadata(tmp_path / "net.onnx", name, "logits", onnx.TensorProto.FLOAT)
     session = exported_session(folder.path / "model.pt", tmp_path / "bytes.onnx", "--input", "bytes")
+    check_metadata(tmp_path / "bytes.onnx", name, "probabilities", onnx.TensorProto.UINT8)
     about = session.get_modelmeta().custom_metadata_map
     mean, std = (torch.tensor(json.loads(about[key])).view(-1, 1, 1) for key in ("mean", "std"))
     pixels = ((images * std + mean) * 255).numpy()
@@ -111,31 +131,6 @@ def test_no_batch_norm_is_left_in_an_onnx_file(tmp_path, trained):
     operators = [node.op_type for node in graph.node]
     assert operators == ["Cast", "Mul", "Add", "Mul", "Add", "Conv", "Clip", "Conv", "HardSwish", "Flatten", "Gemm", "Relu",
                          "Mul", "Add", "Gemm", "Softmax"]
-
-
-@pytest.mark.parametrize("name", DATA)
-def test_metadata_tell_how_to_prepare_pictures(tmp_path, trained, name):
-    folder, (settings, size) = trained(name), DATA[name]
-    for flags in ([], ["--input", "bytes"]):
-        export(folder.path, "onnx", tmp_path / "net.onnx", *flags)
-        model = onnx.load(tmp_path / "net.onnx")
-        about = {entry.key: entry.value for entry in model.metadata_props}
-        channels = settings.get("channels", 3)
-        normalize = settings.get("normalize", {"mean": 0.3 if name == "normalised" else 0, "std": 1})
-        expected = {"size": size, "channels": channels, "background": settings.get("background", [255, 255, 255]),
-                    "classes": CLASSES,
-                    **{key: value if isinstance(value, list) else channels * [value] for key, value in normalize.items()}}
-        if "augment" in settings:
-            expected["fit_size"] = [20, 24]
-        assert about.pop("fit") == settings.get("fit", "stretch")
-        assert {key: json.loads(value) for key, value in about.items()} == expected
-        (images,), (output,) = model.graph.input, model.graph.output
-        kinds = [(value.name, value.type.tensor_type.elem_type, [axis.dim_param or axis.dim_value
-                                                                 for axis in value.type.tensor_type.shape.dim])
-                 for value in (images, output)]
-        float32, byte = onnx.TensorProto.FLOAT, onnx.TensorProto.UINT8
-        assert kinds == [("images", byte if flags else float32, ["N", channels, *size]),
-                         ("probabilities" if flags else "logits", float32, ["N", 2])]
 
 
 @pytest.mark.parametrize("fit, channels", itertools.product(("stretch", "crop", "pad"), (1, 3)))

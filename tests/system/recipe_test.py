@@ -119,15 +119,6 @@ def test_a_run_that_no_longer_improves_ends_and_says_why(tmp_path):
     assert "already finished" in again.stderr and len(again.epochs()) == len(accuracies)
 
 
-def test_the_summary_says_what_ended_a_run(tmp_path):
-    short = {"data": {"limit_train": 256, "limit_test": 100}}
-    for output, changes in (("epochs", {}), ("max_steps", {"max_steps": 1}),
-                            ("stop_at_accuracy", {"stop_at_accuracy": 0.01, "epochs": 9})):
-        folder = train(tmp_path, short | changes, output=output)
-        assert folder.summary()["ended_by"] == output
-    assert "stop_at_accuracy: test accuracy" in folder.stderr
-
-
 def test_a_run_ends_with_the_first_epoch_that_reaches_stop_at_accuracy_on_the_validation_set(tmp_path):
     changes = {"epochs": 4, "data": {"validation": 0.2, "limit_train": 1280}}
     accuracies = [epoch["validation_accuracy"] for epoch in train(tmp_path, changes, processes=2, output="whole").epochs()]

@@ -9,7 +9,7 @@ from support import averaging, import_torch, merged, run, send, start, stop_by_s
 BY_SHARDS = {"deterministic": {"shards": 4}, "batch_size": 46, "data": {"limit_train": 922, "limit_test": 301},
              "checkpoint": {"keep_best": False}, "test_batch_size": 50}
 RESNET18 = {"epochs": 1, "batch_size": 22, "data": {"limit_train": 47, "limit_test": 40}}
-MODELS = {"net": {}, "mlp": {"model": {"hidden": [64]}}, "lenet": {}, "resnet18": RESNET18}
+MODELS = {"net": {}, "lenet": {}, "resnet18": RESNET18}
 # What would show that ranks disagree: decisions by the test loss, an average, statistics that are gathered, clipping.
 FULL = {"schedule": {"name": "plateau", "patience": 0}, "ema": {"decay": 0.9}, "max_gradient_norm": 1, "epochs": 3,
         "label_smoothing": 0.1, "optimizer": "adam", "gradient_accumulation_steps": 2,
