@@ -61,7 +61,7 @@ def test_dropout_draws_the_same_on_any_number_of_processes(tmp_path, precision, 
 
 @pytest.mark.parametrize("name", ["net", "mlp", "lenet", "resnet18"])
 def test_a_built_in_network_is_the_list_that_describe_prints(tmp_path, name):
-    config = {"max_steps": 3, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
+    config = {"max_steps": 1, "data": {"limit_test": 10}, "batch_size": 16, "model": {"name": name}}
     named = train(tmp_path, config, output="named")
     described = printed_json("describe", "--config", write_config(tmp_path, config), "--json")
     listed = train(tmp_path, config | {"model": {"layers": described["layers"]}}, output="listed")

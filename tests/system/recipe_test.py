@@ -44,6 +44,7 @@ def test_the_average_of_the_weights_is_that_of_tensorflow(tmp_path, name, proces
     model, average = averaged_by_pytorch(name, path)
     folder = train(tmp_path, averaging(strategy) | {
         "epochs": steps, "batch_size": samples, "learning_rate": 0.02, "ema": {"decay": DECAY},
+        "checkpoint": {"every_epochs": 0, "keep_best": False},
         "model": {"name": name, "weights": str(path)},
         "data": {"limit_train": samples, "limit_test": test_images}}, processes=processes)
 
