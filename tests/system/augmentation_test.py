@@ -12,16 +12,6 @@ LIST = [
     {"name": "cutout", "size": 8},
     {"name": "mixup", "alpha": 0.4},
 ]
-OTHER_LIST = [
-    {"name": "random_crop", "padding": 2, "fill": "background"},
-    {"name": "random_resized_crop", "size": 26, "scale": [0.5, 1]},
-    "vertical_flip",
-    {"name": "rotate", "degrees": 10, "fill": [200]},
-    {"name": "color_jitter", "brightness": 0.4, "contrast": [0.5, 1.5], "saturation": 0.2, "hue": 0.1},
-    "trivial_augment",
-    {"name": "random_erasing", "fill": 128},
-    {"name": "cutmix", "alpha": 0.4},
-]
 CONFIG = {"batch_size": 31, "max_steps": STEPS, "data": {"augment": LIST}}
 
 
@@ -33,12 +23,6 @@ def alone(tmp_path_factory):
 def test_weights_are_those_of_one_process(tmp_path, alone):
     folder = train(tmp_path, CONFIG, processes=3)
     assert relative_difference(folder.weights(), alone.weights()) < TOLERANCE
-
-
-def test_weights_are_those_of_one_process_with_the_entries_of_torchvision(tmp_path):
-    config = merged(CONFIG, {"deterministic": {"shards": 4}, "data": {"augment": OTHER_LIST}})
-    digests = {train(tmp_path, config, processes=count, output=f"by{count}").digest() for count in (1, 2, 3)}
-    assert len(digests) == 1
 
 
 def test_the_list_and_its_order_matter(tmp_path, alone):

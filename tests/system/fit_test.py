@@ -1,11 +1,9 @@
 """Folders of people's own pictures: train, evaluate, preview and predict see the same pixels."""
 
-import json
-
 import numpy
 import pytest
 from PIL import Image, ImageOps
-from pictures import read_preview, write_class_folders
+from pictures import read_preview
 from support import json_lines, own_data, printed_json, run, train, write_config
 
 KINDS = (("png", {}), ("webp", {"lossless": True}), ("bmp", {}), ("ppm", {}), ("jpg", {"quality": 95}))
@@ -109,10 +107,3 @@ def test_huge_pictures_are_refused_with_the_keys_that_help(tmp_path, folder):
 def test_wrong_keys_are_refused(tmp_path, folder, changes, pointer):
     refused = run("--config", write_config(tmp_path, settings(folder, **changes)), expect=2).stderr
     assert pointer in refused, refused
-
-
-def test_a_picture_of_another_format_is_named_with_the_command_that_converts_it(tmp_path):
-    write_class_folders(tmp_path / "set", {label: [numpy.zeros((9, 9, 3), numpy.uint8)] for label in "01"})
-    Image.new("RGB", (9, 9)).save(tmp_path / "set" / "1" / "b.jpg", "TIFF")
-    data = own_data("image-folder", tmp_path / "set", size=24, channels=3)
-    assert f"mogrify -format png {tmp_path / 'set' / '1' / 'b.jpg'}" in train(tmp_path, {"data": data}, expect=3).stderr

@@ -171,20 +171,6 @@ def test_an_ema_model_has_the_frozen_weights_of_the_model(tmp_path, digits, pyto
     assert 1e-4 < distance < abs(plain.weights()["fc2.weight"] - network().fc2.weight.detach().numpy()).max()
 
 
-def test_shards_give_the_same_bits_on_any_number_of_processes(tmp_path, digits):
-    config = configure(tmp_path, digits[0], CASES["sharded"] | {"deterministic": {"shards": 3}, "optimizer": "adam", "learning_rate": 0.003})
-    digests = {train(tmp_path, config | averaging(strategy), processes=processes, output=f"run{processes}{strategy}").digest()
-               for processes, strategy in [(1, "auto"), (2, "flat"), (3, "shared_memory")]}
-    assert len(digests) == 1
-
-
-def test_another_number_of_processes_goes_on(tmp_path, digits, pytorch):
-    config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}})
-    train(tmp_path, config | {"max_steps": 6}, processes=2)
-    resumed = train(tmp_path, config, "--resume", "auto", processes=3)
-    assert resumed.losses() == pytest.approx(pytorch("backbone")[0], rel=1e-5)
-
-
 def test_another_list_is_refused_on_resume(tmp_path, digits):
     config = configure(tmp_path, digits[0], CASES["backbone"] | {"checkpoint": {"every_steps": 6}, "max_steps": 6})
     train(tmp_path, config)

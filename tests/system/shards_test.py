@@ -10,13 +10,16 @@ BY_SHARDS = {"deterministic": {"shards": 4}, "batch_size": 46, "data": {"limit_t
              "checkpoint": {"keep_best": False}, "test_batch_size": 50}
 RESNET18 = {"epochs": 1, "batch_size": 22, "data": {"limit_train": 47, "limit_test": 20}}
 MODELS = {"net": {}, "lenet": {}, "resnet18": RESNET18}
-# What would show that ranks disagree: decisions by the test loss, an average, statistics that are gathered, clipping.
+# What would show that ranks disagree: decisions by the test loss, an average, statistics that are gathered, clipping, draws.
 FULL = {"schedule": {"name": "plateau", "patience": 0}, "ema": {"decay": 0.9}, "max_gradient_norm": 1, "epochs": 3,
         "label_smoothing": 0.1, "optimizer": "adam", "gradient_accumulation_steps": 2,
-        "data": {"validation": 0.1, "augment": [{"name": "random_crop", "padding": 2}, {"name": "mixup", "scope": "global"}]},
+        "parameters": [{"match": "0.*", "frozen": True}, {"match": "6.*", "learning_rate_factor": 2}],
         "model": {"layers": [{"name": "conv2d", "out_channels": 4, "kernel_size": 5}, "batch_norm", "relu",
                              {"name": "max_pool2d", "kernel_size": 2}, {"name": "dropout", "p": 0.2}, "flatten",
                              {"name": "linear", "out_features": "classes"}]}}
+AUGMENT = [{"name": "random_crop", "padding": 2, "fill": "background"}, {"name": "random_resized_crop", "size": 26, "scale": [0.5, 1]},
+           "vertical_flip", {"name": "rotate", "degrees": 10, "fill": [200]}, "trivial_augment", {"name": "random_erasing", "fill": 128},
+           {"name": "color_jitter", "brightness": 0.4, "contrast": [0.5, 1.5], "saturation": 0.2, "hue": 0.1}]
 
 
 def config(model="lenet", precision="fp32", **changes):
@@ -41,9 +44,10 @@ def test_one_hash_for_any_number_of_processes(tmp_path, model, others):
         assert results(folder) == expected, processes
 
 
-@pytest.mark.parametrize("shards, precision", swept([(3, "fp32"), (5, "bf16")], [(3, "fp32")]))
-def test_everything_around_the_gradients_goes_by_shard_too(tmp_path, shards, precision):
-    changes = merged(BY_SHARDS, FULL | {"precision": precision, "deterministic": {"shards": shards}})
+@pytest.mark.parametrize("shards, precision, mix", swept([(3, "fp32", "cutmix"), (5, "bf16", "mixup")], [(3, "fp32", "cutmix")]))
+def test_everything_around_the_gradients_goes_by_shard_too(tmp_path, shards, precision, mix):
+    changes = merged(BY_SHARDS, FULL | {"precision": precision, "deterministic": {"shards": shards}, "data": {
+        "validation": 0.1, "augment": AUGMENT + [{"name": mix, "scope": "global"}]}})
     expected = results(train(tmp_path, changes, processes=1, output="1"))
     for processes, strategy in ((2, "flat"), (3, "shared_memory")):
         folder = train(tmp_path, merged(changes, averaging(strategy)), processes=processes, output=strategy)
