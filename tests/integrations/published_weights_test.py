@@ -14,6 +14,8 @@ from support import import_torch, own_data, printed_json, printed_rows, train, w
 pytestmark = NEEDED
 torch = import_torch()
 
+from torch_models import training  # noqa: E402  (needs torch)
+
 SIZE, CLASSES = 224, 1000
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -115,13 +117,7 @@ def test_twenty_losses_of_fine_tuning_are_those_of_pytorch(tmp_path, lite0):
     others = [parameter for name, parameter in model.named_parameters() if not name.startswith("_fc.")]
     # Not Adam, whose first steps depend on the signs of gradients that are 0 but for rounding.
     optimizer = torch.optim.SGD([{"params": others, "lr": 1e-4}, {"params": head, "lr": 1e-3}], momentum=0.9, weight_decay=1e-4)
-    expected = []
-    for _ in range(steps):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(x), torch.tensor(labels))
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
+    expected = list(training(model, optimizer, steps * [(x, torch.tensor(labels))]))
     data = own_data("image-folder", tmp_path / "clipart") | {"channels": 3}
     config = {"model": {"name": "efficientnet-lite0"}, "data": data, "precision": "fp32", "batch_size": len(labels), "epochs": steps,
               "learning_rate": 1e-3, "sgd_momentum": 0.9, "weight_decay": 1e-4, "sync_batch_norm": True,
