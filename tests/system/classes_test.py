@@ -159,7 +159,7 @@ def test_the_best_checkpoint_is_that_of_best_by(tmp_path, unequal, validation):
     prefix = "validation" if validation else "test"
     chosen = {}
     for best_by, sign in SIGNS.items():
-        changes = UNSTEADY | {"epochs": 6, "checkpoint": {"best_by": best_by}, "data": {**unequal, "validation": validation}}
+        changes = UNSTEADY | {"epochs": 12, "checkpoint": {"best_by": best_by}, "data": {**unequal, "validation": validation}}
         config = write_config(tmp_path, changes)
         done = run("--config", config, "--output", tmp_path / best_by, expect=0)
         folder = RunFolder(tmp_path / best_by)
