@@ -1,16 +1,22 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/linear.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "kernels/launch.h"
 #include "kernels/operations.h"
 
-/// Launches of the network and loss kernels.
+/// Launches of the network and loss kernels, and their gradients for autograd.
 namespace mnist_train::kernels {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 bool can_softmax_loss(const at::Tensor& logits) {
   return logits.dim() == 2 && logits.is_contiguous() && is_f32_or_bf16(logits);
@@ -60,43 +66,63 @@ bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias) {
                               bias.device() == x.device()));
 }
 
-PooledRelu relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar) {
-  const at::Tensor x = images.contiguous(kChannelsLast);
-  const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
-  PooledRelu pooled{at::empty(sizes, x.options().memory_format(format_of_pooled(planar))),
-                    at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast))};
-  const unsigned size = channels_per_thread(x.size(1), x, pooled.out);
-  launch(name_for("relu_max_pool", x.scalar_type()),
-         {blocks_for(pooled.out.numel() / size), kThreads}, x, bias, as_int(x.size(0)),
-         as_int(x.size(2)), as_int(x.size(3)), as_int(x.size(1)), is_planar(pooled.out),
-         as_int(size), pooled.out, pooled.choice);
-  return pooled;
-}
+namespace {
 
-ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const at::Tensor& choice,
-                                             std::int64_t height, std::int64_t width, bool planar,
-                                             bool needs_bias) {
-  const at::Tensor gradient = of_output.contiguous(format_of_pooled(planar));
-  ReluMaxPoolGradients found;
-  found.x = at::empty({gradient.size(0), gradient.size(1), height, width},
-                      gradient.options().memory_format(kChannelsLast));
-  const at::Tensor& into = found.x;
-  const unsigned size = channels_per_thread(into.size(1), gradient, into);
-  const auto groups = static_cast<unsigned>(into.size(1)) / size;
-  const unsigned rows = std::max(kPoolThreads / groups, 1U);
-  const unsigned threads = (std::min(rows * groups, kPoolThreads) + kWarp - 1) / kWarp * kWarp;
-  const std::int64_t windows = into.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
-  const auto blocks =
-      static_cast<unsigned>(std::min<std::int64_t>(ceil_divide(windows, rows), kMostPoolBlocks));
-  at::Tensor partial_sums;
-  if (needs_bias) {
-    found.bias = at::empty({into.size(1)}, into.options());
-    partial_sums = at::empty({blocks, into.size(1)}, into.options().dtype(at::kFloat));
+class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& images,
+                            const std::optional<at::Tensor>& bias, bool planar) {
+    const at::Tensor x = images.contiguous(kChannelsLast);
+    const std::vector<std::int64_t> sizes{x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2};
+    at::Tensor out = at::empty(sizes, x.options().memory_format(format_of_pooled(planar)));
+    // Positions of the maxima, see gpu/relu_max_pool.cu.
+    const at::Tensor choice =
+        at::empty(sizes, x.options().dtype(at::kByte).memory_format(kChannelsLast));
+    const unsigned size = channels_per_thread(x.size(1), x, out);
+    launch(name_for("relu_max_pool", x.scalar_type()), {blocks_for(out.numel() / size), kThreads},
+           x, *bias, as_int(x.size(0)), as_int(x.size(2)), as_int(x.size(3)), as_int(x.size(1)),
+           is_planar(out), as_int(size), out, choice);
+    context->save_for_backward({choice});
+    context->saved_data["height"] = x.size(2);
+    context->saved_data["width"] = x.size(3);
+    context->saved_data["has_bias"] = bias->defined();
+    context->saved_data["planar"] = planar;
+    return out;
   }
-  launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads}, gradient,
-         choice, as_int(into.size(0)), as_int(height), as_int(width), as_int(into.size(1)),
-         is_planar(gradient), as_int(size), into, found.bias, partial_sums, arrived_blocks());
-  return found;
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const at::Tensor gradient =
+        gradients[0].contiguous(format_of_pooled(context->saved_data["planar"].toBool()));
+    const std::int64_t channels = gradient.size(1);
+    const std::int64_t height = context->saved_data["height"].toInt();
+    const std::int64_t width = context->saved_data["width"].toInt();
+    const at::Tensor into = at::empty({gradient.size(0), channels, height, width},
+                                      gradient.options().memory_format(kChannelsLast));
+    const unsigned size = channels_per_thread(channels, gradient, into);
+    const auto groups = static_cast<unsigned>(channels) / size;
+    const unsigned rows = std::max(kPoolThreads / groups, 1U);
+    const unsigned threads = (std::min(rows * groups, kPoolThreads) + kWarp - 1) / kWarp * kWarp;
+    const std::int64_t windows = into.size(0) * ((height + 1) / 2) * ((width + 1) / 2);
+    const auto blocks =
+        static_cast<unsigned>(std::min<std::int64_t>(ceil_divide(windows, rows), kMostPoolBlocks));
+    at::Tensor of_bias;
+    at::Tensor partial_sums;
+    if (context->saved_data["has_bias"].toBool() && context->needs_input_grad(1)) {
+      of_bias = at::empty({channels}, into.options());
+      partial_sums = at::empty({blocks, channels}, into.options().dtype(at::kFloat));
+    }
+    launch(name_for("relu_max_pool_backward", into.scalar_type()), {blocks, threads}, gradient,
+           context->get_saved_variables()[0], as_int(into.size(0)), as_int(height), as_int(width),
+           as_int(channels), is_planar(gradient), as_int(size), into, of_bias, partial_sums,
+           arrived_blocks());
+    return {into, of_bias, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar) {
+  return ReluMaxPool::apply(images, std::optional(bias), planar);
 }
 
 namespace {
@@ -171,45 +197,80 @@ bool can_normalize(const at::Tensor& x, const at::Tensor& residual) {
           residual.sizes() == x.sizes() && residual.device() == x.device());
 }
 
-at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
-                      const at::Tensor& residual, bool relu, const at::Tensor& statistics) {
-  at::Tensor y = empty_in_rows(x);
-  const RowTiles tiles(x, {y, residual});
-  const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
-  const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
-  launch(name_for("batch_norm_statistics", x.scalar_type()), tiles.grid(blocks), x,
-         layer.convolution_bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed,
-         layer.epsilon, layer.momentum, statistics, layer.running_mean, layer.running_var,
-         layer.batches, partial_sums, arrived_blocks());
-  launch(name_for("batch_norm", x.scalar_type()), tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), x,
-         residual, statistics, layer.weight, layer.bias, tiles.rows, tiles.channels, tiles.tiles,
-         tiles.packed, relu, y);
-  return y;
-}
+namespace {
 
-BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::Tensor& gradient,
-                                        bool needs_x) {
-  const at::Tensor& x = batch.x;
-  const at::Tensor dy = gradient.contiguous(format_of(x));
-  const bool cuts_y = batch.relu && batch.y.defined();
-  const bool cuts_x = batch.relu && !batch.y.defined();
-  BatchNormGradients found{needs_x ? empty_in_rows(x) : at::Tensor(), at::empty_like(batch.weight),
-                           at::empty_like(batch.bias), cuts_y ? empty_in_rows(x) : dy};
-  if (batch.lacks_bias) found.convolution_bias = at::empty({x.size(1)}, x.options());
-  const at::Tensor y = cuts_y ? batch.y : at::Tensor();
-  const RowTiles tiles(x, {dy, y, found.x, found.residual});
-  const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
-  const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, batch.statistics.options());
-  launch(name_for("batch_norm_sums", x.scalar_type()), tiles.grid(blocks), x, dy, y,
-         batch.statistics, batch.weight, batch.bias, tiles.rows, tiles.channels, tiles.tiles,
-         tiles.packed, cuts_x, found.residual, found.weight, found.bias, found.convolution_bias,
-         partial_sums, arrived_blocks());
-  if (!needs_x) return found;
-  launch(name_for("batch_norm_gradient", x.scalar_type()),
-         tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), x, found.residual, batch.statistics,
-         batch.weight, batch.bias, found.weight, found.bias, tiles.rows, tiles.channels,
-         tiles.tiles, tiles.packed, cuts_x, found.x);
-  return found;
+class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
+ public:
+  /// `weight`, `bias` and `convolution_bias` are also in `layer`. Autograd does not accept
+  /// undefined tensors, unless they are optional.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias,
+                            const std::optional<at::Tensor>& convolution_bias,
+                            const std::optional<at::Tensor>& residual, bool relu,
+                            const BatchNormParameters& layer) {
+    at::Tensor y = empty_in_rows(x);
+    const RowTiles tiles(x, {y, *residual});
+    const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
+    // Mean and inverse standard deviation of each channel.
+    const at::Tensor statistics = at::empty({2, x.size(1)}, weight.options());
+    const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, weight.options());
+    launch(name_for("batch_norm_statistics", x.scalar_type()), tiles.grid(blocks), x,
+           *convolution_bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, layer.epsilon,
+           layer.momentum, statistics, layer.running_mean, layer.running_var, layer.batches,
+           partial_sums, arrived_blocks());
+    launch(name_for("batch_norm", x.scalar_type()), tiles.grid(tiles.blocks(kMapBlocks, kMapRows)),
+           x, *residual, statistics, weight, bias, tiles.rows, tiles.channels, tiles.tiles,
+           tiles.packed, relu, y);
+    const bool is_cut_by_y = relu && residual->defined();
+    context->save_for_backward({x, weight, bias, statistics, is_cut_by_y ? y : at::Tensor()});
+    context->saved_data["relu"] = relu;
+    context->saved_data["has_residual"] = residual->defined();
+    context->saved_data["lacks_bias"] = convolution_bias->defined();
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const at::Tensor& bias = saved[2];
+    const at::Tensor& statistics = saved[3];
+    const at::Tensor& y = saved[4];  // defined with a ReLU and a residual
+    const at::Tensor dy = gradients[0].contiguous(format_of(x));
+    const bool cuts_x = context->saved_data["relu"].toBool() && !y.defined();
+    const bool needs_x = context->needs_input_grad(0);
+    const at::Tensor of_x = needs_x ? empty_in_rows(x) : at::Tensor();
+    const at::Tensor of_weight = at::empty_like(weight);
+    const at::Tensor of_bias = at::empty_like(bias);
+    const at::Tensor of_sum = y.defined() ? empty_in_rows(x) : dy;  // and of the residual
+    at::Tensor of_convolution_bias;                                 // zeros
+    if (context->saved_data["lacks_bias"].toBool()) {
+      of_convolution_bias = at::empty({x.size(1)}, x.options());
+    }
+    const RowTiles tiles(x, {dy, y, of_x, of_sum});
+    const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
+    const at::Tensor partial_sums = at::empty({blocks, x.size(1), 2}, statistics.options());
+    launch(name_for("batch_norm_sums", x.scalar_type()), tiles.grid(blocks), x, dy, y, statistics,
+           weight, bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, cuts_x, of_sum,
+           of_weight, of_bias, of_convolution_bias, partial_sums, arrived_blocks());
+    if (needs_x) {
+      launch(name_for("batch_norm_gradient", x.scalar_type()),
+             tiles.grid(tiles.blocks(kMapBlocks, kMapRows)), x, of_sum, statistics, weight, bias,
+             of_weight, of_bias, tiles.rows, tiles.channels, tiles.tiles, tiles.packed, cuts_x,
+             of_x);
+    }
+    const bool has_residual = context->saved_data["has_residual"].toBool();
+    return {of_x, of_weight, of_bias, of_convolution_bias, has_residual ? of_sum : at::Tensor(),
+            {},   {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
+                      const at::Tensor& residual, bool relu) {
+  return FusedBatchNorm::apply(x, layer.weight, layer.bias, std::optional(layer.convolution_bias),
+                               std::optional(residual), relu, layer);
 }
 
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -219,17 +280,47 @@ bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const 
          has_few_tiles(weight.size(0));
 }
 
-LinearActivationGradients linear_activation_gradients(LinearFunction function, const at::Tensor& y,
-                                                      const at::Tensor& gradient) {
-  LinearActivationGradients found{at::empty_like(y), at::empty({y.size(1)}, y.options())};
-  const RowTiles tiles(y, {gradient, found.linear});
-  // A batch has few rows, so use as many blocks as an H100 runs at once.
-  const std::int64_t blocks = tiles.blocks(kSumBlocks, /*rows_of_thread=*/1);
-  const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
-  launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), y, gradient,
-         tiles.rows, tiles.channels, tiles.tiles, tiles.packed, function == LinearFunction::kTanh,
-         found.linear, found.bias, partial_sums, arrived_blocks());
-  return found;
+namespace {
+
+class LinearActivation : public torch::autograd::Function<LinearActivation> {
+ public:
+  /// `function` is a LinearFunction as an integer.
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& bias, std::int64_t function) {
+    at::Tensor y = at::linear(x, weight, bias);
+    static_cast<LinearFunction>(function) == LinearFunction::kTanh ? y.tanh_() : y.relu_();
+    context->save_for_backward({x, weight, y});
+    context->saved_data["function"] = function;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& y = saved[2];
+    const auto function = static_cast<LinearFunction>(context->saved_data["function"].toInt());
+    const at::Tensor dy = gradients[0].contiguous();
+    const at::Tensor of_linear = at::empty_like(y);
+    const at::Tensor of_bias = at::empty({y.size(1)}, y.options());
+    const RowTiles tiles(y, {dy, of_linear});
+    // A batch has few rows, so use as many blocks as an H100 runs at once.
+    const std::int64_t blocks = tiles.blocks(kSumBlocks, /*rows_of_thread=*/1);
+    const at::Tensor partial_sums = at::empty({blocks, y.size(1)}, y.options().dtype(at::kFloat));
+    launch(name_for("linear_activation_gradient", y.scalar_type()), tiles.grid(blocks), y, dy,
+           tiles.rows, tiles.channels, tiles.tiles, tiles.packed, function == LinearFunction::kTanh,
+           of_linear, of_bias, partial_sums, arrived_blocks());
+    at::Tensor of_x;
+    at::Tensor of_weight;
+    if (context->needs_input_grad(0)) of_x = of_linear.mm(saved[1]);
+    if (context->needs_input_grad(1)) of_weight = of_linear.t().mm(saved[0]);
+    return {of_x, of_weight, of_bias, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& bias) {
+  return LinearActivation::apply(x, weight, bias, static_cast<std::int64_t>(function));
 }
 
 namespace {
@@ -258,36 +349,54 @@ bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor&
          std::min(x.size(2), x.size(3)) + 2 * layer.padding >= layer.kernel;
 }
 
-at::Tensor convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight) {
-  const auto size_of = [&](std::int64_t size) {
-    return (size + 2 * layer.padding - layer.kernel) / layer.stride + 1;
-  };
-  at::Tensor y = at::empty({x.size(0), x.size(1), size_of(x.size(2)), size_of(x.size(3))},
-                           x.options().memory_format(kChannelsLast));
-  launch_depthwise(layer, x, weight, /*is_gradient=*/false, y);
-  return y;
-}
+namespace {
 
-DepthwiseGradients convolution_gradients(const Depthwise& layer, const at::Tensor& x,
-                                         const at::Tensor& weight, const at::Tensor& gradient,
-                                         bool needs_x, bool needs_weight) {
-  const at::Tensor dy = gradient.contiguous(kChannelsLast);
-  DepthwiseGradients found;
-  if (needs_x) {
-    found.x = empty_in_rows(x);
-    launch_depthwise(layer, dy, weight, /*is_gradient=*/true, found.x);
+class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvolution> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
+                            const Depthwise& layer) {
+    const auto size_of = [&](std::int64_t size) {
+      return (size + 2 * layer.padding - layer.kernel) / layer.stride + 1;
+    };
+    at::Tensor y = at::empty({x.size(0), x.size(1), size_of(x.size(2)), size_of(x.size(3))},
+                             x.options().memory_format(kChannelsLast));
+    launch_depthwise(layer, x, weight, /*is_gradient=*/false, y);
+    context->save_for_backward({x, weight});
+    context->saved_data["stride"] = layer.stride;
+    context->saved_data["padding"] = layer.padding;
+    return y;
   }
-  if (!needs_weight) return found;
-  found.weight = at::empty(weight.sizes(), weight.options());
-  const RowTiles tiles(dy, {x});
-  const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
-  const at::Tensor partial_sums =
-      at::empty({blocks, layer.kernel, layer.kernel, x.size(1)}, x.options().dtype(at::kFloat));
-  launch(name_for("depthwise_weights", x.scalar_type()), tiles.grid(blocks * layer.kernel), x, dy,
-         tiles.rows, tiles.channels, tiles.tiles, tiles.packed, as_int(dy.size(2)),
-         as_int(dy.size(3)), as_int(x.size(2)), as_int(x.size(3)), as_int(layer.stride),
-         as_int(layer.padding), as_int(layer.kernel), found.weight, partial_sums, arrived_blocks());
-  return found;
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& x = saved[0];
+    const at::Tensor& weight = saved[1];
+    const Depthwise layer{weight.size(2), context->saved_data["stride"].toInt(),
+                          context->saved_data["padding"].toInt()};
+    const at::Tensor dy = gradients[0].contiguous(kChannelsLast);
+    at::Tensor of_x;
+    if (context->needs_input_grad(0)) {
+      of_x = empty_in_rows(x);
+      launch_depthwise(layer, dy, weight, /*is_gradient=*/true, of_x);
+    }
+    if (!context->needs_input_grad(1)) return {of_x, {}, {}};
+    const at::Tensor of_weight = at::empty(weight.sizes(), weight.options());
+    const RowTiles tiles(dy, {x});
+    const std::int64_t blocks = tiles.blocks(kSumBlocks, kSumRows);
+    const at::Tensor partial_sums =
+        at::empty({blocks, layer.kernel, layer.kernel, x.size(1)}, x.options().dtype(at::kFloat));
+    launch(name_for("depthwise_weights", x.scalar_type()), tiles.grid(blocks * layer.kernel), x, dy,
+           tiles.rows, tiles.channels, tiles.tiles, tiles.packed, as_int(dy.size(2)),
+           as_int(dy.size(3)), as_int(x.size(2)), as_int(x.size(3)), as_int(layer.stride),
+           as_int(layer.padding), as_int(layer.kernel), of_weight, partial_sums, arrived_blocks());
+    return {of_x, of_weight, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight) {
+  return DepthwiseConvolution::apply(x, weight, layer);
 }
 
 }  // namespace mnist_train::kernels

@@ -85,25 +85,9 @@ void update_by_libtorch(const WeightUpdate& update, const UpdateRule& rule);
 /// [C], which may be undefined. Requires f32 or bf16, and images of at least 2x2.
 bool can_relu_max_pool(const at::Tensor& x, const at::Tensor& bias);
 
-/// Output of `relu_max_pool`, [N,C,H/2,W/2].
-struct PooledRelu {
-  at::Tensor out;
-  at::Tensor choice;  // u8, channels last: positions of the maxima, see gpu/relu_max_pool.cu
-};
-
 /// Returns `max_pool2d(relu(x + bias), 2)` of images [N,C,H,W] in any format; `bias` [C] may be
 /// undefined. The output is channels_last or, if `planar`, contiguous.
-PooledRelu relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar);
-
-struct ReluMaxPoolGradients {
-  at::Tensor x;     // [N,C,height,width], channels last
-  at::Tensor bias;  // [C]; undefined unless needed
-};
-
-/// Returns the gradients of `relu_max_pool` for the gradient of its output.
-ReluMaxPoolGradients relu_max_pool_gradients(const at::Tensor& of_output, const at::Tensor& choice,
-                                             std::int64_t height, std::int64_t width, bool planar,
-                                             bool needs_bias);
+at::Tensor relu_max_pool(const at::Tensor& images, const at::Tensor& bias, bool planar);
 
 /// Samples of a batch. All tensors are contiguous and on one GPU.
 struct BatchSamples {
@@ -139,40 +123,16 @@ struct BatchNormParameters {
   at::Tensor convolution_bias = {};  // [C] of x's type, left out of x; undefined: none
 };
 
-/// Inputs of the backward pass of batch norm.
-struct NormalizedBatch {
-  at::Tensor x;
-  at::Tensor y;           // defined only with a ReLU and a residual
-  at::Tensor statistics;  // [2,C] f32: mean and inverse standard deviation of each channel
-  at::Tensor weight;
-  at::Tensor bias;
-  bool relu = false;
-  bool lacks_bias = false;  // whether the bias of the convolution was left out of x
-};
-
-/// Gradients of `relu(batch_norm(x + convolution_bias) + residual)`.
-struct BatchNormGradients {
-  at::Tensor x;  // undefined if not needed
-  at::Tensor weight;
-  at::Tensor bias;
-  at::Tensor residual;
-  at::Tensor convolution_bias = {};  // [C] zeros of x's type; undefined unless x lacks a bias
-};
-
 /// Returns whether the kernels can normalize x: f32 or bf16, [N,C] or channels_last [N,C,H,W], with
 /// at least two values per channel. `residual` must be undefined or have x's shape, type and
 /// format.
 bool can_normalize(const at::Tensor& x, const at::Tensor& residual);
 
 /// Returns `relu(batch_norm(x + convolution_bias) + residual)` in training mode; ReLU, residual and
-/// bias are optional. Writes the statistics of x to `statistics` [2,C] f32 and updates the running
-/// statistics. The bias affects only the running mean. See gpu/batch_norm.cu.
+/// bias are optional. Updates the running statistics; the bias affects only the running mean, and
+/// its gradient is zeros. See gpu/batch_norm.cu.
 at::Tensor batch_norm(const BatchNormParameters& layer, const at::Tensor& x,
-                      const at::Tensor& residual, bool relu, const at::Tensor& statistics);
-
-/// Returns the gradients, given the gradient of y.
-BatchNormGradients batch_norm_gradients(const NormalizedBatch& batch, const at::Tensor& gradient,
-                                        bool needs_x);
+                      const at::Tensor& residual, bool relu);
 
 /// Activation functions after a linear layer whose derivative can be computed from their output.
 enum class LinearFunction { kRelu, kTanh };
@@ -182,16 +142,10 @@ enum class LinearFunction { kRelu, kTanh };
 /// all bf16.
 bool can_linear_activation(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// Gradients of a linear layer followed by an activation.
-struct LinearActivationGradients {
-  at::Tensor linear;  // [N,O], of the output of the linear layer
-  at::Tensor bias;    // [O]
-};
-
-/// Returns the gradients of the linear layer, given the activation's output y [N,O] and the
-/// gradient of y. All tensors are contiguous.
-LinearActivationGradients linear_activation_gradients(LinearFunction function, const at::Tensor& y,
-                                                      const at::Tensor& gradient);
+/// Returns the activation of `linear(x, weight, bias)`, for which the kernel computes the gradients
+/// of the activation and the bias in one launch.
+at::Tensor linear_activation(LinearFunction function, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& bias);
 
 /// A depthwise convolution, with the same stride and zero padding in both directions.
 struct Depthwise {
@@ -207,16 +161,5 @@ bool can_convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor&
 
 /// Returns the output [N,C,H',W'] for channels_last x, in the same format. See gpu/depthwise.cu.
 at::Tensor convolve(const Depthwise& layer, const at::Tensor& x, const at::Tensor& weight);
-
-/// Gradients of a depthwise convolution; undefined if not needed.
-struct DepthwiseGradients {
-  at::Tensor x;
-  at::Tensor weight;
-};
-
-/// Returns the gradients, given the gradient of the output.
-DepthwiseGradients convolution_gradients(const Depthwise& layer, const at::Tensor& x,
-                                         const at::Tensor& weight, const at::Tensor& gradient,
-                                         bool needs_x, bool needs_weight);
 
 }  // namespace mnist_train::kernels

@@ -72,44 +72,6 @@ class NormalizedRows : public torch::autograd::Function<NormalizedRows> {
   }
 };
 
-/// Batch norm with residual and ReLU, computed by the custom kernels.
-class FusedBatchNorm : public torch::autograd::Function<FusedBatchNorm> {
- public:
-  /// `weight`, `bias` and `convolution_bias` are also in `layer`. Autograd does not accept
-  /// undefined tensors, unless they are optional.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias,
-                            const std::optional<at::Tensor>& convolution_bias,
-                            const std::optional<at::Tensor>& residual, bool relu,
-                            const kernels::BatchNormParameters& layer) {
-    const at::Tensor& added = *residual;
-    const at::Tensor statistics = at::empty({2, weight.size(0)}, weight.options());
-    at::Tensor y = kernels::batch_norm(layer, x, added, relu, statistics);
-    const bool is_cut_by_y = relu && added.defined();
-    context->save_for_backward({x, weight, bias, statistics, is_cut_by_y ? y : at::Tensor()});
-    context->saved_data["relu"] = relu;
-    context->saved_data["has_residual"] = added.defined();
-    context->saved_data["lacks_bias"] = convolution_bias->defined();
-    return y;
-  }
-
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto saved = context->get_saved_variables();
-    const kernels::NormalizedBatch batch{.x = saved[0],
-                                         .y = saved[4],
-                                         .statistics = saved[3],
-                                         .weight = saved[1],
-                                         .bias = saved[2],
-                                         .relu = context->saved_data["relu"].toBool(),
-                                         .lacks_bias = context->saved_data["lacks_bias"].toBool()};
-    const auto found =
-        kernels::batch_norm_gradients(batch, gradients[0], context->needs_input_grad(0));
-    const bool has_residual = context->saved_data["has_residual"].toBool();
-    const at::Tensor residual = has_residual ? found.residual : at::Tensor();
-    return {found.x, found.weight, found.bias, found.convolution_bias, residual, {}, {}};
-  }
-};
-
 }  // namespace
 
 BatchNorm::BatchNorm(std::int64_t channels, double epsilon, double momentum)
@@ -135,10 +97,9 @@ at::Tensor BatchNorm::forward_fused(torch::nn::Conv2dImpl* convolution, const at
     x = convolve(*convolution, images);
   }
   if (by_kernels && kernels::can_normalize(x, residual)) {
-    return FusedBatchNorm::apply(
-        x, weight_, bias_, std::optional(left_out), std::optional(residual), relu,
-        kernels::BatchNormParameters{weight_, bias_, running_mean_, running_var_,
-                                     num_batches_tracked_, epsilon_, momentum_, left_out});
+    return kernels::batch_norm({weight_, bias_, running_mean_, running_var_, num_batches_tracked_,
+                                epsilon_, momentum_, left_out},
+                               x, residual, relu);
   }
   if (left_out.defined()) x = x + left_out.view({1, -1, 1, 1});  // as in LibTorch
   at::Tensor y = normalize(x);

@@ -6,14 +6,12 @@
 #include <ATen/ops/hardsigmoid.h>
 #include <ATen/ops/hardswish.h>
 #include <ATen/ops/leaky_relu.h>
-#include <ATen/ops/linear.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/relu6.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tanh.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/conv.h>
 
 #include <algorithm>
@@ -24,8 +22,6 @@ namespace mnist_train::models {
 namespace {
 
 using kernels::LinearFunction;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 constexpr std::int64_t kLow32 = 0xffffffff;
 
@@ -39,55 +35,6 @@ at::Tensor mix(at::Tensor bits) {
   bits = (bits * kFactor2).bitwise_and(kLow32);
   return bits.bitwise_xor(bits.bitwise_right_shift(16));
 }
-
-class LinearActivation : public torch::autograd::Function<LinearActivation> {
- public:
-  /// `function` is a LinearFunction as an integer.
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, std::int64_t function) {
-    at::Tensor y = at::linear(x, weight, bias);
-    static_cast<LinearFunction>(function) == LinearFunction::kTanh ? y.tanh_() : y.relu_();
-    context->save_for_backward({x, weight, y});
-    context->saved_data["function"] = function;
-    return y;
-  }
-
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const at::Tensor& x = saved[0];
-    const at::Tensor& weight = saved[1];
-    const auto function = static_cast<LinearFunction>(context->saved_data["function"].toInt());
-    const kernels::LinearActivationGradients found =
-        kernels::linear_activation_gradients(function, saved[2], gradients[0].contiguous());
-    at::Tensor of_x;
-    at::Tensor of_weight;
-    if (context->needs_input_grad(0)) of_x = found.linear.mm(weight);
-    if (context->needs_input_grad(1)) of_weight = found.linear.t().mm(x);
-    return {of_x, of_weight, found.bias, {}};
-  }
-};
-
-/// A depthwise convolution by the custom kernels.
-class DepthwiseConvolution : public torch::autograd::Function<DepthwiseConvolution> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
-                            const kernels::Depthwise& layer) {
-    context->save_for_backward({x, weight});
-    context->saved_data["stride"] = layer.stride;
-    context->saved_data["padding"] = layer.padding;
-    return kernels::convolve(layer, x, weight);
-  }
-
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const variable_list saved = context->get_saved_variables();
-    const auto found =
-        kernels::convolution_gradients({saved[1].size(2), context->saved_data["stride"].toInt(),
-                                        context->saved_data["padding"].toInt()},
-                                       saved[0], saved[1], gradients[0],
-                                       context->needs_input_grad(0), context->needs_input_grad(1));
-    return {found.x, found.weight, {}};
-  }
-};
 
 /// Returns how the kernels see a layer, if they may be able to compute it.
 std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& layer,
@@ -108,28 +55,6 @@ std::optional<kernels::Depthwise> as_depthwise(const torch::nn::Conv2dImpl& laye
   if (!kernels::can_convolve(depthwise, images, layer.weight)) return std::nullopt;
   return depthwise;
 }
-
-class ReluMaxPool : public torch::autograd::Function<ReluMaxPool> {
- public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const std::optional<at::Tensor>& bias, bool planar) {
-    kernels::PooledRelu pooled = kernels::relu_max_pool(x, *bias, planar);
-    context->save_for_backward({pooled.choice});
-    context->saved_data["height"] = x.size(2);
-    context->saved_data["width"] = x.size(3);
-    context->saved_data["has_bias"] = bias->defined();
-    context->saved_data["planar"] = planar;
-    return pooled.out;
-  }
-
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    const auto found = kernels::relu_max_pool_gradients(
-        gradients[0], context->get_saved_variables()[0], context->saved_data["height"].toInt(),
-        context->saved_data["width"].toInt(), context->saved_data["planar"].toBool(),
-        context->saved_data["has_bias"].toBool() && context->needs_input_grad(1));
-    return {found.x, found.bias, {}};
-  }
-};
 
 }  // namespace
 
@@ -184,8 +109,7 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction functi
                              const at::Tensor& x) {
   if (kernels::are_used(x.device()) &&
       kernels::can_linear_activation(x, layer.weight, layer.bias)) {
-    return LinearActivation::apply(x, layer.weight, layer.bias,
-                                   static_cast<std::int64_t>(function));
+    return kernels::linear_activation(function, x, layer.weight, layer.bias);
   }
   const at::Tensor y = layer.forward(x);
   return function == LinearFunction::kRelu ? at::relu(y) : at::tanh(y);
@@ -193,8 +117,8 @@ at::Tensor linear_activation(torch::nn::LinearImpl& layer, LinearFunction functi
 
 at::Tensor convolve_without_bias(const torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
   if (const auto depthwise = as_depthwise(layer, images)) {
-    return DepthwiseConvolution::apply(images.contiguous(at::MemoryFormat::ChannelsLast),
-                                       layer.weight, *depthwise);
+    return kernels::convolve(*depthwise, images.contiguous(at::MemoryFormat::ChannelsLast),
+                             layer.weight);
   }
   const auto& options = layer.options;
   return torch::nn::functional::detail::conv2d(images, layer.weight, /*bias=*/{}, options.stride(),
@@ -208,7 +132,7 @@ at::Tensor convolve(torch::nn::Conv2dImpl& layer, const at::Tensor& images) {
 
 at::Tensor relu_max_pool(const at::Tensor& x, const at::Tensor& bias, bool flatten) {
   if (kernels::are_used(x.device()) && kernels::can_relu_max_pool(x, bias)) {
-    const at::Tensor out = ReluMaxPool::apply(x, std::optional(bias), /*planar=*/flatten);
+    const at::Tensor out = kernels::relu_max_pool(x, bias, /*planar=*/flatten);
     return flatten ? out.flatten(1) : out;
   }
   if (bias.defined()) return relu_max_pool(x + bias.view({-1, 1, 1}), /*bias=*/{}, flatten);

@@ -14,6 +14,12 @@ inline at::Tensor on(at::Device device, const at::Tensor& host) {
   return host.defined() ? accelerator::to_device(host, device) : host;
 }
 
+/// Returns a leaf of autograd's graph with the values of a tensor, on a device; an undefined one
+/// stays undefined.
+inline at::Tensor leaf_on(at::Device device, const at::Tensor& host, bool needs_gradient = true) {
+  return host.defined() ? on(device, host).detach().requires_grad_(needs_gradient) : host;
+}
+
 /// Compares results of kernels with those of LibTorch's operations on the host.
 class Agreement {
  public:

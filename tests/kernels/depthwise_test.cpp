@@ -1,4 +1,3 @@
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -7,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/agreement.h"
@@ -61,23 +61,24 @@ void check_depthwise(const kernels::Depthwise& layer, const ImageSizes& sizes, a
       at::randn(expected.sizes()).to(type).contiguous(at::MemoryFormat::ChannelsLast);
   expected.backward(dy.to(at::kDouble));
 
-  const at::NoGradGuard no_grad;
-  const at::Tensor x_here = on(device, x);
-  const at::Tensor weight_here = on(device, weight);
-  const auto gradients = [&](bool needs_x, bool needs_weight) {
-    return kernels::convolution_gradients(layer, x_here, weight_here, on(device, dy), needs_x,
-                                          needs_weight);
+  at::Tensor y;
+  const auto gradients = [&](bool of_x, bool of_weight) {
+    const at::Tensor x_here = leaf_on(device, x, of_x);
+    const at::Tensor weight_here = leaf_on(device, weight, of_weight);
+    y = kernels::convolve(layer, x_here, weight_here);
+    y.backward(on(device, dy));
+    return std::pair{x_here.grad(), weight_here.grad()};
   };
-  const auto found = gradients(true, true);
+  const auto [of_x, of_weight] = gradients(true, true);
   Agreement agreement;
-  agreement.add("output", kernels::convolve(layer, x_here, weight_here), expected, type);
-  agreement.add("gradient", found.x, exact_x.grad(), type);
-  agreement.add("gradient of the weight", found.weight, exact_weight.grad(), type);
+  agreement.add("output", y, expected, type);
+  agreement.add("gradient", of_x, exact_x.grad(), type);
+  agreement.add("gradient of the weight", of_weight, exact_weight.grad(), type);
   CHECK(agreement.difference() == "");
-  const auto same = gradients(false, true);
-  CHECK(accelerator::to_host(same.weight).equal(accelerator::to_host(found.weight)));
-  CHECK(!same.x.defined());
-  CHECK(!gradients(true, false).weight.defined());
+  const auto [none, same] = gradients(false, true);
+  CHECK(accelerator::to_host(same).equal(accelerator::to_host(of_weight)));
+  CHECK(!none.defined());
+  CHECK(!gradients(true, false).second.defined());
 }
 
 void check_depthwise_layers(at::Device device) {

@@ -1,10 +1,11 @@
-#include <ATen/core/grad_mode.h>
+#include <ATen/ops/eye.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/threshold_backward.h>
+#include <ATen/ops/zeros.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -48,31 +49,43 @@ at::Tensor derivative(LinearFunction function, const at::Tensor& y, const at::Te
       .to(y.scalar_type());
 }
 
+struct LinearPasses {
+  at::Tensor y, of_x, of_bias;
+};
+
+/// Returns the output for x [N,C] and the gradients, given that of the output. The weight is the
+/// identity and the bias is 0, so `of_x` is the gradient of the linear layer's output.
+LinearPasses linear_passes(LinearFunction function, const at::Tensor& x, const at::Tensor& dy,
+                           at::Device device = at::kCPU) {
+  const at::Tensor x_here = leaf_on(device, x);
+  const at::Tensor weight = on(device, at::eye(x.size(1)).to(x.scalar_type()));
+  const at::Tensor bias = leaf_on(device, at::zeros({x.size(1)}, x.scalar_type()));
+  const at::Tensor y = kernels::linear_activation(function, x_here, weight, bias);
+  y.backward(on(device, dy));
+  using accelerator::to_host;
+  return {to_host(y.detach()), to_host(x_here.grad()), to_host(bias.grad())};
+}
+
 void check_linear_activation(const Sizes& sizes, at::ScalarType type, LinearFunction function,
                              at::Device device) {
-  const at::Tensor z = at::randn({sizes.rows, sizes.channels}).to(type);
-  const at::Tensor y = function == LinearFunction::kRelu ? at::relu(z) : at::tanh(z);
+  const at::Tensor x = at::randn({sizes.rows, sizes.channels}).to(type);
   const at::Tensor dy = at::randn({sizes.rows, sizes.channels}).to(type);
-  const auto gradients = [&] {
-    const auto computed =
-        kernels::linear_activation_gradients(function, on(device, y), on(device, dy));
-    return kernels::LinearActivationGradients{accelerator::to_host(computed.linear),
-                                              accelerator::to_host(computed.bias)};
-  };
-  const auto found = gradients();
+  const LinearPasses found = linear_passes(function, x, dy, device);
+  const at::Tensor expected = derivative(function, found.y, dy);
   CAPTURE(sizes.rows, sizes.channels, type, function == LinearFunction::kTanh);
   Agreement agreement;
-  agreement.add("gradient", found.linear, derivative(function, y, dy), type);
-  agreement.add("gradient of the bias", found.bias, found.linear.to(at::kDouble).sum(0), type);
+  agreement.add("output", found.y, function == LinearFunction::kRelu ? at::relu(x) : at::tanh(x),
+                type);
+  agreement.add("gradient", found.of_x, expected, type);
+  agreement.add("gradient of the bias", found.of_bias, found.of_x.to(at::kDouble).sum(0), type);
   CHECK(agreement.difference() == "");
-  if (function == LinearFunction::kRelu) CHECK(found.linear.equal(derivative(function, y, dy)));
-  CHECK(found.bias.scalar_type() == type);
-  CHECK(gradients().bias.equal(found.bias));
+  if (function == LinearFunction::kRelu) CHECK(found.of_x.equal(expected));
+  CHECK(found.of_bias.scalar_type() == type);
+  CHECK(linear_passes(function, x, dy, device).of_bias.equal(found.of_bias));
 }
 
 void check_linear_activations(at::Device device) {
   torch::manual_seed(8);
-  const at::NoGradGuard no_grad;
   for (const Sizes& sizes : kSizes) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
       for (const LinearFunction function : {LinearFunction::kRelu, LinearFunction::kTanh}) {
@@ -122,22 +135,22 @@ TEST_CASE("the kernel of linear layers agrees with LibTorch's operations on a GP
 TEST_CASE("gradients of a linear layer need no alignment, and a NaN is kept") {
   const EmulatedKernels emulated;
   torch::manual_seed(10);
-  const at::NoGradGuard no_grad;
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     for (const std::int64_t from : {1, 2, 4, 8}) {
-      const at::Tensor y = at::randn({9, 16}).to(type);
+      const at::Tensor x = at::randn({9, 16}).to(type);
       const at::Tensor dy = at::randn({from + 9 * 16}).to(type).slice(0, from).view({9, 16});
-      y[3][5] = std::numeric_limits<float>::quiet_NaN();
-      const auto found = kernels::linear_activation_gradients(LinearFunction::kRelu, y, dy);
-      CHECK(found.linear.equal(derivative(LinearFunction::kRelu, y, dy)));
-      CHECK(found.linear[3][5].equal(dy[3][5]));
-      y[3][6] = -1;
-      dy[3][6] = std::numeric_limits<float>::quiet_NaN();
-      dy[4][5] = std::numeric_limits<float>::quiet_NaN();
-      y[4][5] = 2;
-      const auto with_nan = kernels::linear_activation_gradients(LinearFunction::kRelu, y, dy);
-      CHECK(with_nan.bias[5].isnan().item<bool>());
-      CHECK(!with_nan.bias[6].isnan().item<bool>());
+      x[3][5] = kNan;
+      const LinearPasses found = linear_passes(LinearFunction::kRelu, x, dy);
+      CHECK(found.of_x.equal(derivative(LinearFunction::kRelu, found.y, dy)));
+      CHECK(found.of_x[3][5].equal(dy[3][5]));
+      x[5][6] = -1;
+      dy[5][6] = kNan;
+      x[4][5] = 2;
+      dy[4][5] = kNan;
+      const at::Tensor of_bias = linear_passes(LinearFunction::kRelu, x, dy).of_bias;
+      CHECK(of_bias[5].isnan().item<bool>());
+      CHECK(!of_bias[6].isnan().item<bool>());
     }
   }
 }
