@@ -39,7 +39,7 @@ SHORT = {"max_steps": 40, "deterministic": False}  # on top of runs.SMALL
 COMMAND_S = 120
 FEW_THREADS = {"OMP_NUM_THREADS": "2"}  # for what runs at once
 # Nsight Compute takes 0.2 s for a launch: those before the first step, and those of two steps.
-PROFILED_LAUNCHES = {"net": (170, 100), "resnet18": (180, 460)}
+PROFILED_LAUNCHES = {"net": (40, 100), "resnet18": (50, 460)}
 
 
 def program(name="mnist-train"):
