@@ -100,7 +100,7 @@ def test_a_run_that_was_lost_at_its_end_is_finished_by_a_resume(tmp_path, change
 
 def test_a_process_lost_in_the_evaluation_after_max_steps_costs_no_results(tmp_path):
     changes = {"max_steps": 3, "batch_size": 64, "model": {"name": "resnet18"}, "launch": {"max_restarts": 1},
-               "data": {"limit_train": 320, "limit_test": 600}}  # a snapshot after every other step
+               "data": {"limit_train": 320, "limit_test": 300}}  # a snapshot after every other step
     with start(tmp_path, changes) as process:
         pid = process.wait_for_ranks(2)[1]
         for rank in (0, 1):  # a snapshot counts only if both have sealed it

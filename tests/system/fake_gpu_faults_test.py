@@ -65,9 +65,8 @@ def test_without_our_launcher_a_rank_whose_peer_never_comes_ends_in_time(tmp_pat
         assert "1 of 2 ranks joined" in alone.stderr and "missing: rank 1" in alone.stderr, alone.stderr
 
 
-@pytest.mark.parametrize("launches", swept([20, 500], [500]))  # the check of kernels; training
-def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path, launches):
-    with ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=launches, hang_device=1) as (first, second):
+def test_without_our_launcher_a_device_that_never_answers_ends_its_rank_in_time(tmp_path):
+    with ranks_by_hand(tmp_path, ENDLESS, hang_after_launches=500, hang_device=1) as (first, second):
         begin_s = time.monotonic()
         assert (first.wait(), second.wait()) == (4, 4), first.stderr + second.stderr
         assert time.monotonic() - begin_s < 30

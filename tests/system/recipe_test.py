@@ -84,7 +84,7 @@ def test_every_command_takes_the_average_from_a_checkpoint(tmp_path):
 def test_plateau_is_that_of_pytorch(tmp_path):
     changes = {"epochs": 8, "learning_rate": 0.5,
                "schedule": {"name": "plateau", "factor": 0.5, "patience": 0, "min_learning_rate": 0.03},
-               "data": {"validation": 0.1}}
+               "data": {"validation": 0.1, "limit_train": 1280, "limit_test": 100}}
     folder = train(tmp_path, changes, processes=2)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, min_lr=0.03)
