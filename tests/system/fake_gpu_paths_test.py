@@ -21,8 +21,6 @@ PATHS = {  # name: GPUs, ranks, changes, how the step runs
     "shards on three GPUs": (3, 3, {"deterministic": {"shards": 4}}, "graph"),
     "resnet18 by shards": (2, 2, RESNET18 | {"deterministic": {"shards": 3}}, "graph"),
     "shards, accumulated": (2, 2, {"deterministic": {"shards": 3}, "gradient_accumulation_steps": 2}, "eager"),
-    "mixup across shards": (2, 2, {"deterministic": {"shards": 4}, "data": {"augment": [
-        {"name": "mixup", "scope": "global"}]}}, "graph"),
     "accumulation and clipping": (1, 1, {"gradient_accumulation_steps": 2, "max_gradient_norm": 1}, "eager"),
     "clipping": (1, 1, {"max_gradient_norm": 1}, "graph"),
     "adamw": (1, 1, {"optimizer": "adamw", "sgd_momentum": 0, "weight_decay": 0.01}, "graph"),
