@@ -27,13 +27,13 @@ launch::Phase phase_of(Worker* worker) {
 std::string with_origin(const std::string& message, const Worker& worker) {
   const launch::Job& job = worker.job;
   const auto& weights = worker.config.model.weights;
-  const auto is_about = [&message](const std::string& file) {
-    return !file.empty() && message.starts_with(file + ": ");
-  };
-  if (is_about(job.checkpoint.string())) return job.checkpoint_flag() + message;
-  if (is_about(job.resume)) return "--resume " + message;
-  if (!weights || !is_about(weights->file.string())) return message;
-  return launch::message_of(ConfigKeyError("/model/weights: " + message), job.positions);
+  for (const auto& [file, origin] : {std::pair(job.checkpoint.string(), job.checkpoint_flag()),
+                                     {job.resume, "--resume "},
+                                     {weights ? weights->file.string() : "", "/model/weights: "}}) {
+    if (file.empty() || !message.starts_with(file + ": ")) continue;
+    return launch::message_of(ConfigKeyError(origin + message), job.positions);
+  }
+  return message;
 }
 
 /// LibTorch's messages are long, so only the log contains them in full.

@@ -118,9 +118,10 @@ void find_checkpoints(CommandLine& line);
 /// same errors.
 void find_model_weights(settings::RunConfig& config);
 
-/// Throws ConfigKeyError, with kCheckpoint, if a file cannot be read. `origin`: what names it,
-/// "--resume " or "/model/weights: ".
-void check_readable(const std::string& origin, const fs::path& path);
+/// Throws ConfigKeyError with `code` if a file cannot be read. `origin`: what names it, such as
+/// "--resume " or "/model/weights: ". `remark`: appended to the message.
+void check_readable(const std::string& origin, const fs::path& path,
+                    ExitCode code = ExitCode::kCheckpoint, const char* remark = "");
 
 /// Throws Error(kConfig) if the file cannot be created, or if it is one of a run's own files, such
 /// as its config.json or a checkpoint.

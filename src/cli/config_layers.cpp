@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/print.h"
 #include "cli/cli.h"
 #include "report/records.h"
@@ -210,8 +211,8 @@ fs::path file_of_run(const fs::path& folder, bool to_resume) {
 std::optional<std::string> damage_of(const fs::path& path, std::span<const std::uint8_t> bytes) {
   const nlohmann::json header = parse_header(bytes);
   if (!header.is_object()) {
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    const bool is_other = is_zip_file(bytes) || is_legacy_torch_file(bytes) || is_text(text);
+    const bool is_other =
+        is_zip_file(bytes) || is_legacy_torch_file(bytes) || is_text(text_of(bytes));
     if (path.extension() != ".safetensors" || is_other) return std::nullopt;
     return "its header cannot be read";
   }
@@ -306,10 +307,11 @@ void find_model_weights(settings::RunConfig& config) {
   config.model.weights->file = path;
 }
 
-void check_readable(const std::string& origin, const fs::path& path) try {
-  (void)MappedFile::open(path, ExitCode::kCheckpoint);
+void check_readable(const std::string& origin, const fs::path& path, ExitCode code,
+                    const char* remark) try {
+  (void)MappedFile::open(path, code);
 } catch (const Error& error) {
-  throw ConfigKeyError(origin + error.what(), error.code());
+  throw ConfigKeyError(origin + error.what() + remark, code);
 }
 
 void check_output_file(const fs::path& path) {

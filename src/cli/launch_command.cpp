@@ -27,16 +27,6 @@ fs::path first_config(const CommandLine& line) {
   return line.configs.empty() ? fs::path() : fs::path(find_config(line.configs.front()));
 }
 
-/// Throws ConfigKeyError if the file of an external network cannot be read.
-void check_model_file(const char* pointer, const std::optional<fs::path>& file,
-                      bool has_checkpoint) try {
-  if (file) (void)MappedFile::open(*file, ExitCode::kConfig);
-} catch (const Error& error) {
-  throw ConfigKeyError(
-      std::string(pointer) + ": " + error.what() +
-      (has_checkpoint ? "; a checkpoint contains the weights of this network, not its code" : ""));
-}
-
 void check_export(const CommandLine& line, const settings::RunConfig& config) {
   std::error_code ignored;
   if (fs::equivalent(*line.checkpoint_file, *line.output, ignored)) {
@@ -63,9 +53,14 @@ void check_named_files(const CommandLine& line, const settings::RunConfig& confi
   }
   if (trains || line.command == Command::kEvaluate || line.command == Command::kPredict ||
       line.command == Command::kDescribe) {
-    const bool has_checkpoint = line.checkpoint_file.has_value();
-    check_model_file("/model/torchscript", config.model.torchscript, has_checkpoint);
-    check_model_file("/model/plugin", config.model.plugin, has_checkpoint);
+    const settings::ModelOptions& model = config.model;
+    const char* remark = line.checkpoint_file
+                             ? "; a checkpoint contains the weights of this network, not its code"
+                             : "";
+    for (const auto& [origin, file] : {std::pair("/model/torchscript: ", model.torchscript),
+                                       {"/model/plugin: ", model.plugin}}) {
+      if (file) check_readable(origin, *file, ExitCode::kConfig, remark);
+    }
   }
   if (line.command == Command::kExport) check_export(line, config);
   if (line.command == Command::kPreview) check_output_file(*line.output);

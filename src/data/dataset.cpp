@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "base/hash.h"
 #include "base/print.h"
@@ -366,20 +365,20 @@ void DatasetReader::note_repeated_files(Dataset& dataset) const {
       }
     }
   };
-  std::unordered_set<std::string> held_out;
-  for_each(1, 3, [&](const auto&, std::int64_t, const std::string& key) { held_out.insert(key); });
-  held_out.erase("0");  // samples without a file
+  std::unordered_map<std::string, bool> shared;  // keys of held-out files -> also of training files
+  for_each(1, 3, [&](const auto&, std::int64_t, const std::string& key) { shared[key] = false; });
+  shared.erase("0");  // samples without a file
   Buffer buffer;
-  std::unordered_set<std::string> shared;
   std::unordered_map<std::string, std::int64_t> known;  // hash of a training file -> its sample
   for_each(0, 1, [&](const SampleView& samples, std::int64_t i, const std::string& key) {
-    if (!held_out.contains(key)) return;
-    shared.insert(key);
+    const auto found = shared.find(key);
+    if (found == shared.end()) return;
+    found->second = true;
     known.emplace(hash_hex(samples.read(i, buffer)), i);
   });
   std::vector<std::string> repeated;
   for_each(1, 3, [&](const SampleView& samples, std::int64_t i, const std::string& key) {
-    if (!shared.contains(key)) return;
+    if (!shared[key]) return;
     const auto same = known.find(hash_hex(samples.read(i, buffer)));
     if (same == known.end()) return;
     repeated.push_back(samples.sample_name(i) + " = " + train_.sample_name(same->second));
