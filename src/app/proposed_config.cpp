@@ -234,7 +234,7 @@ class Draft {
     parameters_ = {{{"match", "*"}, {"learning_rate_factor", 0.1}},
                    {{"match", "head"}, {"learning_rate_factor", 1}}};
     because(
-        "model: the weights are those of {}; its last layer is {}, the others learn at a tenth of "
+        "model: the weights are those of {}; its last layer is {}; the others learn at a tenth of "
         "the rate",
         name,
         !keeps_head     ? "new"
