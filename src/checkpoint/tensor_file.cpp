@@ -62,7 +62,7 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   require(!is_legacy_torch_file(file), "is a torch.save file, not a checkpoint");
   const auto header = safetensors_header(file);
   if (header && header->starts_with('{')) return *header;
-  const std::string_view content = text_of(file);
+  const std::string_view content(reinterpret_cast<const char*>(file.data()), file.size());
   std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
   if (const auto kind = binary_kind(content)) name = kind->name;
   require(name.empty(),
