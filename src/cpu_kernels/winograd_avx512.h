@@ -25,7 +25,7 @@ inline void transform_weights(const Block* taps, std::int64_t channel, bool reve
   const auto tap = [&](int i) { return _mm512_castsi512_ps(taps[reversed ? 8 - i : i][channel]); };
   __m512 rows[kTileRows * 3];
   for (int x = 0; x < 3; ++x) transform_weights({tap(x), tap(3 + x), tap(6 + x)}, rows + x, 3);
-  for (int y = 0; y < kTileRows; ++y) {
+  for (std::int64_t y = 0; y < kTileRows; ++y) {
     transform_weights({rows[3 * y], rows[3 * y + 1], rows[3 * y + 2]}, to + kTileRows * y, 1);
   }
 }
@@ -201,7 +201,7 @@ inline void transform_gradient_tile(const Band<float>& band, const GradientBand&
     transform_gradients(_mm512_maskz_loadu_ps(has_right, from + pixel),
                         _mm512_maskz_loadu_ps(has_lower & has_right, lower + pixel), rows + 1, 2);
 #pragma GCC unroll 4
-    for (int r = 0; r < kTileRows; ++r) {
+    for (std::int64_t r = 0; r < kTileRows; ++r) {
       __m512 row[kTileRows];
       transform_gradients(rows[2 * r], rows[2 * r + 1], row, 1);
 #pragma GCC unroll 4
