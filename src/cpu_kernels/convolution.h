@@ -244,6 +244,7 @@ class Gather {
     view_.positions += step * view_.kernel_height;
     return sequences_.emplace_back(Sequence{start, static_cast<std::int32_t>(step), first, count});
   }
+  /// Plans Winograd's algorithm in place of runs.
   void use_winograd(const ConvolutionShape& s) {
     const std::int64_t tiles = winograd_tiles(view_.out);
     constexpr std::int64_t kLine = 16;  // floats, so that positions do not map to few cache sets

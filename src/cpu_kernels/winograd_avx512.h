@@ -11,6 +11,7 @@ namespace mnist_train::cpu_kernels::avx512 {
 
 inline constexpr std::int64_t kTileRows = 4;  // and columns: of transformed tiles
 
+/// Transforms the weights of three taps along an axis to four positions, `step` vectors apart.
 inline void transform_weights(const __m512 (&of)[3], __m512* to, std::int64_t step) {
   const __m512 half = _mm512_set1_ps(0.5F);
   const __m512 outer = (of[0] + of[2]) * half;
@@ -20,7 +21,7 @@ inline void transform_weights(const __m512 (&of)[3], __m512* to, std::int64_t st
   to[2 * step] = outer - middle;
   to[3 * step] = of[2];
 }
-/// Transforms the weights of 3x3 taps, the first at `taps`, to 4x4 positions.
+/// Transforms the weights of 3x3 taps, each a block, to 4x4 positions. `reversed`: the last first.
 inline void transform_weights(const Block* taps, std::int64_t channel, bool reversed, __m512* to) {
   const auto tap = [&](int i) { return _mm512_castsi512_ps(taps[reversed ? 8 - i : i][channel]); };
   __m512 rows[kTileRows * 3];
@@ -30,6 +31,7 @@ inline void transform_weights(const Block* taps, std::int64_t channel, bool reve
   }
 }
 
+/// Transforms four inputs along an axis, in place.
 [[gnu::always_inline]] inline void transform_inputs(__m512& a, __m512& b, __m512& c, __m512& d) {
   const __m512 first = a - c;
   const __m512 third = c - b;
@@ -39,25 +41,25 @@ inline void transform_weights(const Block* taps, std::int64_t channel, bool reve
   c = third;
 }
 
-/// Transforms the inputs of the tile of outputs at (y, x). Transformed positions are `step` floats
-/// apart.
-template <bool IsInside>
-[[gnu::noinline]] void transform_tile(const GatherView& view, const float* block, std::int64_t y,
-                                      std::int64_t x, std::int64_t step, float* to) {
-  constexpr int kSide = kTileRows;
-  const std::int64_t pixel = view.in.channels * kImages;
-  const std::int64_t row = view.in.width * pixel;
-  y -= view.winograd.top;
-  x -= view.winograd.left;
-  __mmask16 masks[kSide * kSide];
-  for (int i = 0; i < kSide * kSide && !IsInside; ++i) {
-    const std::int64_t at_y = y + i / kSide;
-    const std::int64_t at_x = x + i % kSide;
-    const bool is_there = at_y >= 0 && at_y < view.in.height && at_x >= 0 && at_x < view.in.width;
-    masks[i] = is_there ? 0xffff : 0;
+/// The 4x4 inputs of a tile, the first at (y, x), which may be outside the image.
+struct TileInputs {
+  __mmask16 masks[kWinogradPositions];  // zero for those outside
+  std::int64_t row, pixel;              // steps in floats
+
+  TileInputs(const ValueShape& in, std::int64_t y, std::int64_t x, std::int64_t row_step,
+             std::int64_t pixel_step)
+      : row(row_step), pixel(pixel_step) {
+    for (std::int64_t i = 0; i < kWinogradPositions; ++i) {
+      const std::int64_t at_y = y + i / kTileRows;
+      const std::int64_t at_x = x + i % kTileRows;
+      const bool is_there = at_y >= 0 && at_y < in.height && at_x >= 0 && at_x < in.width;
+      masks[i] = is_there ? 0xffff : 0;
+    }
   }
-  const float* from = block + y * row + x * pixel;
-  for (std::int64_t i = 0; i < kVectors * view.in.channels; ++i, from += kLanes, to += kLanes) {
+  /// Transforms a vector of each input, the first at `from`, to positions `step` floats apart.
+  template <bool IsInside>
+  [[gnu::always_inline]] void transform(const float* from, float* to, std::int64_t step) const {
+    constexpr int kSide = kTileRows;
     __m512 d[kSide][kSide];
 #pragma GCC unroll 4
     for (int r = 0; r < kSide; ++r) {
@@ -75,6 +77,21 @@ template <bool IsInside>
 #pragma GCC unroll 4
       for (int c = 0; c < kSide; ++c) _mm512_storeu_ps(to + (r * kSide + c) * step, d[r][c]);
     }
+  }
+};
+
+/// Transforms the inputs of the tile at output (y, x) of a block to [position][channel][image].
+template <bool IsInside>
+[[gnu::noinline]] void transform_tile(const GatherView& view, const float* block, std::int64_t y,
+                                      std::int64_t x, float* to) {
+  const std::int64_t pixel = view.in.channels * kImages;
+  const std::int64_t row = view.in.width * pixel;
+  y -= view.winograd.top;
+  x -= view.winograd.left;
+  const TileInputs inputs(view.in, y, x, row, pixel);
+  const float* from = block + y * row + x * pixel;
+  for (std::int64_t i = 0; i < kVectors * view.in.channels; ++i, from += kLanes, to += kLanes) {
+    inputs.transform<IsInside>(from, to, view.winograd.position_size);
   }
 }
 
@@ -167,7 +184,7 @@ inline void gather_by_tiles(const GatherView& view, const BatchOperands<float>& 
       const bool is_inside = y >= tiles.top && y - tiles.top + kTileRows <= view.in.height &&
                              x >= tiles.left && x - tiles.left + kTileRows <= view.in.width;
       const auto transform = is_inside ? &transform_tile<true> : &transform_tile<false>;
-      transform(view, block, y, x, tiles.position_size, part.scratch + i * tiles.tile_size());
+      transform(view, block, y, x, part.scratch + i * tiles.tile_size());
     }
     with_constant<1, 1, kMostRows>(view.panel_rows, [&]<int M>() {
       multiply_tiles<M>(view, operands, panels, part, first, here);
@@ -215,43 +232,17 @@ inline void transform_gradient_tile(const Band<float>& band, const GradientBand&
 /// Transforms the rearranged inputs of a tile at output (y, x) to [position][image][channel].
 inline void transform_input_tile(const Band<float>& band, const GradientBand& tiles, std::int64_t y,
                                  std::int64_t x, float* to) {
-  constexpr int kSide = kTileRows;
   const auto& [view, part, operands] = band;
   const ConvolutionShape& s = view.shape;
   y -= s.padding.height;
   x -= s.padding.width;
-  __mmask16 masks[kSide * kSide];
-  for (int i = 0; i < kSide * kSide; ++i) {
-    const std::int64_t at_y = y + i / kSide;
-    const std::int64_t at_x = x + i % kSide;
-    const bool is_there = at_y >= 0 && at_y < s.in.height && at_x >= 0 && at_x < s.in.width;
-    masks[i] = is_there ? 0xffff : 0;
-  }
+  const TileInputs inputs(s.in, y, x, part.b_row, part.b_pixel);
   const float* const from =
       operands.scratch + part.b_begin + (y - part.in_begin) * part.b_row + x * part.b_pixel;
   for (std::int64_t image = 0; image < kImages; ++image) {
     for (std::int64_t c = 0; c < s.in.channels; c += kLanes) {
-      const float* const at = from + image * part.b_word + c;
-      __m512 d[kSide][kSide];
-#pragma GCC unroll 4
-      for (int r = 0; r < kSide; ++r) {
-#pragma GCC unroll 4
-        for (int q = 0; q < kSide; ++q) {
-          d[r][q] =
-              _mm512_maskz_loadu_ps(masks[r * kSide + q], at + r * part.b_row + q * part.b_pixel);
-        }
-      }
-#pragma GCC unroll 4
-      for (int q = 0; q < kSide; ++q) transform_inputs(d[0][q], d[1][q], d[2][q], d[3][q]);
-      float* const out = to + image * tiles.b_word + c;
-#pragma GCC unroll 4
-      for (int r = 0; r < kSide; ++r) {
-        transform_inputs(d[r][0], d[r][1], d[r][2], d[r][3]);
-#pragma GCC unroll 4
-        for (int q = 0; q < kSide; ++q) {
-          _mm512_storeu_ps(out + (r * kSide + q) * tiles.b_position, d[r][q]);
-        }
-      }
+      inputs.transform<false>(from + image * part.b_word + c, to + image * tiles.b_word + c,
+                              tiles.b_position);
     }
   }
 }
@@ -280,6 +271,8 @@ inline void transform_sums(const __m512* of, std::int64_t step, __m512* to) {
   to[2 * step] = middle + of[3 * step];
 }
 
+/// Transforms the sums of products over tiles to the gradient of the weights of outputs `begin` to
+/// `end`; see ConvolutionKernels.
 template <class Element>
 void transform_sums(const WeightGradientView& tiles, const WeightGradientView& view,
                     const WeightGradientOperands<Element>& operands, std::int64_t begin,

@@ -189,7 +189,7 @@ def test_dropout_in_a_frozen_backbone_stays_active(tmp_path, digits):
     assert abs(trained(0.5)[0] - trained(0)[0]) > 1e-3
 
 
-BAD = [  # lists, and what is said of them
+BAD = [  # lists of groups, and the expected messages
     ([{"match": "*", "frozen": True}], ["/parameters: every parameter is frozen"]),
     ([{"match": "fc3.*", "frozen": True}, {"match": ["conv*", "con2.*"], "frozen": True}],
      ['/parameters/0/match: "fc3.*" matches no parameter; did you mean "fc1.*", "fc2.*"?', '/parameters/1/match: "con2.*" matches no parameter']),

@@ -123,7 +123,7 @@ def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninte
     saved = int(folder.checkpoints()[-1].stem[5:])
     assert saved % 8 == 0 and folder.last_step() > saved
     with open(folder.path / "metrics.jsonl", "a") as file:
-        file.write('{"event":"step","ep')  # what a crash may leave
+        file.write('{"event":"step","ep')  # a crash may leave part of a line
     resumed = train(tmp_path, changes, *RESUME, processes=3)
     assert f"step {saved}" in resumed.stderr
     assert [step["step"] for step in resumed.steps()] == list(range(1, TOTAL + 1))
