@@ -212,10 +212,16 @@ class Table {
   std::string head;
 
  private:
+  /// Returns what was written, to the end of a line. A terminal may pass on a line in parts.
   std::string written() const {
-    std::array<char, 4096> text{};
-    const ssize_t size = ::read(main_.get(), text.data(), text.size());
-    return replaced({text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))}, "\r", "");
+    std::string text;
+    std::array<char, 4096> part{};
+    while (!text.ends_with('\n')) {
+      const ssize_t size = ::read(main_.get(), part.data(), part.size());
+      REQUIRE(size > 0);
+      text.append(part.data(), static_cast<std::size_t>(size));
+    }
+    return replaced(text, "\r", "");
   }
 
   UniqueFd main_;
