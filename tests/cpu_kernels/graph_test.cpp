@@ -47,5 +47,12 @@ TEST_CASE("a dropout that drops nothing has no node") {
   CHECK(graph.add(DropoutNode{0, 0}, x) == x);
 }
 
+TEST_CASE("pooling is left to LibTorch if a plan of its windows would be large") {
+  CHECK(has_small_plan(
+      {.in = {1, 112, 112}, .out = {1, 56, 56}, .kernel = {3, 3}, .stride = {2, 2}}));
+  CHECK_FALSE(has_small_plan(
+      {.in = {1, 224, 224}, .out = {1, 160, 160}, .kernel = {65, 65}, .stride = {1, 1}}));
+}
+
 }  // namespace
 }  // namespace mnist_train::cpu_kernels

@@ -148,6 +148,20 @@ FusedOutcome train_once(const settings::ModelOptions& options, at::ScalarType ty
 
 }  // namespace
 
+TEST_CASE("batch norm in a list of layers is accurate if the mean is far from zero") {
+  torch::manual_seed(3);
+  settings::ModelOptions options;
+  options.layers = {testing::layer::convolution(12, 1), testing::layer::batch_norm(),
+                    testing::layer::flatten(), testing::layer::linear(5)};
+  const auto model = make_model(options, {3, 12, 11, 5}, /*seed=*/3);
+  const auto exact = make_model(options, {3, 12, 11, 5}, /*seed=*/3);
+  exact->to(at::kDouble);
+  const at::Tensor x = at::randn({64, 3, 12, 11}) + 100;
+  CHECK(relative_error(model->forward(x), exact->forward(x.to(at::kDouble))) < 1e-4);
+  CHECK(relative_error(model->named_buffers()["1.running_var"],
+                       exact->named_buffers()["1.running_var"]) < 1e-4);
+}
+
 TEST_CASE("networks with batch norm, ReLU and residual blocks train by kernels as without") {
   using Tail = std::optional<Activation>;
   const Tail behind_sums = GENERATE(Tail(Activation::kRelu), Tail(), Tail(Activation::kTanh));

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -34,6 +33,11 @@ using settings::ImageSize;
 using settings::Layer;
 using settings::LayerList;
 using namespace testing::layer;
+
+constexpr Activation kFunctions[] = {
+    Activation::kTanh,      Activation::kRelu,        Activation::kSigmoid,
+    Activation::kGelu,      Activation::kSilu,        Activation::kLeakyRelu,
+    Activation::kHardswish, Activation::kHardsigmoid, Activation::kRelu6};
 
 /// Without batch norm, so that integers stay integers.
 LayerList pooled() {
@@ -109,6 +113,17 @@ LayerList padded() {
           convolution(6, 3, 0, 1, true, 6),
           function(Activation::kTanh),
           average_pool(),
+          flatten(),
+          linear(5)};
+}
+
+/// Pooling of every kind. The maxima are those of images: rounded sums could have others.
+LayerList pools() {
+  return {{"", settings::MaxPool2dLayer{{3, 3}, ImageSize{2, 1}, {1, 0}, {1, 2}}},
+          convolution(9, 1),
+          {"", settings::AvgPool2dLayer{{3, 3}, ImageSize{1, 1}, {1, 1}, false, false}},
+          convolution(20, 1),
+          {"", settings::AdaptiveAvgPool2dLayer{{2, 3}}},
           flatten(),
           linear(5)};
 }
@@ -234,9 +249,8 @@ class RandomLists {
     LayerList list{
         convolution(channels(), 1 + 2 * below(3), below(3), 1 + below(2), below(2) == 0)};
     for (std::int64_t i = 2 + below(5); i > 0; --i) list.push_back(layer());
-    list.push_back(below(2) == 0 ? flatten() : average_pool());
-    if (!std::holds_alternative<settings::FlattenLayer>(list.back().kind))
-      list.push_back(flatten());
+    if (below(2) != 0) list.push_back(average_pool());
+    list.push_back(flatten());
     if (below(2) == 0) list.insert(list.end(), {linear(1 + below(40)), relu()});
     list.push_back(linear(5));
     return list;
@@ -292,13 +306,7 @@ class RandomLists {
         return function(random_function());
     }
   }
-  Activation random_function() {
-    constexpr Activation kAll[] = {
-        Activation::kTanh,      Activation::kRelu,        Activation::kSigmoid,
-        Activation::kGelu,      Activation::kSilu,        Activation::kLeakyRelu,
-        Activation::kHardswish, Activation::kHardsigmoid, Activation::kRelu6};
-    return kAll[below(std::size(kAll))];
-  }
+  Activation random_function() { return kFunctions[below(std::size(kFunctions))]; }
 
   std::mt19937 engine_{7};
 };
@@ -336,12 +344,9 @@ TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backw
 TEST_CASE("networks with every fused layer agree with LibTorch, with and without gradients") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   if (!can_compute(type)) return;
-  std::vector<LayerList> lists{pooled(),     flattened(), residual(),
-                               gated(false), gated(true), padded()};
-  for (const Activation function :
-       {Activation::kTanh, Activation::kRelu, Activation::kSigmoid, Activation::kGelu,
-        Activation::kSilu, Activation::kLeakyRelu, Activation::kRelu6, Activation::kHardswish,
-        Activation::kHardsigmoid}) {
+  std::vector<LayerList> lists{pooled(),    flattened(), residual(), gated(false),
+                               gated(true), padded(),    pools()};
+  for (const Activation function : kFunctions) {
     lists.push_back(activated({function, /*negative_slope=*/0.25}));
   }
   lists.push_back(activated({Activation::kGelu, 0, /*tanh_approximates=*/true}));
@@ -363,6 +368,7 @@ TEST_CASE("networks with every fused layer agree with LibTorch, with and without
     CHECK(count_operations(model->forward(x), "Stage") == weights);  // no layer is LibTorch's
     const at::NoGradGuard no_grad;  // without gradients, values share memory
     CHECK(model->forward(x).equal(found.front().second));
+    CHECK(model->forward(x.contiguous(at::MemoryFormat::ChannelsLast)).equal(found.front().second));
   }
 }
 
