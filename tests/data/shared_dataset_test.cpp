@@ -58,26 +58,6 @@ bool same(const Dataset& a, const Dataset& b) {
          same_samples(a.validation, b.validation) && same_samples(a.test, b.test);
 }
 
-TEST_CASE("waiting workers get the launcher's samples, held-out ones included") {
-  const TempFolder folder;
-  SmallDataset{.compressed = true}.write(folder.path());
-  settings::DataOptions options = shared_at(folder.path());
-  options.limit_train = 13;
-  options.validation = 0.25;
-  const Dataset expected = open_dataset(options);
-  SharedDataset shared;
-  std::array<pid_t, 3> workers{};
-  for (pid_t& worker : workers) {
-    worker = start([&] {
-      const Dataset dataset = attach(copy_of(shared.handle()), milliseconds(20000));
-      return same(dataset, expected) ? 0 : 1;
-    });
-  }
-  shared.publish(options);
-  for (const pid_t worker : workers) CHECK(status_of(worker) == 0);
-  shared.wait();
-}
-
 TEST_CASE("a late worker finds the samples, even after the launcher has ended") {
   const TempFolder folder;
   SmallDataset{}.write(folder.path());

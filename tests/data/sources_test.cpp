@@ -20,23 +20,12 @@ std::string cifar_record(int label, std::uint64_t salt = 1) {
   return static_cast<char>(label) + noise(3072, salt);
 }
 
-/// The six files of CIFAR-10 with this many records each. The label of a record is its number
-/// modulo 10, its salt is its number; test records continue the numbers of the training records.
-void write_cifar(const TempFolder& folder, const std::string& name, int batch_records,
-                 int test_records) {
-  int number = 0;
-  const auto write = [&](const char* file, int records) {
-    std::string content;
-    for (int i = 0; i < records; ++i, ++number) {
-      content += cifar_record(number % 10, static_cast<std::uint64_t>(number));
-    }
-    folder.write(name + '/' + file, content);
-  };
+/// The six files of CIFAR-10 with a record each.
+void write_cifar(const TempFolder& folder, const std::string& name) {
   for (const char* file : {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
-                           "data_batch_4.bin", "data_batch_5.bin"}) {
-    write(file, batch_records);
+                           "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"}) {
+    folder.write(name + '/' + file, cifar_record(0));
   }
-  write("test_batch.bin", test_records);
 }
 
 fs::path find(const char* name, const std::optional<fs::path>& root = std::nullopt) {
@@ -196,7 +185,7 @@ TEST_CASE("files are found in the layouts of Kaggle, torchvision and QMNIST") {
   // A file that is there as such hides one in a folder.
   folder.write("kaggle/train-images.idx3-ubyte", "");
   CHECK(train_at({kaggle, {}}).images == kaggle / "train-images.idx3-ubyte");
-  write_cifar(folder, "cifar/cifar-10-batches-bin", 1, 1);
+  write_cifar(folder, "cifar/cifar-10-batches-bin");
   CHECK(find_cifar_files({root / "cifar", {}}, SplitName::kTest) ==
         std::vector<fs::path>{root / "cifar/cifar-10-batches-bin/test_batch.bin"});
 }
@@ -207,8 +196,8 @@ TEST_CASE("a data set is found by the names that others give its folder") {
   const ScopedEnvironment data("MNIST_TRAIN_DATA", nullptr);
   const ScopedEnvironment cache("XDG_CACHE_HOME", (root / "cache").c_str());
   SmallDataset{}.write(root / "torchvision/FashionMNIST/raw");
-  write_cifar(folder, "cifar10/cifar-10-batches-bin", 1, 1);
-  write_cifar(folder, "cifar-10-batches-bin", 1, 1);
+  write_cifar(folder, "cifar10/cifar-10-batches-bin");
+  write_cifar(folder, "cifar-10-batches-bin");
   const fs::path raw = root / "torchvision/FashionMNIST/raw";
   CHECK(find("fashion-mnist", root / "torchvision") == raw);
   CHECK(find("cifar10", root) == root / "cifar10/cifar-10-batches-bin");
@@ -314,36 +303,6 @@ TEST_CASE("batches that are empty, cut off or labelled wrongly are refused with 
     CHECK_ERROR(open_cifar({whole, bad}), ExitCode::kData, bad.string() + ": " + problem);
   }
   CHECK_ERROR(open_cifar({folder.path() / "missing.bin"}), ExitCode::kData);
-}
-
-TEST_CASE("a folder of batches is read as a data set, by format and by name") {
-  const TempFolder folder;
-  write_cifar(folder, "cifar10", 4, 3);
-  const fs::path place = folder.path() / "cifar10";
-  const Dataset dataset = open_dataset(data_at(settings::DataFormat::kCifar, place, place));
-  CHECK(dataset.train.count == 20);
-  CHECK(dataset.test.count == 3);
-  CHECK(dataset.train.classes == 10);
-  CHECK(dataset.train.bytes_per_image() == 3072);
-  CHECK(dataset.class_names.empty());
-  CHECK(dataset.train.labels[13] == 3);  // the second of the fourth batch
-  const auto pixels = dataset.train.image(13);
-  CHECK(std::string(pixels.begin(), pixels.end()) == cifar_record(0, 13).substr(1));
-
-  settings::DataOptions named;
-  named.dataset = "cifar10";
-  named.root = folder.path();
-  CHECK(open_dataset(named).hash == dataset.hash);
-  CHECK(open_dataset(named).class_names.at(3) == "cat");
-  named.channels = 1;
-  named.size = settings::ImageSize{8, 8};
-  named.validation = 0.25;
-  const Dataset gray = open_dataset(named);
-  CHECK(gray.train.count == 10);
-  CHECK(gray.validation.bytes_per_image() == 64);
-  fs::remove(folder.path() / "cifar10/data_batch_4.bin");
-  CHECK_ERROR(open_dataset(named), ExitCode::kData,
-              "data_batch_4.bin: this file of data.train is missing");
 }
 
 TEST_CASE("class folders become classes in the order of their names") {
