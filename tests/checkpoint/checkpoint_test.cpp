@@ -245,21 +245,6 @@ TEST_CASE("a checkpoint that does not fit is refused and leaves the trainer unch
   }
 }
 
-TEST_CASE("with ema a checkpoint is evaluated with the EMA model") {
-  TrainerRig rig = averaging_rig();
-  rig.run_to(4);
-  const TensorFile file = through_file(snapshot(rig.trainer, kFacts));
-  CHECK(file.tensors.size() == 9 + 9 + 6 + 1);
-  const at::Tensor& evaluated = *file.find("ema.fc.weight");
-  const at::Tensor& trained = *file.find("model.fc.weight");
-  CHECK(find_named(checkpoint_weights(file), "fc.weight")->equal(evaluated));
-  CHECK(find_named(trained_weights(file), "fc.weight")->equal(trained));
-  CHECK(evaluated.equal(rig.trainer.evaluated_model().named_parameters()["fc.weight"]));
-  CHECK(trained.equal(rig.trainer.model().named_parameters()["fc.weight"]));
-  CHECK_FALSE(evaluated.equal(trained));
-  CHECK(checkpoint_weights(file).size() == 9);
-}
-
 TEST_CASE("a run with ema does not resume without an EMA model") {
   TrainerRig plain = fresh();
   TrainerRig rig = averaging_rig();
@@ -357,27 +342,6 @@ TEST_CASE("a file without a seal is not a checkpoint, whatever it says") {
   write_safetensors(path, {state_dict(rig.trainer.model()), {}}, /*seal=*/true);
   CHECK_THAT(error_of([&] { read_checkpoint(path); }).message,
              ContainsSubstring("not a checkpoint that this version"));
-}
-
-TEST_CASE("another number of ranks resumes where these stopped") {
-  TrainOptions options = small_run();
-  options.learning_rate = 0.01;
-  TrainerRig whole(options);
-  whole.run_to(9);
-  TrainerRig first(options);
-  first.run_to(4);
-  const TensorFile file = snapshot(first.trainer, kFacts);
-  const auto results = results_of_ranks(3, [&](comm::Communicator& communicator) {
-    TrainerRig rig(options, communicator);
-    restore(rig.trainer, file, "file");
-    rig.run_to(9);
-    return std::pair(rig.weights(), rig.trainer.progress());
-  });
-  for (const auto& [weights, progress] : results) {
-    CHECK(at::allclose(weights, whole.weights(), 1e-4, 1e-6));
-    CHECK(progress.samples_seen == whole.trainer.progress().samples_seen);
-    CHECK(progress.step == 9);
-  }
 }
 
 TEST_CASE("broadcast_state gives every rank the state of rank 0") {

@@ -372,15 +372,6 @@ TEST_CASE("weights that are not finite are refused with the tensor's name") {
   }
 }
 
-TEST_CASE("a file in torch.save's old format that is truncated is refused") {
-  const TempFolder folder;
-  const fs::path path =
-      folder.write("old.pt", "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.");
-  CHECK_THAT(reading_weights(path),
-             IsError(ExitCode::kCheckpoint, "old.pt", "the pickle is truncated"));
-  CHECK_FALSE(facts_of(path));
-}
-
 TEST_CASE("the content tells the format of a file, not its name") {
   const TempFolder folder;
   const NamedTensors weights = state_dict(*tiny_model(3));
