@@ -140,19 +140,6 @@ TEST_CASE("the head of the table is drawn once") {
   CHECK_THAT(restarted.text(), !ContainsSubstring("test loss"));
 }
 
-TEST_CASE("a quiet console says nothing") {
-  for (const bool terminal : {false, true}) {
-    Screen screen(terminal, /*quiet=*/true);
-    screen.console->begin({}, {});
-    screen.console->pace(kPace);
-    screen.console->tick({1, 1, 1});
-    screen.console->step(kStep);
-    screen.console->epoch(kEpoch);
-    screen.console->end({});
-    CHECK(screen.text().empty());
-  }
-}
-
 TEST_CASE("numbers are grouped by thousands") {
   using Case = std::pair<std::int64_t, const char*>;
   for (const auto& [number, text] :

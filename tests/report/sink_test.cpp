@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "base/version.h"
 #include "report/records.h"
 #include "support/catch.h"
 #include "support/error_of.h"
@@ -115,27 +114,6 @@ TEST_CASE("each record is a line with the documented keys") {
       "report": 0}})"));
 }
 
-TEST_CASE("an epoch record has the time split and the confusion matrix") {
-  const Records run;
-  const auto log = run.sink();
-  log->epoch({.record = kEpochRecord,
-              .seconds = {0.25, 2.5, kUnknown, 0.5, 0.125, 0.01},
-              .counts = count_by_class({40, 1, 2, 57}, 2)});
-  const Json line = run.metrics().at(0);
-  CHECK(line.at("seconds") == Json::parse(R"({"input":0.25,"compute":2.5,"communication":null,)"
-                                          R"("evaluation":0.5,"checkpoint":0.125,"report":0.01})"));
-  CHECK(line.at("confusion") == Json::parse("[[40,1],[2,57]]"));
-}
-
-TEST_CASE("counts by class are in place of a confusion matrix") {
-  const Records run;
-  run.sink()->epoch({.record = kEpochRecord, .counts = {{3, 1}, {4, 0}, {2, 0}}});
-  const Json line = run.metrics().at(0);
-  CHECK_FALSE(line.contains("confusion"));
-  CHECK(line.at("class_counts") ==
-        Json::parse(R"({"samples": [3, 1], "predicted": [4, 0], "correct": [2, 0]})"));
-}
-
 TEST_CASE("the best checkpoint goes by the validation set, if there is one") {
   EpochRecord record;
   record.test_loss = 0.25;
@@ -186,25 +164,6 @@ TEST_CASE("lines are written at once and counted") {
   }
 }
 
-TEST_CASE("a resumed run rewrites the lines after its checkpoint") {
-  const Records run;
-  const fs::path path = run.path() / "metrics.jsonl";
-  std::int64_t keep = 0;
-  {
-    const auto log = run.sink();
-    log->step(kStepRecord);
-    keep = log_bytes(*log);
-    log->epoch({.record = kEpochRecord});
-    log->epoch({.record = kEpochRecord});
-  }
-  const auto resumed = run.sink(keep);
-  CHECK(log_bytes(*resumed) == keep);
-  CHECK(run.metrics().size() == 1);
-  resumed->epoch({.record = kEpochRecord});
-  CHECK(run.metrics().size() == 2);
-  CHECK(static_cast<std::uintmax_t>(log_bytes(*resumed)) == fs::file_size(path));
-}
-
 TEST_CASE("a fresh run truncates an old file, and a short file is continued at its end") {
   const Records run;
   run.write("metrics.jsonl", "{\"event\":\"step\"}\n");
@@ -228,47 +187,13 @@ TEST_CASE("an error names the path, and links are not followed") {
   CHECK(read_file(precious, 1 << 20, ExitCode::kData) == "precious");
 }
 
-TEST_CASE("each prediction is a line with the documented keys, and a NaN is null") {
+TEST_CASE("a score that is NaN is null") {
   const Records run;
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  run.begun()->epoch(
-      {.predictions = {
-           {7, "data:image/png;base64,AAAA", 1, 2, {{0, 0.25}, {1, 0.5}, {2, 1e-9}}},
-           {1007, "data:image/png;base64,BBBB", 0, 0, {{0, nan}, {1, 0.125}, {2, 1}}}}});
-  const std::vector<Json> rows = run.lines("predictions.jsonl");
-  REQUIRE(rows.size() == 2);
-  CHECK(rows[0] == Json{{"id", 7},
-                        {"image", "data:image/png;base64,AAAA"},
-                        {"guess", 1},
-                        {"truth", 2},
-                        {"score_0", 0.25},
-                        {"score_1", 0.5},
-                        {"score_2", 1e-9}});
-  CHECK(rows[1].at("id") == 1007);
-  CHECK(rows[1].at("score_0").is_null());
-}
-
-TEST_CASE("guess and truth have names if classes have") {
-  const Records run;
-  run.begun({"T-shirt/top", "\"Bag\""})
-      ->epoch({.predictions = {{7, "data:,", 1, 0, {{0, 0.25}, {1, 0.75}}}}});
+  run.begun()->epoch({.predictions = {{1007, "data:,", 0, 0, {{0, nan}, {1, 0.125}}}}});
   const Json row = run.lines("predictions.jsonl").at(0);
-  CHECK(row.at("guess_name") == "\"Bag\"");
-  CHECK(row.at("truth_name") == "T-shirt/top");
-  CHECK(row.at("score_1") == 0.75);
-}
-
-TEST_CASE("a prediction that lacks classes has those that it has as a list") {
-  const Records run;
-  EpochResult result{.predictions = {{7, "data:,", 2, 0, {{2, 0.75}, {0, 0.125}}}}};
-  result.counts.samples = {1, 0, 0};
-  run.begun()->epoch(result);
-  CHECK(run.lines("predictions.jsonl").at(0).at("top") ==
-        Json::parse(R"([{"class": 2, "score": 0.75}, {"class": 0, "score": 0.125}])"));
-  run.begun({"ant", "bee", "\"cat\""})->epoch(result);
-  CHECK(run.lines("predictions.jsonl").at(0).at("top")[0] ==
-        Json::parse(R"({"class": 2, "name": "\"cat\"", "score": 0.75})"));
-  CHECK_FALSE(run.lines("predictions.jsonl").at(0).contains("score_0"));
+  CHECK(row.at("score_0").is_null());
+  CHECK(row.at("score_1") == 0.125);
 }
 
 Mistake mistake(std::int64_t id, std::int64_t guess, std::int64_t truth, double confidence) {
@@ -348,53 +273,6 @@ TEST_CASE("images of mistakes are limited to two megabytes, their lines are not"
         }) == (2'000'000 + bytes - 1) / bytes);
 }
 
-TEST_CASE("a run without predictions keeps no mistakes") {
-  const Records run;
-  run.begun()->epoch({});
-  CHECK_FALSE(fs::exists(run.path() / "mistakes.jsonl"));
-}
-
-TEST_CASE("a summary has every documented key") {
-  const Records run;
-  Summary summary;
-  summary.status = "finished";
-  summary.epochs = 10;
-  summary.steps = 4690;
-  summary.world_size = 2;
-  summary.backend = "gloo";
-  summary.device = "cpu";
-  summary.precision = "fp32";
-  summary.startup_seconds = 0.25;
-  summary.train_seconds = 50.5;
-  summary.test_seconds = 5.5;
-  summary.wall_seconds = 60.5;
-  summary.samples_per_second = 11881.0;
-  summary.test_accuracy = 0.9875;
-  summary.best_test_accuracy = 0.9885;
-  summary.best_epoch = 8;
-  summary.samples_seen = 600000;
-  summary.restarts = 1;
-  summary.peak_memory_bytes = 500000000;
-  summary.parameters = 431080;
-  summary.config_hash = "xxh3-128:c";
-  summary.data_hash = "xxh3-128:d";
-  run.sink()->refresh(summary);
-  const Json json = run.summary();
-  const Json expected = Json::parse(R"({"status": "finished", "epochs": 10,
-      "steps": 4690, "world_size": 2, "backend": "gloo", "device": "cpu", "precision": "fp32",
-      "startup_seconds": 0.25, "train_seconds": 50.5, "test_seconds": 5.5, "wall_seconds": 60.5,
-      "samples_per_second": 11881, "test_accuracy": 0.9875, "best_test_accuracy": 0.9885,
-      "best_epoch": 8, "samples_seen": 600000, "restarts": 1, "peak_memory_bytes": 500000000,
-      "parameters": 431080, "multiply_adds": null, "config_hash": "xxh3-128:c",
-      "data_hash": "xxh3-128:d"})");
-  for (const auto& [key, value] : expected.items()) {
-    CAPTURE(key);
-    CHECK(json.at(key) == value);
-  }
-  CHECK(finished_steps(run.path() / "summary.json") == 4690);
-  CHECK(json.at("versions").at("mnist_train") == build_info().version);
-}
-
 TEST_CASE("values that were never measured are null") {
   const Records run;
   Summary summary;
@@ -407,15 +285,6 @@ TEST_CASE("values that were never measured are null") {
   }
   CHECK(finished_steps(run.path() / "summary.json") == std::nullopt);
   CHECK(json.at("error").get<std::string>().starts_with("broken "));
-}
-
-TEST_CASE("accuracies are a JSON list that reads back exactly") {
-  const Records run;
-  for (const auto& accuracies :
-       {std::vector<double>{}, std::vector<double>{0.9527, 1.0 / 3, 0, 1}}) {
-    write_accuracies(run.accuracies, accuracies);
-    CHECK(Records::json_in(run.accuracies) == Json(accuracies));
-  }
 }
 
 TEST_CASE("a long list of accuracies is written now and then, and at the end") {
@@ -439,37 +308,6 @@ TEST_CASE("a long list of accuracies is written now and then, and at the end") {
   add_epochs(30'000, 2);
   sink->end({});
   CHECK(Records::json_in(run.accuracies).size() == 30'001);
-}
-
-TEST_CASE("every start of a run appends a line") {
-  const Records run;
-  Summary summary;
-  summary.world_size = 2;
-  summary.precision = "fp32";
-  summary.config_hash = "xxh3-128:c";
-  RunStart start;
-  start.host = "here";
-  start.train_images = 60000;
-  run.sink()->begin(start, summary);
-  start.class_names = {"T-shirt/top", "Bag"};
-  start.resumed_from = "run/checkpoints/step-00000100.safetensors";
-  start.step = 100;
-  summary.restarts = 1;
-  run.sink()->begin(start, summary);
-  const auto lines = run.lines("lineage.jsonl");
-  REQUIRE(lines.size() == 2);
-  const Json& first = lines[0];
-  CHECK(first.at("resumed_from").is_null());
-  CHECK(first.at("world_size") == 2);
-  CHECK(first.at("data").at("train") == 60000);
-  CHECK_FALSE(first.at("data").contains("class_names"));
-  CHECK(first.at("config_hash") == "xxh3-128:c");
-  CHECK(first.at("time").get<double>() > 1.7e9);
-  const Json& second = lines[1];
-  CHECK(second.at("resumed_from") == "run/checkpoints/step-00000100.safetensors");
-  CHECK(second.at("step") == 100);
-  CHECK(second.at("restarts") == 1);
-  CHECK(second.at("data").at("class_names") == Json({"T-shirt/top", "Bag"}));
 }
 
 TEST_CASE("an error names the lineage file") {

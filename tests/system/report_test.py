@@ -185,6 +185,8 @@ def test_the_page_follows_a_run_through_a_stop_and_a_resume(tmp_path):
     assert [start["world_size"] for start in starts] == [2, 1]
     assert starts[0]["resumed_from"] is None
     assert starts[1]["resumed_from"].endswith(f"step-{starts[1]['step']:08}.safetensors")
+    assert starts[1]["config_hash"] == folder.summary()["config_hash"]
+    assert [start["data"]["train"] for start in starts] == [5120, 5120] and "class_names" not in starts[0]["data"]
 
 
 def test_a_page_that_cannot_be_written_ends_no_run_but_lost_predictions_do(tmp_path):
