@@ -104,18 +104,6 @@ TEST_CASE("a rank that exits with 0 before its work is done is a failure") {
   CHECK_THAT(result.failure->cause, ContainsSubstring("before the run was over"));
 }
 
-TEST_CASE("a killed rank ends the others within seconds") {
-  const double begin_s = monotonic_seconds();
-  Attempt attempt(3, "[ $RANK = 1 ] && kill -KILL $$; exec sleep 60");
-  const AttemptResult result = attempt.run();
-  REQUIRE(result.failure);
-  CHECK(result.failure->rank == 1);
-  CHECK(result.failure->code == ExitCode::kDistributed);
-  CHECK_THAT(result.failure->cause, ContainsSubstring("signal 9 (Killed) in step 11 (epoch 1)"));
-  CHECK(result.failure->victims.empty());
-  CHECK(monotonic_seconds() - begin_s < 5);
-}
-
 TEST_CASE("victims get a moment to report, and the cause stays the cause") {
   Attempt attempt(
       3,
@@ -134,26 +122,6 @@ TEST_CASE("victims get a moment to report, and the cause stays the cause") {
   CHECK(result.failure->rank == 1);
   CHECK_THAT(result.failure->cause, ContainsSubstring("a NaN"));
   CHECK_THAT(result.failure->victims, ContainsSubstring("lost a peer"));
-}
-
-TEST_CASE("a rank without progress is named, and all are ended") {
-  const double begin_s = monotonic_seconds();
-  Attempt attempt(2, "exec sleep 60");
-  std::thread other([&] {  // rank 0 continues
-    while (monotonic_seconds() - begin_s < 0.9) {
-      update(attempt.board.of(0), Phase::kTraining, 1, 50);
-      ::usleep(20000);
-    }
-  });
-  const AttemptResult result = attempt.run(/*hang_timeout_s=*/0.5);
-  other.join();
-  REQUIRE(result.failure);
-  CHECK(result.failure->code == ExitCode::kDistributed);
-  CHECK(result.failure->rank == 1);
-  CHECK_THAT(result.failure->cause, ContainsSubstring("rank 1 has been in step 11 (epoch 1)"));
-  CHECK_THAT(result.failure->cause, ContainsSubstring("launch.hang_timeout_s"));
-  CHECK_THAT(result.failure->victims, ContainsSubstring("rank 0"));
-  CHECK(monotonic_seconds() - begin_s < 5);
 }
 
 TEST_CASE("of ranks that stall together one that was stopped is the cause") {
@@ -201,52 +169,6 @@ TEST_CASE("ranks that are asked to stop are waited for while they save, unless a
     CHECK(fs::exists(attempt.folder.path() / "saved.1") == saved);
     CHECK(monotonic_seconds() - begin_s < 10);
   }
-}
-
-TEST_CASE("the background task is started after the ranks and finished once") {
-  Attempt attempt(1, "exec sleep 0.5");
-  attempt.finished(0);
-  std::array<int, 2> pipe{};
-  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
-  const UniqueFd read_end(pipe[0]);
-  UniqueFd write_end(pipe[1]);
-  int started = 0;
-  int finished = 0;
-  BackgroundTask task;
-  task.ready_fd = read_end.get();
-  task.start = [&] {
-    ++started;
-    write_end.reset();  // hangs up: over
-  };
-  task.finish = [&] { ++finished; };
-  CHECK_FALSE(attempt.run(kNever_s, task).failure);
-  CHECK(started == 1);
-  CHECK(finished == 1);
-}
-
-TEST_CASE("an error in the background task ends the ranks and is thrown") {
-  const double begin_s = monotonic_seconds();
-  Attempt attempt(2, "echo $$ > $FOLDER/pid.$RANK; exec sleep 60");
-  std::array<int, 2> pipe{};
-  REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
-  const UniqueFd read_end(pipe[0]);
-  UniqueFd write_end(pipe[1]);
-  BackgroundTask task;
-  task.ready_fd = read_end.get();
-  task.start = [&] {
-    for (const char* name : {"pid.0", "pid.1"}) {
-      while (text_of(attempt.folder.path() / name).find('\n') == std::string::npos) ::usleep(2000);
-    }
-    write_end.reset();
-  };
-  task.finish = [] { throw Error(ExitCode::kData, "the images are cut short"); };
-  const auto failure = error_of([&] { attempt.run(kNever_s, task); });
-  CHECK(failure.code == ExitCode::kData);
-  CHECK(failure.message == "the images are cut short");
-  for (const char* name : {"pid.0", "pid.1"}) {
-    CHECK(::kill(std::stoi(text_of(attempt.folder.path() / name)), 0) != 0);
-  }
-  CHECK(monotonic_seconds() - begin_s < 10);
 }
 
 /// A machine without cgroups that counts processes killed for lack of memory.
@@ -330,17 +252,6 @@ sockaddr_in own_address(const ListenSocket& listener) {
   socklen_t size = sizeof address;
   ::getsockname(listener.fd.get(), reinterpret_cast<sockaddr*>(&address), &size);
   return address;
-}
-
-TEST_CASE("the socket listens on loopback alone, on the port that it names") {
-  const ListenSocket listener = listen_on_loopback();
-  const sockaddr_in address = own_address(listener);
-  CHECK(ntohl(address.sin_addr.s_addr) == INADDR_LOOPBACK);
-  CHECK(ntohs(address.sin_port) == listener.port);
-  CHECK(listener.port > 0);
-
-  const UniqueFd client(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  CHECK(::connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
 }
 
 TEST_CASE("nobody else gets the port, and no child inherits it by accident") {

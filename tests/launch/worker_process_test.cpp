@@ -41,14 +41,6 @@ bool comes_to_hold(const fs::path& path, const std::string& text) {
   return comes_to_be([&] { return text_of(path).find(text) != std::string::npos; });
 }
 
-/// Returns whether an orphaned process ends; without an init to reap it, it stays as a zombie.
-bool comes_to_end(pid_t pid) {
-  return comes_to_be([&] {
-    const std::string status = text_of("/proc/" + std::to_string(pid) + "/stat");
-    return status.empty() || status.find(") Z ") != std::string::npos;
-  });
-}
-
 /// Workers that run a shell script in which `$FOLDER` is a folder of theirs.
 struct Workers {
   explicit Workers(const std::string& script, int world_size = 2) {
@@ -178,22 +170,6 @@ TEST_CASE("destroying the object kills the worker") {
     CHECK(::kill(pid, 0) == 0);
   }
   CHECK(::kill(pid, 0) != 0);
-}
-
-TEST_CASE("workers do not outlive a launcher that was killed") {
-  const Workers workers("echo $$ > $FOLDER/new; mv $FOLDER/new $FOLDER/pid; exec sleep 60");
-  const pid_t launcher = ::fork();
-  if (launcher == 0) {
-    WorkerProcess worker = workers.start();
-    ::pause();
-    ::_exit(0);
-  }
-  REQUIRE(comes_to_hold(workers.path("pid"), "\n"));
-  const pid_t worker = std::stoi(workers.text("pid"));
-  CHECK(::kill(worker, 0) == 0);
-  ::kill(launcher, SIGKILL);
-  REQUIRE(::waitpid(launcher, nullptr, 0) == launcher);
-  CHECK(comes_to_end(worker));
 }
 
 TEST_CASE("an executable that cannot be started ends with its own status") {

@@ -100,22 +100,6 @@ TEST_CASE("every optimizer takes the steps that LibTorch's takes in double, for 
   }
 }
 
-TEST_CASE("each parameter moves by its own gradient, whatever its strides") {
-  const auto model = tiny_model(1);
-  const FlatParameters parameters(*model, 0);
-  std::vector<at::Tensor> expected;
-  for (std::size_t i = 0; i < parameters.parameters().size(); ++i) {
-    const at::Tensor& parameter = parameters.parameters()[i];
-    const at::Tensor gradient = gradients_of(0, parameter.numel()).reshape(parameter.sizes());
-    parameters.view_like_parameter(parameters.gradients(), i).copy_(gradient);
-    expected.push_back(parameter.detach() - 0.5 * gradient);
-  }
-  Optimizer(sgd(0.9, false, 0), parameters).step(at::tensor({0.5}, at::kDouble));
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    CHECK(at::allclose(parameters.parameters()[i], expected[i], 1e-6, 1e-7));
-  }
-}
-
 TEST_CASE("an optimizer resumes from its state, by PyTorch's names, as if it had not stopped") {
   struct Case {
     TrainOptions options;
@@ -335,24 +319,6 @@ TEST_CASE("the decay warms up by TensorFlow's rule, from the first step on") {
   CHECK(average_weight(0, 1) == 1);
 }
 
-TEST_CASE("the distance to weights that stay shrinks by the decay in every step") {
-  const double decay = GENERATE(0.0, 0.5, 0.999);
-  EmaSubject subject;
-  for (int step = 1; step <= 20; ++step) {
-    subject.average.update({0, subject.parameters.values().numel()}, weight_of(1 - decay));
-    const double expected = 1 - std::pow(decay, step);
-    CHECK(all_are(subject.average.values(), expected));
-    const auto buffers = subject.average.model().named_buffers();
-    CHECK(all_are(buffers["norm.running_mean"], expected));
-    CHECK(all_are(buffers["norm.running_var"], expected));
-    CHECK(buffers["norm.num_batches_tracked"].item<std::int64_t>() == 1);
-  }
-  for (const auto& item : subject.average.model().named_parameters()) {
-    INFO(item.key());
-    CHECK(all_are(item.value(), 1 - std::pow(decay, 20)));
-  }
-}
-
 TEST_CASE("only the owned shard is updated") {
   EmaSubject subject;
   subject.average.update({64, 128}, weight_of(0.5));
@@ -410,15 +376,6 @@ TEST_CASE("in bf16 the fp32 weights are averaged, in the layout of the model") {
     CHECK(item.value().equal(
         rig.trainer.parameters().view_like_parameter(rig.trainer.ema()->values(), index++)));
   }
-}
-
-TEST_CASE("the average starts from weights that the trainer is given before its first step") {
-  TrainOptions options = small_run();
-  options.ema = {0.5};
-  TrainerRig rig(options);
-  rig.trainer.parameters().values().fill_(0.25);
-  rig.trainer.begin_epoch();
-  CHECK(all_are(rig.trainer.ema()->values(), 0.25));
 }
 
 /// Leaves the gradients as they are, and updates a part of the weights.

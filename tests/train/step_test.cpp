@@ -77,35 +77,6 @@ TEST_CASE("the sums of a step are those of its samples, before the update") {
   CHECK(sums.stop_requests == 0);
 }
 
-TEST_CASE("the update follows the gradient of the mean over the global batch") {
-  const Batch batch = batch_of(5);
-  for (const std::int64_t global_batch_size : {5, 20}) {
-    StepSubject subject;
-    const at::Tensor before = subject.parameters.values().clone();
-    const auto reference = tiny_model(1);
-    FlatParameters gradients(*reference, 0);
-    (models::batch_loss(reference->forward(batch.images), {batch.labels}).loss_sum /
-     static_cast<double>(global_batch_size))
-        .backward();
-    gradients.collect_gradients();
-    subject.run({batch}, global_batch_size);
-    CHECK(at::allclose(subject.parameters.values(), before - kLearningRate * gradients.gradients(),
-                       1e-5, 1e-6));
-  }
-}
-
-TEST_CASE("the gradients of a step do not leak into the next one") {
-  StepSubject once;
-  StepSubject twice;
-  const Batch first = batch_of(3);
-  const Batch second = batch_of(3);
-  twice.run({first}, 3);
-  once.parameters.values().copy_(twice.parameters.values());
-  once.run({second}, 3);
-  twice.run({second}, 3);
-  CHECK(once.parameters.gradients().equal(twice.parameters.gradients()));
-}
-
 TEST_CASE("the sums of steps are kept until they are taken") {
   StepSubject subject;
   StepSums totals{100.5, 7, 30, 0};
@@ -136,47 +107,6 @@ TEST_CASE("the sums of steps are kept until they are taken") {
   }
   CHECK(steps[0].finished_s < steps[1].finished_s);
   CHECK(subject.log.take().empty());
-}
-
-TEST_CASE("batches that are accumulated make the step of one batch") {
-  StepSubject whole;
-  StepSubject parts;
-  const Batch batch = batch_of(7);
-  whole.run({batch}, 7);
-  parts.run({{batch.images.narrow(0, 0, 4), batch.labels.narrow(0, 0, 4)},
-             {batch.images.narrow(0, 4, 3), batch.labels.narrow(0, 4, 3)}},
-            7);
-  CHECK(parts.last().samples == 7);
-  CHECK(parts.last().loss == Approx(whole.last().loss).epsilon(1e-6));
-  CHECK(at::allclose(parts.parameters.values(), whole.parameters.values(), 1e-5, 1e-7));
-}
-
-TEST_CASE("gradients above the maximum norm are scaled down to it, shorter ones stay") {
-  const Batch batch = batch_of(5);
-  StepSubject free;
-  free.run({batch}, 5);
-  const double norm = free.parameters.gradients().norm().item<double>();
-  for (const double factor : {0.25, 4.0}) {
-    StepSubject clipped;
-    clipped.options.max_gradient_norm = factor * norm;
-    clipped.step = clipped.make_step();
-    clipped.run({batch}, 5);
-    const double expected = std::min(1.0, factor) * norm;
-    CHECK(clipped.parameters.gradients().norm().item<double>() == Approx(expected).epsilon(1e-4));
-  }
-}
-
-TEST_CASE("label smoothing is that of PyTorch's cross entropy") {
-  StepSubject subject;
-  subject.options.label_smoothing = 0.2;
-  subject.step = subject.make_step();
-  const Batch batch = batch_of(6);
-  const at::Tensor log_probabilities =
-      at::log_softmax(subject.model->forward(batch.images).detach(), 1);
-  const double picked = log_probabilities.gather(1, batch.labels.unsqueeze(1)).sum().item<double>();
-  const double spread = log_probabilities.mean(1).sum().item<double>();
-  subject.run({batch}, 6);
-  CHECK(subject.last().loss == Approx(-0.8 * picked - 0.2 * spread).epsilon(1e-5));
 }
 
 /// An averager whose sums are complete before the update.

@@ -1,10 +1,7 @@
 #include "train/trainer.h"
 
 #include <cmath>
-#include <limits>
 
-#include "data/sampler.h"
-#include "models/loss.h"
 #include "support/error_of.h"
 #include "support/gpu.h"
 #include "support/ranks.h"
@@ -148,129 +145,12 @@ TEST_CASE("an epoch that max_steps cut short is none for early stopping and plat
   CHECK(rig.trainer.progress().plateau == PlateauState{0.7, 0, 0});
 }
 
-TEST_CASE("plateau lowers the rate of the steps that follow") {
-  TrainOptions options = small_run();
-  options.epochs = 4;
-  options.schedule.name = settings::ScheduleName::kPlateau;
-  options.schedule.patience = 0;
-  TrainerRig rig(options);
-  std::vector<double> rates;
-  for (const double loss : {1.0, 2.0, 0.5, 0.5}) {
-    train_epoch(rig.trainer);
-    rates.push_back(rig.trainer.take_finished_steps().back().learning_rate);
-    rig.trainer.end_epoch({.selection_loss = loss});
-  }
-  CHECK(rates == std::vector<double>{0.05, 0.05, 0.05 * 0.1, 0.05 * 0.1});
-  CHECK(rig.trainer.progress().plateau == PlateauState{0.5, 0, 2});
-}
-
-TEST_CASE("an epoch's sums are those of all samples as they were seen") {
-  TrainOptions options = small_run();
-  options.learning_rate = 0;
-  TrainerRig rig(options);
-  train_epoch(rig.trainer);
-  const loader::Batch all = rig.images->gather({{0, 50}, loader::Order::kStored});
-  const auto expected = models::batch_loss(rig.trainer.model().forward(all.images), {all.labels});
-  const StepSums& sums = synced_sums(rig.trainer);
-  CHECK(sums.loss == Approx(expected.loss_sum.item<double>()).epsilon(1e-5));
-  CHECK(sums.correct == expected.correct.item<double>());
-}
-
-TEST_CASE("seed and epoch decide which samples a step sees") {
-  for (const std::int64_t seed : {1, 7}) {
-    TrainOptions options = small_run();
-    options.seed = seed;
-    options.learning_rate = 0;
-    TrainerRig rig(options, one_rank(), tiny_model(1));
-    const auto images =
-        loader::make_batch_source(small_images({.count = 50}), {0.5, 0.25}, at::kCPU);
-    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
-      images->set_order(data::epoch_permutation(50, seed, epoch));
-      rig.trainer.begin_epoch();
-      for (const data::Range range :
-           {data::Range{0, 20}, data::Range{20, 40}, data::Range{40, 50}}) {
-        rig.trainer.step(false);
-        const loader::Batch batch = images->gather({range});
-        const auto loss =
-            models::batch_loss(rig.trainer.model().forward(batch.images), {batch.labels});
-        INFO("seed " << seed << ", epoch " << epoch);
-        CHECK(rig.trainer.last_step_sums().loss ==
-              Approx(loss.loss_sum.item<double>()).epsilon(1e-5));
-      }
-      rig.trainer.end_epoch({});
-    }
-  }
-}
-
-TEST_CASE("training learns, and the same seed learns the same") {
-  TrainOptions options = small_run();
-  options.epochs = 40;
-  TrainerRig first(options);
-  TrainerRig second(options);
-  first.trainer.begin_epoch();
-  first.trainer.step(false);
-  const double loss_before = first.trainer.last_step_sums().loss / 20;
-  first.run_to(120);
-  second.run_to(120);
-  CHECK(first.trainer.last_step_sums().loss / 10 < 0.5 * loss_before);
-  CHECK(first.weights().equal(second.weights()));
-  options.seed = 2;
-  TrainerRig other(options);
-  other.run_to(120);
-  CHECK_FALSE(first.weights().equal(other.weights()));
-}
-
 /// Small batches of 50 samples: the last one has one sample, most ranks get none of it.
 TrainOptions uneven_run() {
   TrainOptions options = small_run();
   options.batch_size = 7;
   options.learning_rate = 0.01;
   return options;
-}
-
-/// Checks that all ranks train nearly the weights of one rank, to the same bits.
-void check_ranks_train_as(TrainerRig& alone, const TrainOptions& options,
-                          const settings::DataOptions& data) {
-  for (const int world_size : {2, 3}) {
-    const auto results = results_of_ranks(world_size, [&](comm::Communicator& communicator) {
-      TrainerRig rig(options, communicator, nullptr, {.count = 50}, at::kCPU, data);
-      rig.run_to(20);
-      return std::pair(rig.weights(), synced_sums(rig.trainer).loss);
-    });
-    INFO(world_size << " ranks");
-    const auto& [first_weights, first_loss] = results.front();
-    for (const auto& [weights, loss] : results) {
-      CHECK(at::allclose(weights, alone.weights(), 1e-4, 1e-6));
-      CHECK(weights.equal(first_weights));
-      CHECK(loss == first_loss);
-    }
-    CHECK(first_loss == Approx(synced_sums(alone.trainer).loss).epsilon(1e-4));
-  }
-}
-
-TEST_CASE("the weights do not depend on how many ranks share the work, or how they average") {
-  TrainOptions options = uneven_run();
-  TrainerRig alone(options);
-  alone.run_to(20);
-  options.gradient_averaging.strategy = GENERATE(
-      AveragingStrategy::kFlat, AveragingStrategy::kBucketed, AveragingStrategy::kSharedMemory);
-  options.gradient_averaging.bucket_mb = 0.001;
-  options.deterministic = GENERATE(true, false);
-  check_ranks_train_as(alone, options, {});
-}
-
-TEST_CASE("the weights do not depend on how many ranks share the work of augmentation") {
-  const TrainOptions options = uneven_run();
-  settings::DataOptions data;
-  data.augment = {settings::RandomCropOptions{std::nullopt, 2}, settings::HorizontalFlipOptions{},
-                  settings::RotateOptions{15}, settings::CutoutOptions{4},
-                  settings::MixupOptions{0.5, std::nullopt, {}}};
-  TrainerRig plain(options);
-  TrainerRig alone(options, one_rank(), nullptr, {.count = 50}, at::kCPU, data);
-  plain.run_to(20);
-  alone.run_to(20);
-  CHECK_FALSE(at::allclose(plain.weights(), alone.weights(), 1e-3, 1e-5));
-  check_ranks_train_as(alone, options, data);
 }
 
 /// Weights, their average and optimizer state after a few steps on two ranks, as rank 1 sees them.
@@ -321,33 +201,6 @@ TEST_CASE("ranks that share weights and state train the same bits as ranks with 
     CHECK(shared[i].equal(copies[i]));
     CHECK(shared[i].abs().sum().item<double>() > 0);
   }
-}
-
-TEST_CASE("global mixup trains the same weights on every rank, with ranks left without a sample") {
-  settings::DataOptions data;
-  data.augment = {settings::MixupOptions{std::nullopt, 0.5, settings::MixupScope::kGlobal}};
-  const auto results = results_of_ranks(3, [&](comm::Communicator& communicator) {
-    TrainerRig rig(uneven_run(), communicator, nullptr, {.count = 50}, at::kCPU, data);
-    rig.run_to(16);
-    return std::pair(rig.weights(), 2 * synced_sums(rig.trainer).correct);
-  });
-  for (const auto& [weights, halves] : results) {
-    CHECK(weights.equal(results[0].first));
-    // Half a sample is right if one of its two labels is guessed.
-    CHECK(halves == std::floor(halves));
-  }
-}
-
-TEST_CASE("a batch size per process makes the global batch grow with the ranks") {
-  TrainOptions options = small_run();
-  options.batch_size_per_process = 6;
-  const auto sizes = results_of_ranks(3, [&](comm::Communicator& communicator) {
-    TrainerRig rig(options, communicator);
-    rig.trainer.begin_epoch();
-    rig.trainer.step(false);
-    return rig.trainer.progress().samples_seen;
-  });
-  CHECK(sizes == std::vector<std::int64_t>{18, 18, 18});
 }
 
 TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights untouched") {
@@ -467,25 +320,6 @@ struct Subject {
   std::unique_ptr<loader::BatchSource> images;
   Trainer trainer;
 };
-
-TEST_CASE("training in bf16 stays near training in fp32, and weights stay fp32") {
-  const auto name = GENERATE(ModelName::kNet, ModelName::kMlp, ModelName::kLeNet);
-  Subject fp32(name, false);
-  Subject bf16(name, true);
-  CHECK(std::string(fp32.trainer.precision()) == "fp32");
-  CHECK(std::string(bf16.trainer.precision()) == "bf16");
-  for (int i = 0; i < 3; ++i) {
-    const double exact = fp32.step();
-    const double rounded = bf16.step();
-    CHECK(rounded != exact);
-    CHECK(std::abs(rounded - exact) < 0.02 * exact);
-  }
-  for (const auto& item : bf16.trainer.model().named_parameters()) {
-    CHECK(item.value().scalar_type() == at::kFloat);
-  }
-  const at::Tensor& values = bf16.trainer.parameters().values();
-  CHECK_FALSE(at::equal(values, values.to(at::kBFloat16).to(at::kFloat)));  // more than bf16 holds
-}
 
 TEST_CASE("updates too small for bf16 add up in the fp32 weights") {
   settings::TrainOptions options = small_run();
