@@ -341,30 +341,6 @@ TEST_CASE(
   CHECK_FALSE(kind_of_file(folder.path() / "nowhere"));
 }
 
-using Steps = std::vector<std::int64_t>;
-
-TEST_CASE("a checkpoint's name contains its step with at least eight digits") {
-  CHECK(checkpoint_name(938) == "step-00000938.safetensors");
-  CHECK(checkpoint_name(1234567890) == "step-1234567890.safetensors");
-}
-
-TEST_CASE("saved steps are sorted numerically") {
-  const TempFolder folder;
-  for (const char* name : {"step-100000000.safetensors", "step-00000005.safetensors",
-                           "step-99999999.safetensors", "step-5.safetensors", "step-00000007.pt",
-                           "step-0000000x.safetensors", "best.safetensors"}) {
-    folder.write(name, "");
-  }
-  CHECK(saved_steps(folder.path()) == Steps{5, 99999999, 100000000});
-}
-
-TEST_CASE("a folder that does not exist has no checkpoints, one that cannot be read is an error") {
-  const TempFolder folder;
-  CHECK(saved_steps(folder.path() / "absent").empty());
-  const auto file = folder.write("checkpoints", "not a folder");
-  CHECK_ERROR(saved_steps(file), ExitCode::kCheckpoint, file.string() + ": cannot be read");
-}
-
 std::string sealed(const std::string& content) {
   Hasher hasher;
   hasher.update(content.data(), content.size());

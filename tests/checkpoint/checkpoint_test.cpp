@@ -126,17 +126,6 @@ TEST_CASE("the facts of the run come back") {
   CHECK(is_checkpoint(file));
 }
 
-TEST_CASE("a snapshot does not change with the training that continues") {
-  TrainerRig rig = fresh();
-  rig.run_to(2);
-  const TensorFile file = snapshot(rig.trainer, kFacts);
-  const TensorFile copy = through_file(file);
-  rig.run_to(5);
-  for (std::size_t i = 0; i < file.tensors.size(); ++i) {
-    CHECK(file.tensors[i].second.equal(copy.tensors[i].second));
-  }
-}
-
 TEST_CASE("the tensors have PyTorch's names and shapes, for others to read") {
   TrainerRig rig = fresh();
   const TensorFile file = snapshot(rig.trainer, kFacts);

@@ -3,8 +3,6 @@
 #include <sys/socket.h>
 
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "accelerator/device.h"
@@ -18,34 +16,8 @@
 namespace mnist_train::comm {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using namespace testing;
-
-/// Local addresses of this process's listening TCP sockets, as /proc shows them.
-std::set<std::string> listening_addresses() {
-  std::set<std::string> own;
-  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
-    std::error_code error;
-    own.insert(fs::read_symlink(entry.path(), error).string());
-  }
-  std::set<std::string> addresses;
-  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
-    std::ifstream file(table);
-    std::string line;
-    std::getline(file, line);
-    while (std::getline(file, line)) {
-      std::istringstream words(line);
-      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
-      words >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >>
-          timeout >> inode;
-      constexpr const char* kListening = "0A";
-      if (state != kListening || own.count("socket:[" + inode + "]") == 0) continue;
-      addresses.insert(local.substr(0, local.find(':')));
-    }
-  }
-  return addresses;
-}
 
 TEST_CASE("each rank receives the next one's tensor, whatever its number of rows") {
   const std::vector<std::int64_t> rows{2, 0, 3};

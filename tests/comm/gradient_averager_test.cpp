@@ -93,17 +93,6 @@ std::vector<at::Tensor> steps(const Communicator& communicator, const TrainOptio
   return results;
 }
 
-TEST_CASE("one rank's gradients are those of the mean loss") {
-  Subject subject;
-  const auto averager = make_gradient_averager({}, Communicator(), subject.buffer());
-  CHECK(averager->name() == std::string("none"));
-  const at::Tensor result = steps(Communicator(), {}, 4).front();
-  (subject.loss_sum({0, 4}) / 4).backward();
-  subject.parameters.collect_gradients();
-  CHECK(at::allclose(result.narrow(0, 0, result.numel() - kStatistics),
-                     subject.parameters.gradients()));
-}
-
 /// The backward pass of a rank's batch through a model in bf16.
 void backward_in_bf16(models::Model& model, GradientAverager& averager,
                       train::FlatParameters& parameters, double shift, bool last) {

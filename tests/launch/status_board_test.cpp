@@ -16,18 +16,11 @@ namespace {
 
 using Catch::Matchers::ContainsSubstring;
 
-TEST_CASE("a fresh board says that all ranks are starting, just now") {
-  const double before_s = monotonic_seconds();
-  const StatusBoard board = StatusBoard::create(3);
-  for (int rank = 0; rank < 3; ++rank) {
-    CHECK(describe(board.of(rank)) == "starting");
-    CHECK(board.of(rank).updated_s.load() >= before_s);
-  }
-}
-
 TEST_CASE("the launcher sees the progress of a rank in another process") {
+  const double before_s = monotonic_seconds();
   const StatusBoard board = StatusBoard::create(2);
   const double created_s = board.of(1).updated_s.load();
+  CHECK(created_s >= before_s);
   const pid_t child = ::fork();
   if (child == 0) {
     StatusBoard mine = StatusBoard::attach(::fcntl(board.fd(), F_DUPFD_CLOEXEC, 3), 2);

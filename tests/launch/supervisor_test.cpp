@@ -58,8 +58,8 @@ struct Attempt {
     return *this;
   }
 
-  AttemptResult run(double hang_timeout_s = kNever_s, const BackgroundTask& background = {}) {
-    return supervise(setup, board, hang_timeout_s, background);
+  AttemptResult run(double hang_timeout_s = kNever_s) {
+    return supervise(setup, board, hang_timeout_s, BackgroundTask{});
   }
 
   /// Sends this process a signal when all ranks are ready, and again when `again` exists.

@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launch/job.h"
@@ -28,17 +27,12 @@ const WorkerExit& end_of(WorkerProcess& worker) {
   return *worker.exit();
 }
 
-template <class Condition>
-bool comes_to_be(const Condition& condition) {
+bool comes_to_hold(const fs::path& path, const std::string& text) {
   for (int wait_ms = 0; wait_ms < kLong_ms; wait_ms += 5) {
-    if (condition()) return true;
+    if (text_of(path).find(text) != std::string::npos) return true;
     ::usleep(5000);
   }
   return false;
-}
-
-bool comes_to_hold(const fs::path& path, const std::string& text) {
-  return comes_to_be([&] { return text_of(path).find(text) != std::string::npos; });
 }
 
 /// Workers that run a shell script in which `$FOLDER` is a folder of theirs.

@@ -274,8 +274,8 @@ def test_deep_gray_keeps_its_high_byte(files):
         assert (pixels[0] == np.asarray(Image.open(io.BytesIO(data))).astype(int) >> 8).all(), name
 
 
-SIZES = [(1, 1), (1, 10000), (10000, 1), (2, 3), (31, 47), (64, 64), (100, 33), (33, 100), (333, 500), (97, 96), (95, 96)]
-TARGETS = [(1, 1), (7, 7), (32, 32), (96, 96), (64, 33), (33, 64), (224, 224)]
+SIZES = [(1, 1), (1, 10000), (10000, 1), (2, 3), (31, 47), (64, 64), (100, 33), (33, 100), (333, 500), (97, 96), (95, 96), (20, 30), (30, 20)]
+TARGETS = [(1, 1), (7, 7), (10, 10), (32, 32), (96, 96), (64, 33), (33, 64), (224, 224)]
 
 
 def torchvision_crop(picture, height, width):
@@ -288,23 +288,24 @@ def torchvision_crop(picture, height, width):
 
 
 def pillow_pad(picture, height, width, ground):
-    return planes(ImageOps.pad(picture, (width, height), Image.Resampling.BILINEAR, color=ground))
+    colour = ground if picture.mode == "RGB" else Image.new("RGB", (1, 1), ground).convert("L").getpixel((0, 0))
+    return planes(ImageOps.pad(picture, (width, height), Image.Resampling.BILINEAR, color=colour))
 
 
 def test_fits_are_torchvisions_and_pillows(tmp_path):
     jobs, wanted, ground = [], [], BACKGROUNDS[2]
-    for number, (width, height) in enumerate(SIZES):
-        picture = photo("RGB", width, height, number)
-        path = tmp_path / f"{width}x{height}.png"
+    for number, ((width, height), channels) in enumerate([*((size, 3) for size in SIZES), *((size, 1) for size in SIZES[4:9])]):
+        picture = photo("RGB" if channels == 3 else "L", width, height, number)
+        path = tmp_path / f"{number}.png"
         picture.save(path)
         for h, w in TARGETS:
-            jobs.append((path, "stretch", h, w, 3, ground))
+            jobs.append((path, "stretch", h, w, channels, ground))
             wanted.append(planes(picture.resize((w, h), Image.Resampling.BILINEAR)))
             if h == w and max(width / height, height / width) < 1000:
-                jobs.append((path, "crop", h, w, 3, ground))
+                jobs.append((path, "crop", h, w, channels, ground))
                 wanted.append(torchvision_crop(picture, h, w))
             if min(height / width * w, width / height * h) >= 1:  # else Pillow fails
-                jobs.append((path, "pad", h, w, 3, ground))
+                jobs.append((path, "pad", h, w, channels, ground))
                 wanted.append(pillow_pad(picture, h, w, ground))
     found = read_pictures(jobs)
     wrong = [f"{job[0].name} {job[1:4]}: {pixels if isinstance(pixels, str) else abs(pixels - other.astype(int)).max()}"
