@@ -32,14 +32,6 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
        "f:1:37: /data/format: conflicts with dataset; set only one of them"},
-      {R"({"data":{"format":"idx","train":"a"}})",
-       "f:1:19: /data/format: requires test: a test set, or a fraction of train to hold out, such "
-       "as 0.2"},
-      {R"({"data":{"format":"idx","train":"a","test":1.5}})",
-       "f:1:44: /data/test: expected a number above 0 and below 1 or a path, found 1.5"},
-      {R"({"data":{"format":"idx","train_per_process":["a"],"test":0.2}})",
-       "f:1:58: /data/test: is a fraction, which cannot be used with train_per_process; give a "
-       "test set"},
       {R"({"data":{"dataset":"mnist","test":0.2}})",
        "f:1:35: /data/test: requires a format, such as \"idx\""},
       {R"({"data":{"format":"lmdb","test":"a"}})", "f:1:19: /data/format: requires train"},
@@ -73,8 +65,6 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"data":{"format":"synthetic","train":"a"}})",
        "f:1:39: /data/train: is not used with format synthetic, which generates its samples"},
       {R"({"data":{"train":"a"}})", R"(f:1:18: /data/train: requires a format, such as "idx")"},
-      {R"({"data":{"dataset":"mnist","test":"a"}})",
-       R"(f:1:35: /data/test: requires a format, such as "idx")"},
       {R"({"data":{"format":"idx","train":"a","test":"b","root":"r"}})",
        "f:1:55: /data/root: is the folder to search for a data set; it is not used with format"},
       {R"({"data":{"format":"idx","train":{"images":"a"},"test":"b"}})",
@@ -146,8 +136,6 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:20: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"a.pt","accuracies_file":"a.pt/b"})",
        "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
-      {R"({"model_file":"w.pt","accuracies_file":"w.pt"})",
-       "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"model.bin"})",
        "f:1:15: /model_file: expected a name that ends with .pt, .pth or .safetensors"},
   }));
@@ -176,47 +164,18 @@ TEST_CASE("names from other programs get a suggestion") {
   CHECK_THAT(lines[0], EndsWith(std::string("; did you mean ") + hint));
 }
 
+/// Of each kind of limit; check/config_keys compares those of all keys with the documentation.
 TEST_CASE("values out of range are refused, not clipped") {
-  for (const char* pair : {R"("epochs":0)",
-                           R"("epochs":2147483648)",
-                           R"("max_steps":0)",
-                           R"("batch_size":0)",
-                           R"("batch_size_per_process":0)",
-                           R"("test_batch_size":0)",
-                           R"("learning_rate":-0.01)",
-                           R"("learning_rate":1e39)",
-                           R"("sgd_momentum":1)",
-                           R"("sgd_momentum":-0.1)",
-                           R"("weight_decay":-1)",
-                           R"("seed":-1)",
-                           R"("seed":9223372036854775808)",
-                           R"("stop_at_accuracy":1.01)",
-                           R"("log_interval":0)",
-                           R"("schedule":{"name":"one_cycle","max_learning_rate":0})",
-                           R"("schedule":{"name":"one_cycle","max_learning_rate":1,"pct_start":0})",
-                           R"("schedule":{"name":"one_cycle","max_learning_rate":1,"pct_start":1})",
-                           R"("schedule":{"name":"plateau","factor":1})",
-                           R"("schedule":{"name":"plateau","patience":-1})",
-                           R"("schedule":{"name":"plateau","min_learning_rate":-1})",
-                           R"("early_stopping":{"patience":-1})",
-                           R"("early_stopping":{"patience":1,"min_delta":-0.1})",
-                           R"("ema":{"decay":1.5})",
-                           R"("ema":{"decay":1})",
-                           R"("ema":0.999)",
-                           R"("gradient_averaging":{"bucket_mb":0})",
-                           R"("checkpoint":{"keep":0})",
-                           R"("checkpoint":{"every_epochs":-1})",
-                           R"("checkpoint":{"every_steps":0})",
-                           R"("launch":{"processes_per_node":0})",
-                           R"("launch":{"processes_per_node":1025})",
-                           R"("launch":{"max_restarts":-1})",
-                           R"("launch":{"rendezvous_timeout_s":0})",
-                           R"("launch":{"hang_timeout_s":1e7})",
-                           R"("launch":{"threads_per_process":0})",
-                           R"("data":{"limit_train":0})",
-                           R"("adam_epsilon":1e-300)",
-                           R"("data":{"normalize":{"std":1e-300}})",
-                           R"("data":{"normalize":{"std":0}})"}) {
+  for (const char* pair :
+       {R"("epochs":0)", R"("epochs":2147483648)", R"("learning_rate":-0.01)",
+        R"("learning_rate":1e39)", R"("sgd_momentum":1)", R"("seed":-1)",
+        R"("seed":9223372036854775808)", R"("stop_at_accuracy":1.01)",
+        R"("schedule":{"name":"one_cycle","max_learning_rate":0})",
+        R"("schedule":{"name":"one_cycle","max_learning_rate":1,"pct_start":1})",
+        R"("early_stopping":{"patience":1,"min_delta":-0.1})", R"("ema":{"decay":1})",
+        R"("ema":0.999)", R"("launch":{"processes_per_node":1025})",
+        R"("launch":{"hang_timeout_s":1e7})", R"("adam_epsilon":1e-300)",
+        R"("data":{"normalize":{"std":1e-300}})", R"("data":{"normalize":{"std":0}})"}) {
     CAPTURE(pair);
     const auto lines = lines_for(std::string("{") + pair + "}");
     REQUIRE(lines.size() == 1);
