@@ -321,19 +321,12 @@ TEST_CASE("a state_dict from Python is read without its attributes") {
   CHECK(entries[1].second.sizes == std::vector<std::int64_t>{3});
 }
 
-TEST_CASE("the state_dict in a training script's dict is read, the rest is dropped") {
-  const std::string number = "G" + std::string(8, '\x3f');
-  const std::string optimizer = "}(" + text("state") + "}(K\x02}" + text("step") + number + "su" +
-                                text("param_groups") + "](}" + text("params") + "](K\x02K\x01" +
-                                "ese" + "u";
-  const std::string weights = "}(" + text("w") + small_tensor() + "u";
-  for (const char* key : {"model_state_dict", "state_dict", "model"}) {
-    const auto entries = unpickle_state_dict(dict(text("epoch") + "K\x07" + text("loss") +
-                                                  small_tensor() + text("optimizer") + optimizer +
-                                                  text(key) + weights + text("rate") + number));
-    REQUIRE(entries.size() == 1);
-    CHECK(entries[0].first == "w");
-  }
+TEST_CASE("of a training script's dict model_state_dict is read, the rest is dropped") {
+  const auto entries = unpickle_state_dict(
+      dict(text("epoch") + "K\x07" + text("loss") + small_tensor() + text("optimizer") + "}" +
+           text("model_state_dict") + "}(" + text("w") + small_tensor() + "u"));
+  REQUIRE(entries.size() == 1);
+  CHECK(entries[0].first == "w");
 }
 
 TEST_CASE("plain dicts and every storage type are read") {
