@@ -321,14 +321,6 @@ TEST_CASE("a state_dict from Python is read without its attributes") {
   CHECK(entries[1].second.sizes == std::vector<std::int64_t>{3});
 }
 
-TEST_CASE("of a training script's dict model_state_dict is read, the rest is dropped") {
-  const auto entries = unpickle_state_dict(
-      dict(text("epoch") + "K\x07" + text("loss") + small_tensor() + text("optimizer") + "}" +
-           text("model_state_dict") + "}(" + text("w") + small_tensor() + "u"));
-  REQUIRE(entries.size() == 1);
-  CHECK(entries[0].first == "w");
-}
-
 TEST_CASE("plain dicts and every storage type are read") {
   for (const auto& [name, type] : {std::pair{"FloatStorage", at::kFloat},
                                    {"DoubleStorage", at::kDouble},

@@ -32,6 +32,14 @@ TEST_CASE("keys that contradict each other are refused") {
       {R"({"nesterov":true,"sgd_momentum":0})", "f:1:13: /nesterov: needs sgd_momentum above 0"},
       {R"({"data":{"dataset":"mnist","format":"idx","train":"a","test":"b"}})",
        "f:1:37: /data/format: conflicts with dataset; set only one of them"},
+      {R"({"data":{"format":"idx","train":"a"}})",
+       "f:1:19: /data/format: requires test: a test set, or a fraction of train to hold out, such "
+       "as 0.2"},
+      {R"({"data":{"format":"idx","train":"a","test":1.5}})",
+       "f:1:44: /data/test: expected a number above 0 and below 1 or a path, found 1.5"},
+      {R"({"data":{"format":"idx","train_per_process":["a"],"test":0.2}})",
+       "f:1:58: /data/test: is a fraction, which cannot be used with train_per_process; give a "
+       "test set"},
       {R"({"data":{"dataset":"mnist","test":0.2}})",
        "f:1:35: /data/test: requires a format, such as \"idx\""},
       {R"({"data":{"format":"lmdb","test":"a"}})", "f:1:19: /data/format: requires train"},
