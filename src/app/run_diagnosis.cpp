@@ -1,4 +1,3 @@
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
@@ -45,11 +44,7 @@ Json measure(Worker& worker, const std::string& name,
   const double latency_s = seconds_of(worker, 100, prepare(1));
   const double seconds = seconds_of(worker, 9, prepare(kElements));
   const auto bytes = static_cast<double>(kElements) * sizeof(float);
-  return {{"name", name},
-          {"latency_s", latency_s},
-          {"bytes", bytes},
-          {"seconds", seconds},
-          {"bytes_per_second", bytes / seconds}};
+  return {{"name", name}, {"latency_s", latency_s}, {"bytes_per_second", bytes / seconds}};
 }
 
 /// Checks the sum of ones over the ranks.
@@ -114,8 +109,7 @@ Json cuda_facts() {
   const accelerator::CudaModule& module = accelerator::cuda_module();
   const int runtime = module.runtime_version();
   return {{"runtime", fmt::format("{}.{}", runtime / 1000, runtime % 1000 / 10)},
-          {"nccl", module.nccl_version()},
-          {"devices", module.device_count()}};
+          {"nccl", module.nccl_version()}};
 }
 
 }  // namespace
@@ -126,7 +120,6 @@ void run_diagnosis(Worker& worker) {
   Json result = {{"torch", TORCH_VERSION},
                  {"torch_folder", torch_folder()},
                  {"cpu_capability", at::get_cpu_capability()},
-                 {"threads", at::get_num_threads()},
                  {"all_reduce", Json::array()}};
   if (worker.placement.cuda) result["cuda"] = cuda_facts();
   if (!worker.communicator.alone()) {

@@ -1,13 +1,9 @@
 #include "doctor/doctor.h"
 
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,20 +11,15 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <memory>
-#include <set>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/cpu.h"
 #include "base/file.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "data/dataset.h"
-#include "data/image_decoder.h"
-#include "data/sources.h"
 #include "launch/job.h"
 #include "launch/supervisor.h"
-#include "report/records.h"
 
 namespace mnist_train::doctor {
 
@@ -52,117 +43,24 @@ Finding problem_if_throws(const char* topic, const char* remedy, const Check& ch
 
 constexpr double kMega = 1e6;
 
-Finding check_open_files() {
-  constexpr rlim_t kLeast = 64;  // sockets, pipes, libraries and data files of one rank
-  constexpr rlim_t kComfortable = 1024;
-  rlimit limit{};
-  const rlim_t files = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
-  Finding finding = good("open files", files == RLIM_INFINITY ? "unlimited" : std::to_string(files),
-                         {{"limit", files}});
-  if (files >= kComfortable) return finding;
-  return finding.with(files < kLeast ? Verdict::kProblem : Verdict::kWarning, " for each process",
-                      "raise the limit: ulimit -n 65536, or nofile in /etc/security/limits.conf");
-}
-
 Finding check_processor() {
   const std::string model = value_of("/proc/cpuinfo", "model name").value_or("unknown model");
   const int usable = usable_cores();
   const auto present = static_cast<int>(std::thread::hardware_concurrency());
-  return good("processor",
-              fmt::format("{}, {}{}, bf16 {}", model, counted(usable, "core"),
-                          usable < present ? fmt::format(" of {}", present) : "",
-                          cpu_features().avx512_bf16 ? "native" : "not native"),
-              {{"cores", usable}});
+  return good("processor", fmt::format("{}, {}{}, bf16 {}", model, counted(usable, "core"),
+                                       usable < present ? fmt::format(" of {}", present) : "",
+                                       cpu_features().avx512_bf16 ? "native" : "not native"));
 }
 
 Finding check_memory() {
   const SystemMemory memory = system_memory();
-  Finding finding =
-      good("memory",
-           fmt::format("{} of {} free{}", memory_text(memory.available), memory_text(memory.total),
-                       memory.limited ? " (the limit of its cgroup)" : ""),
-           {{"available_bytes", memory.available}});
+  Finding finding = good("memory", fmt::format("{} of {} free{}", memory_text(memory.available),
+                                               memory_text(memory.total),
+                                               memory.limited ? " (the limit of its cgroup)" : ""));
   if (memory.available >= 2000 * kMega) return finding;
   return finding.with(memory.available < 400 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
                       "a process needs about 350 MB: free some memory, or start fewer processes "
                       "(--nproc-per-node 1)");
-}
-
-std::string address_text(const sockaddr& address) {
-  std::array<char, NI_MAXHOST> text{};
-  const socklen_t size = address.sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  if (::getnameinfo(&address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) {
-    return "";
-  }
-  return text.data();
-}
-
-/// Returns the name and address of each interface that is up, one entry per address.
-std::vector<std::pair<std::string, std::string>> interfaces() {
-  ifaddrs* list = nullptr;
-  std::vector<std::pair<std::string, std::string>> found;
-  if (::getifaddrs(&list) != 0) return found;
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
-    const bool is_ip = family == AF_INET || family == AF_INET6;
-    if (is_ip && (entry->ifa_flags & IFF_UP) != 0) {
-      found.emplace_back(entry->ifa_name, address_text(*entry->ifa_addr));
-    }
-  }
-  return found;
-}
-
-/// Debian maps the name of a host without a fixed address to 127.0.1.1, which no interface has.
-bool is_loopback(const std::string& address) {
-  return address.starts_with("127.") || address == "::1";
-}
-
-/// Returns the first address of a host name, or nothing if it does not resolve.
-std::optional<std::string> address_of(const std::string& name) {
-  const launch::Host host = launch::resolve(name);
-  return host.addresses ? std::optional(address_text(*host.addresses->ai_addr)) : std::nullopt;
-}
-
-/// Checks the interface on which Gloo listens for other hosts: the one in GLOO_SOCKET_IFNAME, or by
-/// default the one with the host name's address.
-Finding check_interface() {
-  const auto all = interfaces();
-  Finding finding{"network"};
-  if (const auto named = environment_variable("GLOO_SOCKET_IFNAME")) {
-    finding.text = "GLOO_SOCKET_IFNAME is " + *named;
-    for (const auto& [name, address] : all) {
-      if (name == *named) return finding;
-    }
-    return finding.with(Verdict::kProblem, ", but there is no such interface, or it is down",
-                        "use one that `ip -brief address` lists");
-  }
-  const std::string host = host_name();
-  const auto own = address_of(host);
-  std::string choice = "eth0";
-  for (const auto& [name, address] : all) {
-    if (!is_loopback(address)) choice = name;
-    if (address != own || is_loopback(address)) continue;
-    finding.text = fmt::format("{} is {} on {}", host, address, name);
-    return finding;
-  }
-  finding.text = "the host name " + host;
-  finding.text += !own                ? " does not resolve"
-                  : is_loopback(*own) ? " resolves to " + *own + ", which other hosts cannot reach"
-                                      : " resolves to " + *own + ", which no interface has";
-  return finding.with(Verdict::kNote, "",
-                      "for runs on several hosts, set the interface: GLOO_SOCKET_IFNAME=" + choice);
-}
-
-/// Checks MASTER_ADDR, the address of the first host, if it is set.
-Findings check_master() {
-  const auto address = environment_variable("MASTER_ADDR");
-  if (!address) return {};
-  if (const auto resolved = address_of(*address)) {
-    return {good("MASTER_ADDR", *address + " resolves to " + *resolved)};
-  }
-  return {{"MASTER_ADDR", Verdict::kProblem, *address + " does not resolve",
-           "set it to an address or name of the first host that every host can resolve"}};
 }
 
 /// Checks that processes on this host can connect to each other.
@@ -173,27 +71,9 @@ Finding check_loopback() {
   });
 }
 
-Finding check_launcher() {
-  constexpr const char* kRemedy =
-      "unset these variables, or start it with the launcher that sets all of them";
-  return problem_if_throws("launcher", kRemedy, [] {
-    const auto identity = launch::identity_from_environment();
-    if (!identity) return good("launcher", "its own");
-    return good("launcher",
-                fmt::format("{}: rank {} of {} (from {})", launch::name_of(identity->launcher),
-                            identity->rank, identity->world_size, identity->decided_by));
-  });
-}
-
-constexpr const char* kSeeAbove = "see the message above";
-
 fs::path nearest_existing(fs::path folder) {
   while (!is_folder(folder) && folder.has_relative_path()) folder = folder.parent_path();
   return folder;
-}
-
-fs::path output_of(const settings::RunConfig& config) {
-  return config.output.value_or(fs::current_path() / "runs");
 }
 
 /// Creates an unnamed temporary file in the folder. Sets errno on failure.
@@ -202,67 +82,6 @@ UniqueFd scratch_file(const fs::path& folder) {
   UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
   if (file.valid()) ::unlink(name.c_str());
   return file;
-}
-
-/// Describes the features that the folder's file system lacks, "" if none; returns nothing if no
-/// file can be created there.
-std::optional<std::string> missing_in(const fs::path& folder) {
-  std::string missing;
-  const auto add = [&](const char* what) {
-    missing += fmt::format("{}{} ({})", missing.empty() ? folder.string() + " has no " : ", no ",
-                           what, std::strerror(errno));
-  };
-  const UniqueFd file = scratch_file(folder);
-  if (!file.valid()) return std::nullopt;
-  if (take_file_lock(file.get()) == FileLock::kUnsupported) add("file locks");
-  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.valid() || ::fsync(opened.get()) != 0) add("syncing of folders");
-  return missing;
-}
-
-Finding check_named_set(const settings::NamedDataset& row, const settings::RunConfig& config) {
-  const bool is_needed = !config.data.format && config.data.dataset == row.name;
-  const std::string topic = "data: " + row.name;
-  try {
-    return good(topic, data::find_named_dataset(row, config.data.root).string());
-  } catch (const Error& error) {
-    if (is_needed) return {topic, Verdict::kProblem, error.what(), kSeeAbove};
-    return {topic, Verdict::kNote, "not found",
-            "needed only by runs that use it: " + data::fetch_command(row)};
-  }
-}
-
-/// Opens the data as a run would, but reads no images.
-Finding check_format(const settings::DataOptions& options) {
-  return problem_if_throws("data", kSeeAbove, [&options] {
-    data::require_decoder(options.decode);
-    const data::DatasetReader reader(options);
-    return good(
-        "data",
-        fmt::format("{} training and {} test images", reader.train_count(), reader.test_count()),
-        {{"train", reader.train_count()}, {"test", reader.test_count()}});
-  });
-}
-
-/// Checks, with a temporary file, whether the run folder and the user's cache support file locks
-/// and folder syncs.
-Finding check_file_locks(const settings::RunConfig& config) {
-  std::set<fs::path> folders{nearest_existing(output_of(config))};
-  if (const auto cache = user_cache_folder()) folders.insert(nearest_existing(*cache));
-  std::string tested;
-  std::string problems;
-  for (const fs::path& folder : folders) {
-    const auto missing = missing_in(folder);
-    if (!missing) continue;
-    tested += (tested.empty() ? "work in " : ", ") + folder.string();
-    if (!missing->empty()) problems += (problems.empty() ? "" : "; ") + *missing;
-  }
-  if (tested.empty()) return {"file locks", Verdict::kNote, "not tested: no folder is writable"};
-  if (problems.empty()) return good("file locks", tested);
-  return {"file locks", Verdict::kWarning, problems,
-          "runs work, but without locks two runs can write to one folder (Lustre supports locks if "
-          "mounted with -o flock), and without syncing the newest files may be lost if the machine "
-          "crashes"};
 }
 
 // Runs.
@@ -275,8 +94,7 @@ const char* name_of(Verdict verdict) {
 Finding describe_program() {
   const BuildInfo& build = build_info();
   const std::string commit = *build.commit == '\0' ? "" : fmt::format(" ({})", build.commit);
-  return good("program", fmt::format("mnist-train {}{}", build.version, commit),
-              {{"version", build.version}});
+  return good("program", fmt::format("mnist-train {}{}", build.version, commit));
 }
 
 /// Reports which processes a run with this config would start here.
@@ -289,8 +107,7 @@ Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
     return good("a run here",
                 fmt::format("{} on {}, backend {}, {} each", counted(processes, "process"),
                             placement.cuda ? "cuda" : "cpu", placement.backend,
-                            counted(placement.threads, "thread")),
-                {{"processes", processes}});
+                            counted(placement.threads, "thread")));
   });
 }
 
@@ -365,7 +182,6 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
             "this report"};
   }
   Finding finding{"all-reduce"};
-  finding.values["measured"] = diagnosis.result.at("all_reduce");
   std::vector<std::string> texts;
   for (const Json& measured : diagnosis.result.at("all_reduce")) {
     const auto speed = measured.at("bytes_per_second").get<double>();
@@ -381,12 +197,9 @@ Finding check_all_reduce(const Diagnosis& diagnosis, int processes, const char* 
 
 Finding check_libtorch(const Json& facts) {
   const auto version = facts.at("torch").get<std::string>();
-  Finding finding = good(
-      "LibTorch",
-      fmt::format("{} in {}, kernels for {}", version, facts.at("torch_folder").get<std::string>(),
-                  facts.at("cpu_capability").get<std::string>()),
-      facts);
-  finding.values.erase("all_reduce");
+  Finding finding = good("LibTorch", fmt::format("{} in {}, kernels for {}", version,
+                                                 facts.at("torch_folder").get<std::string>(),
+                                                 facts.at("cpu_capability").get<std::string>()));
   if (version.starts_with(build_info().torch)) return finding;
   return finding.with(Verdict::kWarning,
                       fmt::format("; this program was built against {}", build_info().torch),
@@ -400,11 +213,9 @@ Finding check_cuda(const Diagnosis& diagnosis) {
             "CUDA parts"};
   }
   const Json& facts = diagnosis.result.at("cuda");
-  return good(
-      "CUDA",
-      fmt::format("runtime {}, NCCL {}; all GPUs work", facts.at("runtime").get<std::string>(),
-                  facts.at("nccl").get<std::string>()),
-      facts);
+  return good("CUDA", fmt::format("runtime {}, NCCL {}; all GPUs work",
+                                  facts.at("runtime").get<std::string>(),
+                                  facts.at("nccl").get<std::string>()));
 }
 
 /// Starts real workers as a run does: two on CPUs, and one per GPU. They load LibTorch, connect,
@@ -426,51 +237,30 @@ Findings check_workers(const settings::RunConfig& config, const Driver& driver) 
 }  // namespace
 
 Finding check_run_folder(const settings::RunConfig& config) {
-  const fs::path output = output_of(config);
+  const fs::path output = config.output.value_or(fs::current_path() / "runs");
   const fs::path folder = nearest_existing(output);
-  Finding finding = good("run folder", "", {{"folder", folder.string()}});
+  const double free = free_space(folder).value_or(0);
+  Finding finding =
+      good("run folder", fmt::format("{}: {} free", output.string(), memory_text(free)));
   if (!scratch_file(folder).valid()) {
     return finding.with(Verdict::kProblem,
-                        folder.string() + " cannot be written: " + std::strerror(errno),
+                        fmt::format("; cannot be written: {}", std::strerror(errno)),
                         "choose another folder: --output DIR");
   }
-  const double free = free_space(folder).value_or(0);
-  finding.values["free_bytes"] = free;
-  finding.text = fmt::format("{}: {} free", output.string(), memory_text(free));
-  if (free >= 1000 * kMega) {
-    if (!config.output) return finding;
-    try {
-      report::check_run_folder(config, /*config_name=*/"", /*resume=*/"");
-      return finding;
-    } catch (const Error& error) {  // as at startup: the folder contains a run or is in use
-      return {"run folder", Verdict::kWarning, error.what(), kSeeAbove, finding.values};
-    }
-  }
+  if (free >= 1000 * kMega) return finding;
   return finding.with(free < 50 * kMega ? Verdict::kProblem : Verdict::kWarning, "",
                       "a checkpoint needs up to 90 MB (resnet18 with momentum) and four are kept: "
                       "free some space, or lower checkpoint.keep");
 }
 
-Findings check_data(const settings::RunConfig& config) {
-  Findings findings;
-  if (config.data.format) findings.push_back(check_format(config.data));
-  for (const settings::NamedDataset& row : settings::named_datasets()) {
-    findings.push_back(check_named_set(row, config));
-  }
-  return findings;
-}
-
 Findings examine(const settings::RunConfig& config) {
   launch::block_supervised_signals();
   const Driver driver = examine_driver();
-  Findings findings{describe_program(), check_processor(), check_memory(), check_open_files()};
+  Findings findings{describe_program(), check_processor(), check_memory()};
   append(findings, check_gpus(driver, build_info()));
-  append(findings, {check_shared_memory(driver, free_space("/dev/shm")),
-                    check_nccl(driver, build_info()), check_loopback(), check_interface()});
-  append(findings, check_master());
-  append(findings, {check_launcher(), check_run_folder(config), check_file_locks(config)});
-  append(findings, check_data(config));
-  findings.push_back(check_plan(config, driver));
+  append(findings,
+         {check_shared_memory(driver, free_space("/dev/shm")), check_nccl(driver, build_info()),
+          check_loopback(), check_run_folder(config), check_plan(config, driver)});
   append(findings, check_workers(config, driver));
   return findings;
 }
@@ -508,8 +298,7 @@ std::string to_json(const Findings& findings) {
     json["findings"].push_back({{"topic", finding.topic},
                                 {"verdict", name_of(finding.verdict)},
                                 {"text", finding.text},
-                                {"remedy", finding.remedy},
-                                {"values", finding.values}});
+                                {"remedy", finding.remedy}});
   }
   return json_text(json, 2) + "\n";
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,25 +24,22 @@ struct Finding {
   Verdict verdict = Verdict::kGood;
   std::string text{};
   std::string remedy{};  // empty if there is nothing to do
-  /// The facts in `text` for other programs, as numbers.
-  nlohmann::ordered_json values = nlohmann::ordered_json::object();
 
   /// Returns a copy with another verdict and remedy, and with `more` appended to the text.
   Finding with(Verdict other, const std::string& more, const std::string& new_remedy) const {
-    return {topic, other, text + more, new_remedy, values};
+    return {topic, other, text + more, new_remedy};
   }
 };
 
 /// Returns a finding that reports no problem.
-inline Finding good(std::string topic, std::string text,
-                    nlohmann::ordered_json values = nlohmann::ordered_json::object()) {
-  return {std::move(topic), Verdict::kGood, std::move(text), "", std::move(values)};
+inline Finding good(std::string topic, std::string text) {
+  return {std::move(topic), Verdict::kGood, std::move(text)};
 }
 
 using Findings = std::vector<Finding>;
 
-/// Checks everything that a run with this config needs on this machine. Blocks the signals that
-/// launch::supervise receives.
+/// Checks what a run with this config needs of this machine. Errors in the config and its data are
+/// reported by the run itself. Blocks the signals that launch::supervise receives.
 Findings examine(const settings::RunConfig& config);
 
 /// Returns the findings as a table for people; `colours` adds terminal colours.
@@ -51,8 +47,7 @@ std::string to_text(const Findings& findings, bool colours);
 
 /// Returns the findings as JSON.
 ///
-///     {"host", "problems", "warnings", "findings": [{"topic", "verdict", "text", "remedy",
-///     "values"}]}
+///     {"host", "problems", "warnings", "findings": [{"topic", "verdict", "text", "remedy"}]}
 std::string to_json(const Findings& findings);
 
 /// Returns the number of findings with this verdict.
@@ -73,8 +68,7 @@ struct Driver {
   std::string error;           // why the driver does not work; empty if it does
   int cuda_version = 0;        // newest supported version; 13000 means 13.0
   std::vector<Gpu> gpus;       // GPUs visible under CUDA_VISIBLE_DEVICES
-  std::vector<std::pair<int, int>> without_peer_access;  // pairs of GPUs
-  int gpus_on_bus = 0;  // NVIDIA's display and 3D controllers on PCI
+  int gpus_on_bus = 0;         // NVIDIA's display and 3D controllers on PCI
 };
 
 /// Queries the driver of this machine.
@@ -84,18 +78,14 @@ Driver examine_driver();
 /// file in it, or in its nearest existing parent folder.
 Finding check_run_folder(const settings::RunConfig& config);
 
-/// Checks the data in the config, and the data sets that can be found by name.
-Findings check_data(const settings::RunConfig& config);
-
-/// Checks the GPUs, whether the driver supports the CUDA version of this build, and whether the
-/// GPUs can access each other's memory.
+/// Checks the GPUs, and whether the driver supports the CUDA version of this build.
 Findings check_gpus(const Driver& driver, const BuildInfo& build);
 
 /// Checks /dev/shm, which NCCL uses to exchange gradients between GPUs without peer access.
 /// `free_bytes` is its free space, or nothing if it does not exist. CPU ranks do not use it.
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes);
 
-/// Checks which transports NCCL can use here: peer access, shared memory, sockets.
+/// Reports the version of NCCL.
 Finding check_nccl(const Driver& driver, const BuildInfo& build);
 
 }  // namespace mnist_train::doctor

@@ -1,11 +1,9 @@
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/fmt/ranges.h>
 
 #include <array>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
-#include <sstream>
 
 #include "base/system.h"
 #include "doctor/doctor.h"
@@ -46,17 +44,6 @@ std::string version_by_nvml() {
   return version(text.data(), text.size()) == 0 ? text.data() : "";
 }
 
-/// Parses the version from a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.65.06
-/// Sun Jul 27 …".
-std::string kernel_version() {
-  if (const auto version = first_line("/sys/module/nvidia/version")) return *version;
-  std::istringstream words(first_line("/proc/driver/nvidia/version").value_or(""));
-  for (std::string word; words >> word;) {
-    if (word.find_first_not_of("0123456789.") == std::string::npos) return word;
-  }
-  return "";
-}
-
 int gpus_on_bus() {
   int count = 0;
   std::error_code error;
@@ -86,24 +73,17 @@ void read_devices(const DriverLibrary& library, Driver& driver) {
     driver.error = library.error_text(code);
     return;
   }
-  std::vector<int> devices;
   for (int index = 0; index < count; ++index) {
-    library.call("cuDeviceGet", &devices.emplace_back(), index);
-    driver.gpus.push_back(read_gpu(library, devices.back()));
-  }
-  for (std::size_t one = 0; one < devices.size(); ++one) {
-    for (std::size_t other = one + 1; other < devices.size(); ++other) {
-      int possible = 0;
-      library.call("cuDeviceCanAccessPeer", &possible, devices[one], devices[other]);
-      if (possible == 0) driver.without_peer_access.emplace_back(one, other);
-    }
+    int device = 0;
+    library.call("cuDeviceGet", &device, index);
+    driver.gpus.push_back(read_gpu(library, device));
   }
 }
 
 /// Explains why the driver reports no GPU.
 Finding explain_no_gpu(const Driver& driver) {
   const auto finding = [](Verdict verdict, const std::string& text, const char* remedy) {
-    return Finding{"GPU", verdict, text + "; runs use the CPUs", remedy, {{"gpus", 0}}};
+    return Finding{"GPU", verdict, text + "; runs use the CPUs", remedy};
   };
   const auto hidden = environment_variable("CUDA_VISIBLE_DEVICES");
   if (!driver.error.empty() && (driver.gpus_on_bus > 0 || !driver.kernel_version.empty())) {
@@ -130,7 +110,6 @@ Finding explain_no_gpu(const Driver& driver) {
 Finding check_driver(const Driver& driver, const BuildInfo& build) {
   constexpr int kVersionStep = 1000;
   Finding finding{"driver"};
-  finding.values["cuda_version"] = driver.cuda_version;
   finding.text = fmt::format(
       "NVIDIA {}, for CUDA up to {}.{}",
       driver.kernel_version.empty() ? "driver of unknown version" : driver.kernel_version,
@@ -151,26 +130,11 @@ Finding check_driver(const Driver& driver, const BuildInfo& build) {
                                   needed));
 }
 
-Finding check_peers(const Driver& driver) {
-  if (driver.without_peer_access.empty()) {
-    return {"peer access", Verdict::kGood, "between all pairs of GPUs"};
-  }
-  std::vector<std::string> pairs;
-  for (const auto& [one, other] : driver.without_peer_access) {
-    pairs.push_back(fmt::format("{}-{}", one, other));
-  }
-  return {"peer access", Verdict::kNote, fmt::format("not between GPUs {}", fmt::join(pairs, ", ")),
-          "NCCL uses shared memory there, which is slower; PCI access control (ACS, IOMMU) in the "
-          "BIOS may be the cause"};
-}
-
-bool is_set(const char* variable) { return environment_variable(variable).value_or("0") != "0"; }
-
 }  // namespace
 
 Driver examine_driver() {
   Driver driver;
-  driver.kernel_version = kernel_version();
+  driver.kernel_version = first_line("/sys/module/nvidia/version").value_or("");
   driver.gpus_on_bus = gpus_on_bus();
   const DriverLibrary library;
   driver.library = library.loaded();
@@ -191,23 +155,18 @@ Findings check_gpus(const Driver& driver, const BuildInfo& build) {
   for (std::size_t index = 0; index < driver.gpus.size(); ++index) {
     const Gpu& gpu = driver.gpus[index];
     const std::string memory = memory_text(static_cast<double>(gpu.memory_bytes));
-    findings.push_back(good(fmt::format("GPU {}", index),
-                            fmt::format("{}, {}, compute {}.{}", gpu.name, memory,
-                                        gpu.compute_major, gpu.compute_minor),
-                            {{"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}}));
+    findings.push_back(
+        good(fmt::format("GPU {}", index), fmt::format("{}, {}, compute {}.{}", gpu.name, memory,
+                                                       gpu.compute_major, gpu.compute_minor)));
   }
   findings.push_back(check_driver(driver, build));
-  if (driver.gpus.size() > 1) findings.push_back(check_peers(driver));
   return findings;
 }
 
 Finding check_shared_memory(const Driver& driver, std::optional<double> free_bytes) {
   constexpr double kEnough_bytes = 256e6;
   Finding finding{"shared memory", Verdict::kGood, "there is no /dev/shm"};
-  if (free_bytes) {
-    finding.values["free_bytes"] = *free_bytes;
-    finding.text = memory_text(*free_bytes) + " free in /dev/shm";
-  }
+  if (free_bytes) finding.text = memory_text(*free_bytes) + " free in /dev/shm";
   if (driver.gpus.size() < 2) {
     return finding.with(Verdict::kGood, ", used only with several GPUs", "");
   }
@@ -219,15 +178,8 @@ Finding check_shared_memory(const Driver& driver, std::optional<double> free_byt
 
 Finding check_nccl(const Driver& driver, const BuildInfo& build) {
   if (*build.nccl == '\0') return {"NCCL", Verdict::kNote, "not in this build"};
-  Finding finding{"NCCL", Verdict::kGood, build.nccl};
-  if (driver.gpus.empty()) return finding.with(Verdict::kGood, ", not used without a GPU", "");
-  std::vector<std::string> transports;
-  const bool peers = driver.gpus.size() > 1 && driver.without_peer_access.empty();
-  if (peers && !is_set("NCCL_P2P_DISABLE")) transports.emplace_back("peer access");
-  if (!is_set("NCCL_SHM_DISABLE")) transports.emplace_back("shared memory");
-  transports.emplace_back("sockets");
-  finding.text += fmt::format(", transports: {}", fmt::join(transports, ", "));
-  return finding;
+  return good("NCCL",
+              std::string(build.nccl) + (driver.gpus.empty() ? ", not used without a GPU" : ""));
 }
 
 }  // namespace mnist_train::doctor

@@ -6,7 +6,6 @@ until there is no such call. All of them take minutes, so some of the many write
 """
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -152,19 +151,6 @@ def test_a_report_takes_no_lock_and_knows_a_run_that_lasts(tmp_path, half):
         assert "running: this page refreshes itself" in (tmp_path / "page.html").read_text()
     run(*command, expect=0)
     assert "interrupted" in (tmp_path / "page.html").read_text()
-
-
-@pytest.mark.sweep
-def test_doctor_reports_a_folder_whose_files_cannot_be_locked(tmp_path):
-    def finding(calls):
-        done, _ = inject(tmp_path, calls, "doctor", "--json", "--set", "device=cpu", expect=None)
-        (found,) = [entry for entry in json.loads(done.stdout)["findings"] if entry["topic"] == "file locks"]
-        return found
-
-    assert finding("flock")["verdict"] == "ok"
-    lacking = finding("flock:error=ENOLCK")
-    assert lacking["verdict"] == "warning" and lacking["remedy"]
-    assert f"{tmp_path} has no file locks (No locks available)" in lacking["text"]
 
 
 @pytest.mark.sweep
