@@ -139,44 +139,6 @@ std::optional<rlim_t> soft_limit(__rlimit_resource resource) {
   return limit.rlim_cur;
 }
 
-/// Returns whether ulimit -u applies to this process: the kernel exempts root, but not root of a
-/// user namespace.
-bool is_bound_by_ulimit() {
-  std::istringstream map(first_line("/proc/self/uid_map").value_or(""));
-  std::string inside, outside;
-  map >> inside >> outside;
-  return ::getuid() != 0 || outside != "0";
-}
-
-/// Returns the number of visible processes and threads of this user.
-double own_threads() {
-  double threads = 0;
-  for (const fs::path& process : paths_in("/proc")) {
-    const fs::path status = process / "status";
-    if (counter(status, "Uid") != static_cast<double>(::getuid())) continue;
-    threads += counter(status, "Threads").value_or(0);
-  }
-  return threads;
-}
-
-double threads_of_machine(const fs::path& root) {
-  const std::string load = first_line(root / "proc/loadavg").value_or("");  // "0.5 0.4 0.3 2/345 6"
-  const std::size_t slash = load.find('/');
-  return slash == std::string::npos ? 0 : number_in(load.substr(slash + 1)).value_or(0);
-}
-
-/// Describes the limit on address space if it leaves no room for a thread's stack: then starting a
-/// thread fails with the same error.
-std::optional<std::string> reached_address_space() {
-  const auto most = soft_limit(RLIMIT_AS);
-  if (!most) return std::nullopt;
-  const double used = counter("/proc/self/status", "VmSize").value_or(0) * kKilobyte;
-  const auto stack = static_cast<double>(soft_limit(RLIMIT_STACK).value_or(rlim_t{8} << 20U));
-  if (used + stack < static_cast<double>(*most)) return std::nullopt;
-  return fmt::format("ulimit -v allows {} of address space, and {} are in use; raise it",
-                     memory_text(static_cast<double>(*most)), memory_text(used));
-}
-
 std::string describe_limit(__rlimit_resource resource, const char* what, const char* option) {
   const auto limit = soft_limit(resource);
   if (!limit) return "";
@@ -416,47 +378,12 @@ std::string memory_text(double bytes) {
   return fmt::format("{:.4g} {}", bytes, kUnits[unit]);
 }
 
-std::vector<ProcessLimit> process_limits(const fs::path& root) {
-  std::vector<ProcessLimit> limits;
-  for (const Cgroup& group : cgroups("pids", root)) {
-    const auto most = number_in(first_line(group.folder / "pids.max"));
-    if (!most) continue;
-    limits.push_back({"pids.max of cgroup " + group.folder.string(), *most,
-                      number_in(first_line(group.folder / "pids.current")).value_or(0)});
-  }
-  for (const char* name : {"threads-max", "pid_max"}) {
-    const auto most = number_in(first_line(root / "proc/sys/kernel" / name));
-    if (most) limits.push_back({std::string("kernel.") + name, *most, threads_of_machine(root)});
-  }
-  if (const auto most = soft_limit(RLIMIT_NPROC); most && is_bound_by_ulimit()) {
-    limits.push_back({"ulimit -u", static_cast<double>(*most), own_threads()});
-  }
-  return limits;
-}
-
-std::optional<std::string> refusing_limit(const fs::path& root) {
-  constexpr double kReached = 0.9;  // some may have ended since
-  const auto share = [](const ProcessLimit& limit) { return limit.used / limit.most; };
-  const auto limits = process_limits(root);
-  const auto nearest = std::ranges::max_element(limits, {}, share);
-  const bool is_known = nearest != limits.end();
-  if (!is_known || share(*nearest) < kReached) {
-    if (auto space = reached_address_space()) return space;
-  }
-  if (!is_known) return std::nullopt;
-  // Processes and threads outside this container may count too.
-  return fmt::format(
-      "{} allows {:.0f} processes and threads, and {:.0f} are in use; raise it, or lower "
-      "launch.processes_per_node, launch.threads_per_process or data.decode_threads",
-      nearest->name, nearest->most, nearest->used);
-}
-
 std::string error_limit(int error) {
   switch (error) {
-    case EAGAIN: {
-      const auto limit = refusing_limit();
-      return limit ? ": " + *limit : "";
-    }
+    case EAGAIN:
+      return ": a limit on processes and threads (ulimit -u, pids.max of a cgroup) or on address "
+             "space (ulimit -v) is reached; raise it, or lower launch.processes_per_node, "
+             "launch.threads_per_process or data.decode_threads";
     case EMFILE:
       return describe_limit(RLIMIT_NOFILE, "open files", "-n");
     case EFBIG:

@@ -51,8 +51,8 @@ std::optional<std::filesystem::path> own_cache_folder(const char* name);
 /// Returns the name of this machine, or "unknown host".
 std::string host_name();
 
-/// Starts a thread that blocks all signals. Throws Error(kRunFailed) naming the limit if the system
-/// refuses to start it.
+/// Starts a thread that blocks all signals. Throws Error(kRunFailed) naming the limits if the
+/// system refuses to start it.
 std::thread start_thread(std::function<void()> work);
 /// The same; the future has the exception that `work` throws, and waits when it is destroyed.
 std::future<void> start_task(std::function<void()> work);
@@ -135,7 +135,7 @@ struct Cgroup {
 };
 
 /// Returns the cgroups in /sys/fs/cgroup that limit this process through a controller ("memory",
-/// "pids", "cpu"): its own, then its visible ancestors.
+/// "cpu"): its own, then its visible ancestors.
 std::vector<Cgroup> cgroups(const std::string& controller, const std::filesystem::path& root = "/");
 
 /// Returns the number of cores that this process may use, according to its affinity mask and the
@@ -180,22 +180,8 @@ class MemoryKills {
 /// Formats a number of bytes for messages: "512 MiB", "1.5 GiB".
 std::string memory_text(double bytes);
 
-/// A limit on the total number of processes and threads.
-struct ProcessLimit {
-  std::string name;
-  double most = 0;
-  double used = 0;
-};
-
-/// Returns the limits on processes and threads that apply to this process.
-std::vector<ProcessLimit> process_limits(const std::filesystem::path& root = "/");
-
-/// Describes the limit that probably prevented the last process or thread from starting, the one
-/// closest to exhaustion, with advice. Nothing if there are no limits.
-std::optional<std::string> refusing_limit(const std::filesystem::path& root = "/");
-
-/// Returns the suffix of a message about a failed system call: the limit that caused it (on
-/// processes and threads for EAGAIN, open files, file sizes, address space or disk space) with
+/// Returns the suffix of a message about a failed system call: the limits that may have caused it
+/// (on processes and threads for EAGAIN, open files, file sizes, address space or disk space) with
 /// advice, or "".
 std::string error_limit(int error);
 

@@ -150,6 +150,9 @@ def test_a_run_killed_by_a_limit_on_memory_restarts_once_after_progress_but_not_
     assert "out of memory" in process.run_folder.summary()["error"]
 
 
+THREAD_LIMIT = "Resource temporarily unavailable: a limit on processes and threads (ulimit -u, "
+
+
 @pytest.mark.parametrize("most", swept([3, 4, 6, 8, 10, 14, 17, 24], [3, 6, 10, 17]))
 def test_a_limit_on_processes_and_threads_is_named_wherever_it_strikes(tmp_path, most):
     changes = {"max_steps": 3, "launch": {"threads_per_process": 4, "hang_timeout_s": 30}}
@@ -158,8 +161,7 @@ def test_a_limit_on_processes_and_threads_is_named_wherever_it_strikes(tmp_path,
     if done.returncode == 0 and most > 20:
         return
     assert done.returncode == 1, done.stderr
-    assert "Resource temporarily unavailable: pids.max of cgroup " in done.stderr
-    assert f" allows {most} processes and threads, and " in done.stderr and "launch.threads_per_process" in done.stderr
+    assert THREAD_LIMIT in done.stderr and "launch.threads_per_process" in done.stderr
 
 
 def test_a_checkpoint_is_saved_without_a_thread_if_there_is_none(tmp_path):
@@ -170,7 +172,7 @@ def test_a_checkpoint_is_saved_without_a_thread_if_there_is_none(tmp_path):
             process.wait_for_step(5)
             (folder / "pids.max").write_text("1")  # which ends nobody
             process.stop(signal.SIGTERM, 143)
-    assert "allows 1 processes and threads" in process.stderr
+    assert THREAD_LIMIT in process.stderr
     assert "training waits while the checkpoint is saved" in process.stderr
     assert process.run_folder.checkpoints()
 
@@ -185,7 +187,7 @@ def test_a_limit_on_a_users_processes_is_named(tmp_path):
         limited = [*nobody, "prlimit", "--nproc=5", "--"]
         done = run_within(limited, Path(folder), {"max_steps": 3, "data": {"dataset": None, "format": "synthetic"}}, folder="/",
                           expect=1)
-    assert "Resource temporarily unavailable: ulimit -u allows 5 processes and threads, and " in done.stderr
+    assert THREAD_LIMIT in done.stderr
 
 
 def test_a_limit_on_file_sizes_is_named_whatever_became_of_its_signal(tmp_path):
