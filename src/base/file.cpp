@@ -5,7 +5,6 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,21 +61,6 @@ struct flock whole_file(short type) {
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
   return lock;
-}
-
-/// Returns whether the kernel lists an exclusive flock of the file. Locks of other hosts and
-/// containers are not listed.
-bool is_listed(int fd) {
-  struct stat file {};
-  if (::fstat(fd, &file) != 0) return false;
-  const std::string name =
-      fmt::format(" {:02x}:{:02x}:{} ", major(file.st_dev), minor(file.st_dev), file.st_ino);
-  std::ifstream locks("/proc/locks");
-  for (std::string line; std::getline(locks, line);) {
-    const auto has = [&line](const auto& part) { return line.find(part) != std::string::npos; };
-    if (has(" FLOCK ") && has(" WRITE ") && has(name)) return true;
-  }
-  return false;
 }
 
 constexpr std::size_t kReadBytes = 1024;
@@ -377,8 +361,7 @@ FileLock take_file_lock(int fd, bool wait) {
 
 bool is_file_locked(int fd) {
   struct flock probe = whole_file(F_RDLCK);
-  if (::fcntl(fd, F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK) return true;
-  return is_listed(fd);  // other programs use only flock
+  return ::fcntl(fd, F_OFD_GETLK, &probe) == 0 && probe.l_type != F_UNLCK;
 }
 
 std::optional<FileKind> binary_kind(std::string_view begin) {

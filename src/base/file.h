@@ -145,8 +145,8 @@ enum class FileLock {
 /// some NFS and FUSE mounts do not support flock.
 FileLock take_file_lock(int fd, bool wait = false);
 
-/// Returns whether another open file description holds the lock. Only queries it, so that other
-/// processes can take the lock at the same time.
+/// Returns whether another open file description holds the lock of `take_file_lock`. Only queries
+/// it, so that other processes can take the lock at the same time.
 bool is_file_locked(int fd);
 
 /// A kind of file that users pass by mistake.

@@ -1,7 +1,6 @@
 #include "base/file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -287,15 +286,6 @@ TEST_CASE("a lock excludes others and is visible until its file is closed") {
   }
   CHECK_FALSE(is_file_locked(file.other.get()));
   CHECK(take_file_lock(file.other.get(), /*wait=*/true) == FileLock::kTaken);
-}
-
-TEST_CASE("an exclusive flock of other programs is detected, a shared one is not") {
-  const LockFile file;
-  const UniqueFd holder = file.open();
-  REQUIRE(::flock(holder.get(), LOCK_SH) == 0);
-  CHECK_FALSE(is_file_locked(file.other.get()));
-  REQUIRE(::flock(holder.get(), LOCK_EX) == 0);
-  CHECK(is_file_locked(file.other.get()));
 }
 
 TEST_CASE("querying a lock does not block others") {

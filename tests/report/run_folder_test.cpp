@@ -1,6 +1,6 @@
 #include "support/run_folder.h"
 
-#include <sys/file.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -301,7 +301,7 @@ TEST_CASE("a run without a recorded end was interrupted, a folder without a run 
   fs::remove(path / "summary.json");
   CHECK(read_run(path).status() == "interrupted");
   const UniqueFd lock(::open((path / files::kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  REQUIRE(::flock(lock.get(), LOCK_EX) == 0);
+  REQUIRE(take_file_lock(lock.get()) == FileLock::kTaken);
   CHECK(read_run(path).status() == "running");
 }
 
