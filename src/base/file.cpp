@@ -71,7 +71,6 @@ constexpr const char* kConvert =
     "write its images as PNG files into a folder for each class (data.format \"image-folder\"), or "
     "as IDX files (\"idx\"); configs/README.md shows both in Python";
 constexpr const char* kUnpack = "unpack it and use the extracted folder or file";
-constexpr const char* kDownload = "download the file itself";
 constexpr const char* kClassFolders = "use the folder that contains one folder of images per class";
 constexpr const char* kImages = "expected images; weights belong in model.weights";
 
@@ -83,54 +82,29 @@ struct Magic {
   std::array<std::string_view, 5> bytes;
 };
 
-constexpr std::array<Magic, 38> kMagics{{
+constexpr std::array<Magic, 21> kMagics{{
     {"a NumPy array (.npy)", kConvert, 0, {"\x93NUMPY"sv}},
     {"a Parquet file", kConvert, 0, {"PAR1"sv}},
     {"an Arrow file", kConvert, 0, {"ARROW1"sv}},
-    {"a Feather file", kConvert, 0, {"FEA1"sv}},
     {"an HDF5 file", kConvert, 0, {"\x89HDF\r\n\x1a\n"sv}},
-    {"a NetCDF file", kConvert, 0, {"CDF\x01"sv, "CDF\x02"sv}},
     {"a MATLAB file", kConvert, 0, {"MATLAB 5.0"sv}},
-    {"an SQLite database", kConvert, 0, {"SQLite format 3"sv}},
     {"a Python pickle", kConvert, 0, {"\x80\2"sv, "\x80\3"sv, "\x80\4"sv, "\x80\5"sv, "(dp"sv}},
     {"a zip archive", kUnpack, 0, {"PK\x03\x04"sv}},
-    {"an empty zip archive", kUnpack, 0, {"PK\x05\x06"sv}},
     {"a tar archive", kUnpack, 257, {"ustar"sv}},
     {"a gzip-compressed file", kUnpack, 0, {"\x1f\x8b"sv}},
     {"a bzip2-compressed file", kUnpack, 0, {"BZh"sv}},
     {"an xz-compressed file", kUnpack, 0, {"\xFD\x37zXZ"sv}},
     {"a zstd-compressed file", kUnpack, 0, {"\x28\xB5\x2F\xFD"sv}},
-    {"a 7-Zip archive", kUnpack, 0, {"7z\xBC\xAF"sv}},
-    {"a RAR archive", kUnpack, 0, {"Rar!"sv}},
     {"a PNG image", kClassFolders, 0, {"\x89PNG"sv}},
     {"a JPEG image", kClassFolders, 0, {"\xFF\xD8\xFF"sv}},
-    {"a PDF document", kDownload, 0, {"%PDF"sv}},
-    {"a web page", kDownload, 0, {"<!DOCTYPE"sv, "<!doctype"sv, "<html"sv}},
-    {"an XML document", kDownload, 0, {"<?xml"sv}},
+    {"a web page", "download the file itself", 0, {"<!DOCTYPE"sv, "<!doctype"sv, "<html"sv}},
     {"a Git LFS pointer", "run `git lfs pull` first", 0, {"version https://git-lfs"sv}},
     {"a safetensors file", kImages, 8, {"{\"__metadata__\""sv}},
     {"a TIFF picture", "", 0, {"II*\0"sv, "MM\0*"sv, "II+\0"sv, "MM\0+"sv}},
     {"a GIF picture", "", 0, {"GIF8"sv}},
     {"an AVIF picture", "", 4, {"ftypavi"sv}},
     {"a HEIC picture", "", 4, {"ftyphe"sv, "ftypmif1"sv, "ftypmsf1"sv}},
-    {"a JPEG XL picture", "", 0, {"\xFF\x0A"sv}},
-    {"a JPEG XL picture", "", 4, {"JXL "sv}},
-    {"a JPEG 2000 picture", "", 4, {"jP  "sv}},
-    {"a JPEG 2000 picture", "", 0, {"\xFF\x4F\xFF\x51"sv}},
-    {"a Photoshop picture", "", 0, {"8BPS"sv}},
-    {"an ICO picture", "", 0, {"\0\0\1\0"sv}},
-    {"a PBM picture", "", 0, {"P1\n"sv, "P4\n"sv}},
-    {"a PAM picture", "", 0, {"P7"sv}},
-    {"a QOI picture", "", 0, {"qoif"sv}},
 }};
-
-/// Returns whether the first line consists of several ASCII cells, which is unlikely for pixels.
-bool is_table(std::string_view begin) {
-  const std::string_view line = begin.substr(0, begin.find_first_of("\r\n"));
-  return line.find_first_of(",;\t") != std::string_view::npos &&
-         std::all_of(line.begin(), line.end(),
-                     [](char byte) { return byte == '\t' || (byte >= ' ' && byte <= '~'); });
-}
 
 bool has_extension(const fs::path& path, std::initializer_list<std::string_view> extensions) {
   return std::ranges::count(extensions, path.extension().string()) > 0;
@@ -394,7 +368,7 @@ std::optional<FileKind> kind_of_file(const fs::path& path) {
     return FileKind{"a tar archive", kUnpack};
   }
   if (has_extension(inner, {".json", ".jsonl"})) return FileKind{"a JSON file", kConvert};
-  if (has_extension(inner, {".csv", ".tsv"}) || is_table(begin)) {
+  if (has_extension(inner, {".csv", ".tsv"})) {
     return FileKind{
         "a text table (CSV)",
         "if it lists pictures and their labels, set data.format to \"image-list\"; else " +

@@ -160,8 +160,8 @@ struct FileKind {
 /// image, web page, Git LFS placeholder or the like.
 std::optional<FileKind> binary_kind(std::string_view begin);
 
-/// Like `binary_kind`, but also uses the file's extension, and recognises text tables, and gzipped
-/// tables and tar archives. Nothing for kinds with `is_picture` and for unreadable files.
+/// Like `binary_kind`, but recognises text tables, JSON, and gzipped tables and tar archives by
+/// their extensions. Nothing for kinds with `is_picture` and for unreadable files.
 std::optional<FileKind> kind_of_file(const std::filesystem::path& path);
 
 /// Returns the suffix of a message about a folder without usable files: the first file by name of a
