@@ -211,25 +211,11 @@ std::string as_block(std::string_view text) {
   return replaced(escape_control_bytes(with_bounded_lines(text)), "\n", "\n  ");
 }
 
-std::string shell_quoted(std::string_view text) {
-  const auto is_control = [](unsigned char byte) { return byte < 0x20 || byte == 0x7f; };
-  if (std::none_of(text.begin(), text.end(), is_control)) {
-    return "'" + replaced(std::string(text), "'", "'\\''") + "'";
-  }
-  std::string quoted;
-  for (const char byte : text) {
-    if (byte == '\'' || byte == '\\') quoted += '\\';
-    const auto code = static_cast<unsigned char>(byte);
-    quoted += is_control(code) ? fmt::format("\\{:03o}", code) : std::string(1, byte);
-  }
-  return "$'" + quoted + "'";
-}
-
 std::string shell_word(const std::string& text) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,+@%=";
   const bool is_plain = !text.empty() && text.find_first_not_of(kPlain) == std::string::npos;
-  return is_plain ? text : shell_quoted(text);
+  return is_plain ? text : "'" + replaced(text, "'", "'\\''") + "'";
 }
 
 std::string program_to_type() {

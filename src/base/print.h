@@ -91,9 +91,7 @@ std::string on_one_line(std::string_view text);
 /// with line breaks cannot imitate a message of the program. Very long lines are truncated.
 std::string as_block(std::string_view text);
 
-/// Returns the text quoted as a single shell word.
-std::string shell_quoted(std::string_view text);
-/// Like `shell_quoted`, but leaves plain words unquoted.
+/// Returns the text as a single shell word, quoted unless it is plain.
 std::string shell_word(const std::string& text);
 /// Returns the command that starts this program: its name if it is in PATH, else its path.
 std::string program_to_type();

@@ -35,6 +35,7 @@ TEST_CASE("the command is the program's name if it is in PATH, else its path") {
 TEST_CASE("words are quoted only if a shell would split them") {
   CHECK(shell_word("runs/a-b.json") == "runs/a-b.json");
   CHECK(shell_word("a b") == "'a b'");
+  CHECK(shell_word("it's") == "'it'\\''s'");
   CHECK(shell_word("") == "''");
 }
 
