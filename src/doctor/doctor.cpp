@@ -98,10 +98,9 @@ Finding describe_program() {
 }
 
 /// Reports which processes a run with this config would start here.
-Finding check_plan(const settings::RunConfig& config, const Driver& driver) {
+Finding check_plan(const settings::RunConfig& config) {
   return problem_if_throws("a run here", "change the config", [&] {
-    launch::Machine machine = launch::this_machine();
-    machine.gpus = static_cast<int>(driver.gpus.size());
+    const launch::Machine machine = launch::this_machine();
     const int processes = launch::choose_process_count(config, machine);
     const auto placement = launch::choose_placement(config, machine, 0, processes);
     return good("a run here",
@@ -260,7 +259,7 @@ Findings examine(const settings::RunConfig& config) {
   append(findings, check_gpus(driver, build_info()));
   append(findings,
          {check_shared_memory(driver, free_space("/dev/shm")), check_nccl(driver, build_info()),
-          check_loopback(), check_run_folder(config), check_plan(config, driver)});
+          check_loopback(), check_run_folder(config), check_plan(config)});
   append(findings, check_workers(config, driver));
   return findings;
 }
