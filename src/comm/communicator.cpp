@@ -93,11 +93,7 @@ std::vector<int> ask_for_silent_ranks(c10d::Store& store, int own_rank, int worl
   return timed_out ? silent : std::vector<int>{};
 }
 
-/// Sets the variable unless it is set under this name or its name in earlier releases.
-void set_default(const char* name, const char* value, const char* earlier_name = nullptr) {
-  if (earlier_name != nullptr && std::getenv(earlier_name) != nullptr) return;
-  ::setenv(name, value, /*overwrite=*/0);
-}
+void set_default(const char* name, const char* value) { ::setenv(name, value, /*overwrite=*/0); }
 
 }  // namespace
 
@@ -267,11 +263,11 @@ void set_nccl_defaults(bool one_host, const std::filesystem::path& dump_folder) 
   // Enough to write the flight recorder's contents: a rank waits four times this long before it
   // exits.
   set_default("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000");
-  set_default("TORCH_FR_BUFFER_SIZE", "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE");
+  set_default("TORCH_FR_BUFFER_SIZE", "2000");
   set_default("TORCH_NCCL_DUMP_ON_TIMEOUT", "1");
   if (!dump_folder.empty()) {
     const std::string begin = (dump_folder / "nccl-rank-").string();  // the rank is appended
-    set_default("TORCH_FR_DUMP_TEMP_FILE", begin.c_str(), "TORCH_NCCL_DEBUG_INFO_TEMP_FILE");
+    set_default("TORCH_FR_DUMP_TEMP_FILE", begin.c_str());
   }
   if (one_host) set_default("NCCL_SOCKET_IFNAME", "lo");
 }
