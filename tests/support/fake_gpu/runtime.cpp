@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -132,57 +131,6 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 namespace {
 
-struct ErrorText {
-  cudaError_t error;
-  const char* name;
-  const char* text;
-};
-
-#define FAKE_GPU_ERROR(name, text) \
-  ErrorText { name, #name, text }
-
-constexpr ErrorText kUnknown = FAKE_GPU_ERROR(cudaErrorUnknown, "unknown error");
-
-/// The errors that the mock returns, in CUDA's words.
-constexpr std::array kErrors{
-    FAKE_GPU_ERROR(cudaSuccess, "no error"),
-    FAKE_GPU_ERROR(cudaErrorInvalidValue, "invalid argument"),
-    FAKE_GPU_ERROR(cudaErrorMemoryAllocation, "out of memory"),
-    FAKE_GPU_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
-    FAKE_GPU_ERROR(cudaErrorMissingConfiguration, "__global__ function call is not configured"),
-    FAKE_GPU_ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
-    FAKE_GPU_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
-    FAKE_GPU_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
-    FAKE_GPU_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-    FAKE_GPU_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
-    FAKE_GPU_ERROR(cudaErrorNotReady, "device not ready"),
-    FAKE_GPU_ERROR(cudaErrorNotSupported, "operation not supported"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureUnsupported,
-                   "operation not permitted when stream is capturing"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureInvalidated,
-                   "operation failed due to a previous error during capture"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureMerge,
-                   "operation would result in a merge of separate capture sequences"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureUnmatched,
-                   "capture was not ended in the same stream as it began"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureIsolation,
-                   "dependency created on uncaptured work in another stream"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureImplicit,
-                   "operation would make the legacy stream depend on a capturing blocking stream"),
-    FAKE_GPU_ERROR(cudaErrorStreamCaptureWrongThread,
-                   "attempt to terminate a thread-local capture sequence from another thread"),
-    FAKE_GPU_ERROR(cudaErrorCapturedEvent,
-                   "operation not permitted on an event last recorded in a capturing stream")};
-
-#undef FAKE_GPU_ERROR
-
-const ErrorText& text_of(cudaError_t error) {
-  const auto* const found = std::find_if(
-      kErrors.begin(), kErrors.end(), [&](const ErrorText& entry) { return entry.error == error; });
-  return found == kErrors.end() ? kUnknown : *found;
-}
-
 thread_local cudaError_t last_error = cudaSuccess;
 
 }  // namespace
@@ -202,9 +150,13 @@ cudaError_t cudaGetLastError() {
 
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
-const char* cudaGetErrorName(cudaError_t error) { return text_of(error).name; }
+const char* cudaGetErrorString(cudaError_t error) {
+  static thread_local std::array<char, 40> text{};
+  std::snprintf(text.data(), text.size(), "error %d of the runtime", static_cast<int>(error));
+  return text.data();
+}
 
-const char* cudaGetErrorString(cudaError_t error) { return text_of(error).text; }
+const char* cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
 
 }  // extern "C"
 
