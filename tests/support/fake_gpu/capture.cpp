@@ -120,7 +120,6 @@ cudaError_t begin_capture(Stream& stream, cudaStreamCaptureMode mode) {
   capture->members[&stream];
   captures->of_stream[&stream] = capture;
   captures->all.push_back(std::move(capture));
-  count(Counter::kCaptures);
   return cudaSuccess;
 }
 

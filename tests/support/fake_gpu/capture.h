@@ -34,7 +34,7 @@ class Graph {
  public:
   void add(Node node) {
     ++counts_.at(static_cast<std::size_t>(node.kind));
-    names_.push_back(node.name);
+    ++nodes_;
     if (node.operation) operations_.push_back(std::move(node.operation));
   }
   /// Runs all nodes in turn, also those that a GPU would run at the same time.
@@ -42,13 +42,12 @@ class Graph {
     for (const Operation& operation : operations_) operation();
   }
 
-  std::size_t nodes() const { return names_.size(); }
+  std::size_t nodes() const { return nodes_; }
   const std::array<std::size_t, kNodeKinds>& counts() const { return counts_; }  // by kind
-  const std::vector<const char*>& names() const { return names_; }
 
  private:
   std::array<std::size_t, kNodeKinds> counts_{};
-  std::vector<const char*> names_;
+  std::size_t nodes_ = 0;
   std::vector<Operation> operations_;  // those that are not empty
 };
 

@@ -27,10 +27,6 @@ class DeviceMemory {
     const std::lock_guard lock(mutex_);
     return allocated_;
   }
-  std::size_t peak() const {
-    const std::lock_guard lock(mutex_);
-    return peak_;
-  }
 
   bool contains(const void* address) const { return offset_of(address) < size_; }
   /// Returns whether these bytes lie in one block.
@@ -50,16 +46,12 @@ class DeviceMemory {
   std::byte* host_ = nullptr;    // the same pages
   mutable std::mutex mutex_;     // for the members below
   std::size_t allocated_ = 0;
-  std::size_t peak_ = 0;
   std::map<std::size_t, std::size_t> blocks_;  // offset -> bytes
   std::map<std::size_t, std::size_t> free_;
 };
 
 /// Returns the memory of a device, which is mapped when it is first asked for and never unmapped.
 DeviceMemory& memory_of(int device);
-
-/// Returns the largest number of bytes that were allocated on any device at once.
-std::size_t peak_memory_bytes();
 
 /// Returns whether these bytes can be copied: memory of the host, or of one block of a device.
 bool is_valid_memory(const void* address, std::size_t bytes);

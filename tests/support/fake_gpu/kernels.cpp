@@ -269,9 +269,7 @@ Operation operation_of(const Kernel& kernel, const LaunchShape& shape, void** ar
 }
 
 cudaError_t launch(Stream& stream, const char* name, Operation work) {
-  const bool captured = is_capturing(stream);
-  trace("launch of ", name, " on stream ", &stream, captured ? ", captured" : "");
-  count_launch(name, captured);
+  count_launch(name, is_capturing(stream));
   return submit(stream, {NodeKind::kKernel, name, with_settings(std::move(work), stream.device())});
 }
 

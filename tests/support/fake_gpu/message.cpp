@@ -1,13 +1,9 @@
 #include "support/fake_gpu/message.h"
 
-#include <execinfo.h>
 #include <unistd.h>
 
-#include <array>
 #include <mutex>
 #include <set>
-
-#include "support/fake_gpu/settings.h"
 
 namespace mnist_train::fake_gpu {
 
@@ -15,16 +11,6 @@ void write_line(const std::string& text) {
   const std::string line = "[fake_gpu " + std::to_string(::getpid()) + "] " + text + "\n";
   // A message that cannot be written must not change what the program does.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-}
-
-bool tracing() { return settings().trace; }
-
-void say_misuse(std::string_view call, std::string_view reason) {
-  say(call, ": ", reason);
-  if (!settings().backtrace) return;
-  std::array<void*, 64> frames{};
-  const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
-  ::backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
 }
 
 int not_implemented(const char* function, int error) {

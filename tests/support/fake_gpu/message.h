@@ -9,9 +9,6 @@ namespace mnist_train::fake_gpu {
 /// Writes a line to stderr, behind "[fake_gpu PID] ", by a single call of the system.
 void write_line(const std::string& text);
 
-/// Returns whether FAKE_GPU_TRACE asks for a line about every call.
-bool tracing();
-
 /// Writes its concatenated arguments as a line to stderr.
 template <class... Parts>
 void say(const Parts&... parts) {
@@ -20,15 +17,8 @@ void say(const Parts&... parts) {
   write_line(text.str());
 }
 
-/// The same if FAKE_GPU_TRACE is set, else a no-op.
-template <class... Parts>
-void trace(const Parts&... parts) {
-  if (tracing()) say(parts...);
-}
-
-/// Says that the program made a call that CUDA forbids at that point, and why. If
-/// FAKE_GPU_BACKTRACE is set, the call stack follows.
-void say_misuse(std::string_view call, std::string_view reason);
+/// Says that the program made a call that CUDA forbids at that point, and why.
+inline void say_misuse(std::string_view call, std::string_view reason) { say(call, ": ", reason); }
 
 /// Says that `function` is not implemented, once for each of them, and returns `error`, a code of
 /// the function's library.

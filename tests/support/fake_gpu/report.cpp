@@ -15,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "support/fake_gpu/device_memory.h"
 #include "support/fake_gpu/message.h"
 #include "support/fake_gpu/settings.h"
 
@@ -23,8 +22,8 @@ namespace mnist_train::fake_gpu {
 
 namespace {
 
-constexpr std::array<const char*, 7> kCounterNames{
-    "replays", "copies", "pageable_copies", "fills", "synchronizations", "captures", "allocations"};
+constexpr std::array<const char*, 4> kCounterNames{"replays", "copies", "pageable_copies",
+                                                   "synchronizations"};
 
 struct CapturedGraph {
   std::array<std::size_t, kNodeKinds> nodes;
@@ -35,13 +34,13 @@ struct CapturedGraph {
 struct Counts {
   std::array<std::atomic<std::uint64_t>, kCounterNames.size()> calls{};
   std::atomic<std::uint64_t> eager_launches{0};
-  std::atomic<std::uint64_t> captured_launches{0};
+  std::atomic<bool> launched{false};                   // whether captured or not
   std::mutex mutex;                                    // for the members below
   std::map<std::string_view, std::uint64_t> launches;  // by kernel
   std::vector<CapturedGraph> graphs;
 
   bool any() const {
-    return eager_launches + captured_launches > 0 ||
+    return launched ||
            std::any_of(calls.begin(), calls.end(), [](const auto& count) { return count > 0; });
   }
 };
@@ -49,10 +48,6 @@ struct Counts {
 Counts& counts() {
   static auto& counts = *new Counts();
   return counts;
-}
-
-std::string path_for_process(const std::string& path) {
-  return path + "." + std::to_string(::getpid());
 }
 
 /// Writes the report when the process ends by `exit` or by returning from `main`.
@@ -68,7 +63,8 @@ void count(Counter counter) { ++counts().calls.at(static_cast<std::size_t>(count
 
 void count_launch(const char* kernel, bool captured) {
   Counts& all = counts();
-  ++(captured ? all.captured_launches : all.eager_launches);
+  all.launched = true;
+  if (!captured) ++all.eager_launches;
   if (settings().report.empty()) return;
   const std::lock_guard lock(all.mutex);
   ++all.launches[kernel];
@@ -79,10 +75,6 @@ void record_graph(const Graph& graph, std::size_t streams, bool valid) {
   say(valid ? "captured " : "captured an invalid graph of ", captured.nodes[0], " kernels, ",
       captured.nodes[1], " copies, ", captured.nodes[2], " fills, ", captured.nodes[3],
       " others on ", streams, " streams");
-  if (!settings().graph_dump.empty()) {
-    std::ofstream file(path_for_process(settings().graph_dump));
-    for (const char* name : graph.names()) file << name << '\n';
-  }
   if (!valid) return;
   Counts& all = counts();
   const std::lock_guard lock(all.mutex);
@@ -93,14 +85,12 @@ void write_report() {
   Counts& all = counts();
   if (settings().report.empty() || !all.any()) return;
   const std::lock_guard lock(all.mutex);
-  std::ofstream file(path_for_process(settings().report));
-  file << "{\n \"launches\": " << all.eager_launches + all.captured_launches
-       << ",\n \"eager_launches\": " << all.eager_launches
-       << ",\n \"captured_launches\": " << all.captured_launches;
+  std::ofstream file(settings().report + "." + std::to_string(::getpid()));
+  file << "{\n \"eager_launches\": " << all.eager_launches;
   for (std::size_t i = 0; i < kCounterNames.size(); ++i) {
     file << ",\n \"" << kCounterNames.at(i) << "\": " << all.calls.at(i);
   }
-  file << ",\n \"peak_memory_bytes\": " << peak_memory_bytes() << ",\n \"graphs\": [";
+  file << ",\n \"graphs\": [";
   const char* separator = "";
   for (const auto& [nodes, streams] : all.graphs) {
     file << std::exchange(separator, ",") << "\n  {\"kernels\": " << nodes[0]

@@ -11,10 +11,7 @@ enum class Counter {
   kReplays,
   kCopies,
   kPageableCopies,    // those of kCopies that made the host wait
-  kFills,             // cudaMemset and its like
   kSynchronizations,  // calls that wait for a device, a stream or an event
-  kCaptures,
-  kAllocations,  // cudaMalloc
 };
 
 void count(Counter counter);
@@ -23,8 +20,7 @@ void count(Counter counter);
 /// it became a node of a graph.
 void count_launch(const char* kernel, bool captured);
 
-/// Counts the nodes of a graph that `streams` streams captured, says so on stderr, and writes their
-/// names if FAKE_GPU_GRAPH_DUMP is set.
+/// Counts the nodes of a graph that `streams` streams captured, and says so on stderr.
 void record_graph(const Graph& graph, std::size_t streams, bool valid);
 
 /// Writes the counts as JSON to the file that FAKE_GPU_REPORT names, with the process id appended.

@@ -111,7 +111,6 @@ cudaError_t cudaDeviceSynchronize() {
   if (const cudaError_t error = check_device_not_capturing(current_device(), kCall)) {
     return remember(error);
   }
-  trace(kCall);
   count(Counter::kSynchronizations);
   wait_for_device(current_device());
   return cudaSuccess;
@@ -289,7 +288,6 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  trace("cudaStreamBeginCapture, mode ", static_cast<int>(mode));
   return remember(begin_capture(stream_of(stream), mode));
 }
 

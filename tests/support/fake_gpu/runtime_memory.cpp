@@ -73,14 +73,10 @@ std::size_t reach(const CopyRequest& request, std::size_t pitch) {
   return (request.rows - 1) * pitch + request.width;
 }
 
-const char* place_of(const void* address) { return device_of(address) < 0 ? "host" : "device"; }
-
 /// Gives the stream a copy. The host waits for it if its memory is pageable, as with CUDA. Fails if
 /// memory of a device is not allocated.
 cudaError_t copy(Stream& stream, const CopyRequest& request) {
   if (request.width == 0 || request.rows == 0) return cudaSuccess;
-  trace(request.call, " of ", request.rows * request.width, " bytes, ", place_of(request.from),
-        " to ", place_of(request.to));
   if (!is_valid_memory(request.to, reach(request, request.to_pitch)) ||
       !is_valid_memory(request.from, reach(request, request.from_pitch))) {
     say_misuse(request.call, "memory of a device that is not allocated");
@@ -104,7 +100,6 @@ cudaError_t fill(Stream& stream, void* address, int value, std::size_t bytes, co
     say_misuse(call, "memory of a device that is not allocated");
     return cudaErrorInvalidValue;
   }
-  if (!is_capturing(stream)) count(Counter::kFills);
   return submit(stream, {NodeKind::kFill, call, [address, value, bytes] {
                            std::memset(host_address(address), value, bytes);
                          }});
@@ -123,9 +118,7 @@ extern "C" {
 cudaError_t cudaMalloc(void** address, std::size_t bytes) {
   if (const cudaError_t error = check_unsafe_call("cudaMalloc")) return remember(error);
   bind_context();
-  count(Counter::kAllocations);
   *address = memory_of(current_device()).allocate(bytes);
-  trace("cudaMalloc of ", bytes, " bytes: ", *address);
   return remember(*address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
@@ -343,7 +336,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   if (const cudaError_t error = check_not_capturing(stream, kCall)) return remember(error);
   if (const cudaError_t error = check_unsafe_call(kCall)) return remember(error);
   if (const cudaError_t error = check_legacy_stream(stream, kCall)) return remember(error);
-  trace(kCall);
   count(Counter::kSynchronizations);
   stream.wait(stream.end());
   return cudaSuccess;

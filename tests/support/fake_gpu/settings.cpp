@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "support/fake_gpu/device.h"
 #include "support/fake_gpu/message.h"
 
 namespace mnist_train::fake_gpu {
@@ -34,18 +35,14 @@ Number number_of(const std::string& name, Number default_value) {
 Settings read_settings() {
   Settings read;
   read.count = number_of("COUNT", 1);
-  read.memory_mb = number_of("MEMORY_MB", std::size_t{8192});
-  read.limit_mb = number_of("LIMIT_MB", read.memory_mb);
+  read.limit_mb = number_of("LIMIT_MB", device_memory_bytes() >> 20);
   read.kernel_us = number_of("KERNEL_US", 0L);
   read.nan_after_reads = number_of("NAN_AFTER_READS", 0L);
   read.nan_from = number_of("NAN_FROM", std::size_t{0});
   read.hang_after_launches = number_of("HANG_AFTER_LAUNCHES", 0L);
   read.hang_device = number_of("HANG_DEVICE", -1);
   read.nvrtc_fails_device = number_of("NVRTC_FAILS_DEVICE", -1);
-  read.trace = number_of("TRACE", 0) != 0;
-  read.backtrace = number_of("BACKTRACE", 0) != 0;
   read.report = text_of("REPORT");
-  read.graph_dump = text_of("GRAPH_DUMP");
   return read;
 }
 

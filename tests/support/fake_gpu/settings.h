@@ -10,18 +10,14 @@ namespace mnist_train::fake_gpu {
 /// the member's in capitals; README.md has their table. All of them are read once, at first use.
 struct Settings {
   int count;                 // devices of the machine, before CUDA_VISIBLE_DEVICES
-  std::size_t memory_mb;     // the reported memory of each device
-  std::size_t limit_mb;      // the part of it that can be allocated
+  std::size_t limit_mb;      // how much of a device's memory can be allocated
   long kernel_us;            // how long each kernel takes on its stream
   long nan_after_reads;      // 0: never
   std::size_t nan_from;      // the first of a step's sums that becomes NaN, from 0
   long hang_after_launches;  // 0: never
   int hang_device;           // -1: every device
   int nvrtc_fails_device;    // -1: none
-  bool trace;
-  bool backtrace;
-  std::string report;  // files that are written, without ".PID"; empty: none
-  std::string graph_dump;
+  std::string report;        // file that is written, without ".PID"; empty: none
 };
 
 /// Returns the settings of this process. A value that is not a number ends the process with exit
