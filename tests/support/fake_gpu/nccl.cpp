@@ -49,8 +49,7 @@ struct SharedHeader {
 struct MessageSlot {
   static constexpr std::size_t kCapacity_bytes = 1 << 20;
 
-  std::atomic<std::size_t> waiting{0};  // bytes of `part`; 0: the slot is free
-  std::size_t message = 0;              // bytes of the whole message
+  std::atomic<bool> is_full{false};
   std::byte part[kCapacity_bytes];
 };
 
@@ -59,7 +58,7 @@ constexpr std::size_t kShown_bytes = 16 << 20;  // of a rank at a time
 constexpr std::size_t kShared_bytes =
     kHeader_bytes + kMaxRanks * kShown_bytes + sizeof(MessageSlot[kMaxRanks][kMaxRanks]);
 static_assert(sizeof(SharedHeader) <= kHeader_bytes);
-static_assert(std::atomic<std::size_t>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 std::byte* map_shared(int fd) {
   void* memory =
@@ -324,8 +323,7 @@ namespace {
 
 /// `Element` is the stored type, `Sum` the type of the computation.
 template <class Element, class Sum>
-void reduce_as(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
-               ncclRedOp_t operation) {
+void add_as(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count) {
   const auto element_of = [&](const std::byte* input, std::size_t index) {
     Element element;
     std::memcpy(&element, input + index * sizeof element, sizeof element);
@@ -334,33 +332,24 @@ void reduce_as(std::span<const std::byte* const> inputs, std::byte* output, std:
   for (std::size_t i = 0; i < count; ++i) {
     Sum sum = element_of(inputs.front(), i);
     for (const std::byte* input : inputs.subspan(1)) {
-      const Sum value = element_of(input, i);
-      if (operation == ncclMax) {
-        sum = std::max(sum, value);
-      } else if (operation == ncclMin) {
-        sum = std::min(sum, value);
-      } else {
-        sum = static_cast<Sum>(sum + value);
-      }
+      sum = static_cast<Sum>(sum + element_of(input, i));
     }
-    if (operation == ncclAvg) sum = static_cast<Sum>(sum / static_cast<Sum>(inputs.size()));
     const auto result = static_cast<Element>(sum);
     std::memcpy(output + i * sizeof result, &result, sizeof result);
   }
 }
 
-/// A type of elements, and the function that combines `count` elements of each of `inputs` into
+/// A type of elements, and the function that adds `count` elements of each of `inputs` up in
 /// `output`, in the order of the inputs.
 struct ElementType {
   ncclDataType_t type;
   std::size_t bytes;
-  void (*reduce)(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count,
-                 ncclRedOp_t operation);
+  void (*add)(std::span<const std::byte* const> inputs, std::byte* output, std::size_t count);
 };
 
 template <class Element, class Sum = Element>
 constexpr ElementType element_type(ncclDataType_t type) {
-  return {type, sizeof(Element), &reduce_as<Element, Sum>};
+  return {type, sizeof(Element), &add_as<Element, Sum>};
 }
 
 constexpr std::array kElementTypes{
@@ -397,40 +386,35 @@ ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDa
   constexpr const char* kCall = "ncclAllReduce";
   if (const auto error = check_buffers(kCall, from, to)) return error;
   const ElementType* element = find_type(type);
-  if (element == nullptr || (operation != ncclSum && operation != ncclMax && operation != ncclMin &&
-                             operation != ncclAvg)) {
-    say_misuse(kCall, "the mock cannot reduce this type, or not in this way");
+  if (element == nullptr || operation != ncclSum) {
+    say_misuse(kCall, "the mock only adds, and only some types");
     return ncclInvalidArgument;
   }
   return launch_nccl(stream, kCall, [=, communicator = communicator_of(handle)] {
-    communicator->exchange(
-        readable(from), count * element->bytes, [&](std::size_t offset, std::size_t bytes) {
-          std::vector<const std::byte*> inputs;
-          for (int rank = 0; rank < communicator->size(); ++rank) {
-            inputs.push_back(communicator->shown(rank));
-          }
-          element->reduce(inputs, writable(to) + offset, bytes / element->bytes, operation);
-        });
-  });
-}
-
-ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDataType_t type,
-                           int root, ncclComm_t handle, cudaStream_t stream) {
-  constexpr const char* kCall = "ncclBroadcast";
-  const bool is_root = communicator_of(handle)->rank() == root;
-  if (const auto error = check_buffers(kCall, is_root ? from : to, to)) return error;
-  const std::size_t total_bytes = count * bytes_of(type);
-  return launch_nccl(stream, kCall, [=, communicator = communicator_of(handle)] {
-    communicator->exchange(is_root ? readable(from) : nullptr, total_bytes,
+    communicator->exchange(readable(from), count * element->bytes,
                            [&](std::size_t offset, std::size_t bytes) {
-                             std::memcpy(writable(to) + offset, communicator->shown(root), bytes);
+                             std::vector<const std::byte*> inputs;
+                             for (int rank = 0; rank < communicator->size(); ++rank) {
+                               inputs.push_back(communicator->shown(rank));
+                             }
+                             element->add(inputs, writable(to) + offset, bytes / element->bytes);
                            });
   });
 }
 
 ncclResult_t ncclBcast(void* buffer, std::size_t count, ncclDataType_t type, int root,
                        ncclComm_t handle, cudaStream_t stream) {
-  return ncclBroadcast(buffer, buffer, count, type, root, handle, stream);
+  constexpr const char* kCall = "ncclBcast";
+  if (const auto error = check_buffers(kCall, buffer, buffer)) return error;
+  const bool is_root = communicator_of(handle)->rank() == root;
+  const std::size_t total_bytes = count * bytes_of(type);
+  return launch_nccl(stream, kCall, [=, communicator = communicator_of(handle)] {
+    communicator->exchange(is_root ? readable(buffer) : nullptr, total_bytes,
+                           [&](std::size_t offset, std::size_t bytes) {
+                             std::memcpy(writable(buffer) + offset, communicator->shown(root),
+                                         bytes);
+                           });
+  });
 }
 
 ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t type,
@@ -453,65 +437,48 @@ ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDa
 
 namespace {
 
-/// A message that this rank sends or receives.
+/// A message that this rank sends or receives. A group has at most one from a rank to another.
 struct Transfer {
-  enum class Direction { kSend, kReceive };
-
-  Direction direction;
+  bool sends;
   std::byte* buffer;  // where the mock can reach it
   std::size_t bytes;
   int peer;
-  std::shared_ptr<Communicator> communicator;
+  Handle communicator;
   cudaStream_t stream;
-  std::size_t done = 0;  // bytes
-
-  bool is_finished() const { return done == bytes; }
 };
 
-/// Moves the next part of a message, if the other rank is ready for it; returns whether it was.
-bool advance(Transfer& transfer) {
-  const int own = transfer.communicator->rank();
-  if (transfer.direction == Transfer::Direction::kSend) {
-    MessageSlot& slot = transfer.communicator->slot(own, transfer.peer);
-    if (slot.waiting != 0) return false;
-    const std::size_t part = std::min(MessageSlot::kCapacity_bytes, transfer.bytes - transfer.done);
-    std::memcpy(slot.part, transfer.buffer + transfer.done, part);
-    slot.message = transfer.bytes;
-    slot.waiting = part;
-    transfer.done += part;
-    return true;
+/// Moves the part of a message that begins at `offset` once the other rank is ready for it. Returns
+/// false when this rank has aborted.
+bool move_part(const Transfer& transfer, std::size_t offset) {
+  Communicator& communicator = *transfer.communicator;
+  const int own = communicator.rank();
+  MessageSlot& slot = transfer.sends ? communicator.slot(own, transfer.peer)
+                                     : communicator.slot(transfer.peer, own);
+  for (Backoff backoff; slot.is_full == transfer.sends; backoff.pause()) {
+    if (communicator.aborted()) return false;
   }
-  MessageSlot& slot = transfer.communicator->slot(transfer.peer, own);
-  if (slot.waiting == 0) return false;
-  if (slot.message != transfer.bytes) {
-    say_misuse("ncclRecv", "the sizes of the message that was sent and the one received differ");
-    transfer.communicator->abort();
-    return false;
+  const std::size_t part = std::min(MessageSlot::kCapacity_bytes, transfer.bytes - offset);
+  if (transfer.sends) {
+    std::memcpy(slot.part, transfer.buffer + offset, part);
+  } else {
+    std::memcpy(transfer.buffer + offset, slot.part, part);
   }
-  std::memcpy(transfer.buffer + transfer.done, slot.part, slot.waiting);
-  transfer.done += slot.waiting;
-  slot.waiting = 0;
+  slot.is_full = transfer.sends;
   return true;
 }
 
-/// Moves all messages of a group at the same time. Those between the same ranks keep their order.
-void run_group(std::vector<Transfer> transfers) {
-  Backoff backoff;
-  while (!transfers.empty()) {
-    bool moved = false;
-    for (auto transfer = transfers.begin(); transfer != transfers.end(); ++transfer) {
-      if (transfer->communicator->aborted()) return;
-      const bool is_first = std::none_of(transfers.begin(), transfer, [&](const Transfer& earlier) {
-        return earlier.communicator == transfer->communicator && earlier.peer == transfer->peer &&
-               earlier.direction == transfer->direction;
-      });
-      if (is_first && advance(*transfer)) moved = true;
-    }
-    std::erase_if(transfers, [](const Transfer& transfer) { return transfer.is_finished(); });
-    if (moved) {
-      backoff = {};
-    } else {
-      backoff.pause();
+/// Moves all messages of a group, part by part. Each rank sends its parts before it waits for those
+/// of the others.
+void run_group(const std::vector<Transfer>& transfers) {
+  bool moved = true;
+  for (std::size_t offset = 0; moved; offset += MessageSlot::kCapacity_bytes) {
+    moved = false;
+    for (const bool sends : {true, false}) {
+      for (const Transfer& transfer : transfers) {
+        if (transfer.sends != sends || offset >= transfer.bytes) continue;
+        if (!move_part(transfer, offset)) return;
+        moved = true;
+      }
     }
   }
 }
@@ -523,18 +490,16 @@ thread_local std::vector<Transfer> group;
 ncclResult_t launch_group() {
   std::vector<Transfer> transfers;
   transfers.swap(group);
-  std::erase_if(transfers, [](const Transfer& transfer) { return transfer.is_finished(); });
   if (transfers.empty()) return ncclSuccess;
   const cudaStream_t stream = transfers.front().stream;
   return launch_nccl(stream, "ncclSendRecv",
                      [transfers = std::move(transfers)] { run_group(transfers); });
 }
 
-ncclResult_t add_transfer(Transfer::Direction direction, const void* buffer, std::size_t bytes,
-                          int peer, ncclComm_t handle, cudaStream_t stream) {
-  const char* call = direction == Transfer::Direction::kSend ? "ncclSend" : "ncclRecv";
-  if (const auto error = check_buffers(call, buffer, buffer)) return error;
-  group.push_back({direction, static_cast<std::byte*>(host_address(buffer)), bytes, peer,
+ncclResult_t add_transfer(bool sends, const void* buffer, std::size_t bytes, int peer,
+                          ncclComm_t handle, cudaStream_t stream) {
+  if (const auto error = check_buffers("ncclSend or ncclRecv", buffer, buffer)) return error;
+  group.push_back({sends, static_cast<std::byte*>(host_address(buffer)), bytes, peer,
                    communicator_of(handle), stream});
   return group_depth == 0 ? launch_group() : ncclSuccess;
 }
@@ -552,14 +517,12 @@ ncclResult_t ncclGroupEnd() { return --group_depth == 0 ? launch_group() : ncclS
 
 ncclResult_t ncclSend(const void* buffer, std::size_t count, ncclDataType_t type, int peer,
                       ncclComm_t handle, cudaStream_t stream) {
-  return add_transfer(Transfer::Direction::kSend, buffer, count * bytes_of(type), peer, handle,
-                      stream);
+  return add_transfer(/*sends=*/true, buffer, count * bytes_of(type), peer, handle, stream);
 }
 
 ncclResult_t ncclRecv(void* buffer, std::size_t count, ncclDataType_t type, int peer,
                       ncclComm_t handle, cudaStream_t stream) {
-  return add_transfer(Transfer::Direction::kReceive, buffer, count * bytes_of(type), peer, handle,
-                      stream);
+  return add_transfer(/*sends=*/false, buffer, count * bytes_of(type), peer, handle, stream);
 }
 
 }  // extern "C"
