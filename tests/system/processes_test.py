@@ -1,7 +1,7 @@
 """Training and evaluation do not depend on how many processes share the work."""
 
 import pytest
-from support import averaging, printed_json, relative_difference, train, write_config
+from support import averaging, merged, printed_json, relative_difference, train, write_config
 
 TOLERANCE = 1e-4
 STEPS = 20
@@ -73,3 +73,13 @@ def test_a_batch_size_per_process_is_that_times_the_processes(tmp_path):
     of_all = train(tmp_path, {"max_steps": 5, "batch_size": 60}, processes=3, output="all")
     each = train(tmp_path, {"max_steps": 5, "batch_size": None, "batch_size_per_process": 20}, processes=3, output="each")
     assert each.digest() == of_all.digest()
+
+
+def test_global_mixup_needs_a_second_process_and_says_so(tmp_path):
+    config = {"max_steps": 10, "data": {"augment": [{"name": "mixup", "weight": 0.5, "scope": "global"}]}}
+    plain = train(tmp_path, merged(config, {"data": {"augment": []}}), output="plain")
+    alone = train(tmp_path, config, output="alone")
+    assert "mixup with scope global" in alone.stderr
+    assert relative_difference(alone.weights(), plain.weights()) < TOLERANCE
+    pair = train(tmp_path, config, processes=2, output="pair").weights()
+    assert relative_difference(pair, plain.weights()) > 100 * TOLERANCE
