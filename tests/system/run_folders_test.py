@@ -86,12 +86,9 @@ def test_an_evaluation_is_json_for_programs_and_lines_for_people(trained):
     facts, _ = evaluated("--checkpoint", trained.checkpoints()[-1])
     code, text, _ = run_on_terminal("evaluate", "--checkpoint", trained.checkpoints()[-1])
     assert code == 0
-    assert text == (f"test accuracy  {100 * facts['test_accuracy']:.2f} % of {facts['samples']} images\n"
-                    f"test loss      {facts['test_loss']:.4f}\n"
-                    f"balanced       {100 * facts['test_balanced_accuracy']:.2f} % (mean accuracy per class)\n"
-                    f"top-5 accuracy {100 * facts['test_top5_accuracy']:.2f} %\n")
+    assert text.startswith(f"test accuracy  {100 * facts['test_accuracy']:.2f} % of {facts['samples']} images\n")
     code, text, _ = run_on_terminal("evaluate", "--checkpoint", trained.checkpoints()[-1], "--json")
-    assert json.loads(text)["samples"] == facts["samples"]
+    assert json.loads(text) == facts
 
 
 @pytest.mark.parametrize("form, model", [("idx", "net"), ("image-folder", "lenet"), ("lmdb", "net")])
