@@ -192,18 +192,18 @@ TEST_CASE("verdicts fit runs that failed, had one epoch, or learned nothing") {
                            "It predicts a <b>1</b> for every image."});
 }
 
-TEST_CASE("24 wrong predictions are shown, the others on demand") {
+TEST_CASE("24 wrong predictions are shown, the others on demand, up to a limit") {
   const PretendedFolder folder;
   std::string lines;
-  for (int id = 0; id < 60; ++id) {
+  for (int id = 0; id < 300; ++id) {
     lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
   }
   folder.write("run/mistakes.jsonl", lines);
   const std::string page = page_of(folder);
-  const std::size_t more = page.find("<details id=\"more-wrong\"><summary>36 more</summary>");
+  const std::size_t more = page.find("<details id=\"more-wrong\"><summary>216 more</summary>");
   REQUIRE(more != std::string::npos);
   CHECK(occurrences(page.substr(0, more), "<li data-truth") == 24);
-  CHECK(occurrences(page, "<li data-truth") == 60);
+  CHECK(occurrences(page, "<li data-truth") == kMostMistakes);
 }
 
 TEST_CASE("a comparison has results, curves and settings") {

@@ -116,33 +116,6 @@ std::vector<std::uint8_t> from_base64(std::string_view text) {
   return bytes;
 }
 
-TEST_CASE("a data URI decodes to the original pixels") {
-  // These widths include base64 with no, one and two padding digits.
-  for (const std::int64_t channels : {1, 3}) {
-    for (std::int64_t width = 1; width < 9; ++width) {
-      constexpr std::int64_t kHeight = 3;
-      std::vector<std::uint8_t> planes;
-      for (std::int64_t i = 0; i < channels * kHeight * width; ++i) {
-        planes.push_back(static_cast<std::uint8_t>(i * 37 + 11));
-      }
-      const std::string uri = png_uri(image_of(planes.data(), channels, kHeight, width));
-      REQUIRE(uri.starts_with(kPrefix));
-      CHECK((uri.size() - kPrefix.size()) % 4 == 0);
-      const imaging::Image decoded =
-          imaging::decode(from_base64(std::string_view(uri).substr(kPrefix.size())), "picture");
-      REQUIRE(decoded.channels == channels);
-      REQUIRE(decoded.width == width);
-      REQUIRE(decoded.height == kHeight);
-      for (std::int64_t pixel = 0; pixel < kHeight * width; ++pixel) {
-        for (std::int64_t channel = 0; channel < channels; ++channel) {
-          CHECK(decoded.pixels[static_cast<std::size_t>(pixel * channels + channel)] ==
-                planes[static_cast<std::size_t>(channel * kHeight * width + pixel)]);
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("a thumbnail is a small image itself, else a reduced JPEG") {
   const auto thumbnail = [](std::int64_t height, std::int64_t width) {
     const std::vector<std::uint8_t> planes(static_cast<std::size_t>(3 * height * width), 77);

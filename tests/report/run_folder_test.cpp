@@ -342,21 +342,6 @@ TEST_CASE("incomplete records of older programs are read") {
   CHECK(run.config.is_null());
 }
 
-TEST_CASE("a page has a limited number of mistakes") {
-  const PretendedFolder folder;
-  std::string lines;
-  for (int id = 0; id < 300; ++id) {
-    lines += R"({"id":)" + std::to_string(id) + R"(,"guess":1,"truth":0,"confidence":0.5})" + "\n";
-  }
-  folder.write("run/mistakes.jsonl", lines);
-  const fs::path path = folder.path() / "run";
-  CHECK(read_run(path).mistakes.size() == kMostMistakes);
-  folder.write("run/mistakes.jsonl", "");
-  CHECK(read_run(path).mistakes.empty());
-  fs::remove(path / "mistakes.jsonl");
-  CHECK(read_run(path).mistakes.empty());
-}
-
 TEST_CASE("an image that is no PNG or JPEG data URI is omitted") {
   const TempFolder folder;
   for (const char* picture : {"https://example.org/x.png", "data:image/png;base64,AA'onerror=",

@@ -7,7 +7,7 @@ import tarfile
 
 import numpy
 import pytest
-from pictures import write_png
+from pictures import read_data_uri, write_png
 from support import printed_json, printed_rows, run, train, write_config
 
 BATCHES = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
@@ -67,7 +67,9 @@ def test_images_are_predicted_with_the_names_of_their_classes(tmp_path, cifar, t
         rows = printed_rows("predict", *arguments, *files)
         assert numpy.mean([row["guess"] == label for row, label in zip(rows, labels)]) > 0.9
         assert all(row["class"] == NAMES[row["guess"]] for row in rows)
-    assert {row["truth_name"] for row in trained.rows("predictions.jsonl") if "truth_name" in row} <= set(NAMES)
+    for row in trained.rows("predictions.jsonl"):
+        assert (read_data_uri(row["image"]) == images[row["id"]].transpose(1, 2, 0)).all()
+        assert row.get("truth_name", NAMES[0]) in NAMES
 
 
 def test_an_archive_with_other_files_never_becomes_a_data_set(tmp_path):
