@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <iostream>
 #include <new>
 
 #include "base/system.h"
@@ -92,20 +91,6 @@ TEST_CASE("the board shows a wait while it lasts, and its time in steps") {
   { const WaitScope elsewhere(&status, Wait::kAllReduce); }
   CHECK(status.waited_s.load() == waited_s);
   { const WaitScope nobody_looks(nullptr, Wait::kAllReduce); }
-}
-
-TEST_CASE("the cost of a heartbeat", "[.benchmark]") {
-  constexpr int kTimes = 2'000'000;
-  StatusBoard board = StatusBoard::create(2);
-  const double begin_s = monotonic_seconds();
-  for (int i = 0; i < kTimes; ++i) {
-    update(board.of(0), Phase::kTraining, 1, i);
-    const WaitScope waiting(&board.of(0), Wait::kAveraging);
-    board.of(0).stepped_s += 1e-3;
-  }
-  const double nanoseconds = 1e9 * (monotonic_seconds() - begin_s) / kTimes;
-  std::cout << "heartbeat_ns " << nanoseconds << "\n";
-  CHECK(nanoseconds < 10'000);
 }
 
 TEST_CASE("a report arrives as it was sent, with control and invalid bytes escaped") {

@@ -30,12 +30,7 @@ TEST_CASE("special characters, control bytes and invalid UTF-8 are escaped") {
       {"grüße €😀", "grüße €😀"},
       {"tab\tand\nline", "tab\tand\nline"},
       {std::string("a\0b\x1b[0m\x7f", 8), "a\uFFFDb\uFFFD[0m\uFFFD"},
-      {"\xff\xfe", "\uFFFD\uFFFD"},
-      {"\xc3", "\uFFFD"},
-      {"\xc0\xbc", "\uFFFD\uFFFD"},
-      {"\xe0\x80\xbc", "\uFFFD\uFFFD\uFFFD"},
-      {"\xed\xa0\x80", "\uFFFD\uFFFD\uFFFD"},
-      {"\xf4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},
+      {"\xff\xfe", "\uFFFD\uFFFD"},  // base/print_test has more invalid UTF-8
   }));
   CHECK(escape_html(text) == expected);
 }
