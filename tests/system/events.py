@@ -2,6 +2,11 @@
 
 import struct
 
+import pytest
+
+protobuf = pytest.importorskip("google.protobuf.unknown_fields", reason="protobuf is not installed; scripts/test installs it")
+from google.protobuf.empty_pb2 import Empty  # noqa: E402
+
 POLYNOMIAL = 0x82F63B78
 TABLE = []
 for byte in range(256):
@@ -33,34 +38,12 @@ def records(content):
         at += 16 + length
 
 
-def varint(content, at):
-    number = shift = 0
-    while True:
-        byte = content[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return number, at
-
-
 def fields(content):
     """A protobuf message as a dict from field number to the list of its values, undecoded."""
-    found, at = {}, 0
-    while at < len(content):
-        key, at = varint(content, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = varint(content, at)
-        else:
-            if kind == 2:
-                size, at = varint(content, at)
-            else:
-                size = {1: 8, 5: 4}[kind]
-            value = content[at:at + size]
-            assert len(value) == size
-            at += size
-        found.setdefault(key >> 3, []).append(value)
+    found = {}
+    for field in protobuf.UnknownFieldSet(Empty.FromString(content)):
+        size = {1: 8, 5: 4}.get(field.wire_type)
+        found.setdefault(field.field_number, []).append(field.data.to_bytes(size, "little") if size else field.data)
     return found
 
 
