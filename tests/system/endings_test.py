@@ -301,19 +301,10 @@ def test_a_second_ctrl_c_says_what_is_not_saved_and_leaves_no_half_written_file(
 
 
 def test_a_rank_that_is_lost_before_it_begins_is_a_failure_even_if_the_run_is_stopped(tmp_path):
-    def fork_server():
-        for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-            try:
-                if b"fork server" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return int(pid)
-            except OSError:  # it ended meanwhile
-                pass
-        return None
-
     with start(tmp_path, {"epochs": 1000}) as process:
-        wait_until(lambda: process.board() and fork_server(), "the fork server", interval=0)
+        wait_until(lambda: process.board() and process.fork_server(), "the fork server", interval=0)
         process.send(signal.SIGSTOP)  # it sees both at once
-        server = fork_server()
+        server = process.fork_server()
         send(server, signal.SIGKILL)
         process.send(signal.SIGTERM)
         wait_until(lambda: not Path(f"/proc/{server}/fd/0").exists(), "the end of the fork server")

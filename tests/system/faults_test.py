@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from support import (BINARY, LONG_RUN, Process, assert_gone, averaging, merged, send, start, swept, train,
+from support import (BINARY, LONG_RUN, Process, assert_gone, at_once, averaging, merged, send, start, swept, train,
                      wait_until, write_config)
 
 
@@ -174,11 +174,7 @@ def test_nothing_listens_outside_loopback(tmp_path):
 
 @pytest.mark.sweep
 def test_many_runs_started_at_once_do_not_meet(tmp_path):
-    runs = [start(tmp_path, {"max_steps": 2, "data": {"limit_test": 10}}, processes=2, output=f"run{number}")
-            for number in range(16)]
-    try:
+    with at_once(start(tmp_path, {"max_steps": 2, "data": {"limit_test": 10}}, processes=2, output=f"run{number}")
+                 for number in range(16)) as runs:
         assert [process.wait() for process in runs] == [0] * 16
         assert len({process.run_folder.digest() for process in runs}) == 1
-    finally:
-        for process in runs:
-            process.__exit__()

@@ -1,5 +1,7 @@
 """Training and evaluation do not depend on how many processes share the work."""
 
+import functools
+
 import pytest
 from support import averaging, merged, printed_json, relative_difference, train, write_config
 
@@ -21,14 +23,7 @@ CASES = [("even batches", 2, "shared_memory"), ("batches that do not divide", 3,
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The same workload on one process, trained once."""
-    known = {}
-
-    def run_of(workload):
-        if workload not in known:
-            known[workload] = train(tmp_path_factory.mktemp("alone"), WORKLOADS[workload])
-        return known[workload]
-
-    return run_of
+    return functools.cache(lambda workload: train(tmp_path_factory.mktemp("alone"), WORKLOADS[workload]))
 
 
 @pytest.mark.parametrize("workload, processes, strategy", CASES)

@@ -8,23 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from support import assert_gone, averaging, environment_of, executable_of, merged, send, start, swept, train, wait_until
+from support import assert_gone, averaging, environment_of, merged, send, start, swept, title_of, train, wait_until
 
 STEPS = 200  # five epochs of 40
 # Only one checkpoint, at the end: without snapshots in memory all steps would be repeated.
 CONFIG = {"epochs": 5, "batch_size": 64, "data": {"limit_train": 2560, "limit_test": 500},
           "checkpoint": {"every_epochs": 5, "keep_best": False}, "launch": {"max_restarts": 20}}
 ROOMY_S = 5  # a tenth of a second on an idle machine
-
-
-def fork_server(process):
-    """The child of the launcher that makes the ranks, and is none."""
-    return next(pid for pid in process.alive() if pid != process.pid and "RANK" not in environment_of(pid)
-                and "mnist-train-worker" in executable_of(pid))
-
-
-def title(pid):
-    return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
 
 
 def parent(pid):
@@ -39,11 +29,11 @@ def test_ranks_are_children_of_the_launcher_that_say_who_they_are(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000}, processes=3) as process:
         process.wait_for_step(2)
         ranks = process.wait_for_ranks(3)
-        assert [title(ranks[rank]) for rank in range(3)] == [f"mnist-train: rank {rank}" for rank in range(3)]
+        assert [title_of(ranks[rank]) for rank in range(3)] == [f"mnist-train: rank {rank}" for rank in range(3)]
         assert {parent(pid) for pid in ranks.values()} == {process.pid}
         variables = environment_of(ranks[2])
         assert variables["RANK"] == "2" and variables["WORLD_SIZE"] == "3" and variables["MASTER_ADDR"] == "127.0.0.1"
-        assert title(fork_server(process)).startswith("mnist-train: fork server")
+        assert process.fork_server()
         process.send(signal.SIGTERM)
         assert process.wait() == 143
         assert_gone(process, within_s=1)
@@ -89,7 +79,7 @@ def test_a_run_that_loses_ranks_again_and_again_resumes_from_memory_to_the_same_
 def test_a_run_outlives_its_fork_server_and_makes_another_when_it_needs_one(tmp_path, undisturbed):
     with start(tmp_path, CONFIG, processes=2) as process:
         process.wait_for_step(10)
-        first = fork_server(process)
+        first = process.fork_server()
         ranks = process.ranks()
         send(first, signal.SIGKILL)
         process.wait_for_step(40)
@@ -102,9 +92,9 @@ def test_a_run_outlives_its_fork_server_and_makes_another_when_it_needs_one(tmp_
 
 def test_a_server_killed_before_it_has_made_ranks_is_replaced(tmp_path, undisturbed):
     with start(tmp_path, CONFIG, processes=2) as process:
-        wait_until(lambda: any("mnist-train-worker" in executable_of(pid) for pid in process.alive()), "the server", interval=0)
+        wait_until(process.fork_server, "the server", interval=0)
         assert not process.ranks()
-        send(fork_server(process), signal.SIGKILL)
+        send(process.fork_server(), signal.SIGKILL)
         assert process.wait() == 0, process.stderr
         assert "restarting" not in process.stderr or "could not be started" in process.stderr  # it had been asked for ranks by then
         assert "restart 2 of 20" not in process.stderr

@@ -4,12 +4,11 @@ import json
 import re
 import signal
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy
 import pytest
-from support import BINARY, MNIST, Process, free_port, own_data, rank_variables, run, swept, train, wait_until, write_config
+from support import BINARY, MNIST, Process, at_once, free_port, own_data, rank_variables, run, swept, train, wait_until, write_config
 
 
 @pytest.mark.parametrize("launcher", ["own", "another"])
@@ -118,9 +117,8 @@ def test_other_ranks_learn_at_once_that_rank_0_refuses_the_folder(tmp_path):
     config = write_config(tmp_path, {"max_steps": 1, "launch": {"rendezvous_timeout_s": 50}})
     port = free_port()
     begin = time.monotonic()
-    with ExitStack() as stack:
-        ranks = [stack.enter_context(Process([BINARY, "--config", config, "--output", occupied], tmp_path,
-                                             variables=rank_variables(rank, 2, port))) for rank in (0, 1)]
+    command = [BINARY, "--config", config, "--output", occupied]
+    with at_once(Process(command, tmp_path, variables=rank_variables(rank, 2, port)) for rank in (0, 1)) as ranks:
         assert [rank.wait() for rank in ranks] == [2, 2], ranks[1].stderr
         assert time.monotonic() - begin < 40
         for rank in ranks:
@@ -194,14 +192,3 @@ def test_every_command_refuses_an_output_that_cannot_be_written(tmp_path):
     for command in (["convert", "--from", f"idx:{MNIST}", "--to", "lmdb:/proc/set"], ["fetch", "mnist", "--to", "/proc/set"],
                     ["--config", config, "--output", "/proc/set", "--nproc-per-node", 2]):
         assert "/proc/set: cannot " in run(*command, folder=tmp_path, expect=2).stderr, command
-
-
-@pytest.mark.skipif(Path("/proc/driver/nvidia/version").exists(), reason="there is a GPU")
-@pytest.mark.parametrize("asked", [{"backend": "nccl", "device": "auto"}, {"device": "cuda"}])
-def test_a_gpu_asked_for_by_name_is_not_replaced(tmp_path, asked):
-    refused = train(tmp_path, asked, processes=2, expect=2)
-    assert next(iter(asked.values())) in refused.stderr and "no GPU" in refused.stderr and not refused.path.exists()
-
-
-def test_processes_that_contradict_the_devices_are_refused(tmp_path):
-    assert "devices" in train(tmp_path, {"launch": {"devices": ["cpu"] * 3}}, processes=2, expect=2).stderr

@@ -214,6 +214,10 @@ class Process:
                 found[int(variables["RANK"])] = pid
         return found
 
+    def fork_server(self):
+        """The child of the launcher that makes the ranks, and is none; None before it has its name."""
+        return next((pid for pid in self.alive() if title_of(pid).startswith("mnist-train: fork server")), None)
+
     def listening(self):
         return listening_sockets(self.alive())
 
@@ -327,11 +331,17 @@ def worker(folder, rank, port, changes, world_size=2, before=(), variables=None)
 
 
 @contextlib.contextmanager
+def at_once(processes):
+    """All of these until the end of the block."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(process) for process in processes]
+
+
+@contextlib.contextmanager
 def workers(folder, changes, count=2, port=None, **others):
     """All ranks of a run, by rank, until the end of the block; the last one starts first."""
     port = port or free_port()
-    with contextlib.ExitStack() as stack:
-        ranks = [stack.enter_context(worker(folder, rank, port, changes, world_size=count, **others)) for rank in reversed(range(count))]
+    with at_once(worker(folder, rank, port, changes, world_size=count, **others) for rank in reversed(range(count))) as ranks:
         yield ranks[::-1]
 
 
@@ -379,6 +389,14 @@ def environment_of(pid):
     except OSError:
         return {}
     return dict(entry.decode(errors="replace").split("=", 1) for entry in entries if b"=" in entry)
+
+
+def title_of(pid):
+    """Its command line, which may be a name that it gave itself; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def executable_of(pid):

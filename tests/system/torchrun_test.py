@@ -6,10 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 
 import pytest
-from support import (BINARY, LONG_RUN, Process, assert_gone, executable_of, free_port, import_torch, rank_variables,
+from support import (BINARY, LONG_RUN, Process, assert_gone, at_once, executable_of, free_port, import_torch, rank_variables,
                      send, swept, torchrun, train, wait_until, worker, workers, write_config)
 
 import_torch()
@@ -62,20 +61,19 @@ def own_launcher_flat(tmp_path_factory):
 FLAT = {"gradient_averaging": {"strategy": "flat"}}  # what ranks on two hosts would take, too
 
 
-def two_agents(stack, folder, *flags):
+def two_agents(folder, *flags):
     """As on two nodes with one process each; both are on this one, so Gloo is shown the way."""
     config = write_config(folder, CONFIG | FLAT)
     command = [sys.executable, "-m", "torch.distributed.run", "--no-python", "--nnodes", 2, "--nproc-per-node", 1,
                "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "two",
                "--local-addr", "127.0.0.1", *flags, BINARY, "--config", config, "--output", folder / "run"]
-    return [stack.enter_context(Process(command, folder, folder / "run", {"GLOO_SOCKET_IFNAME": "lo"}))
-            for _ in range(2)]
+    return at_once(Process(command, folder, folder / "run", {"GLOO_SOCKET_IFNAME": "lo"}) for _ in range(2))
 
 
 @pytest.mark.sweep
 def test_torchrun_with_two_agents_gives_the_weights_of_our_own_launcher(tmp_path, own_launcher_flat):
-    with ExitStack() as stack:
-        for agent in two_agents(stack, tmp_path):
+    with two_agents(tmp_path) as agents:
+        for agent in agents:
             assert agent.wait() == 0, agent.stderr
         assert agent.run_folder.digest() == own_launcher_flat.digest()
         assert agent.run_folder.summary()["launcher"] == "torchrun"
@@ -83,8 +81,7 @@ def test_torchrun_with_two_agents_gives_the_weights_of_our_own_launcher(tmp_path
 
 @pytest.mark.sweep
 def test_two_agents_of_torchrun_restart_after_a_lost_rank_to_the_same_bits(tmp_path, own_launcher_flat):
-    with ExitStack() as stack:
-        agents = two_agents(stack, tmp_path, "--max-restarts", 1)
+    with two_agents(tmp_path, "--max-restarts", 1) as agents:
         agents[0].wait_for_step(16)
         send(next(pid for agent in agents for rank, pid in agent.ranks().items() if rank == 1), signal.SIGKILL)
         for agent in agents:
@@ -171,10 +168,9 @@ def test_a_task_that_is_to_be_requeued_before_its_first_step_is(tmp_path):
     slurm = {"SLURM_JOB_ID": 77, "SLURM_STEP_ID": 0, "SLURM_STEP_NODELIST": "here", "SLURM_NTASKS": 2,
              "MASTER_PORT": free_port(), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     config = write_config(tmp_path, CONFIG | {"epochs": 1000})
-    with ExitStack() as stack:
-        tasks = [stack.enter_context(Process([BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path,
-                                             tmp_path / "run", slurm | {"SLURM_PROCID": task, "SLURM_LOCALID": task}))
-                 for task in range(2)]
+    command = [BINARY, "--config", config, "--output", tmp_path / "run"]
+    with at_once(Process(command, tmp_path, tmp_path / "run", slurm | {"SLURM_PROCID": task, "SLURM_LOCALID": task})
+                 for task in range(2)) as tasks:
         wait_until(lambda: "mnist-train-worker" in executable_of(tasks[0].pid), "the worker")
         tasks[0].send(signal.SIGUSR1)
         for task in tasks:
@@ -193,10 +189,8 @@ BY_SCRIPT = ["sh", "-c", '"$0" "$@"; exit $?']  # which stays the parent
                                                      (MPICH[:3], "mpich", BY_SCRIPT)])
 def test_processes_of_one_mpirun_meet_on_one_host(tmp_path, own_launcher, names, launcher, before):
     """Nothing in their environment names the job, but they have one ancestor."""
-    config = write_config(tmp_path, CONFIG)
-    with ExitStack() as stack:
-        ranks = [stack.enter_context(Process([*before, BINARY, "--config", config, "--output", tmp_path / "run"], tmp_path,
-                                             tmp_path / "run", dict(zip(names, (rank, 2, rank, 2))))) for rank in range(2)]
+    command = [*before, BINARY, "--config", write_config(tmp_path, CONFIG), "--output", tmp_path / "run"]
+    with at_once(Process(command, tmp_path, tmp_path / "run", dict(zip(names, (rank, 2, rank, 2)))) for rank in range(2)) as ranks:
         for rank in ranks:
             assert rank.wait() == 0, rank.stderr
     assert ranks[0].run_folder.digest() == own_launcher.digest()
