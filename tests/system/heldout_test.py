@@ -202,14 +202,6 @@ def test_a_fraction_can_be_the_name_of_a_folder(tmp_path, photos):
     assert "/0.2: no such file or folder (data.test)" in refused.stderr, refused.stderr
 
 
-def test_classes_that_differ_are_named(tmp_path, photos):
-    shutil.copytree(photos, tmp_path / "test")
-    (tmp_path / "test" / "cat").rename(tmp_path / "test" / "dog")
-    config = SMALL_NET | {"data": own("image-folder", photos, test=str(tmp_path / "test"))}
-    refused = run("--config", write_config(tmp_path, config), "--output", tmp_path / "run", expect=3)
-    assert "the training set does not have this class: dog; no pictures of the class of the training set: cat" in refused.stderr
-
-
 class Xxh128(ctypes.Structure):
     _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
 

@@ -190,11 +190,6 @@ def test_a_limit_on_a_users_processes_is_named(tmp_path):
     assert THREAD_LIMIT in done.stderr
 
 
-def test_a_limit_on_file_sizes_is_named_whatever_became_of_its_signal(tmp_path):
-    done = run_within(["prlimit", "--fsize=100000", "--"], tmp_path, {"max_steps": 3}, expect=1)
-    assert "File too large; raise the limit on file sizes (ulimit -f is 97.66 KiB)" in done.stderr
-
-
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_written_into_no_file(tmp_path, closed):
     config = write_config(tmp_path, {"max_steps": 3})

@@ -1,7 +1,5 @@
 """The accuracy that a run reaches, and the files that it leaves."""
 
-import re
-
 import pytest
 from support import BINARY, LONG_S, REPOSITORY, Process, RunFolder, run, train, train_command, write_config
 
@@ -69,18 +67,6 @@ def test_the_run_folder_holds_what_is_promised(full):
                                 "report.html", "dataset.json"}
     assert {path.name for path in (full.path / "logs").iterdir()} == {"rank-0.log", "rank-1.log"}
     assert [path.stem for path in full.checkpoints()] == ["step-00000469"]
-
-
-def test_the_console_has_a_line_an_epoch_with_what_matters(tmp_path):
-    folder = train(tmp_path, {"epochs": 2}, processes=2)
-    lines = [line for line in folder.stderr.splitlines() if line.startswith("epoch ") and "step" not in line]
-    accuracies = folder.read_json("accuracies.json")
-    assert len(lines) == len(accuracies) == 2
-    for number, line in enumerate(lines):
-        assert line.startswith(f"epoch {number + 1}/2")
-        assert f"{100 * accuracies[number]:.2f} %" in line
-        assert re.search(r"loss \d.*accuracy \d.* \d+\.\d+ s, [\d,]+ samples/s", line), line
-    assert "\x1b" not in folder.stderr and "\r" not in folder.stderr
 
 
 def test_the_written_config_repeats_the_run_to_the_bit(tmp_path):
