@@ -453,33 +453,6 @@ TEST_CASE("drawn digits have MNIST's geometry, cycle through the classes and nev
   for (std::int64_t i = 0; i < 10; ++i) CHECK(bytes_in(*set, 30 + i) == bytes_in(*some, i));
 }
 
-TEST_CASE("the nearest mean classifies most drawn digits") {
-  const auto train = draw_digits(0, 2000);
-  const auto test = draw_digits(60000, 500);
-  std::vector<std::vector<double>> means(10, std::vector<double>(784));
-  for (std::int64_t i = 0; i < train->count(); ++i) {
-    const auto pixels = bytes_in(*train, i);
-    for (std::size_t p = 0; p < 784; ++p) means[static_cast<std::size_t>(i % 10)][p] += pixels[p];
-  }
-  int correct = 0;
-  for (std::int64_t i = 0; i < test->count(); ++i) {
-    const auto pixels = bytes_in(*test, i);
-    std::vector<double> distances;
-    for (const auto& mean : means) {
-      double sum = 0;
-      for (std::size_t p = 0; p < 784; ++p) {
-        const double difference = mean[p] / 200 - pixels[p];
-        sum += difference * difference;
-      }
-      distances.push_back(sum);
-    }
-    const auto nearest = std::min_element(distances.begin(), distances.end());
-    correct += nearest - distances.begin() == test->labels()[static_cast<std::size_t>(i)];
-  }
-  CHECK(correct > 350);
-  CHECK(correct < 500);  // there is something left to learn
-}
-
 TEST_CASE("a synthetic data set is read like any other, limits included") {
   settings::DataOptions options;
   options.dataset.reset();

@@ -34,6 +34,11 @@ def test_one_fast_epoch_reaches_99_percent(tmp_path):
     assert RunFolder(tmp_path / "run").summary()["test_accuracy"] > 0.988  # single seeds: 0.9895 to 0.9915
 
 
+def test_drawn_digits_are_learned(tmp_path):
+    data = {"dataset": None, "format": "synthetic"}
+    assert 0.8 < train(tmp_path, {"epochs": 4, "data": data}).summary()["best_test_accuracy"] < 1
+
+
 def test_metrics_tell_every_interval_and_every_epoch(full):
     steps, (epoch,) = full.steps(), full.epochs()
     assert len(steps) + 1 == len(full.lines())
