@@ -216,13 +216,6 @@ class Table {
   std::unique_ptr<Sink> console_;
 };
 
-TEST_CASE("epochs are lines of a table") {
-  Table table(100);
-  CHECK(table.head == "  epoch  test loss  accuracy  train loss  accuracy      time  samples/s\n");
-  CHECK(table.line(epoch(1, 0.5)) ==
-        "   1/10     0.2500   50.00 %      0.5000   87.50 %    4.00 s     17,142\n");
-}
-
 TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the head") {
   const std::string head =
       "  epoch  test loss  accuracy  held out  train loss  accuracy      time  samples/s";

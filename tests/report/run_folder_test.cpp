@@ -45,15 +45,6 @@ class ScopedDirectory {
   fs::path before_;
 };
 
-TEST_CASE("a named folder is created with a folder for logs") {
-  const TempFolder temp;
-  const fs::path folder = temp.path() / "a" / "b";
-  const RunFolder run = prepare(folder);
-  CHECK(run.path == folder);
-  CHECK(fs::is_directory(folder / files::kLogs));
-  CHECK(run.lock.valid());
-}
-
 TEST_CASE("an error names the obstacle to creating a run folder") {
   CHECK_ERROR(check_run_folder(into("/"), "mnist", ""), ExitCode::kConfig,
               "root of the file system");

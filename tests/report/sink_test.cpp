@@ -130,15 +130,6 @@ TEST_CASE("the best checkpoint goes by the validation set, if there is one") {
   CHECK(selection_score(record, settings::BestBy::kLoss) < -1e300);
 }
 
-TEST_CASE("a NaN is null") {
-  const Records run;
-  const auto log = run.sink();
-  StepRecord record = kStepRecord;
-  record.loss = std::numeric_limits<double>::quiet_NaN();
-  log->step(record);
-  CHECK(run.metrics().at(0).at("loss").is_null());
-}
-
 TEST_CASE("a repeated evaluation is recorded only in an empty file") {
   const Records run;
   EpochRecord record = kEpochRecord;
@@ -150,18 +141,6 @@ TEST_CASE("a repeated evaluation is recorded only in an empty file") {
   CHECK(run.metrics().at(0).at("train_loss").is_null());
   run.sink(1 << 20)->epoch({.record = record});
   CHECK(run.metrics().size() == 2);
-}
-
-TEST_CASE("lines are written at once and counted") {
-  const Records run;
-  const auto log = run.sink();
-  CHECK(log_bytes(*log) == 0);
-  for (int line = 1; line <= 3; ++line) {
-    log->step(kStepRecord);
-    CHECK(run.metrics().size() == static_cast<std::size_t>(line));
-    CHECK(static_cast<std::uintmax_t>(log_bytes(*log)) ==
-          fs::file_size(run.path() / "metrics.jsonl"));
-  }
 }
 
 TEST_CASE("a fresh run truncates an old file, and a short file is continued at its end") {
@@ -308,13 +287,6 @@ TEST_CASE("a long list of accuracies is written now and then, and at the end") {
   add_epochs(30'000, 2);
   sink->end({});
   CHECK(Records::json_in(run.accuracies).size() == 30'001);
-}
-
-TEST_CASE("an error names the lineage file") {
-  const Records run;
-  const auto path = run.path() / "lineage.jsonl";
-  fs::create_directory(path);
-  CHECK_ERROR(run.begun(), ExitCode::kRunFailed, path.string() + ": cannot open");
 }
 
 }  // namespace

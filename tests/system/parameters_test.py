@@ -190,9 +190,7 @@ def test_dropout_in_a_frozen_backbone_stays_active(tmp_path, digits):
 
 
 BAD = [  # lists of groups, and the expected messages
-    ([{"match": "*", "frozen": True}], ["/parameters: every parameter is frozen"]),
-    ([{"match": "fc3.*", "frozen": True}, {"match": ["conv*", "con2.*"], "frozen": True}],
-     ['/parameters/0/match: "fc3.*" matches no parameter; did you mean "fc1.*", "fc2.*"?', '/parameters/1/match: "con2.*" matches no parameter']),
+    ([{"match": "fc3.*", "frozen": True}], ['/parameters/0/match: "fc3.*" matches no parameter; did you mean "fc1.*", "fc2.*"?']),
     ([{"match": "*", "learning_rate_factor": 0}, {"match": "*"}, {"frozen": True}, {"match": [], "frozen": True}, {"match": "*", "freeze": True}],
      ['/parameters/0/learning_rate_factor: expected a number above 0 or null, found 0; to freeze parameters set "frozen" to true',
       '/parameters/1: needs "learning_rate_factor", "weight_decay" or "frozen"', '/parameters/2: needs "match"',
@@ -200,7 +198,7 @@ BAD = [  # lists of groups, and the expected messages
 ]
 
 
-@pytest.mark.parametrize("entries, messages", BAD, ids=["everything frozen", "globs", "entries"])
+@pytest.mark.parametrize("entries, messages", BAD, ids=["globs", "entries"])
 def test_mistakes_are_refused_before_a_process_starts(tmp_path, entries, messages):
     config = write_config(tmp_path, {"model": {"layers": LAYERS}, "parameters": entries})
     refused = run("--config", config, "--output", tmp_path / "run", expect=2)

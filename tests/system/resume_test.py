@@ -261,15 +261,6 @@ def test_another_number_of_processes_resumes_with_each_sample_once(tmp_path):
     assert resumed.epochs()[0]["train_loss"] == pytest.approx(whole.epochs()[0]["train_loss"], rel=1e-5)
 
 
-def test_a_folder_with_a_run_is_refused_with_both_ways_on(tmp_path, with_checkpoints):
-    shutil.copytree(with_checkpoints.path, tmp_path / "run")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
-    refused = train(tmp_path, CONFIG, processes=2, expect=2)
-    assert f"{refused.path}: already contains a run; " in refused.stderr
-    assert "--resume auto" in refused.stderr and "--output" in refused.stderr
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
-
-
 @pytest.mark.clock
 def test_a_folder_in_use_is_refused_naming_the_holder_and_free_when_that_was_killed(tmp_path):
     with start(tmp_path, CONFIG | {"epochs": 1000}, processes=2) as first:
