@@ -18,9 +18,6 @@ TEST_CASE("training needs no command's name") {
        {Arguments{"--config", "c.json"}, Arguments{"-c", "c.json"}, Arguments{"--config=c.json"},
         Arguments{"train", "--config", "c.json"},
         Arguments{"--local-rank=0", "train", "-c", "c.json"},
-        Arguments{"--local_rank", "3", "--config", "c.json"},
-        Arguments{"--config", "c.json", "--local-rank=0"},
-        Arguments{"-c", "c.json", "--local_rank", "1"},
         Arguments{"-c", "c.json", "--local-rank=3", "--local_rank", "2"}}) {
     CAPTURE(arguments);
     const CommandLine line = parse_command_line(arguments);

@@ -125,8 +125,6 @@ TEST_CASE("a mistake in --set is reported with its flag") {
         "\"hang_timeout_s\"?");
   CHECK(message_for("{}", {"epochs.x=1"}) ==
         "--set epochs.x=1: /epochs: expected an integer from 1 to 2147483647, found an object");
-  CHECK(message_for("{}", {"epochs="}) ==
-        "--set epochs=: /epochs: expected an integer from 1 to 2147483647, found the string \"\"");
   CHECK(message_for("{}", {R"(launch={"keep":1})"}) ==
         "--set launch={\"keep\":1}: /launch/keep: unknown key \"keep\"; it belongs in /checkpoint");
   CHECK(message_for("{}", {R"(launch={"devices":[],"devices":[]})"}) ==
@@ -261,9 +259,6 @@ TEST_CASE("values of --set that are valid together may come in any order") {
        {"schedule.max_learning_rate=2", "schedule.pct_start=0.5", "schedule.name=one_cycle"},
        R"("max_learning_rate":2,"pct_start":0.5)"},
       {"{}", {"deterministic=true", "deterministic.shards=4"}, R"("deterministic":{"shards":4})"},
-      {R"({"batch_size":128})",
-       {"batch_size=null", "batch_size_per_process=8"},
-       R"("batch_size":null,"batch_size_per_process":8)"},
       {"{}",
        {"early_stopping.min_delta=0.5", "early_stopping.patience=3"},
        R"("early_stopping":{"patience":3,"min_delta":0.5})"},
