@@ -265,22 +265,12 @@ struct Meeting {
   std::vector<RendezvousResult> results;
 };
 
-const auto kAsItIs = [](RendezvousOptions&) {};
-
-TEST_CASE("ranks that rendezvous share a store") {
-  Meeting meeting(3);
-  std::vector<std::string> seen(3);
-  on_ranks(3, [&](int rank) {
-    const auto& store = meeting.meet(rank, kAsItIs).store;
-    if (rank == 2) store->set("key", std::string("from rank 2"));
-    seen[static_cast<std::size_t>(rank)] = store->get_to_str("key");
-  });
-  CHECK(seen == std::vector<std::string>(3, "from rank 2"));
-}
-
 TEST_CASE("missing ranks are named") {
   Meeting meeting(3);
-  const Failure failure = error_of([&] { meeting.meet(0, kAsItIs, kShort_s); });
+  const Failure failure = error_of([&] {
+    meeting.meet(
+        0, [](RendezvousOptions&) {}, kShort_s);
+  });
   CHECK_FALSE(failure.is_peer_error);
   CHECK_THAT(failure, IsError(ExitCode::kDistributed,
                               "1 of 3 ranks joined within 0.3 s (launch.rendezvous_timeout_s), "
@@ -340,16 +330,6 @@ TEST_CASE(
       CHECK(result.gpus.second == known.second);
     }
   }
-}
-
-TEST_CASE("a store that nobody serves is named by its address") {
-  launch::ListenSocket listener = launch::listen_on_loopback();
-  const int port = listener.port;
-  listener.fd.reset();
-  CHECK_THAT(
-      error_of([&] { rendezvous(rendezvous_of(1, 2, port, -1, kShort_s)); }),
-      IsError(ExitCode::kDistributed, "cannot reach the store at 127.0.0.1:" + std::to_string(port),
-              "MASTER_ADDR, MASTER_PORT"));
 }
 
 /// A program that listens in place of the store; it answers each connection by `serve`.

@@ -300,11 +300,6 @@ TEST_CASE("every entry takes empty batches") {
   CHECK(augmenter.apply_to_test(none).size(0) == 0);
 }
 
-TEST_CASE("a crop that does not fit is refused when the images are known") {
-  const AugmentList list{HorizontalFlipOptions{}, RandomCropOptions{ImageSize{9, 8}, 0}};
-  CHECK_THROWS_AS(Augmenter(list, kSize, 1, at::kCPU), Error);
-}
-
 TEST_CASE("a GPU augments as the host does", "[gpu]") {
   if (!have_gpu()) return;
   const at::Tensor images = noise_bytes();
@@ -495,18 +490,6 @@ TEST_CASE("global mixup exchanges the results of earlier entries") {
   const auto shares = mixed_globally(list, {3, 3});
   CHECK(shares[0].mixed.images.equal(shares[1].images.flip(3)));
   CHECK(shares[1].mixed.images.equal(shares[0].images.flip(3)));
-}
-
-TEST_CASE("one process alone leaves samples as they are in global mixup") {
-  Augmenter augmenter({MixupOptions{std::nullopt, 0.3, MixupScope::kGlobal}}, kImageSize, 3,
-                      at::kCPU);
-  augmenter.begin_epoch({0, 1}, 0);
-  const at::Tensor images = mixed_bytes(2);
-  const at::Tensor labels = at::tensor({4, 7}, at::kLong);
-  const Batch batch = augmenter.apply({images, labels}, {.range = {0, 2}, .next = {0, 2}});
-  CHECK(batch.images.equal(images));
-  CHECK(batch.other_labels.equal(labels));
-  CHECK(batch.weights.equal(at::tensor({1.0F, 1.0F})));
 }
 
 }  // namespace

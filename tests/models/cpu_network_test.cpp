@@ -372,16 +372,6 @@ TEST_CASE("networks with every fused layer agree with LibTorch, with and without
   }
 }
 
-TEST_CASE("lists of layers agree with LibTorch in bf16 within its rounding") {
-  torch::manual_seed(3);
-  const at::Tensor x = at::randn({64, 3, 12, 11}).to(at::kBFloat16);
-  const at::Tensor upstream = at::randn({64, 5}).to(at::kBFloat16);
-  const auto model = model_of(pooled(), at::kBFloat16);
-  CHECK(is_computed(model->forward(x)) == can_compute(at::kBFloat16));
-  const auto exact = exact_of(pooled(), *model);
-  check_close(take_step(*model, x, upstream), take_step(*exact, x.to(at::kDouble), upstream), 0.05);
-}
-
 TEST_CASE("bits depend neither on the number of threads nor on the other images of a batch") {
   torch::manual_seed(4);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
