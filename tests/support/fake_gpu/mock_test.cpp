@@ -195,15 +195,6 @@ TEST_CASE("a call that is unsafe during a capture fails, unless the capture is r
   }
 }
 
-TEST_CASE("a thread whose mode is relaxed may make unsafe calls during a capture") {
-  Scene scene(cudaStreamCaptureModeGlobal);
-  auto mode = cudaStreamCaptureModeRelaxed;
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  CHECK(cudaMalloc(&scene.memory, kBytes) == cudaSuccess);
-  cudaThreadExchangeStreamCaptureMode(&mode);
-  CHECK(scene.end() == cudaSuccess);
-}
-
 TEST_CASE("only a global capture forbids unsafe calls to other threads") {
   const auto outcome_of_other_thread = [](Scene& scene) {
     cudaError_t error = cudaSuccess;
