@@ -392,11 +392,6 @@ void RunRecorder::record_steps() {
   for (const train::FinishedStep& step : trainer_.take_finished_steps()) {
     if (!worker_.is_rank0()) continue;
     const train::StepSums& sums = step.sums;
-    const auto pace =
-        pace_.add({step.step, step.samples_seen, sums.loss, sums.samples, step.finished_s});
-    for (const auto& sink : sinks_) {
-      if (pace) sink->pace(*pace);
-    }
     if (step.step % log_interval_ != 0) continue;
     const double rate = static_cast<double>(step.samples_seen - recorded_samples_) /
                         std::max(1e-9, step.finished_s - recorded_s_);
@@ -444,7 +439,6 @@ void RunRecorder::epoch_finished(const Evaluations& evaluations) {
   for_each_sink([&](report::Sink& sink) { sink.epoch(result); });
   recorded_s_ = monotonic_seconds();
   recorded_samples_ = progress.samples_seen;
-  pace_ = {};  // excludes the time until the next step
 }
 
 std::vector<report::Prediction> RunRecorder::predictions(

@@ -155,7 +155,6 @@ class RunRecorder {
   double begin_s_;
   double recorded_s_ = 0;  // time of the last step record
   std::int64_t recorded_samples_ = 0;
-  report::PaceMeter pace_;
   double refreshed_s_;
   double refresh_seconds_ = 0;  // of all refreshes
   double report_seconds_ = 0;   // in sinks, since the last epoch record

@@ -104,6 +104,8 @@ class Console : public Sink {
 
   void begin(const RunStart& start, const Summary& /*summary*/) override {
     class_names_ = start.class_names;
+    samples_per_step_ =
+        static_cast<double>(start.train_images) / static_cast<double>(start.steps_per_epoch);
     figures_ = {start.validation_images > 0, are_unequal(start.test_class_sizes),
                 start.classes >= kTop5Classes};
     if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
@@ -121,19 +123,12 @@ class Console : public Sink {
     draw_progress();
   }
 
-  void pace(const Pace& pace) override {
-    pace_ = pace;
-    constexpr double kWeight = 0.2;  // weight of the last second in the remaining time
-    step_s_ =
-        step_s_ > 0 ? (1 - kWeight) * step_s_ + kWeight * pace.step_seconds : pace.step_seconds;
-  }
-
   void step(const StepRecord& record) override {
+    last_step_ = record;
     if (setup_.quiet || setup_.is_terminal) return;
-    const std::string left = time_left();
-    spdlog::info("epoch {}/{}, step {}/{}: loss {:.4f}, {}{}", record.epoch, setup_.epochs,
+    spdlog::info("epoch {}/{}, step {}/{}: loss {:.4f}, {}, {}", record.epoch, setup_.epochs,
                  position_.step_in_epoch, setup_.steps_per_epoch, record.loss,
-                 rate_text(record.samples_per_second), left.empty() ? "" : ", " + left);
+                 rate_text(record.samples_per_second), time_left());
   }
 
   void epoch(const EpochResult& result) override {
@@ -237,16 +232,17 @@ class Console : public Sink {
     if (std::exchange(progress_is_drawn_, false)) write(kEraseLine);
   }
 
-  /// Returns "ETA 1:05", or "" while the speed is unknown.
+  /// Returns "ETA 1:05", or "" until a step is recorded.
   std::string time_left() const {
-    if (step_s_ <= 0) return "";
+    if (!last_step_) return "";
     const std::int64_t in_epoch = std::max<std::int64_t>(1, setup_.steps_per_epoch);
     std::int64_t steps = (setup_.epochs - position_.epoch + 1) * in_epoch - position_.step_in_epoch;
     if (setup_.max_steps) steps = std::min(steps, *setup_.max_steps - position_.step);
     steps = std::max<std::int64_t>(0, steps);
     const std::int64_t tests = (steps + in_epoch - 1) / in_epoch;
+    const double step_s = samples_per_step_ / last_step_->samples_per_second;
     return "ETA " +
-           clock_text(static_cast<double>(steps) * step_s_ + static_cast<double>(tests) * test_s_);
+           clock_text(static_cast<double>(steps) * step_s + static_cast<double>(tests) * test_s_);
   }
 
   void draw_progress() {
@@ -257,8 +253,8 @@ class Console : public Sink {
     const std::size_t free = columns() - 1;
     std::string line = fitted({{0, fmt::format("epoch {}/{}", position_.epoch, setup_.epochs)},
                                {3, fmt::format("{}/{}", position_.step_in_epoch, steps)},
-                               {1, pace_ ? fmt::format("loss {:.4f}", pace_->loss) : ""},
-                               {4, pace_ ? rate_text(pace_->samples_per_second) : ""},
+                               {1, last_step_ ? fmt::format("loss {:.4f}", last_step_->loss) : ""},
+                               {4, last_step_ ? rate_text(last_step_->samples_per_second) : ""},
                                {2, time_left()}},
                               free);
     const double fraction =
@@ -275,8 +271,8 @@ class Console : public Sink {
   ClassCounts counts_;                // of the last evaluation
   std::optional<double> best_score_;  // by the measure that selects the best checkpoint
   StepPosition position_;
-  std::optional<Pace> pace_;
-  double step_s_ = 0;  // smoothed duration of a step; 0: unknown
+  std::optional<StepRecord> last_step_;
+  double samples_per_step_ = 0;
   double test_s_ = 0;  // duration of the last evaluation
   double drawn_s_ = 0;
   bool progress_is_drawn_ = false;

@@ -19,9 +19,6 @@ namespace mnist_train::report {
 
 namespace {
 
-constexpr double kPaceInterval_s = 1;
-constexpr double kFirstPaceInterval_s = 0.1;
-
 /// Adds the fields of a record. Empty optionals are omitted if `omits_empty`, otherwise null.
 template <class Record>
 void add_fields(OrderedJson& json, const Record& record, bool omits_empty = true) {
@@ -340,24 +337,6 @@ std::vector<Prediction> choose_mistakes(std::vector<Prediction> all, std::size_t
     }
   }
   return chosen;
-}
-
-std::optional<Pace> PaceMeter::add(const PacedStep& step) {
-  if (!last_) {
-    last_ = step;
-    return std::nullopt;
-  }
-  loss_ += step.loss;
-  samples_ += step.samples;
-  const double seconds = step.finished_s - last_->finished_s;
-  if (seconds < (has_reported_ ? kPaceInterval_s : kFirstPaceInterval_s)) return std::nullopt;
-  const auto steps = static_cast<double>(step.number - last_->number);
-  const auto samples = static_cast<double>(step.samples_seen - last_->samples_seen);
-  const Pace pace{loss_ / samples_, samples / seconds, seconds / std::max(1.0, steps)};
-  last_ = step;
-  loss_ = samples_ = 0;
-  has_reported_ = true;
-  return pace;
 }
 
 void record_end(const fs::path& path, const std::string& status, const std::string& error) try {

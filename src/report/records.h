@@ -268,34 +268,6 @@ struct StepPosition {
   std::int64_t step = 0;           // of the run
 };
 
-/// Averages over the steps of about the last second.
-struct Pace {
-  double loss = 0;  // mean over their samples
-  double samples_per_second = 0;
-  double step_seconds = 0;
-};
-
-/// Measures the pace about once a second. The first step only starts the clock.
-class PaceMeter {
- public:
-  struct PacedStep {
-    std::int64_t number = 0;        // of the run
-    std::int64_t samples_seen = 0;  // in the run, including this step
-    double loss = 0;                // sum over its samples
-    double samples = 0;
-    double finished_s = 0;  // CLOCK_MONOTONIC
-  };
-
-  /// Adds a finished step. Returns the pace if one is due.
-  std::optional<Pace> add(const PacedStep& step);
-
- private:
-  std::optional<PacedStep> last_;  // end of the previous interval
-  double loss_ = 0;                // of the steps since then
-  double samples_ = 0;
-  bool has_reported_ = false;
-};
-
 /// Receives the progress and results of a run, on rank 0 only. Every method, and every function
 /// below, may throw Error(kRunFailed).
 class Sink {
@@ -306,8 +278,6 @@ class Sink {
   virtual void begin(const RunStart& /*start*/, const Summary& /*summary*/) {}
   /// A step is finished. Must be cheap.
   virtual void tick(const StepPosition& /*position*/) {}
-  /// Called about once a second, before `step`.
-  virtual void pace(const Pace& /*pace*/) {}
   /// Called every `log_interval` steps.
   virtual void step(const StepRecord& /*record*/) {}
   /// An epoch is finished and evaluated.

@@ -15,8 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace testing;
 
-constexpr Pace kPace{0.125, 2048, 0.5};
-constexpr StepRecord kStep{2, 150, 0.25, 0.01, 12345.5};
+constexpr StepRecord kStep{2, 150, 0.125, 0.01, 2048};
 const EpochResult kEpoch{.record = {.epoch = 2,
                                     .step = 200,
                                     .train_loss = 0.5,
@@ -48,6 +47,13 @@ class Screen {
     setup.has_head = has_head;
     console = console_sink(setup);
   }
+  /// Starts a run of 1,024 samples a step.
+  void begin() const {
+    RunStart start;
+    start.train_images = 102'400;
+    start.steps_per_epoch = 100;
+    console->begin(start, {});
+  }
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
   ~Screen() { spdlog::set_default_logger(before_); }
@@ -65,21 +71,20 @@ class Screen {
 
 TEST_CASE("without a terminal, progress is plain lines") {
   Screen screen(/*terminal=*/false);
+  screen.begin();
   screen.console->tick({2, 50, 150});
-  screen.console->step(kStep);
-  screen.console->pace(kPace);
   screen.console->step(kStep);
   screen.console->epoch(kEpoch);
   CHECK(screen.text() ==
-        "epoch 2/10, step 50/100: loss 0.2500, 12,345 samples/s\n"
-        "epoch 2/10, step 50/100: loss 0.2500, 12,345 samples/s, ETA 7:05\n"
+        "epoch 2/10, step 50/100: loss 0.1250, 2,048 samples/s, ETA 7:05\n"
         "epoch 2/10: train loss 0.5000, accuracy 87.50 %; test loss 0.2500, accuracy 93.75 %; "
         "4.00 s, 17,142 samples/s\n");
 }
 
 TEST_CASE("a terminal shows figures and a bar, which the epoch's line replaces") {
-  Screen screen(/*terminal=*/true);
-  screen.console->pace(kPace);
+  Screen screen(/*terminal=*/true, /*quiet=*/false, std::nullopt, /*has_head=*/true);
+  screen.begin();
+  screen.console->step(kStep);
   screen.console->tick({2, 50, 150});
   const std::string drawn = screen.text();
   CHECK_THAT(drawn, ContainsSubstring(
@@ -109,20 +114,20 @@ TEST_CASE("the bar stays in its frame and is redrawn at most ten times a second"
 
 TEST_CASE("the remaining time includes evaluations and ends at max_steps") {
   Screen screen(/*terminal=*/false, /*quiet=*/false, /*max_steps=*/160);
+  screen.begin();
   screen.console->tick({2, 50, 150});
-  screen.console->pace(kPace);
   screen.console->step(kStep);
   CHECK(screen.text().ends_with("ETA 0:05\n"));
   Screen whole(/*terminal=*/false);
+  whole.begin();
   whole.console->epoch(kEpoch);  // whose evaluation took half a second
   whole.console->tick({10, 0, 900});
-  whole.console->pace(kPace);
   whole.console->step(kStep);
   CHECK(whole.text().ends_with("ETA 0:51\n"));
   Screen slow(/*terminal=*/false);
+  slow.begin();
   slow.console->tick({1, 0, 0});
-  slow.console->pace({0.125, 1, 7.2261});
-  slow.console->step(kStep);
+  slow.console->step({1, 1, 0.125, 0.01, 1024 / 7.2261});
   CHECK(slow.text().ends_with("ETA 2:00:26\n"));
 }
 

@@ -16,8 +16,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using namespace testing;
 
-using Catch::Matchers::WithinRel;
-
 /// A folder for the records of a run.
 struct Records : TempFolder {
   std::unique_ptr<Sink> sink(std::int64_t keep_bytes = 0) const {
@@ -57,29 +55,6 @@ TEST_CASE("failing to write the summary ends the run") {
   const auto sink = run.sink();
   fs::create_directory(run.path() / "summary.json");
   CHECK_ERROR(sink->refresh({}), ExitCode::kRunFailed);
-}
-
-/// A step of 64 samples with a loss of 2 each.
-PaceMeter::PacedStep step_at(std::int64_t number, double finished_s) {
-  return {number, 64 * number, 128, 64, finished_s};
-}
-
-TEST_CASE("the pace covers the last second, without the first step") {
-  PaceMeter meter;
-  CHECK_FALSE(meter.add(step_at(11, 100)));  // took long
-  CHECK_FALSE(meter.add(step_at(12, 100.05)));
-  const auto pace = meter.add(step_at(13, 100.2));
-  REQUIRE(pace);
-  CHECK_THAT(pace->step_seconds, WithinRel(0.1, 1e-6));
-  CHECK_THAT(pace->samples_per_second, WithinRel(640.0, 1e-6));
-  CHECK_THAT(pace->loss, WithinRel(2.0, 1e-6));
-  meter = PaceMeter();
-  (void)meter.add(step_at(1, 0));
-  (void)meter.add(step_at(2, 1));
-  CHECK_FALSE(meter.add(step_at(3, 1.5)));
-  const auto next = meter.add(step_at(6, 2));
-  REQUIRE(next);
-  CHECK_THAT(next->step_seconds, WithinRel(0.25, 1e-6));
 }
 
 constexpr StepRecord kStepRecord{2, 150, 0.25, 0.01, 12345.5, 0.625};
