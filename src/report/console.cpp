@@ -67,20 +67,6 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}:{}", whole / 3600, whole / 60 % 60, rest);
 }
 
-/// Returns the parts of a line that fit into the columns. Parts with high numbers are dropped
-/// first.
-std::string fitted(const std::vector<std::pair<int, std::string>>& parts, std::size_t columns) {
-  std::string line;
-  for (int most = static_cast<int>(parts.size()) - 1; most >= 0; --most) {
-    line.clear();
-    for (const auto& [number, text] : parts) {
-      if (number <= most && !text.empty()) line += (line.empty() ? "" : "  ") + text;
-    }
-    if (line.size() <= columns) break;
-  }
-  return line.substr(0, columns);
-}
-
 /// Returns a bar for the `columns` left on a line, or "" if there are too few.
 std::string progress_bar(double fraction, std::size_t columns) {
   constexpr std::size_t kFrame = 4;  // "  [" and "]"
@@ -251,12 +237,13 @@ class Console : public Sink {
       steps = std::min(steps, position_.step_in_epoch + *setup_.max_steps - position_.step);
     }
     const std::size_t free = columns() - 1;
-    std::string line = fitted({{0, fmt::format("epoch {}/{}", position_.epoch, setup_.epochs)},
-                               {3, fmt::format("{}/{}", position_.step_in_epoch, steps)},
-                               {1, last_step_ ? fmt::format("loss {:.4f}", last_step_->loss) : ""},
-                               {4, last_step_ ? rate_text(last_step_->samples_per_second) : ""},
-                               {2, time_left()}},
-                              free);
+    std::string line = fmt::format("epoch {}/{}", position_.epoch, setup_.epochs).substr(0, free);
+    for (const std::string& part :
+         {fmt::format("{}/{}", position_.step_in_epoch, steps),
+          last_step_ ? fmt::format("loss {:.4f}", last_step_->loss) : "",
+          last_step_ ? rate_text(last_step_->samples_per_second) : "", time_left()}) {
+      if (!part.empty() && line.size() + 2 + part.size() <= free) line += "  " + part;
+    }
     const double fraction =
         static_cast<double>(std::min(position_.step_in_epoch, steps)) / static_cast<double>(steps);
     line += progress_bar(fraction, free - line.size());
