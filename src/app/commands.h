@@ -85,9 +85,6 @@ struct ProposedConfig {
 ProposedConfig propose_config(const PictureFolder& pictures,
                               const std::optional<InitialWeights>& weights);
 
-/// Formats JSON for people: values that fit on one line are written on one.
-std::string readable_json(const nlohmann::ordered_json& json);
-
 // Parts of run_preview.
 
 /// One rank's images in a batch.

@@ -282,26 +282,7 @@ class Draft {
   std::vector<std::string> reasons_;
 };
 
-// The text.
-
-/// Formats JSON on one line if that fits after `used` columns, else with one item per line.
-std::string formatted(const Json& json, std::size_t indent = 0, std::size_t used = 0) {
-  constexpr std::size_t kLineLength = 110;
-  if (!json.is_structured() || json.empty()) return json_text(json);
-  const std::string margin = "\n" + std::string(indent + 2, ' ');
-  std::string line;
-  std::string lines;
-  for (const auto& [key, value] : json.items()) {
-    const std::string name = json.is_object() ? json_text(Json(key)) + ": " : "";
-    line.append(line.empty() ? "" : ", ").append(name).append(formatted(value));
-    lines.append(lines.empty() ? "" : ",").append(margin).append(name);
-    lines.append(formatted(value, indent + 2, indent + 2 + name.size()));
-  }
-  const bool fits = used + line.size() + (json.is_object() ? 4 : 2) < kLineLength;
-  if (fits) return json.is_object() ? "{ " + line + " }" : "[" + line + "]";
-  lines += "\n" + std::string(indent, ' ');
-  return json.is_object() ? "{" + lines + "}" : "[" + lines + "]";
-}
+// The weights.
 
 /// Adds facts about the run that wrote the weights: from the checkpoint, or from the run folder
 /// that contains the file.
@@ -376,8 +357,6 @@ ProposedConfig propose_config(const PictureFolder& pictures,
   return Draft(pictures, weights).finish();
 }
 
-std::string readable_json(const Json& json) { return formatted(json) + "\n"; }
-
 void run_init(Worker& worker) {
   if (!worker.is_rank0()) return;
   std::optional<InitialWeights> weights;
@@ -390,7 +369,7 @@ void run_init(Worker& worker) {
   if (!folder.has_filename()) folder = folder.parent_path();  // "photos/"
   const PictureFolder pictures = open_picture_folder(folder);
   const ProposedConfig proposed = propose_config(pictures, weights);
-  const std::string text = readable_json(proposed.config);
+  const std::string text = json_text(proposed.config, 2) + "\n";
   // Everything that a run would refuse before its first step is an error here.
   const settings::RunConfig config = settings::parse_run_config({"the proposed config", text, {}});
   settings::DataOptions options = config.data;

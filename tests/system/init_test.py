@@ -30,7 +30,6 @@ def test_the_printed_config_trains_from_any_folder(tmp_path, photos):
     config = json.loads(said.stdout)
     assert config["class_weights"] == "balanced" and config["data"]["test"] == 0.2
     assert {line.split(":")[0].split()[0] for line in said.stderr.splitlines()} >= {"data.test", "data.size", "data.fit", "model"}
-    assert max(map(len, said.stdout.splitlines())) <= 110
     (tmp_path / "elsewhere").mkdir()
     path = tmp_path / "elsewhere" / "cfg.json"
     path.write_text(said.stdout)
