@@ -71,30 +71,18 @@ std::optional<settings::RunConfig> saved_config(const std::string& source,
 
 /// Warns about differences between the saved config and this run's, and if the end of the run has
 /// moved, which changes the learning rate of every step.
-void warn_of_other_settings(const Worker& worker, const settings::RunConfig& saved,
-                            int saved_processes, std::int64_t samples,
-                            const train::Progress& progress) {
-  if (const auto differences = settings::config_differences(saved, worker.config);
-      !differences.empty()) {
+void warn_of_other_settings(const settings::RunConfig& saved, const settings::RunConfig& config) {
+  if (const auto differences = settings::config_differences(saved, config); !differences.empty()) {
     spdlog::warn("the run resumes with different settings: {}", fmt::join(differences, "; "));
   }
-  const char* name = train::name_if_bound_to_end(worker.config.train.schedule.name);
-  if (name == nullptr) return;
-  // Returns the number of steps of the run, and the learning rate of the next step.
-  const auto outlook = [&](const settings::TrainOptions& options, int processes) {
-    const std::int64_t samples_per_step =
-        settings::global_batch_size(options, processes) * options.gradient_accumulation_steps;
-    const auto span = train::schedule_span(options, progress, samples, samples_per_step);
-    const train::Schedule schedule(options, data::steps_per_epoch(samples, samples_per_step), span);
-    return std::pair(span.steps_of_run(), schedule.learning_rate(progress.step, progress.plateau));
-  };
-  const auto [steps_before, rate_before] = outlook(saved.train, saved_processes);
-  const auto [steps, rate] = outlook(worker.config.train, worker.identity.world_size);
-  if (steps_before == steps) return;
+  const char* name = train::name_if_bound_to_end(config.train.schedule.name);
+  const bool has_moved =
+      saved.train.epochs != config.train.epochs || saved.train.max_steps != config.train.max_steps;
+  if (name == nullptr || !has_moved) return;
   spdlog::warn(
-      "schedule {} spans the whole run, which was {} steps and is now {}: the learning rate of the "
-      "next step changes from {:.3g} to {:.3g}",
-      name, steps_before, steps, rate_before, rate);
+      "schedule {} spans the whole run, so its new length changes the learning rate of "
+      "each step",
+      name);
 }
 
 /// Returns whether the run folder contains the results of exactly this state. There are none if a
@@ -174,9 +162,7 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
   if (saved) choose_best_anew(worker, *saved, trainer.progress());
   mark_best(worker, progress);
   resumed.is_finished = trainer.run_done() && has_results(worker, progress);
-  if (saved && !trainer.run_done()) {
-    warn_of_other_settings(worker, *saved, resumed.facts.world_size, dataset.train.count, progress);
-  }
+  if (saved && !trainer.run_done()) warn_of_other_settings(*saved, worker.config);
   return resumed;
 }
 

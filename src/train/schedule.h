@@ -90,9 +90,6 @@ struct StepTimes {
 struct ScheduleSpan {
   std::int64_t total_steps = 1;    // from the start of the schedule to the end of the run
   std::int64_t skipped_steps = 0;  // the schedule's lead over the run's steps; may be negative
-
-  /// Returns the number of optimizer steps of the run, unless it ends early.
-  std::int64_t steps_of_run() const { return total_steps - skipped_steps; }
 };
 
 /// Returns the span of a run's schedule, with epochs of `samples`; the same at every step of the

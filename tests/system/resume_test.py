@@ -95,18 +95,13 @@ def test_a_run_stopped_within_an_epoch_resumes_to_the_same_bits(tmp_path, recipe
     assert whole.summary()["ended_by"] == ("early_stopping" if recipe == "fp32" else "epochs")
 
 
-def test_a_resumed_run_says_how_its_new_length_moves_the_schedule(tmp_path):
-    short = {"epochs": 2, "batch_size": 32, "data": {"limit_train": 320, "limit_test": 10}, "learning_rate": 0.1}
-    longer = {**short, "epochs": 4}
-    for name, rates in (("cosine", "0 to 0.05"), ("step", None)):
+def test_a_resumed_run_says_that_its_new_length_moves_the_schedule(tmp_path):
+    short = {"epochs": 2, "batch_size": 32, "data": {"limit_train": 320, "limit_test": 10}}
+    for name, moves in (("cosine", True), ("step", False)):
         schedule = {"schedule": {"name": name}}
         train(tmp_path, short | schedule, output=name)
-        same = train(tmp_path, short | schedule, *RESUME, output=name)
-        assert "spans the whole run" not in same.stderr
-        resumed = train(tmp_path, longer | schedule, *RESUME, processes=2, output=name)
-        said = (f"schedule {name} spans the whole run, which was 20 steps and is now 40: the learning rate of the "
-                f"next step changes from {rates}")
-        assert resumed.stderr.count(said) == (rates is not None), resumed.stderr
+        resumed = train(tmp_path, short | schedule | {"epochs": 4}, *RESUME, output=name)
+        assert (f"schedule {name} spans the whole run" in resumed.stderr) == moves, resumed.stderr
 
 
 def test_a_killed_run_resumes_from_a_checkpoint_within_an_epoch(tmp_path, uninterrupted):
