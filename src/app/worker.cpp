@@ -6,13 +6,10 @@
 #include <c10/util/Logging.h>
 #include <malloc.h>
 #include <signal.h>
-#include <spawn.h>
 #include <spdlog/spdlog.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -60,31 +57,6 @@ void end_on_stop_signals(bool trains) {
   const sigset_t signals = launch::stop_signal_set();
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
   start_thread([trains] { take_stop_signals(trains); }).detach();
-}
-
-/// Returns the exit status of `scontrol requeue JOB`, or 127 if it cannot be started.
-int scontrol_requeue(std::string job) {
-  std::string program = "scontrol";
-  std::string command = "requeue";
-  std::array<char*, 4> arguments{program.data(), command.data(), job.data(), nullptr};
-  posix_spawn_file_actions_t files;
-  ::posix_spawn_file_actions_init(&files);
-  // Its output is not a result of the run.
-  ::posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  pid_t pid = 0;
-  int status = 0;
-  const int error =
-      ::posix_spawnp(&pid, program.c_str(), &files, &attributes, arguments.data(), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&files);
-  if (error != 0 || ::waitpid(pid, &status, 0) != pid) return 127;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 int handed_over_or(const char* name, int fd, int otherwise) {
@@ -372,12 +344,12 @@ void requeue_if_asked(Worker& worker) {
   if (!worker.is_rank0() || !job) return;
   const std::string asked = std::to_string(SIGUSR1);
   if (std::ranges::find(signals, asked) == signals.end()) return;
-  const int status = scontrol_requeue(*job);
-  if (status == 0) {
+  const std::string command = "scontrol requeue " + shell_word(*job);
+  // Its output is not a result of the run.
+  if (std::system((command + " >&2").c_str()) == 0) {
     spdlog::info("requeued Slurm job {}", *job);
   } else {
-    spdlog::error("scontrol requeue {} failed (exit code {}): requeue the job manually", *job,
-                  status);
+    spdlog::error("{} failed: requeue the job manually", command);
   }
 }
 
