@@ -81,54 +81,13 @@ report::ConsoleSetup console_setup(const Worker& worker, const train::Trainer& t
   return setup;
 }
 
-/// Returns the name of the set by which the best weights are chosen.
-const char* selection_set(const data::Dataset& dataset) {
-  return dataset.validation.count > 0 ? "validation" : "test";
-}
-
-void log_early_end(const Worker& worker, const data::Dataset& dataset, const std::string& ended_by,
-                   const train::Progress& progress) {
-  if (ended_by == "stop_at_accuracy") {
-    spdlog::info("stop_at_accuracy: {} accuracy {:.2f} % was reached after epoch {}",
-                 selection_set(dataset), 100 * progress.highest_accuracy, progress.epoch);
-  } else if (ended_by == "early_stopping") {
-    const auto& [best_accuracy, bad_epochs] = progress.early_stopping;
-    const bool is_balanced =
-        worker.config.checkpoint.best_by == settings::BestBy::kBalancedAccuracy;
-    spdlog::info(
-        "early_stopping: {}{} accuracy has not improved on {:.2f} % by more than min_delta for {}",
-        selection_set(dataset), is_balanced ? " balanced" : "", 100 * best_accuracy,
-        counted(bad_epochs, "epoch"));
-  }
-}
-
-/// Returns the metric by which the best weights were chosen: "validation accuracy 98.51 %".
-std::string best_figure(const Worker& worker, const data::Dataset& dataset,
-                        const train::Progress& progress) {
-  const settings::BestBy best_by = worker.config.checkpoint.best_by;
-  const std::string name = fmt::format("{} {}", selection_set(dataset), report::words_for(best_by));
-  return best_by == settings::BestBy::kLoss
-             ? fmt::format("{} {:.4f}", name, -progress.best_score)
-             : fmt::format("{} {:.2f} %", name, 100 * progress.best_score);
-}
-
 /// Logs where the best weights and the page are, and how to classify images. `page` is empty if
 /// none was written.
-void log_next_steps(const Worker& worker, const data::Dataset& dataset,
-                    const train::Progress& progress, const fs::path& page) {
+void log_next_steps(const Worker& worker, const fs::path& page) {
   fs::path weights = worker.run_folder / files::kCheckpoints / kBestCheckpoint;
-  if (is_there(weights)) {
-    std::string test;  // unless the weights were chosen by it
-    const bool by_accuracy = worker.config.checkpoint.best_by == settings::BestBy::kAccuracy;
-    if ((dataset.validation.count > 0 || !by_accuracy) && progress.best_test_accuracy >= 0) {
-      test = fmt::format(", test accuracy {:.2f} %", 100 * progress.best_test_accuracy);
-    }
-    spdlog::info("best weights: {} ({}{})", path_to_type(weights).string(),
-                 best_figure(worker, dataset, progress), test);
-  } else {
-    weights = worker.run_folder / worker.config.model_file;
-    spdlog::info("final weights: {}", path_to_type(weights).string());
-  }
+  const bool has_best = is_there(weights);
+  if (!has_best) weights = worker.run_folder / worker.config.model_file;
+  spdlog::info("{} weights: {}", has_best ? "best" : "final", path_to_type(weights).string());
   if (!page.empty()) spdlog::info("page: {}", path_to_type(page).string());
   spdlog::info("classify images: {}", launch::predict_command(weights, worker.job.program));
 }
@@ -502,8 +461,10 @@ void RunRecorder::finish() {
   if (worker_.config.report.html && !warned_of_.contains("its page")) {
     page = worker_.run_folder / files::kPage;
   }
-  log_early_end(worker_, dataset_, summary_.ended_by, trainer_.progress());
-  log_next_steps(worker_, dataset_, trainer_.progress(), page);
+  if (summary_.ended_by != "epochs") {
+    spdlog::info("ended by {} in epoch {}", summary_.ended_by, trainer_.progress().last_epoch());
+  }
+  log_next_steps(worker_, page);
   print_run_result(worker_, summary_);
 }
 

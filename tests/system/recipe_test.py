@@ -114,7 +114,7 @@ def test_a_run_that_no_longer_improves_ends_and_says_why(tmp_path):
     assert len(accuracies) == epochs_until_stopped(accuracies, 2, 0.01) < 40
     summary = folder.summary()
     assert (summary["status"], summary["ended_by"]) == ("finished", "early_stopping")
-    assert "early_stopping: validation accuracy has not improved on" in folder.stderr
+    assert f"ended by early_stopping in epoch {len(accuracies)}" in folder.stderr
     assert (folder.path / "model.pt").exists()
     again = train(tmp_path, changes, "--resume", "auto", processes=2)
     assert "already finished" in again.stderr and len(again.epochs()) == len(accuracies)

@@ -135,7 +135,7 @@ def test_a_resume_removes_the_files_of_a_killed_writer_even_if_it_saves_nothing(
 def test_a_finished_run_says_how_to_train_on(tmp_path, length, ended_by, longer):
     folder = train(tmp_path, CONFIG | {"epochs": 2} | length)
     assert folder.summary()["ended_by"] == ended_by
-    assert ("stop_at_accuracy: test accuracy" in folder.stderr) == (ended_by == "stop_at_accuracy")
+    assert (f"ended by {ended_by} in epoch 1" in folder.stderr) == (ended_by != "epochs")
     steps = folder.last_step()
     told = train(tmp_path, CONFIG | {"epochs": 2} | length, *RESUME).stderr
     assert f" has already finished (ended by {ended_by}); to continue training: " in told, told
