@@ -80,11 +80,6 @@ TEST_CASE("classes are named if the data have names") {
              "test image 9: T-shirt/top\"", "<b>T-shirt/top</b> → <b class=\"bad\">&lt;Bag&gt;</b>",
              "data-guess=\"1\" aria-label=\"T-shirt/top predicted as &lt;Bag&gt;: 3\""});
   CHECK_THAT(page, !ContainsSubstring("<Bag>"));
-  write_pretended_run(folder, "other");
-  const std::string both = page_on({folder.run, folder.run});
-  CHECK_THAT(both, ContainsSubstring("<tr><th scope=\"row\">T-shirt/top</th>"));
-  const std::string apart = page_on({folder.run, folder.path() / "other"});
-  CHECK_THAT(apart, !ContainsSubstring("Accuracy by class"));
 }
 
 TEST_CASE("classes have figures, the matrix images and percentages, mistakes their order") {
@@ -299,8 +294,6 @@ TEST_CASE("of many classes the worst 50 are listed, and the page stays small") {
   CHECK(occurrences(rows, "<tr><th scope=\"row\">") == 50);
   CHECK(rows.find(">" + std::to_string(classes - 1) + "<") < rows.find(">3<"));
   CHECK(page.size() < 300'000);
-  const std::string both = page_on({folder.run, folder.run});
-  CHECK_THAT(both, ContainsSubstring("Accuracy by class: the 50 with the lowest"));
 }
 
 TEST_CASE("beyond a confusion matrix, numbers by class are enough") {

@@ -164,14 +164,6 @@ std::string keyed_name(std::span<const RunFiles> runs, std::size_t run) {
   return line_key(colour_of(run)) + escape_html(runs[run].name);
 }
 
-/// Returns a table with a column per run.
-Table table_of(std::span<const RunFiles> runs, const char* label, const char* css_class,
-               const char* first) {
-  Table table{label, css_class, {first}};
-  for (std::size_t i = 0; i < runs.size(); ++i) table.heads.push_back(keyed_name(runs, i));
-  return table;
-}
-
 double final_accuracy(const RunFiles& run) { return run.last(&EpochRecord::test_accuracy); }
 
 std::string percent_text(double fraction) { return percent(fraction); }
@@ -289,33 +281,6 @@ std::string times(std::span<const RunFiles> runs) {
   return section("time", "Where did the time go?", bars);
 }
 
-/// Compares per-class accuracy if all runs have the same classes.
-std::string classes(std::span<const RunFiles> runs) {
-  const RunFiles& first = runs.front();
-  const std::int64_t all = first.counts.classes();
-  for (const RunFiles& run : runs) {
-    if (run.counts.classes() != all || run.class_names != first.class_names) return "";
-  }
-  const auto lowest = [&runs](std::int64_t label) {
-    double low = INFINITY;
-    for (const RunFiles& run : runs) low = std::fmin(low, run.counts.of(label).recall());
-    return low;
-  };
-  Table table = table_of(runs, "Accuracy by class", "numbers", "class");
-  for (const std::int64_t label : worst_classes(all, lowest)) {
-    const auto recall = [label](const RunFiles& run) { return run.counts.of(label).recall(); };
-    std::vector<std::string> cells = starred(runs, recall, percent_text);
-    cells.insert(cells.begin(), escaped_class(first, label));
-    table.add(cells);
-  }
-  if (table.rows.empty()) return "";
-  const std::string title =
-      all > static_cast<std::int64_t>(kListedClasses)
-          ? fmt::format("Accuracy by class: the {} with the lowest", kListedClasses)
-          : "Accuracy by class";
-  return section("mistakes", "What do they get wrong?", figure(title, table.html(), "fit"));
-}
-
 /// Facts about a run other than its config.
 Values ran_with(const RunFiles& run) {
   Values values;
@@ -342,7 +307,8 @@ Values settings_of(const RunFiles& run) try {
 
 /// Lists the settings, and then the other facts, whose values differ.
 std::string differences(std::span<const RunFiles> runs) {
-  Table table = table_of(runs, "Differences", "settings", "key");
+  Table table{"Differences", "settings", {"key"}};
+  for (std::size_t i = 0; i < runs.size(); ++i) table.heads.push_back(keyed_name(runs, i));
   for (const auto& values_of_run : {settings_of, ran_with}) {
     std::vector<Values> values;
     std::set<std::string> keys;
@@ -450,12 +416,11 @@ std::string comparison(std::span<const RunFiles> runs) {
   return fmt::format(
              "<header><h1>{} runs</h1><nav aria-label=\"Parts of this page\"><a "
              "href=\"#learning\">How well did they learn?</a> <a href=\"#time\">Where did the time "
-             "go?</a> <a href=\"#mistakes\">What do they get wrong?</a> <a href=\"#identity\">How "
-             "do they differ?</a></nav></header>\n",
+             "go?</a> <a href=\"#identity\">How do they differ?</a></nav></header>\n",
              runs.size()) +
          section("learning", "How well did they learn?",
                  paragraph("lead", lead(runs)) + results_table(runs) + comparison_charts(runs)) +
-         times(runs) + classes(runs) + differences(runs);
+         times(runs) + differences(runs);
 }
 
 }  // namespace mnist_train::report

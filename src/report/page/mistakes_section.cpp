@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t kMaxMatrixClasses = 26;  // more do not fit on a page
 constexpr std::int64_t kWideClasses = 14;       // these need the full width of the page
 constexpr std::size_t kListedPairs = 30;        // instead of a larger matrix
+constexpr std::size_t kListedClasses = 50;      // in a table; if there are more, the worst
 constexpr std::size_t kNamedPairs = 3;          // in the sentence
 constexpr std::size_t kFirstPictures = 24;
 
@@ -127,11 +128,16 @@ std::string class_table(const RunFiles& run) {
        {splits.empty() ? "images" : "test", "wrong", "accu&shy;racy", "preci&shy;sion", "F1"}) {
     table.heads.emplace_back(head);
   }
-  const auto listed = worst_classes(counts.classes(), [&](std::int64_t label) {
-    const double f1 = counts.of(label).f1();
-    const double recall = counts.of(label).recall();
-    return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
-  });
+  std::vector<std::int64_t> listed(counts.samples.size());
+  std::iota(listed.begin(), listed.end(), 0);
+  if (listed.size() > kListedClasses) {
+    std::ranges::stable_sort(listed, {}, [&](std::int64_t label) {
+      const double f1 = counts.of(label).f1();
+      const double recall = counts.of(label).recall();
+      return std::pair(std::isfinite(f1) ? f1 : 2, std::isfinite(recall) ? recall : 2);
+    });
+    listed.resize(kListedClasses);
+  }
   for (const std::int64_t label : listed) {
     const ClassFigures figures = counts.of(label);
     std::vector<std::string> cells{class_label(run, label)};

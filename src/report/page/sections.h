@@ -221,21 +221,6 @@ bool shows_balanced_accuracy(const RunFiles& run);
 /// Returns whether the page shows top-5 accuracy: if there are many classes.
 bool shows_top5_accuracy(const RunFiles& run);
 
-/// Maximum number of classes in a table; if there are more, it lists the worst.
-inline constexpr std::size_t kListedClasses = 50;
-
-/// Returns the classes that a table lists: all or, if there are too many, those with the lowest
-/// `merit(label)`, ascending.
-template <class Merit>
-std::vector<std::int64_t> worst_classes(std::int64_t classes, const Merit& merit) {
-  std::vector<std::int64_t> labels(static_cast<std::size_t>(classes));
-  std::iota(labels.begin(), labels.end(), 0);
-  if (labels.size() <= kListedClasses) return labels;
-  std::ranges::stable_sort(labels, {}, merit);
-  labels.resize(kListedClasses);
-  return labels;
-}
-
 /// Returns the name of a class as HTML, or its number if it has none.
 std::string escaped_class(const RunFiles& run, std::int64_t label);
 
