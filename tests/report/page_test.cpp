@@ -361,19 +361,6 @@ TEST_CASE("runs with different test files are not ranked") {
   CHECK_THAT(page(), refuses && !ranks);
 }
 
-TEST_CASE("a key that an older program did not have differs only if it is not the default") {
-  const TempFolder folder;
-  write_pretended_run(folder, "a");
-  write_pretended_run(folder, "b");
-  nlohmann::json config = nlohmann::json::parse(settings::write_run_config({}, false));
-  config.erase("label_smoothing");
-  config["seed"] = 7;
-  folder.write("b/config.json", config.dump());
-  CHECK_THAT(
-      page_on({folder.path() / "a", folder.path() / "b"}),
-      ContainsSubstring("<code>seed</code>") && !ContainsSubstring("<code>label_smoothing</code>"));
-}
-
 TEST_CASE("the page of a long run is small and made within a second") {
   const std::string picture = PretendedRun().picture + std::string(600, 'A');
   const PretendedFolder folder(  // log_interval 1

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <iterator>
-#include <set>
 
 #include "base/print.h"
 #include "base/system.h"
@@ -281,9 +280,9 @@ std::string times(std::span<const RunFiles> runs) {
   return section("time", "Where did the time go?", bars);
 }
 
-/// Facts about a run other than its config.
-Values ran_with(const RunFiles& run) {
-  Values values;
+/// Returns the settings of a run, and what it ran with.
+Values values_of(const RunFiles& run) {
+  Values values = config_values(run.config);
   for (const char* key :
        {"world_size", "launcher", "backend", "device", "device_model", "precision",
         "gradient_averaging", "threads_per_process", "versions", "data_hash"}) {
@@ -294,35 +293,25 @@ Values ran_with(const RunFiles& run) {
   return values;
 }
 
-/// Returns a run's config as this program interprets it, with defaults for keys that did not exist
-/// when the run was made; returns it as recorded if it cannot be parsed.
-Values settings_of(const RunFiles& run) try {
-  const settings::RunConfig config = settings::parse_run_config(
-      {(run.folder / files::kConfig).string(), run.config_text, run.folder});
-  return config_values(
-      nlohmann::json::parse(settings::write_run_config(config, /*with_output=*/false)));
-} catch (const Error&) {
-  return config_values(run.config);
-}
-
-/// Lists the settings, and then the other facts, whose values differ.
+/// Lists the values that differ.
 std::string differences(std::span<const RunFiles> runs) {
   Table table{"Differences", "settings", {"key"}};
-  for (std::size_t i = 0; i < runs.size(); ++i) table.heads.push_back(keyed_name(runs, i));
-  for (const auto& values_of_run : {settings_of, ran_with}) {
-    std::vector<Values> values;
-    std::set<std::string> keys;
-    for (const RunFiles& run : runs) {
-      for (const auto& [key, value] : values.emplace_back(values_of_run(run))) keys.insert(key);
+  Values all;
+  std::vector<Values> of_runs;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    table.heads.push_back(keyed_name(runs, i));
+    const Values& values = of_runs.emplace_back(values_of(runs[i]));
+    all.insert(values.begin(), values.end());
+  }
+  for (const auto& [key, unused] : all) {
+    std::vector<std::string> cells;
+    for (const Values& values : of_runs) {
+      const auto found = values.find(key);
+      cells.push_back(found == values.end() ? "–" : escape_html(found->second));
     }
-    for (const std::string& key : keys) {
-      std::vector<std::string> cells{code(key)};
-      for (const Values& of_run : values) {
-        const auto found = of_run.find(key);
-        cells.push_back(found == of_run.end() ? "–" : escape_html(found->second));
-      }
-      if (std::set<std::string>(cells.begin() + 1, cells.end()).size() > 1) table.add(cells);
-    }
+    if (std::ranges::count(cells, cells.front()) == std::ssize(cells)) continue;
+    cells.insert(cells.begin(), code(key));
+    table.add(cells);
   }
   return section("identity", "How do they differ?",
                  !table.rows.empty() ? table.html()
