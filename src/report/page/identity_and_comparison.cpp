@@ -188,26 +188,14 @@ std::vector<std::string> starred(std::span<const RunFiles> runs, const Figure& f
   return cells;
 }
 
-/// Whether runs were tested on the same images.
-enum class SameTest { kYes, kMaybe, kNo };
-
-/// Compares the numbers of test images per class, the lists of held-out files, and the data hashes.
-SameTest same_test(const RunFiles& a, const RunFiles& b) {
-  const bool are_known = a.counts.classes() > 0 && b.counts.classes() > 0;
-  if (are_known && a.counts.samples != b.counts.samples) return SameTest::kNo;
-  const nlohmann::json& files_of_a = value_in(a.dataset, "test");
-  const nlohmann::json& files_of_b = value_in(b.dataset, "test");
-  if (files_of_a.is_array() || files_of_b.is_array()) {
-    return files_of_a == files_of_b ? SameTest::kYes : SameTest::kNo;
-  }
-  return text_in(a.facts, "data_hash") == text_in(b.facts, "data_hash") ? SameTest::kYes
-                                                                        : SameTest::kMaybe;
-}
-
-SameTest same_test(std::span<const RunFiles> runs) {
-  SameTest same = SameTest::kYes;
-  for (const RunFiles& run : runs) same = std::max(same, same_test(runs.front(), run));
-  return same;
+/// Compares the numbers of test images per class, and the lists of held-out files.
+bool have_same_test(std::span<const RunFiles> runs) {
+  const RunFiles& first = runs.front();
+  return std::ranges::all_of(runs, [&first](const RunFiles& run) {
+    const bool are_known = first.counts.classes() > 0 && run.counts.classes() > 0;
+    return (!are_known || first.counts.samples == run.counts.samples) &&
+           value_in(first.dataset, "test") == value_in(run.dataset, "test");
+  });
 }
 
 std::string results_table(std::span<const RunFiles> runs) {
@@ -218,7 +206,7 @@ std::string results_table(std::span<const RunFiles> runs) {
   const auto last = [](double EpochRecord::*figure) {
     return [figure](const RunFiles& run) { return run.last(figure); };
   };
-  const bool comparable = same_test(runs) != SameTest::kNo;
+  const bool comparable = have_same_test(runs);
   const auto accuracies = starred(runs, final_accuracy, percent_text, true, comparable);
   const auto bests = starred(runs, of_best_epoch, percent_text, true, comparable);
   const auto losses = starred(runs, last(&EpochRecord::test_loss), decimal, false, comparable);
@@ -326,8 +314,7 @@ std::string lead(std::span<const RunFiles> runs) {
     if (std::isfinite(final_accuracy(run))) ranked.push_back(&run);
   }
   if (ranked.empty()) return "None of the runs has been evaluated yet.";
-  const SameTest same = same_test(runs);
-  if (same == SameTest::kNo) {
+  if (!have_same_test(runs)) {
     return "The runs were tested on different files, so their test accuracies and losses are "
            "not comparable.";
   }
@@ -340,9 +327,6 @@ std::string lead(std::span<const RunFiles> runs) {
   }
   std::string text = fmt::format("The best final test accuracy is {}, reached by <b>{}</b>.",
                                  percent(best), escape_html(ranked[0]->name));
-  if (same == SameTest::kMaybe) {
-    text += " The data hashes of the runs differ, so their test images may differ, too.";
-  }
   if (ranked.size() < 2) return text;
   text += fmt::format(" It is {:.2f} points above the next.", 100 * gap);
   const auto images = static_cast<double>(ranked[0]->counts.all());
