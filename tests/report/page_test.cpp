@@ -208,7 +208,7 @@ TEST_CASE("a comparison has results, curves and settings") {
                         "<code>learning_rate</code></th><td>0.01</td><td>0.5</td>"});
   CHECK_THAT(page, !ContainsSubstring("<code>batch_size</code>"));
   check_contains(page,
-                 {"runs/b: from 90.00 % (epoch 1) to 98.00 % (epoch 5).", "How do they differ?",
+                 {"runs/b <b>98.00 %</b>", "How do they differ?",
                   "It is 1.33 points above the next. With 104 test images, a difference this small "
                   "may be due to chance.",
                   "<td data-label=\"test accuracy\"><span class=\"best\">★ 98.00 %</span></td>",

@@ -146,7 +146,7 @@ class LineDrawing {
     constexpr std::array kFormats{"percent", "decimal", "count", "seconds"};
     std::string text = fmt::format(
         R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}" data-format="{}" data-unit="{}">)",
-        kWidth, kHeight, escape_html(description()),
+        kWidth, kHeight, escape_html(chart_.title),
         kFormats.at(static_cast<std::size_t>(chart_.y_format)), escape_html(chart_.x_name));
     text += axes();
     for (const ChartSeries& series : chart_.series) text += line(series);
@@ -214,20 +214,6 @@ class LineDrawing {
     }
     return fmt::format(R"(<path class="line c{}" data-x="{}" data-y="{}" d="{}"/>{})",
                        series.colour, xs, ys, drawing, dots);
-  }
-
-  /// Returns "Accuracy by epoch. test: from 91.20 % (epoch 1) to 99.02 % (epoch 10), …".
-  std::string description() const {
-    std::string text = chart_.title + " by " + chart_.x_name + ".";
-    for (const ChartSeries& series : chart_.series) {
-      if (series.faint || series.points.empty()) continue;
-      const ChartPoint& first = series.points.front();
-      const ChartPoint& last = series.points.back();
-      text += fmt::format(" {}: from {} ({} {}) to {} ({} {}).", series.name,
-                          value_text(first.y, chart_.y_format), chart_.x_name, first.x,
-                          value_text(last.y, chart_.y_format), chart_.x_name, last.x);
-    }
-    return text;
   }
 
   const LineChart& chart_;

@@ -152,9 +152,8 @@ struct LineChart {
   std::vector<ChartSeries> series = {};
 };
 
-/// Returns an HTML figure: title, legend with the last values, and an SVG drawing with a text
-/// description. Lines are thinned to 1,000 points; spikes are kept. Returns "" if no two points
-/// differ in x.
+/// Returns an HTML figure: title, legend with the last values, and an SVG drawing. Lines are
+/// thinned to 1,000 points; spikes are kept. Returns "" if no two points differ in x.
 std::string line_chart(const LineChart& chart);
 
 /// Returns the exponential moving average of the finite points, with a time constant of `window`
