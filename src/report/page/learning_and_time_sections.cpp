@@ -251,7 +251,7 @@ std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
   const double startup = number_in(run.summary, "startup_seconds");
   if (startup > 0) {
     const bool restarted = number_in(run.summary, "restarts") > 0;
-    text += fmt::format("The first step started {} after {}.", short_duration(startup),
+    text += fmt::format("The first step started {} after {}.", duration(startup),
                         restarted ? "the last restart" : "the command");
   }
   const bool is_measured = std::ranges::any_of(
@@ -260,27 +260,6 @@ std::string time_verdict(const RunFiles& run, const ActivitySeconds& seconds) {
     text += " On a GPU, input, compute and averaging overlap; all of it counts as compute.";
   }
   return text;
-}
-
-/// Shows the seconds of each epoch, in total and by activity.
-std::string chart_of_seconds(const RunFiles& run) {
-  std::vector<ChartSeries> parts;
-  for (std::size_t a = 0; a < kActivities; ++a) {
-    parts.push_back({kActivityNames[a], static_cast<int>(a), {}});
-  }
-  ChartSeries whole{"total", static_cast<int>(kStart), {}};  // no epoch spends time on the start
-  for (const RunEpoch& epoch : run.epochs) {
-    const auto x = static_cast<double>(epoch.epoch);
-    const ActivitySeconds seconds = seconds_of(epoch);
-    whole.points.push_back({x, total(seconds)});
-    for (std::size_t a = 0; a < kActivities; ++a) parts[a].points.push_back({x, seconds[a]});
-  }
-  std::erase_if(parts, [](const ChartSeries& part) {
-    return std::ranges::all_of(part.points, [](auto& point) { return point.y < kShownSeconds; });
-  });
-  parts.insert(parts.begin(), std::move(whole));
-  return line_chart(
-      {"Seconds by epoch", "epoch", AxisFormat::kSeconds, AxisScale::kFromZero, parts});
 }
 
 }  // namespace
@@ -323,8 +302,8 @@ std::string time_bar(const ActivitySeconds& seconds, double full) {
   for (std::size_t a = 0; a < kActivities; ++a) {
     if (full <= 0 || seconds[a] <= 0) continue;
     const double width = 100 * seconds[a] / full;
-    label += fmt::format("{}{} {}", label.empty() ? "" : ", ", kActivityNames[a],
-                         short_duration(seconds[a]));
+    label +=
+        fmt::format("{}{} {}", label.empty() ? "" : ", ", kActivityNames[a], duration(seconds[a]));
     bars += fmt::format(R"(<rect class="a{}" x="{:.3f}" y="0" width="{:.3f}" height="8"/>)", a, x,
                         width);
     x += width;
@@ -355,7 +334,7 @@ std::string time_section(const RunFiles& run) {
   const ChartSeries throughput =
       series_of(run.steps, "samples per second", /*colour=*/4, &StepRecord::samples_per_second);
   text +=
-      "<div class=\"charts\">" + chart_of_seconds(run) +
+      "<div class=\"charts\">" +
       line_chart(
           {"Training throughput", "step", AxisFormat::kCount, AxisScale::kFromZero, {throughput}}) +
       "</div>\n";

@@ -61,8 +61,7 @@
   const write = {
     percent: value => (100 * value).toFixed(2) + " %",
     decimal: value => String(Number(value.toPrecision(4))),
-    count: value => Math.round(value).toLocaleString("en-US"),
-    seconds: value => value.toFixed(value < 10 ? 2 : 1) + " s"
+    count: value => Math.round(value).toLocaleString("en-US")
   };
   const draw = (svg, tag, attributes) => {
     const part = svg.appendChild(document.createElementNS("http" + "://www.w3.org/2000/svg", tag));

@@ -46,7 +46,6 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
 
 std::string value_text(double value, AxisFormat format) {
   if (format == AxisFormat::kPercent) return percent(value);
-  if (format == AxisFormat::kSeconds) return duration(value);
   return format == AxisFormat::kCount ? count(value) : decimal(value);
 }
 
@@ -143,7 +142,7 @@ class LineDrawing {
            chart.y_scale == AxisScale::kLogarithmic) {}
 
   std::string svg() const {
-    constexpr std::array kFormats{"percent", "decimal", "count", "seconds"};
+    constexpr std::array kFormats{"percent", "decimal", "count"};
     std::string text = fmt::format(
         R"(<svg viewBox="0 0 {} {}" role="img" aria-label="{}" data-format="{}" data-unit="{}">)",
         kWidth, kHeight, escape_html(chart_.title),
@@ -268,11 +267,6 @@ std::string duration(double seconds) {
   const std::int64_t whole = std::llround(seconds);
   if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
-}
-
-std::string short_duration(double seconds) {
-  if (!std::isfinite(seconds)) return kNotFinite;
-  return seconds < 1 ? fmt::format("{:.3g} ms", 1000 * seconds) : fmt::format("{:.3g} s", seconds);
 }
 
 std::string decimal(double value) {

@@ -86,8 +86,6 @@ std::string escape_html(std::string_view text);
 std::string percent(double fraction, int digits = 2);
 /// Returns "0.12 s", "78.7 s", "21 min 5 s" or "3 h 12 min".
 std::string duration(double seconds);
-/// Returns "12.3 ms" or "1.25 s".
-std::string short_duration(double seconds);
 /// Returns four significant digits: "0.03174", "1.2e-05".
 std::string decimal(double value);
 /// Returns a rounded number with thousands separators: "10,574".
@@ -131,7 +129,7 @@ struct ChartPoint {
 };
 
 /// Number format of an axis.
-enum class AxisFormat { kPercent, kDecimal, kCount, kSeconds };
+enum class AxisFormat { kPercent, kDecimal, kCount };
 
 /// A line of a chart.
 struct ChartSeries {
