@@ -180,26 +180,17 @@ std::string bold_class(const RunFiles& run, std::int64_t label) {
 }
 
 std::string mistakes_verdict(const RunFiles& run) {
-  const std::int64_t samples = run.counts.all();
-  const auto all = static_cast<double>(samples);
+  const auto all = static_cast<double>(run.counts.all());
   const double wrong = all - static_cast<double>(run.counts.right());
   if (wrong == 0) return fmt::format("None of the {} test images.", count(all));
   std::string text =
       fmt::format("{} of {} test images ({})", count(wrong), count(all), percent(wrong / all));
-  for (std::int64_t label = 0; label < run.counts.classes(); ++label) {
-    if (run.counts.of(label).predicted < samples) continue;
-    return text + ". It predicts " + bold_class(run, label) + " for every image.";
-  }
   const char* before = ". Most often ";
   for (const ConfusedPair& pair : most_confused(run.counts, kNamedPairs)) {
     text += fmt::format("{}{} is predicted as {} ({}×)", std::exchange(before, ", "),
                         bold_class(run, pair.truth), bold_class(run, pair.predicted), pair.images);
   }
-  text += ".";
-  if (const std::vector<std::int64_t> missed = never_predicted(run.counts); !missed.empty()) {
-    text += " Never predicted: " + bold_classes(run, missed) + ".";
-  }
-  return text;
+  return text + ".";
 }
 
 /// Returns an item of the image list. `kinds` contains the kinds of the items so far.
