@@ -53,19 +53,6 @@ RunImages load_images(Worker& worker, const data::Dataset& dataset) {
   return images;
 }
 
-/// Checked here, because the number of steps per epoch is not known earlier.
-void warn_of_cut_warmup(const Worker& worker, const train::Trainer& trainer) {
-  const settings::TrainOptions& options = worker.config.train;
-  if (!worker.is_rank0() || !options.max_steps) return;
-  const double steps =
-      options.schedule.warmup_epochs * static_cast<double>(trainer.steps_per_epoch());
-  if (steps <= static_cast<double>(*options.max_steps)) return;
-  spdlog::warn(
-      "schedule.warmup_epochs {} is {:.0f} steps, but max_steps ends the run after {}: the "
-      "warm-up is shortened to the length of the run",
-      options.schedule.warmup_epochs, steps, *options.max_steps);
-}
-
 /// Returns the class weights of the config, by class; empty if there are none. Throws like
 /// data::class_weights.
 std::vector<float> class_weights(const Worker& worker, const data::Dataset& dataset) {
@@ -120,7 +107,6 @@ std::unique_ptr<train::Trainer> build_trainer(const Worker& worker, const data::
     options.gradient_averaging.strategy = Strategy::kFlat;
     trainer = build();
   }
-  warn_of_cut_warmup(worker, *trainer);
   if (worker.is_rank0()) remark_on(trainer->model());
   return trainer;
 }
