@@ -46,7 +46,7 @@ void run_preview(Worker& worker);
 /// those of a published network.
 void run_init(Worker& worker);
 
-/// Checks matrix products on this rank's device, and sums over the ranks by every available method;
+/// Checks matrix products on this rank's device, and measures sums over the ranks by its backend;
 /// rank 0 prints versions and times as a JSON object. Collective. Throws Error.
 void run_diagnosis(Worker& worker);
 

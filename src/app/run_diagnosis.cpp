@@ -3,7 +3,6 @@
 #include <ATen/ops/ones.h>
 #include <dlfcn.h>
 #include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include "app/commands.h"
 #include "base/print.h"
 #include "base/system.h"
-#include "comm/gradient_averager.h"
 
 namespace mnist_train::app {
 
@@ -37,53 +35,25 @@ double seconds_of(Worker& worker, int repetitions, const std::function<void()>& 
   return seconds[seconds.size() / 2];
 }
 
-/// Measures sums over the ranks. `prepare(n)` returns a function that sums n elements. Collective.
-Json measure(Worker& worker, const std::string& name,
-             const std::function<std::function<void()>(std::int64_t elements)>& prepare) {
+/// Measures sums over the ranks by Gloo or NCCL. Collective.
+Json measure_all_reduce(Worker& worker) {
   constexpr std::int64_t kElements = 4 << 20;  // f32: 16 MiB
-  const double latency_s = seconds_of(worker, 100, prepare(1));
-  const double seconds = seconds_of(worker, 9, prepare(kElements));
-  const auto bytes = static_cast<double>(kElements) * sizeof(float);
-  return {{"name", name}, {"latency_s", latency_s}, {"bytes_per_second", bytes / seconds}};
-}
-
-/// Checks the sum of ones over the ranks.
-void check_sum(const Worker& worker, const at::Tensor& sum, const std::string& name) {
-  const auto first = accelerator::to_host(sum.narrow(0, 0, 1)).item<float>();
-  if (first != static_cast<float>(worker.identity.world_size)) fail(name + " computes a wrong sum");
-}
-
-/// Measures Gloo or NCCL. Collective.
-Json measure_backend(Worker& worker) {
-  return measure(worker, worker.placement.backend, [&](std::int64_t elements) {
+  const auto measure = [&](std::int64_t elements, int repetitions) {
     at::Tensor sum = at::ones({elements}, at::TensorOptions(at::kFloat).device(worker.device()));
     worker.communicator.all_reduce_sum(sum);
-    check_sum(worker, sum, "all-reduce");
+    const auto first = accelerator::to_host(sum.narrow(0, 0, 1)).item<float>();
+    if (first != static_cast<float>(worker.identity.world_size)) {
+      fail("all-reduce computes a wrong sum");
+    }
     sum.zero_();
-    return [&worker, sum]() mutable { worker.communicator.all_reduce_sum(sum); };
-  });
-}
-
-/// Measures gradient averaging in shared memory, between the CPUs of one host. Collective.
-Json measure_shared_memory(Worker& worker) {
-  return measure(worker, "shared_memory", [&](std::int64_t elements) {
-    const at::Tensor flat = at::ones({elements});
-    const std::shared_ptr averager = comm::make_shared_memory_averager(
-        worker.communicator, {.rows = flat.unsqueeze(0),
-                              .flat = flat,
-                              .tree = comm::SummationTree::of_ranks(worker.identity.world_size)});
-    averager->average();
-    averager->add_up();
-    averager->all_gather();
-    check_sum(worker, flat, "shared memory");
-    flat.zero_();
-    return [averager, flat] {
-      averager->begin();
-      averager->average();
-      averager->add_up();
-      averager->end_update(/*finite=*/true);
-    };
-  });
+    return seconds_of(worker, repetitions, [&] { worker.communicator.all_reduce_sum(sum); });
+  };
+  const double latency_s = measure(1, 100);
+  const double seconds = measure(kElements, 9);
+  const auto bytes = static_cast<double>(kElements) * sizeof(float);
+  return {{"name", worker.placement.backend},
+          {"latency_s", latency_s},
+          {"bytes_per_second", bytes / seconds}};
 }
 
 /// Detects a build of LibTorch without kernels for this GPU.
@@ -122,16 +92,7 @@ void run_diagnosis(Worker& worker) {
                  {"cpu_capability", at::get_cpu_capability()},
                  {"all_reduce", Json::array()}};
   if (worker.placement.cuda) result["cuda"] = cuda_facts();
-  if (!worker.communicator.alone()) {
-    result["all_reduce"].push_back(measure_backend(worker));
-    if (comm::can_share_memory(worker.communicator, worker.device())) {
-      try {
-        result["all_reduce"].push_back(measure_shared_memory(worker));
-      } catch (const comm::SharedMemoryError& error) {
-        if (worker.is_rank0()) spdlog::warn("cannot average in shared memory: {}", error.what());
-      }
-    }
-  }
+  if (!worker.communicator.alone()) result["all_reduce"].push_back(measure_all_reduce(worker));
   if (worker.is_rank0()) print_result(result);
 }
 
