@@ -191,9 +191,11 @@ std::vector<data::SampleFailure> all_failures(Worker& worker,
                                               const std::vector<data::SampleFailure>& mine) {
   nlohmann::json rows = nlohmann::json::array();
   for (const auto& failure : mine) rows.push_back({failure.sample, failure.message});
+  const nlohmann::json by_rank = worker.communicator.gather_text(json_text(rows));
   std::vector<data::SampleFailure> failures;
-  for (const std::string& of_rank : worker.all_gather_text(json_text(rows))) {
-    for (const auto& row : nlohmann::json::parse(of_rank)) {
+  for (const nlohmann::json& of_rank :
+       nlohmann::json::parse(worker.communicator.broadcast_text(json_text(by_rank)))) {
+    for (const auto& row : nlohmann::json::parse(of_rank.get<std::string>())) {
       failures.push_back({row[0].get<std::int64_t>(), row[1].get<std::string>()});
     }
   }
@@ -280,12 +282,6 @@ at::Device Worker::device() const {
   return placement.cuda
              ? at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(placement.device_index))
              : at::Device(at::kCPU);
-}
-
-std::vector<std::string> Worker::all_gather_text(const std::string& text) {
-  const nlohmann::json all = communicator.gather_text(text);
-  return nlohmann::json::parse(communicator.broadcast_text(json_text(all)))
-      .get<std::vector<std::string>>();
 }
 
 std::unique_ptr<Worker> start_worker() {

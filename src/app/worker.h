@@ -38,8 +38,6 @@ struct Worker {
   void enter(launch::Phase phase, std::int64_t batch = 0) {
     launch::update(status(), phase, 0, 0, batch);
   }
-  /// Returns the texts of all ranks, by rank; bytes that are not UTF-8 are replaced. Collective.
-  std::vector<std::string> all_gather_text(const std::string& text);
 };
 
 /// Reads the front end's job, determines this rank's identity, sets up logging, threads and the
