@@ -171,21 +171,21 @@ void add_progress(report::Summary& summary, const std::string& status, const Wor
 report::RunStart run_start(const data::Dataset& dataset, const train::Trainer& trainer,
                            const std::string& resumed_from) {
   const train::Progress& progress = trainer.progress();
-  return {.host = host_name(),
-          .resumed_from = resumed_from,
-          .epoch = progress.epoch,
-          .step = progress.step,
-          .samples_seen = progress.samples_seen,
-          .train_images = dataset.train.count,
-          .validation_images = dataset.validation.count,
-          .test_images = dataset.test.count,
-          .image_channels = dataset.train.channels,
-          .image_height = dataset.train.height,
-          .image_width = dataset.train.width,
-          .classes = dataset.train.classes,
-          .class_names = dataset.class_names,
-          .steps_per_epoch = trainer.steps_per_epoch(),
-          .test_class_sizes = dataset.test.class_sizes()};
+  const data::ImageSet& images = dataset.train;
+  report::RunStart start;
+  start.host = host_name();
+  if (!resumed_from.empty()) start.resumed_from = resumed_from;
+  start.epoch = progress.epoch;
+  start.step = progress.step;
+  start.samples_seen = progress.samples_seen;
+  start.steps_per_epoch = trainer.steps_per_epoch();
+  start.dataset = {images.count,       dataset.validation.count,
+                   dataset.test.count, images.channels,
+                   images.height,      images.width,
+                   images.classes};
+  start.class_names = dataset.class_names;
+  start.test_class_sizes = dataset.test.class_sizes();
+  return start;
 }
 
 /// Returns the config that repeats this run. It includes the number of processes if another

@@ -91,9 +91,9 @@ class Console : public Sink {
   void begin(const RunStart& start, const Summary& /*summary*/) override {
     class_names_ = start.class_names;
     samples_per_step_ =
-        static_cast<double>(start.train_images) / static_cast<double>(start.steps_per_epoch);
-    figures_ = {start.validation_images > 0, are_unequal(start.test_class_sizes),
-                start.classes >= kTop5Classes};
+        static_cast<double>(start.dataset.train) / static_cast<double>(start.steps_per_epoch);
+    figures_ = {start.dataset.validation > 0, are_unequal(start.test_class_sizes),
+                start.dataset.classes >= kTop5Classes};
     if (setup_.quiet || !setup_.is_terminal || setup_.has_head) return;
     Row titles;
     std::ranges::transform(kColumns, titles.begin(), &Column::title);

@@ -72,23 +72,9 @@ bool has_status(const OrderedJson& summary, const char* status) {
 }
 
 OrderedJson to_json(const RunStart& start, const Summary& summary) {
-  OrderedJson json = {
-      {"time", wall_clock_seconds()},
-      {"host", start.host},
-      {"resumed_from",
-       start.resumed_from.empty() ? OrderedJson() : OrderedJson(start.resumed_from)},
-      {"epoch", start.epoch},
-      {"step", start.step},
-      {"samples_seen", start.samples_seen},
-      {"steps_per_epoch", start.steps_per_epoch},
-      {"data",
-       {{"train", start.train_images},
-        {"validation", start.validation_images},
-        {"test", start.test_images},
-        {"channels", start.image_channels},
-        {"height", start.image_height},
-        {"width", start.image_width},
-        {"classes", start.classes}}}};
+  OrderedJson json = {{"time", wall_clock_seconds()}};
+  add_fields(json, start, /*omits_empty=*/false);
+  add_fields(json["data"], start.dataset);
   if (!start.class_names.empty()) json["data"]["class_names"] = start.class_names;
   add_fields<RunIdentity>(json, summary, /*omits_empty=*/false);
   return json;

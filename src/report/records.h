@@ -168,21 +168,30 @@ struct EpochResult {
 
 /// A start of a run: the first one, a restart after a lost process, or a resume.
 struct RunStart {
+  /// Numbers of images, their shape, and the number of classes.
+  struct DatasetShape {
+    std::int64_t train = 0;
+    std::int64_t validation = 0;
+    std::int64_t test = 0;
+    std::int64_t channels = 0;
+    std::int64_t height = 0;
+    std::int64_t width = 0;
+    std::int64_t classes = 0;
+
+    MNIST_TRAIN_VISIT(train, validation, test, channels, height, width, classes)
+  };
+
   std::string host;
-  std::string resumed_from;  // checkpoint; empty: a fresh start
-  std::int64_t epoch = 0;    // finished epochs
+  std::optional<std::string> resumed_from;  // checkpoint; nothing: a fresh start
+  std::int64_t epoch = 0;                   // finished epochs
   std::int64_t step = 0;
   std::int64_t samples_seen = 0;
-  std::int64_t train_images = 0;
-  std::int64_t validation_images = 0;
-  std::int64_t test_images = 0;
-  std::int64_t image_channels = 0;
-  std::int64_t image_height = 0;
-  std::int64_t image_width = 0;
-  std::int64_t classes = 0;
-  std::vector<std::string> class_names;  // by number; empty if the data contain no names
   std::int64_t steps_per_epoch = 0;
+  DatasetShape dataset;
+  std::vector<std::string> class_names;        // by number; empty if the data contain no names
   std::vector<std::int64_t> test_class_sizes;  // number of test images per class
+
+  MNIST_TRAIN_VISIT(host, resumed_from, epoch, step, samples_seen, steps_per_epoch)
 };
 
 /// The part of the summary that is known when a run starts.

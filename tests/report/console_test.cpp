@@ -50,7 +50,7 @@ class Screen {
   /// Starts a run of 1,024 samples a step.
   void begin() const {
     RunStart start;
-    start.train_images = 102'400;
+    start.dataset.train = 102'400;
     start.steps_per_epoch = 100;
     console->begin(start, {});
   }
@@ -225,7 +225,7 @@ TEST_CASE("a narrow terminal shows fewer columns, whole and aligned with the hea
   const std::string head =
       "  epoch  test loss  accuracy  held out  train loss  accuracy      time  samples/s";
   RunStart start;
-  start.validation_images = 10;
+  start.dataset.validation = 10;
   EpochRecord record = epoch(1, 0.5);
   record.validation_loss = 0.5;
   record.validation_accuracy = 0.8125;
@@ -247,7 +247,7 @@ TEST_CASE("the best accuracy so far is coloured, with a validation set the best 
   CHECK_THAT(plain.line(epoch(1, 0.75)), ContainsSubstring("\x1b[1;32m   75.00 %\x1b[0m"));
   CHECK_THAT(plain.line(epoch(2, 0.5)), !ContainsSubstring("\x1b[1;32m"));
   RunStart start;
-  start.validation_images = 10;
+  start.dataset.validation = 10;
   Table table(100, start, /*colours=*/true);
   EpochRecord first = epoch(1, 0.75);
   first.validation_loss = 0.5;
@@ -261,7 +261,7 @@ TEST_CASE("the best accuracy so far is coloured, with a validation set the best 
 
 TEST_CASE("balanced and top-5 accuracy are shown if classes are unequal or many") {
   RunStart start;
-  start.classes = 50;
+  start.dataset.classes = 50;
   start.test_class_sizes = {3, 9};
   Table table(50, start);
   CHECK(table.head == "  epoch  test loss  accuracy  balanced     top 5\n");
