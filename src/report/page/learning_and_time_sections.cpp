@@ -143,7 +143,6 @@ std::string never_predicted_text(const RunFiles& run, const std::vector<std::int
 std::string learning_verdict(const RunFiles& run) {
   if (run.epochs.empty()) return verdict_without_epochs(run);
   const EpochRecord& last = run.epochs.back();
-  const BestEpoch best = run.best_epoch().value_or(BestEpoch{});
   const Baseline baseline(run.counts);
   const std::vector<std::int64_t> missed = never_predicted(run.counts);
   const std::string word = answer(run, baseline, missed.empty());
@@ -155,11 +154,6 @@ std::string learning_verdict(const RunFiles& run) {
         percent(last.test_balanced_accuracy), percent(baseline.balanced_accuracy, 1));
   }
   text += never_predicted_text(run, missed);
-  if (best.epoch != last.epoch) {
-    text += fmt::format("By {}{}, epoch {} was best, with test accuracy {}. ",
-                        run.has_validation() ? "validation " : "", words_for(run.best_by()),
-                        best.epoch, percent(best.test_accuracy));
-  }
   if (word == "No" && missed.empty()) text += "A lower learning_rate often helps. ";
   const double gap = last.train_accuracy - last.test_accuracy;
   if (learned && gap > 0.02) {
