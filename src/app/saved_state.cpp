@@ -133,19 +133,6 @@ void require_same_run(const Worker& worker, const std::string& source,
   }
 }
 
-/// Forgets the best weights so far unless they were chosen by the metric in this run's config.
-void choose_best_anew(const Worker& worker, const settings::RunConfig& saved,
-                      train::Progress& progress) {
-  const settings::BestBy before = saved.checkpoint.best_by;
-  const settings::BestBy now = worker.config.checkpoint.best_by;
-  if (before == now) return;
-  spdlog::warn(
-      "checkpoint.best_by has changed from {} to {}: the best checkpoint is chosen anew, starting "
-      "with the next evaluation",
-      report::words_for(before), report::words_for(now));
-  progress.forget_best();
-}
-
 ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundCheckpoint& found,
                                   const data::Dataset& dataset, train::Trainer& trainer) {
   const std::string source = found.path.string();
@@ -159,7 +146,10 @@ ResumedRun resume_from_checkpoint(const Worker& worker, const checkpoint::FoundC
     spdlog::warn("moved {} of this run to {}", counted(later, "later checkpoint"),
                  (worker.run_folder / files::kCheckpoints / "abandoned").string());
   }
-  if (saved) choose_best_anew(worker, *saved, trainer.progress());
+  // The best weights so far were chosen by another metric.
+  if (saved && saved->checkpoint.best_by != worker.config.checkpoint.best_by) {
+    trainer.progress().forget_best();
+  }
   mark_best(worker, progress);
   resumed.is_finished = trainer.run_done() && has_results(worker, progress);
   if (saved && !trainer.run_done()) warn_of_other_settings(*saved, worker.config);
