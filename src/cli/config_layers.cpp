@@ -36,13 +36,10 @@ std::shared_ptr<const Source> source_of(std::string name, std::string text,
       Source{std::move(name), std::move(text), std::move(folder)});
 }
 
-/// `value_begin`: offset of the flag's value in `text`.
-std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text,
-                                             std::size_t value_begin = 0) {
+std::shared_ptr<const Source> source_of_flag(const std::string& flag, const std::string& text) {
   const std::string shown = strict_json::shorten(text);
-  return std::make_shared<const Source>(Source{flag + ' ' + shown, text, fs::current_path(),
-                                               /*is_in_name=*/shown == text,
-                                               /*typed_value=*/value_begin});
+  return std::make_shared<const Source>(
+      Source{flag + ' ' + shown, text, fs::current_path(), /*is_in_name=*/shown == text});
 }
 
 /// Parses the text from `begin` on as JSON if it is valid JSON, else as a string.
@@ -64,7 +61,7 @@ Node wrap(const std::string& key, std::size_t offset, Node value) {
 /// Returns the layer of one --set, or nothing if the text is not KEY.PATH=VALUE.
 std::optional<Node> set_layer(const std::string& text, Problems& problems) {
   const std::size_t equals = text.find('=');
-  const auto source = source_of_flag("--set", text, equals + 1);  // npos + 1 is 0
+  const auto source = source_of_flag("--set", text);
   const auto refuse = [&] {
     problems.push_back(
         {source, 0, "",

@@ -115,14 +115,11 @@ Type<std::vector<DataLocation>> locations_by_rank() {
 Field<DataOptions> test_field(const KeyOwner& owner) {
   const Type<std::optional<DataLocation>> place = optional_of(location());
   const Type<double> fraction = number({0, 1, true, true});
-  KnownKey key{"", "test", {}, kSamples, {.owner = owner, .shorthand_for = "images"}};
+  KnownKey key{"", "test", {}, kSamples, {.owner = owner}};
   key.fragment = place.fragment;
   key.fragment["anyOf"].insert(key.fragment["anyOf"].begin(), fraction.fragment);
   const auto read = [place, fraction](DataOptions& options, const JsonCursor& cursor) {
-    const Json& value = cursor.value();
-    const bool is_fraction = value.is_number() && value > 0 && value < 1;
-    const bool is_name = text_of(cursor.node()).has_value();  // --set data.test=2024
-    if (is_fraction || (value.is_number() && !is_name)) {
+    if (cursor.value().is_number()) {
       const auto held_out = fraction.read(cursor.or_else("a path"));
       if (held_out) options.test_fraction = *held_out;
     } else if (auto found = place.read(cursor.or_else("a fraction such as 0.2"))) {
@@ -189,7 +186,7 @@ void add_sources(Schema<DataOptions>& schema) {
   ADD_KEY(schema, train, kSamples, optional_of(location()),
           "Training set: a folder; for idx also an images file, or {images, labels}; for cifar "
           "also one batch; for image-list a CSV file; for lmdb also its file.",
-          {}, {.drops = {"train_per_process"}, .owner = owner, .shorthand_for = "images"});
+          {}, {.drops = {"train_per_process"}, .owner = owner});
   schema.add(test_field(owner));
   ADD_KEY(schema, train_per_process, kSamples, locations_by_rank(),
           "Instead of train: one training set per process, by rank.", {},

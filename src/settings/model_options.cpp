@@ -366,7 +366,7 @@ Schema<ModelOptions> model_schema() {
   add_networks(schema);
   ADD_KEY(schema, weights, kNever, optional_of(weights()),
           "A file with the initial weights; for another number of classes, set new.",
-          {"pretrained", "init_from"}, {.shorthand_for = "file"});
+          {"pretrained", "init_from"});
   const KeyTraits of_mlp{.owner = {"name", "mlp", /*is_any_other=*/false, "model"}};
   ADD_KEY(schema, hidden, list_of(integer(1, kMaxLayerSize)), "Sizes of mlp's hidden layers.", {},
           of_mlp);
@@ -375,7 +375,7 @@ Schema<ModelOptions> model_schema() {
   ADD_KEY(schema, init, init(),
           "Initial weights: default (those of the model), {\"name\": \"normal\", \"std\": 0.1}, "
           "xavier_uniform or kaiming_normal.",
-          {"initializer", "weight_init"}, {.shorthand_for = "name"});
+          {"initializer", "weight_init"});
   for (const char* key : {"torchscript", "plugin"}) {
     schema.forbid(
         "init", {given("init"), given(key), none_of(equal("init", "default"))},

@@ -241,7 +241,7 @@ void use_published_normalize(RunConfig& config, const JsonCursor& /*cursor*/) {
 Schema<RunConfig> make_schema() {
   Schema<RunConfig> schema;
   const auto read_link = [](RunConfig&, const JsonCursor& cursor) {
-    if (!text_of(cursor.node())) cursor.add_mismatch("a string");
+    if (!cursor.value().is_string()) cursor.add_mismatch("a string");
   };
   schema.add({{"", "$schema", {}, kSteps, {}, {{"type", "string"}}},
               "Location of this schema for editors; the program ignores it.",
@@ -359,28 +359,6 @@ void drop_disowned(Layers& layers, const KnownKey& key) {
   }
 }
 
-/// Expands the shorthand value of a --set to an object if another --set sets another key of the
-/// same object, so that their order does not matter.
-void expand_shorthand(Layers& layers, const KnownKey& key) {
-  const std::string& member = *key.traits.shorthand_for;
-  const auto typed = [&](Node& layer) {
-    return layer.source->typed_value ? value_in(layer, key.group, key.name) : nullptr;
-  };
-  const bool has_object = std::ranges::any_of(layers, [&](Node& layer) {
-    const Node* value = typed(layer);
-    return value != nullptr && value->value.is_object() && value->find(member) == nullptr;
-  });
-  if (!has_object) return;
-  for (Node& layer : layers) {
-    Node* value = typed(layer);
-    if (value == nullptr || value->value.is_object()) continue;
-    if (member.empty() ? value->value != true : !text_of(*value)) continue;
-    Node object = node_at(value->source, value->offset);
-    if (!member.empty()) object.members.push_back({member, value->offset, *value});
-    *value = std::move(object);
-  }
-}
-
 }  // namespace
 
 const std::vector<KnownKey>& config_keys() {
@@ -397,9 +375,6 @@ std::vector<std::string> data_differences(const RunConfig& before, const RunConf
 }
 
 Node merge_layers(std::vector<Node> layers) {
-  for (const KnownKey& key : config_keys()) {
-    if (key.traits.shorthand_for) expand_shorthand(layers, key);
-  }
   for (const KnownKey& key : config_keys()) {
     const std::size_t below = count_below(layers, key.group, key.name);
     for (std::size_t i = 0; i < below; ++i) {

@@ -107,7 +107,7 @@ Field<TrainOptions> deterministic_field() {
     if (options.shards) return object.write({*options.shards});
     return Json(options.deterministic);
   };
-  KnownKey key{"", "deterministic", {}, kSteps, {.shorthand_for = ""}};
+  KnownKey key{"", "deterministic", {}, kSteps};
   key.fragment["anyOf"] = {flag.fragment, object.fragment};
   return {std::move(key),
           "true: bit-identical results for the same binary, hardware and number of processes and "

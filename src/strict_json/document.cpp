@@ -80,12 +80,6 @@ std::string_view word_at(std::string_view text, std::size_t offset) {
   return text.substr(offset, text.find_first_not_of(kOfWords, offset) - offset);
 }
 
-/// Returns the offset of the first byte at or after `offset` that is not JSON whitespace.
-std::size_t skip_whitespace(std::string_view text, std::size_t offset) {
-  while (has_any(text, offset, " \t\r\n")) ++offset;
-  return offset;
-}
-
 /// Rejects other file formats, for which JSON syntax errors would be misleading.
 void refuse_other_formats(const std::string& name, std::string_view text) {
   if (const char* encoding = wide_encoding(text)) {
@@ -164,7 +158,10 @@ class DocumentParser {
     std::string message;
   };
 
-  std::size_t skip_space() { return at_ = skip_whitespace(text_, at_); }
+  std::size_t skip_space() {
+    while (has_any(text_, at_, " \t\r\n")) ++at_;
+    return at_;
+  }
   bool next_is_any(std::string_view characters) { return has_any(text_, skip_space(), characters); }
   bool take(std::string_view character) {
     if (!next_is_any(character)) return false;
@@ -386,17 +383,6 @@ std::string describe(const Node& node) {
   }
   // As written, because 10.0 and 1e1 are not the integer 10.
   return shorten(word_at(node.source->text, node.offset));
-}
-
-std::optional<std::string> text_of(const Node& node) {
-  if (node.value.is_string()) return node.value.get<std::string>();
-  const auto& typed = node.source->typed_value;
-  if (!typed) return std::nullopt;
-  const std::string_view text = node.source->text;
-  if (node.offset == skip_whitespace(text, *typed)) return std::string(text.substr(*typed));
-  if (node.value.is_structured()) return std::nullopt;
-  const std::string_view rest = text.substr(node.offset);  // an item of a list
-  return std::string(rest.substr(0, rest.find_first_of(",]} \t\r\n")));
 }
 
 Json to_json(const Node& node) {

@@ -21,8 +21,6 @@ struct Source {
   std::string text;                   // UTF-8, not validated
   std::filesystem::path base_folder;  // absolute; base for relative paths in the text
   bool is_in_name = false;            // name shows the whole text; messages omit line and column
-  /// Offset of a value that was typed in a shell. A number there may be meant as text.
-  std::optional<std::size_t> typed_value{};
 };
 
 inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
@@ -96,10 +94,6 @@ Node node_at(std::shared_ptr<const Source> source, std::size_t offset, Json valu
 
 /// Returns a description of the value for messages: `1.5`, `the string "ten"`, `a list`.
 std::string describe(const Node& node);
-
-/// Returns the text of a string. In a --set, other values also count as text, as they were typed,
-/// because a folder may be called 2024 or true. Returns nothing for other values in a file.
-std::optional<std::string> text_of(const Node& node);
 
 /// Returns the value as JSON, without positions.
 Json to_json(const Node& node);

@@ -80,14 +80,17 @@ bool underflows(const Node& node) {
   return digits.find_first_of("123456789") != std::string_view::npos;
 }
 
-/// Returns whether the text can be written as JSON and passed to system calls.
-bool is_plain_text(const std::string& text) {
+/// Returns the text of a string that can be written as JSON and passed to system calls.
+std::optional<std::string> plain_text(const Json& value) {
+  if (!value.is_string()) return std::nullopt;
+  std::string text = value.get<std::string>();
   try {
-    (void)Json(text).dump();
-    return text.find('\0') == std::string::npos;
+    (void)value.dump();
   } catch (const Json::exception&) {  // not UTF-8
-    return false;
+    return std::nullopt;
   }
+  if (text.find('\0') != std::string::npos) return std::nullopt;
+  return text;
 }
 
 /// Returns whether the value is a string listed in a JSON Schema's "enum".
@@ -284,9 +287,9 @@ Type<double> number(const NumberRange& range) {
 
 Type<std::string> text(const std::string& pattern, const std::string& expected) {
   return {.read = [pattern, expected](const JsonCursor& cursor) -> std::optional<std::string> {
-            std::optional<std::string> text = text_of(cursor.node());
-            const bool is_text = text && is_plain_text(*text) && text->size() <= kMaxPatternText;
-            if (is_text && std::regex_search(*text, std::regex(pattern))) return text;
+            std::optional<std::string> text = plain_text(cursor.value());
+            const bool is_short = text && text->size() <= kMaxPatternText;
+            if (is_short && std::regex_search(*text, std::regex(pattern))) return text;
             return cursor.add_mismatch(expected);
           },
           .write = [](const std::string& value) { return Json(value); },
@@ -299,11 +302,11 @@ Type<std::string> file_name() {
 
 Type<std::filesystem::path> path() {
   const auto read = [](const JsonCursor& cursor) -> std::optional<std::filesystem::path> {
-    const std::optional<std::string> text = text_of(cursor.node());
-    if (!text || text->empty() || !is_plain_text(*text)) return cursor.add_mismatch("a path");
+    const std::optional<std::string> text = plain_text(cursor.value());
+    if (!text || text->empty()) return cursor.add_mismatch("a path");
     try {
       const auto absolute = cursor.node().source->base_folder / expand_home(*text);
-      if (is_plain_text(absolute.string())) return absolute.lexically_normal();
+      if (plain_text(absolute.string())) return absolute.lexically_normal();
     } catch (const Error& error) {
       return cursor.add_error(error.what());
     }

@@ -41,9 +41,6 @@ struct KeyTraits {
   /// Keys of the same group that are dropped from lower layers if a layer sets this key.
   std::vector<std::string> drops{};
   KeyOwner owner{};
-  /// A scalar value is shorthand for an object that contains only this key; if "", `true` is
-  /// shorthand for {}.
-  std::optional<std::string> shorthand_for{};
 };
 inline const KeyTraits kRequired{.required = true};
 

@@ -78,7 +78,7 @@ def test_a_new_head_is_suggested_and_starts(tmp_path):
     begun = train(tmp_path, changes(suggested))
     assert (begun.weights()["conv1.weight"] == six.conv1.weight.detach().numpy()).all()
     assert begun.read_json("config.json")["model"]["weights"] == suggested
-    again = run("--config", config, "--output", tmp_path / "again", "--set", f"model.weights={weights}", "--set",
+    again = run("--config", config, "--output", tmp_path / "again", "--set", f"model.weights.file={weights}", "--set",
                 "model.weights.new=head", expect=0)
     assert "2 keep their initial values: fc.bias, fc.weight" in again.stderr
 
