@@ -19,8 +19,6 @@
 
 namespace mnist_train::strict_json {
 
-using std::string_view_literals::operator""sv;
-
 namespace {
 
 constexpr const char* kStandardInput = "<stdin>";
@@ -56,18 +54,6 @@ std::string read_to_end(int fd, const std::string& name) {
   return text;
 }
 
-/// Detects UTF-16 or UTF-32 by the byte order mark or by zero bytes in the first characters, and
-/// returns its name, or null.
-const char* wide_encoding(std::string_view text) {
-  std::string zeros;  // of the first four bytes; the first two characters of JSON are ASCII
-  for (const char byte : text.substr(0, 4)) zeros += byte == '\0' ? '0' : 'x';
-  if (text.starts_with("\0\0\xFE\xFF"sv) || zeros == "000x") return "UTF-32BE";
-  if (text.starts_with("\xFF\xFE\0\0"sv) || zeros == "x000") return "UTF-32LE";
-  if (text.starts_with("\xFF\xFE") || zeros == "x0x0") return "UTF-16LE";
-  if (text.starts_with("\xFE\xFF") || zeros == "0x0x") return "UTF-16BE";
-  return nullptr;
-}
-
 /// Returns whether the character at `offset` is one of `characters`.
 bool has_any(std::string_view text, std::size_t offset, std::string_view characters) {
   return offset < text.size() && characters.find(text[offset]) != std::string_view::npos;
@@ -78,19 +64,6 @@ std::string_view word_at(std::string_view text, std::size_t offset) {
   constexpr std::string_view kOfWords =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_+-.";
   return text.substr(offset, text.find_first_not_of(kOfWords, offset) - offset);
-}
-
-/// Rejects other file formats, for which JSON syntax errors would be misleading.
-void refuse_other_formats(const std::string& name, std::string_view text) {
-  if (const char* encoding = wide_encoding(text)) {
-    refuse(name, std::string("is ") + encoding +
-                     " text, but a config must be UTF-8; to convert it: iconv -f " + encoding +
-                     " -t UTF-8 " + (name == kStandardInput ? "FILE" : shell_word(name)) +
-                     " > config.json");
-  }
-  if (const auto kind = binary_kind(text)) {
-    refuse(name, "is " + kind->name + "; a config is a JSON file");
-  }
 }
 
 constexpr std::size_t kMaxNesting = 64;
@@ -309,7 +282,6 @@ std::shared_ptr<const Source> load_source(const std::string& path) {
   auto source = std::make_shared<Source>();
   source->name = name;
   source->text = read_to_end(fd, name);
-  refuse_other_formats(name, source->text);
   source->base_folder = is_file && !is_stdin ? std::filesystem::absolute(path).parent_path()
                                              : std::filesystem::current_path();
   if (source->text.size() > kMaxSourceBytes) {

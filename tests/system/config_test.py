@@ -1,7 +1,6 @@
 """Configs and command lines of the real binary, without training."""
 
 import json
-import subprocess
 import time
 
 import pytest
@@ -55,25 +54,6 @@ def test_all_errors_are_reported_at_once_one_a_line(tmp_path):
         "--set seed=-1: /seed: expected an integer from 0 to 9223372036854775807, found -1",
     ]
     assert list(tmp_path.iterdir()) == [tmp_path / "bad.json"]
-
-
-@pytest.mark.parametrize("encoding, mark", [("utf-16-le", ""), ("utf-16-be", "\ufeff"), ("utf-32-le", "\ufeff"), ("utf-32-be", "")])
-def test_a_config_in_another_encoding_comes_with_the_command_that_converts_it(tmp_path, encoding, mark):
-    (tmp_path / "my cfg.json").write_bytes((mark + '{"epochs": 3}\n').encode(encoding))
-    name = encoding.upper()[:6] + encoding.upper()[7:]
-    for path in ("/dev/stdin", "my cfg.json"):
-        refused = run("--config", path, folder=tmp_path, stdin=(tmp_path / "my cfg.json").open(), expect=2).stderr
-        assert f"is {name} text, but a config must be UTF-8; to convert it: iconv -f {name} -t UTF-8 " in refused, refused
-        assert len(refused.splitlines()) == 1
-    subprocess.run(refused.split("convert it: ")[1], shell=True, cwd=tmp_path, check=True)
-    assert effective("--config", "config.json", folder=tmp_path)["epochs"] == 3
-
-
-def test_an_archive_for_a_config_is_named(tmp_path):
-    (tmp_path / "cfg.zip").write_text("PK\x03\x04")
-    for path, name in (("cfg.zip", "cfg.zip"), ("-", "<stdin>")):
-        refused = run("--config", path, input="PK\x03\x04", folder=tmp_path, expect=2).stderr
-        assert refused.startswith(f"{name}: is a zip archive; a config is ") and len(refused.splitlines()) == 1, refused
 
 
 def test_paths_that_begin_with_a_tilde_are_in_the_home_folder(tmp_path):
