@@ -1,7 +1,6 @@
 #include <spdlog/fmt/fmt.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -171,56 +170,26 @@ class OnnxGraph {
   int constants_ = 0;
 };
 
-/// Windows sliding over one side of an image.
-struct Windows {
-  std::int64_t side;
-  std::int64_t count;
-  std::int64_t kernel;
-  std::int64_t stride;
-  std::int64_t padding;
-  std::int64_t dilation;
-
-  /// Returns the number of pixels by which the last window extends beyond the image.
-  std::int64_t overhang() const {
-    const std::int64_t end = (count - 1) * stride - padding + dilation * (kernel - 1) + 1;
-    return std::max<std::int64_t>(end - side, 0);
-  }
-
-  bool any_is_empty() const {
-    for (std::int64_t window = 0; window < count; ++window) {
-      bool is_empty = true;
-      for (std::int64_t i = 0; i < kernel; ++i) {
-        const std::int64_t pixel = window * stride - padding + i * dilation;
-        is_empty = is_empty && (pixel < 0 || pixel >= side);
-      }
-      if (is_empty) return true;
-    }
-    return false;
-  }
-};
-
-/// Returns the windows of a pooling layer along height and width.
-template <class Pool>
-std::array<Windows, 2> windows_of(const SizedLayer& sized, const Pool& layer,
-                                  const ImageSize& dilation = {1, 1}) {
-  const auto& [in, out] = std::pair(sized.in, sized.out);
-  const ImageSize stride = layer.stride.value();
-  return {{{in.height, out.height, layer.kernel_size.height, stride.height, layer.padding.height,
-            dilation.height},
-           {in.width, out.width, layer.kernel_size.width, stride.width, layer.padding.width,
-            dilation.width}}};
-}
-
 /// Padding of an image: top, left, bottom, right.
 Sizes both_ends(const ImageSize& padding) {
   return {padding.height, padding.width, padding.height, padding.width};
 }
 
-/// Returns padding within which all windows of a pooling layer fit, regardless of `ceil_mode`.
+/// Returns padding within which all windows of a pooling layer fit; in ceil mode, the last ones may
+/// extend beyond the layer's own padding.
 template <class Pool>
-Sizes padding_of(const Pool& layer, const std::array<Windows, 2>& windows) {
+Sizes padding_of(const SizedLayer& sized, const Pool& layer, const ImageSize& dilation = {1, 1}) {
+  const auto& [height, width] = layer.padding;
   if (!layer.ceil_mode) return both_ends(layer.padding);
-  return {layer.padding.height, layer.padding.width, windows[0].overhang(), windows[1].overhang()};
+  const ImageSize& kernel = layer.kernel_size;
+  const auto overhang = [](std::int64_t side, std::int64_t last_begin, std::int64_t reach) {
+    return std::max<std::int64_t>(last_begin + reach - side, 0);
+  };
+  return {height, width,
+          overhang(sized.in.height, (sized.out.height - 1) * layer.stride->height - height,
+                   dilation.height * (kernel.height - 1) + 1),
+          overhang(sized.in.width, (sized.out.width - 1) * layer.stride->width - width,
+                   dilation.width * (kernel.width - 1) + 1)};
 }
 
 /// Splits the total padding between both ends. Like PyTorch, puts the larger half at the end.
@@ -376,13 +345,7 @@ class LayerWriter {
   }
 
   TensorName add(const SizedLayer& sized, const settings::MaxPool2dLayer& layer, TensorName x) {
-    const auto windows = windows_of(sized, layer, layer.dilation);
-    if (windows[0].any_is_empty() || windows[1].any_is_empty()) {
-      throw network::LayerError(sized.pointer,
-                                "some of its windows contain only padding, for which ONNX does not "
-                                "define a result; use less padding or dilation");
-    }
-    Sizes pads = padding_of(layer, windows);
+    Sizes pads = padding_of(sized, layer, layer.dilation);
     if (pads != both_ends(layer.padding)) {
       // An operator's padding must be smaller than its kernel, but dilated windows may need more.
       x = add_pad(sized, pads, -std::numeric_limits<float>::infinity(), x);
@@ -393,7 +356,7 @@ class LayerWriter {
   }
 
   TensorName add(const SizedLayer& sized, const settings::AvgPool2dLayer& layer, TensorName x) {
-    Sizes pads = padding_of(layer, windows_of(sized, layer));
+    Sizes pads = padding_of(sized, layer);
     if (layer.count_include_pad && pads != Sizes(4)) {
       // PyTorch counts the layer's padding, but not the part of windows beyond it. OpenCV up to
       // 4.12 does not count an operator's own padding at all.
