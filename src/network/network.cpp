@@ -20,33 +20,6 @@ constexpr std::int64_t kMaxParameters = std::int64_t{1} << 33;
 constexpr std::int64_t kMaxParametersOfLayer = std::int64_t{1} << 31;
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // of one image, between two layers
 
-// dir(torch.nn.Sequential()) of PyTorch 2.11, separated by blanks.
-constexpr std::string_view kModuleAttributes =
-    " T_destination add_module append apply bfloat16 buffers call_super_init children compile "
-    "cpu cuda double dump_patches eval extend extra_repr float forward get_buffer "
-    "get_extra_state get_parameter get_submodule half insert ipu load_state_dict modules mtia "
-    "named_buffers named_children named_modules named_parameters parameters pop "
-    "register_backward_hook register_buffer register_forward_hook register_forward_pre_hook "
-    "register_full_backward_hook register_full_backward_pre_hook "
-    "register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module "
-    "register_parameter register_state_dict_post_hook register_state_dict_pre_hook "
-    "requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train "
-    "training type xpu zero_grad _apply _backward_hooks _backward_pre_hooks _buffers _call_impl "
-    "_compiled_call_impl _forward_hooks _forward_hooks_always_called _forward_hooks_with_kwargs "
-    "_forward_pre_hooks _forward_pre_hooks_with_kwargs _get_backward_hooks "
-    "_get_backward_pre_hooks _get_item_by_idx _get_name _is_full_backward_hook "
-    "_load_from_state_dict _load_state_dict_post_hooks _load_state_dict_pre_hooks "
-    "_maybe_warn_non_full_backward_hook _modules _named_members _non_persistent_buffers_set "
-    "_parameters _register_load_state_dict_pre_hook _register_state_dict_hook "
-    "_replicate_for_data_parallel _save_to_state_dict _slow_forward _state_dict_hooks "
-    "_state_dict_pre_hooks _version _wrapped_call_impl ";
-
-/// Returns whether torch.nn.Sequential has no attribute with this name, not even a private one.
-bool is_free_in_python(const std::string& name) {
-  return !name.starts_with("__") &&
-         kModuleAttributes.find(" " + name + " ") == std::string_view::npos;
-}
-
 /// Returns the product, or `most` + 1 if it exceeds `most`.
 std::int64_t bounded_product(std::initializer_list<std::int64_t> factors, std::int64_t most) {
   std::int64_t product = 1;
@@ -248,12 +221,6 @@ class SizeInference {
       if (!names.insert(sized.name).second) {
         fail(sized, "duplicate module name \"{}\"{}", sized.name,
              times > 1 ? "; put the repeated layers into a sequential" : "");
-      }
-      if (!is_free_in_python(sized.name)) {
-        fail(sized,
-             "PyTorch cannot have a module called \"{}\", so Python could not load the weights; "
-             "choose another name",
-             sized.name);
       }
       infer_layer(sized);
       in = sized.out;

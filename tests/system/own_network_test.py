@@ -1,6 +1,5 @@
 """Networks that a config lists layer by layer."""
 
-import re
 
 import pytest
 from support import import_torch, mnist_bytes, own_data, printed_json, run, train, write_config, write_idx_folder
@@ -108,12 +107,3 @@ def test_layers_that_do_not_fit_are_refused_before_a_process_starts(tmp_path, la
     refused = run("--config", write_config(tmp_path), "--set", f"model.layers={layers}", "--output", tmp_path / "run", expect=2)
     assert BAD[layers] in refused.stderr, refused.stderr
     assert len(refused.stderr) < 2000 and not (tmp_path / "run").exists()
-
-
-def test_names_that_a_module_of_pytorch_has_itself_are_refused(tmp_path):
-    config = write_config(tmp_path)
-    taken = [name for name in dir(torch.nn.Sequential()) if re.fullmatch("[A-Za-z0-9_]{1,64}", name)]
-    assert "train" in taken and "_modules" in taken
-    for name in taken:
-        refused = run("describe", "--config", config, "--set", f'model.layers=[{{"name":"flatten","as":"{name}"}}]')
-        assert f'PyTorch cannot have a module called "{name}"' in refused.stderr, name
