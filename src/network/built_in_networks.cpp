@@ -12,8 +12,6 @@ using settings::Layer;
 using settings::LayerList;
 using settings::ModelName;
 
-constexpr std::int64_t kLargestSideTried = 1024;
-
 Layer relu() { return {"", ActivationLayer{Activation::kRelu}}; }
 
 Layer conv2d(std::string as, std::int64_t out_channels, std::int64_t kernel,
@@ -260,15 +258,6 @@ LayerList efficientnet_lite0(ImageShape images) {
   return layers;
 }
 
-/// Returns whether square images with this side fit all layers.
-bool fits(const settings::ModelOptions& options, ImageShape images, std::int64_t side) try {
-  images.height = images.width = side;
-  (void)infer_sizes(layers_of(options, images), images);
-  return true;
-} catch (const LayerError&) {
-  return false;
-}
-
 }  // namespace
 
 settings::LayerList layers_of(const settings::ModelOptions& options, const ImageShape& images) {
@@ -302,13 +291,9 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
     return infer_sizes(layers, images);
   } catch (const LayerError& error) {
     if (options.layers) throw;
-    const std::string named = "/model/name: model \"" + settings::name_of(options.name) + '"';
-    std::int64_t side = 1;
-    while (side < kLargestSideTried && !fits(options, images, side)) ++side;
-    // No image size helps.
-    if (side == kLargestSideTried) throw ConfigKeyError(named + ": " + error.reason());
-    throw ConfigKeyError(named + " needs images of at least " + settings::text_of({side, side}) +
-                         ", but the data has " + settings::text_of({images.height, images.width}));
+    throw ConfigKeyError("/model/name: model \"" + settings::name_of(options.name) +
+                         "\" for images of " + settings::text_of({images.height, images.width}) +
+                         ": " + error.reason());
   }
 }
 

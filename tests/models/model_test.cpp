@@ -67,11 +67,11 @@ TEST_CASE("every model scores each image once for each class, whatever the data'
   }
 }
 
-TEST_CASE("images that are too small for a model are refused with the least size") {
+TEST_CASE("images that are too small for a model are refused with the layer that does not fit") {
   CHECK_THAT(error_of([] {
                make_model(named(ModelName::kNet), {1, 28, 15, 10}, 1);
              }),
-             IsError(ExitCode::kConfig, "at least 16x16", "28x15"));
+             IsError(ExitCode::kConfig, "images of 28x15", "does not fit into [N,50,8,1]"));
   CHECK(make_model(named(ModelName::kNet), {1, 16, 16, 10}, 1) != nullptr);
 }
 

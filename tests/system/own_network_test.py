@@ -1,6 +1,5 @@
 """Networks that a config lists layer by layer."""
 
-
 import pytest
 from support import import_torch, mnist_bytes, own_data, printed_json, run, train, write_config, write_idx_folder
 

@@ -160,7 +160,7 @@ def test_a_diagnosis_that_is_stopped_finds_no_problem(tmp_path):
 def test_a_network_that_is_too_big_for_any_images_says_so(tmp_path):
     config = write_config(tmp_path, {"model": {"name": "mlp", "hidden": [1048576] * 3}})
     refused = run("--config", config, "--dry-run", folder=tmp_path, expect=2)
-    assert "needs images" not in refused.stderr and 'model "mlp": ' in refused.stderr, refused.stderr
+    assert 'model "mlp" for images of 28x28: ' in refused.stderr, refused.stderr
 
 
 @pytest.mark.parametrize("address, why", [("127.0.0.1", ""), ("nowhere.invalid", "the host name does not resolve")])
