@@ -174,29 +174,6 @@ void add_rows(const std::vector<network::SizedLayer>& layers, const settings::Tr
   }
 }
 
-void name_init(settings::LayerList& layers, const settings::InitOptions& init) {
-  for (settings::Layer& layer : layers) {
-    std::visit(
-        [&](auto& kind) {
-          if constexpr (requires { kind.init; }) kind.init = kind.init.value_or(init);
-          if constexpr (requires { kind.layers; }) name_init(kind.layers, init);
-          if constexpr (requires { kind.shortcut; }) name_init(kind.shortcut, init);
-        },
-        layer.kind);
-  }
-}
-
-/// Returns the layers in the form of `model.layers`. If a built-in network does not use PyTorch's
-/// default initialisation, each layer states its own.
-settings::LayerList printed_layers(const settings::ModelOptions& options,
-                                   const network::ImageShape& images) {
-  settings::LayerList layers = network::layers_of(options, images);
-  const settings::InitName usual = network::init_defaults(options).name;
-  const bool is_default = options.init.name == settings::InitName::kDefault;
-  if (is_default && usual != settings::InitName::kDefault) name_init(layers, {usual, {}});
-  return layers;
-}
-
 /// Checks, before any process starts, that the network's layers fit if the image size is known
 /// (from the data set's name or, for `model.layers`, its files), and that the globs of `parameters`
 /// match. Throws ConfigKeyError, and Error(kData) if the files cannot be read.
@@ -224,8 +201,8 @@ std::string describe(const CommandLine& line, const settings::RunConfig& config)
   add_rows(described.layers, config.train, next, table.rows);
   if (!line.json) return report::to_text(table);
   nlohmann::ordered_json json = report::to_json(table);
-  const settings::LayerList layers = printed_layers(config.model, described.images);
-  json["layers"] = nlohmann::ordered_json::parse(settings::write_layers(layers));
+  json["layers"] = nlohmann::ordered_json::parse(
+      settings::write_layers(network::layers_of(config.model, described.images)));
   return json_text(json, 2) + "\n";
 }
 

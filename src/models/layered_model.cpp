@@ -37,19 +37,18 @@ struct WeightedLayer {
 void initialize(const WeightedLayer& weighted, const settings::InitOptions& init,
                 const network::InitDefaults& defaults) {
   const settings::InitOptions& own = weighted.init.value_or(init);
-  const InitName name = own.name == InitName::kDefault ? defaults.name : own.name;
-  if (name == InitName::kDefault) return;
+  if (own.name == InitName::kDefault) return;
   const auto parameters = weighted.module->named_parameters(/*recurse=*/false);
   at::Tensor weight = parameters["weight"];
   const at::Tensor* bias = parameters.find("bias");
-  if (name == InitName::kNormal) {
+  if (own.name == InitName::kNormal) {
     const double std = own.std.value_or(defaults.normal_std);
     torch::nn::init::normal_(weight, 0, std);
     if (bias != nullptr && defaults.normal_draws_biases) torch::nn::init::normal_(*bias, 0, std);
     return;
   }
-  if (name == InitName::kXavierUniform) torch::nn::init::xavier_uniform_(weight);
-  if (name == InitName::kKaimingNormal) {
+  if (own.name == InitName::kXavierUniform) torch::nn::init::xavier_uniform_(weight);
+  if (own.name == InitName::kKaimingNormal) {
     torch::nn::init::kaiming_normal_(weight, 0, torch::kFanIn, torch::kReLU);
   }
   if (bias != nullptr) torch::nn::init::zeros_(*bias);

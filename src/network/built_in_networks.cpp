@@ -68,6 +68,21 @@ LayerList feed_forward(const std::vector<ConvolutionBlock>& blocks,
   return layers;
 }
 
+/// LeNet of Gluon's multi-device tutorial. Its default `init` is Xavier's.
+LayerList lenet(const settings::InitOptions& init) {
+  LayerList layers = feed_forward({{6, 5}, {16, 3}}, {120, 84});
+  if (init.name != settings::InitName::kDefault) return layers;
+  for (Layer& layer : layers) {
+    const auto use_xavier = [](auto& kind) {
+      if constexpr (requires { kind.init; }) {
+        kind.init = settings::InitOptions{settings::InitName::kXavierUniform};
+      }
+    };
+    std::visit(use_xavier, layer.kind);
+  }
+  return layers;
+}
+
 /// Two 3x3 convolutions with batch norm. With `stride` 2, the block halves the image, and the
 /// shortcut is a 1x1 convolution. The order of the modules is that of the book's class.
 Layer residual_block(std::int64_t channels, std::int64_t stride) {
@@ -267,8 +282,8 @@ settings::LayerList layers_of(const settings::ModelOptions& options, const Image
       return feed_forward({{20, 5}, {50, 5}}, {500});
     case ModelName::kMlp:
       return feed_forward({}, options.hidden, options.activation);
-    case ModelName::kLeNet:  // of Gluon's multi-device tutorial
-      return feed_forward({{6, 5}, {16, 3}}, {120, 84});
+    case ModelName::kLeNet:
+      return lenet(options.init);
     case ModelName::kResNet18:
       return resnet18();
     case ModelName::kTorchvisionResNet18:
@@ -299,9 +314,7 @@ Network make_network(const settings::ModelOptions& options, const ImageShape& im
 
 InitDefaults init_defaults(const settings::ModelOptions& options) {
   InitDefaults defaults;
-  if (options.is_own()) return defaults;
-  if (options.name == ModelName::kLeNet) defaults.name = settings::InitName::kXavierUniform;
-  if (options.name == ModelName::kResNet18) {
+  if (!options.is_own() && options.name == ModelName::kResNet18) {
     defaults.normal_std = 0.01;
     defaults.normal_draws_biases = false;
   }

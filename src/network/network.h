@@ -92,10 +92,8 @@ settings::LayerList layers_of(const settings::ModelOptions& options, const Image
 /// LayerError, and ConfigKeyError if a built-in network does not fit the images.
 Network make_network(const settings::ModelOptions& options, const ImageShape& images);
 
-/// Defaults of `model.init` for a network.
+/// Details of `model.init` "normal" for a network.
 struct InitDefaults {
-  settings::InitName name =
-      settings::InitName::kDefault;  // meaning of "default"; kDefault: PyTorch's
   double normal_std = 0.1;
   bool normal_draws_biases = true;  // otherwise they keep PyTorch's values
 };
