@@ -1,7 +1,6 @@
 #include "settings/run_config.h"
 
 #include <algorithm>
-#include <regex>
 #include <string_view>
 #include <utility>
 
@@ -88,26 +87,9 @@ Schema<ReportOptions> report_schema() {
   return schema;
 }
 
-/// Returns `type` with an additional regular expression that must or must not match.
-Type<std::string> with_pattern(Type<std::string> type, const std::string& pattern, bool must_match,
-                               const char* error) {
-  const std::regex expression(pattern);
-  type.read = [read = type.read, expression, must_match,
-               error](const JsonCursor& cursor) -> std::optional<std::string> {
-    std::optional<std::string> name = read(cursor);
-    if (!name || std::regex_search(*name, expression) == must_match) return name;
-    return cursor.add_error(error);
-  };
-  if (must_match) {
-    type.fragment["allOf"] = Json::array({{{"pattern", pattern}}});
-  } else {
-    type.fragment["not"] = {{"pattern", pattern}};
-  }
-  return type;
-}
-
-/// Returns the type of file names in the run folder that the program does not use itself.
-Type<std::string> free_name() {
+/// Returns the type of file names in the run folder that the program does not use itself, with one
+/// of these endings.
+Type<std::string> free_name(const std::string& endings = "", const std::string& extra = "") {
   std::string names;
   for (const char* name :
        {run_files::kConfig, run_files::kMetrics, run_files::kSummary, run_files::kPredictions,
@@ -116,8 +98,8 @@ Type<std::string> free_name() {
     names += (names.empty() ? "" : "|") + std::string(name);
   }
   // The last one, kEvents, is a prefix.
-  return with_pattern(file_name(), "^(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)",
-                      /*must_match=*/false, "is the name of another file in the run folder");
+  return file_name("(?!(" + replaced(names, ".", "\\.") + "[^/]*)(/|$)).+" + endings,
+                   " that the run does not write itself" + extra);
 }
 
 /// Rejects file names that are equal, or of which one is a parent folder of the other.
@@ -260,8 +242,7 @@ Schema<RunConfig> make_schema() {
           "The run folder; null: runs/<config name>/<start time>.",
           {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
   const auto weights_name =
-      with_pattern(free_name(), R"(\.(pt|pth|safetensors)$)", /*must_match=*/true,
-                   "expected a name that ends with .pt, .pth or .safetensors");
+      free_name(R"(\.(pt|pth|safetensors))", " and that ends with .pt, .pth or .safetensors");
   ADD_KEY(schema, model_file, kNever, weights_name,
           "File name of the final weights in the run folder: .pt, .pth or .safetensors.",
           {"save_model", "model_path"});

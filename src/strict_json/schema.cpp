@@ -45,7 +45,7 @@ const KnownKey* similar_key(std::string_view given, const std::vector<const Know
 
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
 /// Not absolute, not a folder, without `.` and `..` as path components, not starting with `~/`.
-constexpr const char* kFileNamePattern = R"(^(?!~?/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)).+$)";
+constexpr const char* kFileNamePattern = R"(^(?!~?/)(?!.*/$)(?!(.*/)?\.{1,2}(/|$)))";
 constexpr std::size_t kMaxPatternText = 1000;  // std::regex recurses for every character
 
 std::string show(double value) { return number_to_json(value).dump(); }
@@ -296,8 +296,9 @@ Type<std::string> text(const std::string& pattern, const std::string& expected) 
           .fragment = {{"type", "string"}, {"pattern", pattern}, {"maxLength", kMaxPatternText}}};
 }
 
-Type<std::string> file_name() {
-  return text(kFileNamePattern, "the name of a file in the run folder (relative, without \"..\")");
+Type<std::string> file_name(const std::string& pattern, const std::string& extra) {
+  return text(kFileNamePattern + pattern + "$",
+              "the name of a file in the run folder (relative, without \"..\")" + extra);
 }
 
 Type<std::filesystem::path> path() {

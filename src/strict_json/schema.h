@@ -157,8 +157,9 @@ Type<double> number(const NumberRange& range);
 /// folder of their source, and `~/` is expanded to the user's home folder.
 Type<std::filesystem::path> path();
 
-/// Returns the type of file names in the run folder: relative, without `.` and `..`.
-Type<std::string> file_name();
+/// Returns the type of file names in the run folder: relative, without `.` and `..`, and matching
+/// `pattern` as a whole; `extra` describes the pattern in messages.
+Type<std::string> file_name(const std::string& pattern = ".+", const std::string& extra = "");
 
 /// Returns the type of short strings that contain a match of a regular expression (ECMAScript);
 /// `expected` completes the message "expected …".

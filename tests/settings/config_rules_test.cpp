@@ -135,17 +135,24 @@ TEST_CASE("keys that contradict each other are refused") {
        "f:1:45: /report/histograms: are written to TensorBoard's event files, but tensorboard is "
        "false"},
       {R"({"model_file":"metrics.jsonl"})",
-       "f:1:15: /model_file: is the name of another file in the run folder"},
+       "f:1:15: /model_file: expected the name of a file in the run folder (relative, without "
+       "\"..\") that the run does not write itself and that ends with .pt, .pth or .safetensors, "
+       "found the string \"metrics.jsonl\""},
       {R"({"model_file":"checkpoints/m.pt"})",
-       "f:1:15: /model_file: is the name of another file in the run folder"},
+       "f:1:15: /model_file: expected the name of a file in the run folder (relative, without "
+       "\"..\") that the run does not write itself and that ends with .pt, .pth or .safetensors, "
+       "found the string \"checkpoints/m.pt\""},
       {R"({"accuracies_file":"events.out.tfevents.1"})",
-       "f:1:20: /accuracies_file: is the name of another file in the run folder"},
+       "f:1:20: /accuracies_file: expected the name of a file in the run folder (relative, without "
+       "\"..\") that the run does not write itself, found the string \"events.out.tfevents.1\""},
       {R"({"accuracies_file":"model.pt"})",
        "f:1:20: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"a.pt","accuracies_file":"a.pt/b"})",
        "f:1:40: /accuracies_file: model_file and accuracies_file are the same path"},
       {R"({"model_file":"model.bin"})",
-       "f:1:15: /model_file: expected a name that ends with .pt, .pth or .safetensors"},
+       "f:1:15: /model_file: expected the name of a file in the run folder (relative, without "
+       "\"..\") that the run does not write itself and that ends with .pt, .pth or .safetensors, "
+       "found the string \"model.bin\""},
   }));
   CAPTURE(text);
   CHECK(lines_for(text) == std::vector<std::string>{line});
