@@ -84,10 +84,8 @@ void add_evaluate(CLI::App& command, CommandLine& line) {
 
 void add_predict(CLI::App& command, CommandLine& line) {
   add_checkpoint_flag(command, line);
-  CLI::Option* images =
-      add(command, "IMAGE", line.images, "",
-          "Picture files; - reads their names from standard input, one per line; write ./-NAME "
-          "for a name that begins with a dash");
+  CLI::Option* images = add(command, "IMAGE", line.images, "",
+                            "Picture files; write ./-NAME for a name that begins with a dash");
   command.add_flag("--test", line.predicts_test, "Classifies the test set of the run instead")
       ->excludes(images);
   add_config_flags(command, line);
@@ -101,7 +99,7 @@ void add_predict(CLI::App& command, CommandLine& line) {
       "Transparent pixels show data.background.\n\n"
       "Examples:\n"
       "  mnist-train predict --checkpoint runs/first digit.png photo.jpg\n"
-      "  find digits -name '*.png' | mnist-train predict --checkpoint runs/first/model.pt -\n"
+      "  find digits -name '*.png' | xargs mnist-train predict --checkpoint runs/first/model.pt\n"
       "  mnist-train predict --checkpoint runs/photos --test");
 }
 

@@ -23,23 +23,6 @@ namespace mnist_train::cli {
 
 namespace {
 
-/// Replaces "-" with the file names from standard input.
-void read_image_list(CommandLine& line) {
-  std::vector<std::string>& images = line.images;
-  const auto dash = std::find(images.begin(), images.end(), "-");
-  if (line.command != Command::kPredict || dash == images.end()) return;
-  if (std::find(line.configs.begin(), line.configs.end(), "-") != line.configs.end()) {
-    refuse(
-        "mnist-train predict: - is given for both the config and the list of images, but there is "
-        "only one standard input");
-  }
-  std::vector<std::string> listed;
-  for (std::string name; std::getline(std::cin, name);) {
-    if (!name.empty()) listed.push_back(expand_home(name));
-  }
-  images.insert(images.erase(dash), listed.begin(), listed.end());
-}
-
 data::ConvertOptions convert_options(const CommandLine& line) {
   const auto parts_of = [](const std::string& argument) {  // FORMAT:DIR
     const std::size_t end = std::min(argument.find(':'), argument.size() - 1);
@@ -243,7 +226,6 @@ int run_with_config(const CommandLine& line, LayeredConfig& layered) {
 int read_config_and_run(CommandLine& line) {
   find_checkpoints(line);
   LayeredConfig layered = read_layers(line, config_files(line));
-  read_image_list(line);
   try {
     return run_with_config(line, layered);
   } catch (const ConfigKeyError& error) {

@@ -58,7 +58,7 @@ def test_metrics_are_those_of_numpy_with_any_number_of_classes(tmp_path, classes
     checkpoint = folder.path / "checkpoints" / "best.safetensors"
     evaluated = printed_json("evaluate", "--checkpoint", checkpoint)
     files = sorted((tmp_path / "data" / "test").glob("*/*.png"))
-    rows = printed_rows("predict", "--checkpoint", checkpoint, "-", input="\n".join(map(str, files)))
+    rows = printed_rows("predict", "--checkpoint", checkpoint, *files)
     truth = numpy.array([int(row["file"].split("class-")[1][:5]) for row in rows])
     figures, by_class = measures(truth, numpy.array([row["scores"] for row in rows]))
     assert evaluated["samples"] == len(files)

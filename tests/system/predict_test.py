@@ -94,13 +94,6 @@ def test_images_go_through_what_test_images_go_through(tmp_path, digits):
     assert predict(run_folder.path / "model.pt", *files) == rows  # by the config.json beside it
 
 
-def test_a_list_comes_on_standard_input(checkpoint, digits):
-    names = ["0.png", "./1.png"]
-    rows = predict(checkpoint.resolve(), "-", input="\n".join(names), folder=digits[0][0].parent)
-    assert [row["file"] for row in rows] == names
-    assert [row["scores"] for row in rows] == [row["scores"] for row in predict(checkpoint, *digits[0][:2])]
-
-
 def test_large_and_coloured_images_are_made_to_fit(tmp_path, checkpoint, digits):
     files = digits[0][:40]
     large = [write_png(tmp_path / f"{number}.png", numpy.repeat(image.repeat(7, 0).repeat(5, 1)[..., None], 3, 2))
@@ -127,11 +120,6 @@ def test_a_call_without_images_or_config_is_refused(tmp_path, trained, checkpoin
     alone = shutil.copy(trained.path / "model.pt", tmp_path)
     assert "--config" in run("predict", "--checkpoint", alone, digits[0][0], expect=2).stderr
     run("predict", "--checkpoint", digits[0][0], "--config", trained.path / "config.json", digits[0][0], expect=5)
-
-
-def test_one_standard_input_is_not_read_twice():
-    result = run("predict", "--checkpoint", "any", "--config", "-", "-", input="{}", expect=2)
-    assert result.stdout == "" and "one standard input" in result.stderr
 
 
 def test_transparent_pixels_are_white_and_that_is_said_once(tmp_path, checkpoint, digits):
