@@ -8,22 +8,11 @@
 #include "base/system.h"
 #include "cli/cli.h"
 #include "imaging/codec.h"
-#include "settings/schemas.h"
+#include "strict_json/schema.h"
 
 namespace mnist_train::cli {
 
 namespace {
-
-/// Returns the config's keys as written in `--set`, sorted.
-std::vector<std::string> config_keys() {
-  std::vector<std::string> names;
-  for (const auto& known : settings::config_keys()) {
-    if (known.name.starts_with("$")) continue;
-    names.push_back(replaced(known.group + "/" + known.name, "/", ".").substr(1));
-  }
-  std::ranges::sort(names);
-  return names;
-}
 
 bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::ranges::find(names, name) != names.end();
@@ -123,20 +112,13 @@ class Parser {
     }
   }
 
-  /// Suggests another flag or a key of the config.
-  std::string advice_on_flag(const std::string& name, const std::vector<std::string>& known) const {
-    const bool sets_keys = is_among("set", known);
-    if (sets_keys && name == "checkpoint") {
-      return is_among("resume", known) ? "; did you mean --resume?"
-                                       : "; use --config RUN/config.json for the config of a run";
+  /// Suggests another flag, or how to set a key of the config.
+  static std::string advice_on_flag(const std::string& name,
+                                    const std::vector<std::string>& known) {
+    if (const auto flag = strict_json::closest_name(name, known)) {
+      return "; did you mean --" + *flag + "?";
     }
-    const auto key = sets_keys ? strict_json::closest_name(name, config_keys()) : std::nullopt;
-    std::string plain = name;
-    std::ranges::replace(plain, '-', '_');
-    const auto flag = key == plain ? std::nullopt : strict_json::closest_name(name, known);
-    if (flag) return "; did you mean --" + *flag + "?";
-    if (key) return "; did you mean --set " + *key + "=VALUE?";
-    return sets_keys ? kHowToSetKeys : "";
+    return is_among("set", known) ? kHowToSetKeys : "";
   }
 
   [[noreturn]] void refuse(const std::string& reason) const {

@@ -50,17 +50,8 @@ TEST_CASE("a config or checkpoint without its flag, or for a command without one
   CHECK_THAT(refusal({"train", "my.json"}), ContainsSubstring("my.json") && has_advice);
   CHECK_THAT(refusal({"train", "--config", "my.json", "epochs=3"}), has_advice);
   CHECK_THAT(refusal({"predict", "a.png"}), ContainsSubstring("--checkpoint is required\n"));
-  const std::string folder = "runs/first";
-  for (const char* command : {"describe", "preview", "doctor"}) {
-    CHECK_THAT(refusal({command, "--checkpoint", folder}),
-               ContainsSubstring("; use --config RUN/config.json for the config of a run\n"));
-  }
-  CHECK_THAT(refusal({"-c", "c", "--checkpoint", folder}),
-             ContainsSubstring("; did you mean --resume?\n"));
-  CHECK_THAT(refusal({"-c", "c", "--launch", "2"}),
-             ContainsSubstring("; did you mean --set launch=VALUE?\n"));
-  CHECK_THAT(refusal({"-c", "c", "--deterministic", "true"}),
-             ContainsSubstring("; did you mean --set deterministic=VALUE?\n"));
+  CHECK_THAT(refusal({"describe", "--checkpoint", "runs/first"}), has_advice);
+  CHECK_THAT(refusal({"-c", "c", "--deterministic", "true"}), has_advice);
 }
 
 TEST_CASE("several configs keep their order, and each flag takes one") {
@@ -136,10 +127,8 @@ TEST_CASE("a wrong call is refused in one line, and a second one points to help"
       {{"cfg.json"}, "mnist-train: unknown command \"cfg.json\"; use --config FILE for a config\n"},
       {{"--confg", "c"}, "unknown flag --confg; did you mean --config?\n"},
       {{"report", "r", "--set", "epochs=1"}, "unknown flag --set\n"},
-      {{"-c", "c", "--learning-rate", "1"}, "did you mean --set learning_rate=VALUE?\n"},
       {{"-c", "c", "--frobnicate=1"},
        "unknown flag --frobnicate; use --config FILE for a config, --set KEY=VALUE for its keys\n"},
-      {{"-c", "c", "--epochs=5"}, "unknown flag --epochs; did you mean --set epochs=VALUE?\n"},
       {{"-c", "c", "--set", "a=1", "b=2"}, "b=2"},
       {{"-c", "c", "--log-level", "loud"}, "loud"},
       {{"-c", "-", "-c", "c", "-c", "-"}, "only one standard input"},
