@@ -39,7 +39,6 @@ struct CommandLine : launch::Job {
   std::string from;                               // convert: idx:DIR
   std::string to;                                 // fetch: the folder; convert: FORMAT:DIR
   std::string encoding;                           // convert: png, jpeg; empty: the format's default
-  int jpeg_quality = 95;                          // convert
   bool describes_data = false;                    // describe: the data, not the network
   bool json = false;                              // prints JSON instead of readable text
   bool dry_run = false;

@@ -197,9 +197,6 @@ void add_convert(CLI::App& command, CommandLine& line) {
   add(command, "--encoding", line.encoding, "NAME",
       "png (lossless; the default for image folders) or jpeg (the default for LMDBs)")
       ->check(CLI::IsMember({"png", "jpeg"}));
-  add(command, "--quality", line.jpeg_quality, "N", "The JPEG quality")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
   command.footer(
       "Examples:\n"
       "  mnist-train convert --from idx:third_party/mnist --to lmdb:data/mnist-lmdb\n"

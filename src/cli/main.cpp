@@ -40,8 +40,7 @@ data::ConvertOptions convert_options(const CommandLine& line) {
   return {.from = from,
           .target = is_lmdb ? data::ConvertTarget::kLmdb : data::ConvertTarget::kImageFolder,
           .to = to,
-          .jpeg = line.encoding.empty() ? is_lmdb : line.encoding == "jpeg",
-          .quality = line.jpeg_quality};
+          .jpeg = line.encoding.empty() ? is_lmdb : line.encoding == "jpeg"};
 }
 
 /// Replaces this process with mnist-train-fetch.

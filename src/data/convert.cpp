@@ -26,7 +26,7 @@ void write_split(const ImageSource& source, const ConvertOptions& options, std::
     if (options.before_each) options.before_each();
     const imaging::Image image = imaging::from_planes(source.read(sample, buffer).data(), channels,
                                                       geometry.height, geometry.width);
-    return options.jpeg ? imaging::encode_jpeg(image, options.quality) : imaging::encode_png(image);
+    return options.jpeg ? imaging::encode_jpeg(image, /*quality=*/95) : imaging::encode_png(image);
   };
   const auto label_of = [&](std::int64_t sample) {
     return source.labels()[static_cast<std::size_t>(sample)];

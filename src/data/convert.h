@@ -13,7 +13,6 @@ struct ConvertOptions {
   ConvertTarget target = ConvertTarget::kLmdb;
   fs::path to;                          // must not exist or must be empty
   bool jpeg = false;                    // otherwise PNG, which is lossless
-  int quality = 95;                     // of JPEG
   std::function<void()> before_each{};  // called before each image; may throw to abort
 };
 
