@@ -117,7 +117,7 @@ AugmentRow random_crop() {
   ADD_KEY(schema, size, optional_of(image_size()),
           "Size of the window; null: the image's size. Test images get the centre window.");
   ADD_KEY(schema, padding, integer(0, kMaxImageSide), "Pixels added on every side first.");
-  ADD_KEY(schema, fill, fill_type(), fill_doc("these pixels"), {"padding_value"});
+  ADD_KEY(schema, fill, fill_type(), fill_doc("these pixels"));
   schema.check([](RandomCropOptions&, const JsonCursor& cursor) {
     const bool pads = cursor.has("padding") && cursor.member("padding").value() != 0;
     if (!cursor.gives("size") && !pads) cursor.add_error("has no effect without size or padding");
@@ -129,7 +129,7 @@ AugmentRow random_resized_crop() {
   Schema<RandomResizedCropOptions> schema;
   ADD_KEY(schema, size, image_size(),
           "Size to which the window is resized. Test images get the centre window of this size.",
-          {}, kRequired);
+          kRequired);
   ADD_KEY(schema, scale, interval({0, 1, true}),
           "Range of the window's area, as a fraction of the image's.");
   ADD_KEY(schema, ratio, interval({kMinRatio, kMaxRatio}),
@@ -141,14 +141,14 @@ template <class Options>
 AugmentRow flip(const std::string& name) {
   return augment_row(name,
                      one_key("probability", &Options::probability, number({0, 1}),
-                             "Fraction of the images that are flipped.", {"p"}),
+                             "Fraction of the images that are flipped."),
                      /*is_bare=*/true);
 }
 
 AugmentRow rotate() {
   Schema<RotateOptions> schema;
   ADD_KEY(schema, degrees, number({0, 180, true}),
-          "The angle is drawn between -degrees and degrees.", {"angle", "max_degrees"}, kRequired);
+          "The angle is drawn between -degrees and degrees.", kRequired);
   ADD_KEY(schema, fill, fill_type(), fill_doc("pixels from outside the image"));
   return augment_row("rotate", schema);
 }
@@ -176,13 +176,12 @@ AugmentRow color_jitter() {
 
 AugmentRow random_erasing() {
   Schema<RandomErasingOptions> schema;
-  ADD_KEY(schema, probability, number({0, 1}), "Fraction of the images that get a rectangle.",
-          {"p"});
+  ADD_KEY(schema, probability, number({0, 1}), "Fraction of the images that get a rectangle.");
   ADD_KEY(schema, scale, interval({0, 1, true}),
           "Range of the rectangle's area, as a fraction of the image's.");
   ADD_KEY(schema, ratio, interval({kMinRatio, kMaxRatio}),
           "Range of the rectangle's height divided by its width.");
-  ADD_KEY(schema, fill, fill_type(), fill_doc("its pixels"), {"value"});
+  ADD_KEY(schema, fill, fill_type(), fill_doc("its pixels"));
   return augment_row("random_erasing", schema, /*is_bare=*/true);
 }
 
@@ -198,7 +197,7 @@ AugmentRow mixup() {
   ADD_KEY(schema, alpha, optional_of(number({0, kMaxFloat, true})),
           "Weights are drawn from Beta(alpha, alpha); null with weight.");
   ADD_KEY(schema, weight, optional_of(number({0, 1})),
-          "A fixed weight of the sample itself, instead of alpha.", {"lambda", "lam"});
+          "A fixed weight of the sample itself, instead of alpha.");
   ADD_KEY(schema, scope, mixing_scope_type(), kPartnerDoc);
   schema.check([](Options& options, const JsonCursor& cursor) {
     if (!options.weight) {
@@ -230,13 +229,13 @@ const std::vector<AugmentRow>& augmentations() {
       flip<VerticalFlipOptions>("vertical_flip"),
       rotate(),
       augment_row("resize", one_key("size", &ResizeOptions::size, image_size(),
-                                    "One number for a square, or [height, width].", {}, kRequired)),
+                                    "One number for a square, or [height, width].", kRequired)),
       color_jitter(),
       augment_row("trivial_augment", Schema<TrivialAugmentOptions>(), /*is_bare=*/true),
       augment_row("normalize", normalize_schema()),
       random_erasing(),
       augment_row("cutout", one_key("size", &CutoutOptions::size, integer(1, kMaxImageSide),
-                                    "Side of the square, in pixels.", {"length"}, kRequired)),
+                                    "Side of the square, in pixels.", kRequired)),
       mixup(),
       cutmix()};
   return kTable;

@@ -115,7 +115,7 @@ Type<std::vector<DataLocation>> locations_by_rank() {
 Field<DataOptions> test_field(const KeyOwner& owner) {
   const Type<std::optional<DataLocation>> place = optional_of(location());
   const Type<double> fraction = number({0, 1, true, true});
-  KnownKey key{"", "test", {}, kSamples, {.owner = owner}};
+  KnownKey key{"", "test", kSamples, {.owner = owner}};
   key.fragment = place.fragment;
   key.fragment["anyOf"].insert(key.fragment["anyOf"].begin(), fraction.fragment);
   const auto read = [place, fraction](DataOptions& options, const JsonCursor& cursor) {
@@ -169,11 +169,10 @@ Type<Background> background() {
 
 void add_sources(Schema<DataOptions>& schema) {
   ADD_KEY(schema, dataset, kStepsAndSamples, optional_of(dataset_name()),
-          "A data set by name; mnist unless a format is given.", {"name"},
+          "A data set by name; mnist unless a format is given.",
           {.drops = {"format", "train", "test", "train_per_process"}});
   ADD_KEY(schema, root, kSamples, optional_of(path()),
-          "Folder that is searched first for the data set's folder.",
-          {"data_dir", "dir", "folder"});
+          "Folder that is searched first for the data set's folder.");
   const auto formats =
       one_of<DataFormat>({"idx", "cifar", "image-folder", "image-list", "lmdb", "synthetic"});
   ADD_KEY(schema, format, kStepsAndSamples, optional_of(formats),
@@ -181,15 +180,15 @@ void add_sources(Schema<DataOptions>& schema) {
           "batches of CIFAR-10; image-folder: class folders of pictures (.jpg, .jpeg, .png, .webp, "
           ".bmp, .ppm, .pgm); image-list: a CSV file of paths and labels; lmdb: a Caffe2 LMDB; "
           "synthetic: generated digits, without files.",
-          {}, {.drops = {"dataset", "root"}});
+          {.drops = {"dataset", "root"}});
   const KeyOwner owner{"format", "synthetic", /*is_any_other=*/true};
   ADD_KEY(schema, train, kSamples, optional_of(location()),
           "Training set: a folder; for idx also an images file, or {images, labels}; for cifar "
           "also one batch; for image-list a CSV file; for lmdb also its file.",
-          {}, {.drops = {"train_per_process"}, .owner = owner});
+          {.drops = {"train_per_process"}, .owner = owner});
   schema.add(test_field(owner));
   ADD_KEY(schema, train_per_process, kSamples, locations_by_rank(),
-          "Instead of train: one training set per process, by rank.", {},
+          "Instead of train: one training set per process, by rank.",
           {.drops = {"train"}, .owner = owner});
   ADD_KEY(schema, on_bad_sample, kStepsAndSamples, one_of<OnBadSample>({"error", "skip"}),
           "Whether an unusable image or record stops the run before training, or is skipped and "
@@ -233,8 +232,7 @@ void add_preparation(Schema<DataOptions>& schema) {
           "1 (gray) or 3 (colour): images are converted; null: all images have the same number.");
   ADD_KEY(schema, augment, augment_list(),
           "Augmentations of training images, in order, drawn anew every epoch from seed, epoch "
-          "and sample.",
-          {"augmentation", "augmentations", "transforms"});
+          "and sample.");
   ADD_KEY(schema, split, one_of<Split>({"even", "throughput"}),
           "Division of a batch among processes: even, or by their measured speed.");
   ADD_KEY(schema, limit_train, kStepsAndSamples, optional_of(integer(1, kMaxSteps)),

@@ -95,9 +95,8 @@ LayerRow conv2d() {
   const auto size = height_and_width(1, kMaxImageSide);
   Schema<Conv2dLayer> keys;
   ADD_KEY(keys, out_channels, output_size(),
-          "Output channels, or \"classes\", the number of classes of the data.",
-          {"filters", "channels", "out_features"}, kRequired);
-  ADD_KEY(keys, kernel_size, size, kOneOrTwo, {"size"}, kRequired);
+          "Output channels, or \"classes\", the number of classes of the data.", kRequired);
+  ADD_KEY(keys, kernel_size, size, kOneOrTwo, kRequired);
   ADD_KEY(keys, stride, size, kOneOrTwo);
   ADD_KEY(keys, padding, padding(),
           "Zeros on every side: one number, [height, width], \"same\" or \"valid\".");
@@ -112,8 +111,7 @@ LayerRow conv2d() {
 LayerRow linear() {
   Schema<LinearLayer> keys;
   ADD_KEY(keys, out_features, output_size(),
-          "Output features, or \"classes\", the number of classes of the data.",
-          {"units", "features", "out_channels"}, kRequired);
+          "Output features, or \"classes\", the number of classes of the data.", kRequired);
   add_weights(keys);
   keys.explain_absent({{"in_features", kInferred}});
   return row("linear", keys);
@@ -121,7 +119,7 @@ LayerRow linear() {
 
 LayerRow batch_norm() {
   Schema<BatchNormLayer> keys;
-  ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
+  ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.");
   ADD_KEY(keys, momentum, number({0, 1}), "Weight of a batch in the running statistics.");
   keys.explain_absent({{"num_features", kInferred}, {"num_channels", kInferred}});
   return row("batch_norm", keys);
@@ -130,8 +128,8 @@ LayerRow batch_norm() {
 LayerRow group_norm() {
   Schema<GroupNormLayer> keys;
   ADD_KEY(keys, num_groups, integer(1, kMaxLayerSize),
-          "Number of groups of channels that are normalised separately.", {"groups"}, kRequired);
-  ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.", {"epsilon"});
+          "Number of groups of channels that are normalised separately.", kRequired);
+  ADD_KEY(keys, eps, number({0, 1, true}), "Added to the variance.");
   keys.explain_absent({{"num_channels", kInferred}, {"num_features", kInferred}});
   return row("group_norm", keys);
 }
@@ -149,7 +147,7 @@ LayerRow activation(Activation function, const Schema<ActivationLayer>& keys = {
 template <class Kind>
 void add_window(Schema<Kind>& keys) {
   const auto size = height_and_width(1, kMaxImageSide);
-  ADD_KEY(keys, kernel_size, size, kOneOrTwo, {"size"}, kRequired);
+  ADD_KEY(keys, kernel_size, size, kOneOrTwo, kRequired);
   ADD_KEY(keys, stride, optional_of(size),
           "One number, or [height, width]; null: the kernel's size.");
   ADD_KEY(keys, padding, height_and_width(0, kMaxImageSide),
@@ -185,9 +183,9 @@ Type<Edges> edges() {
 
 LayerRow residual() {
   Schema<ResidualLayer> keys;
-  ADD_KEY(keys, layers, layer_list(), "Consecutive layers.", {}, kRequired);
+  ADD_KEY(keys, layers, layer_list(), "Consecutive layers.", kRequired);
   ADD_KEY(keys, shortcut, layer_list(),
-          "Layers applied to the input before it is added; empty: none.", {"downsample"});
+          "Layers applied to the input before it is added; empty: none.");
   ADD_KEY(keys, activation, optional_of(one_of<Activation>(kActivations)), "Applied to the sum.");
   ADD_KEY(keys, modules, list_of(module_name()),
           "Names of all layers with weights, in state_dict order; their names there then have no "
@@ -197,48 +195,47 @@ LayerRow residual() {
 
 LayerRow repeat() {
   Schema<RepeatLayer> keys;
-  ADD_KEY(keys, times, integer(1, kMaxCount), "Number of repetitions.", {"count", "n"}, kRequired);
-  ADD_KEY(keys, layers, layer_list(), "Consecutive layers.", {}, kRequired);
+  ADD_KEY(keys, times, integer(1, kMaxCount), "Number of repetitions.", kRequired);
+  ADD_KEY(keys, layers, layer_list(), "Consecutive layers.", kRequired);
   return row("repeat", keys);
 }
 
 std::vector<LayerRow> layer_table() {
-  return {
-      conv2d(),
-      linear(),
-      batch_norm(),
-      group_norm(),
-      activation(Activation::kRelu),
-      activation(Activation::kGelu,
-                 one_key("approximate", &ActivationLayer::tanh_approximates,
-                         one_of<bool>({"none", "tanh"}), "Exact (none) or by tanh.")),
-      activation(Activation::kSilu),
-      activation(Activation::kTanh),
-      activation(Activation::kSigmoid),
-      activation(Activation::kLeakyRelu, one_key("negative_slope", &ActivationLayer::negative_slope,
-                                                 number({-kMaxFloat, kMaxFloat}),
-                                                 "Slope for negative inputs.", {"alpha", "slope"})),
-      activation(Activation::kRelu6),
-      activation(Activation::kHardswish),
-      activation(Activation::kHardsigmoid),
-      max_pool2d(),
-      avg_pool2d(),
-      row("adaptive_avg_pool2d", one_key("output_size", &AdaptiveAvgPool2dLayer::output_size,
-                                         image_size(), kOneOrTwo, {"size"})),
-      row("zero_pad2d",
-          one_key("padding", &ZeroPad2dLayer::padding, edges(),
-                  "Zeros at the edges: one number, or [left, right, top, bottom].", {}, kRequired)),
-      row("flatten", Schema<FlattenLayer>()),
-      row("dropout", one_key("p", &DropoutLayer::p, number({0, 1, false, true}),
-                             "Probability that an element is set to 0.", {"probability", "rate"})),
-      row("sequential", one_key("layers", &SequentialLayer::layers, layer_list(),
-                                "Consecutive layers.", {}, kRequired)),
-      residual(),
-      row("gate", one_key("layers", &GateLayer::layers, layer_list(),
-                          "Consecutive layers, whose output is multiplied by their input, as "
-                          "in squeeze-and-excitation.",
-                          {}, kRequired)),
-      repeat()};
+  return {conv2d(),
+          linear(),
+          batch_norm(),
+          group_norm(),
+          activation(Activation::kRelu),
+          activation(Activation::kGelu,
+                     one_key("approximate", &ActivationLayer::tanh_approximates,
+                             one_of<bool>({"none", "tanh"}), "Exact (none) or by tanh.")),
+          activation(Activation::kSilu),
+          activation(Activation::kTanh),
+          activation(Activation::kSigmoid),
+          activation(Activation::kLeakyRelu,
+                     one_key("negative_slope", &ActivationLayer::negative_slope,
+                             number({-kMaxFloat, kMaxFloat}), "Slope for negative inputs.")),
+          activation(Activation::kRelu6),
+          activation(Activation::kHardswish),
+          activation(Activation::kHardsigmoid),
+          max_pool2d(),
+          avg_pool2d(),
+          row("adaptive_avg_pool2d", one_key("output_size", &AdaptiveAvgPool2dLayer::output_size,
+                                             image_size(), kOneOrTwo)),
+          row("zero_pad2d",
+              one_key("padding", &ZeroPad2dLayer::padding, edges(),
+                      "Zeros at the edges: one number, or [left, right, top, bottom].", kRequired)),
+          row("flatten", Schema<FlattenLayer>()),
+          row("dropout", one_key("p", &DropoutLayer::p, number({0, 1, false, true}),
+                                 "Probability that an element is set to 0.")),
+          row("sequential", one_key("layers", &SequentialLayer::layers, layer_list(),
+                                    "Consecutive layers.", kRequired)),
+          residual(),
+          row("gate", one_key("layers", &GateLayer::layers, layer_list(),
+                              "Consecutive layers, whose output is multiplied by their input, as "
+                              "in squeeze-and-excitation.",
+                              kRequired)),
+          repeat()};
 }
 
 /// Returns the type of all layer lists.
@@ -282,25 +279,23 @@ void add_networks(Schema<ModelOptions>& schema) {
   ADD_KEY(schema, name, one_of<ModelName>(kModelNames),
           "A built-in network. torchvision-… and efficientnet-lite0 have the parameters of their "
           "originals, so published weights load strictly.",
-          {"architecture", "arch", "type"},
           {.drops = {"layers", "torchscript", "plugin", "options"}});
   schema.write_only_if([](const ModelOptions& options) { return !options.is_own(); });
   ADD_KEY(schema, layers, optional_of(layer_list()),
           "Instead of name: a custom network, layer by layer: names (\"relu\"), or objects with a "
           "name and the arguments of torch.nn.",
-          {}, {.drops = {"name", "torchscript", "plugin", "options", "hidden", "activation"}});
+          {.drops = {"name", "torchscript", "plugin", "options", "hidden", "activation"}});
   schema.write_only_if([](const ModelOptions& options) { return options.layers.has_value(); });
   ADD_KEY(schema, torchscript, optional_of(path()),
           "Instead of name: a file written by torch.jit.save. It is a program: use trusted files "
           "only.",
-          {"script", "jit"},
           {.drops = {"name", "layers", "plugin", "options", "hidden", "activation"}});
   schema.write_only_if([](const ModelOptions& options) { return options.torchscript.has_value(); });
   const auto has_plugin = [](const ModelOptions& options) { return options.plugin.has_value(); };
   ADD_KEY(
       schema, plugin, optional_of(path()),
       "Instead of name: a library with a network in C++, built against the package mnist_train.",
-      {"library"}, {.drops = {"name", "layers", "torchscript", "hidden", "activation"}});
+      {.drops = {"name", "layers", "torchscript", "hidden", "activation"}});
   schema.write_only_if(has_plugin);
   ADD_KEY(schema, options, json_object(), "Options for the plug-in.");
   schema.write_only_if(has_plugin);
@@ -317,11 +312,10 @@ Type<WeightsOptions> weights() {
   const auto globs = one_or_list(glob, list_of(glob), "a list of globs");
   Schema<WeightsOptions> schema;
   ADD_KEY(schema, file, kNever, path(),
-          "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", {"path"}, kRequired);
+          "The file: .pt, .pth, .safetensors, a checkpoint or a run folder.", kRequired);
   schema.add("new", &WeightsOptions::fresh, kNever, globs,
              "Tensors that keep their fresh initialisation: \"head\" (the last layer), or globs of "
-             "their names; * crosses dots.",
-             {"exclude", "skip", "ignore"});
+             "their names; * crosses dots.");
   return brief_or_full(
       converted<WeightsOptions>(
           path(), [](std::filesystem::path file) { return WeightsOptions{std::move(file)}; },
@@ -365,17 +359,15 @@ Schema<ModelOptions> model_schema() {
   Schema<ModelOptions> schema;
   add_networks(schema);
   ADD_KEY(schema, weights, kNever, optional_of(weights()),
-          "A file with the initial weights; for another number of classes, set new.",
-          {"pretrained", "init_from"});
+          "A file with the initial weights; for another number of classes, set new.");
   const KeyTraits of_mlp{.owner = {"name", "mlp", /*is_any_other=*/false, "model"}};
-  ADD_KEY(schema, hidden, list_of(integer(1, kMaxLayerSize)), "Sizes of mlp's hidden layers.", {},
+  ADD_KEY(schema, hidden, list_of(integer(1, kMaxLayerSize)), "Sizes of mlp's hidden layers.",
           of_mlp);
   ADD_KEY(schema, activation, one_of<Activation>({"tanh", "relu", "sigmoid"}),
-          "Activation after each hidden layer of mlp.", {}, of_mlp);
+          "Activation after each hidden layer of mlp.", of_mlp);
   ADD_KEY(schema, init, init(),
           "Initial weights: default (those of the model), {\"name\": \"normal\", \"std\": 0.1}, "
-          "xavier_uniform or kaiming_normal.",
-          {"initializer", "weight_init"});
+          "xavier_uniform or kaiming_normal.");
   for (const char* key : {"torchscript", "plugin"}) {
     schema.forbid(
         "init", {given("init"), given(key), none_of(equal("init", "default"))},

@@ -14,21 +14,17 @@ namespace {
 Schema<CheckpointOptions> checkpoint_schema() {
   Schema<CheckpointOptions> schema;
   ADD_KEY(schema, every_epochs, integer(0, kMaxCount),
-          "Epochs between checkpoints; 0: no checkpoints after epochs.",
-          {"save_every", "interval"});
-  ADD_KEY(schema, every_steps, optional_of(integer(1, kMaxSteps)), "Steps between checkpoints.",
-          {"save_steps"});
+          "Epochs between checkpoints; 0: no checkpoints after epochs.");
+  ADD_KEY(schema, every_steps, optional_of(integer(1, kMaxSteps)), "Steps between checkpoints.");
   ADD_KEY(
       schema, keep, integer(1, kMaxCount),
       "Number of newest checkpoints that are kept. If the newest is damaged, a run resumes from "
-      "the one before it.",
-      {"keep_last", "max_to_keep", "save_total_limit"});
-  ADD_KEY(schema, keep_best, boolean(), "Also keeps the best checkpoint.", {"save_best"});
+      "the one before it.");
+  ADD_KEY(schema, keep_best, boolean(), "Also keeps the best checkpoint.");
   ADD_KEY(
       schema, best_by, one_of<BestBy>({"accuracy", "balanced_accuracy", "loss"}),
       "Metric that selects the best checkpoint, on the validation set if there is one, else on the "
-      "test set; `balanced_accuracy` is the mean of the classes' accuracies.",
-      {"monitor", "metric_for_best_model"});
+      "test set; `balanced_accuracy` is the mean of the classes' accuracies.");
   return schema;
 }
 
@@ -50,18 +46,16 @@ Schema<LaunchOptions> launch_schema() {
   Schema<LaunchOptions> schema;
   ADD_KEY(schema, processes_per_node, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
           "Processes on this machine; auto: one per GPU; on CPUs one per core, at most 2, and only "
-          "one on two cores for batches of up to 32 and for large networks of linear layers only.",
-          {"nproc_per_node", "nproc", "num_processes", "world_size", "num_gpus", "gpus"});
+          "one on two cores for batches of up to 32 and for large networks of linear layers only.");
   ADD_KEY(schema, max_restarts, integer(0, 1000),
           "Maximum number of restarts after lost processes, from memory or the newest checkpoint.");
   ADD_KEY(schema, rendezvous_timeout_s, number({0, kMaxSeconds, true}),
-          "Seconds that processes wait for each other at startup.", {"rdzv_timeout"});
+          "Seconds that processes wait for each other at startup.");
   ADD_KEY(schema, hang_timeout_s, number({0, kMaxSeconds, true}),
-          "Seconds without progress after which a run is aborted.", {"timeout", "timeout_s"});
+          "Seconds without progress after which a run is aborted.");
   ADD_KEY(schema, threads_per_process, optional_of(integer(1, kMaxProcessesPerNode), "auto"),
           "Compute threads per process; auto: 1 with `deterministic`, else `OMP_NUM_THREADS`, "
-          "else the cores divided by the processes.",
-          {"num_threads", "omp_num_threads", "threads"});
+          "else the cores divided by the processes.");
   const auto device =
       text("^(cpu|cuda|cuda:(0|[1-9][0-9]{0,2}))$", "\"cpu\", \"cuda\" or \"cuda:N\"");
   ADD_KEY(schema, devices, list_of(device),
@@ -225,7 +219,7 @@ Schema<RunConfig> make_schema() {
   const auto read_link = [](RunConfig&, const JsonCursor& cursor) {
     if (!cursor.value().is_string()) cursor.add_mismatch("a string");
   };
-  schema.add({{"", "$schema", {}, kSteps, {}, {{"type", "string"}}},
+  schema.add({{"", "$schema", kSteps, {}, {{"type", "string"}}},
               "Location of this schema for editors; the program ignores it.",
               read_link,
               [](const RunConfig&) { return std::nullopt; }});
@@ -236,18 +230,16 @@ Schema<RunConfig> make_schema() {
   ADD_KEY(schema, checkpoint, kNever, group(checkpoint_schema()),
           "The files from which a run resumes.");
   ADD_KEY(schema, launch, kNever, group(launch_schema()),
-          "The processes, and handling of lost ones.", {"distributed"});
+          "The processes, and handling of lost ones.");
   ADD_KEY(schema, report, kNever, group(report_schema()), "The reports of a run.");
   ADD_KEY(schema, output, kNever, optional_of(path()),
-          "The run folder; null: runs/<config name>/<start time>.",
-          {"output_dir", "out", "out_dir", "run_dir", "save_dir"});
+          "The run folder; null: runs/<config name>/<start time>.");
   const auto weights_name =
       free_name(R"(\.(pt|pth|safetensors))", " and that ends with .pt, .pth or .safetensors");
   ADD_KEY(schema, model_file, kNever, weights_name,
-          "File name of the final weights in the run folder: .pt, .pth or .safetensors.",
-          {"save_model", "model_path"});
+          "File name of the final weights in the run folder: .pt, .pth or .safetensors.");
   ADD_KEY(schema, accuracies_file, kNever, free_name(),
-          "File name of the list of test accuracies in the run folder.", {"accuracy_file"});
+          "File name of the list of test accuracies in the run folder.");
   schema.check(check_files);
   schema.check(use_published_normalize);
   add_device_rules(schema);

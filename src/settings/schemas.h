@@ -27,10 +27,9 @@ inline constexpr double kMaxSeconds = 1e6;
 /// Returns a table with a single key.
 template <class Options, class T>
 Schema<Options> one_key(const std::string& name, T Options::*member, const Type<T>& type,
-                        const std::string& doc, const std::vector<std::string>& other_names = {},
-                        const KeyTraits& traits = {}) {
+                        const std::string& doc, const KeyTraits& traits = {}) {
   Schema<Options> schema;
-  schema.add(name, member, type, doc, other_names, traits);
+  schema.add(name, member, type, doc, traits);
   return schema;
 }
 

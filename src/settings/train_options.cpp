@@ -19,14 +19,13 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
   const KeyTraits traits = of_schedule("one_cycle");
   const auto positive = number({0, kMaxFloat, true});
   ADD_KEY(schema, max_learning_rate, positive,
-          "one_cycle: highest rate. The cycle follows from it; learning_rate is ignored.",
-          {"max_lr"}, traits);
+          "one_cycle: highest rate. The cycle follows from it; learning_rate is ignored.", traits);
   ADD_KEY(schema, pct_start, number({0, 1, true, true}),
-          "one_cycle: fraction of the steps in which the rate rises; 0.3 by default.", {}, traits);
+          "one_cycle: fraction of the steps in which the rate rises; 0.3 by default.", traits);
   ADD_KEY(schema, div_factor, positive,
-          "one_cycle: max_learning_rate divided by the first rate; 25 by default.", {}, traits);
+          "one_cycle: max_learning_rate divided by the first rate; 25 by default.", traits);
   ADD_KEY(schema, final_div_factor, positive,
-          "one_cycle: first rate divided by the last one; 10000 by default.", {}, traits);
+          "one_cycle: first rate divided by the last one; 10000 by default.", traits);
   schema.forbid("", {equal("name", "one_cycle"), none_of(given("max_learning_rate"))},
                 "schedule one_cycle needs \"max_learning_rate\"");
   schema.forbid(
@@ -38,12 +37,12 @@ void add_one_cycle(Schema<ScheduleOptions>& schema) {
 void add_plateau(Schema<ScheduleOptions>& schema) {
   const KeyTraits traits = of_schedule("plateau");
   ADD_KEY(schema, factor, number({0, 1, false, true}),
-          "plateau: factor applied to the rate at each drop; 0.1 by default.", {}, traits);
+          "plateau: factor applied to the rate at each drop; 0.1 by default.", traits);
   ADD_KEY(schema, patience, integer(0, kMaxCount),
           "plateau: epochs without improvement of the loss before the rate drops; 10 by default.",
-          {}, traits);
+          traits);
   ADD_KEY(schema, min_learning_rate, number({0, kMaxFloat}),
-          "plateau: lower bound of the rate; 0 by default.", {"min_lr"}, traits);
+          "plateau: lower bound of the rate; 0 by default.", traits);
 }
 
 Type<ScheduleOptions> schedule() {
@@ -54,11 +53,10 @@ Type<ScheduleOptions> schedule() {
   ADD_KEY(schema, warmup_epochs, number({0, kMaxFloat}),
           "Epochs, possibly fractional, over which the learning rate rises from 0.");
   ADD_KEY(schema, step_epochs, integer(1, kMaxCount),
-          "step: epochs between two drops, like StepLR's step_size.", {"step_size"});
-  ADD_KEY(schema, gamma, number({0, kMaxFloat}), "step: factor applied to the rate at each drop.",
-          {"decay"});
+          "step: epochs between two drops, like StepLR's step_size.");
+  ADD_KEY(schema, gamma, number({0, kMaxFloat}), "step: factor applied to the rate at each drop.");
   ADD_KEY(schema, final_factor, number({0, 1}),
-          "linear, cosine: fraction of the learning rate at the end of the run.", {"end_factor"});
+          "linear, cosine: fraction of the learning rate at the end of the run.");
   add_one_cycle(schema);
   add_plateau(schema);
   return group(std::move(schema));
@@ -71,8 +69,7 @@ Type<AveragingOptions> averaging() {
           "bucketed: in buckets during the backward pass; flat: in one buffer after it; "
           "shared_memory: without messages, for processes on the CPUs of one host, which then "
           "share weights and optimizer state and update one slice each.");
-  ADD_KEY(schema, bucket_mb, kNever, number({0, 4096, true}), "MiB of gradients per bucket.",
-          {"bucket_cap_mb"});
+  ADD_KEY(schema, bucket_mb, kNever, number({0, 4096, true}), "MiB of gradients per bucket.");
   ADD_KEY(schema, compression, one_of<Compression>({"none", "fp16", "bf16"}),
           "Type in which gradients are sent; none: fp32.");
   schema.forbid("compression",
@@ -94,7 +91,7 @@ Field<TrainOptions> deterministic_field() {
       "shards", &Sharding::shards, integer(1, kMaxProcessesPerNode),
       "Splits each global batch into this number of shards. Results are bit-identical for 1 to "
       "`shards` processes.",
-      {}, kRequired));
+      kRequired));
   const auto read = [object, flag](TrainOptions& options, const JsonCursor& cursor) {
     if (cursor.value().is_object()) {
       if (const auto value = object.read(cursor)) options.shards = value->shards;
@@ -107,7 +104,7 @@ Field<TrainOptions> deterministic_field() {
     if (options.shards) return object.write({*options.shards});
     return Json(options.deterministic);
   };
-  KnownKey key{"", "deterministic", {}, kSteps};
+  KnownKey key{"", "deterministic", kSteps};
   key.fragment["anyOf"] = {flag.fragment, object.fragment};
   return {std::move(key),
           "true: bit-identical results for the same binary, hardware and number of processes and "
@@ -145,22 +142,17 @@ Type<ClassWeightOptions> class_weights() {
 }
 
 void add_length(Schema<TrainOptions>& schema) {
-  ADD_KEY(schema, epochs, kNever, integer(1, kMaxCount), "Passes over the training set.",
-          {"num_epochs", "n_epochs", "max_epochs", "epoch_count"});
+  ADD_KEY(schema, epochs, kNever, integer(1, kMaxCount), "Passes over the training set.");
   ADD_KEY(schema, max_steps, kNever, optional_of(integer(1, kMaxSteps)),
-          "Ends the run after this number of optimizer steps, even within an epoch.",
-          {"num_steps", "steps", "max_iterations"});
+          "Ends the run after this number of optimizer steps, even within an epoch.");
   ADD_KEY(schema, batch_size, optional_of(integer(1, kMaxCount)),
           "Samples per step, over all processes, whose shares may differ by one. Null if "
-          "batch_size_per_process is set.",
-          {"global_batch_size", "train_batch_size", "bs"});
+          "batch_size_per_process is set.");
   ADD_KEY(schema, batch_size_per_process, optional_of(integer(1, kMaxCount)),
           "Samples per step and process, instead of batch_size, like the batch size in DDP "
-          "scripts.",
-          {"batch_size_per_gpu", "local_batch_size", "per_device_batch_size"});
+          "scripts.");
   ADD_KEY(schema, test_batch_size, kNever, integer(1, kMaxCount),
-          "Samples per step and process during evaluation; CPUs use at most 128 per thread.",
-          {"eval_batch_size", "val_batch_size"});
+          "Samples per step and process during evaluation; CPUs use at most 128 per thread.");
 }
 
 /// Returns the type of learning-rate factors.
@@ -185,16 +177,13 @@ Type<std::vector<ParameterOptions>> parameter_list() {
   ADD_KEY(schema, match, globs(),
           "Parameter names, as `describe` prints them, or globs, in which `*` also matches dots; "
           "\"head\": the last layer.",
-          {"name", "names", "params", "pattern"}, kRequired);
+          kRequired);
   ADD_KEY(schema, learning_rate_factor, optional_of(factor()),
-          "Factor applied to the learning rate.",
-          {"lr_factor", "lr_mult", "lr_multiplier", "lr_scale"});
-  ADD_KEY(schema, weight_decay, optional_of(number({0, kMaxFloat})), "Replaces weight_decay.",
-          {"wd", "l2"});
+          "Factor applied to the learning rate.");
+  ADD_KEY(schema, weight_decay, optional_of(number({0, kMaxFloat})), "Replaces weight_decay.");
   ADD_KEY(schema, frozen, optional_of(boolean()),
           "true: they keep their values. Batch norm without a trained parameter uses and keeps "
-          "its running statistics.",
-          {"freeze", "fixed"});
+          "its running statistics.");
   schema.forbid(
       "",
       {none_of(any_of({given("learning_rate_factor"), given("weight_decay"), given("frozen")}))},
@@ -204,25 +193,19 @@ Type<std::vector<ParameterOptions>> parameter_list() {
 
 void add_optimizer(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, optimizer, one_of<OptimizerName>({"sgd", "adam", "adamw"}), "The update rule.");
-  ADD_KEY(schema, learning_rate, number({0, kMaxFloat}), "Step size of the optimizer.",
-          {"lr", "base_lr", "initial_lr", "init_lr"});
+  ADD_KEY(schema, learning_rate, number({0, kMaxFloat}), "Step size of the optimizer.");
   ADD_KEY(schema, sgd_momentum, number({0, 1, false, true}),
-          "Momentum of SGD, as PyTorch defines it.", {"momentum"});
+          "Momentum of SGD, as PyTorch defines it.");
   ADD_KEY(schema, nesterov, boolean(), "Uses Nesterov momentum.");
-  ADD_KEY(schema, adam_beta1, number({0, 1, false, true}), "First beta of Adam and AdamW.",
-          {"beta1"});
-  ADD_KEY(schema, adam_beta2, number({0, 1, false, true}), "Second beta of Adam and AdamW.",
-          {"beta2"});
-  ADD_KEY(schema, adam_epsilon, number({kMinFloat, kMaxFloat}), "Epsilon of Adam and AdamW.",
-          {"eps", "epsilon"});
+  ADD_KEY(schema, adam_beta1, number({0, 1, false, true}), "First beta of Adam and AdamW.");
+  ADD_KEY(schema, adam_beta2, number({0, 1, false, true}), "Second beta of Adam and AdamW.");
+  ADD_KEY(schema, adam_epsilon, number({kMinFloat, kMaxFloat}), "Epsilon of Adam and AdamW.");
   ADD_KEY(schema, weight_decay, number({0, kMaxFloat}),
-          "L2 penalty, added to the gradients; for adamw the decoupled decay.", {"wd", "l2"});
-  ADD_KEY(schema, schedule, schedule(), "The learning rate over time.",
-          {"lr_schedule", "lr_scheduler", "scheduler"});
+          "L2 penalty, added to the gradients; for adamw the decoupled decay.");
+  ADD_KEY(schema, schedule, schedule(), "The learning rate over time.");
   ADD_KEY(schema, parameters, parameter_list(),
           "Overrides the learning rate or weight decay of some parameters, or freezes them; later "
-          "entries win key by key.",
-          {"parameter_groups", "param_groups"});
+          "entries win key by key.");
 }
 
 void add_refinements(Schema<TrainOptions>& schema) {
@@ -231,68 +214,57 @@ void add_refinements(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, class_weights, optional_of(class_weights()),
           "Weights of the classes in the training loss, as in CrossEntropyLoss(weight). balanced: "
           "training samples / (classes × samples of the class); an object: by class name, or "
-          "number if the data has no names; other classes have weight 1.",
-          {"class_weight", "loss_weights", "weight"});
+          "number if the data has no names; other classes have weight 1.");
   ADD_KEY(schema, max_gradient_norm, optional_of(number({0, kMaxFloat, true})),
-          "Clips gradients to this norm.",
-          {"max_grad_norm", "grad_clip", "clip_grad_norm", "gradient_clip"});
+          "Clips gradients to this norm.");
   ADD_KEY(schema, sync_batch_norm, boolean(),
           "Computes batch statistics over the global batch instead of per process.");
   ADD_KEY(schema, gradient_accumulation_steps, integer(1, kMaxCount),
-          "Global batches whose gradients are summed for one optimizer step.",
-          {"accumulation_steps", "grad_accumulation_steps"});
-  ADD_KEY(schema, gradient_averaging, averaging(), "How processes average their gradients.",
-          {"all_reduce"});
+          "Global batches whose gradients are summed for one optimizer step.");
+  ADD_KEY(schema, gradient_averaging, averaging(), "How processes average their gradients.");
 }
 
 void add_machine(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, seed, integer(0, std::numeric_limits<std::int64_t>::max()),
-          "Seed of the initial weights and the order of samples.", {"random_seed"});
+          "Seed of the initial weights and the order of samples.");
   schema.add(deterministic_field());
   ADD_KEY(schema, device, one_of<DeviceName>({"auto", "cpu", "cuda"}, {{"gpu", "cuda"}}),
-          "Device of the processes; auto: GPUs if there are any.", {"accelerator"});
+          "Device of the processes; auto: GPUs if there are any.");
   ADD_KEY(schema, backend, kNever, one_of<BackendName>({"auto", "nccl", "gloo"}),
-          "Communication library; auto: NCCL on GPUs, Gloo on CPUs.",
-          {"dist_backend", "distributed_backend"});
+          "Communication library; auto: NCCL on GPUs, Gloo on CPUs.");
   const auto precision =
       one_of<PrecisionName>({"auto", "fp32", "bf16"}, {{"float32", "fp32"}, {"bfloat16", "bf16"}});
   ADD_KEY(schema, precision, precision,
           "Compute type of layers during training; master weights and optimizer state are "
           "fp32. auto: bf16 if the CPU or GPU supports it natively, but fp32 for TorchScript on "
-          "CPUs.",
-          {"dtype"});
+          "CPUs.");
   ADD_KEY(schema, cuda_graphs, kNever, one_of<CudaGraphs>({"auto", "on", "off"}),
           "Captures the training step on a GPU as a CUDA graph and replays it; auto: unless the "
-          "config prevents it.",
-          {"use_cuda_graphs"});
+          "config prevents it.");
   ADD_KEY(schema, gpu_kernels, one_of<GpuKernels>({"auto", "off"}),
           "Fused GPU kernels in place of several LibTorch operations.");
 }
 
 void add_monitoring(Schema<TrainOptions>& schema) {
   ADD_KEY(schema, stop_at_accuracy, kNever, optional_of(number({0, 1})),
-          "Ends the run after the first epoch that reaches this test accuracy.",
-          {"target_accuracy"});
+          "Ends the run after the first epoch that reaches this test accuracy.");
   ADD_KEY(schema, log_interval, kNever, optional_of(integer(1, kMaxCount), "auto"),
           "Steps between two step records of metrics.jsonl; auto: a tenth of an epoch or a "
-          "thousandth of the run, whichever is more, up to 100.",
-          {"log_every", "log_steps"});
+          "thousandth of the run, whichever is more, up to 100.");
   Schema<EarlyStoppingOptions> early_stopping;
   ADD_KEY(early_stopping, patience, integer(1, kMaxCount),
-          "Consecutive epochs without improvement after which the run ends.", {}, kRequired);
+          "Consecutive epochs without improvement after which the run ends.", kRequired);
   ADD_KEY(early_stopping, min_delta, number({0, 1, false, true}),
           "Minimum improvement over the best accuracy so far.");
   ADD_KEY(schema, early_stopping, kNever, optional_of(group(std::move(early_stopping))),
           "Ends the run when the accuracy stops improving, or the balanced accuracy if "
-          "`checkpoint.best_by` is `balanced_accuracy`.",
-          {"early_stop"});
+          "`checkpoint.best_by` is `balanced_accuracy`.");
   const auto ema = one_key("decay", &EmaOptions::decay, number({0, 1, false, true}),
                            "Fraction of the average kept by an optimizer step; step n keeps at "
                            "most (1 + n) / (10 + n).");
   ADD_KEY(schema, ema, optional_of(group(ema)),
           "Keeps an exponential moving average of the weights, which replaces them for evaluation "
-          "and in saved models; the best checkpoint and early_stopping use it.",
-          {"model_ema", "weight_averaging"});
+          "and in saved models; the best checkpoint and early_stopping use it.");
 }
 
 void choose_batch_size(TrainOptions& options, const JsonCursor& /*cursor*/) {

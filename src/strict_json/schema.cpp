@@ -19,6 +19,16 @@ namespace {
 constexpr std::size_t kMaxExplanations = 100;
 
 constexpr std::size_t kLongestComparedName = 40;
+constexpr std::size_t kTelling = 3;  // letters that may be a part of a name
+
+/// Returns the first letters of a name's words: "lr" for learning_rate.
+std::string initials(std::string_view name) {
+  std::string letters;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    if (i == 0 || name[i - 1] == '_' || name[i - 1] == '-') letters += name[i];
+  }
+  return letters;
+}
 
 /// Returns the name without case and separators, so "batchSize" and "batch-size" match batch_size.
 std::string plain(std::string_view name) {
@@ -30,17 +40,12 @@ std::string plain(std::string_view name) {
   return letters;
 }
 
-/// Returns the key that other programs call `given`, or one with a similar spelling.
+/// Returns the key with the closest name, or null.
 const KnownKey* similar_key(std::string_view given, const std::vector<const KnownKey*>& keys) {
   std::vector<std::string> names;
-  for (const KnownKey* key : keys) {
-    const auto is_given = [&](const std::string& name) { return plain(name) == plain(given); };
-    if (std::ranges::any_of(key->other_names, is_given)) return key;
-    names.push_back(key->name);
-  }
+  for (const KnownKey* key : keys) names.push_back(key->name);
   const std::optional<std::string> name = closest_name(given, names);
-  if (!name) return nullptr;
-  return *std::ranges::find(keys, *name, &KnownKey::name);
+  return name ? *std::ranges::find(keys, *name, &KnownKey::name) : nullptr;
 }
 
 constexpr double kLargestExactInteger = 9007199254740992.0;  // 2^53
@@ -177,10 +182,10 @@ void JsonCursor::add_unknown_keys(const std::vector<KnownKey>& own,
     if (std::ranges::any_of(own, is_this)) continue;
     if (keys.empty()) {
       for (const KnownKey& key : own) {
-        if (key.group.empty()) keys.push_back({pointer_, key.name, key.other_names});
+        if (key.group.empty()) keys.push_back({pointer_, key.name});
       }
       for (const KnownKey& key : context_->keys) {
-        if (key.group != pointer_) keys.push_back({key.group, key.name, key.other_names});
+        if (key.group != pointer_) keys.push_back({key.group, key.name});
       }
     }
     std::string message = "unknown key \"" + shorten(member.key) + '"';
@@ -199,7 +204,6 @@ std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names) {
   const std::string wanted = plain(given);
   if (wanted.size() > kLongestComparedName) return std::nullopt;
-  constexpr std::size_t kTelling = 3;
   for (const std::string& name : names) {
     if (wanted.size() >= kTelling && plain(name).starts_with(wanted)) return name;
   }
@@ -213,7 +217,14 @@ std::optional<std::string> closest_name(std::string_view given,
       closest = name;
     }
   }
-  return closest;
+  if (closest) return closest;
+  const auto related = std::ranges::find_if(names, [&](const std::string& name) {
+    const std::string known = plain(name);
+    return (wanted.size() >= kTelling && known.find(wanted) != std::string::npos) ||
+           (known.size() > kTelling && wanted.find(known) != std::string::npos) ||
+           (wanted.size() > 1 && initials(name) == wanted);
+  });
+  return related == names.end() ? std::nullopt : std::optional(*related);
 }
 
 std::string explain_unknown_key(std::string_view key, std::string_view group,
@@ -224,18 +235,13 @@ std::string explain_unknown_key(std::string_view key, std::string_view group,
   const auto place_of_key = [](const KnownKey& known) {
     return known.group.empty() ? "at the top level" : "in " + known.group;
   };
-  if (const KnownKey* meant = similar_key(key, here)) {
-    return start + "did you mean \"" + meant->name + "\"?";
-  }
   std::string places;
   for (const KnownKey* known : elsewhere) {
     if (known->name == key) places += (places.empty() ? "" : " or ") + place_of_key(*known);
   }
   if (!places.empty()) return start + "it belongs " + places;
-  const std::string pointer = "/" + replaced(std::string(key), ".", "/");  // as in --set
-  for (const KnownKey* known : elsewhere) {
-    if (known->group.empty() || pointer != known->group + "/" + known->name) continue;
-    return start + "it is \"" + known->name + "\" " + place_of_key(*known);
+  if (const KnownKey* meant = similar_key(key, here)) {
+    return start + "did you mean \"" + meant->name + "\"?";
   }
   if (const KnownKey* meant = similar_key(key, elsewhere)) {
     return start + "did you mean \"" + meant->name + "\" " + place_of_key(*meant) + "?";

@@ -48,14 +48,13 @@ inline const KeyTraits kRequired{.required = true};
 struct KnownKey {
   std::string group;  // pointer to the object that contains it, "" for the top level
   std::string name;
-  std::vector<std::string> other_names{};  // in other programs, for suggestions
   KeyUse use = KeyUse::kSteps;
   KeyTraits traits{};
   Json fragment{};  // JSON Schema of its value
 };
 
-/// Returns the name that was probably meant: it differs from `given` only in case, '-' and '_', or
-/// by at most two edits.
+/// Returns the name that was probably meant, regardless of case, '-' and '_': it begins with
+/// `given`, differs by at most two edits, contains `given` or is in it, or has these initials.
 std::optional<std::string> closest_name(std::string_view given,
                                         const std::vector<std::string>& names);
 
@@ -326,7 +325,7 @@ struct Field {
 /// validates and reads the group into the struct, writes it back and describes it as JSON Schema.
 ///
 ///     Schema<TrainOptions> schema;
-///     ADD_KEY(schema, epochs, integer(1, 1000), "Passes over the data.", {"num_epochs"});
+///     ADD_KEY(schema, epochs, integer(1, 1000), "Passes over the data.");
 ///     schema.conflict("batch_size_per_process", "batch_size");
 template <class Owner>
 class Schema {
@@ -342,8 +341,8 @@ class Schema {
   /// Adds a key that is stored in a member.
   template <class T>
   void add(std::string name, T Owner::*member, KeyUse use, const Type<T>& type, std::string doc,
-           std::vector<std::string> other_names = {}, KeyTraits traits = {}) {
-    add({{"", std::move(name), std::move(other_names), use, std::move(traits), type.fragment},
+           KeyTraits traits = {}) {
+    add({{"", std::move(name), use, std::move(traits), type.fragment},
          std::move(doc),
          [member, read = type.read](Owner& owner, const JsonCursor& cursor) {
            if (std::optional<T> value = read(cursor)) owner.*member = std::move(*value);
@@ -358,9 +357,8 @@ class Schema {
   }
   template <class T>
   void add(std::string name, T Owner::*member, const Type<T>& type, std::string doc,
-           std::vector<std::string> other_names = {}, KeyTraits traits = {}) {
-    add(std::move(name), member, KeyUse::kSteps, type, std::move(doc), std::move(other_names),
-        std::move(traits));
+           KeyTraits traits = {}) {
+    add(std::move(name), member, KeyUse::kSteps, type, std::move(doc), std::move(traits));
   }
   void add(Field<Owner> field) { fields_.push_back(std::move(field)); }
 
@@ -368,7 +366,7 @@ class Schema {
   void add_name(const std::string& name) {
     const auto read = [](Owner&, const JsonCursor&) {};
     const auto write = [name](const Owner&) -> std::optional<Json> { return name; };
-    add({{"", "name", {}, KeyUse::kSteps, kRequired, {{"const", name}}}, "The kind.", read, write});
+    add({{"", "name", KeyUse::kSteps, kRequired, {{"const", name}}}, "The kind.", read, write});
   }
 
   bool requires_keys() const {

@@ -122,7 +122,7 @@ TEST_CASE("keys of other programs get a suggestion") {
                              {"learnin_rate", "\"learning_rate\"?"},
                              {"bucket_mb", "belongs in /gradient_averaging"},
                              {"keep", "belongs in /checkpoint"},
-                             {"nproc_per_node", "\"processes_per_node\" in /launch?"}}));
+                             {"timeout", "\"rendezvous_timeout_s\" in /launch?"}}));
   const auto lines = lines_for(std::string("{\"") + key + "\":1}");
   REQUIRE(lines.size() == 1);
   CHECK_THAT(lines[0], ContainsSubstring(meant));

@@ -247,13 +247,13 @@ TEST_CASE("a rule names its key, or the innermost group that exists") {
 }
 
 TEST_CASE("an unknown key gets a suggestion") {
-  const std::vector<KnownKey> keys{{"", "epochs", {"num_epochs"}},
-                                   {"", "batch_size", {}},
-                                   {"", "model", {}},
-                                   {"", "launch", {}},
-                                   {"/model", "name", {"arch"}},
-                                   {"/schedule", "name", {}},
-                                   {"/launch", "max_restarts", {"restarts"}}};
+  const std::vector<KnownKey> keys{{"", "epochs"},
+                                   {"", "batch_size"},
+                                   {"", "model"},
+                                   {"", "launch"},
+                                   {"/model", "name"},
+                                   {"/schedule", "name"},
+                                   {"/launch", "max_restarts"}};
   struct Case {
     const char* key;
     const char* group;
@@ -262,10 +262,9 @@ TEST_CASE("an unknown key gets a suggestion") {
   const Case row = GENERATE(values<Case>({
       {"epoch", "", R"(unknown key "epoch"; did you mean "epochs"?)"},
       {"epo", "", R"(unknown key "epo"; did you mean "epochs"?)"},
-      {"launch.max_restarts", "",
-       R"(unknown key "launch.max_restarts"; it is "max_restarts" in /launch)"},
       {"eopchs", "", R"(unknown key "eopchs"; did you mean "epochs"?)"},
       {"num_epochs", "", R"(unknown key "num_epochs"; did you mean "epochs"?)"},
+      {"bs", "", R"(unknown key "bs"; did you mean "batch_size"?)"},
       {"batchSize", "", R"(unknown key "batchSize"; did you mean "batch_size"?)"},
       {"batch-size", "", R"(unknown key "batch-size"; did you mean "batch_size"?)"},
       {"max_restarts", "", R"(unknown key "max_restarts"; it belongs in /launch)"},
@@ -282,7 +281,7 @@ TEST_CASE("an unknown key gets a suggestion") {
 }
 
 TEST_CASE("a very long key is neither compared nor shown in full") {
-  const std::string message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e", {}}});
+  const std::string message = explain_unknown_key(std::string(100000, 'e'), "", {{"", "e"}});
   CHECK(message == "unknown key \"" + std::string(40, 'e') + "…\"; valid here: e");
 }
 

@@ -194,7 +194,7 @@ BAD = [  # lists of groups, and the expected messages
     ([{"match": "*", "learning_rate_factor": 0}, {"match": "*"}, {"frozen": True}, {"match": [], "frozen": True}, {"match": "*", "freeze": True}],
      ['/parameters/0/learning_rate_factor: expected a number above 0 or null, found 0; to freeze parameters set "frozen" to true',
       '/parameters/1: needs "learning_rate_factor", "weight_decay" or "frozen"', '/parameters/2: needs "match"',
-      "/parameters/3/match: expected at least one glob", 'did you mean "frozen"?']),
+      "/parameters/3/match: expected at least one glob", 'unknown key "freeze"; valid here: match']),
 ]
 
 
