@@ -98,18 +98,6 @@ std::optional<std::string> plain_text(const Json& value) {
   return text;
 }
 
-/// Returns whether the value is a string listed in a JSON Schema's "enum".
-bool takes_name(const Json& fragment, const Json& value) {
-  if (!value.is_string()) return false;
-  if (fragment.contains("anyOf")) {
-    return std::any_of(fragment.at("anyOf").begin(), fragment.at("anyOf").end(),
-                       [&](const Json& choice) { return takes_name(choice, value); });
-  }
-  if (!fragment.contains("enum")) return false;
-  const Json& names = fragment.at("enum");
-  return std::find(names.begin(), names.end(), value) != names.end();
-}
-
 /// Returns `{name: value}`; in an initializer list, two strings could become a list.
 Json object(const std::string& name, const Json& value) {
   Json result = Json::object();
@@ -160,13 +148,14 @@ std::nullopt_t JsonCursor::add_mismatch(const std::string& expected,
 
 std::nullopt_t JsonCursor::add_no_object(const std::vector<KnownKey>& own) const {
   for (const KnownKey& key : own) {
-    if (!key.group.empty() || !takes_name(key.fragment, value())) continue;
-    std::string dotted = pointer_.empty() ? "" : pointer_.substr(1) + "/";
-    std::ranges::replace(dotted, '/', '.');
-    const auto& text = value().get_ref<const std::string&>();
+    const Json choices = key.fragment.value("anyOf", Json::array({key.fragment}));
+    const bool takes_value = std::any_of(choices.begin(), choices.end(), [&](const Json& choice) {
+      const Json names = choice.value("enum", Json::array());
+      return std::find(names.begin(), names.end(), value()) != names.end();
+    });
+    if (!key.group.empty() || !takes_value) continue;
     return add_mismatch("an object",
-                        fmt::format("; did you mean {{\"{0}\": \"{1}\"}} (--set {2}{0}={1})?",
-                                    key.name, text, dotted));
+                        "; did you mean {\"" + key.name + "\": " + value().dump() + "}?");
   }
   return add_mismatch("an object");
 }

@@ -112,7 +112,7 @@ class JsonCursor {
   std::nullopt_t add_error_at(std::string_view path, std::string message) const;
   /// Adds the error `expected …, found …`, followed by a hint.
   std::nullopt_t add_mismatch(const std::string& expected, const std::string& hint = "") const;
-  /// Adds the error that this value is not an object with keys of `own`. If it is a string that one
+  /// Adds the error that this value is not an object with keys of `own`. If it is a name that one
   /// of these keys accepts, the error shows how to write it.
   std::nullopt_t add_no_object(const std::vector<KnownKey>& own) const;
   /// Adds an error for each key of this object that is not in `own`. `absent` explains missing keys
