@@ -155,17 +155,6 @@ void add_length(Schema<TrainOptions>& schema) {
           "Samples per step and process during evaluation; CPUs use at most 128 per thread.");
 }
 
-/// Returns the type of learning-rate factors.
-Type<double> factor() {
-  Type<double> type = number({0, kMaxFloat, true});
-  type.read = [read = type.read](const JsonCursor& cursor) -> std::optional<double> {
-    const Json& value = cursor.value();
-    if (!value.is_number() || value.get<double>() > 0) return read(cursor);
-    return cursor.add_mismatch("a number above 0", "; to freeze parameters set \"frozen\" to true");
-  };
-  return type;
-}
-
 /// Returns the type of one or more globs.
 Type<std::vector<std::string>> globs() {
   const auto glob = text(".", "a glob of parameter names");
@@ -178,7 +167,7 @@ Type<std::vector<ParameterOptions>> parameter_list() {
           "Parameter names, as `describe` prints them, or globs, in which `*` also matches dots; "
           "\"head\": the last layer.",
           kRequired);
-  ADD_KEY(schema, learning_rate_factor, optional_of(factor()),
+  ADD_KEY(schema, learning_rate_factor, optional_of(number({0, kMaxFloat, true})),
           "Factor applied to the learning rate.");
   ADD_KEY(schema, weight_decay, optional_of(number({0, kMaxFloat})), "Replaces weight_decay.");
   ADD_KEY(schema, frozen, optional_of(boolean()),

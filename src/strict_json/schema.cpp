@@ -69,14 +69,6 @@ bool contains(const NumberRange& range, double value) {
          (range.below_max ? value < range.max : value <= range.max);
 }
 
-/// Returns a hint for a float literal that was probably meant as an integer: 10.0, 1e3.
-std::string hint_for_integer(const Json& value) {
-  if (!value.is_number_float()) return {};
-  const auto real = value.get<double>();
-  if (std::floor(real) != real || std::fabs(real) >= kLargestExactInteger) return {};
-  return "; write integers without a fraction or exponent: " + show(real);
-}
-
 /// Returns whether a nonzero literal becomes 0 as a double, such as 1e-999.
 bool underflows(const Node& node) {
   if (node.value != 0.0) return false;
@@ -256,9 +248,8 @@ Type<std::int64_t> integer(std::int64_t min, std::int64_t max) {
                                   ? std::in_range<std::int64_t>(value.get<std::uint64_t>())
                                   : value.is_number_integer();
             if (fits && value >= min && value <= max) return value.get<std::int64_t>();
-            return cursor.add_mismatch(
-                "an integer from " + std::to_string(min) + " to " + std::to_string(max),
-                hint_for_integer(value));
+            return cursor.add_mismatch("an integer from " + std::to_string(min) + " to " +
+                                       std::to_string(max));
           },
           .write = [](const std::int64_t& value) { return Json(value); },
           .fragment = {{"type", "integer"}, {"minimum", min}, {"maximum", max}}};

@@ -105,9 +105,7 @@ TEST_CASE("a mistake in a value is one line") {
        R"(f:1:10: /count: expected an integer from 1 to 100, found the string "ten")"},
       {R"({"count":null})", "f:1:10: /count: expected an integer from 1 to 100, found null"},
       {R"({"count":0})", "f:1:10: /count: expected an integer from 1 to 100, found 0"},
-      {R"({"count":10.0})",
-       "f:1:10: /count: expected an integer from 1 to 100, found 10.0; write integers without a "
-       "fraction or exponent: 10"},
+      {R"({"count":10.0})", "f:1:10: /count: expected an integer from 1 to 100, found 10.0"},
       {R"({"count":1.5})", "f:1:10: /count: expected an integer from 1 to 100, found 1.5"},
       {R"({"count":99999999999999999999999})",
        "f:1:10: /count: expected an integer from 1 to 100, found 99999999999999999999999"},

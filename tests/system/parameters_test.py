@@ -192,7 +192,7 @@ def test_dropout_in_a_frozen_backbone_stays_active(tmp_path, digits):
 BAD = [  # lists of groups, and the expected messages
     ([{"match": "fc3.*", "frozen": True}], ['/parameters/0/match: "fc3.*" matches no parameter; did you mean "fc1.*", "fc2.*"?']),
     ([{"match": "*", "learning_rate_factor": 0}, {"match": "*"}, {"frozen": True}, {"match": [], "frozen": True}, {"match": "*", "freeze": True}],
-     ['/parameters/0/learning_rate_factor: expected a number above 0 or null, found 0; to freeze parameters set "frozen" to true',
+     ['/parameters/0/learning_rate_factor: expected a number above 0 and at most 1e+38 or null, found 0',
       '/parameters/1: needs "learning_rate_factor", "weight_decay" or "frozen"', '/parameters/2: needs "match"',
       "/parameters/3/match: expected at least one glob", 'unknown key "freeze"; valid here: match']),
 ]
