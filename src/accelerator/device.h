@@ -43,24 +43,16 @@ struct KernelArgument {
   std::size_t bytes;
 };
 
-/// A GPU kernel.
-class DeviceKernel {
- public:
-  virtual ~DeviceKernel() = default;
-
-  /// Launches the kernel on the calling thread's stream without waiting for it. Copies the
-  /// arguments before it returns; their order and sizes must match the kernel's parameters. A grid
-  /// with no blocks launches nothing. Throws Error(kRunFailed).
-  virtual void launch(const Grid& grid, std::span<const KernelArgument> arguments) const = 0;
-};
-
-/// Kernels that were compiled together.
+/// GPU kernels that were compiled together.
 class KernelModule {
  public:
   virtual ~KernelModule() = default;
 
-  /// Returns the kernel with this name. Throws Error(kRunFailed) if there is none.
-  virtual std::unique_ptr<DeviceKernel> find(const std::string& name) const = 0;
+  /// Launches the kernel with this name on the calling thread's stream without waiting for it.
+  /// Copies the arguments before it returns; their order and sizes must match the kernel's
+  /// parameters. A grid with no blocks launches nothing. Throws Error(kRunFailed).
+  virtual void launch(const std::string& name, const Grid& grid,
+                      std::span<const KernelArgument> arguments) = 0;
 };
 
 /// Sets, for the whole process, the status that shows waits for the GPU in `wait_until`,

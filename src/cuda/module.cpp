@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -153,16 +154,17 @@ void require(CUresult result, const std::string& what) {
   throw Error(ExitCode::kRunFailed, what + ": " + (name ? name : "unknown error"));
 }
 
-class CudaKernel : public accelerator::DeviceKernel {
+class CudaKernelModule : public accelerator::KernelModule {
  public:
-  CudaKernel(std::string name, CUfunction function)
-      : name_(std::move(name)),
-        function_(function),
-        launch_(MNIST_TRAIN_FUNCTION(cuLaunchKernel)) {}
+  /// `image` is NVRTC's output. The module is never unloaded, because graphs may use its kernels.
+  explicit CudaKernelModule(const std::string& image) {
+    require(MNIST_TRAIN_FUNCTION(cuModuleLoadData)(&module_, image.data()), "loading kernels");
+  }
 
-  void launch(const accelerator::Grid& grid,
-              std::span<const accelerator::KernelArgument> arguments) const override {
+  void launch(const std::string& name, const accelerator::Grid& grid,
+              std::span<const accelerator::KernelArgument> arguments) override {
     constexpr std::size_t kMaxArguments = 64;
+    const CUfunction function = find(name);
     if (grid.blocks == 0) return;
     bind_context();
     std::array<void*, kMaxArguments> values{};
@@ -170,15 +172,23 @@ class CudaKernel : public accelerator::DeviceKernel {
       values.at(i) = const_cast<void*>(arguments[i].value);
     }
     const CUresult result =
-        launch_(function_, grid.blocks, 1, 1, grid.threads, 1, 1, /*shared_bytes=*/0,
+        launch_(function, grid.blocks, 1, 1, grid.threads, 1, 1, /*shared_bytes=*/0,
                 at::cuda::getCurrentCUDAStream(), values.data(), nullptr);
     if (result == CUDA_SUCCESS) return;
-    require(result, "the kernel " + name_ +
+    require(result, "the kernel " + name +
                         " cannot start (it or earlier work on the GPU failed; "
                         "\"gpu_kernels\": \"off\" trains without custom kernels)");
   }
 
  private:
+  CUfunction find(const std::string& name) {
+    CUfunction& found = functions_[name];
+    if (found == nullptr) {
+      require(MNIST_TRAIN_FUNCTION(cuModuleGetFunction)(&found, module_, name.c_str()), name);
+    }
+    return found;
+  }
+
   /// Makes the GPU's context current in the calling thread. LibTorch's guards skip this for GPU 0
   /// in autograd's threads, because a new thread appears to be on GPU 0 already.
   static void bind_context() {
@@ -188,26 +198,9 @@ class CudaKernel : public accelerator::DeviceKernel {
     }
   }
 
-  std::string name_;
-  CUfunction function_;
-  decltype(&::cuLaunchKernel) launch_;
-};
-
-class CudaKernelModule : public accelerator::KernelModule {
- public:
-  /// `image` is NVRTC's output. The module is never unloaded, because graphs may use its kernels.
-  explicit CudaKernelModule(const std::string& image) {
-    require(MNIST_TRAIN_FUNCTION(cuModuleLoadData)(&module_, image.data()), "loading kernels");
-  }
-
-  std::unique_ptr<accelerator::DeviceKernel> find(const std::string& name) const override {
-    CUfunction found = nullptr;
-    require(MNIST_TRAIN_FUNCTION(cuModuleGetFunction)(&found, module_, name.c_str()), name);
-    return std::make_unique<CudaKernel>(name, found);
-  }
-
- private:
   CUmodule module_ = nullptr;
+  decltype(&::cuLaunchKernel) launch_ = MNIST_TRAIN_FUNCTION(cuLaunchKernel);
+  std::map<std::string, CUfunction> functions_;  // found so far, by name
 };
 
 constexpr const char* kLanguage = "-std=c++17";

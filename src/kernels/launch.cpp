@@ -2,7 +2,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -14,9 +13,8 @@ namespace {
 
 /// Kernels of this process, which computes on one device.
 struct InUse {
-  std::unique_ptr<const accelerator::KernelModule> compiled;  // null: none
+  std::unique_ptr<accelerator::KernelModule> compiled;  // null: none
   at::Device device = at::kCPU;
-  std::map<std::string, std::unique_ptr<accelerator::DeviceKernel>> by_name;
   at::Tensor arrived;  // [kArrivedBlocks] i32
 };
 
@@ -37,9 +35,8 @@ void prepare(at::Device device) {
   }
 }
 
-void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled) {
+void use(at::Device device, std::unique_ptr<accelerator::KernelModule> compiled) {
   InUse& now = in_use();
-  now.by_name.clear();
   now.compiled = std::move(compiled);
   now.device = device;
   if (!now.compiled) return;
@@ -48,12 +45,7 @@ void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> com
 
 bool are_used(at::Device device) { return in_use().compiled && in_use().device == device; }
 
-const accelerator::DeviceKernel& kernel(const std::string& name) {
-  auto& by_name = in_use().by_name;
-  const auto found = by_name.find(name);
-  if (found != by_name.end()) return *found->second;
-  return *by_name.emplace(name, in_use().compiled->find(name)).first->second;
-}
+accelerator::KernelModule& kernels_in_use() { return *in_use().compiled; }
 
 unsigned* arrived_blocks() { return static_cast<unsigned*>(in_use().arrived.data_ptr()); }
 

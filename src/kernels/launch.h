@@ -18,9 +18,8 @@ inline constexpr unsigned kThreads = 256;  // per block, unless a kernel needs a
 /// prelude.
 const std::string& source();
 
-/// Returns the kernel with this name for the device passed to `use`. Throws Error(kRunFailed) if
-/// there is none.
-const accelerator::DeviceKernel& kernel(const std::string& name);
+/// Returns the kernels passed to `use`.
+accelerator::KernelModule& kernels_in_use();
 
 inline constexpr std::int64_t kArrivedBlocks = 1024;  // counters
 
@@ -69,8 +68,8 @@ void launch(const std::string& name, const accelerator::Grid& grid, const Argume
   const std::tuple values{argument(arguments)...};
   std::apply(
       [&](const auto&... value) {
-        kernel(name).launch(grid, std::array{accelerator::KernelArgument{
-                                      static_cast<const void*>(&value), sizeof value}...});
+        kernels_in_use().launch(name, grid,
+                                std::array{accelerator::KernelArgument{&value, sizeof value}...});
       },
       values);
 }

@@ -16,7 +16,7 @@ namespace mnist_train::kernels {
 void prepare(at::Device device);
 
 /// Uses compiled kernels on this device, or none if null.
-void use(at::Device device, std::unique_ptr<const accelerator::KernelModule> compiled);
+void use(at::Device device, std::unique_ptr<accelerator::KernelModule> compiled);
 
 /// Returns whether the kernels replace LibTorch's operations for tensors on this device.
 bool are_used(at::Device device);

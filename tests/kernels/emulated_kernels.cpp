@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "support/grid/grid.h"
@@ -25,38 +24,24 @@ namespace mnist_train {
 
 namespace {
 
-class EmulatedKernel : public accelerator::DeviceKernel {
+class EmulatedModule : public accelerator::KernelModule {
  public:
-  EmulatedKernel(std::string name, const grid::Kernel& kernel)
-      : name_(std::move(name)), kernel_(kernel) {}
-
-  void launch(const accelerator::Grid& grid,
-              std::span<const accelerator::KernelArgument> arguments) const override {
+  void launch(const std::string& name, const accelerator::Grid& grid,
+              std::span<const accelerator::KernelArgument> arguments) override {
+    const auto found = grid::all_kernels().find(name);
+    if (found == grid::all_kernels().end()) {
+      throw Error(ExitCode::kRunFailed, "there is no kernel " + name);
+    }
     std::vector<const void*> values;
     std::vector<std::size_t> sizes;
     for (const auto& argument : arguments) {
       values.push_back(argument.value);
       sizes.push_back(argument.bytes);
     }
-    if (sizes != kernel_.sizes()) {
-      throw Error(ExitCode::kRunFailed, name_ + ": arguments do not fit the parameters");
+    if (sizes != found->second.sizes()) {
+      throw Error(ExitCode::kRunFailed, name + ": arguments do not fit the parameters");
     }
-    kernel_.with(values.data(), nullptr)(grid.blocks, grid.threads);
-  }
-
- private:
-  std::string name_;
-  const grid::Kernel& kernel_;
-};
-
-class EmulatedModule : public accelerator::KernelModule {
- public:
-  std::unique_ptr<accelerator::DeviceKernel> find(const std::string& name) const override {
-    const auto found = grid::all_kernels().find(name);
-    if (found == grid::all_kernels().end()) {
-      throw Error(ExitCode::kRunFailed, "there is no kernel " + name);
-    }
-    return std::make_unique<EmulatedKernel>(name, found->second);
+    found->second.with(values.data(), nullptr)(grid.blocks, grid.threads);
   }
 };
 

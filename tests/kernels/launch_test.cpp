@@ -14,7 +14,7 @@ TEST_CASE("kernels are used on one device") {
     const EmulatedKernels emulated;
     CHECK(kernels::are_used(at::kCPU));
     CHECK_FALSE(kernels::are_used({at::kCUDA, 0}));
-    CHECK_THROWS_WITH(kernels::kernel("idle"), "there is no kernel idle");
+    CHECK_THROWS_WITH(kernels::launch("idle", {1, 1}, 0), "there is no kernel idle");
   }
   CHECK_FALSE(kernels::are_used(at::kCPU));
 }
@@ -27,6 +27,6 @@ TEST_CASE("kernels are compiled for a GPU, or found in the user's cache", "[gpu]
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     std::cout << "compiled or found in " << seconds.count() << " s\n";
     CHECK(kernels::are_used(kFirstGpu));
-    CHECK_NOTHROW(kernels::kernel("softmax_loss_bf16"));
+    CHECK_NOTHROW(kernels::launch("softmax_loss_bf16", {0, 1}, 0));
   }
 }
