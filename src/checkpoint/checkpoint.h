@@ -220,8 +220,8 @@ class SnapshotMemory {
   int checkpoint_slot_ = -1;  // the newest one that is also a checkpoint
 };
 
-/// Loads the model's weights from a checkpoint, a safetensors or `.pt` file, or several files
-/// listed in an index. The format is detected from the content, not the name. Prefixes "module.",
+/// Loads the model's weights from a checkpoint, a safetensors file or a `.pt` file. The format is
+/// detected from the content, not the name. Prefixes "module.",
 /// "_orig_mod." and "model." are removed if the model's names have none. Tensors that match
 /// `weights.fresh` keep their values. Tensors that the model does not have are ignored with a
 /// warning; `num_batches_tracked` may be missing. If there are other differences, throws

@@ -21,49 +21,17 @@ namespace {
 constexpr std::array<std::string_view, 3> kPrefixes{"module.", "_orig_mod.", "model."};
 constexpr std::string_view kBatchCount = "num_batches_tracked";
 
-enum class FileForm { kTorch, kIndex, kSafetensors };
-
-FileForm form_of(const fs::path& path) {
+bool is_torch_file(const fs::path& path) {
   const MappedFile file = MappedFile::open(path, ExitCode::kCheckpoint);
-  if (is_zip_file(file.bytes()) || is_legacy_torch_file(file.bytes())) return FileForm::kTorch;
-  const bool is_json = !file.bytes().empty() && file.bytes().front() == '{';
-  return is_json ? FileForm::kIndex : FileForm::kSafetensors;
+  return is_zip_file(file.bytes()) || is_legacy_torch_file(file.bytes());
 }
 
-TensorFile read_one(const fs::path& path) {
-  if (form_of(path) == FileForm::kTorch) return read_pt(path);
+TensorFile read_any(const fs::path& path) {
+  if (is_torch_file(path)) return read_pt(path);
   TensorFile file = read_safetensors(path, /*require_seal=*/false);
   // A checkpoint always has a seal; one that seems to have none is damaged.
   if (is_checkpoint(file)) return {checkpoint_weights(read_checkpoint(path)), {}};
   return file;
-}
-
-/// Reads the files listed in an index, as written by Hugging Face's libraries: {"weight_map":
-/// {name: file}}.
-TensorFile read_shards(const fs::path& index) {
-  constexpr std::size_t kMostBytes = 16 << 20;
-  const std::string text = read_file(index, kMostBytes, ExitCode::kCheckpoint);
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  std::set<std::string> names;
-  for (const nlohmann::json& name :
-       json.is_object() ? json.value("weight_map", nlohmann::json()) : nlohmann::json()) {
-    if (name.is_string()) names.insert(name.get<std::string>());
-  }
-  if (names.empty()) fail_checkpoint(index.string() + ": is JSON, but not an index of weights");
-  TensorFile all;
-  for (const std::string& name : names) {
-    if (fs::path(name).filename() != name) {
-      fail_checkpoint(index.string() + ": names a file in another folder: " + name);
-    }
-    TensorFile shard = read_one(index.parent_path() / name);
-    std::ranges::move(shard.tensors, std::back_inserter(all.tensors));
-    std::ranges::move(shard.unreadable, std::back_inserter(all.unreadable));
-  }
-  return all;
-}
-
-TensorFile read_any(const fs::path& path) {
-  return form_of(path) == FileForm::kIndex ? read_shards(path) : read_one(path);
 }
 
 /// Returns the prefix, added by wrappers of a model, with which the file contains the most wanted
@@ -304,7 +272,7 @@ std::optional<KnownNetwork> network_like(const NamedTensors& file,
 }
 
 std::optional<RunFacts> facts_of(const fs::path& path) {
-  if (form_of(path) != FileForm::kSafetensors) return std::nullopt;
+  if (is_torch_file(path)) return std::nullopt;
   const TensorFile file = read_safetensors(path, /*require_seal=*/false);
   return is_checkpoint(file) ? std::optional(checkpoint_facts(file, path.string())) : std::nullopt;
 }

@@ -287,34 +287,6 @@ TEST_CASE("a tensor of an unknown type is an error only if the model has it") {
              IsError(ExitCode::kCheckpoint, "conv.weight has the type F8X"));
 }
 
-TEST_CASE("an index of several files is read with all of them") {
-  const TempFolder folder;
-  const NamedTensors all = other_weights();
-  write_weights(folder.path() / "model-1.safetensors", {all.begin(), all.begin() + 4},
-                /*as_safetensors=*/true);
-  write_weights(folder.path() / "model-2.bin", {all.begin() + 4, all.end()},
-                /*as_safetensors=*/false);
-  const auto index = [&](const std::string& text) {
-    return folder.write("model.safetensors.index.json", text);
-  };
-  const auto model = tiny_model(1, true);
-  const fs::path whole = index(R"({"metadata":{},"weight_map":{"a":"model-1.safetensors",)"
-                               R"("b":"model-2.bin","c":"model-1.safetensors"}})");
-  load_weights(*model, {whole, {}}, kImages);
-  CHECK(same(state_dict(*model), all));
-  for (const auto& [text, reason] : std::vector<std::pair<std::string, std::string>>{
-           {"{", "not an index of weights"},
-           {R"({"weight_map":[]})", "not an index of weights"},
-           {R"({"weight_map":{"a":1}})", "not an index of weights"},
-           {R"({"weight_map":{"a":"../model-1.safetensors"}})", "a file in another folder"},
-           {R"({"weight_map":{"a":"absent"}})", "absent"},
-           {R"({"weight_map":{"a":"model.safetensors.index.json"}})", "index.json"}}) {
-    const fs::path path = index(text);
-    CHECK_THAT(loading(path), IsError(ExitCode::kCheckpoint, reason));
-    CHECK_FALSE(facts_of(path));
-  }
-}
-
 TEST_CASE("a large file that is truncated is refused at once") {
   const TempFolder folder;
   const std::string header = R"({"w":{"dtype":"F32","shape":[1000000000],)"
@@ -347,7 +319,7 @@ TEST_CASE("files of other kinds are named") {
            {"hello, these are weights\r\n", "is a text file, not a torch.save file (.pt, .pth), a"},
            {"text", "is a text file"},
            {"", "is an empty file"},
-           {"{\n  \"epochs\": 10}", "is JSON, but not an index of weights"},
+           {"{\n  \"epochs\": 10}", "is a text file"},
            {std::string("1234567\0 9", 10), "is truncated or not a safetensors file"}}) {
     const fs::path path = folder.write("file.pth", bytes);
     CHECK_THAT(reading_weights(path), IsError(ExitCode::kCheckpoint, "file.pth: ", reason));
