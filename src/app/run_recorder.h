@@ -67,6 +67,8 @@ class StateSaver {
   std::optional<checkpoint::SnapshotMemory> memory_;
   std::int64_t moment_ = 0;
   double snapshot_taken_s_ = 0;
+  int snapshots_ = 0;            // taken by this process
+  double least_snapshot_s_ = 0;  // the shortest time that one took; 0: none was timed
   checkpoint::CheckpointWriter writer_;
   std::int64_t saved_step_ = -1;
   double seconds_ = 0;

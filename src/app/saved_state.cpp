@@ -18,6 +18,7 @@ namespace {
 
 constexpr double kSnapshotInterval_s = 0.05;  // minimum time between snapshots
 constexpr double kSnapshotFraction = 0.004;   // maximum share of the time for snapshots
+constexpr int kUntimedSnapshots = 7;          // the system allocates the memory of the first ones
 
 checkpoint::CheckpointFolder checkpoints_of(const Worker& worker) {
   return {worker.run_folder / files::kCheckpoints, worker.config.checkpoint.keep};
@@ -243,7 +244,7 @@ StateSaver::StateSaver(Worker& worker, const data::Dataset& dataset, train::Trai
 void StateSaver::plan_snapshot() {
   if (!memory_ || !worker_.is_rank0()) return;
   if (!worker_.device().is_cpu()) return;  // hosts run ahead of GPUs by different times
-  const double interval_s = std::max(kSnapshotInterval_s, memory_->seconds() / kSnapshotFraction);
+  const double interval_s = std::max(kSnapshotInterval_s, least_snapshot_s_ / kSnapshotFraction);
   if (monotonic_seconds() - snapshot_taken_s_ >= interval_s) memory_->plan(moment_ + 1);
 }
 
@@ -283,9 +284,13 @@ bool StateSaver::is_checkpoint_due_after_epoch() const {
 
 void StateSaver::save(const report::LogPositions& positions, bool is_checkpoint) {
   if (memory_) {
-    memory_->take(trainer_, {trainer_.progress(), positions.metrics_bytes, positions.event_bytes,
-                             is_checkpoint});
+    const double seconds = duration_s([&] {
+      memory_->take(trainer_, {trainer_.progress(), positions.metrics_bytes, positions.event_bytes,
+                               is_checkpoint});
+    });
     snapshot_taken_s_ = monotonic_seconds();
+    if (++snapshots_ > kUntimedSnapshots && (least_snapshot_s_ == 0 || seconds < least_snapshot_s_))
+      least_snapshot_s_ = seconds;
   }
   if (is_checkpoint) save_checkpoint(positions);
 }

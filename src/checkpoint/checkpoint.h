@@ -181,9 +181,6 @@ class SnapshotMemory {
   /// Returns whether a snapshot is planned for this moment. There must be a collective between
   /// `plan` and this call.
   bool is_planned(std::int64_t moment) const;
-  /// Returns the shortest time in seconds that a snapshot took on rank 0, including earlier
-  /// attempts; 0 until enough were timed.
-  double seconds() const;
 
   /// Writes this rank's part of the trainer's state. All ranks must call it after the same step,
   /// and none may call it again before all have returned. Rank 0's `facts` are stored, but

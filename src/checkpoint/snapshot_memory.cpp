@@ -19,7 +19,6 @@ namespace mnist_train::checkpoint {
 namespace {
 
 constexpr int kSlots = 3;
-constexpr std::int64_t kTimed = 5;  // timed snapshots before the shortest time is used
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMostFactsBytes = std::size_t{1} << 20U;
 
@@ -83,8 +82,6 @@ SnapshotFacts unpacked(std::span<const std::uint8_t> bytes) {
 
 struct alignas(64) SnapshotMemory::Plan {
   std::atomic<std::int64_t> moment;
-  std::atomic<std::int64_t> taken;  // number of snapshots by rank 0, in all attempts
-  std::atomic<double> least_s;      // the shortest time of a snapshot; 0: none was timed
 };
 
 struct alignas(64) SnapshotMemory::Seal {
@@ -156,13 +153,8 @@ void SnapshotMemory::plan(std::int64_t moment) { plan_->moment = moment; }
 
 bool SnapshotMemory::is_planned(std::int64_t moment) const { return plan_->moment == moment; }
 
-double SnapshotMemory::seconds() const {
-  return plan_->taken < kSlots + kTimed ? 0 : plan_->least_s.load();
-}
-
 void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& facts) {
   const at::NoGradGuard no_grad;
-  const double begin_s = monotonic_seconds();
   int slot = 0;
   while (slot == newest_slot_ || slot == checkpoint_slot_) ++slot;
   newest_slot_ = slot;
@@ -189,12 +181,6 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
   }
   mine.digest = hasher.digest();
   mine.step = trainer.progress().step;
-  if (rank_ != 0) return;
-  const double seconds = monotonic_seconds() - begin_s;
-  const double least_s = plan_->least_s;
-  // The first snapshot of each slot is not timed, because the system allocates its memory then.
-  if (plan_->taken >= kSlots && (least_s == 0 || seconds < least_s)) plan_->least_s = seconds;
-  ++plan_->taken;
 }
 
 std::optional<SnapshotFacts> SnapshotMemory::restore(train::Trainer& trainer,

@@ -73,22 +73,6 @@ TEST_CASE("the newest two snapshots and the newest checkpointed one are kept") {
   CHECK(again.steps() == std::vector<std::int64_t>{2, 5, 6});
 }
 
-TEST_CASE("the next attempt knows how long a snapshot takes") {
-  const UniqueFd file = memory_file();
-  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
-  SnapshotMemory memory(file.get(), rig.trainer, one_rank());
-  for (const std::int64_t step : {1, 2, 3, 4, 5, 6, 7}) {
-    rig.run_to(step);
-    memory.take(rig.trainer, {rig.trainer.progress()});
-    CHECK(memory.seconds() == 0);  // the first ones wait for memory, and each may be disturbed
-  }
-  memory.take(rig.trainer, {rig.trainer.progress()});
-  const double seconds = memory.seconds();
-  CHECK(seconds > 0);
-  CHECK(seconds < 1);
-  CHECK(SnapshotMemory(file.get(), rig.trainer, one_rank()).seconds() == seconds);
-}
-
 TEST_CASE("a damaged snapshot is never used") {
   const UniqueFd file = memory_file();
   TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
