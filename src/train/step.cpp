@@ -116,8 +116,7 @@ std::int64_t next_interval(std::int64_t steps, double seconds) {
              : most;
 }
 
-void require_finite(const StepSums& sums, std::int64_t step,
-                    const std::function<std::string()>& broken_parameter) {
+void require_finite(const StepSums& sums, std::int64_t step) {
   if (!std::isfinite(sums.loss)) {
     throw Error(ExitCode::kRunFailed,
                 fmt::format("the loss became {} at step {}: lower learning_rate, or check for "
@@ -125,13 +124,11 @@ void require_finite(const StepSums& sums, std::int64_t step,
                             std::isnan(sums.loss) ? "NaN" : "infinite", step));
   }
   if (!std::isnan(sums.stop_requests)) return;
-  const std::string parameter = broken_parameter();
-  throw Error(
-      ExitCode::kRunFailed,
-      fmt::format("at step {} the loss is finite, but {} is not: lower learning_rate; if "
-                  "gradient_averaging.compression is \"fp16\", set it to \"bf16\" or "
-                  "\"none\", which have a larger range",
-                  step, parameter.empty() ? "the weight update" : "the gradient of " + parameter));
+  throw Error(ExitCode::kRunFailed,
+              fmt::format("at step {} the loss is finite, but the weight update is not: lower "
+                          "learning_rate; if gradient_averaging.compression is \"fp16\", set it "
+                          "to \"bf16\" or \"none\", which have a larger range",
+                          step));
 }
 
 std::int64_t ShardBuffers::elements(const torch::nn::Module& model) {

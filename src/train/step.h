@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -127,10 +126,8 @@ class StepLog {
 std::int64_t next_interval(std::int64_t steps, double seconds);
 
 /// Throws Error(kRunFailed), with the step and a remedy, if the loss is not finite or
-/// `update_check` is NaN. In the latter case calls `broken_parameter`, which returns the name of a
-/// parameter whose gradient is not finite, or "".
-void require_finite(const StepSums& sums, std::int64_t step,
-                    const std::function<std::string()>& broken_parameter);
+/// `update_check` is NaN.
+void require_finite(const StepSums& sums, std::int64_t step);
 
 /// The buffers of a model (running statistics, counters) if batches are split into fixed shards:
 /// each shard's forward pass starts from the buffers after the previous step, and the changes are

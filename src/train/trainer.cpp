@@ -64,18 +64,6 @@ GradientParts gradient_parts(const settings::TrainOptions& options, const BatchP
   return {comm::SummationTree(partition.begins()), communicator.rank(), late && one_part};
 }
 
-/// Returns the name of the first parameter whose gradient is not finite, or "" if there is none:
-/// then only the norm or the weights overflowed.
-std::string broken_parameter(const FlatParameters& parameters) {
-  const at::Tensor gradients = accelerator::to_host(parameters.gradients());
-  const std::vector<std::string>& names = parameters.names();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const at::Tensor gradient = parameters.view_like_parameter(gradients, i);
-    if (!gradient.isfinite().all().item<bool>()) return names[i];
-  }
-  return {};
-}
-
 }  // namespace
 
 Trainer::Trainer(const settings::TrainOptions& options, TrainerSetup setup,
@@ -299,14 +287,7 @@ void Trainer::prefetch(std::size_t done) {
 void Trainer::synchronize() {
   const auto steps = log_.synchronize(progress_.epoch_sums);
   progress_.epoch_train_seconds = monotonic_seconds() - epoch_begin_s_;
-  for (const FinishedStep& finished : steps) {
-    require_finite(finished.sums, finished.step, [&] {
-      // A GPU has already run later steps, whose gradients are all NaN.
-      if (finished.step != progress_.step) return std::string();
-      all_gather_gradients();
-      return broken_parameter(parameters_);
-    });
-  }
+  for (const FinishedStep& finished : steps) require_finite(finished.sums, finished.step);
 }
 
 void Trainer::end_epoch(const EpochScores& scores) {

@@ -59,24 +59,23 @@ def overflowing(folder):
     return {"model": {"name": "net", "weights": str(folder / "weights.pt")}, "data": {"normalize": {"mean": [0], "std": [1e-37]}}}
 
 
-def assert_nothing_is_saved(folder, changes, processes, broken):
+def assert_nothing_is_saved(folder, changes, processes):
     saving = {"checkpoint": {"every_steps": 1}, "optimizer": "adam", "ema": {"decay": 0.9}}
     failed = train(folder, {**saving, **changes}, processes=processes, expect=1)
-    assert set(re.findall(r"at step \d+ the loss is finite, but ([^:]*) is not: lower learning_rate", failed.stderr)) == {broken}
-    assert set(re.findall(r"at step (\d+)", failed.stderr)) == {"1"}
+    assert set(re.findall(r"at step (\d+) the loss is finite, but the weight update is not: lower learning_rate", failed.stderr)) == {"1"}
     assert "restart" not in failed.stderr and failed.summary()["status"] == "failed"
     assert not failed.checkpoints() and not failed.steps() and not (failed.path / "model.pt").exists()
 
 
 @pytest.mark.parametrize("processes, changes", OVERFLOWS, ids=str)
 def test_a_gradient_that_overflows_under_a_finite_loss_ends_the_run_before_anything_is_saved(tmp_path, processes, changes):
-    assert_nothing_is_saved(tmp_path, {**overflowing(tmp_path), **changes}, processes, "the gradient of conv1.weight")
+    assert_nothing_is_saved(tmp_path, {**overflowing(tmp_path), **changes}, processes)
 
 
 @pytest.mark.parametrize("strategy", ["flat", "bucketed"])
 def test_a_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path, strategy):
     changes = {"gradient_averaging": {"strategy": strategy, "compression": "fp16"}, "data": {"normalize": {"mean": [0], "std": [1e-6]}}}
-    assert_nothing_is_saved(tmp_path, changes, 2, "the gradient of fc2.weight")
+    assert_nothing_is_saved(tmp_path, changes, 2)
     changes["gradient_averaging"]["compression"] = "bf16"
     train(tmp_path, {**changes, "max_steps": 1}, processes=2, output="bf16")
 
@@ -85,4 +84,4 @@ def test_a_sum_too_large_for_fp16_ends_the_run_before_anything_is_saved(tmp_path
     (1, {"max_gradient_norm": 1, "data": {"normalize": {"mean": [0], "std": [1e-25]}}}),
     (2, {"learning_rate": 1e38, "optimizer": "sgd", "data": {"normalize": {"mean": [0], "std": [1e-5]}}})], ids=["norm", "weights"])
 def test_a_norm_or_a_weight_that_overflows_ends_the_run_before_anything_is_saved(tmp_path, processes, changes):
-    assert_nothing_is_saved(tmp_path, changes, processes, "the weight update")
+    assert_nothing_is_saved(tmp_path, changes, processes)
