@@ -68,13 +68,6 @@ MNIST_TRAIN_VECTORIZED void round(const float* __restrict from, std::int64_t cou
   }
 }
 
-MNIST_TRAIN_VECTORIZED void add(const std::uint16_t* __restrict from, std::int64_t count,
-                                float* __restrict to) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    to[i] += std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16U);
-  }
-}
-
 MNIST_TRAIN_VECTORIZED void sum(const float* a, const float* b, std::int64_t count, float* to) {
 #pragma GCC ivdep
   for (std::int64_t i = 0; i < count; ++i) to[i] = a[i] + b[i];
@@ -99,8 +92,6 @@ void bf16_to_float(const std::uint16_t* from, std::int64_t count, float* to) {
 void float_to_bf16(const float* from, std::int64_t count, std::uint16_t* to) {
   round(from, count, to);
 }
-
-void add_bf16(const std::uint16_t* from, std::int64_t count, float* to) { add(from, count, to); }
 
 void add_floats(const float* a, const float* b, std::int64_t count, float* to) {
   sum(a, b, count, to);

@@ -28,8 +28,6 @@ const CpuFeatures& cpu_features();
 void bf16_to_float(const std::uint16_t* from, std::int64_t count, float* to);
 /// Rounds to nearest even; a NaN stays a NaN.
 void float_to_bf16(const float* from, std::int64_t count, std::uint16_t* to);
-/// Adds bf16 values to the floats in `to`.
-void add_bf16(const std::uint16_t* from, std::int64_t count, float* to);
 
 /// Writes the sums of two arrays to `to`, which may be one of them.
 void add_floats(const float* a, const float* b, std::int64_t count, float* to);

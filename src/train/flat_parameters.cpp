@@ -11,9 +11,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/cpu.h"
 #include "base/error.h"
-#include "base/parallel.h"
 
 namespace mnist_train::train {
 
@@ -24,20 +22,6 @@ std::vector<std::int64_t> dense_strides(at::IntArrayRef sizes) {
   if (sizes.size() == 4) return c10::get_channels_last_strides_2d(sizes);
   const auto strides = c10::contiguous_strides(sizes);
   return {strides.begin(), strides.end()};
-}
-
-/// Adds bf16 to f32 on a CPU in one pass; LibTorch would create an f32 copy first.
-void add_bf16_tensor(const at::Tensor& to, const at::Tensor& from) {
-  if (from.strides() != to.strides() || !from.is_non_overlapping_and_dense()) {
-    to.add_(from);
-    return;
-  }
-  constexpr std::int64_t kGrain = 1 << 15;
-  auto* sums = to.mutable_data_ptr<float>();
-  const auto* values = static_cast<const std::uint16_t*>(from.const_data_ptr());
-  parallel_for(0, from.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    add_bf16(values + begin, end - begin, sums + begin);
-  });
 }
 
 // In elements: 16 bytes in bf16, for the fastest GPU matrix products and convolutions. Parameters
@@ -219,9 +203,7 @@ void FlatParameters::collect(const std::vector<at::Tensor>& gradients, at::Scala
     to.push_back(view);
   }
   if (from.empty()) return;
-  if (adds_ && type == at::kBFloat16 && from.front().is_cpu()) {
-    for (std::size_t i = 0; i < from.size(); ++i) add_bf16_tensor(to[i], from[i]);
-  } else if (adds_) {
+  if (adds_) {
     at::_foreach_add_(to, from);
   } else {
     at::_foreach_copy_(to, from);
