@@ -122,39 +122,19 @@ std::vector<std::string> wrong_names(const Match& match) {
 std::string advice(const models::Model& model, const Match& match,
                    const settings::WeightsOptions& weights, const network::ImageShape& images,
                    bool starts_run) {
-  std::vector<std::string> wrong = wrong_names(match);
+  const std::vector<std::string> wrong = wrong_names(match);
   const bool differs = 2 * wrong.size() > match.wanted.size();
   if (differs || 2 * match.others.size() > match.wanted.size()) {
     if (const auto like = network_like(match.file(), images)) {
       return fmt::format("\nit looks like {0}: \"model\": {{\"name\": \"{0}\"}}",
                          settings::name_of(like->name));
     }
-    if (differs) return "";
   }
-  std::string text;
-  const auto& [first, tensor] = match.wanted.front();
-  const at::Tensor* found = find_named(match.found, first);
-  if (found != nullptr && found->dim() == 4 && tensor.dim() == 4 && wrong.front() == first &&
-      found->size(0) == tensor.size(0) && (found->size(1) == 1 || found->size(1) == 3)) {
-    text = fmt::format("\nit is for images of {0} channel{1}: \"data\": {{\"channels\": {0}}}",
-                       found->size(1), found->size(1) == 1 ? "" : "s");
-    wrong.erase(wrong.begin());
-  }
-  if (!starts_run || wrong.empty()) return text;
   const std::set<std::string> head = head_of(model, images.classes);
-  OrderedJson fresh = settings::kHead;
-  if (!weights.fresh.empty() ||
-      !std::ranges::all_of(wrong, [&](const auto& name) { return head.contains(name); })) {
-    std::vector<std::string> globs = weights.fresh;
-    for (const std::string& name : wrong) {
-      const std::string module(module_of(name));
-      const std::string glob = module.empty() ? name : module + ".*";
-      if (std::ranges::find(globs, glob) == globs.end()) globs.push_back(glob);
-    }
-    fresh = globs;
-  }
-  return text + "\nto initialise these anew, in \"model\": \"weights\": " +
-         json_text(OrderedJson{{"file", weights.file.string()}, {"new", fresh}});
+  const auto in_head = [&](const std::string& name) { return head.contains(name); };
+  if (differs || !starts_run || !std::ranges::all_of(wrong, in_head)) return "";
+  return "\nto initialise these anew, in \"model\": \"weights\": " +
+         json_text(OrderedJson{{"file", weights.file.string()}, {"new", settings::kHead}});
 }
 
 /// Returns the tensors of the file by the model's names, without those in `fresh`.
