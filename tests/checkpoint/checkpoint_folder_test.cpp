@@ -142,16 +142,6 @@ TEST_CASE("a checkpoint folder that cannot be read is an error") {
              IsError(ExitCode::kCheckpoint, file.string() + ": cannot be read"));
 }
 
-TEST_CASE("a checkpoint that cannot be written removes nothing") {
-  const TempFolder folder;
-  CheckpointFolder checkpoints(folder.path(), 2);
-  save(checkpoints, {1, 2});
-  fs::create_directories(checkpoints.path_of(3) / "in the way");
-  CHECK(error_of([&] { save(checkpoints, {3}); }).code == ExitCode::kCheckpoint);
-  CHECK(fs::exists(checkpoints.path_of(1)));
-  CHECK(fs::exists(checkpoints.path_of(2)));
-}
-
 /// Waits for the thread to fail, as a training loop would meet it.
 template <class Function>
 Failure failure_in_time(const Function& check) {

@@ -259,16 +259,6 @@ TEST_CASE("a small file cannot unfold to much memory") {
   }
 }
 
-TEST_CASE("a file that is not an archive is refused by name") {
-  const TempFolder folder;
-  for (const fs::path& path :
-       {folder.write("text", "not a zip archive"), folder.write("empty", ""),
-        folder.write("magic", "PK\x03\x04"), folder.path() / "absent", folder.path()}) {
-    INFO(path.string());
-    CHECK_THAT(reading(path), IsError(ExitCode::kCheckpoint, path.string()));
-  }
-}
-
 /// The reason why a pickle is refused, or an entry of its state_dict; nothing if all are read.
 std::optional<std::string> refusal(std::string_view pickle) {
   try {

@@ -126,15 +126,5 @@ TEST_CASE("a snapshot of another network is never used") {
   CHECK_FALSE(SnapshotMemory(file.get(), other.trainer, one_rank()).restore(other.trainer, 4));
 }
 
-TEST_CASE("all ranks see the moment that rank 0 plans") {
-  const UniqueFd file = memory_file();
-  TrainerRig rig(small_run(), one_rank(), tiny_model(1, true));
-  SnapshotMemory planning(file.get(), rig.trainer, one_rank());
-  const SnapshotMemory seeing(file.get(), rig.trainer, one_rank());
-  planning.plan(7);
-  CHECK(seeing.is_planned(7));
-  CHECK_FALSE(seeing.is_planned(8));
-}
-
 }  // namespace
 }  // namespace mnist_train::checkpoint

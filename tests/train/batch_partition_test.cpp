@@ -74,23 +74,6 @@ TEST_CASE("a rank whose speed is hopeless keeps a sample to measure it by") {
   CHECK(learned({1e6, 1}, 0, 50, 200) == std::vector<std::int64_t>{49, 1});
 }
 
-TEST_CASE("ranks cover a batch without gaps") {
-  on_connected_ranks(3, [](comm::Communicator& communicator) {
-    const auto split = make_batch_partition({Split::kThroughput}, communicator, at::kCPU);
-    for (int step = 0; step < 30; ++step)
-      split->update(at::tensor({1.0F, 3.0F, 0.5F}), {10, 10, 10});
-    for (const data::Range global : {data::Range{0, 100}, {7, 9}, {5, 5}, {40, 43}}) {
-      std::int64_t next = global.begin;
-      for (int rank = 0; rank < 3; ++rank) {
-        const data::Range share = split->shard(global, rank);
-        if (share.begin != next || share.end < share.begin) throw std::runtime_error("a gap");
-        next = share.end;
-      }
-      if (next != global.end) throw std::runtime_error("not all of it");
-    }
-  });
-}
-
 TEST_CASE("a fixed number of shards is dealt to the ranks in runs, and does not depend on them") {
   const std::vector<std::vector<data::Range>> own{
       {{0, 4}}, {{0, 2}, {2, 4}}, {{0, 2}, {2, 3}, {3, 4}}};

@@ -1,7 +1,5 @@
 #include "train/flat_parameters.h"
 
-#include <torch/nn/modules/linear.h>
-
 #include "models/model.h"
 #include "support/catch.h"
 
@@ -122,13 +120,6 @@ TEST_CASE("parameters with equal settings lie together, and frozen ones after th
   flat.weights().add_(1);
   flat.refresh_bf16_copy();
   CHECK(computing[0].equal((before[0] + 1).to(computing[0].scalar_type())));
-}
-
-TEST_CASE("without statistics there are gradients alone") {
-  torch::nn::Linear linear(3, 2);
-  FlatParameters flat(*linear, 0);
-  CHECK(flat.statistics().numel() == 0);
-  CHECK(flat.gradient_buffer().flat.numel() == 16);  // weights and biases begin at multiples of 8
 }
 
 }  // namespace

@@ -283,32 +283,6 @@ TEST_CASE("a gradient that is not finite is noticed by every optimizer") {
   }
 }
 
-at::Tensor weight_of(double weight) { return at::scalar_tensor(weight, at::kDouble); }
-
-/// A model of ones, its flat parameters, and its EMA model of zeros.
-struct EmaSubject {
-  EmaSubject() {
-    set(0);
-    average.restart();
-    set(1);
-  }
-
-  /// Sets every weight and every element of the buffers.
-  void set(double value) {
-    const at::NoGradGuard no_grad;
-    parameters.values().fill_(value);
-    for (at::Tensor buffer : model->buffers()) buffer.fill_(value);
-  }
-
-  std::shared_ptr<models::Model> model = tiny_model(1, /*with_batch_norm=*/true);
-  FlatParameters parameters{*model, /*statistics=*/0};
-  EmaModel average{*model, parameters, tiny_model(2, /*with_batch_norm=*/true)};
-};
-
-bool all_are(const at::Tensor& tensor, double value) {
-  return (tensor - value).abs().max().item<double>() < 1e-6;
-}
-
 TEST_CASE("the decay warms up by TensorFlow's rule, from the first step on") {
   CHECK(average_weight(0.9999, 1) == Approx(1 - 2.0 / 11));
   CHECK(average_weight(0.9999, 1407) == Approx(1 - 1408.0 / 1417));  // three epochs of MNIST
@@ -317,15 +291,6 @@ TEST_CASE("the decay warms up by TensorFlow's rule, from the first step on") {
   CHECK(average_weight(0.99, 1'000'000) == Approx(0.01));
   CHECK(average_weight(0.1, 1) == Approx(0.9));  // lower than the warm-up's from the beginning
   CHECK(average_weight(0, 1) == 1);
-}
-
-TEST_CASE("only the owned shard is updated") {
-  EmaSubject subject;
-  subject.average.update({64, 128}, weight_of(0.5));
-  const at::Tensor& values = subject.average.values();
-  CHECK(all_are(values.narrow(0, 0, 64), 0));
-  CHECK(all_are(values.narrow(0, 64, 128), 0.5));
-  CHECK(all_are(values.narrow(0, 192, values.numel() - 192), 0));
 }
 
 TEST_CASE("a trainer averages its weights after every optimizer step, from the initial ones on") {

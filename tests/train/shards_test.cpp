@@ -1,6 +1,5 @@
 // Training with a fixed number of shards per batch: same bits, whichever ranks compute them.
 
-#include "support/error_of.h"
 #include "support/ranks.h"
 #include "support/trainer_rig.h"
 #include "train/trainer.h"
@@ -123,15 +122,6 @@ TEST_CASE("running statistics are those that the mean of the shards' statistics 
   CHECK(at::allclose(by_halves["norm.running_mean"], by_one["norm.running_mean"], 1e-5, 1e-6));
   CHECK(at::allclose(by_halves["norm.running_var"], by_one["norm.running_var"], 0.02, 0));
   CHECK(by_halves["norm.num_batches_tracked"].item<std::int64_t>() == 1);
-}
-
-TEST_CASE("more ranks than shards are refused") {
-  const auto failure = error_of([] { (void)train_on(3, with_shards(2)); });
-  CHECK(failure.code == ExitCode::kConfig);
-  CHECK(failure.message ==
-        "deterministic.shards divides each batch into 2 shards, but there are 3 processes: start "
-        "at most "
-        "2");
 }
 
 }  // namespace

@@ -242,18 +242,6 @@ TEST_CASE("synchronisations are half a second apart, and move apart step by step
   CHECK(next_interval(1 << 20, 0) == StepLog::kSteps);
 }
 
-TEST_CASE("on CPUs all ranks synchronise after every step") {
-  on_connected_ranks(2, [](comm::Communicator& communicator) {
-    const at::Tensor sums = at::zeros({StepLog::kScalars});
-    StepLog log(sums, sums, communicator, /*runs_ahead=*/false);
-    for (int step = 0; step < 20; ++step) {
-      if (log.steps_left() != 1 || !log.is_due_after(1))
-        throw std::runtime_error("a step without a synchronisation");
-      log.synced();
-    }
-  });
-}
-
 TEST_CASE(
     "with a GPU on one rank all of them synchronise after the same steps, by rank 0's clock") {
   const auto synced_steps = results_of_ranks(2, [](comm::Communicator& communicator) {

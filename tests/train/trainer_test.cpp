@@ -47,20 +47,6 @@ TEST_CASE("the cursor walks through every sample of every epoch") {
   CHECK(progress.test_seconds == 4.5);
 }
 
-TEST_CASE("max_steps ends the run inside an epoch, which stays open") {
-  TrainOptions options = small_run();
-  options.max_steps = 4;
-  TrainerRig rig(options);
-  rig.run_to(100);
-  const Progress& progress = rig.trainer.progress();
-  CHECK(rig.trainer.run_done());
-  CHECK(progress.step == 4);
-  CHECK(progress.epoch == 1);
-  CHECK(progress.samples_into_epoch == 20);
-  CHECK(progress.accuracies.size() == 1);
-  CHECK(progress.best_step == 4);  // it was evaluated all the same
-}
-
 TEST_CASE(
     "the best epoch is the first with the best selection accuracy, and its test accuracy is kept") {
   TrainOptions options = small_run();
@@ -229,20 +215,6 @@ TEST_CASE("a NaN on one rank stops all ranks at the same step, their weights unt
     CHECK_FALSE(failure.is_peer_error);
     CHECK(untouched);
   }
-}
-
-TEST_CASE("a stop that one rank is asked for is known to all after the same step") {
-  const auto requests = results_of_ranks(3, [](comm::Communicator& communicator) {
-    TrainerRig rig(small_run(), communicator);
-    rig.trainer.begin_epoch();
-    std::vector<double> seen;
-    for (int step = 1; step <= 3; ++step) {
-      rig.trainer.step(/*stop_requested=*/step == 2 && communicator.rank() == 2);
-      seen.push_back(synced_sums(rig.trainer).stop_requests);
-    }
-    return seen;
-  });
-  for (const auto& seen : requests) CHECK(seen == std::vector<double>{0, 1, 1});
 }
 
 TEST_CASE("a GPU follows the CPU's losses for 20 full-batch steps of net", "[gpu]") {
