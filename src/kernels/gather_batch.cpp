@@ -30,13 +30,6 @@ Division divide(std::int64_t units, std::int64_t units_per_thread) {
   return {parts, static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kThreads))};
 }
 
-/// Returns the number of bytes per copy: 16, or fewer if alignment or sizes require it.
-std::int64_t copied_at_once(const at::Tensor& from, const at::Tensor& to, std::int64_t row_bytes) {
-  std::int64_t bytes = 16;
-  while (!is_aligned(from, bytes) || !is_aligned(to, bytes) || row_bytes % bytes != 0) bytes /= 2;
-  return bytes;
-}
-
 }  // namespace
 
 GatheredRows gather_rows(const BatchSamples& samples) {
@@ -47,7 +40,7 @@ GatheredRows gather_rows(const BatchSamples& samples) {
   if (samples.seeds.defined()) made.seeds = at::empty_like(made.labels);
   const std::int64_t row_bytes =
       samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
-  const std::int64_t unit = copied_at_once(samples.rows, made.images, row_bytes);
+  const std::int64_t unit = bytes_at_once(row_bytes, {samples.rows, made.images});
   const Division division = divide(row_bytes / unit, 4);
   launch("gather_rows", division.grid(samples.count), samples.rows, row_bytes, as_int(unit),
          as_int(division.parts), samples.labels, samples.order, samples.seeds, samples.positions,

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <tuple>
 
@@ -43,8 +44,15 @@ inline bool is_f32_or_bf16(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16;
 }
 
-inline bool is_aligned(const at::Tensor& tensor, std::int64_t bytes) {
-  return !tensor.defined() || reinterpret_cast<std::intptr_t>(tensor.const_data_ptr()) % bytes == 0;
+/// Returns how many bytes a thread can access at once: the largest power of two, at most 16, that
+/// divides a row of `row_bytes` and the addresses of the tensors, of which some may be undefined.
+inline std::int64_t bytes_at_once(std::int64_t row_bytes,
+                                  std::initializer_list<at::Tensor> tensors) {
+  std::int64_t bits = row_bytes | 16;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) bits |= reinterpret_cast<std::intptr_t>(tensor.const_data_ptr());
+  }
+  return bits & -bits;
 }
 
 /// Converts a size to `int` for a kernel parameter; the caller ensures that it fits.

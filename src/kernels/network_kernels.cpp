@@ -40,17 +40,11 @@ constexpr unsigned kMostPoolBlocks = 264;  // two per multiprocessor of an H100
 
 bool is_planar(const at::Tensor& pooled) { return !pooled.is_contiguous(kChannelsLast); }
 
-/// Returns the number of adjacent channels per thread: as many as fit in one access of up to 16
-/// bytes, given the alignment of the tensors.
+/// Returns the number of adjacent channels per thread: as many as one access can have.
 unsigned channels_per_thread(std::int64_t channels, const at::Tensor& values,
                              const at::Tensor& others) {
   const std::int64_t bytes = values.element_size();
-  std::int64_t size = 16 / bytes;
-  while (channels % size != 0 || !is_aligned(values, size * bytes) ||
-         !is_aligned(others, size * bytes)) {
-    size /= 2;
-  }
-  return static_cast<unsigned>(size);
+  return static_cast<unsigned>(bytes_at_once(channels * bytes, {values, others}) / bytes);
 }
 
 at::MemoryFormat format_of_pooled(bool planar) {
@@ -141,11 +135,9 @@ struct RowTiles {
   RowTiles(const at::Tensor& x, std::initializer_list<at::Tensor> others)
       : rows(x.numel() / x.size(1)), channels(x.size(1)) {
     constexpr std::int64_t kBytes = 16;
-    std::int64_t size = kBytes / x.element_size();
-    packed = channels % size == 0 && is_aligned(x, kBytes) &&
-             std::all_of(others.begin(), others.end(),
-                         [](const at::Tensor& other) { return is_aligned(other, kBytes); });
-    if (!packed) size = 1;
+    packed = bytes_at_once(channels * x.element_size(), {x}) == kBytes &&
+             bytes_at_once(kBytes, others) == kBytes;
+    const std::int64_t size = packed ? kBytes / x.element_size() : 1;
     const std::int64_t groups = channels / size;
     const std::int64_t tile_count = ceil_divide(groups, kTileChannels / size);
     tiles = as_int(tile_count);
