@@ -54,10 +54,18 @@ Json state_of(const TensorFile& file, const std::string& source) {
   return state;
 }
 
-/// Returns one tensor per parameter, as PyTorch stores them:
-/// "optimizer.momentum_buffer.conv1.weight".
-NamedTensors optimizer_tensors(const train::Trainer& trainer) {
+/// Returns the tensors of the trainer's state by their names in a checkpoint, such as
+/// "model.conv1.weight" and, as PyTorch stores them, "optimizer.momentum_buffer.conv1.weight". They
+/// share the trainer's memory.
+NamedTensors named_state(const train::Trainer& trainer) {
   NamedTensors tensors;
+  const auto add_model = [&](std::string_view prefix, const models::Model& model) {
+    for (const auto& [name, tensor] : model_tensors(model)) {
+      tensors.emplace_back(std::string(prefix) + name, tensor);
+    }
+  };
+  add_model(kModelPrefix, trainer.model());
+  if (trainer.ema() != nullptr) add_model(kEmaPrefix, trainer.ema()->model());
   const std::vector<std::string>& names = trainer.parameters().names();
   for (const train::OptimizerTensor& state : trainer.optimizer().state()) {
     for (std::size_t i = 0; i < names.size(); ++i) {
@@ -77,53 +85,25 @@ NamedTensors tensors_with_prefix(std::string_view prefix, const TensorFile& file
   return found;
 }
 
-/// Returns all tensors except the models' and the accuracies.
-NamedTensors other_tensors(const TensorFile& file) {
-  NamedTensors others;
-  for (const auto& item : file.tensors) {
-    const bool of_model =
-        item.first.starts_with(kModelPrefix) || item.first.starts_with(kEmaPrefix);
-    if (!of_model && item.first != kAccuraciesName) others.push_back(item);
-  }
-  return others;
-}
-
-/// The states of adam and adamw have the same names and shapes, so the optimizer's name is compared
-/// too.
-std::string optimizer_differences(const train::Trainer& trainer, const TensorFile& file,
-                                  const Json& config) {
-  std::string text;
-  const Json name = trainer.optimizer().name();
-  const Json saved = config.is_object() ? config.value("optimizer", name) : name;
-  if (saved != name) {
-    text += "\n  the checkpoint used " + saved.dump() + ", this run uses " + name.dump();
-  }
-  return text + differences(optimizer_tensors(trainer), other_tensors(file));
-}
-
-/// A run with `ema` cannot resume without its EMA model, and a run cannot start one midway.
-std::string ema_differences(const train::Trainer& trainer, const TensorFile& file) {
-  const NamedTensors saved = tensors_with_prefix(kEmaPrefix, file);
-  if (trainer.ema() != nullptr && !saved.empty()) {
-    return differences(model_tensors(trainer.ema()->model()), saved);
-  }
-  if (trainer.ema() != nullptr) return "\n  the checkpoint has no EMA model, this run has one";
-  return saved.empty() ? "" : "\n  the checkpoint has an EMA model, this run has none";
-}
-
+/// Throws unless the checkpoint has the tensors of the trainer's state. The states of adam and
+/// adamw have the same names and shapes, so the optimizer's name is compared too.
 void check_restorable(const train::Trainer& trainer, const TensorFile& file,
                       const std::string& source) {
   const Json config = Json::parse(checkpoint_facts(file, source).config);
-  const std::string of_model = differences(model_tensors(trainer.model()), trained_weights(file));
-  const std::string of_optimizer = optimizer_differences(trainer, file, config);
-  const std::string of_ema = ema_differences(trainer, file);
+  const Json name = trainer.optimizer().name();
+  const Json saved = config.is_object() ? config.value("optimizer", name) : name;
+  NamedTensors found = file.tensors;
+  std::erase_if(found, [](const auto& item) { return item.first == kAccuraciesName; });
   std::string text;
-  if (!of_model.empty()) text += "\ndoes not fit the model:" + of_model;
-  if (!of_optimizer.empty()) text += "\ndoes not fit the optimizer:" + of_optimizer;
-  if (!of_ema.empty()) text += "\ndoes not fit ema:" + of_ema;
+  if (saved != name) {
+    text = "\n  the checkpoint used " + saved.dump() + ", this run uses " + name.dump();
+  }
+  text += differences(named_state(trainer), found);
   if (text.empty()) return;
-  if (of_model.empty()) text += "\nto start from only its weights, use model.weights";
-  fail_checkpoint(source + ": " + text.substr(1));
+  if (differences(model_tensors(trainer.model()), trained_weights(file)).empty()) {
+    text += "\nto start from only its weights, use model.weights";
+  }
+  fail_checkpoint(source + ": does not fit this run:" + text);
 }
 
 /// Calls `visit(path, member)` for each saved member of the progress, which may be const. Requests
@@ -306,14 +286,7 @@ void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) 
 TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
   const at::NoGradGuard no_grad;
   TensorFile file;
-  const auto add_model = [&](std::string_view prefix, const models::Model& model) {
-    for (const auto& [name, tensor] : state_dict(model)) {
-      file.tensors.emplace_back(std::string(prefix) + name, tensor);
-    }
-  };
-  add_model(kModelPrefix, trainer.model());
-  if (trainer.ema() != nullptr) add_model(kEmaPrefix, trainer.ema()->model());
-  for (const auto& [name, tensor] : optimizer_tensors(trainer)) {
+  for (const auto& [name, tensor] : named_state(trainer)) {
     file.tensors.emplace_back(name,
                               accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
   }
@@ -343,11 +316,7 @@ void restore(train::Trainer& trainer, const TensorFile& file, const std::string&
   // Everything is read and checked before anything is changed.
   train::Progress progress = checkpoint_progress(file, source);
   check_restorable(trainer, file, source);
-  copy_tensors(model_tensors(trainer.model()), trained_weights(file));
-  if (trainer.ema() != nullptr) {
-    copy_tensors(model_tensors(trainer.ema()->model()), tensors_with_prefix(kEmaPrefix, file));
-  }
-  copy_tensors(optimizer_tensors(trainer), file.tensors);
+  copy_tensors(named_state(trainer), file.tensors);
   trainer.progress() = std::move(progress);
   trainer.optimizer().restored(trainer.progress().step);
 }
