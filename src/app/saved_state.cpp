@@ -251,17 +251,15 @@ void StateSaver::plan_snapshot() {
 std::optional<checkpoint::SnapshotFacts> StateSaver::restore_snapshot() {
   if (!memory_ || !worker_.job.after_restart) return std::nullopt;
   const auto saved = saved_steps(worker_.run_folder / files::kCheckpoints);
-  std::vector<std::int64_t> steps = memory_->steps();
+  const std::vector<std::int64_t> steps = memory_->steps();
   for (const std::int64_t step : steps) {
     if (!memory_->is_checkpoint(step) || std::ranges::binary_search(saved, step)) continue;
     if (!saved.empty() && step < saved.back()) continue;
     const auto facts = memory_->restore(trainer_, step);
-    if (facts) save_checkpoint({facts->metrics_bytes, facts->event_bytes});
+    save_checkpoint({facts.metrics_bytes, facts.event_bytes});
   }
-  for (; !steps.empty() && (saved.empty() || steps.back() >= saved.back()); steps.pop_back()) {
-    if (auto facts = memory_->restore(trainer_, steps.back())) return facts;
-  }
-  return std::nullopt;
+  if (steps.empty() || (!saved.empty() && steps.back() < saved.back())) return std::nullopt;
+  return memory_->restore(trainer_, steps.back());
 }
 
 std::int64_t StateSaver::steps_to_checkpoint() const {

@@ -165,8 +165,8 @@ struct SnapshotFacts {
 /// The newest training states of the ranks of one host, in an in-memory file that their launcher
 /// keeps when ranks restart: the newest two, and the newest one that is also written as a
 /// checkpoint. Each rank writes its part of the weights and of the optimizer state, rank 0 also the
-/// buffers and the progress, and seals it with the step and XXH3-128. A snapshot is valid only if
-/// every rank has sealed it: if a rank is killed in the meantime, the previous one remains.
+/// buffers and the progress, and seals it with the step. A snapshot is valid only if every rank has
+/// sealed it: if a rank is killed in the meantime, the previous one remains.
 /// Snapshots are never mapped for writing, so stray pointers cannot damage them.
 class SnapshotMemory {
  public:
@@ -191,9 +191,8 @@ class SnapshotMemory {
   std::vector<std::int64_t> steps() const;
   /// Returns whether that snapshot was also to be written as a checkpoint.
   bool is_checkpoint(std::int64_t step) const;
-  /// Restores the trainer's state from that snapshot, on this rank only. Returns nullopt and leaves
-  /// the trainer unchanged if the snapshot is damaged.
-  std::optional<SnapshotFacts> restore(train::Trainer& trainer, std::int64_t step) const;
+  /// Restores the trainer's state from that snapshot, on this rank only.
+  SnapshotFacts restore(train::Trainer& trainer, std::int64_t step) const;
 
  private:
   struct Plan;
