@@ -211,11 +211,6 @@ bool is_legacy_torch_file(std::span<const std::uint8_t> file);
 /// Returns whether a file begins like a zip archive, the format of torch.save since PyTorch 1.6.
 bool is_zip_file(std::span<const std::uint8_t> file);
 
-/// Advice about a tar archive, for the end of a message that names it.
-inline constexpr const char* kTarTorchFile =
-    "unpack it, or, if torch.save of PyTorch 0.1 wrote it, convert it in Python: "
-    "torch.save(torch.load(OLD, map_location=\"cpu\", weights_only=False), NEW)";
-
 /// Returns the JSON header of a safetensors file, or nothing if the file is too short.
 std::optional<std::string_view> safetensors_header(std::span<const std::uint8_t> file);
 

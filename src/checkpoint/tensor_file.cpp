@@ -65,9 +65,9 @@ std::string_view find_header(std::span<const std::uint8_t> file) {
   const std::string_view content(reinterpret_cast<const char*>(file.data()), file.size());
   std::string name = content.empty() ? "an empty file" : is_text(content) ? "a text file" : "";
   if (const auto kind = binary_kind(content)) name = kind->name;
-  require(name.empty(),
-          "is " + name + ", not a torch.save file (.pt, .pth), a safetensors file or a checkpoint" +
-              (name == "a tar archive" ? std::string("; ") + kTarTorchFile : ""));
+  require(name.empty(), "is " + name +
+                            ", not a torch.save file (.pt, .pth), a safetensors file or a "
+                            "checkpoint");
   require(header.has_value(),
           "is truncated or not a safetensors file: its header would extend beyond the " +
               std::to_string(file.size()) + " bytes of the file");
