@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
-#include <tuple>
 
 #include "base/file.h"
 #include "checkpoint/tensor_file.h"
@@ -62,8 +61,15 @@ std::string folder_of(const std::map<std::string, std::uint32_t>& checksums) {
   throw std::runtime_error("the zip archive has no data.pkl");
 }
 
-/// Reads records of a zip archive written by torch.save, each once and in total no larger than the
-/// file, and verifies their checksums, which PyTorch's reader does not.
+/// Returns a copy in memory that is aligned for any type, [n] u8.
+at::Tensor aligned(std::string_view bytes) {
+  at::Tensor copy = at::empty({std::ssize(bytes)}, at::kByte);
+  std::memcpy(copy.mutable_data_ptr(), bytes.data(), bytes.size());
+  return copy;
+}
+
+/// Reads records of a zip archive written by torch.save, in total no larger than the file, and
+/// verifies their checksums, which PyTorch's reader does not.
 class PtArchive {
  public:
   explicit PtArchive(const std::filesystem::path& path)
@@ -72,36 +78,27 @@ class PtArchive {
         folder_(folder_of(checksums_)),
         reader_(path.string()) {}
 
-  std::string_view pickle() { return read("data.pkl"); }
-  std::string_view storage(const std::string& key) { return read("data/" + key); }
+  at::Tensor pickle() { return read("data.pkl"); }
+  at::Tensor storage(const std::string& key) { return read("data/" + key); }
 
  private:
-  using Record = std::tuple<at::DataPtr, std::size_t>;  // content and its size in bytes
-
-  static std::string_view view(const Record& record) {
-    return {static_cast<const char*>(std::get<0>(record).get()), std::get<1>(record)};
-  }
-
-  std::string_view read(const std::string& name) {
-    const auto known = records_.find(name);
-    if (known != records_.end()) return view(known->second);
-    const std::size_t claimed = reader_.getRecordSize(name);
-    require(claimed <= left_, "record " + name + ": the content is larger than the file");
-    left_ -= claimed;
-    Record record = reader_.getRecord(name);
-    const auto& [bytes, size] = record;
+  at::Tensor read(const std::string& name) {
+    const std::size_t size = reader_.getRecordSize(name);
+    require(size <= left_, "record " + name + ": the content is larger than the file");
+    left_ -= size;
+    at::Tensor bytes = at::empty({static_cast<std::int64_t>(size)}, at::kByte);
+    reader_.getRecord(name, bytes.mutable_data_ptr(), size);
     const auto stated = checksums_.find(folder_ + name);
     require(stated != checksums_.end() &&
-                ::crc32_z(0, static_cast<const Bytef*>(bytes.get()), size) == stated->second,
+                ::crc32_z(0, bytes.const_data_ptr<std::uint8_t>(), size) == stated->second,
             "record " + name + " is damaged: its bytes do not match its CRC-32");
-    return view(records_.emplace(name, std::move(record)).first->second);
+    return bytes;
   }
 
   std::uintmax_t left_;
   std::map<std::string, std::uint32_t> checksums_;
   std::string folder_;
   caffe2::serialize::PyTorchStreamReader reader_;
-  std::map<std::string, Record> records_;
 };
 
 /// Reads the format of torch.save before PyTorch 1.6: pickles of a magic number, a version, the
@@ -136,23 +133,13 @@ class LegacyFile {
     }
   }
 
-  std::string_view pickle() const { return pickle_; }
-  /// Returns a copy in aligned memory, created at the first call.
-  std::string_view storage(const std::string& key) {
-    const std::string_view stored = storages_.at(key);
-    const auto [copy, is_new] = copies_.try_emplace(key);
-    if (is_new) {
-      copy->second = at::empty({std::ssize(stored)}, at::kByte);
-      std::memcpy(copy->second.mutable_data_ptr(), stored.data(), stored.size());
-    }
-    return {static_cast<const char*>(copy->second.const_data_ptr()), stored.size()};
-  }
+  at::Tensor pickle() const { return aligned(pickle_); }
+  at::Tensor storage(const std::string& key) const { return aligned(storages_.at(key)); }
 
  private:
   MappedFile file_;
   std::string_view pickle_;
   std::map<std::string, std::string_view> storages_;
-  std::map<std::string, at::Tensor> copies_;
 };
 
 /// Subtracts a tensor's bytes from the number that a file's tensors may still have. Throws if there
@@ -167,30 +154,34 @@ void take_bytes(const PickledTensor& tensor, std::uintmax_t& left) {
   left -= bytes;
 }
 
-/// `bytes`: the storage's bytes, aligned for any type.
-at::Tensor read_tensor(std::string_view bytes, const PickledTensor& pickled) {
-  const std::size_t available = bytes.size() / c10::elementSize(pickled.type);
+/// `bytes`: those of the storage, [n] u8.
+at::Tensor read_tensor(const at::Tensor& bytes, const PickledTensor& pickled) {
+  const std::size_t available = bytes.nbytes() / c10::elementSize(pickled.type);
   require(pickled.required_elements().value_or(UINT64_MAX) <= available,
           "storage " + pickled.storage + " is smaller than its tensor");
-  const at::Tensor storage =
-      at::from_blob(const_cast<char*>(bytes.data()),  // only read
-                    {static_cast<std::int64_t>(available)}, at::TensorOptions(pickled.type));
+  const at::Tensor storage = at::from_blob(bytes.data_ptr(), {static_cast<std::int64_t>(available)},
+                                           at::TensorOptions(pickled.type));
   return at::as_strided(storage, pickled.sizes, pickled.strides, pickled.offset)
       .clone(at::MemoryFormat::Contiguous);
 }
 
-/// Reads the tensors of `source`, a file in either format.
+/// Reads the tensors of `source`, a file in either format, and each storage once.
 template <class Source>
 TensorFile read_tensors(Source source, std::uintmax_t file_size) {
   std::uintmax_t left = kMostShared * file_size + kMostRepeatedBytes;
   TensorFile content;
-  for (auto& [name, tensor] : unpickle_state_dict(source.pickle())) {
+  const at::Tensor pickle = source.pickle();
+  std::map<std::string, at::Tensor> storages;
+  for (auto& [name, tensor] :
+       unpickle_state_dict({static_cast<const char*>(pickle.data_ptr()), pickle.nbytes()})) {
     if (!tensor.problem.empty()) {
       content.unreadable.emplace_back(name, std::move(tensor.problem));
       continue;
     }
     take_bytes(tensor, left);
-    content.tensors.emplace_back(name, read_tensor(source.storage(tensor.storage), tensor));
+    at::Tensor& storage = storages[tensor.storage];
+    if (!storage.defined()) storage = source.storage(tensor.storage);
+    content.tensors.emplace_back(name, read_tensor(storage, tensor));
   }
   return content;
 }
