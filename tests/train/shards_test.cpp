@@ -1,5 +1,6 @@
 // Training with a fixed number of shards per batch: same bits, whichever ranks compute them.
 
+#include "support/catch.h"
 #include "support/ranks.h"
 #include "support/trainer_rig.h"
 #include "train/trainer.h"
