@@ -26,12 +26,6 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-/// A range of a tensor's bytes, and its offset in the slot.
-struct Piece {
-  at::Tensor bytes;  // u8[size], on the tensor's device
-  std::size_t offset = 0;
-};
-
 /// Calls `visit` with each tensor and its offset in a slot, after the facts and aligned to cache
 /// lines. Returns the size of the slot.
 template <class Visit>
@@ -44,21 +38,6 @@ std::size_t lay_out(const StateTensors& state, const Visit& visit) {
     }
   }
   return whole_pages(offset);
-}
-
-/// Returns the pieces that one rank writes: its share of each flat tensor and, on rank 0, all
-/// buffers.
-std::vector<Piece> pieces_of(const StateTensors& state, int rank, int world_size) {
-  std::vector<Piece> pieces;
-  lay_out(state, [&](const at::Tensor& tensor, std::size_t offset, bool is_flat) {
-    if (!is_flat && rank != 0) return;
-    const at::Tensor bytes = tensor.contiguous().view(-1).view(at::kByte);
-    const std::int64_t size = bytes.numel();
-    const std::int64_t begin = is_flat ? size * rank / world_size : 0;
-    const std::int64_t end = is_flat ? size * (rank + 1) / world_size : size;
-    pieces.push_back({bytes.slice(0, begin, end), offset + static_cast<std::size_t>(begin)});
-  });
-  return pieces;
 }
 
 /// Uses MessagePack, because writing the accuracies of thousands of epochs as text would take too
@@ -170,10 +149,15 @@ void SnapshotMemory::take(const train::Trainer& trainer, const SnapshotFacts& fa
     write(bytes.data(), bytes.size(), 0);
     mine.facts_bytes = bytes.size();
   }
-  for (const Piece& piece : pieces_of(state_tensors(trainer), rank_, world_size_)) {
-    const at::Tensor bytes = accelerator::to_host(piece.bytes);
-    write(bytes.data_ptr(), bytes.nbytes(), piece.offset);
-  }
+  // Each rank writes its share of each flat tensor, and rank 0 all buffers.
+  lay_out(state_tensors(trainer), [&](const at::Tensor& tensor, std::size_t offset, bool is_flat) {
+    if (!is_flat && rank_ != 0) return;
+    const at::Tensor bytes = tensor.contiguous().view(-1).view(at::kByte);
+    const std::int64_t begin = is_flat ? bytes.numel() * rank_ / world_size_ : 0;
+    const std::int64_t end = is_flat ? bytes.numel() * (rank_ + 1) / world_size_ : bytes.numel();
+    const at::Tensor share = accelerator::to_host(bytes.slice(0, begin, end));
+    write(share.data_ptr(), share.nbytes(), offset + static_cast<std::size_t>(begin));
+  });
   mine.step = trainer.progress().step;
 }
 
