@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
-#include <ATen/ops/tensor.h>
 #include <c10/util/StringUtil.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -24,12 +23,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-// F64 [epochs]. A tensor, because saving those of thousands of epochs as text would take longer
-// than training one.
-constexpr const char* kAccuraciesName = "mnist-train.accuracies";
 constexpr std::string_view kModelPrefix = "model.";
 constexpr std::string_view kEmaPrefix = "ema.";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::int64_t kMostChannels = 3;
 
 /// Appends the first tensors with one kind of difference to the text, one per line, and the number
@@ -92,13 +88,11 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   const Json config = Json::parse(checkpoint_facts(file, source).config);
   const Json name = trainer.optimizer().name();
   const Json saved = config.is_object() ? config.value("optimizer", name) : name;
-  NamedTensors found = file.tensors;
-  std::erase_if(found, [](const auto& item) { return item.first == kAccuraciesName; });
   std::string text;
   if (saved != name) {
     text = "\n  the checkpoint used " + saved.dump() + ", this run uses " + name.dump();
   }
-  text += differences(named_state(trainer), found);
+  text += differences(named_state(trainer), file.tensors);
   if (text.empty()) return;
   if (differences(model_tensors(trainer.model()), trained_weights(file)).empty()) {
     text += "\nto start from only its weights, use model.weights";
@@ -290,13 +284,8 @@ TensorFile snapshot(const train::Trainer& trainer, const RunFacts& facts) {
     file.tensors.emplace_back(name,
                               accelerator::to_host(tensor).clone(at::MemoryFormat::Contiguous));
   }
-  train::Progress progress = trainer.progress();
-  if (!progress.accuracies.empty()) {
-    file.tensors.emplace_back(kAccuraciesName, at::tensor(progress.accuracies, at::kDouble));
-    progress.accuracies.clear();
-  }
   Json state = {{"version", kVersion},
-                {"progress", progress_to_json(progress)},
+                {"progress", progress_to_json(trainer.progress())},
                 {"config", Json::parse(facts.config)}};
   for_each_fact(
       facts, [&](const char* path, const auto& value) { state[Json::json_pointer(path)] = value; });
@@ -340,22 +329,11 @@ train::Progress checkpoint_progress(const TensorFile& file, const std::string& s
   if (saved == state.end()) {
     fail_checkpoint(source + ": does not contain the progress of its run");
   }
-  train::Progress progress;
   try {
-    progress = progress_from_json(*saved);
+    return progress_from_json(*saved);
   } catch (const Error& error) {
     throw Error(error.code(), source + ": " + error.what());
   }
-  if (const at::Tensor* found = file.find(kAccuraciesName)) {
-    if (found->scalar_type() != at::kDouble || found->dim() != 1) {
-      fail_checkpoint(source + ": " + kAccuraciesName + " is not a list of numbers");
-    }
-    const auto* first = found->const_data_ptr<double>();
-    progress.accuracies.assign(first, first + found->numel());
-  } else if (progress.epoch > 0) {
-    fail_checkpoint(source + ": missing: " + kAccuraciesName);
-  }
-  return progress;
 }
 
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try {
