@@ -9,29 +9,6 @@
 
 namespace mnist_train::kernels {
 
-namespace {
-
-/// Blocks per sample, and threads per block.
-struct Division {
-  std::int64_t parts;
-  unsigned threads;
-
-  accelerator::Grid grid(std::int64_t samples) const {
-    return {static_cast<unsigned>(samples * parts), threads};
-  }
-};
-
-constexpr std::int64_t kMostParts = 8;  // each part counts its arrival if positions advance
-
-Division divide(std::int64_t units, std::int64_t units_per_thread) {
-  const auto up = [](auto a, auto b) { return std::max<std::int64_t>(1, ceil_divide(a, b)); };
-  const std::int64_t parts = std::min(up(units, units_per_thread * kThreads), kMostParts);
-  const std::int64_t warps = up(up(units, parts), kWarp);
-  return {parts, static_cast<unsigned>(std::min<std::int64_t>(warps * kWarp, kThreads))};
-}
-
-}  // namespace
-
 GatheredRows gather_rows(const BatchSamples& samples) {
   std::vector<std::int64_t> sizes = samples.rows.sizes().vec();
   sizes[0] = samples.count;
@@ -41,10 +18,19 @@ GatheredRows gather_rows(const BatchSamples& samples) {
   const std::int64_t row_bytes =
       samples.rows.stride(0) * static_cast<std::int64_t>(samples.rows.element_size());
   const std::int64_t unit = bytes_at_once(row_bytes, {samples.rows, made.images});
-  const Division division = divide(row_bytes / unit, 4);
-  launch("gather_rows", division.grid(samples.count), samples.rows, row_bytes, as_int(unit),
-         as_int(division.parts), samples.labels, samples.order, samples.seeds, samples.positions,
-         samples.first, samples.advance, made.images, made.labels, made.seeds, arrived_blocks());
+  // Blocks per sample and threads per block. Each part counts its arrival if positions advance.
+  constexpr std::int64_t kUnitsPerThread = 4;
+  constexpr std::int64_t kMostParts = 8;
+  const std::int64_t units = row_bytes / unit;
+  const std::int64_t parts =
+      std::clamp<std::int64_t>(ceil_divide(units, kUnitsPerThread * kThreads), 1, kMostParts);
+  const std::int64_t warps = ceil_divide(ceil_divide(units, parts), kWarp);
+  const auto threads =
+      static_cast<unsigned>(std::clamp<std::int64_t>(warps * kWarp, kWarp, kThreads));
+  launch("gather_rows", {static_cast<unsigned>(samples.count * parts), threads}, samples.rows,
+         row_bytes, as_int(unit), as_int(parts), samples.labels, samples.order, samples.seeds,
+         samples.positions, samples.first, samples.advance, made.images, made.labels, made.seeds,
+         arrived_blocks());
   return made;
 }
 
