@@ -94,7 +94,8 @@ void check_restorable(const train::Trainer& trainer, const TensorFile& file,
   }
   text += differences(named_state(trainer), file.tensors);
   if (text.empty()) return;
-  if (differences(model_tensors(trainer.model()), trained_weights(file)).empty()) {
+  if (differences(model_tensors(trainer.model()), tensors_with_prefix(kModelPrefix, file))
+          .empty()) {
     text += "\nto start from only its weights, use model.weights";
   }
   fail_checkpoint(source + ": does not fit this run:" + text);
@@ -255,14 +256,12 @@ Json progress_to_json(const train::Progress& progress) {
   return json;
 }
 
-train::Progress progress_from_json(const Json& json) try {
+train::Progress progress_from_json(const Json& json) {
   train::Progress progress;
   for_each_member(progress, [&](const char* path, auto& value) {
     json.at(Json::json_pointer(path)).get_to(value);
   });
   return progress;
-} catch (const nlohmann::json::exception& error) {
-  fail_checkpoint(std::string("the progress of the run cannot be read: ") + error.what());
 }
 
 void broadcast_state(train::Trainer& trainer, comm::Communicator& communicator) {
@@ -316,24 +315,13 @@ bool is_checkpoint(const TensorFile& file) {
 
 NamedTensors checkpoint_weights(const TensorFile& file) {
   NamedTensors ema = tensors_with_prefix(kEmaPrefix, file);
-  return ema.empty() ? trained_weights(file) : ema;
+  return ema.empty() ? tensors_with_prefix(kModelPrefix, file) : ema;
 }
 
-NamedTensors trained_weights(const TensorFile& file) {
-  return tensors_with_prefix(kModelPrefix, file);
-}
-
-train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) {
-  const Json state = state_of(file, source);
-  const auto saved = state.find("progress");
-  if (saved == state.end()) {
-    fail_checkpoint(source + ": does not contain the progress of its run");
-  }
-  try {
-    return progress_from_json(*saved);
-  } catch (const Error& error) {
-    throw Error(error.code(), source + ": " + error.what());
-  }
+train::Progress checkpoint_progress(const TensorFile& file, const std::string& source) try {
+  return progress_from_json(state_of(file, source).at("progress"));
+} catch (const nlohmann::json::exception& error) {
+  fail_checkpoint(source + ": the progress of its run cannot be read: " + error.what());
 }
 
 RunFacts checkpoint_facts(const TensorFile& file, const std::string& source) try {

@@ -53,7 +53,7 @@ StateTensors state_tensors(const train::Trainer& trainer);
 
 /// Returns the progress as JSON, from which `progress_from_json` restores it bit-identically.
 nlohmann::json progress_to_json(const train::Progress& progress);
-/// Throws Error(kCheckpoint) if the JSON does not have the format of `progress_to_json`.
+/// Throws nlohmann::json::exception if the JSON does not have the format of `progress_to_json`.
 train::Progress progress_from_json(const nlohmann::json& json);
 
 /// Copies the training state of rank 0's trainer to the trainers of all ranks, so that only rank 0
@@ -89,8 +89,6 @@ bool is_checkpoint(const TensorFile& file);
 /// Returns the state_dict of the checkpoint's evaluated model: the EMA model if there is one, else
 /// the trained model.
 NamedTensors checkpoint_weights(const TensorFile& file);
-/// Returns the state_dict of the checkpoint's trained model.
-NamedTensors trained_weights(const TensorFile& file);
 /// Throws Error(kCheckpoint).
 train::Progress checkpoint_progress(const TensorFile& file, const std::string& source);
 /// Throws Error(kCheckpoint).

@@ -149,6 +149,13 @@ auto step_by(const kernels::AdamRule& rule, double learning_rate) {
   };
 }
 
+/// Returns the names of the state tensors that PyTorch's optimizer keeps per parameter.
+std::vector<std::string> optimizer_state_names(const settings::TrainOptions& options) {
+  if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
+  if (options.sgd_momentum != 0) return {"momentum_buffer"};
+  return {};
+}
+
 }  // namespace
 
 double average_weight(double decay, std::int64_t step) {
@@ -201,12 +208,6 @@ void EmaModel::update_buffers(const at::Tensor& weight) {
     at::_foreach_add_(averaged_.averages, moves);
   }
   if (!copied_.sources.empty()) at::_foreach_copy_(copied_.averages, copied_.sources);
-}
-
-std::vector<std::string> optimizer_state_names(const settings::TrainOptions& options) {
-  if (options.optimizer != settings::OptimizerName::kSgd) return {"exp_avg", "exp_avg_sq"};
-  if (options.sgd_momentum != 0) return {"momentum_buffer"};
-  return {};
 }
 
 Optimizer::Optimizer(const settings::TrainOptions& options, const FlatParameters& parameters,

@@ -75,10 +75,6 @@ struct StepRates {
   bool operator==(const StepRates&) const = default;
 };
 
-/// Returns the names of the state tensors that PyTorch's optimizer keeps per parameter, such as
-/// "momentum_buffer".
-std::vector<std::string> optimizer_state_names(const settings::TrainOptions& options);
-
 /// Updates a slice of the weights from their gradients, along with the optimizer state, the bf16
 /// copy and the EMA model. On CPUs one pass over memory also sums the gradients (`update_on_host`);
 /// on GPUs the update is one custom kernel, or LibTorch's fused kernel and a few more. Every
