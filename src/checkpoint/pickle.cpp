@@ -305,16 +305,6 @@ Value PickleMachine::run() {
   return pop();
 }
 
-/// Returns a description of a value that is not a tensor.
-std::string kind_of(const Value& value) {
-  const PickleNode* object = node_of(value, kObject);
-  const PickleNode* global = node_of(object != nullptr ? object->callee : value, kGlobal);
-  if (global != nullptr) return "of " + name_of(*global);
-  if (object != nullptr) return "a dict";
-  if (std::holds_alternative<std::int64_t>(value)) return "an integer";
-  return std::holds_alternative<std::string_view>(value) ? "text" : "another object";
-}
-
 /// Returns the value if it is a non-negative integer.
 std::optional<std::int64_t> count_of(const Value& value) {
   const auto* number = std::get_if<std::int64_t>(&value);
@@ -457,7 +447,7 @@ const PickleNode& find_state_dict(const Value& root) {
   }
   if (is_module(root)) refuse_module(kLoaded);
   if (dict == nullptr || dict->items.empty()) {
-    fail_pickle("has no named tensors: it is " + kind_of(root));
+    fail_pickle("has no named tensors: it is not a dict, or an empty one");
   }
   for (const char* key : kStateDictKeys) {
     const Value value = item(*dict, key);
@@ -499,7 +489,7 @@ std::vector<std::pair<std::string, PickledTensor>> unpickle_state_dict(std::stri
     PickledTensor& tensor = entries[index->second].second;
     const auto found = tensor_of(value);
     tensor = found.value_or(PickledTensor{});
-    if (!found) tensor.problem = "is " + kind_of(value) + ", not a tensor";
+    if (!found) tensor.problem = "is not a tensor";
     has_tensor = has_tensor || found;
   }
   if (!has_tensor) refuse_dict(dict);

@@ -109,7 +109,7 @@ struct PickledTensor {
   std::int64_t offset = 0;            // elements
   std::vector<std::int64_t> sizes;    // none negative
   std::vector<std::int64_t> strides;  // none negative; as many as sizes
-  std::string problem;  // why it cannot be read: "is an integer, not a tensor"; "" if it can
+  std::string problem;                // why it cannot be read: "is not a tensor"; "" if it can
 
   /// Returns the minimum number of elements in the storage; nothing if it overflows.
   std::optional<std::uint64_t> required_elements() const;

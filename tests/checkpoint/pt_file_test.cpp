@@ -212,7 +212,7 @@ TEST_CASE("inconsistent archives are refused with the reason") {
       {of_six(0, integer(INT64_MAX) + integer(INT64_MAX), integer(0) + integer(0)),
        "much larger than the file"},
       {{of_six(0, integer(6), integer(1)).pickle, {{"0", ""}}}, "smaller than its tensor"},
-      {{"\x80\x02" + global("os", "system") + ".", {}}, "it is of os.system"},
+      {{"\x80\x02" + global("os", "system") + ".", {}}, "has no named tensors"},
   };
   for (const Case& bad : cases) {
     const TempFolder folder;
@@ -518,12 +518,8 @@ TEST_CASE("malformed pickles are refused with the reason") {
        of_protocol_2({"", "R", "Nt", "}u", "\x87", "\x93", "\x81", "(00", "N(\x85", "(", "1"})},
       {"appends to something that is not a list", of_protocol_2({"(e"})},
       {"sets items of something that is not a dict", of_protocol_2({"(u", "}(Nu"})},
-      {"has no named tensors: it is another object", of_protocol_2({"N"})},
-      {"has no named tensors", of_protocol_2({"]"})},
-      {"has no named tensors: it is a dict",
-       of_protocol_2({"}", "}(K\x01" + small_tensor() + "u"})},
-      {"it is of torch._utils._rebuild_tensor_v2", of_protocol_2({small_tensor()})},
-      {"it is of collections.OrderedDict", of_protocol_2({kOrdered})},
+      {"has no named tensors",
+       of_protocol_2({"N", "]", "}", "}(K\x01" + small_tensor() + "u", small_tensor(), kOrdered})},
       {"a memo entry that it never set", of_protocol_2({"h\x07", "Nq\x05h\x04"})},
       {"memo is too large", of_protocol_2({"Nr\xff\xff\xff\x7f"})},
       {"is truncated",
@@ -579,13 +575,9 @@ TEST_CASE("tensors that cannot be read are named with the reason") {
                                             global("torch", "float8_e4m3fn"))})},
       {"w is a tensor of _rebuild_qtensor", as_w({call("_rebuild_qtensor", "")})},
       {"w is a tensor of _rebuild_parameter", as_w({call("_rebuild_parameter", "")})},
-      {"w is of torch._utils._rebuild_parameter", as_w({call("_rebuild_parameter", "N")})},
-      {"w is of numpy.ndarray, not a tensor", as_w({global("numpy", "ndarray") + ")R"})},
-      {"w is of collections.OrderedDict, not a tensor", as_w({kOrdered + ")R"})},
-      {"w is an integer, not a tensor", as_w({"K\x01"})},
-      {"w is text, not a tensor", as_w({text("x")})},
-      {"w is another object, not a tensor", as_w({"N"})},
-      {"w is a dict, not a tensor", as_w({"}"})},
+      {"w is not a tensor",
+       as_w({call("_rebuild_parameter", "N"), global("numpy", "ndarray") + ")R", kOrdered + ")R",
+             "K\x01", text("x"), "N", "}"})},
   });
 }
 
