@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "base/cpu.h"
@@ -70,8 +69,7 @@ void for_each_weight(const GatherView& view, const WeightStrides& strides, std::
   constexpr std::int64_t kD = kDepth<Element>;
   const std::int64_t height = view.kernel_height;
   const std::int64_t width = view.kernel_width;
-  const std::int64_t outputs = view.backward ? view.in.channels : view.out.channels;
-  for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, outputs); ++o) {
+  for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, view.out.channels); ++o) {
     std::int64_t at = o / kD * height * width * kD + o % kD;
     for (std::int64_t ky = 0; ky < height; ++ky) {
       for (std::int64_t kx = 0; kx < width; ++kx, at += kD) {
@@ -83,7 +81,7 @@ void for_each_weight(const GatherView& view, const WeightStrides& strides, std::
 
 /// Parameters of a convolution along one axis.
 struct GatherAxis {
-  std::int64_t in, out, kernel, stride, padding, dilation;
+  std::int64_t in, out, kernel, stride, padding;
   bool backward;
 
   /// Returns the taps of an output position or, in the backward pass, of an input position, ordered
@@ -91,7 +89,7 @@ struct GatherAxis {
   std::vector<Tap> taps(std::int64_t position) const {
     std::vector<Tap> found;
     for (std::int64_t k = 0; k < kernel; ++k) {
-      const std::int64_t shift = k * dilation - padding;
+      const std::int64_t shift = k - padding;
       const std::int64_t at = backward ? position - shift : position * stride + shift;
       if (backward && at % stride != 0) continue;
       const std::int64_t from = backward ? at / stride : at;
@@ -101,10 +99,6 @@ struct GatherAxis {
     if (backward) std::reverse(found.begin(), found.end());
     return found;
   }
-  // Distances between consecutive taps.
-  std::int64_t tap_in() const { return backward ? dilation / divisor() : dilation; }
-  std::int64_t tap_kernel() const { return backward ? -stride / divisor() : 1; }
-  std::int64_t divisor() const { return std::gcd(stride, dilation); }
 };
 
 /// Returns the number of tiles of 2x2 pixels.
@@ -123,8 +117,8 @@ bool suits_winograd(const ConvolutionShape& s, bool backward) {
     return extent.height == size && extent.width == size;
   };
   const ValueShape& out = backward ? s.in : s.out;
-  if (kDepth<Element> != 1 || s.groups != 1 || !is(s.kernel, 3) || !is(s.stride, 1) ||
-      !is(s.dilation, 1) || winograd_tiles(out) < kLeastTiles) {
+  if (kDepth<Element> != 1 || s.depthwise || !is(s.kernel, 3) || !is(s.stride, 1) ||
+      winograd_tiles(out) < kLeastTiles) {
     return false;
   }
   const auto taps = [&](std::int64_t size, const GatherAxis& axis) {
@@ -133,8 +127,8 @@ bool suits_winograd(const ConvolutionShape& s, bool backward) {
     return count;
   };
   const auto products = static_cast<double>(
-      taps(out.height, {s.in.height, s.out.height, 3, 1, s.padding.height, 1, backward}) *
-      taps(out.width, {s.in.width, s.out.width, 3, 1, s.padding.width, 1, backward}));
+      taps(out.height, {s.in.height, s.out.height, 3, 1, s.padding.height, backward}) *
+      taps(out.width, {s.in.width, s.out.width, 3, 1, s.padding.width, backward}));
   const auto channels = [](const ValueShape& of) { return static_cast<double>(of.channels); };
   const double of_tile =
       kWinogradPositions + kTransforms * (1 / channels(s.in) + 1 / channels(s.out));
@@ -152,32 +146,28 @@ class Gather {
     view_.in = backward ? s.out : s.in;
     view_.out = backward ? s.in : s.out;
     view_.backward = backward;
-    view_.layer_groups = s.groups;
-    view_.groups = s.is_depthwise() ? 1 : visible_groups(s, kD);
-    view_.group_in = view_.in.channels / view_.groups;
-    view_.group_out = view_.out.channels / view_.groups;
     view_.by_amx = by_amx<Element>();
     view_.kernel_height = s.kernel.height;
     view_.kernel_width = s.kernel.width;
-    const GatherAxis columns{s.in.width,      s.out.width,      s.kernel.width, s.stride.width,
-                             s.padding.width, s.dilation.width, backward};
-    add_rows({s.in.height, s.out.height, s.kernel.height, s.stride.height, s.padding.height,
-              s.dilation.height, backward});
-    view_.tap_kernel = columns.tap_kernel();
-    if (s.is_depthwise()) {
+    const GatherAxis columns{s.in.width,     s.out.width,     s.kernel.width,
+                             s.stride.width, s.padding.width, backward};
+    add_rows(
+        {s.in.height, s.out.height, s.kernel.height, s.stride.height, s.padding.height, backward});
+    view_.tap_kernel = backward ? -s.stride.width : 1;
+    if (s.depthwise) {
       view_.panels = words<Element>(s.out.channels);
       view_.panel_rows = kD;
       view_.positions = s.kernel.height * s.kernel.width;
       add_tiles(columns);
       // The inputs of a forward tile with the maximum number of columns should fit into an L1
       // cache.
-      const std::int64_t pixels = s.kernel.height * ((kMostColumns - 1) * s.stride.width +
-                                                     (s.kernel.width - 1) * s.dilation.width + 1);
+      const std::int64_t pixels =
+          s.kernel.height * ((kMostColumns - 1) * s.stride.width + s.kernel.width);
       view_.depthwise.words_at_once =
           std::max<std::int64_t>(2, kTileBytes / (pixels * kImages * 4));
     } else {
-      view_.panel_rows = choose_panel_rows<Element>(view_.group_out, view_.by_amx);
-      view_.panels = ceil_divide(view_.group_out, view_.panel_rows);
+      view_.panel_rows = choose_panel_rows<Element>(view_.out.channels, view_.by_amx);
+      view_.panels = ceil_divide(view_.out.channels, view_.panel_rows);
       add_runs(columns);
       if (suits_winograd<Element>(s, backward)) use_winograd(s);
     }
@@ -193,9 +183,7 @@ class Gather {
 
   const GatherView& view() const { return view_; }
   /// Size of the packed weights in words. `packed_size`: in elements.
-  std::int64_t packed_words() const {
-    return view_.groups * view_.panels * view_.panel_rows * view_.positions;
-  }
+  std::int64_t packed_words() const { return view_.panels * view_.panel_rows * view_.positions; }
   std::int64_t packed_size() const { return packed_words() * kDepth<Element>; }
   /// Computes the output of all blocks. `listener` may be null.
   void compute(const BatchOperands<Element>& operands, const RowListener* listener) const {
@@ -218,8 +206,8 @@ class Gather {
   }
   /// Taps of adjacent columns form one run if each alone would fill AMX registers poorly.
   void add_runs(const GatherAxis& axis) {
-    const std::int64_t tap_words = words<Element>(view_.group_in);
-    const bool merges = view_.groups == 1 && tap_words % kAmxWords != 0 && axis.tap_in() == 1;
+    const std::int64_t tap_words = words<Element>(view_.in.channels);
+    const bool merges = tap_words % kAmxWords != 0;
     run_begin_.push_back(0);
     for (std::int64_t x = 0; x < view_.out.width; ++x) {
       const std::vector<Tap> taps = axis.taps(x);
@@ -238,7 +226,7 @@ class Gather {
     for (const Sequence& sequence : sequences_) {
       if (sequence.first == first && sequence.count == count) return sequence;
     }
-    const std::int64_t size = count * words<Element>(view_.group_in);
+    const std::int64_t size = count * words<Element>(view_.in.channels);
     const std::int64_t step = view_.by_amx ? round_up(size, kAmxWords) : size;
     const auto start = static_cast<std::int32_t>(view_.positions);
     view_.positions += step * view_.kernel_height;
@@ -262,7 +250,6 @@ class Gather {
     DepthwiseTiles& to = view_.depthwise;
     to.out_step = axis.backward ? axis.stride : 1;
     to.in_step = axis.backward ? 1 : axis.stride;
-    to.tap_in = axis.tap_in();
     for (std::int64_t x = 0; x < view_.out.width; ++x) {
       const std::vector<Tap> taps = axis.taps(x);
       const auto has_same_taps = [&](std::int64_t column) {
@@ -325,7 +312,7 @@ class Gather {
   /// Returns whether all blocks should be multiplied by a few panels at a time: if the weights need
   /// more memory than the inputs, or if there is only one row.
   bool multiplies_by_panels(std::int64_t blocks) const {
-    if (view_.groups != 1 || is_depthwise() || by_winograd()) return false;
+    if (is_depthwise() || by_winograd()) return false;
     const std::int64_t in_words = blocks * view_.in.block_size<Element>() / kDepth<Element>;
     return view_.out.height == 1 ||
            (packed_words() > in_words && cached_rows() >= view_.out.height);
@@ -334,8 +321,9 @@ class Gather {
   /// matrix with adjacent channels that is used only a few times.
   bool reads_in_place(const BatchOperands<Element>& operands) const {
     constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
-    return view_.groups == 1 && view_.kernel_height * view_.kernel_width == 1 &&
-           operands.channel_stride(view_.backward) == 1 && view_.group_in % kDepth<Element> == 0 &&
+    return view_.kernel_height * view_.kernel_width == 1 &&
+           operands.channel_stride(view_.backward) == 1 &&
+           view_.in.channels % kDepth<Element> == 0 &&
            operands.blocks * view_.out.pixels() <= kMostUses;
   }
   /// Packs panels and multiplies all blocks by them while they are cached. Each thread always packs
@@ -360,8 +348,8 @@ class Gather {
   /// Packs all panels, then computes bands of rows whose input remains cached.
   void compute_rows(const BatchOperands<Element>& operands, const RowListener* listener) const {
     pack(operands);
-    const std::int64_t panels = is_depthwise() ? words<Element>(view_.out.channels) : view_.panels;
-    const PackedPanels<Element> packed{operands.packed, 0, view_.groups * panels, false};
+    const std::int64_t panels = view_.panels;
+    const PackedPanels<Element> packed{operands.packed, 0, panels, false};
     const RowParts all = parts(operands.blocks);
     const std::int64_t count = operands.blocks * all.of_block;
     const std::int64_t at_once = std::max<std::int64_t>(1, cached_rows() / all.rows);
@@ -393,7 +381,7 @@ class Gather {
   void pack(const BatchOperands<Element>& operands) const {
     if (is_depthwise()) return pack_depthwise(operands);
     const std::int64_t size = view_.panel_rows * view_.positions * kDepth<Element>;
-    parallel_for(0, view_.groups * view_.panels, 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(0, view_.panels, 1, [&](std::int64_t begin, std::int64_t end) {
       kernels_.pack(view_, operands,
                     {operands.packed + begin * size, begin, end, /*in_place=*/false});
     });
@@ -438,12 +426,12 @@ class Convolution {
 
   /// Number of fp32 sums for the gradient of the weights.
   std::int64_t weight_sums() const {
-    if (shape_.is_depthwise()) return forward_.packed_words();
+    if (shape_.depthwise) return forward_.packed_words();
     return (by_winograd_ ? tile_view(gradient_).sums() : 0) + gradient_.sums();
   }
   /// Size of the scratch memory for up to `blocks` blocks, in elements.
   std::int64_t gradient_scratch(std::int64_t blocks) const {
-    if (shape_.is_depthwise()) return forward_.packed_size() * kLaneFloats;
+    if (shape_.depthwise) return forward_.packed_size() * kLaneFloats;
     std::int64_t size = 0;
     for (const GradientBand& band : gradient_bands(blocks)) {
       size = std::max(size, by_winograd_ ? tile_band(shape_, band).scratch : band.scratch);
@@ -452,12 +440,11 @@ class Convolution {
   }
   /// Writes the gradient of the weights.
   void weight_gradient(const WeightGradientOperands<Element>& operands) const {
-    if (shape_.is_depthwise()) return depthwise_gradient(operands);
+    if (shape_.depthwise) return depthwise_gradient(operands);
     if constexpr (kDepth<Element> == 1) {
       if (by_winograd_) return winograd_gradient(operands);
     }
-    const bool writes_rows =
-        operands.strides.in == 1 && gradient_.shape.groups == gradient_.layer_groups;
+    const bool writes_rows = operands.strides.in == 1;
     std::vector<GradientBand> bands = gradient_bands(operands.blocks);
     bands.back().writes = writes_rows;
     for (const GradientBand& part : bands) {

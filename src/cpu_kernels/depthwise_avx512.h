@@ -7,76 +7,6 @@
 /// Depthwise convolutions: products of vectors of images with a weight, summed in fp32.
 namespace mnist_train::cpu_kernels::avx512 {
 
-// These load one channel of a pixel for 16 images.
-
-inline __m512 load_channel(const float* pixel, std::int64_t channel, std::int64_t v) {
-  return _mm512_loadu_ps(pixel + channel * kImages + v * kLanes);
-}
-inline __m512 load_channel(const Bf16Bits* pixel, std::int64_t channel, std::int64_t v) {
-  const Bf16Bits* const word = pixel + channel / 2 * kWordSize<Bf16Bits>;
-  const __m128i shift = _mm_cvtsi32_si128(channel % 2 == 0 ? 16 : 0);
-  const __m512i first = _mm512_sll_epi32(_mm512_loadu_si512(word + v * 2 * kLanes), shift);
-  return _mm512_castsi512_ps(
-      _mm512_and_si512(first, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
-}
-
-/// Inputs and weights of an output word, if input and output have the same channels.
-template <class Element>
-struct OwnChannels {
-  OwnChannels(const GatherView&, std::int64_t word, const float* all, std::int64_t of_word,
-              std::int64_t /*other*/)
-      : offset(word * kWordSize<Element>), weights(all + word * of_word) {}
-
-  static std::int64_t others(const GatherView&) { return 1; }
-  [[gnu::always_inline]] Values<Element> load(const Element* pixel, int v) const {
-    return load_words(pixel + v * kVectorSize<Element>);
-  }
-  [[gnu::always_inline]] Values<Element> weight(std::int64_t tap) const {
-    return broadcast<Element>(weights + tap * kDepth<Element>);
-  }
-
-  std::int64_t offset;  // within a pixel
-  const float* weights;
-};
-
-/// The same if each input channel of the layer has several output channels. In the backward pass, a
-/// channel sums over several `others`.
-template <class Element>
-struct SharedChannels {
-  SharedChannels(const GatherView& view, std::int64_t word, const float* all, std::int64_t of_word,
-                 std::int64_t other) {
-    constexpr std::int64_t kD = kDepth<Element>;
-    for (std::int64_t d = 0; d < kD; ++d) {
-      const std::int64_t out = smaller(word * kD + d, view.out.channels - 1);
-      const std::int64_t of_layer = view.backward ? out * others(view) + other : out;
-      channels[d] = view.backward ? of_layer : out / (view.out.channels / view.in.channels);
-      weights[d] = all + of_layer / kD * of_word + of_layer % kD;
-      is_padding[d] = word * kD + d != out;
-    }
-  }
-
-  static std::int64_t others(const GatherView& view) {
-    return view.backward ? view.in.channels / view.out.channels : 1;
-  }
-  Values<Element> load(const Element* pixel, int v) const {
-    Values<Element> values;
-    for (int d = 0; d < kDepth<Element>; ++d) values.of[d] = load_channel(pixel, channels[d], v);
-    return values;
-  }
-  Values<Element> weight(std::int64_t tap) const {
-    float of_tap[kDepth<Element>];
-    for (int d = 0; d < kDepth<Element>; ++d) {
-      of_tap[d] = is_padding[d] ? 0 : weights[d][tap * kDepth<Element>];
-    }
-    return broadcast<Element>(of_tap);
-  }
-
-  std::int64_t offset = 0;
-  const float* weights[kDepth<Element>];
-  std::int64_t channels[kDepth<Element>];
-  bool is_padding[kDepth<Element>];
-};
-
 /// One word for T columns of a tile.
 template <class Element, int T>
 struct TileWord {
@@ -110,7 +40,7 @@ struct TileTaps {
     weight = tile.kernel;
     count = tile.taps;
     in_step = view.depthwise.in_step * pixel;
-    tap_in = view.depthwise.tap_in * pixel;
+    tap_in = pixel;
     tap_weight = view.tap_kernel;
   }
 
@@ -149,14 +79,14 @@ template <class Element, class Action>
 
 /// Calls `action(column, tap, vector, input)` for all products of T columns and a run of K taps,
 /// which cover T + K - 1 input columns.
-template <class Element, int T, int K, class Source, class Action>
+template <class Element, int T, int K, class Action>
 [[gnu::always_inline]] inline void for_each_product(const Element* from, std::int64_t step,
-                                                    const Source& source, const Action& action) {
+                                                    const Action& action) {
 #pragma GCC unroll 10
   for (int column = 0; column < T + K - 1; ++column, from += step) {
 #pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
-      const Values<Element> x = source.load(from, v);
+      const Values<Element> x = load_words(from + v * kVectorSize<Element>);
 #pragma GCC unroll 7
       for (int k = 0; k < K; ++k) {
         if (column - k >= 0 && column - k < T) action(column - k, k, v, x);
@@ -165,17 +95,19 @@ template <class Element, int T, int K, class Source, class Action>
   }
 }
 
-/// Adds the products of a word.
-template <class Element, int T, class Source>
+/// Adds the products of a word; `in` and `weights` are its inputs and weights.
+template <class Element, int T>
 [[gnu::always_inline]] inline void add_word(const TileTaps<Element>& taps, const Element* in,
-                                            const Source& source, TileWord<Element, T>& sums) {
+                                            const float* weights, TileWord<Element, T>& sums) {
   for_each_tap_run(
       taps, [&]<int K>(std::int64_t from, std::int64_t first) __attribute__((always_inline)) {
         Values<Element> weight[K];
 #pragma GCC unroll 7
-        for (int k = 0; k < K; ++k) weight[k] = source.weight(first + k * taps.tap_weight);
+        for (int k = 0; k < K; ++k) {
+          weight[k] = broadcast<Element>(weights + (first + k * taps.tap_weight) * kDepth<Element>);
+        }
         for_each_product<Element, T, K>(
-            in + source.offset + from, taps.in_step, source,
+            in + from, taps.in_step,
             [&](int t, int k, int v, const Values<Element>& x) __attribute__((always_inline)) {
               for (int d = 0; d < kDepth<Element>; ++d) {
                 __m512& sum = sums.of[t][v].of[d];
@@ -186,7 +118,7 @@ template <class Element, int T, class Source>
 }
 
 /// Computes words of T columns of row y of a block.
-template <class Source, int T, class Element>
+template <int T, class Element>
 void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, const float* weights,
               std::int64_t block, std::int64_t y, const DepthwiseTile& tile,
               std::int64_t word_begin, std::int64_t word_end) {
@@ -197,7 +129,6 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
   const std::int64_t step = view.depthwise.out_step * pixel_size;
   const std::int64_t channels = view.out.channels;
   const std::int64_t of_word = view.positions * kDepth<Element>;
-  const std::int64_t others = Source::others(view);
   const __m512 lowest = _mm512_set1_ps(o.relu ? 0 : -__builtin_inff());
   std::int64_t out = ((block * view.out.height + y) * view.out.width + tile.first) * pixel_size +
                      word_begin * kWordSize<Element>;
@@ -214,9 +145,7 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
       }
       sums.for_each([&](int, int, Values<Element>& sum) { sum = bias; });
     }
-    for (std::int64_t other = 0; other < others; ++other) {
-      add_word(taps, in, Source(view, word, weights, of_word, other), sums);
-    }
+    add_word(taps, in + word * kWordSize<Element>, weights + word * of_word, sums);
     sums.for_each([&](int t, int v, Values<Element>& sum) __attribute__((always_inline)) {
       for (__m512& value : sum.of) value = _mm512_max_ps(lowest, value);
       store_words(o.out + out + t * step + v * kVectorSize<Element>, sum);
@@ -224,18 +153,13 @@ void sum_tile(const GatherView& view, const BatchOperands<Element>& operands, co
   }
 }
 
-/// Calls `action.operator()<Source, T>(tile)` for all tiles; T: columns of the tile.
-template <class Element, class Action>
+/// Calls `action.operator()<T>(tile)` for all tiles; T: columns of the tile.
+template <class Action>
 void for_each_tile(const GatherView& view, const Action& action) {
   for (std::int64_t i = 0; i < view.depthwise.count; ++i) {
     const DepthwiseTile& tile = view.depthwise.tiles[i];
-    with_constant<1, 1, kMostColumns>(tile.count, [&]<int T>() {
-      if (view.in.channels == view.out.channels) {
-        action.template operator()<OwnChannels<Element>, T>(tile);
-      } else {
-        action.template operator()<SharedChannels<Element>, T>(tile);
-      }
-    });
+    with_constant<1, 1, kMostColumns>(tile.count,
+                                      [&]<int T>() { action.template operator()<T>(tile); });
   }
 }
 
@@ -248,24 +172,24 @@ void sum_depthwise(const GatherView& view, const BatchOperands<Element>& operand
   const std::int64_t at_once = view.depthwise.words_at_once;
   for (std::int64_t word = part.panel_begin; word < part.panel_end; word += at_once) {
     const std::int64_t word_end = smaller(word + at_once, part.panel_end);
-    for_each_tile<Element>(view, [&]<class Source, int T>(const DepthwiseTile& tile) {
+    for_each_tile(view, [&]<int T>(const DepthwiseTile& tile) {
       for (std::int64_t y = part.row_begin; y < part.row_end; ++y) {
-        sum_tile<Source, T>(view, operands, weights, part.block, y, tile, word, word_end);
+        sum_tile<T>(view, operands, weights, part.block, y, tile, word, word_end);
       }
     });
   }
 }
 
 /// Adds the products of a word of T gradients and its inputs to the lanes of its weights.
-template <class Element, int T, class Source>
+template <class Element, int T>
 [[gnu::always_inline]] inline void add_word_products(const TileTaps<Element>& taps,
-                                                     const Element* in, const Source& source,
+                                                     const Element* in,
                                                      const TileWord<Element, T>& g, float* lanes) {
   for_each_tap_run(
       taps, [&]<int K>(std::int64_t from, std::int64_t first) __attribute__((always_inline)) {
         Values<Element> sums[K] = {};
         for_each_product<Element, T, K>(
-            in + source.offset + from, taps.in_step, source,
+            in + from, taps.in_step,
             [&](int t, int k, int v, const Values<Element>& x)
                 __attribute__((always_inline)) { sums[k] = multiply_add(x, g.of[t][v], sums[k]); });
 #pragma GCC unroll 7
@@ -279,7 +203,7 @@ template <class Element, int T, class Source>
 }
 
 /// The same for several words and T columns of row y, whose gradients begin at `gradient`.
-template <class Source, int T, class Element>
+template <int T, class Element>
 void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int64_t word_end,
                        std::int64_t y, const DepthwiseTile& tile, const Element* in,
                        const Element* gradient, float* lanes) {
@@ -289,7 +213,7 @@ void add_tile_products(const GatherView& view, std::int64_t word_begin, std::int
   for (std::int64_t word = word_begin; word < word_end; ++word, lanes += of_word) {
     TileWord<Element, T> g;
     g.load(gradient + word * kWordSize<Element>, step);
-    add_word_products(taps, in, Source(view, word, lanes, of_word, 0), g, lanes);
+    add_word_products(taps, in + word * kWordSize<Element>, g, lanes);
   }
 }
 
@@ -316,10 +240,10 @@ void depthwise_gradient(const GatherView& view, const WeightGradientOperands<Ele
   for (std::int64_t block = 0; block < operands.blocks; ++block) {
     const Element* const in = operands.in + block * view.in.block_size<Element>();
     const Element* const gradient = operands.gradient + block * view.out.block_size<Element>();
-    for_each_tile<Element>(view, [&]<class Source, int T>(const DepthwiseTile& tile) {
+    for_each_tile(view, [&]<int T>(const DepthwiseTile& tile) {
       for (std::int64_t y = 0; y < view.out.height; ++y) {
         const Element* const pixel = gradient + (y * view.out.width + tile.first) * pixel_size;
-        add_tile_products<Source, T>(view, word_begin, word_end, y, tile, in, pixel, lanes);
+        add_tile_products<T>(view, word_begin, word_end, y, tile, in, pixel, lanes);
         pixels += tile.count;
         if (pixels < kLanePixels) continue;
         flush_lanes(weights, lanes, sums);

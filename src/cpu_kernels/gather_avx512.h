@@ -49,14 +49,13 @@ class Packer {
       for (std::int64_t word = 0; word < tap_words_; word += kLanes) {
         for (std::int64_t i = begin; i < end; ++i) {
           if (word < first_word(i, panels)) continue;
-          const std::int64_t group = i / view_.panels;
-          const std::int64_t row = i % view_.panels * view_.panel_rows;
+          const std::int64_t row = i * view_.panel_rows;
           Element* const panel = panels.at + (i - panels.begin) * panel_size_;
           if (can_pack_pair(i, end)) {
-            pack_pair(group, row, word, panel);
+            pack_pair(row, word, panel);
             ++i;
           } else {
-            pack_words(group, row, word, panel);
+            pack_words(row, word, panel);
           }
         }
       }
@@ -69,7 +68,7 @@ class Packer {
 
   /// Returns the index of the first word of a panel that must be packed.
   std::int64_t first_word(std::int64_t panel, const PackedPanels<Element>& panels) const {
-    if (!panels.in_place || panel % view_.panels >= view_.complete_panels()) return 0;
+    if (!panels.in_place || panel >= view_.complete_panels()) return 0;
     return view_.by_amx ? tap_words_ / kLanes * kLanes : tap_words_;
   }
   void clear(Element* panel, std::int64_t first) const {
@@ -79,17 +78,16 @@ class Packer {
   }
 
   bool can_pack_pair(std::int64_t panel, std::int64_t end) const {
-    return view_.by_amx && !merges_groups_ && row_ == 1 && panel + 1 < end &&
-           panel % view_.panels + 2 <= view_.complete_panels();
+    return view_.by_amx && row_ == 1 && panel + 1 < end && panel + 2 <= view_.complete_panels();
   }
   /// Like `pack_words`, for two AMX panels whose rows are adjacent in memory.
-  void pack_pair(std::int64_t group, std::int64_t row, std::int64_t word, Element* panel) const {
+  void pack_pair(std::int64_t row, std::int64_t word, Element* panel) const {
     for (std::int64_t ky = 0; ky < view_.kernel_height; ++ky) {
       for (std::int64_t kx = 0; kx < view_.kernel_width; ++kx) {
         Block first;
         Block second;
-        load_row_pairs(weight(group, row, word * kD, tap_at(ky, kx)), channel_,
-                       view_.group_in - word * kD, first, second);
+        load_row_pairs(weight(row, word * kD, tap_at(ky, kx)), channel_,
+                       view_.in.channels - word * kD, first, second);
         transpose(first);
         store_tap(first, ky, kx, word, panel);
         transpose(second);
@@ -99,19 +97,19 @@ class Packer {
   }
 
   /// Packs up to 16 words of all taps.
-  void pack_words(std::int64_t group, std::int64_t row, std::int64_t word, Element* panel) const {
+  void pack_words(std::int64_t row, std::int64_t word, Element* panel) const {
     const std::int64_t taps = view_.kernel_height * view_.kernel_width;
-    const bool adjacent = !merges_groups_ && channel_ != 1 && row_ != 1 &&
-                          strides_.kernel_column == 1 && strides_.kernel_row == view_.kernel_width;
+    const bool adjacent = channel_ != 1 && row_ != 1 && strides_.kernel_column == 1 &&
+                          strides_.kernel_row == view_.kernel_width;
     Block blocks[kLanes];
     for (std::int64_t tap = 0; tap < taps; ++tap) {
       const std::int64_t ky = tap / view_.kernel_width;
       const std::int64_t kx = tap % view_.kernel_width;
       Block& block = blocks[tap % kLanes];
       if (!adjacent) {
-        load(group, row, word * kD, tap_at(ky, kx), block);
+        load(row, word * kD, tap_at(ky, kx), block);
       } else if (tap % kLanes == 0) {
-        load_taps(group, row, word * kD, weights_ + tap, smaller(kLanes, taps - tap), blocks);
+        load_taps(row, word * kD, weights_ + tap, smaller(kLanes, taps - tap), blocks);
       }
       store_tap(block, ky, kx, word, panel);
     }
@@ -148,51 +146,32 @@ class Packer {
   }
 
   /// Loads a block in the panel's order: by words, or by rows for AMX.
-  void load(std::int64_t group, std::int64_t row, std::int64_t channel, const Element* tap,
-            Block& block) const {
-    const std::int64_t rows = smaller(view_.panel_rows, view_.group_out - row);
-    const bool by_row = row_ != 1 || merges_groups_;
+  void load(std::int64_t row, std::int64_t channel, const Element* tap, Block& block) const {
+    const std::int64_t rows = smaller(view_.panel_rows, view_.out.channels - row);
+    const std::int64_t channels = view_.in.channels - channel;
     for (std::int64_t i = 0; i < kLanes; ++i) {
-      if (by_row) {
-        block[i] = i < rows ? load_row(group, row + i, channel, tap) : _mm512_setzero_si512();
+      if (row_ != 1) {
+        block[i] = i < rows ? load_plain(weight(row + i, channel, tap), {kD * channel_, channel_},
+                                         channel_mask<Element>(channels))
+                            : _mm512_setzero_si512();
       } else {
-        const Element* const from = weight(group, row, channel + i * kD, tap);
+        const Element* const from = weight(row, channel + i * kD, tap);
         for (int d = 0; d < kD; ++d) __builtin_prefetch(from + (kLanes * kD + d) * channel_, 0, 2);
-        block[i] = load_plain(from, {1, channel_},
-                              word_mask<Element>(rows, view_.group_in - channel - i * kD));
+        block[i] = load_plain(from, {1, channel_}, word_mask<Element>(rows, channels - i * kD));
       }
     }
-    if (by_row != view_.by_amx) transpose(block);
-  }
-
-  /// Loads 16 words of a row; words of other groups of the layer are zeros.
-  __m512i load_row(std::int64_t group, std::int64_t row, std::int64_t channel,
-                   const Element* tap) const {
-    const WordSteps steps{kD * channel_, channel_};
-    if (!merges_groups_) {
-      return load_plain(weight(group, row, channel, tap), steps,
-                        channel_mask<Element>(view_.group_in - channel));
-    }
-    const std::int64_t rows = view_.out.channels / view_.layer_groups;
-    const std::int64_t channels = view_.in.channels / view_.layer_groups;
-    const std::int64_t first = row / rows * channels;  // first channel of the group
-    const WordMask<Element> before = channel_mask<Element>(first - channel);
-    WordMask<Element> mask = channel_mask<Element>(first + channels - channel);
-    for (int d = 0; d < kD; ++d) mask.of[d] &= static_cast<__mmask16>(~before.of[d]);
-    return load_plain(
-        view_.backward ? weight(0, row % rows, channel, tap) : weight(0, row, channel - first, tap),
-        steps, mask);
+    if ((row_ != 1) != view_.by_amx) transpose(block);
   }
 
   /// Loads blocks of up to 16 taps that are adjacent in memory, in the panel's order.
-  void load_taps(std::int64_t group, std::int64_t row, std::int64_t channel, const Element* first,
-                 std::int64_t taps, Block* blocks) const {
-    const std::int64_t rows = smaller(view_.panel_rows, view_.group_out - row);
+  void load_taps(std::int64_t row, std::int64_t channel, const Element* first, std::int64_t taps,
+                 Block* blocks) const {
+    const std::int64_t rows = smaller(view_.panel_rows, view_.out.channels - row);
     for (std::int64_t m = 0; m < kLanes; ++m) {
       Block block;
       for (std::int64_t k = 0; k < kLanes; ++k) {
-        const std::int64_t left = m < rows ? view_.group_in - channel - k * kD : 0;
-        block[k] = load_plain(weight(group, row + m, channel + k * kD, first), {1, channel_},
+        const std::int64_t left = m < rows ? view_.in.channels - channel - k * kD : 0;
+        block[k] = load_plain(weight(row + m, channel + k * kD, first), {1, channel_},
                               word_mask<Element>(taps, left));
       }
       transpose(block);
@@ -201,11 +180,7 @@ class Packer {
     for (std::int64_t tap = 0; tap < taps && !view_.by_amx; ++tap) transpose(blocks[tap]);
   }
 
-  /// Returns the weight of a row and a channel of a group. The leading dimension of weights, which
-  /// spans all groups, holds the rows or, in the backward pass, the channels.
-  const Element* weight(std::int64_t group, std::int64_t row, std::int64_t channel,
-                        const Element* tap) const {
-    view_.backward ? channel += group* view_.group_in : row += group * view_.group_out;
+  const Element* weight(std::int64_t row, std::int64_t channel, const Element* tap) const {
     return tap + row * row_ + channel * channel_;
   }
 
@@ -236,8 +211,7 @@ class Packer {
   const Element* weights_ = operands_.weights;
   std::int64_t row_ = operands_.row_stride(view_.backward);
   std::int64_t channel_ = operands_.channel_stride(view_.backward);
-  bool merges_groups_ = view_.groups != view_.layer_groups;
-  std::int64_t tap_words_ = words<Element>(view_.group_in);
+  std::int64_t tap_words_ = words<Element>(view_.in.channels);
   std::int64_t panel_size_ = view_.positions * view_.panel_rows * kD;
 };
 
@@ -324,25 +298,23 @@ struct AmxResults {
 template <class Element, class Sums>
 [[gnu::noinline]] void gather_panel(const GatherView& view, const BatchOperands<Element>& operands,
                                     const PackedPanels<Element>& panels, const GatherPart& part,
-                                    std::int64_t group, std::int64_t panel, bool in_place) {
+                                    std::int64_t panel, bool in_place) {
   constexpr std::int64_t kD = kDepth<Element>;
-  const std::int64_t first = panel * view.panel_rows;
-  const std::int64_t channel = group * view.group_out + first;
-  const std::int64_t rows = smaller(Sums::kRows, view.group_out - first);
+  const std::int64_t channel = panel * view.panel_rows;
+  const std::int64_t rows = smaller(Sums::kRows, view.out.channels - channel);
   alignas(64) float bias[Sums::kRows] = {};
   for (std::int64_t m = 0; m < rows && operands.bias != nullptr; ++m) {
     bias[m] = value_of(operands.bias[channel + m]);
   }
   const std::int64_t size = view.positions * view.panel_rows * kD;
-  const PanelWeights<Element> packed{
-      panels.at + (group * view.panels + panel - panels.begin) * size,
-      view.by_amx ? kLanes * kD : kD, view.panel_rows * kD, size};
+  const PanelWeights<Element> packed{panels.at + (panel - panels.begin) * size,
+                                     view.by_amx ? kLanes * kD : kD, view.panel_rows * kD, size};
   PanelWeights<Element> weights = packed;
   std::int64_t tail = 0;  // words that do not fill a register and are packed
   if (in_place) {
     const std::int64_t row = operands.row_stride(view.backward);
-    weights = {operands.weights + first * row, row, kD, view.panel_rows * row};
-    if (view.by_amx) tail = words<Element>(view.group_in) % kLanes;
+    weights = {operands.weights + channel * row, row, kD, view.panel_rows * row};
+    if (view.by_amx) tail = words<Element>(view.in.channels) % kLanes;
   }
   const std::int64_t in_pixel = view.in.pixel_size<Element>();
   const std::int64_t out_pixel = view.out.pixel_size<Element>();
@@ -353,8 +325,7 @@ template <class Element, class Sums>
       sums.set_to(bias);
       for (std::int32_t r = view.row_begin[y]; r < view.row_begin[y + 1]; ++r) {
         const Tap& row = view.rows[r];
-        const Element* const in_row =
-            in_block + row.in * view.in.width * in_pixel + group * view.group_in * kImages;
+        const Element* const in_row = in_block + row.in * view.in.width * in_pixel;
         for (std::int32_t i = view.run_begin[x]; i < view.run_begin[x + 1]; ++i) {
           const Run& run = view.runs[i];
           const Element* const in = in_row + run.in * in_pixel;
@@ -376,8 +347,7 @@ template <class Element, class Sums>
 
 template <class Element>
 void gather_by_amx(const GatherView& view, const BatchOperands<Element>& operands,
-                   const PackedPanels<Element>& panels, const GatherPart& part,
-                   std::int64_t group) {
+                   const PackedPanels<Element>& panels, const GatherPart& part) {
   const amx::Registers registers;
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end;) {
     const std::int64_t in_place =
@@ -386,7 +356,7 @@ void gather_by_amx(const GatherView& view, const BatchOperands<Element>& operand
     const bool is_pair = panel + 1 < part.panel_end && in_place != 1;
     const auto compute = is_pair ? &gather_panel<Element, AmxResults<Element, 2>>
                                  : &gather_panel<Element, AmxResults<Element, 1>>;
-    compute(view, operands, panels, part, group, panel, in_place > 0);
+    compute(view, operands, panels, part, panel, in_place > 0);
     panel += is_pair ? 2 : 1;
   }
 }
@@ -404,22 +374,17 @@ void gather(const GatherView& view, const BatchOperands<Element>& operands,
   if constexpr (kDepth<Element> == 1) {
     if (view.winograd.at_once > 0) return gather_by_tiles(view, operands, panels.at, part);
   }
-  for (std::int64_t group = 0; group < view.groups; ++group) {
-    if constexpr (kDepth<Element> == 2) {
-      if (view.by_amx) {
-        gather_by_amx(view, operands, panels, part, group);
-        continue;
-      }
-    }
-    with_constant<kDepth<Element>, kDepth<Element>, kMostRows>(view.panel_rows, [&]<int M>() {
-      for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
-        const bool in_place = panels.in_place && panel < view.complete_panels();
-        const auto compute = in_place ? &gather_panel<Element, RegisterResults<Element, M, false>>
-                                      : &gather_panel<Element, RegisterResults<Element, M, true>>;
-        compute(view, operands, panels, part, group, panel, in_place);
-      }
-    });
+  if constexpr (kDepth<Element> == 2) {
+    if (view.by_amx) return gather_by_amx(view, operands, panels, part);
   }
+  with_constant<kDepth<Element>, kDepth<Element>, kMostRows>(view.panel_rows, [&]<int M>() {
+    for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
+      const bool in_place = panels.in_place && panel < view.complete_panels();
+      const auto compute = in_place ? &gather_panel<Element, RegisterResults<Element, M, false>>
+                                    : &gather_panel<Element, RegisterResults<Element, M, true>>;
+      compute(view, operands, panels, part, panel, in_place);
+    }
+  });
 }
 
 }  // namespace mnist_train::cpu_kernels::avx512

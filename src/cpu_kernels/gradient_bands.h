@@ -12,12 +12,6 @@ namespace mnist_train::cpu_kernels {
 inline constexpr std::int64_t kAmxWords = 16;        // words per register row; rows per register
 inline constexpr std::int64_t kBandBytes = 1 << 20;  // rows that remain cached: half an L2 cache
 
-/// Returns the number of groups visible to kernels: one for all, with zeros among the weights, if a
-/// word would otherwise span two groups.
-inline std::int64_t visible_groups(const ConvolutionShape& s, std::int64_t depth) {
-  return s.group_in() % depth == 0 && s.group_out() % depth == 0 ? s.groups : 1;
-}
-
 template <class Element>
 bool by_amx() {
   return kDepth<Element> == 2 && cpu_features().amx_bf16;
@@ -45,23 +39,18 @@ WeightGradientView gradient_view(const ConvolutionShape& shape, bool by_winograd
   constexpr std::int64_t kLanes = 16;  // columns per vector
   WeightGradientView view{};
   view.shape = shape;
-  view.shape.groups = visible_groups(shape, kDepth<Element>);
-  view.layer_groups = shape.groups;
   view.by_amx = by_amx<Element>();
-  const std::int64_t in = view.shape.group_in();
-  const std::int64_t stored = round_up(in, kDepth<Element>);
-  view.merges_columns = !by_winograd && view.shape.groups == 1 && shape.dilation.width == 1 &&
-                        stored % (2 * kLanes) != 0;
-  view.column_run = view.merges_columns ? stored : round_up(in, kLanes);
+  const std::int64_t stored = round_up(shape.in.channels, kDepth<Element>);
+  view.merges_columns = !by_winograd && stored % (2 * kLanes) != 0;
+  view.column_run = view.merges_columns ? stored : round_up(shape.in.channels, kLanes);
   view.columns = round_up(shape.kernel.width * view.column_run, kLanes);
   // Few columns would fill vectors poorly.
   constexpr std::int64_t kFewColumns = 12;
   view.by_images = kDepth<Element> == 1 && view.merges_columns &&
                    shape.kernel.width * view.column_run <= kFewColumns;
-  view.panel_rows = view.by_images
-                        ? kImageGradientRows
-                        : choose_panel_rows<Element>(view.shape.group_out(), view.by_amx);
-  view.rows = round_up(view.shape.group_out(), view.panel_rows);
+  view.panel_rows = view.by_images ? kImageGradientRows
+                                   : choose_panel_rows<Element>(shape.out.channels, view.by_amx);
+  view.rows = round_up(shape.out.channels, view.panel_rows);
   return view;
 }
 
@@ -72,7 +61,6 @@ inline WeightGradientView tile_view(const WeightGradientView& of) {
   view.shape.in = {of.shape.in.channels, 1, 1};
   view.shape.out = {of.shape.out.channels, 1, 1};
   view.shape.kernel = {kWinogradPositions, 1};
-  view.shape.dilation = {0, 1};
   view.shape.padding = {0, 0};
   view.merges_columns = true;
   view.columns = view.column_run;
@@ -106,8 +94,8 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   constexpr std::int64_t kSpace = kSlackBytes / sizeof(Element);
   const ConvolutionShape& s = view.shape;
   const std::int64_t rows = band.row_end - band.row_begin;
-  const std::int64_t in_end = (band.row_end - 1) * s.stride.height - s.padding.height +
-                              (s.kernel.height - 1) * s.dilation.height + 1;
+  const std::int64_t in_end =
+      (band.row_end - 1) * s.stride.height - s.padding.height + s.kernel.height;
   band.in_begin = std::max<std::int64_t>(0, band.row_begin * s.stride.height - s.padding.height);
   band.in_rows = std::max<std::int64_t>(0, std::min(s.in.height, in_end) - band.in_begin);
   band.copied_rows = band.in_rows + (kD == 1 ? 0 : rows);
@@ -117,8 +105,7 @@ GradientBand laid_out(const WeightGradientView& view, GradientBand band) {
   const auto odd_lines = [&](std::int64_t size) { return (ceil_divide(size, kLine) | 1) * kLine; };
   const std::int64_t channels = round_up(s.in.channels, kD);
   if (view.merges_columns) {
-    const std::int64_t padded_width =
-        (s.out.width - 1) * s.stride.width + (s.kernel.width - 1) * s.dilation.width + 1;
+    const std::int64_t padded_width = (s.out.width - 1) * s.stride.width + s.kernel.width;
     band.left = s.padding.width;
     band.right = std::max<std::int64_t>(0, padded_width - band.left - s.in.width);
     const std::int64_t width = band.left + s.in.width + band.right;

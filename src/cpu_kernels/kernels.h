@@ -65,19 +65,17 @@ struct Extent {
   std::int64_t height, width;
 };
 
-/// A convolution with weights [out][in / groups][kernel.height][kernel.width].
+/// A convolution with weights [out][in][kernel.height][kernel.width] or, if it is depthwise, with
+/// one input channel per output channel.
 struct ConvolutionShape {
   ValueShape in, out;
   Extent kernel;
   Extent stride{1, 1};
   Extent padding{0, 0};  // top and left; `out` implies the rest
-  Extent dilation{1, 1};
-  std::int64_t groups = 1;
+  bool depthwise = false;
 
-  std::int64_t group_in() const { return in.channels / groups; }
-  std::int64_t group_out() const { return out.channels / groups; }
-  /// Returns whether each group has one input channel.
-  bool is_depthwise() const { return groups > 1 && groups == in.channels; }
+  /// Number of input channels that an output channel sums over.
+  std::int64_t summed_channels() const { return depthwise ? 1 : in.channels; }
 };
 
 /// An input row or column, and the kernel row or column by which an output multiplies it.
@@ -107,12 +105,12 @@ struct DepthwiseTile {
 };
 inline constexpr int kMostColumns = 4;  // of a tile
 
-/// All tiles of a row; none unless depthwise. Columns of a tile are `out_step` apart, their inputs
-/// `in_step`, and the inputs of adjacent taps `tap_in`.
+/// All tiles of a row; none unless depthwise. Columns of a tile are `out_step` apart, and their
+/// inputs `in_step`.
 struct DepthwiseTiles {
   const DepthwiseTile* tiles;
   std::int64_t count;
-  std::int64_t out_step, in_step, tap_in;
+  std::int64_t out_step, in_step;
   std::int64_t words_at_once;
 };
 
@@ -132,17 +130,15 @@ struct WinogradView {
 /// rows[row_begin[y]] to rows[row_begin[y + 1]]; column x sums over runs in the same way or, if the
 /// convolution is depthwise, over the taps of a tile.
 ///
-/// Weights are packed in words as [group][panel][position][row of the panel], or for AMX as
-/// [group][panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word
-/// of the layer's output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm,
-/// positions are those of a transformed tile, each with all input channels.
+/// Weights are packed in words as [panel][position][row of the panel], or for AMX as
+/// [panel][position / 16][row][position % 16]. In depthwise convolutions a panel is a word of the
+/// output, with fp32 weights [tap][channel of the word]. For Winograd's algorithm, positions are
+/// those of a transformed tile, each with all input channels.
 struct GatherView {
   ValueShape in, out;
   bool backward;
-  std::int64_t layer_groups;
-  std::int64_t groups, group_in, group_out;  // channels; groups may be fewer than the layer's
-  std::int64_t panel_rows, panels;           // rows are outputs of a group
-  std::int64_t positions;                    // inner dimension of a panel
+  std::int64_t panel_rows, panels;  // rows are output channels
+  std::int64_t positions;           // inner dimension of a panel
   bool by_amx;
   const std::int32_t* row_begin;
   const Tap* rows;
@@ -154,8 +150,8 @@ struct GatherView {
   DepthwiseTiles depthwise;
   WinogradView winograd;
 
-  /// Panels of a group that have no padding rows.
-  std::int64_t complete_panels() const { return group_out / panel_rows; }
+  /// Panels without padding rows.
+  std::int64_t complete_panels() const { return out.channels / panel_rows; }
 };
 
 /// Strides of the dimensions of weights, in elements.
@@ -181,8 +177,8 @@ struct BatchOperands {
   std::int64_t channel_stride(bool backward) const { return backward ? strides.out : strides.in; }
 };
 
-/// Packed panels `begin` to `end`, counted across all groups. With `in_place`, complete panels are
-/// read directly from the weights, except for words that do not fill an AMX register.
+/// Packed panels `begin` to `end`. With `in_place`, complete panels are read directly from the
+/// weights, except for words that do not fill an AMX register.
 template <class Element>
 struct PackedPanels {
   Element* at;
@@ -190,7 +186,7 @@ struct PackedPanels {
   bool in_place;
 };
 
-/// The rows of a block's output and the panels of each group to compute.
+/// The rows and panels of a block's output to compute.
 struct GatherPart {
   std::int64_t block, row_begin, row_end, panel_begin, panel_end;
   float* scratch = nullptr;  // for the transformed inputs of Winograd's algorithm
@@ -222,28 +218,25 @@ struct GradientBand {
 
 inline constexpr std::int64_t kImageGradientRows = 4;  // rows of sums if vectors hold images
 
-/// The gradient of weights, as sums [group][kernel row][output][column]. Column kx * column_run + c
-/// belongs to kernel column kx and channel c of the group.
+/// The gradient of weights, as sums [kernel row][output][column]. Column kx * column_run + c
+/// belongs to kernel column kx and channel c.
 struct WeightGradientView {
-  ConvolutionShape shape;  // with the groups visible to kernels
-  std::int64_t layer_groups;
+  ConvolutionShape shape;
   bool by_amx;
   bool by_images;           // vectors of images instead of columns
   bool merges_columns;      // vectors may span several kernel columns
   std::int64_t column_run;  // columns per kernel column
   std::int64_t columns;     // per row of sums
   std::int64_t panel_rows;  // rows of sums computed at once
-  std::int64_t rows;        // rows of sums per group and kernel row
+  std::int64_t rows;        // rows of sums per kernel row
 
-  std::int64_t sums() const { return shape.groups * shape.kernel.height * rows * columns; }
-  float* sums_of(float* all, std::int64_t group, std::int64_t ky) const {
-    return all + (group * shape.kernel.height + ky) * rows * columns;
-  }
+  std::int64_t sums() const { return shape.kernel.height * rows * columns; }
+  float* sums_of(float* all, std::int64_t ky) const { return all + ky * rows * columns; }
   /// Rows of sums in a tile.
   std::int64_t tile_rows() const { return by_amx ? 2 * panel_rows : panel_rows; }
-  std::int64_t tiles_of_group() const { return ceil_divide(rows, tile_rows()); }
-  /// Number of rows of tiles; each belongs to one group and kernel row.
-  std::int64_t tile_count() const { return shape.groups * shape.kernel.height * tiles_of_group(); }
+  std::int64_t tiles_of_row() const { return ceil_divide(rows, tile_rows()); }
+  /// Number of rows of tiles; each belongs to one kernel row.
+  std::int64_t tile_count() const { return shape.kernel.height * tiles_of_row(); }
 };
 
 /// Operands of the gradient of the weights. Pointers refer to block 0.

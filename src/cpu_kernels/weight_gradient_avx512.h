@@ -132,31 +132,29 @@ void rearrange(const Band<Element>& band, std::int64_t begin, std::int64_t end) 
 template <class Element>
 struct GradientTile {
   const Band<Element>& band;
-  const Element* a;  // at the first output and pixel
-  const Element* b;  // at the first column and pixel
-  std::int64_t group, ky;
-  ValidRange rows;  // among the band's output rows
+  const Element* a;             // at the first output and pixel
+  const Element* b;             // at the first column and pixel
+  std::int64_t ky, row_offset;  // input row of output row 0
+  ValidRange rows;              // among the band's output rows
   std::int64_t pixels;
-  std::int64_t row, column;  // in the sums of the group and kernel row
+  std::int64_t row, column;  // in the sums of the kernel row
 
   std::int64_t sums_step() const { return band.view.columns; }
   float* sums() const {
-    return band.view.sums_of(band.operands.sums, group, ky) + row * sums_step() + column;
+    return band.view.sums_of(band.operands.sums, ky) + row * sums_step() + column;
   }
   /// Writes `height` rows of `count` sums to the gradient of the weights.
   void write(const float* sums, std::int64_t height, std::int64_t count) const {
     const WeightGradientView& view = band.view;
-    const std::int64_t in = view.shape.group_in();
-    const std::int64_t out = group * view.shape.group_out() + row;
-    const std::int64_t valid_rows = smaller(height, view.shape.group_out() - row);
+    const std::int64_t valid_rows = smaller(height, view.shape.out.channels - row);
     const WeightStrides strides = band.operands.strides;  // which no store of weights modifies
     std::int64_t kx = column / view.column_run;
     std::int64_t channel = column % view.column_run;
     for (std::int64_t i = 0; i < count && kx < view.shape.kernel.width; ++kx, channel = 0) {
       const std::int64_t here = smaller(count - i, view.column_run - channel);
-      Element* const to = band.operands.weight_gradient + out * strides.out +
+      Element* const to = band.operands.weight_gradient + row * strides.out +
                           ky * strides.kernel_row + kx * strides.kernel_column + channel;
-      const std::int64_t valid = smaller(here, in - channel);
+      const std::int64_t valid = smaller(here, view.shape.in.channels - channel);
       for (std::int64_t c = 0; c < valid; c += kLanes) {
         const __mmask16 mask = first_lanes(valid - c);
         for (std::int64_t m = 0; m < valid_rows; ++m) {
@@ -323,14 +321,14 @@ template <class Gradient, class Element>
 [[gnu::noinline]] void add_tile(const GradientTile<Element>& tile) {
   const GradientBand& band = tile.band.part;
   const ConvolutionShape& s = tile.band.view.shape;
-  const std::int64_t row_offset = tile.ky * s.dilation.height - s.padding.height - band.in_begin;
   Gradient gradient(tile);
   for (std::int64_t block = 0; block < band.blocks(); ++block) {
     for (std::int64_t y = tile.rows.begin; y < tile.rows.end; ++y) {
       gradient.add(
           tile.a + block * band.a_block + (y - band.row_begin) * s.out.width * band.a_pixel,
           band.a_pixel,
-          tile.b + block * band.b_block + (y * s.stride.height + row_offset) * band.b_row,
+          tile.b + block * band.b_block +
+              (y * s.stride.height + tile.row_offset - band.in_begin) * band.b_row,
           s.stride.width * band.b_pixel, band.b_word, tile.pixels);
     }
   }
@@ -354,7 +352,7 @@ void choose_add_tile(const GradientTile<Element>& tile, int vectors) {
   });
 }
 
-/// Computes `rows` rows of tiles of one group and kernel row.
+/// Computes `rows` rows of tiles of one kernel row.
 template <class Element>
 void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
   const WeightGradientView& view = first.band.view;
@@ -365,7 +363,7 @@ void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
     GradientTile<Element> of_row = first;
     std::int64_t columns = view.columns;
     if (!view.merges_columns) {
-      const std::int64_t offset = kx * s.dilation.width - s.padding.width;
+      const std::int64_t offset = kx - s.padding.width;
       const ValidRange pixels(0, s.out.width, offset, s.stride.width, s.in.width);
       of_row.a += pixels.begin * band.a_pixel;
       of_row.b += (pixels.begin * s.stride.width + offset) * band.b_pixel;
@@ -387,7 +385,7 @@ void add_tile_rows(const GradientTile<Element>& first, std::int64_t rows) {
 }
 
 template <class Element>
-void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
+void add_kernel_rows(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
   const WeightGradientView& view = band.view;
   const ConvolutionShape& s = view.shape;
   const GradientBand& part = band.part;
@@ -397,18 +395,15 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
                                      part.row_begin * s.out.width * part.a_pixel;
   const Element* const b = band.operands.scratch + part.b_begin;
   while (begin < end) {
-    const std::int64_t index = begin / view.tiles_of_group();  // index of group and kernel row
-    const std::int64_t first = begin - index * view.tiles_of_group();
-    const std::int64_t rows = smaller(end - begin, view.tiles_of_group() - first);
+    const std::int64_t ky = begin / view.tiles_of_row();
+    const std::int64_t first = begin % view.tiles_of_row();
+    const std::int64_t rows = smaller(end - begin, view.tiles_of_row() - first);
     const std::int64_t row = first * view.tile_rows();
-    const std::int64_t ky = index % s.kernel.height;
-    const std::int64_t group = index / s.kernel.height;
-    const ValidRange valid(part.row_begin, part.row_end, ky * s.dilation.height - s.padding.height,
-                           s.stride.height, s.in.height);
+    const std::int64_t offset = part.tiles > 0 ? 0 : ky - s.padding.height;
+    const ValidRange valid(part.row_begin, part.row_end, offset, s.stride.height, s.in.height);
     add_tile_rows<Element>(
-        {band, a + ky * part.a_position + (group * s.group_out() + row) * kImages,
-         b + ky * part.b_position + group * s.group_in() * kDepth<Element>, group, ky, valid,
-         part.tiles > 0 ? part.tiles : s.out.width, row, 0},
+        {band, a + ky * part.a_position + row * kImages, b + ky * part.b_position, ky, offset,
+         valid, part.tiles > 0 ? part.tiles : s.out.width, row, 0},
         rows);
     begin += rows;
   }
@@ -416,9 +411,9 @@ void add_groups(const Band<Element>& band, std::int64_t begin, std::int64_t end)
 
 template <class Element>
 void add_products(const Band<Element>& band, std::int64_t begin, std::int64_t end) {
-  if (!band.view.by_amx) return add_groups(band, begin, end);
+  if (!band.view.by_amx) return add_kernel_rows(band, begin, end);
   const amx::Registers registers;
-  add_groups(band, begin, end);
+  add_kernel_rows(band, begin, end);
 }
 
 /// Writes the gradient of an output in blocks of 16 channels and 16 taps.
@@ -426,7 +421,7 @@ template <class Element>
 void write_output(const WeightGradientView& view, const float* sums, const WeightStrides& strides,
                   Element* weights) {
   const ConvolutionShape& s = view.shape;
-  const std::int64_t in = s.in.channels / view.layer_groups;
+  const std::int64_t in = s.in.channels;
   const std::int64_t taps = s.kernel.height * s.kernel.width;
   const bool adjacent = strides.kernel_column == 1 && strides.kernel_row == s.kernel.width;
   for (std::int64_t tap = 0; tap < taps; tap += kLanes) {
@@ -463,13 +458,9 @@ void write_output(const WeightGradientView& view, const float* sums, const Weigh
 template <class Element>
 void write_gradient(const WeightGradientView& view, const WeightGradientOperands<Element>& operands,
                     std::int64_t begin, std::int64_t end) {
-  const ConvolutionShape& s = view.shape;
   for (std::int64_t o = begin; o < end; ++o) {
-    const std::int64_t first_in =
-        o / (s.out.channels / view.layer_groups) * (s.in.channels / view.layer_groups);
-    const float* const sums = view.sums_of(operands.sums, o / s.group_out(), 0) +
-                              o % s.group_out() * view.columns + first_in % s.group_in();
-    write_output(view, sums, operands.strides, operands.weight_gradient + o * operands.strides.out);
+    write_output(view, operands.sums + o * view.columns, operands.strides,
+                 operands.weight_gradient + o * operands.strides.out);
   }
 }
 

@@ -138,7 +138,7 @@ void multiply_tiles(const GatherView& view, const BatchOperands<float>& operands
   for (std::int64_t panel = part.panel_begin; panel < part.panel_end; ++panel) {
     const float* const weights = panels + panel * view.positions * M;
     const std::int64_t channel = panel * M;
-    const std::int64_t rows = smaller(M, view.group_out - channel);
+    const std::int64_t rows = smaller(M, view.out.channels - channel);
     float bias[M] = {};
     for (std::int64_t m = 0; m < rows && operands.bias != nullptr; ++m) {
       bias[m] = operands.bias[channel + m];
@@ -283,7 +283,7 @@ void transform_sums(const WeightGradientView& tiles, const WeightGradientView& v
     for (std::int64_t c = 0; c < tiles.columns; c += kLanes) {
       __m512 of_tile[kWinogradPositions];
       for (int i = 0; i < kWinogradPositions; ++i) {
-        of_tile[i] = _mm512_loadu_ps(tiles.sums_of(operands.sums, 0, i) + o * tiles.columns + c);
+        of_tile[i] = _mm512_loadu_ps(tiles.sums_of(operands.sums, i) + o * tiles.columns + c);
       }
       __m512 rows[3 * kTileRows];
       for (int x = 0; x < kTileRows; ++x) transform_sums(of_tile + x, kTileRows, rows + x);
@@ -296,9 +296,8 @@ void transform_sums(const WeightGradientView& tiles, const WeightGradientView& v
                               kx * strides.kernel_column + c,
                           first_lanes(view.shape.in.channels - c), of_taps[kx]);
           } else {
-            _mm512_storeu_ps(
-                view.sums_of(sums, 0, ky) + o * view.columns + kx * view.column_run + c,
-                of_taps[kx]);
+            _mm512_storeu_ps(view.sums_of(sums, ky) + o * view.columns + kx * view.column_run + c,
+                             of_taps[kx]);
           }
         }
       }

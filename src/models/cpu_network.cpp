@@ -105,16 +105,21 @@ class Translator {
     return y;
   }
 
+  /// cpu_kernels/ has neither dilation nor groups of several channels.
   Value add(const settings::Conv2dLayer& layer, const SizedLayer& sized, Value x) {
     ConvolutionShape shape{graph_.shape_of(x), image(sized.out), extent(layer.kernel_size)};
+    shape.depthwise = layer.groups > 1;
+    if (layer.dilation != ImageSize{1, 1} ||
+        (shape.depthwise &&
+         (shape.in.channels != layer.groups || shape.out.channels != layer.groups))) {
+      return kNoValue;
+    }
     shape.stride = extent(layer.stride);
-    shape.dilation = extent(layer.dilation);
-    shape.groups = layer.groups;
     // "same": if the number of zeros is odd, the extra one is at the bottom or right, as in
     // PyTorch.
-    shape.padding = layer.padding ? extent(*layer.padding)
-                                  : Extent{shape.dilation.height * (shape.kernel.height - 1) / 2,
-                                           shape.dilation.width * (shape.kernel.width - 1) / 2};
+    shape.padding = layer.padding
+                        ? extent(*layer.padding)
+                        : Extent{(shape.kernel.height - 1) / 2, (shape.kernel.width - 1) / 2};
     if (padding_) {
       shape.padding.height += padding_->top;
       shape.padding.width += padding_->left;

@@ -115,14 +115,14 @@ inline double relative_error(const std::vector<double>& found,
   return errors == 0 ? 0 : std::sqrt(errors / squares);
 }
 
-/// Strides of contiguous weights [out][in / groups][row][column].
+/// Strides of contiguous weights [out][in][row][column].
 inline WeightStrides contiguous(const ConvolutionShape& s) {
   const std::int64_t plane = s.kernel.height * s.kernel.width;
-  return {s.group_in() * plane, plane, s.kernel.width, 1};
+  return {s.summed_channels() * plane, plane, s.kernel.width, 1};
 }
 /// Strides of weights in PyTorch's channels_last format.
 inline WeightStrides channels_last(const ConvolutionShape& s) {
-  const std::int64_t in = s.group_in();
+  const std::int64_t in = s.summed_channels();
   return {s.kernel.height * s.kernel.width * in, 1, s.kernel.width * in, in};
 }
 
@@ -132,21 +132,20 @@ template <class Action>
 void for_each_product(const ConvolutionShape& s, std::int64_t images, const Action& action) {
   for (std::int64_t image = 0; image < images; ++image) {
     for (std::int64_t o = 0; o < s.out.channels; ++o) {
-      for (std::int64_t c = 0; c < s.group_in(); ++c) {
-        const std::int64_t channel = o / s.group_out() * s.group_in() + c;
+      for (std::int64_t c = 0; c < s.summed_channels(); ++c) {
+        const std::int64_t channel = s.depthwise ? o : c;
         for (std::int64_t y = 0; y < s.out.height; ++y) {
           for (std::int64_t ky = 0; ky < s.kernel.height; ++ky) {
-            const std::int64_t in_y =
-                y * s.stride.height + ky * s.dilation.height - s.padding.height;
+            const std::int64_t in_y = y * s.stride.height + ky - s.padding.height;
             if (in_y < 0 || in_y >= s.in.height) continue;
             for (std::int64_t x = 0; x < s.out.width; ++x) {
               for (std::int64_t kx = 0; kx < s.kernel.width; ++kx) {
-                const std::int64_t in_x =
-                    x * s.stride.width + kx * s.dilation.width - s.padding.width;
+                const std::int64_t in_x = x * s.stride.width + kx - s.padding.width;
                 if (in_x < 0 || in_x >= s.in.width) continue;
-                action(((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
-                       ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
-                       ((o * s.group_in() + c) * s.kernel.height + ky) * s.kernel.width + kx);
+                action(
+                    ((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
+                    ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
+                    ((o * s.summed_channels() + c) * s.kernel.height + ky) * s.kernel.width + kx);
               }
             }
           }

@@ -19,13 +19,13 @@ std::string text_of(const ConvolutionShape& s, std::int64_t images) {
        << s.out.channels << "x" << s.out.height << "x" << s.out.width << ", kernel "
        << s.kernel.height << "x" << s.kernel.width << ", stride " << s.stride.height << "x"
        << s.stride.width << ", padding " << s.padding.height << "x" << s.padding.width
-       << ", dilation " << s.dilation.height << "x" << s.dilation.width << ", groups " << s.groups;
+       << (s.depthwise ? ", depthwise" : "");
   return text.str();
 }
 
 std::int64_t out_size(std::int64_t in, std::int64_t kernel, std::int64_t stride,
-                      std::int64_t padding, std::int64_t dilation) {
-  return (in + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1;
+                      std::int64_t padding) {
+  return (in + 2 * padding - kernel) / stride + 1;
 }
 
 /// Returns a random shape whose output is not empty.
@@ -37,20 +37,15 @@ ConvolutionShape random_shape(Draws<float>& draws) {
   };
   for (;;) {
     ConvolutionShape s;
-    s.groups = draws.below(4) == 0 ? 1 + draws.below(4) : 1;
-    s.in = {s.groups * (s.groups == 1 ? pick() : 1 + draws.below(18)), 1 + draws.below(9),
-            1 + draws.below(9)};
-    s.out.channels = s.groups * (s.groups == 1 ? pick() : 1 + draws.below(18));
+    s.in = {pick(), 1 + draws.below(9), 1 + draws.below(9)};
+    s.out.channels = pick();
     s.kernel = {1 + draws.below(5), 1 + draws.below(5)};
     s.stride = {1 + draws.below(3), 1 + draws.below(3)};
     s.padding = {draws.below(3), draws.below(3)};
-    s.dilation = {1 + draws.below(3) / 2, 1 + draws.below(3) / 2};
-    s.out.height = out_size(s.in.height, s.kernel.height, s.stride.height, s.padding.height,
-                            s.dilation.height);
-    s.out.width =
-        out_size(s.in.width, s.kernel.width, s.stride.width, s.padding.width, s.dilation.width);
-    if (s.in.height + 2 * s.padding.height > s.dilation.height * (s.kernel.height - 1) &&
-        s.in.width + 2 * s.padding.width > s.dilation.width * (s.kernel.width - 1)) {
+    s.out.height = out_size(s.in.height, s.kernel.height, s.stride.height, s.padding.height);
+    s.out.width = out_size(s.in.width, s.kernel.width, s.stride.width, s.padding.width);
+    if (s.in.height + 2 * s.padding.height >= s.kernel.height &&
+        s.in.width + 2 * s.padding.width >= s.kernel.width) {
       return s;
     }
   }
@@ -65,7 +60,8 @@ class Case {
     Draws<Element> draws(seed, integers);
     in_ = draws.numbers(images * s_.in.channels * s_.in.pixels());
     gradient_ = draws.numbers(images * s_.out.channels * s_.out.pixels());
-    weights_ = draws.numbers(s_.out.channels * s_.group_in() * s_.kernel.height * s_.kernel.width);
+    weights_ =
+        draws.numbers(s_.out.channels * s_.summed_channels() * s_.kernel.height * s_.kernel.width);
     bias_ = draws.numbers(s_.out.channels);
   }
 
@@ -86,7 +82,7 @@ class Case {
     const std::int64_t rows = s_.kernel.height;
     return {contiguous(s_),
             channels_last(s_),
-            {s_.kernel.width * rows * s_.group_in(), s_.kernel.width * rows, 1, rows}};
+            {s_.kernel.width * rows * s_.summed_channels(), s_.kernel.width * rows, 1, rows}};
   }
 
   double forward_error(const WeightStrides& strides, bool relu) const {
@@ -146,7 +142,7 @@ class Case {
                                  const WeightStrides& to) const {
     std::vector<Element> all(weights.size());
     for (std::int64_t o = 0; o < s_.out.channels; ++o) {
-      for (std::int64_t c = 0; c < s_.group_in(); ++c) {
+      for (std::int64_t c = 0; c < s_.summed_channels(); ++c) {
         for (std::int64_t y = 0; y < s_.kernel.height; ++y) {
           for (std::int64_t x = 0; x < s_.kernel.width; ++x) {
             all[o * to.out + c * to.in + y * to.kernel_row + x * to.kernel_column] =
@@ -185,14 +181,13 @@ void check(const ConvolutionShape& shape, std::int64_t images, std::uint32_t see
   if (is_supported<Bf16Bits>()) Case<Bf16Bits>(shape, images, seed + 1, integers).check();
 }
 
-/// Depthwise convolutions have one or more output channels for each input channel.
 void check_random_shapes(bool depthwise, std::uint32_t seed) {
   Draws<float> draws(seed);
   for (std::uint32_t i = 0; i < 100; ++i) {
     ConvolutionShape shape = random_shape(draws);
     if (depthwise) {
-      shape.groups = shape.in.channels = 2 + draws.below(40);
-      shape.out.channels = shape.groups * (draws.below(2) == 0 ? 1 : 2 + draws.below(3));
+      shape.depthwise = true;
+      shape.in.channels = shape.out.channels = 2 + draws.below(40);
       // Rows and columns of padding below and to the right.
       if (i % 3 == 0) shape.out = {shape.out.channels, shape.out.height + 1, shape.out.width + 1};
     }
@@ -210,10 +205,10 @@ TEST_CASE("Depthwise convolutions of random shapes agree with sums in fp64") {
 }
 
 TEST_CASE("Convolutions sum over bands of rows and over blocks") {
-  const ConvolutionShape many_rows{{16, 40, 40}, {3, 40, 40}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1};
-  const ConvolutionShape linear{{100, 1, 1}, {40, 1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
-  const ConvolutionShape depthwise{{20, 26, 26}, {20, 26, 26}, {5, 5}, {1, 1}, {2, 2}, {1, 1}, 20};
-  const ConvolutionShape small{{100, 4, 4}, {100, 2, 2}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, 100};
+  const ConvolutionShape many_rows{{16, 40, 40}, {3, 40, 40}, {3, 3}, {1, 1}, {1, 1}};
+  const ConvolutionShape linear{{100, 1, 1}, {40, 1, 1}, {1, 1}};
+  const ConvolutionShape depthwise{{20, 26, 26}, {20, 26, 26}, {5, 5}, {1, 1}, {2, 2}, true};
+  const ConvolutionShape small{{100, 4, 4}, {100, 2, 2}, {3, 3}, {2, 2}, {1, 1}, true};
   for (const bool integers : {true, false}) {
     check(depthwise, 40, 7, integers);
     check(small, 40, 7, integers);
@@ -232,10 +227,12 @@ TEST_CASE("3x3 convolutions with many channels agree with sums in fp64") {
                                   {128, 16, 6, 30, 1, 1}, {48, 48, 25, 9, 1, 1}};
   std::uint32_t seed = 50;
   for (const auto& [in, out, height, width, padding, images] : shapes) {
-    ConvolutionShape shape{{in, height, width}, {out, 0, 0}, {3, 3}, {1, 1},
-                           {padding, padding},  {1, 1},      1};
-    shape.out.height = out_size(height, 3, 1, padding, 1);
-    shape.out.width = out_size(width, 3, 1, padding, 1);
+    const ConvolutionShape shape{
+        {in, height, width},
+        {out, out_size(height, 3, 1, padding), out_size(width, 3, 1, padding)},
+        {3, 3},
+        {1, 1},
+        {padding, padding}};
     CHECK(Gather<float>(shape, /*backward=*/false).view().winograd.at_once > 0);
     for (const bool integers : {true, false}) check(shape, images, ++seed, integers);
   }
@@ -248,9 +245,9 @@ TEST_CASE("Convolutions that multiply by panels agree with sums in fp64") {
       {64, 32}, {64, 10}, {72, 48}, {90, 70}, {33, 17}, {2, 3}, {100, 40}};
   std::uint32_t seed = 20;
   for (const auto& [in, out] : sizes) {
-    const ConvolutionShape linear{{in, 1, 1}, {out, 1, 1}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1};
-    const ConvolutionShape flattened{{in, 3, 2}, {out, 1, 1}, {3, 2}, {1, 1}, {0, 0}, {1, 1}, 1};
-    const ConvolutionShape deep{{in, 3, 3}, {out, 3, 3}, {3, 3}, {1, 1}, {1, 1}, {1, 1}, 1};
+    const ConvolutionShape linear{{in, 1, 1}, {out, 1, 1}, {1, 1}};
+    const ConvolutionShape flattened{{in, 3, 2}, {out, 1, 1}, {3, 2}};
+    const ConvolutionShape deep{{in, 3, 3}, {out, 3, 3}, {3, 3}, {1, 1}, {1, 1}};
     for (const ConvolutionShape& shape : {linear, flattened, deep}) {
       ++seed;
       check(shape, 65, seed, /*integers=*/seed % 2 == 0);

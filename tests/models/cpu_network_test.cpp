@@ -87,13 +87,13 @@ LayerList flattened() {
 /// Blocks of EfficientNet: depthwise convolutions, and a gate from the average of all pixels
 /// (squeeze and excitation) or from each pixel.
 LayerList gated(bool of_pixels) {
-  LayerList gate{convolution(4, 1), function(Activation::kSilu), convolution(18, 1),
+  LayerList gate{convolution(4, 1), function(Activation::kSilu), convolution(9, 1),
                  function(Activation::kSigmoid)};
   if (!of_pixels) gate.insert(gate.begin(), average_pool());
   return {convolution(9, 3, 1, 1, false),
           batch_norm(),
           function(Activation::kSilu),
-          convolution(18, 3, 1, 2, true, 9),
+          convolution(9, 3, 1, 2, true, 9),
           function(Activation::kTanh),
           {"", settings::GateLayer{gate}},
           average_pool(),
@@ -299,7 +299,7 @@ class RandomLists {
         settings::SequentialLayer depthwise;
         const std::int64_t groups = 1 + below(9);
         depthwise.layers = {convolution(groups, 1),
-                            convolution(groups * (1 + below(2)), 3, 1, 1 + below(2), true, groups)};
+                            convolution(groups, 3, 1, 1 + below(2), true, groups)};
         return {"", depthwise};
       }
       default:
@@ -571,6 +571,14 @@ TEST_CASE("LibTorch computes other layers, types and shapes") {
   const at::Tensor out = model_of(with_group_norm, at::kFloat)->forward(x);
   CHECK(count_operations(out, "GroupNorm") == 1);
   CHECK(is_computed(out) == can_compute(at::kFloat));  // the layers after it
+  settings::Conv2dLayer dilated;
+  dilated.out_channels = 5;
+  dilated.dilation = {2, 2};
+  for (const Layer& other :
+       {convolution(6, 3, 1, 1, true, 3), convolution(6, 3, 1, 1, true, 2), Layer{"", dilated}}) {
+    const LayerList list{convolution(6, 1), other, flatten(), linear(5)};
+    CHECK_FALSE(is_computed(model_of(list, at::kFloat)->forward(x)));
+  }
   CHECK_FALSE(is_computed(model_of(pooled(), at::kDouble)->forward(x.to(at::kDouble))));
   CHECK_THROWS_AS(model_of(pooled(), at::kFloat)->forward(at::randn({4, 2, 12, 11})), c10::Error);
 }
