@@ -64,17 +64,12 @@ inline constexpr std::int64_t kPanelsAtOnce = 16;     // packed, then multiplied
 /// Calls `action(index of the weight in memory, index among packed weights)` for the weights of
 /// output words of a depthwise convolution.
 template <class Element, class Action>
-void for_each_weight(const GatherView& view, const WeightStrides& strides, std::int64_t word_begin,
-                     std::int64_t word_end, const Action& action) {
+void for_each_weight(const GatherView& view, std::int64_t word_begin, std::int64_t word_end,
+                     const Action& action) {
   constexpr std::int64_t kD = kDepth<Element>;
-  const std::int64_t height = view.kernel_height;
-  const std::int64_t width = view.kernel_width;
   for (std::int64_t o = word_begin * kD; o < std::min(word_end * kD, view.out.channels); ++o) {
-    std::int64_t at = o / kD * height * width * kD + o % kD;
-    for (std::int64_t ky = 0; ky < height; ++ky) {
-      for (std::int64_t kx = 0; kx < width; ++kx, at += kD) {
-        action(o * strides.out + ky * strides.kernel_row + kx * strides.kernel_column, at);
-      }
+    for (std::int64_t tap = 0; tap < view.positions; ++tap) {
+      action(o * view.positions + tap, (o / kD * view.positions + tap) * kD + o % kD);
     }
   }
 }
@@ -318,11 +313,10 @@ class Gather {
            (packed_words() > in_words && cached_rows() >= view_.out.height);
   }
   /// Returns whether kernels should read weights in place instead of packing them: if they are a
-  /// matrix with adjacent channels that is used only a few times.
+  /// matrix whose adjacent elements are summed, and that is used only a few times.
   bool reads_in_place(const BatchOperands<Element>& operands) const {
     constexpr std::int64_t kMostUses = 4 * kDepth<Element>;
-    return view_.kernel_height * view_.kernel_width == 1 &&
-           operands.channel_stride(view_.backward) == 1 &&
+    return view_.kernel_height * view_.kernel_width == 1 && !view_.backward &&
            view_.in.channels % kDepth<Element> == 0 &&
            operands.blocks * view_.out.pixels() <= kMostUses;
   }
@@ -391,9 +385,9 @@ class Gather {
     auto* const to = reinterpret_cast<float*>(operands.packed);
     std::fill_n(to, packed_words(), 0.0F);
     parallel_for(0, view_.panels, kWords, [&](std::int64_t begin, std::int64_t end) {
-      for_each_weight<Element>(
-          view_, operands.strides, begin, end,
-          [&](std::int64_t from, std::int64_t at) { to[at] = value_of(operands.weights[from]); });
+      for_each_weight<Element>(view_, begin, end, [&](std::int64_t from, std::int64_t at) {
+        to[at] = value_of(operands.weights[from]);
+      });
     });
   }
 
@@ -427,7 +421,7 @@ class Convolution {
   /// Number of fp32 sums for the gradient of the weights.
   std::int64_t weight_sums() const {
     if (shape_.depthwise) return forward_.packed_words();
-    return (by_winograd_ ? tile_view(gradient_).sums() : 0) + gradient_.sums();
+    return by_winograd_ ? tile_view(gradient_).sums() : gradient_.sums();
   }
   /// Size of the scratch memory for up to `blocks` blocks, in elements.
   std::int64_t gradient_scratch(std::int64_t blocks) const {
@@ -444,10 +438,7 @@ class Convolution {
     if constexpr (kDepth<Element> == 1) {
       if (by_winograd_) return winograd_gradient(operands);
     }
-    const bool writes_rows = operands.strides.in == 1;
-    std::vector<GradientBand> bands = gradient_bands(operands.blocks);
-    bands.back().writes = writes_rows;
-    for (const GradientBand& part : bands) {
+    for (const GradientBand& part : gradient_bands(operands.blocks)) {
       const Band<Element> band{gradient_, part, operands};
       parallel_for(
           0, part.blocks() * part.copied_rows, 1,
@@ -456,10 +447,6 @@ class Convolution {
         kernels_.add_products(band, begin, end);
       });
     }
-    if (writes_rows) return;
-    parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.write_gradient(gradient_, operands, begin, end);
-    });
   }
 
  private:
@@ -479,13 +466,7 @@ class Convolution {
       });
     }
     parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.transform_sums(view, gradient_, operands, begin, end);
-    });
-    if (operands.strides.in == 1) return;
-    WeightGradientOperands<Element> transformed = operands;
-    transformed.sums += view.sums();
-    parallel_for(0, shape_.out.channels, 1, [&](std::int64_t begin, std::int64_t end) {
-      kernels_.write_gradient(gradient_, transformed, begin, end);
+      kernels_.transform_sums(view, operands, begin, end);
     });
   }
   /// Splits the sum over blocks into bands whose copies fit into the L2 cache.
@@ -512,22 +493,23 @@ class Convolution {
       }
     }
     bands.front().replaces = true;
+    bands.back().writes = true;
     return bands;
   }
   /// Threads split the words, which does not affect any sum.
   void depthwise_gradient(const WeightGradientOperands<Element>& operands) const {
-    parallel_for(
-        0, words<Element>(shape_.out.channels), 1, [&](std::int64_t begin, std::int64_t end) {
-          const std::int64_t at_once = forward_.view().depthwise.words_at_once;
-          for (std::int64_t word = begin; word < end; word += at_once) {
-            kernels_.depthwise_gradient(forward_.view(), operands, word,
-                                        std::min(word + at_once, end));
-          }
-          for_each_weight<Element>(forward_.view(), operands.strides, begin, end,
-                                   [&](std::int64_t to, std::int64_t at) {
-                                     round_to(operands.sums[at], operands.weight_gradient[to]);
-                                   });
-        });
+    parallel_for(0, words<Element>(shape_.out.channels), 1,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   const std::int64_t at_once = forward_.view().depthwise.words_at_once;
+                   for (std::int64_t word = begin; word < end; word += at_once) {
+                     kernels_.depthwise_gradient(forward_.view(), operands, word,
+                                                 std::min(word + at_once, end));
+                   }
+                   for_each_weight<Element>(
+                       forward_.view(), begin, end, [&](std::int64_t to, std::int64_t at) {
+                         round_to(operands.sums[at], operands.weight_gradient[to]);
+                       });
+                 });
   }
 
   const ConvolutionKernels<Element>& kernels_;

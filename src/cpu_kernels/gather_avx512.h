@@ -35,12 +35,11 @@ inline void load_row_pairs(const float*, std::int64_t, std::int64_t, Block&, Blo
 template <class Element>
 class Packer {
  public:
-  Packer(const GatherView& view, const BatchOperands<Element>& operands)
-      : view_(view), operands_(operands) {}
+  Packer(const GatherView& view, const Element* weights) : view_(view), weights_(weights) {}
 
   void pack(const PackedPanels<Element>& panels) const {
     // Panels whose weights share pages are packed together.
-    const std::int64_t together = row_ == 1 ? kPanels : 1;
+    const std::int64_t together = view_.backward ? kPanels : 1;
     for (std::int64_t begin = panels.begin; begin < panels.end; begin += together) {
       const std::int64_t end = smaller(begin + together, panels.end);
       for (std::int64_t i = begin; i < end && view_.by_amx && tap_words_ % kLanes != 0; ++i) {
@@ -78,40 +77,30 @@ class Packer {
   }
 
   bool can_pack_pair(std::int64_t panel, std::int64_t end) const {
-    return view_.by_amx && row_ == 1 && panel + 1 < end && panel + 2 <= view_.complete_panels();
+    return view_.by_amx && view_.backward && panel + 1 < end &&
+           panel + 2 <= view_.complete_panels();
   }
   /// Like `pack_words`, for two AMX panels whose rows are adjacent in memory.
   void pack_pair(std::int64_t row, std::int64_t word, Element* panel) const {
-    for (std::int64_t ky = 0; ky < view_.kernel_height; ++ky) {
-      for (std::int64_t kx = 0; kx < view_.kernel_width; ++kx) {
-        Block first;
-        Block second;
-        load_row_pairs(weight(row, word * kD, tap_at(ky, kx)), channel_,
-                       view_.in.channels - word * kD, first, second);
-        transpose(first);
-        store_tap(first, ky, kx, word, panel);
-        transpose(second);
-        store_tap(second, ky, kx, word, panel + panel_size_);
-      }
+    for (std::int64_t tap = 0; tap < taps_; ++tap) {
+      Block first;
+      Block second;
+      load_row_pairs(weight(row, word * kD, tap), channel_, view_.in.channels - word * kD, first,
+                     second);
+      transpose(first);
+      store_tap(first, tap, word, panel);
+      transpose(second);
+      store_tap(second, tap, word, panel + panel_size_);
     }
   }
 
   /// Packs up to 16 words of all taps.
   void pack_words(std::int64_t row, std::int64_t word, Element* panel) const {
-    const std::int64_t taps = view_.kernel_height * view_.kernel_width;
-    const bool adjacent = channel_ != 1 && row_ != 1 && strides_.kernel_column == 1 &&
-                          strides_.kernel_row == view_.kernel_width;
     Block blocks[kLanes];
-    for (std::int64_t tap = 0; tap < taps; ++tap) {
-      const std::int64_t ky = tap / view_.kernel_width;
-      const std::int64_t kx = tap % view_.kernel_width;
+    for (std::int64_t tap = 0; tap < taps_; ++tap) {
       Block& block = blocks[tap % kLanes];
-      if (!adjacent) {
-        load(row, word * kD, tap_at(ky, kx), block);
-      } else if (tap % kLanes == 0) {
-        load_taps(row, word * kD, weights_ + tap, smaller(kLanes, taps - tap), blocks);
-      }
-      store_tap(block, ky, kx, word, panel);
+      load(row, word * kD, tap, block);
+      store_tap(block, tap, word, panel);
     }
     if (view_.winograd.at_once > 0) store_transformed(blocks, word, panel);
   }
@@ -128,13 +117,10 @@ class Packer {
     }
   }
 
-  const Element* tap_at(std::int64_t ky, std::int64_t kx) const {
-    return weights_ + ky * strides_.kernel_row + kx * strides_.kernel_column;
-  }
-
   /// Stores a block of a tap in all sequences that contain its column.
-  void store_tap(const Block& block, std::int64_t ky, std::int64_t kx, std::int64_t word,
-                 Element* panel) const {
+  void store_tap(const Block& block, std::int64_t tap, std::int64_t word, Element* panel) const {
+    const std::int64_t ky = tap / view_.kernel_width;
+    const std::int64_t kx = tap % view_.kernel_width;
     for (std::int64_t i = 0; i < view_.sequence_count; ++i) {
       const Sequence& sequence = view_.sequences[i];
       for (std::int64_t t = 0; t < sequence.count; ++t) {
@@ -146,12 +132,12 @@ class Packer {
   }
 
   /// Loads a block in the panel's order: by words, or by rows for AMX.
-  void load(std::int64_t row, std::int64_t channel, const Element* tap, Block& block) const {
+  void load(std::int64_t row, std::int64_t channel, std::int64_t tap, Block& block) const {
     const std::int64_t rows = smaller(view_.panel_rows, view_.out.channels - row);
     const std::int64_t channels = view_.in.channels - channel;
     for (std::int64_t i = 0; i < kLanes; ++i) {
-      if (row_ != 1) {
-        block[i] = i < rows ? load_plain(weight(row + i, channel, tap), {kD * channel_, channel_},
+      if (!view_.backward) {
+        block[i] = i < rows ? load_plain(weight(row + i, channel, tap), {kD, 1},
                                          channel_mask<Element>(channels))
                             : _mm512_setzero_si512();
       } else {
@@ -160,28 +146,11 @@ class Packer {
         block[i] = load_plain(from, {1, channel_}, word_mask<Element>(rows, channels - i * kD));
       }
     }
-    if ((row_ != 1) != view_.by_amx) transpose(block);
+    if (view_.backward == view_.by_amx) transpose(block);
   }
 
-  /// Loads blocks of up to 16 taps that are adjacent in memory, in the panel's order.
-  void load_taps(std::int64_t row, std::int64_t channel, const Element* first, std::int64_t taps,
-                 Block* blocks) const {
-    const std::int64_t rows = smaller(view_.panel_rows, view_.out.channels - row);
-    for (std::int64_t m = 0; m < kLanes; ++m) {
-      Block block;
-      for (std::int64_t k = 0; k < kLanes; ++k) {
-        const std::int64_t left = m < rows ? view_.in.channels - channel - k * kD : 0;
-        block[k] = load_plain(weight(row + m, channel + k * kD, first), {1, channel_},
-                              word_mask<Element>(taps, left));
-      }
-      transpose(block);
-      for (std::int64_t tap = 0; tap < taps; ++tap) blocks[tap][m] = block[tap];
-    }
-    for (std::int64_t tap = 0; tap < taps && !view_.by_amx; ++tap) transpose(blocks[tap]);
-  }
-
-  const Element* weight(std::int64_t row, std::int64_t channel, const Element* tap) const {
-    return tap + row * row_ + channel * channel_;
+  const Element* weight(std::int64_t row, std::int64_t channel, std::int64_t tap) const {
+    return weights_ + tap * view_.layer_inputs() + row * row_ + channel * channel_;
   }
 
   void store(const Block& block, std::int64_t count, std::int64_t position, Element* panel) const {
@@ -206,11 +175,12 @@ class Packer {
   }
 
   const GatherView& view_;
-  const BatchOperands<Element>& operands_;
-  const WeightStrides& strides_ = operands_.strides;
-  const Element* weights_ = operands_.weights;
-  std::int64_t row_ = operands_.row_stride(view_.backward);
-  std::int64_t channel_ = operands_.channel_stride(view_.backward);
+  const Element* weights_;
+  std::int64_t taps_ = view_.kernel_height * view_.kernel_width;
+  std::int64_t of_output_ = taps_ * view_.layer_inputs();  // weights
+  // Strides of rows and of the channels summed over.
+  std::int64_t row_ = view_.backward ? 1 : of_output_;
+  std::int64_t channel_ = view_.backward ? of_output_ : 1;
   std::int64_t tap_words_ = words<Element>(view_.in.channels);
   std::int64_t panel_size_ = view_.positions * view_.panel_rows * kD;
 };
@@ -312,7 +282,7 @@ template <class Element, class Sums>
   PanelWeights<Element> weights = packed;
   std::int64_t tail = 0;  // words that do not fill a register and are packed
   if (in_place) {
-    const std::int64_t row = operands.row_stride(view.backward);
+    const std::int64_t row = view.in.channels;
     weights = {operands.weights + channel * row, row, kD, view.panel_rows * row};
     if (view.by_amx) tail = words<Element>(view.in.channels) % kLanes;
   }
@@ -364,7 +334,7 @@ void gather_by_amx(const GatherView& view, const BatchOperands<Element>& operand
 template <class Element>
 void pack(const GatherView& view, const BatchOperands<Element>& operands,
           const PackedPanels<Element>& panels) {
-  Packer<Element>(view, operands).pack(panels);
+  Packer<Element>(view, operands.weights).pack(panels);
 }
 
 template <class Element>

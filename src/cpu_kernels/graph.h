@@ -159,8 +159,7 @@ struct GraphNode {
 ///   Value x = graph.add(ConvolutionNode{shape}, graph.input());
 ///   x = graph.add(ActivationNode{}, graph.add(BatchNormNode{1e-5, 0.1}, x));  // one node
 ///
-/// A flatten before a linear layer needs no node: the layer is then a convolution with a kernel of
-/// the image's size. With a node, the weights are read in place, which is faster if there are many.
+/// A linear layer is a convolution of images with one pixel, after a FlattenNode if they have more.
 class Graph {
  public:
   explicit Graph(const ValueShape& input) : shapes_{input}, is_shared_{true} {}

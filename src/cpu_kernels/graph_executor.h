@@ -76,12 +76,12 @@ class Arena {
   Element* begin_ = nullptr;  // page-aligned
 };
 
-/// Tensors of a convolution: weights, bias and destination buffers for their gradients.
+/// Tensors of a convolution: weights, bias and destination buffers for their gradients, which have
+/// the layout of the weights.
 template <class Element>
 struct ConvolutionTensors {
   const Element* weight;
-  const Element* bias;  // null: none
-  WeightStrides strides;
+  const Element* bias;                 // null: none
   Element* weight_gradient = nullptr;  // null: frozen; the same below
   Element* bias_gradient = nullptr;
 };
@@ -354,8 +354,8 @@ class GraphExecutor {
           next->add_statistics(part, block, value(node.out, block), begin, end);
         }};
     state.convolution->forward().compute(
-        {batch_.blocks(), value(node.in), state.weights.weight, state.weights.strides,
-         values_.at(state.packed_forward), state.weights.bias, nullptr, node.relu, value(node.out)},
+        {batch_.blocks(), value(node.in), state.weights.weight, values_.at(state.packed_forward),
+         state.weights.bias, nullptr, node.relu, value(node.out)},
         next == nullptr ? nullptr : &statistics);
   }
   /// `has_statistics`: the preceding convolution has accumulated them.
@@ -389,7 +389,7 @@ class GraphExecutor {
     if (state.weights.weight_gradient != nullptr) {
       state.convolution->weight_gradient({batch_.blocks(), value(node.in), dy,
                                           gradients_.at(scratch_offset_), sums_.at(sums_offset_),
-                                          state.weights.strides, state.weights.weight_gradient});
+                                          state.weights.weight_gradient});
     }
     const Value in = node.in;
     if (!needs_gradient(in)) return;
@@ -401,9 +401,8 @@ class GraphExecutor {
         }};
     if (norm != nullptr) norm->has_gradient_sums = true;
     state.convolution->backward().compute(
-        {batch_.blocks(), dy, state.weights.weight, state.weights.strides,
-         values_.at(state.packed_backward), nullptr, has_gradient_[in] ? gradient(in) : nullptr,
-         false, gradient(in)},
+        {batch_.blocks(), dy, state.weights.weight, values_.at(state.packed_backward), nullptr,
+         has_gradient_[in] ? gradient(in) : nullptr, false, gradient(in)},
         norm == nullptr ? nullptr : &sums);
     has_gradient_[in] = true;
   }

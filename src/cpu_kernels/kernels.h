@@ -65,8 +65,8 @@ struct Extent {
   std::int64_t height, width;
 };
 
-/// A convolution with weights [out][in][kernel.height][kernel.width] or, if it is depthwise, with
-/// one input channel per output channel.
+/// A convolution with weights [out][kernel.height][kernel.width][in], PyTorch's channels_last, or,
+/// if it is depthwise, with one input channel per output channel.
 struct ConvolutionShape {
   ValueShape in, out;
   Extent kernel;
@@ -150,13 +150,10 @@ struct GatherView {
   DepthwiseTiles depthwise;
   WinogradView winograd;
 
+  /// Number of adjacent weights: channels of the layer's input.
+  std::int64_t layer_inputs() const { return backward ? out.channels : in.channels; }
   /// Panels without padding rows.
   std::int64_t complete_panels() const { return out.channels / panel_rows; }
-};
-
-/// Strides of the dimensions of weights, in elements.
-struct WeightStrides {
-  std::int64_t out, in, kernel_row, kernel_column;
 };
 
 /// Operands of a pass over the blocks of a batch. Pointers refer to block 0.
@@ -165,16 +162,11 @@ struct BatchOperands {
   std::int64_t blocks;
   const Element* in;
   const Element* weights;
-  WeightStrides strides;
   Element* packed;        // buffer for packed weights
   const Element* bias;    // [out.channels], or null
   const Element* addend;  // like `out`, or null
   bool relu;
   Element* out;
-
-  /// The stride of panel rows. `channel_stride`: of the channels summed over.
-  std::int64_t row_stride(bool backward) const { return backward ? strides.in : strides.out; }
-  std::int64_t channel_stride(bool backward) const { return backward ? strides.out : strides.in; }
 };
 
 /// Packed panels `begin` to `end`. With `in_place`, complete panels are read directly from the
@@ -247,7 +239,6 @@ struct WeightGradientOperands {
   const Element* gradient;  // of the output
   Element* scratch;         // for a band of both factors
   float* sums;
-  WeightStrides strides;
   Element* weight_gradient;
 };
 
@@ -277,13 +268,9 @@ struct ConvolutionKernels {
                           std::int64_t end);
   /// Computes tile rows `begin` to `end` of a rearranged band.
   void (*add_products)(const Band<Element>& band, std::int64_t begin, std::int64_t end);
-  /// For Winograd's algorithm: transforms the sums of `tiles` for outputs `begin` to `end`. Writes
-  /// the gradient if channels are adjacent in memory, otherwise the sums of `view`, which follow.
-  void (*transform_sums)(const WeightGradientView& tiles, const WeightGradientView& view,
-                         const WeightGradientOperands<Element>& operands, std::int64_t begin,
-                         std::int64_t end);
-  /// Rounds the sums into the gradient of outputs `begin` to `end` of the layer.
-  void (*write_gradient)(const WeightGradientView& view,
+  /// For Winograd's algorithm: transforms the sums of `tiles` to the gradient of outputs `begin` to
+  /// `end`.
+  void (*transform_sums)(const WeightGradientView& tiles,
                          const WeightGradientOperands<Element>& operands, std::int64_t begin,
                          std::int64_t end);
   /// Computes the sums for output words of a depthwise convolution, in the order of its packed

@@ -14,8 +14,7 @@ namespace mnist_train::cpu_kernels::avx512 {
 template <class Element>
 constexpr KernelTable<Element> kTable{
     {&pack<Element>, &gather<Element>, &rearrange<Element>, &transform_tiles<Element>,
-     &add_products<Element>, &transform_sums<Element>, &write_gradient<Element>,
-     &depthwise_gradient<Element>},
+     &add_products<Element>, &transform_sums<Element>, &depthwise_gradient<Element>},
     {&add_statistics<Element>, &normalize<Element>, &add_gradient_sums<Element>,
      &normalize_gradient<Element>, &add<Element>, &relu_gradient<Element>, &activate<Element>,
      &activation_gradient<Element>, &gate<Element>, &gate_gradient<Element>, &drop<Element>,

@@ -146,19 +146,20 @@ struct GradientTile {
   /// Writes `height` rows of `count` sums to the gradient of the weights.
   void write(const float* sums, std::int64_t height, std::int64_t count) const {
     const WeightGradientView& view = band.view;
+    const std::int64_t channels = view.shape.in.channels;
+    const std::int64_t of_output = view.shape.kernel.height * view.shape.kernel.width * channels;
     const std::int64_t valid_rows = smaller(height, view.shape.out.channels - row);
-    const WeightStrides strides = band.operands.strides;  // which no store of weights modifies
     std::int64_t kx = column / view.column_run;
     std::int64_t channel = column % view.column_run;
     for (std::int64_t i = 0; i < count && kx < view.shape.kernel.width; ++kx, channel = 0) {
       const std::int64_t here = smaller(count - i, view.column_run - channel);
-      Element* const to = band.operands.weight_gradient + row * strides.out +
-                          ky * strides.kernel_row + kx * strides.kernel_column + channel;
-      const std::int64_t valid = smaller(here, view.shape.in.channels - channel);
+      Element* const to = band.operands.weight_gradient + row * of_output +
+                          (ky * view.shape.kernel.width + kx) * channels + channel;
+      const std::int64_t valid = smaller(here, channels - channel);
       for (std::int64_t c = 0; c < valid; c += kLanes) {
         const __mmask16 mask = first_lanes(valid - c);
         for (std::int64_t m = 0; m < valid_rows; ++m) {
-          Element* const at = to + m * strides.out + c;
+          Element* const at = to + m * of_output + c;
           store_rounded(at, mask, _mm512_loadu_ps(sums + m * count + i + c));
           __builtin_prefetch(at + 2 * kLanes, 1);  // for the next tile
         }
@@ -414,54 +415,6 @@ void add_products(const Band<Element>& band, std::int64_t begin, std::int64_t en
   if (!band.view.by_amx) return add_kernel_rows(band, begin, end);
   const amx::Registers registers;
   add_kernel_rows(band, begin, end);
-}
-
-/// Writes the gradient of an output in blocks of 16 channels and 16 taps.
-template <class Element>
-void write_output(const WeightGradientView& view, const float* sums, const WeightStrides& strides,
-                  Element* weights) {
-  const ConvolutionShape& s = view.shape;
-  const std::int64_t in = s.in.channels;
-  const std::int64_t taps = s.kernel.height * s.kernel.width;
-  const bool adjacent = strides.kernel_column == 1 && strides.kernel_row == s.kernel.width;
-  for (std::int64_t tap = 0; tap < taps; tap += kLanes) {
-    const std::int64_t count = smaller(kLanes, taps - tap);
-    std::int64_t from[kLanes];
-    std::int64_t to[kLanes];
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t ky = (tap + i) / s.kernel.width;
-      const std::int64_t kx = (tap + i) % s.kernel.width;
-      from[i] = ky * view.rows * view.columns + kx * view.column_run;
-      to[i] = ky * strides.kernel_row + kx * strides.kernel_column;
-    }
-    for (std::int64_t c = 0; c < in; c += kLanes) {
-      Block block = {};
-      for (std::int64_t i = 0; i < count; ++i) {
-        block[i] = _mm512_maskz_loadu_epi32(first_lanes(in - c), sums + from[i] + c);
-      }
-      transpose(block);
-      for (std::int64_t i = 0; i < smaller(kLanes, in - c); ++i) {
-        const __m512 of_taps = _mm512_castsi512_ps(block[i]);
-        Element* const of_channel = weights + (c + i) * strides.in;
-        if (adjacent) {
-          store_rounded(of_channel + to[0], first_lanes(count), of_taps);
-          continue;
-        }
-        Element rounded[kLanes];
-        store_rounded(rounded, first_lanes(kLanes), of_taps);
-        for (std::int64_t t = 0; t < count; ++t) of_channel[to[t]] = rounded[t];
-      }
-    }
-  }
-}
-
-template <class Element>
-void write_gradient(const WeightGradientView& view, const WeightGradientOperands<Element>& operands,
-                    std::int64_t begin, std::int64_t end) {
-  for (std::int64_t o = begin; o < end; ++o) {
-    write_output(view, operands.sums + o * view.columns, operands.strides,
-                 operands.weight_gradient + o * operands.strides.out);
-  }
 }
 
 }  // namespace mnist_train::cpu_kernels::avx512

@@ -274,11 +274,10 @@ inline void transform_sums(const __m512* of, std::int64_t step, __m512* to) {
 /// Transforms the sums of products over tiles to the gradient of the weights of outputs `begin` to
 /// `end`; see ConvolutionKernels.
 template <class Element>
-void transform_sums(const WeightGradientView& tiles, const WeightGradientView& view,
+void transform_sums(const WeightGradientView& tiles,
                     const WeightGradientOperands<Element>& operands, std::int64_t begin,
                     std::int64_t end) {
-  const WeightStrides& strides = operands.strides;
-  float* const sums = operands.sums + tiles.sums();
+  const std::int64_t channels = tiles.shape.in.channels;
   for (std::int64_t o = begin; o < end; ++o) {
     for (std::int64_t c = 0; c < tiles.columns; c += kLanes) {
       __m512 of_tile[kWinogradPositions];
@@ -291,14 +290,8 @@ void transform_sums(const WeightGradientView& tiles, const WeightGradientView& v
         __m512 of_taps[3];
         transform_sums(rows + kTileRows * ky, 1, of_taps);
         for (int kx = 0; kx < 3; ++kx) {
-          if (strides.in == 1) {
-            store_rounded(operands.weight_gradient + o * strides.out + ky * strides.kernel_row +
-                              kx * strides.kernel_column + c,
-                          first_lanes(view.shape.in.channels - c), of_taps[kx]);
-          } else {
-            _mm512_storeu_ps(view.sums_of(sums, ky) + o * view.columns + kx * view.column_run + c,
-                             of_taps[kx]);
-          }
+          store_rounded(operands.weight_gradient + ((o * 3 + ky) * 3 + kx) * channels + c,
+                        first_lanes(channels - c), of_taps[kx]);
         }
       }
     }

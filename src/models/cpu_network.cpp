@@ -130,14 +130,10 @@ class Translator {
     return add_with_tensors(cpu_kernels::ConvolutionNode{shape}, sized, x);
   }
 
-  /// Becomes a convolution with a kernel of the image's size.
+  /// Becomes a convolution of images with one pixel.
   Value add(const settings::LinearLayer&, const SizedLayer& sized, Value x) {
-    constexpr std::int64_t kManyOutputs = 64;  // weights exceed the images of most batches
-    if (graph_.shape_of(x).pixels() > 1 && sized.out.elements() >= kManyOutputs) {
-      x = graph_.add(cpu_kernels::FlattenNode{}, x);
-    }
-    const ValueShape& in = graph_.shape_of(x);
-    const ConvolutionShape shape{in, {sized.out.elements(), 1, 1}, {in.height, in.width}};
+    if (graph_.shape_of(x).pixels() > 1) x = graph_.add(cpu_kernels::FlattenNode{}, x);
+    const ConvolutionShape shape{graph_.shape_of(x), {sized.out.elements(), 1, 1}, {1, 1}};
     return add_with_tensors(cpu_kernels::ConvolutionNode{shape}, sized, x);
   }
 
@@ -262,13 +258,6 @@ PlainStrides plain_strides(const at::Tensor& x, const ValueShape& shape) {
   return {x.stride(0), one * shape.pixels(), one * shape.width, one};
 }
 
-/// Strides of weights [out,in,kernel,kernel], or [out,F] for a linear layer.
-cpu_kernels::WeightStrides weight_strides(const at::Tensor& weight, const ConvolutionShape& shape) {
-  const auto [out, in, row, column] =
-      plain_strides(weight, {0, shape.kernel.height, shape.kernel.width});
-  return {out, in, row, column};
-}
-
 /// Returns a tensor for the gradient of a parameter; undefined if the parameter is frozen.
 at::Tensor destination(const at::Tensor& parameter, const at::Tensor& buffer) {
   if (!parameter.defined() || !parameter.requires_grad()) return {};
@@ -364,9 +353,14 @@ class PlannedNetwork {
             : type == at::kBFloat16 && cpu_kernels::is_supported<cpu_kernels::Bf16Bits>();
     if (!is_supported || !x.is_cpu() || kernels::are_used(x.device())) return false;
     if (x.size(0) < kFewImages && !at::GradMode::is_enabled()) return false;
-    const auto typed =
-        std::ranges::find_if(graph_.nodes, [](const NodeTensors& n) { return !n.norm; });
-    if (typed->weight.scalar_type() != type) return false;
+    for (const auto& [node, weight, bias, norm] : graph_.nodes) {
+      const bool is_linear = weight.dim() == 2;
+      if (!norm && (weight.scalar_type() != type ||
+                    !weight.is_contiguous(is_linear ? at::MemoryFormat::Contiguous
+                                                    : at::MemoryFormat::ChannelsLast))) {
+        return false;
+      }
+    }
     const SampleShape& in = graph_.in;
     return in.is_image ? x.sizes().slice(1) == at::IntArrayRef{in.channels, in.height, in.width}
                        : x.sizes().slice(1) == at::IntArrayRef{in.elements()};
@@ -419,11 +413,8 @@ class PlannedNetwork {
                          memory<float>(node.norm->running_var()), !node.norm->is_training(),
                          memory<float>(wanted.weight), memory<float>(wanted.bias)});
       } else {
-        const auto& kind =
-            std::get<cpu_kernels::ConvolutionNode>(graph_.graph.nodes()[node.node].kind);
         executor.set(node.node, cpu_kernels::ConvolutionTensors<Element>{
                                     memory<Element>(node.weight), memory<Element>(node.bias),
-                                    weight_strides(node.weight, kind.shape),
                                     memory<Element>(wanted.weight), memory<Element>(wanted.bias)});
       }
     }

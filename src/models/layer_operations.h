@@ -61,10 +61,10 @@ at::Tensor convolve_relu_max_pool(torch::nn::Conv2dImpl& layer, const at::Tensor
 struct CpuNetwork {
   std::size_t layers = 0;  // number of leading layers computed; 0: none
   /// Returns the output for x [N,C,H,W] or [N,F], or an undefined tensor if LibTorch must compute
-  /// it: unless this CPU supports the instructions and x has the type of the weights, the planned
-  /// shape and enough images. The backward pass must precede the next `forward`; it writes
-  /// gradients to `destinations`. With `training`, applies dropout with `seeds` [N] i64. Collective
-  /// if a batch norm is synchronized.
+  /// it: unless this CPU supports the instructions, convolutions have weights in channels_last
+  /// format, and x has the type of the weights, the planned shape and enough images. The backward
+  /// pass must precede the next `forward`; it writes gradients to `destinations`. With `training`,
+  /// applies dropout with `seeds` [N] i64. Collective if a batch norm is synchronized.
   std::function<at::Tensor(const at::Tensor& x, GradientDestinations& destinations, bool training,
                            const at::Tensor& seeds)>
       forward;

@@ -118,6 +118,10 @@ class LayeredModel : public Model {
                const network::InitDefaults& defaults) {
     add_modules(*this, described.layers);
     for (const WeightedLayer& weighted : weighted_) initialize(weighted, init, defaults);
+    for (at::Tensor& parameter : parameters()) {  // as cpu_kernels/ reads them
+      if (parameter.dim() != 4) continue;
+      parameter.set_data(parameter.detach().contiguous(at::MemoryFormat::ChannelsLast));
+    }
     operations_ = compile(described.layers);
     set_multiply_adds(described.multiply_adds);
     made_.clear();

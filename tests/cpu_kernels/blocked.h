@@ -115,19 +115,8 @@ inline double relative_error(const std::vector<double>& found,
   return errors == 0 ? 0 : std::sqrt(errors / squares);
 }
 
-/// Strides of contiguous weights [out][in][row][column].
-inline WeightStrides contiguous(const ConvolutionShape& s) {
-  const std::int64_t plane = s.kernel.height * s.kernel.width;
-  return {s.summed_channels() * plane, plane, s.kernel.width, 1};
-}
-/// Strides of weights in PyTorch's channels_last format.
-inline WeightStrides channels_last(const ConvolutionShape& s) {
-  const std::int64_t in = s.summed_channels();
-  return {s.kernel.height * s.kernel.width * in, 1, s.kernel.width * in, in};
-}
-
 /// Calls `action(output index, input index, weight index)` for all products, with indices of plain
-/// tensors.
+/// tensors and of channels_last weights.
 template <class Action>
 void for_each_product(const ConvolutionShape& s, std::int64_t images, const Action& action) {
   for (std::int64_t image = 0; image < images; ++image) {
@@ -145,7 +134,7 @@ void for_each_product(const ConvolutionShape& s, std::int64_t images, const Acti
                 action(
                     ((image * s.out.channels + o) * s.out.height + y) * s.out.width + x,
                     ((image * s.in.channels + channel) * s.in.height + in_y) * s.in.width + in_x,
-                    ((o * s.summed_channels() + c) * s.kernel.height + ky) * s.kernel.width + kx);
+                    ((o * s.kernel.height + ky) * s.kernel.width + kx) * s.summed_channels() + c);
               }
             }
           }

@@ -68,24 +68,14 @@ class Case {
   void check() const {
     INFO(text_of(s_, images_) << (kDepth<Element> == 2 ? ", bf16" : ", fp32"));
     const double of_sum = integers_ ? 0 : tolerance<Element>();
-    for (const WeightStrides& strides : orders()) {
-      CHECK(forward_error(strides, /*relu=*/false) <= of_sum);
-      CHECK(forward_error(strides, /*relu=*/true) <= of_sum);
-      CHECK(backward_error(strides) <= of_sum);
-      CHECK(weight_error(strides) <= of_sum);
-    }
+    CHECK(forward_error(/*relu=*/false) <= of_sum);
+    CHECK(forward_error(/*relu=*/true) <= of_sum);
+    CHECK(backward_error() <= of_sum);
+    CHECK(weight_error() <= of_sum);
   }
 
  private:
-  /// The two of PyTorch, and one without adjacent channels or taps.
-  std::vector<WeightStrides> orders() const {
-    const std::int64_t rows = s_.kernel.height;
-    return {contiguous(s_),
-            channels_last(s_),
-            {s_.kernel.width * rows * s_.summed_channels(), s_.kernel.width * rows, 1, rows}};
-  }
-
-  double forward_error(const WeightStrides& strides, bool relu) const {
+  double forward_error(bool relu) const {
     std::vector<double> expected(gradient_.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
       expected[i] = value_of(bias_[i / static_cast<std::size_t>(s_.out.pixels()) % bias_.size()]);
@@ -98,31 +88,29 @@ class Case {
     }
     const std::vector<Element> in = to_blocks(s_.in, images_, in_);
     std::vector<Element> out = empty_blocks<Element>(s_.out, images_);
-    const std::vector<Element> weights = reordered(weights_, contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.forward().packed_size()));
-    convolution_.forward().compute({blocks(), in.data(), weights.data(), strides, packed.data(),
+    convolution_.forward().compute({blocks(), in.data(), weights_.data(), packed.data(),
                                     bias_.data(), nullptr, relu, out.data()},
                                    nullptr);
     return error(from_blocks(s_.out, images_, out), expected);
   }
 
   /// The gradient of the input is added to another one.
-  double backward_error(const WeightStrides& strides) const {
+  double backward_error() const {
     std::vector<double> expected = values_of(in_);
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
       expected[in] += double(value_of(gradient_[out])) * value_of(weights_[weight]);
     });
     const std::vector<Element> gradient = to_blocks(s_.out, images_, gradient_);
     std::vector<Element> into = to_blocks(s_.in, images_, in_);
-    const std::vector<Element> weights = reordered(weights_, contiguous(s_), strides);
     std::vector<Element> packed(static_cast<std::size_t>(convolution_.backward().packed_size()));
-    convolution_.backward().compute({blocks(), gradient.data(), weights.data(), strides,
-                                     packed.data(), nullptr, into.data(), false, into.data()},
+    convolution_.backward().compute({blocks(), gradient.data(), weights_.data(), packed.data(),
+                                     nullptr, into.data(), false, into.data()},
                                     nullptr);
     return error(from_blocks(s_.in, images_, into), expected);
   }
 
-  double weight_error(const WeightStrides& strides) const {
+  double weight_error() const {
     std::vector<double> expected(weights_.size());
     for_each_product(s_, images_, [&](auto out, auto in, auto weight) {
       expected[weight] += double(value_of(gradient_[out])) * value_of(in_[in]);
@@ -133,25 +121,8 @@ class Case {
     std::vector<float> sums(static_cast<std::size_t>(convolution_.weight_sums()), 1e9F);
     std::vector<Element> found(weights_.size());
     convolution_.weight_gradient(
-        {blocks(), in.data(), gradient.data(), scratch.data(), sums.data(), strides, found.data()});
-    return error(values_of(reordered(found, strides, contiguous(s_))), expected);
-  }
-
-  /// Returns weights in another order.
-  std::vector<Element> reordered(const std::vector<Element>& weights, const WeightStrides& from,
-                                 const WeightStrides& to) const {
-    std::vector<Element> all(weights.size());
-    for (std::int64_t o = 0; o < s_.out.channels; ++o) {
-      for (std::int64_t c = 0; c < s_.summed_channels(); ++c) {
-        for (std::int64_t y = 0; y < s_.kernel.height; ++y) {
-          for (std::int64_t x = 0; x < s_.kernel.width; ++x) {
-            all[o * to.out + c * to.in + y * to.kernel_row + x * to.kernel_column] =
-                weights[o * from.out + c * from.in + y * from.kernel_row + x * from.kernel_column];
-          }
-        }
-      }
-    }
-    return all;
+        {blocks(), in.data(), gradient.data(), scratch.data(), sums.data(), found.data()});
+    return error(values_of(found), expected);
   }
 
   std::int64_t blocks() const { return ceil_divide(images_, kImages); }
