@@ -118,9 +118,6 @@ struct BatchNormNode {
   double epsilon, momentum;
 };
 struct SumNode {};
-/// The product of `in` and a gate, stored as the residual: pixel by pixel, or all pixels by a
-/// single one.
-struct GateNode {};
 struct ActivationNode {
   ActivationSpec activation;
 };
@@ -139,11 +136,11 @@ struct AveragePoolNode {
   PoolingShape shape;
 };
 
-/// One pass over activations: a layer and the layers fused with it. Batch norms, sums and gates can
-/// have a residual.
+/// One pass over activations: a layer and the layers fused with it. Batch norms and sums can have a
+/// residual.
 struct GraphNode {
-  std::variant<ConvolutionNode, BatchNormNode, SumNode, GateNode, ActivationNode, DropoutNode,
-               FlattenNode, MaxPoolNode, AveragePoolNode>
+  std::variant<ConvolutionNode, BatchNormNode, SumNode, ActivationNode, DropoutNode, FlattenNode,
+               MaxPoolNode, AveragePoolNode>
       kind;
   Value in;
   Value out;
@@ -210,9 +207,6 @@ class Graph {
     }
     return append(SumNode{}, in, shape_of(in), residual);
   }
-
-  /// Multiplies `in` by a gate with the same channels and the same number of pixels, or one pixel.
-  Value add_product(Value in, Value gate) { return append(GateNode{}, in, shape_of(in), gate); }
 
   /// Declares that several nodes use this value: no more layers are fused with the node that
   /// computes it.

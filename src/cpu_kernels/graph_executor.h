@@ -457,7 +457,7 @@ class GraphExecutor {
       add_to_residual(node);
     }
   }
-  /// Activations, dropout, flattens, products, pooling and sums: blocks are independent.
+  /// Activations, dropout, flattens, pooling and sums: blocks are independent.
   void compute_blocks(const State& state) {
     const GraphNode& node = state.node;
     batch_.for_each_block([&](std::int64_t block) {
@@ -470,8 +470,6 @@ class GraphExecutor {
         drop(node, block, in, out);
       } else if (std::holds_alternative<FlattenNode>(node.kind)) {
         kernels_.flatten(graph_.shape_of(node.in), in, out);
-      } else if (std::holds_alternative<GateNode>(node.kind)) {
-        kernels_.gate(range, in, value(node.residual, block), is_gated_by_pixel(node), out);
       } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
         kernels_.max_pool(state.pooling->forward(), in, node.relu, out, maxima(state, block));
       } else if (state.pooling) {
@@ -494,8 +492,6 @@ class GraphExecutor {
         drop(node, block, dy, to);
       } else if (std::holds_alternative<FlattenNode>(node.kind)) {
         kernels_.unflatten(graph_.shape_of(node.in), dy, to);
-      } else if (std::holds_alternative<GateNode>(node.kind)) {
-        kernels_.gate(range, dy, value(node.residual, block), is_gated_by_pixel(node), to);
       } else if (std::holds_alternative<MaxPoolNode>(node.kind)) {
         kernels_.max_pool_gradient(state.pooling->backward(), dy, maxima(state, block), to);
       } else if (state.pooling) {
@@ -504,14 +500,7 @@ class GraphExecutor {
         differentiate_relu(node, block, to);
       }
     });
-    if (!std::holds_alternative<GateNode>(node.kind)) return add_to_residual(node);
-    contribute(node.residual, [&](std::int64_t block, Element* to) {
-      const PixelRange range = pixels_of(node.out, block);
-      const Element* const dy = gradient(node.out, block);
-      const Element* const x = value(node.in, block);
-      is_gated_by_pixel(node) ? kernels_.gate_gradient(range, dy, x, to)
-                              : kernels_.gate(range, dy, x, false, to);
-    });
+    add_to_residual(node);
   }
   /// Writes the gradient of a node before its ReLU, if any.
   void differentiate_relu(const GraphNode& node, std::int64_t block, Element* to) const {
@@ -530,9 +519,6 @@ class GraphExecutor {
     const auto& [number, p] = std::get<DropoutNode>(node.kind);
     kernels_.drop(range, make_dropout(number, p, sample_seeds_ + block * kImages, range.images),
                   from, to);
-  }
-  bool is_gated_by_pixel(const GraphNode& gate) const {
-    return graph_.shape_of(gate.residual).pixels() == 1;
   }
   std::uint8_t* maxima(const State& state, std::int64_t block) const {
     return maxima_.at(state.maxima) + block * block_size(state.node.out);

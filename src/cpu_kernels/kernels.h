@@ -440,13 +440,6 @@ struct LayerKernels {
   /// `differentiates_output`, otherwise x.
   void (*activation_gradient)(const PixelRange& range, const ActivationSpec& activation,
                               const Element* dy, const Element* value, Element* dx);
-  /// y = x * gate, for all pixels of a block. The gate has the same number of pixels, or one if
-  /// `is_pixel`. Also computes the gradient of x.
-  void (*gate)(const PixelRange& range, const Element* x, const Element* gate, bool is_pixel,
-               Element* y);
-  /// Computes the gradient of a one-pixel gate from the gradient of the product: the sum of dy * x.
-  void (*gate_gradient)(const PixelRange& range, const Element* dy, const Element* x,
-                        Element* gate);
   /// The range must cover all pixels. Also computes the gradient.
   void (*drop)(const PixelRange& range, const Dropout& dropout, const Element* x, Element* y);
 

@@ -17,10 +17,9 @@ constexpr KernelTable<Element> kTable{
      &add_products<Element>, &transform_sums<Element>, &depthwise_gradient<Element>},
     {&add_statistics<Element>, &normalize<Element>, &add_gradient_sums<Element>,
      &normalize_gradient<Element>, &add<Element>, &relu_gradient<Element>, &activate<Element>,
-     &activation_gradient<Element>, &gate<Element>, &gate_gradient<Element>, &drop<Element>,
-     &max_pool<Element>, &max_pool_gradient<Element>, &average_pool<Element>,
-     &average_pool_gradient<Element>, &reorder<Element, false>, &reorder<Element, true>,
-     &from_plain<Element>, &to_plain<Element>}};
+     &activation_gradient<Element>, &drop<Element>, &max_pool<Element>, &max_pool_gradient<Element>,
+     &average_pool<Element>, &average_pool_gradient<Element>, &reorder<Element, false>,
+     &reorder<Element, true>, &from_plain<Element>, &to_plain<Element>}};
 
 }  // namespace mnist_train::cpu_kernels::avx512
 #endif

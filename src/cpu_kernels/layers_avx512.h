@@ -7,7 +7,7 @@
 /// Layers other than convolutions and activations.
 namespace mnist_train::cpu_kernels::avx512 {
 
-// Batch norm, residual sums, gates and dropout: passes over pixels with per-channel constants or
+// Batch norm, residual sums and dropout: passes over pixels with per-channel constants or
 // sums.
 
 /// A vector of words of a range: its offset, first channel, pixel, half of the images (`v`), and
@@ -187,36 +187,6 @@ void relu_gradient(const PixelRange& range, const Element* dy, const Element* y,
       range, [&](const Place& at) __attribute__((always_inline)) {
         store_words(dx + at.offset, load_gradient(dy, y, at));
       });
-}
-
-template <class Element>
-void gate(const PixelRange& range, const Element* x, const Element* gate, bool is_pixel,
-          Element* y) {
-  for_each_vector<Element>(
-      range, [&](const Place& at) __attribute__((always_inline)) {
-        const Element* const factors =
-            gate + (is_pixel ? at.channel * kImages + at.v * kVectorSize<Element> : at.offset);
-        store_words(y + at.offset, map([](__m512 a, __m512 b) { return a * b; },
-                                       load_words(x + at.offset), load_words(factors)));
-      });
-}
-
-template <class Element>
-void gate_gradient(const PixelRange& range, const Element* dy, const Element* x, Element* gate) {
-  constexpr std::int64_t kPixels = 32;  // summed at a time, as in `sum_channels`
-  const std::int64_t pixel_size = words<Element>(range.channels) * kWordSize<Element>;
-  for (std::int64_t at = 0; at < pixel_size; at += kVectorSize<Element>) {
-    Values<Element> sums = {};
-    for (std::int64_t begin = 0; begin < range.pixels; begin += kPixels) {
-      Values<Element> part = {};
-      for (std::int64_t i = begin; i < smaller(begin + kPixels, range.pixels); ++i) {
-        part = multiply_add(load_words(dy + i * pixel_size + at),
-                            load_words(x + i * pixel_size + at), part);
-      }
-      sums = sums + part;
-    }
-    store_words(gate + at, sums);
-  }
 }
 
 inline __m512i hash(__m512i bits) {

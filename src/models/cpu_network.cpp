@@ -191,18 +191,6 @@ class Translator {
     return add(settings::ActivationLayer{.function = *layer.activation}, sized, sum);
   }
 
-  /// A gate of one pixel applies to all pixels of its channel.
-  Value add(const settings::GateLayer&, const SizedLayer& sized, Value x) {
-    graph_.share(x);
-    const Value gate = add_all(sized.layers, x);
-    if (gate == kNoValue) return kNoValue;
-    const ValueShape& in = graph_.shape_of(x);
-    const ValueShape& factor = graph_.shape_of(gate);
-    const bool is_pixel = factor.channels == in.channels && factor.pixels() == 1;
-    if (!is_pixel && factor != in) return kNoValue;
-    return graph_.add_product(x, gate);
-  }
-
   Value add(const settings::SequentialLayer&, const SizedLayer& sized, Value x) {
     return add_all(sized.layers, x);
   }
@@ -212,6 +200,7 @@ class Translator {
 
   // Not supported by cpu_kernels/.
   static Value add(const settings::GroupNormLayer&, const SizedLayer&, Value) { return kNoValue; }
+  static Value add(const settings::GateLayer&, const SizedLayer&, Value) { return kNoValue; }
 
   CpuGraph& to_;
   Graph& graph_;

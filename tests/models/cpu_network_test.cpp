@@ -84,18 +84,13 @@ LayerList flattened() {
           linear(5)};
 }
 
-/// Blocks of EfficientNet: depthwise convolutions, and a gate from the average of all pixels
-/// (squeeze and excitation) or from each pixel.
-LayerList gated(bool of_pixels) {
-  LayerList gate{convolution(4, 1), function(Activation::kSilu), convolution(9, 1),
-                 function(Activation::kSigmoid)};
-  if (!of_pixels) gate.insert(gate.begin(), average_pool());
+/// A depthwise convolution, and activations that are not fused with the layers before them.
+LayerList depthwise() {
   return {convolution(9, 3, 1, 1, false),
           batch_norm(),
           function(Activation::kSilu),
           convolution(9, 3, 1, 2, true, 9),
           function(Activation::kTanh),
-          {"", settings::GateLayer{gate}},
           average_pool(),
           flatten(),
           linear(5)};
@@ -262,7 +257,7 @@ class RandomLists {
   }
   std::int64_t channels() { return 1 + below(24); }
   Layer layer() {
-    switch (below(11)) {
+    switch (below(10)) {
       case 0:
         return convolution(channels(), 1 + below(3), below(2), 1 + below(2), below(2) == 0);
       case 1:
@@ -289,13 +284,7 @@ class RandomLists {
                          convolution(channels(), 2 + below(2))};
         return {"", padded};
       }
-      case 7: {
-        settings::GateLayer gate;
-        gate.layers = {function(Activation::kHardsigmoid)};
-        if (below(2) == 0) gate.layers.insert(gate.layers.begin(), average_pool());
-        return {"", gate};
-      }
-      case 8: {  // depthwise after a known number of channels
+      case 7: {  // depthwise after a known number of channels
         settings::SequentialLayer depthwise;
         const std::int64_t groups = 1 + below(9);
         depthwise.layers = {convolution(groups, 1),
@@ -344,8 +333,7 @@ TEST_CASE("random lists of layers agree with LibTorch in fp64, forward and backw
 TEST_CASE("networks with every fused layer agree with LibTorch, with and without gradients") {
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   if (!can_compute(type)) return;
-  std::vector<LayerList> lists{pooled(),    flattened(), residual(), gated(false),
-                               gated(true), padded(),    pools()};
+  std::vector<LayerList> lists{pooled(), flattened(), residual(), depthwise(), padded(), pools()};
   for (const Activation function : kFunctions) {
     lists.push_back(activated({function, /*negative_slope=*/0.25}));
   }
@@ -400,12 +388,10 @@ TEST_CASE("frozen layers have no gradients, and those of others do not change") 
     std::vector<std::string> trained;  // all others are frozen
     bool trains_norms = false;
   };
-  const std::vector<Case> cases{
-      {residual(), {"3.layers.3.", "6."}},
-      {gated(/*of_pixels=*/false), {"5.", "8."}},  // the gate
-      {gated(/*of_pixels=*/false), {"0.", "3.", "8."}},
-      {gated(/*of_pixels=*/false), {"0.", "1.", "3.", "8."}, /*trains_norms=*/true},
-      {gated(/*of_pixels=*/false), {"8."}}};
+  const std::vector<Case> cases{{residual(), {"3.layers.3.", "6."}},
+                                {depthwise(), {"0.", "3.", "7."}},
+                                {depthwise(), {"0.", "1.", "3.", "7."}, /*trains_norms=*/true},
+                                {depthwise(), {"7."}}};
   const at::ScalarType type = GENERATE(at::kFloat, at::kBFloat16);
   if (!can_compute(type)) return;
   const bool to_input = GENERATE(false, true);
@@ -575,7 +561,8 @@ TEST_CASE("LibTorch computes other layers, types and shapes") {
   dilated.out_channels = 5;
   dilated.dilation = {2, 2};
   for (const Layer& other :
-       {convolution(6, 3, 1, 1, true, 3), convolution(6, 3, 1, 1, true, 2), Layer{"", dilated}}) {
+       {convolution(12, 3, 1, 1, true, 6), convolution(6, 3, 1, 1, true, 2), Layer{"", dilated},
+        Layer{"", settings::GateLayer{{function(Activation::kSigmoid)}}}}) {
     const LayerList list{convolution(6, 1), other, flatten(), linear(5)};
     CHECK_FALSE(is_computed(model_of(list, at::kFloat)->forward(x)));
   }
