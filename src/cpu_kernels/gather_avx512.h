@@ -137,13 +137,12 @@ class Packer {
     const std::int64_t channels = view_.in.channels - channel;
     for (std::int64_t i = 0; i < kLanes; ++i) {
       if (!view_.backward) {
-        block[i] = i < rows ? load_plain(weight(row + i, channel, tap), {kD, 1},
-                                         channel_mask<Element>(channels))
+        block[i] = i < rows ? load_channels(weight(row + i, channel, tap), channels)
                             : _mm512_setzero_si512();
       } else {
         const Element* const from = weight(row, channel + i * kD, tap);
         for (int d = 0; d < kD; ++d) __builtin_prefetch(from + (kLanes * kD + d) * channel_, 0, 2);
-        block[i] = load_plain(from, {1, channel_}, word_mask<Element>(rows, channels - i * kD));
+        block[i] = load_columns(from, channel_, rows, channels - i * kD);
       }
     }
     if (view_.backward == view_.by_amx) transpose(block);

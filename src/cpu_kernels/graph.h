@@ -169,7 +169,7 @@ class Graph {
   }
   Value add(const FlattenNode& node, Value in) {
     const ValueShape& shape = shape_of(in);
-    return append(node, in, {shape.channels * shape.pixels(), 1, 1});
+    return append(node, in, {shape.elements(), 1, 1});
   }
   /// ReLU and max pooling commute; after pooling there are fewer elements, so the ReLU is moved
   /// there.

@@ -134,18 +134,17 @@ class GraphExecutor {
   /// until the end of the backward pass.
   void set_sample_seeds(const std::int64_t* seeds) { sample_seeds_ = seeds; }
 
-  // Images, outputs and gradients outside the executor are plain (not blocked).
+  // Images, outputs and gradients outside the executor are plain: [image][y][x][channel].
 
   /// Computes the output for a batch. With `training`, batch norms use batch statistics and update
   /// the running ones.
-  void forward(const Element* images, const PlainStrides& strides, const BatchSize& batch,
-               bool training) {
+  void forward(const Element* images, const BatchSize& batch, bool training) {
     batch_ = batch;
     training_ = training;
     for (State& state : states_) {
       if (state.batch_norm) state.batch_norm->set_batch(batch);
     }
-    from_plain(images, strides, Graph::input(), value(Graph::input()));
+    from_plain(images, Graph::input(), value(Graph::input()));
     for (std::size_t i = 0; i < states_.size(); ++i) {
       State& state = states_[i];
       const GraphNode& node = state.node;
@@ -161,12 +160,12 @@ class GraphExecutor {
       }
     }
   }
-  void read_output(Element* output, const PlainStrides& strides) const {
+  void read_output(Element* output) const {
     const Value last = states_.back().node.out;
-    to_plain(last, value(last), output, strides);
+    to_plain(last, value(last), output);
   }
   /// Begins the backward pass of the last `forward` in training.
-  void begin_backward(const Element* output_gradient, const PlainStrides& strides) {
+  void begin_backward(const Element* output_gradient) {
     has_gradient_.assign(graph_.values(), false);
     needs_gradient_.assign(has_gradient_.size(), false);
     needs_gradient_[Graph::input()] = passes_ == Passes::kBackwardToInput;
@@ -178,7 +177,7 @@ class GraphExecutor {
           needs_gradient(state.node.in) || needs_gradient(state.node.residual);
     }
     const Value last = states_.back().node.out;
-    from_plain(output_gradient, strides, last, gradient(last));
+    from_plain(output_gradient, last, gradient(last));
     backward_reached_ = states_.size();
   }
   /// Continues the backward pass down to this node, writing the gradients of trained parameters on
@@ -197,8 +196,8 @@ class GraphExecutor {
     }
   }
   /// Requires Passes::kBackwardToInput.
-  void read_input_gradient(Element* to, const PlainStrides& strides) const {
-    to_plain(Graph::input(), gradient(Graph::input()), to, strides);
+  void read_input_gradient(Element* to) const {
+    to_plain(Graph::input(), gradient(Graph::input()), to);
   }
 
  private:
@@ -313,18 +312,18 @@ class GraphExecutor {
   std::int64_t block_size(Value v) const {
     return graph_.shape_of(v).template block_size<Element>();
   }
-  void from_plain(const Element* images, const PlainStrides& strides, Value v,
-                  Element* blocks) const {
+  void from_plain(const Element* images, Value v, Element* blocks) const {
+    const ValueShape& shape = graph_.shape_of(v);
     batch_.for_each_block([&](std::int64_t block) {
-      kernels_.from_plain(graph_.shape_of(v), images + block * kImages * strides.image, strides,
+      kernels_.from_plain(shape, images + block * kImages * shape.elements(),
                           batch_.images_of(block), blocks + block * block_size(v));
     });
   }
-  void to_plain(Value v, const Element* blocks, Element* images,
-                const PlainStrides& strides) const {
+  void to_plain(Value v, const Element* blocks, Element* images) const {
+    const ValueShape& shape = graph_.shape_of(v);
     batch_.for_each_block([&](std::int64_t block) {
-      kernels_.to_plain(graph_.shape_of(v), blocks + block * block_size(v), strides,
-                        batch_.images_of(block), images + block * kImages * strides.image);
+      kernels_.to_plain(shape, blocks + block * block_size(v), batch_.images_of(block),
+                        images + block * kImages * shape.elements());
     });
   }
   /// Adds the result that `compute(block, to)` writes to the gradient of a value.

@@ -48,6 +48,7 @@ struct ValueShape {
 
   bool operator==(const ValueShape&) const = default;
   std::int64_t pixels() const { return height * width; }
+  std::int64_t elements() const { return channels * pixels(); }
   /// Elements of one pixel for a block of images. `block_size`: of all pixels.
   template <class Element>
   std::int64_t pixel_size() const {
@@ -412,11 +413,6 @@ struct PoolingView {
   const WindowTap* taps;
 };
 
-/// Strides of images outside the engine, in elements.
-struct PlainStrides {
-  std::int64_t image, channel, row, column;
-};
-
 template <class Element>
 struct LayerKernels {
   /// Adds per-channel sums of x - shift to `sums`, followed by sums of its squares.
@@ -456,12 +452,12 @@ struct LayerKernels {
   void (*flatten)(const ValueShape& shape, const Element* images, Element* vectors);
   void (*unflatten)(const ValueShape& shape, const Element* vectors, Element* images);
 
-  /// These convert one block from and to plain images; `from_plain` sets images after `count` to
-  /// zero.
-  void (*from_plain)(const ValueShape& shape, const Element* images, const PlainStrides& strides,
-                     std::int64_t count, Element* block);
-  void (*to_plain)(const ValueShape& shape, const Element* block, const PlainStrides& strides,
-                   std::int64_t count, Element* images);
+  /// These convert one block from and to plain images [image][y][x][channel]; `from_plain` sets
+  /// images after `count` to zero.
+  void (*from_plain)(const ValueShape& shape, const Element* images, std::int64_t count,
+                     Element* block);
+  void (*to_plain)(const ValueShape& shape, const Element* block, std::int64_t count,
+                   Element* images);
 };
 
 /// All kernels for elements of one type.

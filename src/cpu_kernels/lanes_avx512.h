@@ -218,86 +218,46 @@ struct Results {
   }
 };
 
-// Words with arbitrary strides in memory.
+// Plain tensors in memory, with one element per channel.
 
-/// Strides, in elements, between words and between the channels of a word.
-struct WordSteps {
-  std::int64_t word, channel;
-};
-
-/// Per channel: the words that contain it.
-template <class Element>
-struct WordMask {
-  __mmask16 of[kDepth<Element>];
-};
-/// Returns the mask of words of consecutive channels.
-template <class Element>
-WordMask<Element> channel_mask(std::int64_t channels) {
-  WordMask<Element> mask;
-  for (int d = 0; d < kDepth<Element>; ++d) mask.of[d] = first_lanes(words<Element>(channels - d));
-  return mask;
-}
-/// Returns the mask of `count` words of the same channels.
-template <class Element>
-WordMask<Element> word_mask(std::int64_t count, std::int64_t channels) {
-  WordMask<Element> mask;
-  for (int d = 0; d < kDepth<Element>; ++d) mask.of[d] = first_lanes(d < channels ? count : 0);
-  return mask;
-}
-inline __mmask32 element_mask(const WordMask<Bf16Bits>& mask) {
-  return _mm512_movepi16_mask(_mm512_mask_blend_epi16(0xaaaaaaaa,
-                                                      _mm512_maskz_set1_epi32(mask.of[0], -1),
-                                                      _mm512_maskz_set1_epi32(mask.of[1], -1)));
+/// Returns the mask of the first channels among 16 words.
+inline __mmask32 first_elements(std::int64_t channels) {
+  return channels >= 2 * kLanes ? ~__mmask32{0} : (__mmask32{1} << channels) - 1;
 }
 
-/// Loads up to 16 words; the rest are zeros.
-template <class Element>
-__m512i load_plain(const Element* from, const WordSteps& steps, const WordMask<Element>& mask) {
-  if constexpr (kDepth<Element> == 1) {
-    if (steps.word == 1) return _mm512_maskz_loadu_epi32(mask.of[0], from);
-  } else {
-    if (steps.word == 2 && steps.channel == 1) {
-      return _mm512_maskz_loadu_epi16(element_mask(mask), from);
-    }
-    if (steps.word == 1) {
-      const __m256i first = _mm256_maskz_loadu_epi16(mask.of[0], from);
-      const __m256i second = _mm256_maskz_loadu_epi16(mask.of[1], from + steps.channel);
-      return _mm512_or_si512(_mm512_cvtepu16_epi32(first),
-                             _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
-    }
-  }
-  alignas(64) Element words[kLanes][kDepth<Element>] = {};
-  for (int d = 0; d < kDepth<Element>; ++d, from += steps.channel) {
-    for (int k = 0; k < kLanes; ++k) {
-      if ((mask.of[d] >> k & 1) != 0) words[k][d] = from[k * steps.word];
-    }
-  }
-  return _mm512_load_si512(words);
+/// Loads up to 16 words of adjacent channels; the rest are zeros.
+inline __m512i load_channels(const float* from, std::int64_t channels) {
+  return _mm512_maskz_loadu_epi32(first_lanes(channels), from);
+}
+inline __m512i load_channels(const Bf16Bits* from, std::int64_t channels) {
+  return _mm512_maskz_loadu_epi16(first_elements(channels), from);
+}
+inline void store_channels(__m512i words, float* to, std::int64_t channels) {
+  _mm512_mask_storeu_epi32(to, first_lanes(channels), words);
+}
+inline void store_channels(__m512i words, Bf16Bits* to, std::int64_t channels) {
+  _mm512_mask_storeu_epi16(to, first_elements(channels), words);
 }
 
-template <class Element>
-void store_plain(__m512i vector, Element* to, const WordSteps& steps,
-                 const WordMask<Element>& mask) {
-  if constexpr (kDepth<Element> == 1) {
-    if (steps.word == 1) return _mm512_mask_storeu_epi32(to, mask.of[0], vector);
-  } else {
-    if (steps.word == 2 && steps.channel == 1) {
-      return _mm512_mask_storeu_epi16(to, element_mask(mask), vector);
-    }
-    if (steps.word == 1) {
-      _mm256_mask_storeu_epi16(to, mask.of[0], _mm512_cvtepi32_epi16(vector));
-      _mm256_mask_storeu_epi16(to + steps.channel, mask.of[1],
-                               _mm512_cvtepi32_epi16(_mm512_srli_epi32(vector, 16)));
-      return;
-    }
-  }
-  alignas(64) Element words[kLanes][kDepth<Element>];
-  _mm512_store_si512(words, vector);
-  for (int d = 0; d < kDepth<Element>; ++d, to += steps.channel) {
-    for (int k = 0; k < kLanes; ++k) {
-      if ((mask.of[d] >> k & 1) != 0) to[k * steps.word] = words[k][d];
-    }
-  }
+/// Loads a word for each of up to 16 adjacent columns. A word's channels are `step` elements apart;
+/// `channels` remain, and missing ones are zeros.
+inline __m512i load_columns(const float* from, std::int64_t /*step*/, std::int64_t columns,
+                            std::int64_t channels) {
+  return _mm512_maskz_loadu_epi32(channels > 0 ? first_lanes(columns) : __mmask16{0}, from);
+}
+inline __m512i load_columns(const Bf16Bits* from, std::int64_t step, std::int64_t columns,
+                            std::int64_t channels) {
+  const auto load = [&](std::int64_t channel) {
+    const __mmask16 mask = channel < channels ? first_lanes(columns) : __mmask16{0};
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from + channel * step));
+  };
+  return _mm512_or_si512(load(0), _mm512_slli_epi32(load(1), 16));
+}
+inline void store_columns(__m512i words, float* to, std::int64_t columns) {
+  _mm512_mask_storeu_epi32(to, first_lanes(columns), words);
+}
+inline void store_columns(__m512i words, Bf16Bits* to, std::int64_t columns) {
+  _mm256_mask_storeu_epi16(to, first_lanes(columns), _mm512_cvtepi32_epi16(words));
 }
 
 /// AMX registers of 16 rows of 64 bytes. Inline assembly, because GCC's intrinsics do not declare

@@ -318,78 +318,66 @@ void average_pool_gradient(const PoolingView& view, const Element* dy, Element* 
 
 // Conversion to and from plain images, and flattening.
 
-/// Up to 16 words of an image, along a row or along channels: their start offsets, number and
-/// steps.
-template <class Element>
+/// Up to 16 words of an image: of the channels of a pixel or, in an image of one channel, of
+/// adjacent pixels.
 struct PlainRun {
-  std::int64_t plain, block, count;
-  WordSteps steps;
-  std::int64_t block_step;
-  WordMask<Element> mask;
+  std::int64_t plain, block;  // offsets
+  std::int64_t elements, words;
 };
 
 /// Calls `action(run)` for all words of an image.
 template <class Element, class Action>
-void for_each_run(const ValueShape& shape, const PlainStrides& strides, const Action& action) {
-  constexpr std::int64_t kD = kDepth<Element>;
-  constexpr std::int64_t kFewChannels = 8;
-  const std::int64_t pixel_size = shape.pixel_size<Element>();
-  const bool along_channels =
-      strides.channel == 1 && (shape.pixels() == 1 || shape.channels > kFewChannels);
-  for (std::int64_t y = 0; y < shape.height; ++y) {
-    for (std::int64_t x = 0; x < shape.width; x += along_channels ? 1 : kLanes) {
-      const std::int64_t plain = y * strides.row + x * strides.column;
-      const std::int64_t block = (y * shape.width + x) * pixel_size;
-      for (std::int64_t c = 0; c < shape.channels; c += along_channels ? kLanes * kD : kD) {
-        const std::int64_t channels = shape.channels - c;
-        const std::int64_t count =
-            smaller(kLanes, along_channels ? words<Element>(channels) : shape.width - x);
-        action(PlainRun<Element>{
-            plain + c * strides.channel, block + c * kImages, count,
-            along_channels ? WordSteps{kD, 1} : WordSteps{strides.column, strides.channel},
-            along_channels ? kWordSize<Element> : pixel_size,
-            along_channels ? channel_mask<Element>(channels)
-                           : word_mask<Element>(count, channels)});
-      }
+void for_each_run(const ValueShape& shape, const Action& action) {
+  const bool is_gray = shape.channels == 1;
+  const std::int64_t rows = is_gray ? 1 : shape.pixels();
+  const std::int64_t elements = is_gray ? shape.pixels() : shape.channels;
+  const std::int64_t of_run = is_gray ? kLanes : kLanes * kDepth<Element>;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t at = 0; at < elements; at += of_run) {
+      const std::int64_t count = smaller(of_run, elements - at);
+      action(PlainRun{
+          row * elements + at,
+          row * shape.pixel_size<Element>() + at * (is_gray ? kWordSize<Element> : kImages), count,
+          is_gray ? count : words<Element>(count)});
     }
   }
 }
 
 template <class Element>
-void from_plain(const ValueShape& shape, const Element* images, const PlainStrides& strides,
-                std::int64_t count, Element* block) {
-  for_each_run<Element>(shape, strides, [&](const PlainRun<Element>& run) {
+void from_plain(const ValueShape& shape, const Element* images, std::int64_t count,
+                Element* block) {
+  for_each_run<Element>(shape, [&](const PlainRun& run) {
     for (int v = 0; v < kVectors; ++v) {
       Block rows;
       for (std::int64_t i = 0; i < kLanes; ++i) {
-        const std::int64_t image = v * kLanes + i;
-        rows[i] = image < count
-                      ? load_plain(images + image * strides.image + run.plain, run.steps, run.mask)
-                      : _mm512_setzero_si512();
+        const Element* const from = images + (v * kLanes + i) * shape.elements() + run.plain;
+        rows[i] = v * kLanes + i >= count ? _mm512_setzero_si512()
+                  : shape.channels == 1   ? load_columns(from, 0, run.elements, 1)
+                                          : load_channels(from, run.elements);
       }
       transpose(rows);
       Element* const to = block + run.block + v * kVectorSize<Element>;
-      for (std::int64_t i = 0; i < run.count; ++i) {
-        _mm512_storeu_si512(to + i * run.block_step, rows[i]);
+      for (std::int64_t i = 0; i < run.words; ++i) {
+        _mm512_storeu_si512(to + i * kWordSize<Element>, rows[i]);
       }
     }
   });
 }
 
 template <class Element>
-void to_plain(const ValueShape& shape, const Element* block, const PlainStrides& strides,
-              std::int64_t count, Element* images) {
-  for_each_run<Element>(shape, strides, [&](const PlainRun<Element>& run) {
+void to_plain(const ValueShape& shape, const Element* block, std::int64_t count, Element* images) {
+  for_each_run<Element>(shape, [&](const PlainRun& run) {
     for (int v = 0; v < kVectors; ++v) {
       Block rows = {};
       const Element* const from = block + run.block + v * kVectorSize<Element>;
-      for (std::int64_t i = 0; i < run.count; ++i) {
-        rows[i] = _mm512_loadu_si512(from + i * run.block_step);
+      for (std::int64_t i = 0; i < run.words; ++i) {
+        rows[i] = _mm512_loadu_si512(from + i * kWordSize<Element>);
       }
       transpose(rows);
       for (std::int64_t i = 0; i < smaller(kLanes, count - v * kLanes); ++i) {
-        store_plain(rows[i], images + (v * kLanes + i) * strides.image + run.plain, run.steps,
-                    run.mask);
+        Element* const to = images + (v * kLanes + i) * shape.elements() + run.plain;
+        shape.channels == 1 ? store_columns(rows[i], to, run.elements)
+                            : store_channels(rows[i], to, run.elements);
       }
     }
   });

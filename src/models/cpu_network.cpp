@@ -28,7 +28,6 @@ using cpu_kernels::Graph;
 using cpu_kernels::GraphExecutor;
 using cpu_kernels::kNoValue;
 using cpu_kernels::Passes;
-using cpu_kernels::PlainStrides;
 using cpu_kernels::PoolingShape;
 using cpu_kernels::Value;
 using cpu_kernels::ValueShape;
@@ -132,13 +131,11 @@ class Translator {
 
   /// Becomes a convolution of images with one pixel.
   Value add(const settings::LinearLayer&, const SizedLayer& sized, Value x) {
-    if (graph_.shape_of(x).pixels() > 1) x = graph_.add(cpu_kernels::FlattenNode{}, x);
     const ConvolutionShape shape{graph_.shape_of(x), {sized.out.elements(), 1, 1}, {1, 1}};
     return add_with_tensors(cpu_kernels::ConvolutionNode{shape}, sized, x);
   }
 
   Value add(const settings::BatchNormLayer& layer, const SizedLayer& sized, Value x) {
-    if (graph_.shape_of(x) != image(sized.in)) return kNoValue;  // flattened before
     return add_with_tensors(cpu_kernels::BatchNormNode{layer.eps, layer.momentum}, sized, x);
   }
 
@@ -175,7 +172,9 @@ class Translator {
     return graph_.add(cpu_kernels::DropoutNode{dropouts_++, layer.p}, x);
   }
 
-  Value add(const settings::FlattenLayer&, const SizedLayer&, Value x) { return x; }
+  Value add(const settings::FlattenLayer&, const SizedLayer&, Value x) {
+    return graph_.shape_of(x).pixels() == 1 ? x : graph_.add(cpu_kernels::FlattenNode{}, x);
+  }
 
   Value add(const settings::ResidualLayer& layer, const SizedLayer& sized, Value x) {
     graph_.share(x);
@@ -240,11 +239,10 @@ Element* memory(const at::Tensor& tensor) {
   return tensor.defined() ? static_cast<Element*>(tensor.mutable_data_ptr()) : nullptr;
 }
 
-/// Returns the strides of x [N,C,H,W] or [N,F]; its samples have `shape`, possibly flattened.
-PlainStrides plain_strides(const at::Tensor& x, const ValueShape& shape) {
-  if (x.dim() == 4) return {x.stride(0), x.stride(1), x.stride(2), x.stride(3)};
-  const std::int64_t one = x.stride(1);
-  return {x.stride(0), one * shape.pixels(), one * shape.width, one};
+/// Returns x [N,C,H,W] in channels_last format or, if images of this shape are vectors, as [N,F].
+at::Tensor plain(const at::Tensor& x, const ValueShape& shape) {
+  return shape.pixels() == 1 ? x.flatten(1).contiguous()
+                             : x.contiguous(at::MemoryFormat::ChannelsLast);
 }
 
 /// Returns a tensor for the gradient of a parameter; undefined if the parameter is frozen.
@@ -374,16 +372,15 @@ class PlannedNetwork {
       GraphExecutor<Element>& executor = *planned;
       bind(executor, passes);
       if (seeds_.defined()) executor.set_sample_seeds(seeds_.const_data_ptr<std::int64_t>());
-      const at::Tensor plain = x.dim() == 4 && in_shape().pixels() == 1 ? x.flatten(1) : x;
-      executor.forward(memory<const Element>(plain), plain_strides(plain, in_shape()), {images},
-                       training);
+      const at::Tensor in = plain(x, in_shape());
+      executor.forward(memory<const Element>(in), {images}, training);
       for (const NodeTensors& node : graph_.nodes) {
         if (node.norm && node.norm->is_training()) node.norm->count_batch();
       }
       at::Tensor y = out.is_image ? at::empty({images, out.channels, out.height, out.width},
                                               x.options(), at::MemoryFormat::ChannelsLast)
                                   : at::empty({images, out.elements()}, x.options());
-      executor.read_output(memory<Element>(y), plain_strides(y, out_shape()));
+      executor.read_output(memory<Element>(y));
       return y;
     });
   }
@@ -432,14 +429,15 @@ class PlannedNetwork {
                               destination(graph_.nodes[i].bias, bias)};
         }
         bind(executor, passes_);
-        executor.begin_backward(memory<const Element>(of_output),
-                                plain_strides(of_output, out_shape()));
+        const at::Tensor in_format = plain(of_output, out_shape());
+        executor.begin_backward(memory<const Element>(in_format));
       }
       executor.backward_to(begin == 0 ? 0 : graph_.nodes[begin].node);
       if (begin > 0 || passes_ != Passes::kBackwardToInput) return;
-      of_input = at::empty(sizes_, of_output.options());
-      const at::Tensor plain = in_shape().pixels() == 1 ? of_input.flatten(1) : of_input;
-      executor.read_input_gradient(memory<Element>(plain), plain_strides(plain, in_shape()));
+      of_input = at::empty(
+          sizes_, of_output.options(),
+          in_shape().pixels() == 1 ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast);
+      executor.read_input_gradient(memory<Element>(of_input));
     });
     std::vector<at::Tensor> found{of_input};
     for (std::int64_t i = begin; i < end; ++i) {
