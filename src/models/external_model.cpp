@@ -1,7 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <caffe2/serialize/inline_container.h>
 #include <spdlog/fmt/fmt.h>
 #include <spdlog/fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -25,8 +24,6 @@
 namespace mnist_train::models {
 
 namespace {
-
-std::string text_of(at::IntArrayRef sizes) { return fmt::format("[{}]", fmt::join(sizes, ", ")); }
 
 /// Returns the reasons why any parameters cannot be trained, one per line.
 std::string untrainable(const torch::OrderedDict<std::string, at::Tensor>& parameters) {
@@ -107,7 +104,7 @@ class ExternalModel : public Model {
     const at::NoGradGuard no_grad;
     const std::vector<std::int64_t> sizes{2, shape_.channels, shape_.height, shape_.width};
     const std::string images =
-        fmt::format("images {} of type {}", text_of(sizes), c10::toString(type));
+        c10::str("images ", at::IntArrayRef(sizes), " of type ", c10::toString(type));
     eval();
     at::Tensor logits;
     try {
@@ -116,13 +113,11 @@ class ExternalModel : public Model {
       refuse("forward fails on " + images + advice + ": " + cause_of(error));
     }
     const std::vector<std::int64_t> expected{2, shape_.classes};
-    if (!logits.defined() || logits.sizes() != expected) {
-      refuse("forward returns " + (logits.defined() ? text_of(logits.sizes()) : "no tensor") +
-             " for " + images + ", expected logits " + text_of(expected));
-    }
-    if (!logits.is_floating_point()) {
-      refuse(std::string("forward returns logits of type ") + c10::toString(logits.scalar_type()) +
-             ", expected floating-point numbers");
+    if (!logits.defined() || logits.sizes() != expected || !logits.is_floating_point()) {
+      const std::string found =
+          logits.defined() ? c10::str(logits.scalar_type(), " ", logits.sizes()) : "no tensor";
+      refuse(c10::str("forward returns ", found, " for ", images,
+                      ", expected floating-point logits ", at::IntArrayRef(expected)));
     }
     train();
   }
@@ -227,20 +222,13 @@ class ScriptModel : public ExternalModel {
 
  private:
   void load_script() {
-    std::string other = "is not TorchScript";
     try {
-      caffe2::serialize::PyTorchStreamReader archive(file_.string());
-      if (archive.hasRecord("constants.pkl")) {
-        script_ = torch::jit::load(file_.string(), at::kCPU);
-        return;
-      }
-      if (archive.hasRecord("data.pkl")) other = "was written by torch.save";
+      script_ = torch::jit::load(file_.string(), at::kCPU);
     } catch (const std::exception& error) {
       const std::string cause = cause_of(error);
       refuse("is damaged or not TorchScript (use torch.jit.script(model).save): " +
              cause.substr(0, cause.find(". ")));
     }
-    refuse(other + "; use torch.jit.script(model).save");
   }
 
   void require_signature() const {
@@ -255,19 +243,8 @@ class ScriptModel : public ExternalModel {
     for (std::size_t i = 2; i < inputs.size(); ++i) fits &= inputs[i].default_value().has_value();
     fits &= schema.returns().size() == 1 && is_tensor(schema.returns().front());
     if (!fits) {
-      refuse("forward must take and return one tensor; its signature is" + text_of(schema));
+      refuse(c10::str("forward must take and return one tensor; its signature is ", schema));
     }
-  }
-
-  static std::string text_of(const c10::FunctionSchema& schema) {
-    std::string text;
-    for (std::size_t i = 1; i < schema.arguments().size(); ++i) {
-      text += (i > 1 ? ", " : " (") + schema.arguments()[i].type()->annotation_str();
-    }
-    text += schema.arguments().size() > 1 ? ") ->" : " () ->";
-    for (const c10::Argument& result : schema.returns())
-      text += " " + result.type()->annotation_str();
-    return text;
   }
 
   std::filesystem::path file_;

@@ -176,8 +176,8 @@ class ComputesInFloat(Linear):
 
 # The model, and parts of the message.
 REFUSED = {
-    "two inputs": (TwoInputs(), ["(Tensor, Tensor) -> Tensor", "one tensor"]),
-    "a tuple": (Tuple(), ["(Tensor) -> Tuple[Tensor, Tensor]"]),
+    "two inputs": (TwoInputs(), ["Tensor images, Tensor others) -> Tensor", "one tensor"]),
+    "a tuple": (Tuple(), ["Tensor images) -> ((Tensor, Tensor))"]),
     "a wrong shape": (Transposed(), ["[10, 2]", "[2, 10]"]),
     "an exception": (Raises(), ["ValueError: too few images"]),
     "no parameters": (NoParameters(), ["no parameters"]),
@@ -221,8 +221,8 @@ def broken_files(folder, whole):
     (folder / "folder.ts").mkdir()
     yield "missing.ts", "No such file"
     yield "folder.ts", "found a folder"
-    yield "state.pt", "was written by torch.save; use torch.jit.script(model).save"
-    yield "pickled.pt", "was written by torch.save"
+    yield "state.pt", "not TorchScript (use torch.jit.script(model).save)"
+    yield "pickled.pt", "not TorchScript"
     yield write("empty.ts", b""), "not TorchScript"
     yield write("text.ts", b"def forward(self, x): return x\n" * 99), "not TorchScript"
     yield write("cut.ts", whole[:len(whole) // 2]), "is damaged"
