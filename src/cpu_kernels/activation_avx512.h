@@ -84,23 +84,6 @@ struct LeakyRelu {
   float negative_slope;
 };
 
-struct Hardsigmoid {
-  __m512 value(__m512 x) const { return clamp(x + 3.0F, 0, 6) * (1.0F / 6); }
-  __m512 gradient(__m512 dy, __m512 y) const {
-    return _mm512_maskz_mul_ps(inside(0xffff, y, 1), dy, number(1.0F / 6));
-  }
-};
-
-struct Hardswish {
-  __m512 value(__m512 x) const { return x * Hardsigmoid{}.value(x); }
-  __m512 gradient(__m512 dy, __m512 x) const {
-    const __m512 slope = _mm512_fmadd_ps(x, number(1.0F / 3), number(0.5F));
-    const __mmask16 below_3 = _mm512_cmp_ps_mask(x, number(3), _CMP_NGE_UQ);
-    const __m512 right = _mm512_mask_mul_ps(dy, below_3, dy, slope);
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, number(-3), _CMP_NLE_UQ), right);
-  }
-};
-
 struct Sigmoid {
   __m512 value(__m512 x) const { return sigmoid(x); }
   __m512 gradient(__m512 dy, __m512 y) const { return dy * (y * (1.0F - y)); }
@@ -140,27 +123,6 @@ struct Gelu {
   }
 };
 
-/// x * sigmoid(2 u) with u = sqrt(2 / pi) * (x + 0.044715 x^3), which is x / 2 * (1 + tanh(u)).
-struct TanhGelu {
-  static constexpr float kFactor = 1.59576912F;  // 2 sqrt(2 / pi)
-  static constexpr float kCubic = 0.044715F;
-  static constexpr float kFar = 20;  // the sigmoid rounds to 0 or 1 there
-
-  __m512 value(__m512 x) const { return x * weight(x); }
-  __m512 gradient(__m512 dy, __m512 x) const {
-    const __m512 s = weight(x);
-    x = clamp(x, -kFar, kFar);
-    const __m512 u = x * _mm512_fmadd_ps(x * x, number(3 * kFactor * kCubic), number(kFactor));
-    return dy * (s * _mm512_fmadd_ps(u, 1.0F - s, number(1)));
-  }
-
- private:
-  static __m512 weight(__m512 x) {
-    x = clamp(x, -kFar, kFar);
-    return sigmoid(x * _mm512_fmadd_ps(x * x, number(kFactor * kCubic), number(kFactor)));
-  }
-};
-
 /// Calls `action` with the function object of an activation.
 template <class Action>
 [[gnu::always_inline]] inline void with_function(const ActivationSpec& activation,
@@ -172,10 +134,6 @@ template <class Action>
       return action(Relu{6});
     case Function::kLeakyRelu:
       return action(LeakyRelu{activation.negative_slope});
-    case Function::kHardsigmoid:
-      return action(Hardsigmoid{});
-    case Function::kHardswish:
-      return action(Hardswish{});
     case Function::kSigmoid:
       return action(Sigmoid{});
     case Function::kTanh:
@@ -184,8 +142,6 @@ template <class Action>
       return action(Silu{});
     case Function::kGelu:
       return action(Gelu{});
-    case Function::kTanhGelu:
-      return action(TanhGelu{});
   }
 }
 

@@ -296,18 +296,7 @@ struct PixelRange {
   }
 };
 
-enum class Function {
-  kRelu,
-  kRelu6,
-  kLeakyRelu,
-  kHardsigmoid,
-  kHardswish,
-  kSigmoid,
-  kTanh,
-  kSilu,
-  kGelu,
-  kTanhGelu  // GELU with tanh in place of erf
-};
+enum class Function { kRelu, kRelu6, kLeakyRelu, kSigmoid, kTanh, kSilu, kGelu };
 
 /// An activation function as in PyTorch.
 struct ActivationSpec {
@@ -316,8 +305,7 @@ struct ActivationSpec {
 
   /// Returns whether the gradient is computed from the output instead of the input.
   bool differentiates_output() const {
-    return function != Function::kHardswish && function != Function::kSilu &&
-           function != Function::kGelu && function != Function::kTanhGelu &&
+    return function != Function::kSilu && function != Function::kGelu &&
            (function != Function::kLeakyRelu || negative_slope >= 0);
   }
 };

@@ -140,7 +140,8 @@ class Translator {
   }
 
   Value add(const settings::ActivationLayer& layer, const SizedLayer&, Value x) {
-    return graph_.add(cpu_kernels::ActivationNode{activation_function(layer).engine}, x);
+    const auto engine = activation_function(layer).engine;
+    return engine ? graph_.add(cpu_kernels::ActivationNode{*engine}, x) : kNoValue;
   }
 
   Value add(const settings::MaxPool2dLayer& layer, const SizedLayer& sized, Value x) {

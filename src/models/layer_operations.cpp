@@ -63,28 +63,28 @@ ActivationFunction activation_function(const settings::ActivationLayer& layer) {
   using settings::Activation;
   switch (layer.function) {
     case Activation::kTanh:
-      return {{Function::kTanh}, at::tanh};
+      return {{{Function::kTanh}}, at::tanh};
     case Activation::kRelu:
-      return {{Function::kRelu}, at::relu};
+      return {{{Function::kRelu}}, at::relu};
     case Activation::kSigmoid:
-      return {{Function::kSigmoid}, at::sigmoid};
+      return {{{Function::kSigmoid}}, at::sigmoid};
     case Activation::kGelu:
       if (!layer.tanh_approximates) {
-        return {{Function::kGelu}, [](const at::Tensor& x) { return at::gelu(x); }};
+        return {{{Function::kGelu}}, [](const at::Tensor& x) { return at::gelu(x); }};
       }
-      return {{Function::kTanhGelu}, [](const at::Tensor& x) { return at::gelu(x, "tanh"); }};
+      return {{}, [](const at::Tensor& x) { return at::gelu(x, "tanh"); }};
     case Activation::kSilu:
-      return {{Function::kSilu}, at::silu};
+      return {{{Function::kSilu}}, at::silu};
     case Activation::kLeakyRelu:
       return {
-          {Function::kLeakyRelu, static_cast<float>(layer.negative_slope)},
+          {{Function::kLeakyRelu, static_cast<float>(layer.negative_slope)}},
           [slope = layer.negative_slope](const at::Tensor& x) { return at::leaky_relu(x, slope); }};
     case Activation::kRelu6:
-      return {{Function::kRelu6}, at::relu6};
+      return {{{Function::kRelu6}}, at::relu6};
     case Activation::kHardswish:
-      return {{Function::kHardswish}, at::hardswish};
+      return {{}, at::hardswish};
     case Activation::kHardsigmoid:
-      return {{Function::kHardsigmoid}, at::hardsigmoid};
+      return {{}, at::hardsigmoid};
   }
   return {};
 }

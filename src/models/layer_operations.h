@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "cpu_kernels/kernels.h"
@@ -23,7 +24,7 @@ class GradientDestinations;
 
 /// An activation function in cpu_kernels/ and in LibTorch.
 struct ActivationFunction {
-  cpu_kernels::ActivationSpec engine;
+  std::optional<cpu_kernels::ActivationSpec> engine;  // none: only LibTorch has it
   std::function<at::Tensor(const at::Tensor& x)> libtorch;
 };
 ActivationFunction activation_function(const settings::ActivationLayer& layer);
