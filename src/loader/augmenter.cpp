@@ -124,12 +124,7 @@ Augmentation fixed(const std::function<at::Tensor(const at::Tensor&)>& change) {
 }
 
 Augmentation augmentation_of(const settings::ResizeOptions& options, ImageSize, at::Device) {
-  return fixed([size = options.size](const at::Tensor& images) {
-    const auto [height, width] = size;
-    if (images.size(0) == 0) return at::empty({0, images.size(1), height, width}, images.options());
-    return as_type_of(images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {height, width},
-                                                          /*align_corners=*/false));
-  });
+  return fixed([size = options.size](const at::Tensor& images) { return resized(images, size); });
 }
 
 /// Exactly the operations of torchvision's ToTensor and Normalize. Mean and std are tensors,
@@ -344,6 +339,13 @@ bool Augmenter::changes_test() const {
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values) {
   if (images.scalar_type() != at::kByte) return values;
   return values.round().clamp_(0, 255).to(at::kByte);
+}
+
+at::Tensor resized(const at::Tensor& images, settings::ImageSize size) {
+  const auto [height, width] = size;
+  if (images.size(0) == 0) return at::empty({0, images.size(1), height, width}, images.options());
+  return as_type_of(images, at::_upsample_bilinear2d_aa(images.to(at::kFloat), {height, width},
+                                                        /*align_corners=*/false));
 }
 
 at::Tensor mix(const at::Tensor& images, const at::Tensor& partners, const at::Tensor& weights) {

@@ -79,9 +79,9 @@ float* write_numbers(float* out, Numbers... numbers) {
 Augmentation make_augmentation(const settings::AugmentationOptions& entry, settings::ImageSize size,
                                at::Device device);
 
-// Entries that process image by image. On CPUs, plain loops from picture_operations.h run on all
-// threads; on GPUs, LibTorch operations process the whole batch at once, with results that differ
-// by at most one level.
+// Entries that process image by image. On CPUs, plain loops from picture_operations.h, or a resize
+// by LibTorch, run on all threads; on GPUs, LibTorch operations process the whole batch at once,
+// with results that differ by at most one level.
 Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
                              settings::ImageSize size, at::Device device);
 Augmentation augmentation_of(const settings::ColorJitterOptions& options, settings::ImageSize size,
@@ -91,6 +91,9 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& options,
 
 /// Returns computed values in the type of `images`; bytes are rounded and clamped.
 at::Tensor as_type_of(const at::Tensor& images, const at::Tensor& values);
+
+/// Resizes images, bilinear with antialiasing.
+at::Tensor resized(const at::Tensor& images, settings::ImageSize size);
 
 /// The GPU implementations; they also run on a CPU, for tests. `drawn`: as in Augmentation::apply.
 at::Tensor resized_by_tensors(const at::Tensor& images, const at::Tensor& windows,

@@ -1,7 +1,9 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_upsample_bilinear2d_aa.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/avg_pool2d.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/floor_divide.h>
 #include <ATen/ops/grid_sampler.h>
 #include <ATen/ops/matmul.h>
@@ -32,43 +34,52 @@ constexpr std::array kTrivialChanges{kBrightness, kSaturation, kContrast,     kS
 
 bool has_map(PictureOperation operation) { return operation >= kShearX && operation <= kRotate; }
 
-/// Runs `compute(planes, numbers, out)` for each image of a batch in host memory, on all threads,
-/// and returns the results.
-template <class T, class Compute>
+/// Runs `compute(planes, numbers, out)` for each image of a batch of bytes in host memory, on all
+/// threads, and returns the results.
+template <class Compute>
 at::Tensor computed_on_host(const at::Tensor& images, const at::Tensor& drawn,
-                            settings::ImageSize size, const Compute& compute) {
+                            const Compute& compute) {
   const at::Tensor in = images.contiguous();
   const at::Tensor numbers = drawn.contiguous();
-  const std::int64_t channels = in.size(1);
-  at::Tensor out = at::empty({in.size(0), channels, size.height, size.width}, in.options());
-  const T* first = in.const_data_ptr<T>();
-  T* first_out = out.mutable_data_ptr<T>();
+  at::Tensor out = at::empty_like(in);
+  const auto* first = in.const_data_ptr<std::uint8_t>();
+  auto* first_out = out.mutable_data_ptr<std::uint8_t>();
   const auto* first_number = numbers.const_data_ptr<float>();
   parallel_for(0, in.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      const Planes<T> image{first + i * in.stride(0), channels, in.size(2), in.size(3)};
-      compute(image, first_number + i * numbers.size(1), first_out + i * out.stride(0));
+      const Planes image{first + i * in.stride(0), in.size(1), in.size(2), in.size(3)};
+      compute(image, first_number + i * numbers.size(1), first_out + i * in.stride(0));
     }
   });
   return out;
 }
 
-template <class T>
-at::Tensor resized_on_host(const at::Tensor& images, const at::Tensor& drawn,
+/// Resizes each image's window with the operation that torchvision uses, on all threads.
+at::Tensor resized_on_host(const at::Tensor& images, const at::Tensor& windows,
                            settings::ImageSize size) {
-  return computed_on_host<T>(
-      images, drawn, size, [size](const Planes<T>& image, const float* numbers, T* out) {
-        const auto number = [numbers](int i) { return static_cast<std::int64_t>(numbers[i]); };
-        resize_window(image, {number(0), number(1), number(2), number(3)}, size, out);
-      });
+  const std::array<std::int64_t, 2> sides{size.height, size.width};
+  const at::Tensor out =
+      at::empty({images.size(0), images.size(1), size.height, size.width}, images.options());
+  const at::Tensor numbers = windows.to(at::kLong).contiguous();
+  const auto* first = numbers.const_data_ptr<std::int64_t>();
+  parallel_for(0, images.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int64_t* window = first + 4 * i;
+      const at::Tensor part =
+          images.narrow(0, i, 1).narrow(2, window[0], window[2]).narrow(3, window[1], window[3]);
+      at::Tensor place = out.narrow(0, i, 1);
+      at::_upsample_bilinear2d_aa_out(place, part, sides, /*align_corners=*/false);
+    }
+  });
+  return out;
 }
 
 PictureOperation operation_of(const float* numbers) {
   return static_cast<PictureOperation>(static_cast<int>(numbers[0]));
 }
 
-/// Returns the weights for resampling lines of `size` pixels to `count` pixels, see taps_of; each
-/// line begins at `first` [n] and has `extent` [n] pixels: [n,1,count,size].
+/// Returns the weights for resampling lines of `size` pixels to `count` pixels; each line begins at
+/// `first` [n] and has `extent` [n] pixels: [n,1,count,size].
 at::Tensor line_weights(const at::Tensor& first, const at::Tensor& extent, std::int64_t size,
                         std::int64_t count) {
   const at::Tensor length = extent.view({-1, 1, 1, 1});
@@ -249,30 +260,23 @@ Augmentation augmentation_of(const settings::RandomResizedCropOptions& options,
     const data::PixelBox window = draws.resized_crop(options, size);
     write_numbers(out, window.top, window.left, window.height, window.width);
   };
-  const auto resized = [wanted = options.size](const at::Tensor& images, const at::Tensor& drawn) {
-    if (!images.is_cpu()) return resized_by_tensors(images, drawn, wanted);
-    const bool are_bytes = images.scalar_type() == at::kByte;
-    return are_bytes ? resized_on_host<std::uint8_t>(images, drawn, wanted)
-                     : resized_on_host<float>(images, drawn, wanted);
+  entry.apply = [wanted = options.size](const at::Tensor& images, const at::Tensor& drawn) {
+    return images.is_cpu() ? resized_on_host(images, drawn, wanted)
+                           : resized_by_tensors(images, drawn, wanted);
   };
-  entry.apply = resized;
   if (options.size == size) return entry;
   // Centre crop, like torchvision's CenterCrop; if images are smaller, the largest window of the
   // same shape is resized.
-  entry.apply_to_test = [resized, size, wanted = options.size,
+  entry.apply_to_test = [size, wanted = options.size,
                          middle =
                              settings::centre_window(options, size)](const at::Tensor& images) {
     const auto begin = [](std::int64_t all, std::int64_t part) {
       return static_cast<std::int64_t>(std::llrint(static_cast<double>(all - part) / 2));
     };
-    at::Tensor cut = images.narrow(2, begin(size.height, middle.height), middle.height)
-                         .narrow(3, begin(size.width, middle.width), middle.width)
-                         .contiguous();
-    if (middle == wanted) return cut;
-    const at::Tensor whole = at::zeros({1, 4}, images.options().dtype(at::kFloat));
-    whole.select(1, 2).fill_(middle.height);
-    whole.select(1, 3).fill_(middle.width);
-    return resized(cut, whole.expand({images.size(0), 4}));
+    const at::Tensor cut = images.narrow(2, begin(size.height, middle.height), middle.height)
+                               .narrow(3, begin(size.width, middle.width), middle.width)
+                               .contiguous();
+    return middle == wanted ? cut : resized(cut, wanted);
   };
   return entry;
 }
@@ -287,13 +291,13 @@ Augmentation augmentation_of(const settings::ColorJitterOptions& options, settin
   };
   entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
     if (!images.is_cpu()) return jittered_by_tensors(images, drawn);
-    return computed_on_host<std::uint8_t>(
-        images, drawn, size, [](BytePlanes image, const float* numbers, std::uint8_t* out) {
-          for (const float* end = numbers + 8; numbers != end; numbers += 2) {
-            change_picture(operation_of(numbers), numbers[1], image, out);
-            image.values = out;
-          }
-        });
+    return computed_on_host(images, drawn,
+                            [](Planes image, const float* numbers, std::uint8_t* out) {
+                              for (const float* end = numbers + 8; numbers != end; numbers += 2) {
+                                change_picture(operation_of(numbers), numbers[1], image, out);
+                                image.values = out;
+                              }
+                            });
   };
   return entry;
 }
@@ -308,14 +312,15 @@ Augmentation augmentation_of(const settings::TrivialAugmentOptions& /*options*/,
   };
   entry.apply = [size](const at::Tensor& images, const at::Tensor& drawn) {
     if (!images.is_cpu()) return trivially_changed_by_tensors(images, drawn);
-    return computed_on_host<std::uint8_t>(
-        images, drawn, size, [](const BytePlanes& image, const float* numbers, std::uint8_t* out) {
-          const PictureOperation operation = operation_of(numbers);
-          if (!has_map(operation)) return change_picture(operation, numbers[1], image, out);
-          AffineMap map;
-          std::copy_n(numbers + 2, map.size(), map.begin());
-          map_picture(map, image, out);
-        });
+    return computed_on_host(images, drawn,
+                            [](const Planes& image, const float* numbers, std::uint8_t* out) {
+                              const PictureOperation operation = operation_of(numbers);
+                              if (!has_map(operation))
+                                return change_picture(operation, numbers[1], image, out);
+                              AffineMap map;
+                              std::copy_n(numbers + 2, map.size(), map.begin());
+                              map_picture(map, image, out);
+                            });
   };
   return entry;
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
-#include <vector>
 
 namespace mnist_train::loader {
 
@@ -55,7 +54,7 @@ void map_levels(const Table& table, const std::uint8_t* in, std::int64_t count, 
 }
 
 /// Returns the mean of the grayscale image.
-float mean_of(const BytePlanes& image) {
+float mean_of(const Planes& image) {
   const std::int64_t pixels = image.pixels();
   const std::uint8_t* level = image.values;
   const bool is_rgb = image.channels == 3;
@@ -68,7 +67,7 @@ float mean_of(const BytePlanes& image) {
   return static_cast<float>(static_cast<double>(sum) / static_cast<double>(count));
 }
 
-void saturate(float factor, const BytePlanes& image, std::uint8_t* out) {
+void saturate(float factor, const Planes& image, std::uint8_t* out) {
   const std::int64_t pixels = image.pixels();
   const Blend blend(factor);
   for (std::int64_t i = 0; i < pixels; ++i) {
@@ -91,7 +90,7 @@ float hue_of(float red, float green, float blue, float highest, float range) {
   return hue >= 1 ? hue - 1 : hue;
 }
 
-void shift_hue(float shift, const BytePlanes& image, std::uint8_t* out) {
+void shift_hue(float shift, const Planes& image, std::uint8_t* out) {
   constexpr float kLevels = 255.999F;
   const std::int64_t pixels = image.pixels();
   for (std::int64_t i = 0; i < pixels; ++i) {
@@ -126,7 +125,7 @@ void shift_hue(float shift, const BytePlanes& image, std::uint8_t* out) {
 }
 
 /// Blends with the image smoothed by weights 1 and, in the middle, 5; the border is unchanged.
-void sharpen(float factor, const BytePlanes& image, std::uint8_t* out) {
+void sharpen(float factor, const Planes& image, std::uint8_t* out) {
   std::memcpy(out, image.values, static_cast<std::size_t>(image.channels * image.pixels()));
   const std::int64_t width = image.width;
   const float rest = Blend(factor).other;
@@ -179,35 +178,6 @@ Table equalize_table(const std::uint8_t* plane, std::int64_t count) {
   return table;
 }
 
-/// The weights of the input pixels that are averaged into one pixel of a resized line.
-struct FilterTaps {
-  std::int64_t first;
-  std::vector<float> weights;
-};
-
-/// Returns the taps for resizing a line of `size` pixels to `count` pixels.
-std::vector<FilterTaps> taps_of(std::int64_t size, std::int64_t count) {
-  const double scale = static_cast<double>(size) / static_cast<double>(count);
-  const double support = std::max(scale, 1.0);
-  std::vector<FilterTaps> all(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    const double center = scale * (static_cast<double>(i) + 0.5);
-    const auto begin = static_cast<std::int64_t>(std::floor(center - support + 0.5));
-    const auto first = std::max<std::int64_t>(begin, 0);
-    const auto end = std::min(static_cast<std::int64_t>(std::floor(center + support + 0.5)), size);
-    double sum = 0;
-    std::vector<double> weights;
-    for (std::int64_t x = first; x < end; ++x) {
-      const double distance = std::abs(static_cast<double>(x) + 0.5 - center) / support;
-      weights.push_back(std::max(0.0, 1 - distance));
-      sum += weights.back();
-    }
-    all[i].first = first;
-    for (const double weight : weights) all[i].weights.push_back(static_cast<float>(weight / sum));
-  }
-  return all;
-}
-
 }  // namespace
 
 AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size) {
@@ -245,7 +215,7 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
   return halves;
 }
 
-void change_picture(PictureOperation operation, float magnitude, const BytePlanes& image,
+void change_picture(PictureOperation operation, float magnitude, const Planes& image,
                     std::uint8_t* out) {
   const std::int64_t values = image.channels * image.pixels();
   const auto by_table = [&](const Table& table) { map_levels(table, image.values, values, out); };
@@ -282,7 +252,7 @@ void change_picture(PictureOperation operation, float magnitude, const BytePlane
   }
 }
 
-void map_picture(const AffineMap& map, const BytePlanes& image, std::uint8_t* out) {
+void map_picture(const AffineMap& map, const Planes& image, std::uint8_t* out) {
   const auto height = static_cast<float>(image.height);
   const auto width = static_cast<float>(image.width);
   for (std::int64_t row = 0; row < image.height; ++row) {
@@ -304,36 +274,5 @@ void map_picture(const AffineMap& map, const BytePlanes& image, std::uint8_t* ou
     }
   }
 }
-
-template <class T>
-void resize_window(const Planes<T>& image, const data::PixelBox& window, settings::ImageSize size,
-                   T* out) {
-  const std::vector<FilterTaps> rows = taps_of(window.height, size.height);
-  const std::vector<FilterTaps> columns = taps_of(window.width, size.width);
-  std::vector<float> line(static_cast<std::size_t>(window.width));
-  for (std::int64_t channel = 0; channel < image.channels; ++channel) {
-    const T* corner =
-        image.values + channel * image.pixels() + window.top * image.width + window.left;
-    for (const FilterTaps& row : rows) {
-      std::fill(line.begin(), line.end(), 0.0F);
-      const T* in = corner + row.first * image.width;
-      for (const float weight : row.weights) {
-        for (std::size_t x = 0; x < line.size(); ++x) line[x] += weight * static_cast<float>(in[x]);
-        in += image.width;
-      }
-      for (const FilterTaps& column : columns) {
-        const float* from = line.data() + column.first;
-        float sum = 0;
-        for (std::size_t k = 0; k < column.weights.size(); ++k) sum += column.weights[k] * from[k];
-        *out++ = static_cast<T>(std::is_integral_v<T> ? std::nearbyint(sum) : sum);
-      }
-    }
-  }
-}
-
-template void resize_window(const BytePlanes&, const data::PixelBox&, settings::ImageSize,
-                            std::uint8_t*);
-template void resize_window(const Planes<float>&, const data::PixelBox&, settings::ImageSize,
-                            float*);
 
 }  // namespace mnist_train::loader

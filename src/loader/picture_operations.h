@@ -8,16 +8,14 @@
 namespace mnist_train::loader {
 
 /// An image in memory: planes of `height` rows, one plane per channel.
-template <class T>
 struct Planes {
-  const T* values;
+  const std::uint8_t* values;
   std::int64_t channels;
   std::int64_t height;
   std::int64_t width;
 
   std::int64_t pixels() const { return height * width; }
 };
-using BytePlanes = Planes<std::uint8_t>;
 
 /// An affine map from output to input pixels, relative to the centre. Input coordinates are in
 /// units of half the image's size: x = [0] * x' + [1] * y' + [2], with x' and y' in pixels; y uses
@@ -31,16 +29,10 @@ AffineMap affine_map(const data::PictureChange& change, settings::ImageSize size
 /// has an `affine_map`. Images with 3 channels are RGB; others are grayscale, on which saturation
 /// and hue have no effect. Computes in the same float precision as
 /// torchvision.transforms.v2.functional.
-void change_picture(data::PictureOperation operation, float magnitude, const BytePlanes& image,
+void change_picture(data::PictureOperation operation, float magnitude, const Planes& image,
                     std::uint8_t* out);
 
 /// Writes the nearest pixel of the image for each output pixel, or 0 outside of it.
-void map_picture(const AffineMap& map, const BytePlanes& image, std::uint8_t* out);
-
-/// Resizes a window of the image, bilinear with antialiasing: output pixels are rounded means with
-/// triangular weights. Values are u8 or f32.
-template <class T>
-void resize_window(const Planes<T>& image, const data::PixelBox& window, settings::ImageSize size,
-                   T* out);
+void map_picture(const AffineMap& map, const Planes& image, std::uint8_t* out);
 
 }  // namespace mnist_train::loader
