@@ -178,7 +178,9 @@ void add_describe(CLI::App& command, CommandLine& line) {
 
 void add_fetch(CLI::App& command, CommandLine& line) {
   std::vector<std::string> names;
-  for (const auto& row : settings::named_datasets()) names.push_back(row.name);
+  for (const auto& row : settings::named_datasets()) {
+    if (!row.mirrors.empty()) names.push_back(row.name);
+  }
   add(command, "NAME", line.data_set, "", "The data set")->check(CLI::IsMember(names))->required();
   add(command, "--to", line.to, "DIR", "The folder for its files")->required();
   add(command, "--mirror", line.mirrors, "URL",

@@ -230,6 +230,10 @@ std::vector<std::pair<fs::path, std::string>> search_places(const std::optional<
 
 std::string fetch_command(const settings::NamedDataset& dataset) {
   const auto cache = user_cache_folder();
+  if (dataset.mirrors.empty()) {
+    const std::string folder = cache ? shell_word(cache->string()) : "DIR";
+    return fmt::format("mkdir -p {0} && curl -L {1} | tar -xz -C {0}", folder, dataset.archive);
+  }
   return shell_word(program_to_type()) + " fetch " + dataset.name + " --to " +
          (cache ? shell_word((*cache / dataset.name).string()) : "DIR");
 }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <cstdlib>
 #include <functional>
 #include <new>
 #include <system_error>
@@ -138,42 +137,6 @@ void keep_inflated(Bytes compressed, Bytes content) {
   }
   spdlog::debug("{}: cannot cache decompressed data here", folder->string());
   fs::remove(temporary, failed);
-}
-
-void unpack(const fs::path& archive, const std::vector<settings::DatasetFile>& wanted,
-            const fs::path& folder) {
-  constexpr std::size_t kBlock = 512;
-  constexpr std::size_t kPiece = std::size_t{1} << 20;  // a whole number of blocks
-  const MappedFile compressed = MappedFile::open(archive, ExitCode::kData);
-  GzipStream stream(compressed.bytes(), archive.string());
-  Buffer buffer(kPiece);
-  const auto read = [&](std::size_t bytes) {
-    if (stream.read(std::span(buffer).first(bytes)) == bytes) return;
-    fail_data("{}: the archive ends within a member", archive.string());
-  };
-  // A header is one block (POSIX.1-1988, ustar); a block of zeros ends the archive.
-  std::vector<settings::DatasetFile> missing = wanted;
-  for (read(kBlock); buffer[0] != 0; read(kBlock)) {
-    std::array<char, 101> path{};  // no terminating zero if the path fills the field
-    std::array<char, 13> octal_size{};
-    std::copy_n(buffer.begin(), 100, path.begin());
-    std::copy_n(buffer.begin() + 124, 12, octal_size.begin());
-    const std::string name = fs::path(path.data()).filename().string();
-    const auto file = std::ranges::find(missing, name, &settings::DatasetFile::name);
-    std::optional<AtomicFile> out;
-    if (file != missing.end()) out.emplace(folder / name, ExitCode::kData);
-    for (std::uint64_t left = std::strtoull(octal_size.data(), nullptr, 8); left > 0;) {
-      const std::size_t bytes = std::min<std::uint64_t>(left, kPiece);
-      read((bytes + kBlock - 1) / kBlock * kBlock);
-      if (out) out->write(buffer.data(), bytes);
-      left -= bytes;
-    }
-    if (!out) continue;
-    out->commit();
-    missing.erase(file);
-  }
-  if (missing.empty()) return;
-  fail_data("{}: does not contain {}", archive.string(), missing.front().name);
 }
 
 }  // namespace mnist_train::data

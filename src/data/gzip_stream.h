@@ -46,11 +46,4 @@ std::shared_ptr<const MappedFile> find_inflated(Bytes compressed);
 /// next run decompresses again.
 void keep_inflated(Bytes compressed, Bytes content);
 
-/// Extracts the wanted files from a .tar.gz with verified SHA-256 into `folder`, each atomically.
-/// Files are matched by the last component of their names in the archive, which does not affect
-/// where they are written; other files are skipped. Throws Error(kData) with the archive's path if
-/// a file is missing or the archive is truncated.
-void unpack(const fs::path& archive, const std::vector<settings::DatasetFile>& wanted,
-            const fs::path& folder);
-
 }  // namespace mnist_train::data

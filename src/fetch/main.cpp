@@ -44,7 +44,7 @@ std::string verify(const fs::path& path, const settings::DatasetFile& wanted) {
   };
   try {
     const MappedFile file = MappedFile::open(path, ExitCode::kData);
-    if (wanted.name.ends_with(".gz") && !wanted.name.ends_with(".tar.gz")) {
+    if (wanted.name.ends_with(".gz")) {
       data::GzipStream stream(file.bytes(), path.filename().string());
       data::Buffer buffer(kPiece);
       for (std::size_t count = kPiece; count == kPiece && bytes <= wanted.bytes;) {
@@ -269,17 +269,6 @@ void fetch_file(const settings::DatasetFile& file, const fs::path& path,
       path.string());
 }
 
-/// Downloads the archive that contains the files, unless all of them exist.
-void fetch_archive(const settings::NamedDataset& dataset, const fs::path& folder,
-                   const std::vector<std::string>& mirrors) {
-  const auto has = [&](const auto& file) { return is_there(folder / file.name, file); };
-  if (std::ranges::all_of(dataset.files, has)) return;
-  const fs::path archive = folder / ("." + dataset.archive->name);
-  fetch_file(*dataset.archive, archive, mirrors);
-  data::unpack(archive, dataset.files, folder);
-  fs::remove(archive);
-}
-
 /// Throws Error(kConfig) if the download would replace another data set's file in the folder.
 void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path& folder) {
   for (const settings::NamedDataset& other : settings::named_datasets()) {
@@ -298,7 +287,7 @@ void refuse_other_dataset(const settings::NamedDataset& dataset, const fs::path&
 /// Downloads a data set's files into `folder`, which is created if missing, and returns their
 /// paths. Correct files that exist are kept. A file gets its name only after its SHA-256 is
 /// verified; until then it is a hidden .part file next to it, from which the next attempt, by this
-/// or another process, resumes. An archive is verified, then unpacked. While one process downloads,
+/// or another process, resumes. While one process downloads,
 /// others that need the same folder wait. Mirrors are tried in order, and the problem with each is
 /// printed. Throws Error(kData) if all mirrors fail, and Error(kConfig) if the folder cannot be
 /// written.
@@ -308,11 +297,10 @@ std::vector<fs::path> fetch_dataset(const settings::NamedDataset& dataset, const
   try {
     const FolderLock held(folder);
     refuse_other_dataset(dataset, folder);
-    if (dataset.archive) fetch_archive(dataset, folder, mirrors);
     std::vector<fs::path> paths;
     for (const settings::DatasetFile& file : dataset.files) {
       paths.push_back(folder / file.name);
-      if (!dataset.archive) fetch_file(file, paths.back(), mirrors);
+      fetch_file(file, paths.back(), mirrors);
     }
     return paths;
   } catch (const fs::filesystem_error& error) {

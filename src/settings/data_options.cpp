@@ -19,8 +19,6 @@ std::vector<DatasetFile> idx_files(const char* train_images, const char* train_l
           {"t10k-labels-idx1-ubyte.gz", 8 + 10000, test_labels}};
 }
 
-constexpr std::uint64_t kCifarBytes = std::uint64_t{10000} * (1 + 3 * 32 * 32);  // per batch
-
 const NamedDataset kMnist{
     .name = "mnist",
     .other_folder = "MNIST",
@@ -49,9 +47,7 @@ const NamedDataset kFashionMnist{
                 "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"},
 };
 
-// The archive's size and hash are from TensorFlow Datasets (url_checksums/cifar10.txt). GoMLX and
-// torchvision for Ruby have the same hash, the latter also the hashes of the batches. Mean and
-// standard deviation are from E. Stevens et al., Deep Learning with PyTorch, 7.1.
+// Mean and standard deviation are from E. Stevens et al., Deep Learning with PyTorch, 7.1.
 const NamedDataset kCifar10{
     .name = "cifar10",
     .other_folder = "cifar-10-batches-bin",
@@ -62,21 +58,13 @@ const NamedDataset kCifar10{
                     "truck"},
     .normalize = {std::vector<double>{0.4914, 0.4822, 0.4465},
                   std::vector<double>{0.2470, 0.2435, 0.2616}},
-    .files = {{"data_batch_1.bin", kCifarBytes,
-               "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"},
-              {"data_batch_2.bin", kCifarBytes,
-               "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"},
-              {"data_batch_3.bin", kCifarBytes,
-               "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"},
-              {"data_batch_4.bin", kCifarBytes,
-               "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"},
-              {"data_batch_5.bin", kCifarBytes,
-               "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"},
-              {"test_batch.bin", kCifarBytes,
-               "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"}},
-    .archive = DatasetFile{"cifar-10-binary.tar.gz", 170052171,
-                           "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
-    .mirrors = {"https://www.cs.toronto.edu/~kriz/"},
+    .files = {{"data_batch_1.bin"},
+              {"data_batch_2.bin"},
+              {"data_batch_3.bin"},
+              {"data_batch_4.bin"},
+              {"data_batch_5.bin"},
+              {"test_batch.bin"}},
+    .archive = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
 };
 
 const std::vector<NamedDataset> kNamedDatasets{kMnist, kFashionMnist, kCifar10};

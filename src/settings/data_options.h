@@ -14,12 +14,12 @@ namespace mnist_train::settings {
 
 enum class DataFormat { kIdx, kCifar, kImageFolder, kImageList, kLmdb, kSynthetic };
 
-/// A file of a data set, with its size in bytes and its SHA-256 in hexadecimal. For a file that is
-/// compressed on its own (.gz), both refer to the decompressed content.
+/// A file of a data set. If it has mirrors, with its size in bytes and its SHA-256 in hexadecimal,
+/// of a .gz file after decompression.
 struct DatasetFile {
   std::string name;
   std::uint64_t bytes = 0;
-  std::string sha256;
+  std::string sha256{};
 };
 
 /// A data set that configs and commands refer to by name.
@@ -33,8 +33,8 @@ struct NamedDataset {
   std::vector<std::string> class_names{};  // by number; empty if the numbers are the names
   NormalizeOptions normalize;              // mean and standard deviation of the training set
   std::vector<DatasetFile> files;
-  std::optional<DatasetFile> archive{};  // the .tar.gz that contains the files, if there is one
-  std::vector<std::string> mirrors;      // tried in order; a file's name is appended
+  std::vector<std::string> mirrors{};  // tried in order; a file's name is appended
+  std::string archive{};               // URL of a .tar.gz with `other_folder`, if no mirrors
 };
 
 /// Returns all named data sets. To add one, add a row to this table, and a parser if its format is

@@ -110,7 +110,7 @@ TEST_CASE("a folder without images is skipped and listed") {
   folder.write("empty/cifar10/readme.html", "");
   CHECK_ERROR(find("cifar10"), ExitCode::kData,
               "empty/cifar10 (MNIST_TRAIN_DATA), a folder without images",
-              "mnist-train fetch cifar10");
+              "curl -L https://www.cs.toronto.edu/");
   folder.write("full/cifar10/test_batch.bin", "");
   CHECK(find("cifar10") == root / "full/cifar10");
 }
